@@ -12,6 +12,7 @@ use agent_pressure::{
 };
 use agent_resources::{DiskUse, Subjects, qos};
 use agent_runtime::{Container as Seen, ContainerState, Error};
+use agent_server::POD_LINKS;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -120,7 +121,7 @@ async fn candidates(shared: &Arc<Shared>, signal: Signal) -> Result<Vec<Candidat
     } else {
         BTreeMap::new()
     };
-    let subjects = || async { Subjects::new(&pods, Ok(seen), shared.facts.space()) };
+    let subjects = || async { Subjects::new(&pods, Ok(seen), POD_LINKS, shared.facts.space()) };
     Ok(shared.figures.candidates(&pods, subjects, &disks).await)
 }
 

@@ -12,7 +12,7 @@ use agent_cluster::Sandboxes;
 use agent_cluster::policy::Keeper;
 use agent_content::Watched;
 use agent_csi::Csi;
-use agent_pods::{Pending, Refusal, misfit, misfit_in_turn, misplaced};
+use agent_pods::{Pending, Refusal, beyond, misfit, misfit_in_turn, misplaced};
 use agent_pressure::Pressure;
 use agent_resources::machine::Facts;
 use agent_resources::{Figures, group};
@@ -150,14 +150,16 @@ impl Shared {
             return None;
         };
         taken.wait(Some(own));
-        let alone = misfit(pod, &[], &self.allocatable());
-        let reason = if alone.is_some() {
-            "Infeasible"
-        } else {
-            "Deferred"
-        };
-        let message = alone.unwrap_or(lack).message;
-        Some(Pending { reason, message })
+        Some(match beyond(pod, &self.allocatable()) {
+            Some(message) => Pending {
+                reason: "Infeasible",
+                message,
+            },
+            None => Pending {
+                reason: "Deferred",
+                message: lack.message,
+            },
+        })
     }
 
     /// Gives the control group of a pod its part of the processor, among those of the other pods as they are now, and its limits.

@@ -166,7 +166,10 @@ impl Supplies {
             claims: self.claims(pod).await?,
             ..self.sources(pod, needs, at, reading).await?
         };
-        let volumes = volumes::prepare(pod, &self.pod.uid, &self.shared.config, &sources)?;
+        let config = &self.shared.config;
+        let volumes = volumes::prepare(pod, &self.pod.uid, config, &sources)?;
+        let places = volumes::measured(config, pod, &self.pod, &volumes);
+        self.shared.figures.disks().keep(&self.pod.uid, places);
         made.volumes = Some(volumes.clone());
         Ok(volumes)
     }

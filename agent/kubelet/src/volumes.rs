@@ -9,6 +9,9 @@ use crate::host_paths::right_of;
 use crate::stage::memory_folder;
 use agent_claims::{Mounted, Right, What, fs_group, sub_place};
 use agent_content::{Room, Sources, TokenKind, files};
+use agent_pods::pod_logs;
+use agent_resources::{Measure, Places, VolumePlace};
+use agent_runtime::PodRef;
 use agent_sys::beneath::{Beneath, Links, Place};
 use agent_sys::mount::{is_in_memory, is_mount_point};
 use config_kube::k8s_openapi::api::core::v1::{
@@ -65,6 +68,27 @@ pub(crate) fn tokens(pod: &Pod) -> Vec<TokenKind> {
         .filter_map(|source| source.service_account_token.as_ref())
         .map(TokenKind::from)
         .collect()
+}
+
+/// A pod's labels and annotations.
+pub(crate) type Noted = [BTreeMap<String, String>; 2];
+
+/// The labels and annotations of a pod some of whose volumes show some of them.
+pub(crate) fn shown_notes(pod: &Pod) -> Option<Noted> {
+    let direct = volumes(pod).iter();
+    let direct = direct.filter_map(|volume| volume.downward_api.as_ref()?.items.as_ref());
+    let parts = projections(pod);
+    let parts = parts.filter_map(|source| source.downward_api.as_ref()?.items.as_ref());
+    let mut fields = direct
+        .chain(parts)
+        .flatten()
+        .filter_map(|item| item.field_ref.as_ref());
+    let shows = fields.any(|field| {
+        let path = &field.field_path;
+        path.starts_with("metadata.labels") || path.starts_with("metadata.annotations")
+    });
+    let notes = [&pod.metadata.labels, &pod.metadata.annotations];
+    shows.then(|| notes.map(|notes| notes.clone().unwrap_or_default()))
 }
 
 fn projections(pod: &Pod) -> impl Iterator<Item = &VolumeProjection> {
@@ -232,6 +256,51 @@ impl Maker<'_> {
         let all = self.sources.allocatable.get("memory").copied().map(bytes);
         [own, pods, all].into_iter().flatten().min().unwrap_or(0)
     }
+}
+
+/// Where the pod takes of disks and memory. What a driver has mounted, and what is the machine's own, is not measured.
+pub(crate) fn measured(
+    config: &Config,
+    pod: &Pod,
+    reference: &PodRef,
+    made: &BTreeMap<String, Source>,
+) -> Places {
+    let claims: BTreeMap<_, _> = agent_claims::wanted(pod).into_iter().collect();
+    let place = |volume: &Volume| {
+        let (folder, measure) = match unwrapped(made.get(&volume.name)?) {
+            Source::Held(folder) => (folder, Measure::FilesInMemory),
+            Source::Own(folder) if claims.contains_key(&volume.name) => {
+                (folder, Measure::FileSystem)
+            }
+            Source::Own(folder) if folder.starts_with(&config.run) => {
+                (folder, Measure::FilesInMemory)
+            }
+            Source::Own(folder) => (folder, Measure::Files),
+            Source::Host(..) | Source::Driver(_) | Source::ReadOnly(_) | Source::Image { .. } => {
+                return None;
+            }
+        };
+        let claim = claims.get(&volume.name).map(|claim| claim.name.clone());
+        Some(VolumePlace {
+            name: volume.name.clone(),
+            claim,
+            folder: folder.clone(),
+            measure,
+        })
+    };
+    Places {
+        namespace: reference.namespace.clone(),
+        logs: config.logs.join(pod_logs(reference)),
+        volumes: volumes(pod).iter().filter_map(place).collect(),
+    }
+}
+
+/// A source without the rule that the pod may only read it.
+fn unwrapped(mut source: &Source) -> &Source {
+    while let Source::ReadOnly(inner) = source {
+        source = inner;
+    }
+    source
 }
 
 /// What a container is to see of a volume: all of it, or what is at `sub_path`, made as a folder
@@ -545,5 +614,65 @@ mod tests {
             assert_eq!((mode, group), (0o3777, 123), "{}", place.display());
         }
         crate::stage::forget(&config, "u").unwrap();
+    }
+
+    #[test]
+    fn labels_are_followed_where_a_volume_shows_them() {
+        let pod = |volume: Value| -> Pod {
+            let meta = json!({"labels": {"app": "web"}});
+            serde_json::from_value(json!({"metadata": meta, "spec": {
+                "containers": [], "volumes": [volume],
+            }}))
+            .unwrap()
+        };
+        let items = |path: &str| json!({"items": [{"path": "f", "fieldRef": {"fieldPath": path}}]});
+        let direct = |path: &str| pod(json!({"name": "v", "downwardAPI": items(path)}));
+        let one = direct("metadata.labels['app']");
+        let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
+        assert_eq!(shown_notes(&one), Some([labels, BTreeMap::new()]));
+        let sources = json!([{"downwardAPI": items("metadata.annotations")}]);
+        let projected = pod(json!({"name": "v", "projected": {"sources": sources}}));
+        assert!(shown_notes(&projected).is_some());
+        assert_eq!(shown_notes(&direct("metadata.name")), None);
+    }
+
+    #[test]
+    fn what_a_pod_fills_is_measured_by_its_files_and_a_claim_by_its_file_system() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        let volumes = json!([
+            {"name": "scratch", "emptyDir": {}},
+            {"name": "memory", "emptyDir": {"medium": "Memory"}},
+            {"name": "data", "persistentVolumeClaim": {"claimName": "mine"}},
+            {"name": "map", "configMap": {"name": "c"}},
+            {"name": "host", "hostPath": {"path": "/listed"}},
+        ]);
+        let spec = json!({"containers": [], "volumes": volumes});
+        let pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+        let reference = PodRef {
+            namespace: "n".into(),
+            name: "p".into(),
+            uid: "u".into(),
+        };
+        let own = |name: &str| Source::Own(config.pod_dir("u").join(name));
+        let host = serde_json::from_value(json!({"path": "/listed"})).unwrap();
+        let made = BTreeMap::from([
+            ("scratch".to_owned(), own("scratch")),
+            ("memory".to_owned(), Source::Own(config.memory_dir("u"))),
+            ("data".to_owned(), Source::ReadOnly(Box::new(own("data")))),
+            ("map".to_owned(), Source::Held(config.held_dir("u"))),
+            ("host".to_owned(), Source::Host(host, Right::Listed)),
+        ]);
+        let places = measured(&config, &pod, &reference, &made);
+        assert_eq!(places.logs, config.logs.join("n_p_u"));
+        let all = places.volumes.iter();
+        let all = all.map(|one| (one.name.as_str(), one.measure, one.claim.as_deref()));
+        let expected = [
+            ("scratch", Measure::Files, None),
+            ("memory", Measure::FilesInMemory, None),
+            ("data", Measure::FileSystem, Some("mine")),
+            ("map", Measure::FilesInMemory, None),
+        ];
+        assert_eq!(all.collect::<Vec<_>>(), expected);
     }
 }

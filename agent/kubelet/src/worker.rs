@@ -19,11 +19,11 @@ use crate::shared::Shared;
 use crate::starts::{Ended, Order, Starts};
 use crate::supplies::Supplies;
 use crate::wanted::Wanted;
-use crate::{cleanup, debug, preemption, storage, support};
+use crate::{cleanup, debug, preemption, storage, support, volumes};
 use agent_api::send;
 use agent_pods::{
-    Action, End, Ending, Eviction, Notes, Plan, Refusal, View, as_given, between, end_of, find,
-    is_replaced, later, plan, plan_orphan, recover, round,
+    Action, Clocks, End, Ending, Eviction, Notes, Plan, Refusal, View, as_given, between, end_of,
+    find, is_replaced, later, plan, plan_orphan, recover, round,
 };
 use agent_resources::qos::pod_resources;
 use agent_runtime::{
@@ -78,10 +78,14 @@ pub(crate) struct Worker {
     supplies: Supplies,
     fetches: Fetches,
     starts: Starts,
-    refreshed: Timestamp,
+    refreshed: Instant,
+    /// The labels and annotations that its volumes show.
+    shown: Option<volumes::Noted>,
     /// The pod has limits of what it takes of the disk, and when that was measured last.
     limited: bool,
-    measured: Timestamp,
+    measured: Instant,
+    /// As they were at the last look.
+    clocks: Clocks,
 }
 
 impl Worker {
@@ -122,9 +126,11 @@ impl Worker {
             supplies,
             fetches: Fetches::default(),
             starts,
-            refreshed: Timestamp::now(),
+            refreshed: Instant::now(),
+            shown: None,
             limited: false,
-            measured: Timestamp::now(),
+            measured: Instant::now(),
+            clocks: Clocks::new(Timestamp::now(), Instant::now()),
         }
     }
 
@@ -162,7 +168,7 @@ impl Worker {
             Ok(seen) => seen,
             Err(error) => return self.unreachable(&error),
         };
-        let now = Timestamp::now();
+        let now = self.look_at_clock();
         self.probes.stop_all();
         self.hooks.follow(&seen, true, &mut self.notes);
         self.notes.ending.get_or_insert(now);
@@ -184,7 +190,7 @@ impl Worker {
             Err(error) => return self.unreachable(&error),
         };
         // Taken after the look: nothing seen is of a later time, unless somebody set the clock back.
-        let now = Timestamp::now();
+        let now = self.look_at_clock();
         let seen = recover(pod, seen, now);
         self.evict(pod, &seen, now).await;
         self.follow(pod, &seen, now);
@@ -238,6 +244,14 @@ impl Worker {
             return Next::Wait(Some(at.map_or(again, |at| at.min(again))));
         }
         next
+    }
+
+    /// The time. What was noted before somebody set the clock is then by the new clock.
+    fn look_at_clock(&mut self) -> Timestamp {
+        let now = Timestamp::now();
+        let by = self.clocks.set_by(now, Instant::now());
+        self.notes.shift(by);
+        now
     }
 
     /// What the engine shows of the pod, less what is still being started.
@@ -409,10 +423,13 @@ impl Worker {
             self.supplies.end();
             return;
         }
-        let due = self.supplies.is_stale() || later(self.refreshed, RESYNC) <= now;
+        let noted = volumes::shown_notes(pod);
+        let is_other = self.shown.is_some() && self.shown != noted;
+        self.shown = noted;
+        let due = self.supplies.is_stale() || is_other || self.refreshed.elapsed() >= RESYNC;
         let ends = end_of(pod, now).is_some() || self.notes.evicted.is_some();
         if due && !ends {
-            self.refreshed = now;
+            self.refreshed = Instant::now();
             let addresses = self.addresses(pod);
             // A master that answers nothing must not keep the containers waiting; what is there stays until the next time.
             let refreshed = timeout(PATIENCE, self.supplies.refresh(pod, &addresses)).await;

@@ -80,10 +80,7 @@ fn names(pod: &Pod) -> Vec<&str> {
 fn short(pod: &Pod, others: &[Arc<Pod>], (resource, most): (&str, Amount)) -> Option<Refusal> {
     let asked = asks(pod, resource);
     let used = others.iter().map(|other| asks(other, resource)).sum();
-    let number = |amount: Amount| match resource {
-        "cpu" => amount.ceil_milli(),
-        _ => amount.ceil_units(),
-    };
+    let number = |amount| number(resource, amount);
     (asked > Amount::ZERO && asked + used > most)
         .then(|| lack(resource, number(asked), number(used), number(most)))
 }
@@ -147,6 +144,27 @@ pub fn misfit_in_turn(
     (misfit(&waits.pod, &room, allocatable), served)
 }
 
+/// Why the node has never room for the resources of a pod that asks for others, if it hasn't, in upstream's words.
+pub fn beyond(pod: &Pod, allocatable: &BTreeMap<&'static str, Amount>) -> Option<String> {
+    ["memory", "cpu"].into_iter().find_map(|resource| {
+        let (asked, most) = (asks(pod, resource), *allocatable.get(resource)?);
+        let (ask, has) = (number(resource, asked), number(resource, most));
+        (asked > most).then(|| {
+            format!(
+                "Node didn't have enough capacity: {resource}, requested: {ask}, capacity: {has}"
+            )
+        })
+    })
+}
+
+/// As upstream writes an amount of a resource.
+fn number(resource: &str, amount: Amount) -> i64 {
+    match resource {
+        "cpu" => amount.ceil_milli(),
+        _ => amount.ceil_units(),
+    }
+}
+
 fn lack(resource: &str, asked: i64, used: impl std::fmt::Display, most: i64) -> Refusal {
     Refusal {
         reason: format!("OutOf{resource}").into(),
@@ -167,10 +185,10 @@ fn ports(pod: &Pod) -> impl Iterator<Item = &ContainerPort> {
     let on_host = is_on_host(pod);
     let lasting = all(pod).filter(|(kind, _)| *kind != Kind::Init);
     let ports = lasting.flat_map(|(_, container)| container.ports.iter().flatten());
-    ports.filter(move |port| number(port).is_some() || on_host)
+    ports.filter(move |port| host_port(port).is_some() || on_host)
 }
 
-fn number(port: &ContainerPort) -> Option<i32> {
+fn host_port(port: &ContainerPort) -> Option<i32> {
     port.host_port.filter(|port| *port > 0)
 }
 
@@ -189,7 +207,7 @@ fn address(port: &ContainerPort) -> &str {
 
 /// Whether two pods can't have these ports at once.
 fn meet(one: &ContainerPort, other: &ContainerPort) -> bool {
-    let own = |port: &ContainerPort| number(port).unwrap_or(port.container_port);
+    let own = |port: &ContainerPort| host_port(port).unwrap_or(port.container_port);
     let (a, b) = (address(one), address(other));
     own(one) == own(other)
         && protocol(one) == protocol(other)
@@ -276,6 +294,26 @@ mod tests {
         assert_eq!(reason(&device, from_ref(&device), &one), lacks);
         assert_eq!(reason(&asks("kubernetes.io/own"), &[], &none), None);
         assert_eq!(reason(&asks("memory"), &[], &none), None);
+    }
+
+    #[test]
+    fn what_a_node_never_has_is_told_in_upstreams_words() {
+        let gib = |count: i64| Amount::units(count << 30);
+        let allocatable = BTreeMap::from([("cpu", Amount::units(2)), ("memory", gib(1))]);
+        let asks = |cpu: &str, memory: &str| {
+            pod(json!({"resources": {"requests": {"cpu": cpu, "memory": memory}}}))
+        };
+        let told = |cpu, memory| beyond(&asks(cpu, memory), &allocatable);
+        let words = |what| Some(format!("Node didn't have enough capacity: {what}"));
+        assert_eq!(told("2", "1Gi"), None);
+        assert_eq!(
+            told("2001m", "1Gi"),
+            words("cpu, requested: 2001, capacity: 2000")
+        );
+        assert_eq!(
+            told("2001m", "2Gi"),
+            words("memory, requested: 2147483648, capacity: 1073741824")
+        );
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! Properties are held by `simulation`, which drives the machine through whole lives.
 
 mod backoff;
+mod clocks;
 mod containers;
 mod ending;
 mod failures;
@@ -37,12 +38,13 @@ mod users;
 mod words;
 
 pub use backoff::{after_failures, between, later};
+pub use clocks::Clocks;
 pub use containers::{
     all, ephemeral, find, initial, is_on_host, kind_of_initial, latest, mains, previous, target_of,
 };
 pub use ending::{DEFAULT_GRACE, Ending, grace, plan_orphan};
 pub use failures::remember;
-pub use fit::{Tenant, Waiting, misfit, misfit_in_turn, missing};
+pub use fit::{Tenant, Waiting, beyond, misfit, misfit_in_turn, missing};
 pub use machine::{Action, EVICTION_GRACE, End, Plan, View, end_of, plan};
 pub use names::{MAX_LOGS, is_plain, log_file, log_folder, log_name, pod_logs, pod_ref};
 pub use notes::{Begun, Death, Eviction, Failure, Notes, Progress, Verdict};

@@ -2,7 +2,7 @@
 
 use crate::resize::Pending;
 use agent_runtime::Kind;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -113,6 +113,19 @@ pub struct Notes {
 }
 
 impl Notes {
+    /// Somebody has set the clock forward by so much, or back: what was noted before was then by the new clock. Without, a container
+    /// that was asked to end has an hour more of grace where the clock is set back by an hour, and none where it is set forward.
+    pub fn shift(&mut self, by: SignedDuration) {
+        let of_failures = self.failures.values_mut();
+        let times = self.asked.values_mut();
+        let times = times.chain(of_failures.flat_map(|one| [&mut one.at, &mut one.retry_at]));
+        let times = times.chain(self.unresized.values_mut().map(|(_, again)| again));
+        let times = times.chain(self.pre_stop.values_mut().map(|hook| &mut hook.at));
+        for time in times.chain(&mut self.ending) {
+            *time = time.checked_add(by).unwrap_or(*time);
+        }
+    }
+
     /// The container's hook after the start has not ended well yet.
     pub(crate) fn is_held(&self, id: &str) -> bool {
         matches!(

@@ -201,10 +201,10 @@ pub fn restart(pod: &Pod, seen: &Seen) -> Option<(Timestamp, Duration)> {
     Some((later(*finished_at, wait), wait))
 }
 
-/// Whether the next attempt is still to come. One that waits not at all never is, whatever the clocks say: an end
-/// may be dated later than `now` by a clock that was set back.
+/// Whether the next attempt is still to come. One that waits not at all never is, whatever the clocks say: an end may be dated later
+/// than `now` by a clock that was set back. By the same clock others would wait for longer than they are to; they are due, too.
 pub(crate) fn waits(at: Timestamp, backoff: Duration, now: Timestamp) -> bool {
-    !backoff.is_zero() && at > now
+    at > now && between(now, at) <= backoff
 }
 
 #[cfg(test)]

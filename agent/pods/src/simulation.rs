@@ -2,19 +2,19 @@
 //! machine that reboots. Time is simulated, so that hours pass in microseconds. Every action is checked against the rules as it
 //! is carried out.
 
+mod faults;
+
 use crate::backoff::later;
 use crate::containers::{find, initial, kind_of_initial, latest, mains};
 use crate::ending::LEAST;
-use crate::machine::{
-    Action, EVICTION_GRACE, View, end_of, initial_done, is_finished, main_started, plan,
-};
-use crate::notes::{Begun, Death, Eviction, Notes, Progress, Verdict};
+use crate::machine::{Action, View, initial_done, is_finished, main_started, plan};
+use crate::notes::{Begun, Death, Notes, Progress, Verdict};
 use crate::policy::{is_replaced, outdated, round};
-use crate::simulation_story::{Fault, Nature, Story, Traits, described};
+use crate::resize::{is_resized, needs};
+use crate::simulation_story::{GATE, Nature, Story, Traits, described};
 use crate::status::{Addresses, base, status};
 use agent_runtime::{Container as Seen, ContainerKey, ContainerState, Kind, PodRef, container_id};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
-use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::json;
@@ -40,6 +40,8 @@ pub(crate) struct World {
     half: BTreeMap<String, (Seen, Nature)>,
     pub(crate) notes: Notes,
     pub(crate) now: Timestamp,
+    /// The latest time that the clock has shown.
+    latest: Timestamp,
     grace: Duration,
     fates: Vec<(Timestamp, String, Fate)>,
     obeys: BTreeSet<String>,
@@ -68,11 +70,15 @@ impl World {
                 .map(|(number, traits)| described(&format!("{prefix}{number}"), *traits))
                 .collect()
         };
+        let gates = [json!({"conditionType": GATE})];
+        let gates = gates.get(usize::from(!story.gate)..);
+        let now = Timestamp::from_second(EPOCH).unwrap();
         let pod = serde_json::from_value(json!({
             "metadata": {"name": "p", "namespace": "n", "uid": "u"},
             "spec": {
                 "restartPolicy": story.policy, "hostNetwork": true, "terminationGracePeriodSeconds": story.grace,
                 "initContainers": named("init", &story.inits), "containers": named("main", &story.mains),
+                "readinessGates": gates,
             },
         }))
         .unwrap();
@@ -81,7 +87,8 @@ impl World {
             seen: Vec::new(),
             half: BTreeMap::new(),
             notes: Notes::default(),
-            now: Timestamp::from_second(EPOCH).unwrap(),
+            now,
+            latest: now,
             grace: seconds(story.grace),
             fates: Vec::new(),
             obeys: BTreeSet::new(),
@@ -107,8 +114,12 @@ impl World {
 
     /// How long containers may take to end.
     fn grace(&self) -> Duration {
-        let eviction = self.notes.evicted.as_ref();
-        eviction.map_or(self.grace, |eviction| eviction.grace)
+        let is_deleted = self.pod.metadata.deletion_timestamp.is_some();
+        match &self.notes.evicted {
+            Some(eviction) if is_deleted => eviction.grace.min(self.grace),
+            Some(eviction) => eviction.grace,
+            None => self.grace,
+        }
     }
 
     pub(crate) fn alive(&self) -> impl Iterator<Item = &Seen> {
@@ -274,7 +285,7 @@ impl World {
             round: round(&self.pod, &self.seen),
             this_boot: true,
             stop_signal: None,
-            needs: None,
+            needs: find(&self.pod, name).and_then(|(_, own)| needs(&own)),
             user: None,
         };
         let nature = self.natures[self.started.len() % self.natures.len()];
@@ -395,6 +406,29 @@ impl World {
         }
     }
 
+    /// A container gets what its pod says.
+    fn resize(&mut self, id: &str) -> Result<(), TestCaseError> {
+        prop_assert!(!self.view().ends(), "what ends gets nothing more");
+        let wanted = self.container(id).and_then(|own| needs(&own));
+        let mut seen = self.seen.iter_mut();
+        let seen = seen.find(|seen| seen.id == id).unwrap();
+        let runs = matches!(seen.state, ContainerState::Running { .. });
+        prop_assert!(runs && seen.needs != wanted, "{id} has what it needs");
+        seen.needs = wanted;
+        Ok(())
+    }
+
+    /// At rest what runs has what its pod says, unless it is being ended.
+    fn check_resources(&self) -> Result<(), TestCaseError> {
+        let ends =
+            |id: &String| self.notes.asked.contains_key(id) || self.notes.pre_stop.contains_key(id);
+        let mut alive = self.alive();
+        let lacks = alive.find(|seen| is_resized(&self.pod, seen) && !ends(&seen.id));
+        let lacks = lacks.filter(|_| !self.view().ends());
+        prop_assert!(lacks.is_none(), "{lacks:?} has not what its pod says");
+        Ok(())
+    }
+
     fn act(&mut self, action: Action) -> Result<(), TestCaseError> {
         match action {
             Action::Start {
@@ -420,7 +454,7 @@ impl World {
                 let nature = self.natures[self.started.len() % self.natures.len()];
                 self.fate(nature.hook.0, &id, Fate::PreStop);
             }
-            Action::Resize { id } => prop_assert!(false, "{id} has what it needs"),
+            Action::Resize { id } => self.resize(&id)?,
             Action::Stop { id } => {
                 self.check_stop(&id)?;
                 self.note_replaced(&id);
@@ -479,6 +513,7 @@ impl World {
             self.told.push(status.clone());
             self.written = Some(status);
             if plan.actions.is_empty() || self.finished {
+                self.check_resources()?;
                 return Ok(plan.wake);
             }
             for action in plan.actions {
@@ -503,13 +538,14 @@ impl World {
         );
         for condition in status.conditions.iter().flatten() {
             let changed = condition.last_transition_time.as_ref().map(|time| time.0);
-            prop_assert!(changed.is_some_and(|changed| changed <= self.now));
+            prop_assert!(changed.is_some_and(|changed| changed <= self.latest));
         }
-        let ready = status
-            .conditions
-            .iter()
-            .flatten()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let is_true = |name: &str| {
+            let mut conditions = status.conditions.iter().flatten();
+            conditions.any(|condition| condition.type_ == name && condition.status == "True")
+        };
+        let ready = is_true("Ready");
+        prop_assert_eq!(ready, is_true("ContainersReady") && self.is_open());
         let sidecars = initial(&self.pod)
             .iter()
             .filter(|init| kind_of_initial(init) == Kind::Sidecar);
@@ -531,86 +567,6 @@ impl World {
             prop_assert_eq!(count, 1, "a container has one state");
         }
         Ok(())
-    }
-
-    fn forget(&mut self) {
-        self.notes = Notes {
-            // It is written down before the first container is asked to end.
-            evicted: self.notes.evicted.take(),
-            ..Notes::default()
-        };
-        self.pod.status.clone_from(&self.written);
-        self.written = None;
-    }
-
-    pub(crate) fn fault(&mut self, fault: Fault) {
-        match fault {
-            Fault::Delete => {
-                self.pod.metadata.deletion_timestamp = Some(Time(self.now));
-                // What the engine was not asked for yet is given up.
-                for (id, (seen, nature)) in std::mem::take(&mut self.half) {
-                    if nature.obeys {
-                        self.notes.starting.remove(&seen.key.container);
-                        self.started.remove(&id);
-                        self.fates.retain(|(_, of, _)| *of != id);
-                    } else {
-                        self.half.insert(id, (seen, nature));
-                    }
-                }
-            }
-            Fault::Debug => {
-                let spec = self.pod.spec.as_mut().unwrap();
-                let all = spec.ephemeral_containers.get_or_insert_default();
-                let name = format!("debug{}", all.len());
-                all.push(serde_json::from_value(described(&name, Traits::default())).unwrap());
-            }
-            Fault::Image => {
-                let first = &mut self.pod.spec.as_mut().unwrap().containers[0];
-                first.image.as_mut().unwrap().push('0');
-            }
-            Fault::Evict if end_of(&self.pod, self.now).is_none() => {
-                let why = "The node was low on resource: memory.".to_owned();
-                self.notes.evicted.get_or_insert(Eviction {
-                    reason: Eviction::PRESSURE,
-                    message: why,
-                    grace: EVICTION_GRACE,
-                });
-            }
-            Fault::Evict => {}
-            Fault::AgentRestart => {
-                self.forget();
-                self.break_off(|nature| nature.hook.1);
-                // Hooks that ran are not begun anew after a start, and probes begin from nothing.
-                self.fates
-                    .retain(|(_, _, fate)| matches!(fate, Fate::Ends(_)));
-                let ids: Vec<String> = self.alive().map(|seen| seen.id.clone()).collect();
-                for id in ids {
-                    let nature = self.natures[self.started.len() % self.natures.len()];
-                    self.begin_probes(&id, nature);
-                }
-            }
-            Fault::Reboot => {
-                let ids: Vec<String> = self.alive().map(|seen| seen.id.clone()).collect();
-                for id in ids {
-                    self.end(&id, 255);
-                }
-                self.break_off(|_| false);
-                self.seen.iter_mut().for_each(|seen| seen.this_boot = false);
-                self.forget();
-            }
-        }
-    }
-
-    /// Starts that are under way have nobody any more who waits for them: what is there of them stays, or comes to life yet.
-    fn break_off(&mut self, lives: impl Fn(Nature) -> bool) {
-        self.fates.retain(|(_, _, fate)| *fate != Fate::Started);
-        for (seen, nature) in std::mem::take(&mut self.half).into_values() {
-            if lives(nature) {
-                self.run(seen, nature);
-            } else {
-                self.seen.push(seen);
-            }
-        }
     }
 
     fn befall(&mut self, id: &str, fate: Fate) {
@@ -646,6 +602,7 @@ impl World {
         let fates = self.fates.iter().map(|(at, ..)| *at);
         let next = fates.chain(wake.filter(|at| *at > self.now)).min();
         self.now = next.unwrap_or(until).min(until).max(self.now);
+        self.latest = self.latest.max(self.now);
         let now = self.now;
         let (due, rest) = std::mem::take(&mut self.fates)
             .into_iter()

@@ -60,7 +60,20 @@ pub(crate) enum Fault {
     Evict,
     AgentRestart,
     Reboot,
+    /// Somebody sets the clock, by so many seconds.
+    Clock(i16),
+    /// The first main container gets other resources: CPU, which it is given as it runs, or memory, for which it is started anew.
+    Resize {
+        anew: bool,
+    },
+    /// A pod that is being deleted is deleted again, with a second of grace.
+    ShorterGrace,
+    /// The pod's readiness gate opens or closes.
+    Gate,
 }
+
+/// The condition of the pod's readiness gate, which others set.
+pub(crate) const GATE: &str = "example.com/gate";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Story {
@@ -68,6 +81,8 @@ pub(crate) struct Story {
     pub(crate) inits: Vec<Traits>,
     pub(crate) mains: Vec<Traits>,
     pub(crate) grace: u16,
+    /// It has a readiness gate.
+    pub(crate) gate: bool,
     pub(crate) natures: Vec<Nature>,
     pub(crate) faults: Vec<(u16, Fault)>,
 }
@@ -75,7 +90,11 @@ pub(crate) struct Story {
 /// A container in the form of the API.
 pub(crate) fn described(name: &str, traits: Traits) -> Value {
     let exec = json!({"exec": {"command": ["true"]}});
-    let mut container = json!({"name": name, "image": "registry.example/a:1", "lifecycle": {}});
+    let mut container = json!({
+        "name": name, "image": "registry.example/a:1", "lifecycle": {},
+        "resources": {"requests": {"cpu": "1m", "memory": "1"}},
+        "resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}],
+    });
     if traits.sidecar {
         container["restartPolicy"] = json!("Always");
     }

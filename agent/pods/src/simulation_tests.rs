@@ -1,5 +1,7 @@
 //! The pod machine driven through whole lives: random pods, and pods for one rule each.
 
+mod changes;
+
 use crate::backoff::later;
 use crate::ending::LEAST;
 use crate::notes::Eviction;
@@ -39,7 +41,11 @@ fn story() -> impl Strategy<Value = Story> {
             Just(Fault::Image),
             Just(Fault::Evict),
             Just(Fault::AgentRestart),
-            Just(Fault::Reboot)
+            Just(Fault::Reboot),
+            (-3600_i16..3600).prop_map(Fault::Clock),
+            any::<bool>().prop_map(|anew| Fault::Resize { anew }),
+            Just(Fault::ShorterGrace),
+            Just(Fault::Gate),
         ],
     );
     let traits = |sidecars: f64| {
@@ -74,21 +80,24 @@ fn story() -> impl Strategy<Value = Story> {
         prop_oneof![Just("Always"), Just("OnFailure"), Just("Never")],
         proptest::collection::vec(init, 0..4),
         proptest::collection::vec(traits(0.0), 1..4),
-        0_u16..60,
+        (0_u16..60, proptest::bool::weighted(0.3)),
         proptest::collection::vec(nature, 1..12),
-        proptest::collection::vec(fault, 0..5),
+        proptest::collection::vec(fault, 0..6),
     )
-        .prop_map(|(policy, inits, mains, grace, natures, mut faults)| {
-            faults.sort_unstable_by_key(|(at, _)| *at);
-            Story {
-                policy,
-                inits,
-                mains,
-                grace,
-                natures,
-                faults,
-            }
-        })
+        .prop_map(
+            |(policy, inits, mains, (grace, gate), natures, mut faults)| {
+                faults.sort_unstable_by_key(|(at, _)| *at);
+                Story {
+                    policy,
+                    inits,
+                    mains,
+                    grace,
+                    gate,
+                    natures,
+                    faults,
+                }
+            },
+        )
 }
 
 proptest! {
@@ -102,7 +111,8 @@ proptest! {
             world.fault(fault);
         }
         world.live_until(later(world.now, Duration::from_secs(4000)))?;
-        let replaced = story.faults.iter().any(|(_, fault)| *fault == Fault::Image);
+        let replaces = [Fault::Image, Fault::Resize { anew: true }];
+        let replaced = story.faults.iter().any(|(_, fault)| replaces.contains(fault));
         let mut all = story.inits.iter().chain(&story.mains);
         let anew = all.any(|traits| traits.for_all);
         if RestartPolicy::of(&world.pod) == RestartPolicy::Never && !anew {
@@ -129,6 +139,7 @@ fn plain(policy: &'static str, nature: Nature) -> Story {
         inits: Vec::new(),
         mains: vec![Traits::default()],
         grace: 1,
+        gate: false,
         natures: vec![nature],
         faults: Vec::new(),
     }

@@ -1,10 +1,12 @@
 //! `/metrics/cadvisor`: figures under the names that cAdvisor has in upstream's kubelet, in
 //! Prometheus' text format; pure.
 //!
-//! Only what this node measures: processor time, memory, processes, times and limits of memory of
-//! control groups, the machine's size and the file system with the pods' data. Networks, input and
-//! output, containers' disks, CPU limits and throttling are left out.
+//! Control groups: processor time, its limits and throttling, memory, processes, what containers read from devices and write to
+//! them. Links: those of the machine and of pods with a network of their own. The machine's size, and the file system with the
+//! pods' data. Containers' parts of that are in `summary`.
 
+use crate::io::DeviceIo;
+use crate::links::Link;
 use crate::reading::{Reading, Used};
 use config_figures::{Figure, Text};
 use jiff::Timestamp;
@@ -12,20 +14,51 @@ use jiff::Timestamp;
 const NANOS: f64 = 1e9;
 
 /// A control group by its labels.
-struct Group {
+struct Group<'a> {
     labels: String,
     /// The machine as a whole has no limits that were set.
     is_machine: bool,
     used: Used,
+    programs: Option<u64>,
+    links: &'a [Link],
+    io: &'a [DeviceIo],
 }
 
 /// Reads one family's figure from a group.
-type Take = fn(&Group) -> Option<Figure>;
+type Take = fn(&Group<'_>) -> Option<Figure>;
 
 /// A family: its name, its type, its help text, its own labels, and how to read it.
 type Family = (&'static str, &'static str, &'static str, &'static str, Take);
 
-const FAMILIES: [Family; 11] = [
+const FAMILIES: [Family; 23] = [
+    (
+        "container_cpu_cfs_periods_total",
+        "counter",
+        "Number of elapsed enforcement period intervals.",
+        "",
+        |group| Some(group.used.counters.throttling?.periods.into()),
+    ),
+    (
+        "container_cpu_cfs_throttled_periods_total",
+        "counter",
+        "Number of throttled period intervals.",
+        "",
+        |group| Some(group.used.counters.throttling?.throttled.into()),
+    ),
+    (
+        "container_cpu_cfs_throttled_seconds_total",
+        "counter",
+        "Total time duration the container has been throttled.",
+        "",
+        |group| Some(real(group.used.counters.throttling?.waited, NANOS)),
+    ),
+    (
+        "container_cpu_system_seconds_total",
+        "counter",
+        "Cumulative system cpu time consumed in seconds.",
+        "",
+        |group| Some(real(group.used.counters.split?.system, NANOS)),
+    ),
     (
         "container_cpu_usage_seconds_total",
         "counter",
@@ -34,11 +67,25 @@ const FAMILIES: [Family; 11] = [
         |group| Some(real(group.used.counters.cpu?, NANOS)),
     ),
     (
+        "container_cpu_user_seconds_total",
+        "counter",
+        "Cumulative user cpu time consumed in seconds.",
+        "",
+        |group| Some(real(group.used.counters.split?.user, NANOS)),
+    ),
+    (
         "container_last_seen",
         "gauge",
         "Last time a container was seen by the exporter",
         "",
         |group| Some(seconds(group.used.at)),
+    ),
+    (
+        "container_memory_cache",
+        "gauge",
+        "Number of bytes of page cache memory.",
+        "",
+        |group| Some(group.used.counters.memory?.cache.into()),
     ),
     (
         "container_memory_failures_total",
@@ -53,6 +100,20 @@ const FAMILIES: [Family; 11] = [
         "",
         "failure_type=\"pgmajfault\",scope=\"hierarchy\",",
         |group| Some(group.used.counters.memory?.major_faults.into()),
+    ),
+    (
+        "container_memory_mapped_file",
+        "gauge",
+        "Size of memory mapped files in bytes.",
+        "",
+        |group| Some(group.used.counters.memory?.mapped.into()),
+    ),
+    (
+        "container_memory_max_usage_bytes",
+        "gauge",
+        "Maximum memory usage recorded in bytes",
+        "",
+        |group| Some(group.used.counters.memory?.peak?.into()),
     ),
     (
         "container_memory_rss",
@@ -83,6 +144,34 @@ const FAMILIES: [Family; 11] = [
         |group| Some(group.used.counters.memory?.working_set.into()),
     ),
     (
+        "container_oom_events_total",
+        "counter",
+        "Count of out of memory events observed for the container",
+        "",
+        |group| Some(group.used.counters.oom_kills?.into()),
+    ),
+    (
+        "container_processes",
+        "gauge",
+        "Number of processes running inside the container.",
+        "",
+        |group| Some(group.programs?.into()),
+    ),
+    (
+        "container_spec_cpu_period",
+        "gauge",
+        "CPU period of the container.",
+        "",
+        |group| Some(group.used.counters.throttling?.period.into()),
+    ),
+    (
+        "container_spec_cpu_quota",
+        "gauge",
+        "CPU quota of the container.",
+        "",
+        |group| Some(group.used.counters.throttling?.quota.into()),
+    ),
+    (
         "container_spec_memory_limit_bytes",
         "gauge",
         "Memory limit for the container; 0 where there is none.",
@@ -105,7 +194,77 @@ const FAMILIES: [Family; 11] = [
     ),
 ];
 
-fn limit(group: &Group) -> Option<Figure> {
+/// The end of a name, the help text, and how to read it.
+type OfLink = (&'static str, &'static str, fn(&Link) -> u64);
+type OfDevice = (&'static str, &'static str, fn(&DeviceIo) -> u64);
+
+/// Families of links.
+const OF_LINKS: [OfLink; 8] = [
+    (
+        "receive_bytes_total",
+        "Cumulative count of bytes received",
+        |link| link.received.bytes,
+    ),
+    (
+        "receive_errors_total",
+        "Cumulative count of errors encountered while receiving",
+        |link| link.received.errors,
+    ),
+    (
+        "receive_packets_dropped_total",
+        "Cumulative count of packets dropped while receiving",
+        |link| link.received.dropped,
+    ),
+    (
+        "receive_packets_total",
+        "Cumulative count of packets received",
+        |link| link.received.packets,
+    ),
+    (
+        "transmit_bytes_total",
+        "Cumulative count of bytes transmitted",
+        |link| link.sent.bytes,
+    ),
+    (
+        "transmit_errors_total",
+        "Cumulative count of errors encountered while transmitting",
+        |link| link.sent.errors,
+    ),
+    (
+        "transmit_packets_dropped_total",
+        "Cumulative count of packets dropped while transmitting",
+        |link| link.sent.dropped,
+    ),
+    (
+        "transmit_packets_total",
+        "Cumulative count of packets transmitted",
+        |link| link.sent.packets,
+    ),
+];
+
+/// Families of devices.
+const OF_DEVICES: [OfDevice; 4] = [
+    (
+        "reads_bytes_total",
+        "Cumulative count of bytes read",
+        |io| io.read_bytes,
+    ),
+    ("reads_total", "Cumulative count of reads completed", |io| {
+        io.reads
+    }),
+    (
+        "writes_bytes_total",
+        "Cumulative count of bytes written",
+        |io| io.written_bytes,
+    ),
+    (
+        "writes_total",
+        "Cumulative count of writes completed",
+        |io| io.writes,
+    ),
+];
+
+fn limit(group: &Group<'_>) -> Option<Figure> {
     let memory = group.used.counters.memory.filter(|_| !group.is_machine)?;
     Some(memory.limit.unwrap_or_default().into())
 }
@@ -133,30 +292,65 @@ fn labels(id: &str, [container, image, name]: [&str; 3], [namespace, pod]: [&str
 }
 
 /// The machine, its own programs, pods, and containers.
-fn groups(reading: &Reading) -> Vec<Group> {
+fn groups(reading: &Reading) -> Vec<Group<'_>> {
     let group = |labels, used| Group {
         labels,
         is_machine: false,
         used,
+        programs: None,
+        links: &[],
+        io: &[],
     };
     let plain = |id: &str| labels(id, [""; 3], [""; 2]);
     let mut all = vec![Group {
         is_machine: true,
+        links: &reading.links,
         ..group(plain("/"), reading.node)
     }];
     let system = reading.system.iter();
     all.extend(system.map(|one| group(plain(&one.group), one.used)));
     for pod in &reading.pods {
         let of = [pod.namespace.as_str(), pod.name.as_str()];
-        all.push(group(labels(&pod.group, [""; 3], of), pod.used));
+        all.push(Group {
+            links: pod.link.as_slice(),
+            ..group(labels(&pod.group, [""; 3], of), pod.used)
+        });
         for one in &pod.containers {
             // The last part of the group's name is the container's id.
             let (_, id) = one.group.rsplit_once('/').unwrap_or_default();
             let own = [one.name.as_str(), one.image.as_str(), id];
-            all.push(group(labels(&one.group, own, of), one.used));
+            all.push(Group {
+                programs: one.programs,
+                io: &one.io,
+                ..group(labels(&one.group, own, of), one.used)
+            });
         }
     }
     all
+}
+
+/// What links and devices have carried.
+fn carried(text: &mut Text, groups: &[Group<'_>]) {
+    for (name, help, take) in OF_DEVICES {
+        let name = format!("container_fs_{name}");
+        text.family(&name, "counter", help);
+        for group in groups {
+            for io in group.io {
+                let labels = format!("device=\"{}\",{}", io.device, group.labels);
+                text.sample_at(&name, &labels, take(io), group.used.at.as_millisecond());
+            }
+        }
+    }
+    for (name, help, take) in OF_LINKS {
+        let name = format!("container_network_{name}");
+        text.family(&name, "counter", help);
+        for group in groups {
+            for link in group.links {
+                let labels = format!("interface=\"{}\",{}", link.name, group.labels);
+                text.sample_at(&name, &labels, take(link), group.used.at.as_millisecond());
+            }
+        }
+    }
 }
 
 /// The answer.
@@ -176,6 +370,7 @@ pub(crate) fn text(reading: &Reading) -> String {
             }
         }
     }
+    carried(&mut text, &groups);
     disk(&mut text, reading);
     let error = "1 if there was an error while getting container metrics, 0 otherwise";
     let incomplete = u64::from(reading.incomplete);

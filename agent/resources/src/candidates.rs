@@ -50,7 +50,7 @@ fn candidate(pod: &Pod, used: &PodUsed, disk: Option<&DiskUse>) -> Candidate {
         priority: priority(pod),
         critical: is_critical(pod),
         memory: Share {
-            used: known(working_set(used.used)),
+            used: known(working_set(&used.used)),
             request: bytes(qos::pod_request(pod, MEMORY)),
         },
         disk: Share {
@@ -77,7 +77,7 @@ fn containers(pod: &Pod, used: &PodUsed, disk: Option<&DiskUse>) -> Vec<Containe
         Some(Container {
             name: spec.name.clone(),
             memory: Share {
-                used: working_set(running.used),
+                used: working_set(&running.used),
                 request: requested(MEMORY),
             },
             disk: Share {
@@ -93,7 +93,7 @@ fn request(container: &Spec, resource: &str) -> Amount {
     qos::request(container, resource).unwrap_or(Amount::ZERO)
 }
 
-fn working_set(used: Used) -> Option<u64> {
+fn working_set(used: &Used) -> Option<u64> {
     Some(used.counters.memory?.working_set)
 }
 

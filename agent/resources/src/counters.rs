@@ -14,11 +14,39 @@ const UNLIMITED: u64 = 1 << 62;
 pub(crate) struct Counters {
     /// CPU time since the beginning, in nanoseconds.
     pub(crate) cpu: Option<u64>,
+    /// Of it, that of programs and that of the kernel for them.
+    pub(crate) split: Option<Split>,
+    /// A limit of the CPU and what it did; `None` where the group has none.
+    pub(crate) throttling: Option<Throttling>,
     pub(crate) memory: Option<Memory>,
     /// Bytes of swap.
     pub(crate) swap: Option<u64>,
+    /// Processes that the kernel has killed here for lack of memory.
+    pub(crate) oom_kills: Option<u64>,
     /// Processes and threads.
     pub(crate) processes: Option<u64>,
+}
+
+/// CPU time in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Split {
+    pub(crate) user: u64,
+    pub(crate) system: u64,
+}
+
+/// What a limit of the CPU allows and has done since the beginning.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Throttling {
+    /// Microseconds of CPU in each period.
+    pub(crate) quota: u64,
+    /// Length of a period in microseconds.
+    pub(crate) period: u64,
+    /// Periods in which something was to run.
+    pub(crate) periods: u64,
+    /// Periods in which the quota was used up.
+    pub(crate) throttled: u64,
+    /// Nanoseconds for which processes waited for the next period.
+    pub(crate) waited: u64,
 }
 
 /// Memory in use, in bytes.
@@ -30,6 +58,12 @@ pub(crate) struct Memory {
     pub(crate) working_set: u64,
     /// Anonymous memory.
     pub(crate) rss: u64,
+    /// The page cache.
+    pub(crate) cache: u64,
+    /// Of the page cache, what processes have mapped.
+    pub(crate) mapped: u64,
+    /// The most that `usage` has been; `None` where the kernel doesn't count it.
+    pub(crate) peak: Option<u64>,
     /// Page faults since the beginning.
     pub(crate) faults: u64,
     /// Of these, those that had to read from a disk.
@@ -72,7 +106,26 @@ impl Counters {
 
     fn of_version_two(read: &impl Fn(&'static str, &'static str) -> Option<String>) -> Self {
         let of = |controller, file| number(&read(controller, file)?);
-        let cpu = read("cpu", "cpu.stat").and_then(|text| line(&text, "usage_usec"));
+        let stat = read("cpu", "cpu.stat").unwrap_or_default();
+        let nanos = |name| Some(line(&stat, name)?.saturating_mul(1000));
+        let split = || {
+            Some(Split {
+                user: nanos("user_usec")?,
+                system: nanos("system_usec")?,
+            })
+        };
+        let throttling = || {
+            let limit = read("cpu", "cpu.max")?;
+            // `max` is no number: no limit.
+            let mut numbers = limit.split_whitespace().map(|part| part.parse().ok());
+            Some(Throttling {
+                quota: numbers.next()??,
+                period: numbers.next()??,
+                periods: line(&stat, "nr_periods").unwrap_or_default(),
+                throttled: line(&stat, "nr_throttled").unwrap_or_default(),
+                waited: nanos("throttled_usec").unwrap_or_default(),
+            })
+        };
         let memory = || {
             let stat = read("memory", "memory.stat")?;
             let of_stat = |name| line(&stat, name).unwrap_or_default();
@@ -81,6 +134,9 @@ impl Counters {
                 usage,
                 working_set: usage.saturating_sub(of_stat("inactive_file")),
                 rss: of_stat("anon"),
+                cache: of_stat("file"),
+                mapped: of_stat("file_mapped"),
+                peak: of("memory", "memory.peak"),
                 faults: of_stat("pgfault"),
                 major_faults: of_stat("pgmajfault"),
                 // `max` is no number: no limit.
@@ -88,9 +144,12 @@ impl Counters {
             })
         };
         Self {
-            cpu: cpu.map(|micros| micros.saturating_mul(1000)),
+            cpu: nanos("usage_usec"),
+            split: split(),
+            throttling: throttling(),
             memory: memory(),
             swap: of("memory", "memory.swap.current"),
+            oom_kills: read("memory", "memory.events").and_then(|text| line(&text, "oom_kill")),
             processes: of("pids", "pids.current"),
         }
     }
@@ -107,15 +166,43 @@ impl Counters {
                 usage,
                 working_set: usage.saturating_sub(of_stat("total_inactive_file")?),
                 rss: of_stat("total_rss").unwrap_or_default(),
+                cache: of_stat("total_cache").unwrap_or_default(),
+                mapped: of_stat("total_mapped_file").unwrap_or_default(),
+                peak: of("memory", "memory.max_usage_in_bytes"),
                 faults: of_stat("total_pgfault").unwrap_or_default(),
                 major_faults: of_stat("total_pgmajfault").unwrap_or_default(),
                 limit: of("memory", "memory.limit_in_bytes").filter(|limit| *limit < UNLIMITED),
             })
         };
+        let split = || {
+            let text = read("cpuacct", "cpuacct.stat")?;
+            let of = |name| Some(line(&text, name)?.saturating_mul(NANOS / JIFFIES));
+            Some(Split {
+                user: of("user")?,
+                system: of("system")?,
+            })
+        };
+        let throttling = || {
+            // -1 is no limit.
+            let quota = of("cpu", "cpu.cfs_quota_us")?;
+            let stat = read("cpu", "cpu.stat").unwrap_or_default();
+            Some(Throttling {
+                quota,
+                period: of("cpu", "cpu.cfs_period_us")?,
+                periods: line(&stat, "nr_periods").unwrap_or_default(),
+                throttled: line(&stat, "nr_throttled").unwrap_or_default(),
+                waited: line(&stat, "throttled_time").unwrap_or_default(),
+            })
+        };
+        let kills =
+            || read("memory", "memory.oom_control").and_then(|text| line(&text, "oom_kill"));
         Self {
             cpu: of("cpuacct", "cpuacct.usage"),
+            split: split(),
+            throttling: throttling(),
             memory: memory(),
             swap: stat.as_ref().and_then(|stat| line(stat, "total_swap")),
+            oom_kills: kills(),
             processes: of("pids", "pids.current"),
         }
     }
@@ -132,32 +219,44 @@ impl Counters {
                 usage,
                 working_set: usage.saturating_sub(of_info("Inactive(file)").unwrap_or_default()),
                 rss: of_info("AnonPages").unwrap_or_default(),
+                cache: of_info("Cached").unwrap_or_default(),
+                mapped: of_info("Mapped").unwrap_or_default(),
+                peak: None,
                 faults: line(&events, "pgfault").unwrap_or_default(),
                 major_faults: line(&events, "pgmajfault").unwrap_or_default(),
                 limit: Some(total),
             })
         };
         let swap = || Some(of_info("SwapTotal")?.saturating_sub(of_info("SwapFree")?));
+        let stat = read("stat").and_then(|text| jiffies(&text));
         Self {
-            cpu: read("stat").and_then(|text| busy(&text)),
+            cpu: stat.map(|split| split.user.saturating_add(split.system)),
+            split: stat,
+            throttling: None,
             memory: memory(),
             swap: swap(),
+            oom_kills: line(&events, "oom_kill"),
             processes: read("loadavg").and_then(|text| threads(&text)),
         }
     }
 }
 
-/// Nanoseconds in which CPUs were busy (proc_stat(5)): user, nice, system, irq, softirq and steal,
-/// as the root group counts.
-fn busy(stat: &str) -> Option<u64> {
+/// Nanoseconds in which CPUs were busy (proc_stat(5)), as the root group counts: user and nice; system, irq, softirq and steal.
+fn jiffies(stat: &str) -> Option<Split> {
     let all = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let fields: Vec<u64> = all
         .split_whitespace()
         .map_while(|field| field.parse().ok())
         .collect();
-    let of = |at: usize| fields.get(at).copied().unwrap_or_default();
-    let jiffies = [0, 1, 2, 5, 6, 7].into_iter().map(of).sum::<u64>();
-    (fields.len() >= 4).then(|| jiffies.saturating_mul(NANOS / JIFFIES))
+    let of = |all: &[usize]| {
+        let fields = all.iter().map(|at| fields.get(*at).copied());
+        let jiffies = fields.map(Option::unwrap_or_default).sum::<u64>();
+        jiffies.saturating_mul(NANOS / JIFFIES)
+    };
+    (fields.len() >= 4).then(|| Split {
+        user: of(&[0, 1]),
+        system: of(&[2, 5, 6, 7]),
+    })
 }
 
 /// When the machine booted, in seconds since 1970 (proc_stat(5)).
@@ -184,10 +283,16 @@ mod tests {
 
     fn two(file: &str) -> Option<String> {
         let text = match file {
-            "cpu.stat" => "usage_usec 1234567\nuser_usec 1000000\nsystem_usec 234567\n",
+            "cpu.stat" => {
+                "usage_usec 1230000\nuser_usec 1000000\nsystem_usec 230000\nnr_periods 9\nnr_throttled 4\nthrottled_usec 77\n"
+            }
+            "cpu.max" => "20000 100000\n",
             "memory.current" => "10485760\n",
+            "memory.peak" => "11000000\n",
+            "memory.events" => "low 0\noom 3\noom_kill 2\n",
             "memory.stat" => {
-                "anon 4194304\nfile 6291456\ninactive_anon 7\nactive_file 2\ninactive_file 1048576\npgfault 900\npgmajfault 3\n"
+                "anon 4194304\nfile 6291456\nfile_mapped 4096\ninactive_anon 7\nactive_file 2\ninactive_file 1048576\n\
+                 pgfault 900\npgmajfault 3\n"
             }
             "memory.max" => "67108864\n",
             "memory.swap.current" => "4096\n",
@@ -199,11 +304,17 @@ mod tests {
 
     fn one(file: &str) -> Option<String> {
         let text = match file {
-            "cpuacct.usage" => "1234567000\n",
+            "cpuacct.usage" => "1230000000\n",
+            "cpuacct.stat" => "user 100\nsystem 23\n",
+            "cpu.stat" => "nr_periods 9\nnr_throttled 4\nthrottled_time 77000\n",
+            "cpu.cfs_quota_us" => "20000\n",
+            "cpu.cfs_period_us" => "100000\n",
             "memory.usage_in_bytes" => "10485760\n",
+            "memory.max_usage_in_bytes" => "11000000\n",
+            "memory.oom_control" => "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
             "memory.stat" => {
                 "cache 1\nrss 2\ninactive_file 3\ntotal_rss 4194304\ntotal_inactive_file 1048576\ntotal_pgfault 900\n\
-                 total_pgmajfault 3\ntotal_swap 4096\n"
+                 total_pgmajfault 3\ntotal_swap 4096\ntotal_cache 6291456\ntotal_mapped_file 4096\n"
             }
             "memory.limit_in_bytes" => "67108864\n",
             "pids.current" => "5\n",
@@ -214,16 +325,31 @@ mod tests {
 
     fn expected() -> Counters {
         Counters {
-            cpu: Some(1_234_567_000),
+            cpu: Some(1_230_000_000),
+            split: Some(Split {
+                user: 1_000_000_000,
+                system: 230_000_000,
+            }),
+            throttling: Some(Throttling {
+                quota: 20_000,
+                period: 100_000,
+                periods: 9,
+                throttled: 4,
+                waited: 77_000,
+            }),
             memory: Some(Memory {
                 usage: 10 << 20,
                 working_set: 9 << 20,
                 rss: 4 << 20,
+                cache: 6 << 20,
+                mapped: 4096,
+                peak: Some(11_000_000),
                 faults: 900,
                 major_faults: 3,
                 limit: Some(64 << 20),
             }),
             swap: Some(4096),
+            oom_kills: Some(2),
             processes: Some(5),
         }
     }
@@ -257,16 +383,21 @@ mod tests {
     fn an_unlimited_group_has_no_limit() {
         let unlimited = |_, file| match file {
             "memory.max" => Some("max\n".to_owned()),
+            "cpu.max" => Some("max 100000\n".to_owned()),
             other => two(other),
         };
-        let memory = Counters::of_group(Version::Two, unlimited).memory.unwrap();
+        let found = Counters::of_group(Version::Two, unlimited);
+        let memory = found.memory.unwrap();
         assert_eq!((memory.limit, memory.available()), (None, None));
+        assert_eq!(found.throttling, None);
         let unlimited = |_, file| match file {
             "memory.limit_in_bytes" => Some("9223372036854771712\n".to_owned()),
+            "cpu.cfs_quota_us" => Some("-1\n".to_owned()),
             other => one(other),
         };
-        let memory = Counters::of_group(Version::One, unlimited).memory.unwrap();
-        assert_eq!(memory.limit, None);
+        let found = Counters::of_group(Version::One, unlimited);
+        assert_eq!(found.memory.unwrap().limit, None);
+        assert_eq!(found.throttling, None);
     }
 
     #[test]
@@ -303,6 +434,7 @@ mod tests {
         let found = Counters::of_machine(read);
         let memory = found.memory.unwrap();
         assert_eq!(found.cpu, Some(66 * 10_000_000));
+        assert_eq!(found.split.unwrap().user, 30 * 10_000_000);
         assert_eq!((memory.usage, memory.working_set), (600 << 10, 500 << 10));
         assert_eq!(memory.available(), Some(500 << 10));
         assert_eq!((memory.rss, memory.faults), (200 << 10, 7));

@@ -1,6 +1,7 @@
 //! The figures of a node, and the requests for them.
 
 use crate::candidates::DiskUse;
+use crate::disks::Disks;
 use crate::done::Done;
 use crate::probed::Probed;
 use crate::reading::{Reading, Sources};
@@ -76,6 +77,7 @@ pub struct Figures {
     turn: tokio::sync::Mutex<()>,
     probed: Probed,
     done: Done,
+    disks: Disks,
 }
 
 impl Figures {
@@ -97,6 +99,7 @@ impl Figures {
             turn: tokio::sync::Mutex::default(),
             probed: Probed::default(),
             done: Done::default(),
+            disks: Disks::default(),
         }
     }
 
@@ -112,6 +115,12 @@ impl Figures {
         &self.done
     }
 
+    /// What pods take of disks.
+    #[must_use]
+    pub fn disks(&self) -> &Disks {
+        &self.disks
+    }
+
     /// The answer to a request. `subjects` lists the pods and containers to read, if a reading is
     /// needed.
     pub async fn answer<F>(&self, question: Question, subjects: impl FnOnce() -> F) -> String
@@ -121,11 +130,11 @@ impl Figures {
         match question {
             Question::Summary {
                 only_cpu_and_memory,
-            } => summary::text(
-                &self.node,
-                &*self.reading(subjects).await,
-                only_cpu_and_memory,
-            ),
+            } => {
+                let reading = self.reading(subjects).await;
+                let disks = (!only_cpu_and_memory).then_some(&self.disks);
+                summary::text(&self.node, &reading, disks)
+            }
             Question::Resource => resource::text(&*self.reading(subjects).await),
             Question::Cadvisor => cadvisor::text(&*self.reading(subjects).await),
             Question::Probes => self.probed.text(),
@@ -179,10 +188,11 @@ impl Figures {
             .clone()
     }
 
-    /// Drops the probes of pods that are gone, and the last reading if it contains one of them, by
+    /// Drops the probes and disks of pods that are gone, and the last reading if it contains one of them, by
     /// UID.
     pub fn retain(&self, is_here: impl Fn(&str) -> bool) {
         self.probed.retain(&is_here);
+        self.disks.retain(&is_here);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(reading) = last.as_mut() else {
             return;
@@ -259,9 +269,11 @@ mod tests {
                     name: "a".into(),
                     uid: "uid-a".into(),
                     group: format!("/{POD}"),
+                    link: "pod-a".into(),
                     started: None,
                     containers: vec![container],
                 }],
+                links_of_pods: "pod-",
                 disk: Disk {
                     size: 100,
                     free: 30,

@@ -5,7 +5,7 @@
 //! as upstream's kubelet does: `/stats/summary` (JSON), `/metrics/resource` and `/metrics/cadvisor`
 //! (Prometheus' text). It also gives the candidates from which a node under pressure evicts one.
 //! [`Probed`] counts the results of probes, for `/metrics/probes`, and [`Done`] what the kubelet has done, for `/metrics`;
-//! [`Counted`] is an engine whose calls it counts.
+//! [`Counted`] is an engine whose calls it counts, and [`Disks`] what pods take of disks.
 //!
 //! [`machine`] has the facts about the machine in a node's status.
 //!
@@ -14,15 +14,20 @@
 //! figures. CPU per second is computed from two readings. Only the last reading is kept, and of it
 //! only pods that are still here ([`Figures::retain`]).
 //!
-//! `counters` reads the kernel's texts, `rate` compares two readings, `summary`, `resource` and `cadvisor` write answers: all pure.
+//! `counters`, `io` and `links` read the kernel's texts, `rate` compares two readings, `summary`, `resource` and `cadvisor` write answers: all pure.
 
 mod cadvisor;
 mod candidates;
 mod counted;
 mod counters;
+mod disks;
 mod done;
 pub mod figures;
+#[cfg(test)]
+mod golden_tests;
 pub mod group;
+mod io;
+mod links;
 pub mod machine;
 mod probed;
 pub mod qos;
@@ -34,7 +39,8 @@ mod summary;
 
 pub use candidates::DiskUse;
 pub use counted::Counted;
+pub use disks::{Disks, Measure, Places, VolumePlace};
 pub use done::Done;
 pub use figures::{Figures, Question};
 pub use probed::Probed;
-pub use subjects::{Disk, Subjects};
+pub use subjects::{Disk, Links, Subjects};

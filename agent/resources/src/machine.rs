@@ -64,12 +64,7 @@ impl Facts {
             .ancestors()
             .find(|path| path.exists())
             .unwrap_or(Path::new("/"));
-        nix::sys::statvfs::statvfs(there).map_or(Disk::default(), |stat| Disk {
-            size: stat.blocks() * stat.fragment_size(),
-            free: stat.blocks_available() * stat.fragment_size(),
-            inodes: stat.files(),
-            free_inodes: stat.files_available(),
-        })
+        nix::sys::statvfs::statvfs(there).map_or(Disk::default(), Disk::from)
     }
 
     /// The free resources of the machine. Images are on the same file system as the pods' data.

@@ -209,7 +209,7 @@ pub fn oom_score(pod: &Pod, container: &Container, machine_memory: u64) -> i32 {
             let asked =
                 memory(container).max(least.unwrap_or_default()) + part_of_rest(pod, "memory");
             let score = 1000 - i128::from(asked) * 1000 / i128::from(machine_memory.max(1));
-            i32::try_from(score.clamp(2, 999)).unwrap_or(999)
+            i32::try_from(score.clamp(3, 999)).unwrap_or(999)
         }
     }
 }
@@ -380,7 +380,7 @@ mod tests {
             oom_score(&pod, &pod.spec.as_ref().unwrap().containers[0], 4 << 30)
         };
         assert_eq!(score("1Gi"), 750);
-        assert_eq!(score("8Gi"), 2);
+        assert_eq!(score("8Gi"), 3);
         assert_eq!(score("1"), 999);
     }
 }

@@ -1,8 +1,10 @@
 //! One reading of all counters, and CPU per second since the reading before.
 
 use crate::counters::{Counters, booted, cores};
+use crate::io::{DeviceIo, devices, io_of_group};
+use crate::links::{Link, default_link, links, of_node, of_pod};
 use crate::rate::nano_cores;
-use crate::subjects::{Disk, Subjects};
+use crate::subjects::{ContainerSubject, Disk, Subjects};
 use agent_sys::cgroup::Groups;
 use jiff::Timestamp;
 use std::collections::HashMap;
@@ -33,6 +35,17 @@ impl Sources {
         let read = |controller, file| self.groups.read(controller, path, file).ok();
         Counters::of_group(self.groups.version(), read)
     }
+
+    /// Processes of a group without those below it.
+    fn programs(&self, path: &str) -> Option<u64> {
+        let all = self.groups.read("pids", path, "cgroup.procs").ok()?;
+        u64::try_from(all.lines().count()).ok()
+    }
+
+    fn io(&self, path: &str, names: &HashMap<String, String>) -> Vec<DeviceIo> {
+        let read = |controller, file| self.groups.read(controller, path, file).ok();
+        io_of_group(self.groups.version(), read, names)
+    }
 }
 
 /// What one group, or the machine, has used at one time.
@@ -60,6 +73,10 @@ pub(crate) struct Named {
     pub(crate) image: String,
     pub(crate) group: String,
     pub(crate) used: Used,
+    /// A container's processes; threads are no more of them.
+    pub(crate) programs: Option<u64>,
+    /// What a container has read and written, by device.
+    pub(crate) io: Vec<DeviceIo>,
 }
 
 #[derive(Debug)]
@@ -70,6 +87,8 @@ pub(crate) struct PodUsed {
     pub(crate) group: String,
     pub(crate) used: Used,
     pub(crate) containers: Vec<Named>,
+    /// Its own link, as the pod counts; none for one in the machine's network.
+    pub(crate) link: Option<Link>,
 }
 
 /// One reading.
@@ -80,6 +99,10 @@ pub(crate) struct Reading {
     pub(crate) node: Used,
     pub(crate) system: Vec<Named>,
     pub(crate) pods: Vec<PodUsed>,
+    /// The machine's own links.
+    pub(crate) links: Vec<Link>,
+    /// The name of the one by which packets leave the machine.
+    pub(crate) default_link: Option<String>,
     pub(crate) disk: Disk,
     /// Logical processors; 0 if the kernel does not report them.
     pub(crate) cores: u64,
@@ -138,24 +161,36 @@ impl Reading {
         let before = Before::of(last, taken);
         let stat = sources.machine("stat").unwrap_or_default();
         let since_boot = booted(&stat).and_then(|at| Timestamp::from_second(at).ok());
-        let of_node = Counters::of_machine(|file| sources.machine(file));
-        let node = before.used("", of_node, since_boot);
-        let named = |name: &str, image: String, group: &str, started| Named {
-            name: name.to_owned(),
-            image,
-            used: before.used(group, sources.group(group), started),
-            group: group.to_owned(),
+        let of_machine = Counters::of_machine(|file| sources.machine(file));
+        let node = before.used("", of_machine, since_boot);
+        let names = devices(&sources.machine("diskstats").unwrap_or_default());
+        // Those of the calling thread's network.
+        let text = sources.machine("thread-self/net/dev").unwrap_or_default();
+        let all = links(&text);
+        let container = |one: ContainerSubject| Named {
+            used: before.used(&one.group, sources.group(&one.group), Some(one.started)),
+            programs: sources.programs(&one.group),
+            io: sources.io(&one.group, &names),
+            name: one.name,
+            image: one.image,
+            group: one.group,
         };
-        let system = SYSTEM
-            .iter()
-            .map(|(name, group)| named(name, String::new(), group, None));
+        let program = |(name, group): &(&str, &str)| Named {
+            used: before.used(group, sources.group(group), None),
+            programs: None,
+            io: Vec::new(),
+            name: (*name).to_owned(),
+            image: String::new(),
+            group: (*group).to_owned(),
+        };
+        let system = SYSTEM.iter().map(program);
         let system = system.filter(|one| one.used.is_known()).collect();
         let mut incomplete = subjects.incomplete || !node.is_known();
         let mut pods = Vec::with_capacity(subjects.pods.len());
         for pod in subjects.pods {
             let containers = pod.containers.into_iter();
             let containers: Vec<Named> = containers
-                .map(|one| named(&one.name, one.image, &one.group, Some(one.started)))
+                .map(container)
                 .filter(|one| one.used.is_known())
                 .collect();
             let used = before.used(&pod.group, sources.group(&pod.group), pod.started);
@@ -166,16 +201,23 @@ impl Reading {
                 name: pod.name,
                 uid: pod.uid,
                 group: pod.group,
+                link: of_pod(&all, &pod.link),
                 used,
                 containers,
             });
         }
+        let route = |file| sources.machine(file).unwrap_or_default();
         Self {
             taken,
             at: node.at,
             node,
             system,
             pods,
+            default_link: default_link(
+                &route("thread-self/net/route"),
+                &route("thread-self/net/ipv6_route"),
+            ),
+            links: of_node(all, subjects.links_of_pods),
             disk: subjects.disk,
             cores: cores(&stat),
             incomplete,

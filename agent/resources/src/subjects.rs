@@ -5,7 +5,9 @@ use crate::qos;
 use agent_runtime::{Container as Seen, ContainerState, Error};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
+use nix::sys::statvfs::Statvfs;
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// The file system with the pods' data: bytes, and inodes.
@@ -21,10 +23,38 @@ pub struct Disk {
     pub free_inodes: u64,
 }
 
+impl Disk {
+    /// The file system of a folder that is open; nothing where it can't be asked.
+    pub(crate) fn of(folder: BorrowedFd<'_>) -> Self {
+        nix::sys::statvfs::fstatvfs(folder).map_or(Self::default(), Self::from)
+    }
+}
+
+impl From<Statvfs> for Disk {
+    fn from(stat: Statvfs) -> Self {
+        Self {
+            size: stat.blocks() * stat.fragment_size(),
+            free: stat.blocks_available() * stat.fragment_size(),
+            inodes: stat.files(),
+            free_inodes: stat.files_available(),
+        }
+    }
+}
+
+/// The names of the links by which the node reaches its pods.
+#[derive(Debug, Clone, Copy)]
+pub struct Links {
+    /// What each of them begins with.
+    pub prefix: &'static str,
+    /// That of the pod with a UID.
+    pub name: fn(&str) -> String,
+}
+
 /// The subjects of a reading.
 #[derive(Debug, Default)]
 pub struct Subjects {
     pub(crate) pods: Vec<PodSubject>,
+    pub(crate) links_of_pods: &'static str,
     pub(crate) disk: Disk,
     /// The engine did not answer which containers run.
     pub(crate) incomplete: bool,
@@ -36,6 +66,8 @@ pub(crate) struct PodSubject {
     pub(crate) name: String,
     pub(crate) uid: String,
     pub(crate) group: String,
+    /// The node's end of its link, where it has one.
+    pub(crate) link: String,
     pub(crate) started: Option<Timestamp>,
     pub(crate) containers: Vec<ContainerSubject>,
 }
@@ -52,7 +84,12 @@ pub(crate) struct ContainerSubject {
 impl Subjects {
     /// The pods that have not ended, and the running containers among those of the engine.
     #[must_use]
-    pub fn new(pods: &[Arc<Pod>], seen: Result<Vec<Seen>, Error>, disk: Disk) -> Self {
+    pub fn new(
+        pods: &[Arc<Pod>],
+        seen: Result<Vec<Seen>, Error>,
+        links: Links,
+        disk: Disk,
+    ) -> Self {
         let incomplete = seen.is_err();
         if let Err(error) = &seen {
             tracing::debug!(error = %error.chain(), "cannot list containers for metrics");
@@ -63,18 +100,23 @@ impl Subjects {
         }
         let mut all: Vec<PodSubject> = pods
             .iter()
-            .filter_map(|pod| subject(pod, &mut by_pod))
+            .filter_map(|pod| subject(pod, links, &mut by_pod))
             .collect();
         all.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
         Self {
             pods: all,
+            links_of_pods: links.prefix,
             disk,
             incomplete,
         }
     }
 }
 
-fn subject(pod: &Pod, by_pod: &mut BTreeMap<String, Vec<Seen>>) -> Option<PodSubject> {
+fn subject(
+    pod: &Pod,
+    links: Links,
+    by_pod: &mut BTreeMap<String, Vec<Seen>>,
+) -> Option<PodSubject> {
     let status = pod.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref());
     if matches!(phase, Some("Succeeded" | "Failed")) {
@@ -89,6 +131,7 @@ fn subject(pod: &Pod, by_pod: &mut BTreeMap<String, Vec<Seen>>) -> Option<PodSub
         namespace: pod.metadata.namespace.clone()?,
         name: pod.metadata.name.clone()?,
         started: started.map(|time| time.0),
+        link: (links.name)(&uid),
         containers: containers(&group, by_pod.remove(&uid).unwrap_or_default()),
         group,
         uid,
@@ -160,6 +203,13 @@ mod tests {
         }
     }
 
+    fn links() -> Links {
+        Links {
+            prefix: "pod-",
+            name: |uid| format!("pod-{uid}"),
+        }
+    }
+
     fn running() -> ContainerState {
         ContainerState::Running {
             started_at: Timestamp::UNIX_EPOCH,
@@ -183,6 +233,7 @@ mod tests {
                 seen("c", 0, running()),
                 before,
             ]),
+            links(),
             Disk::default(),
         );
         let names: Vec<&str> = found.pods.iter().map(|pod| pod.name.as_str()).collect();
@@ -191,13 +242,14 @@ mod tests {
             unreachable!("one container runs");
         };
         assert_eq!(only.group, "/kubepods/besteffort/poduid-b/b-1");
+        assert_eq!(found.pods[1].link, "pod-uid-b");
         assert!(found.pods[0].containers.is_empty() && !found.incomplete);
     }
 
     #[test]
     fn an_engine_that_does_not_answer_leaves_pods_without_containers() {
         let error = Error::new(ErrorClass::Unavailable, "no engine");
-        let found = Subjects::new(&[pod("a", "Running")], Err(error), Disk::default());
+        let found = Subjects::new(&[pod("a", "Running")], Err(error), links(), Disk::default());
         assert!(found.incomplete);
         assert_eq!(found.pods.len(), 1);
     }

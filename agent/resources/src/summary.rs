@@ -1,6 +1,8 @@
-//! `/stats/summary`: figures in upstream's form (`stats/v1alpha1`, Summary); pure. Figures of
-//! networks, of containers' disks and of volumes are left out, which the form allows.
+//! `/stats/summary`: figures in upstream's form (`stats/v1alpha1`, Summary). What a CSI driver would tell of its volumes is left out,
+//! which the form allows.
 
+use crate::disks::{Disks, PodSpace, Space, VolumeSpace, whole};
+use crate::links::Link;
 use crate::reading::{Named, PodUsed, Reading, Used};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -22,6 +24,8 @@ struct NodeStats<'a> {
     #[serde(flatten)]
     used: Measured,
     #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<Network<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     fs: Option<FileSystem>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rlimit: Option<Limit>,
@@ -36,6 +40,12 @@ struct PodStats<'a> {
     containers: Vec<Container<'a>>,
     #[serde(flatten)]
     used: Measured,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<Network<'a>>,
+    #[serde(rename = "volume", skip_serializing_if = "Vec::is_empty")]
+    volumes: Vec<Volume<'a>>,
+    #[serde(rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
+    ephemeral: Option<FileSystem>,
     #[serde(rename = "process_stats", skip_serializing_if = "Option::is_none")]
     processes: Option<Processes>,
 }
@@ -55,6 +65,10 @@ struct Container<'a> {
     start_time: Option<String>,
     #[serde(flatten)]
     used: Measured,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rootfs: Option<FileSystem>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logs: Option<FileSystem>,
 }
 
 #[derive(Serialize)]
@@ -102,10 +116,47 @@ struct FileSystem {
     time: String,
     available_bytes: u64,
     capacity_bytes: u64,
-    used_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    used_bytes: Option<u64>,
     inodes_free: u64,
     inodes: u64,
-    inodes_used: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inodes_used: Option<u64>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Volume<'a> {
+    #[serde(flatten)]
+    space: FileSystem,
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pvc_ref: Option<ClaimRef<'a>>,
+}
+
+#[derive(Serialize)]
+struct ClaimRef<'a> {
+    name: &'a str,
+    namespace: &'a str,
+}
+
+#[derive(Serialize)]
+struct Network<'a> {
+    time: String,
+    /// The one by which packets leave, where there is one.
+    #[serde(flatten)]
+    default: Option<Interface<'a>>,
+    interfaces: Vec<Interface<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Interface<'a> {
+    name: &'a str,
+    rx_bytes: u64,
+    rx_errors: u64,
+    tx_bytes: u64,
+    tx_errors: u64,
 }
 
 #[derive(Serialize)]
@@ -151,16 +202,69 @@ impl Measured {
     }
 }
 
-fn container(one: &Named) -> Container<'_> {
+impl FileSystem {
+    fn of(space: &Space, at: Timestamp) -> Self {
+        Self {
+            time: time(at),
+            available_bytes: space.disk.free,
+            capacity_bytes: space.disk.size,
+            used_bytes: space.used,
+            inodes_free: space.disk.free_inodes,
+            inodes: space.disk.inodes,
+            inodes_used: space.inodes_used,
+        }
+    }
+}
+
+impl<'a> Network<'a> {
+    fn of(links: &'a [Link], default: Option<&str>, at: Timestamp) -> Option<Self> {
+        let interface = |link: &'a Link| Interface {
+            name: &link.name,
+            rx_bytes: link.received.bytes,
+            rx_errors: link.received.errors,
+            tx_bytes: link.sent.bytes,
+            tx_errors: link.sent.errors,
+        };
+        let is_default = |link: &&Link| Some(link.name.as_str()) == default;
+        (!links.is_empty()).then(|| Self {
+            time: time(at),
+            default: links.iter().find(is_default).map(interface),
+            interfaces: links.iter().map(interface).collect(),
+        })
+    }
+}
+
+fn container<'a>(one: &'a Named, found: Option<&PodSpace>) -> Container<'a> {
+    let own = found.and_then(|found| Some((found.at, found.containers.get(&one.name)?)));
     Container {
         name: &one.name,
         start_time: one.used.started.map(time),
         used: Measured::of(&one.used),
+        rootfs: own.and_then(|(at, own)| Some(FileSystem::of(own.root.as_ref()?, at))),
+        logs: own.map(|(at, own)| FileSystem::of(&own.logs, at)),
     }
 }
 
-fn pod(pod: &PodUsed, all: bool) -> PodStats<'_> {
+fn volume<'a>(namespace: &'a str, volume: &'a VolumeSpace, at: Timestamp) -> Volume<'a> {
+    Volume {
+        space: FileSystem::of(&volume.space, at),
+        name: &volume.name,
+        pvc_ref: volume
+            .claim
+            .as_deref()
+            .map(|name| ClaimRef { name, namespace }),
+    }
+}
+
+/// The figures of a pod; `found` is what is known of its part of disks.
+fn pod<'a>(pod: &'a PodUsed, found: Option<&'a PodSpace>, all: bool) -> PodStats<'a> {
     let processes = pod.used.counters.processes.filter(|_| all);
+    let containers = pod.containers.iter();
+    let links = pod.link.as_ref().filter(|_| all);
+    let volumes = found.map(|found| {
+        let volumes = found.volumes.iter();
+        volumes.map(move |one| volume(&pod.namespace, one, found.at))
+    });
     PodStats {
         pod_ref: PodRef {
             name: &pod.name,
@@ -168,40 +272,49 @@ fn pod(pod: &PodUsed, all: bool) -> PodStats<'_> {
             uid: &pod.uid,
         },
         start_time: pod.used.started.map(time),
-        containers: pod.containers.iter().map(container).collect(),
+        containers: containers.map(|one| container(one, found)).collect(),
         used: Measured::of(&pod.used),
+        network: links.and_then(|link| {
+            let one = std::slice::from_ref(link);
+            Network::of(one, Some(&link.name), pod.used.at)
+        }),
+        volumes: volumes.into_iter().flatten().collect(),
+        ephemeral: found.map(|found| FileSystem::of(&found.ephemeral, found.at)),
         processes: processes.map(|process_count| Processes { process_count }),
     }
 }
 
-/// The answer for the node with this name.
-pub(crate) fn text(name: &str, reading: &Reading, only_cpu_and_memory: bool) -> String {
-    let all = !only_cpu_and_memory;
-    let disk = &reading.disk;
-    let fs = FileSystem {
-        time: time(reading.at),
-        available_bytes: disk.free,
-        capacity_bytes: disk.size,
-        used_bytes: disk.size.saturating_sub(disk.free),
-        inodes_free: disk.free_inodes,
-        inodes: disk.inodes,
-        inodes_used: disk.inodes.saturating_sub(disk.free_inodes),
-    };
+/// The answer for the node with this name. Without `disks` it has only CPU and memory.
+pub(crate) fn text(name: &str, reading: &Reading, disks: Option<&Disks>) -> String {
+    let all = disks.is_some();
+    let disk = reading.disk;
+    let fs = FileSystem::of(&whole(disk), reading.at);
     let node = &reading.node;
     let processes = node.counters.processes.filter(|_| all);
+    let found: Vec<_> = reading
+        .pods
+        .iter()
+        .map(|pod| disks?.found(&pod.uid))
+        .collect();
+    let links = Network::of(&reading.links, reading.default_link.as_deref(), reading.at);
+    let system = reading.system.iter();
+    let pods = reading.pods.iter().zip(&found);
     let summary = Summary {
         node: NodeStats {
             node_name: name,
-            system_containers: reading.system.iter().map(container).collect(),
+            system_containers: system.map(|one| container(one, None)).collect(),
             start_time: node.started.map(time),
             used: Measured::of(node),
+            network: links.filter(|_| all),
             fs: all.then_some(fs),
             rlimit: processes.map(|curproc| Limit {
                 time: time(reading.at),
                 curproc,
             }),
         },
-        pods: reading.pods.iter().map(|one| pod(one, all)).collect(),
+        pods: pods
+            .map(|(one, found)| pod(one, found.as_deref(), all))
+            .collect(),
     };
     // It contains only numbers and strings, so encoding cannot fail.
     serde_json::to_string(&summary).unwrap_or_default()

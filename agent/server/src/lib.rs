@@ -5,7 +5,7 @@
 //! the kubelet knows, it tells by [`Node`]. TLS verified a certificate to the cluster's root, or the caller has a token; the
 //! master says who that is and whether it may (`reviews`, [`agent_port::Access`]). Nothing is told to others, not even health.
 //!
-//! Tasks: one for each connection, which are [`agent_port`]'s. One channel takes the order that ends the machine to the daemon
+//! Tasks: one for each connection, which are [`agent_port`]'s, and a look at pods' disks after a request for all figures. One channel takes the order that ends the machine to the daemon
 //! ([`Server::ending_by`]).
 
 #[doc(hidden)]
@@ -17,12 +17,12 @@ mod reviews;
 
 use agent_api::Api;
 use agent_claims::Folders;
-use agent_cluster::Sandboxes;
+use agent_cluster::{Sandboxes, link_name, rules};
 use agent_journal::Journal;
 use agent_pods::{find, is_on_host, pod_ref};
 use agent_port::{Access, Answer, Body, Caller, Limits, answer, text};
 use agent_resources::machine::Facts;
-use agent_resources::{Figures, Question, Subjects};
+use agent_resources::{Figures, Links, Question, Subjects};
 use agent_runtime::{Error, PodRef, Runtime};
 use agent_sys::namespace::Kind;
 use agent_tunnel::{Ports, Reach, Refusal, Tunnel, Tunnels};
@@ -40,6 +40,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
+
+/// The links of pods, of which figures are read.
+pub const POD_LINKS: Links = Links {
+    prefix: rules::LINKS,
+    name: link_name,
+};
 
 /// What only the node's kubelet knows.
 pub trait Node: Send + Sync + fmt::Debug + 'static {
@@ -239,10 +245,25 @@ impl Server {
         let parts = &self.parts;
         let subjects = || async {
             let seen = parts.runtime.list(None).await;
-            Subjects::new(&parts.node.pods(), seen, parts.facts.space())
+            Subjects::new(&parts.node.pods(), seen, POD_LINKS, parts.facts.space())
         };
+        if let Question::Summary {
+            only_cpu_and_memory: false,
+        } = asked
+        {
+            self.look_at_disks();
+        }
         let told = parts.figures.answer(asked, subjects).await;
         Answer::Whole(answer(StatusCode::OK, asked.media_type(), told.into()))
+    }
+
+    /// Looks at what pods take of disks, so that a later answer has it: a disk that is slow delays none.
+    fn look_at_disks(&self) {
+        let parts = self.parts.clone();
+        tokio::spawn(async move {
+            let disks = parts.figures.disks();
+            disks.look(&*parts.runtime, parts.facts.space()).await;
+        });
     }
 
     /// A command in a running container.
@@ -328,7 +349,10 @@ impl Server {
         // An engine that is down runs nothing that could be counted.
         let seen = parts.runtime.list(None).await.unwrap_or_default();
         let done = parts.figures.done().text(&parts.name, &seen);
-        let told = done + &agent_sys::figures::of_this_process().text();
+        let disks = parts.figures.disks().clone();
+        let claims = tokio::task::spawn_blocking(move || disks.claims()).await;
+        let own = agent_sys::figures::of_this_process().text();
+        let told = done + &claims.unwrap_or_default() + &own;
         answer(StatusCode::OK, config_figures::CONTENT_TYPE, told.into())
     }
 

@@ -170,18 +170,27 @@ impl Engine {
         signal(self.containerd()?, Signal::SIGKILL)
     }
 
+    /// Kills the shims of all containers; what runs in these is left to containerd.
+    pub fn kill_shims(&self) -> Result<()> {
+        let mut all = self.shims()?.into_iter();
+        all.try_for_each(|pid| signal(pid, Signal::SIGKILL))
+    }
+
+    fn shims(&self) -> Result<Vec<i32>> {
+        // The kernel keeps 15 characters of a name.
+        let all = descendants(self.process.pid).into_iter();
+        let shims = all.filter(|pid| is_named(*pid, "containerd-shim"));
+        let shims: Vec<i32> = shims.collect();
+        if shims.is_empty() {
+            return Err(Error::Missing("no container's shim runs".to_owned()));
+        }
+        Ok(shims)
+    }
+
     /// Stops the shims of all containers, so that containerd gets no answer of them, until what is
     /// returned is dropped.
     pub fn stop_shims(&self) -> Result<StoppedShims> {
-        // The kernel keeps 15 characters of a name.
-        let all = descendants(self.process.pid).into_iter();
-        let shims = all
-            .filter(|pid| is_named(*pid, "containerd-shim"))
-            .collect();
-        let stopped = StoppedShims(shims);
-        if stopped.0.is_empty() {
-            return Err(Error::Missing("no container's shim runs".to_owned()));
-        }
+        let stopped = StoppedShims(self.shims()?);
         for pid in &stopped.0 {
             signal(*pid, Signal::SIGSTOP)?;
         }

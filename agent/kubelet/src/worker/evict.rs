@@ -3,7 +3,7 @@
 use super::Worker;
 use crate::config::Config;
 use crate::storage::{self, Excess, Layer};
-use agent_pods::{EVICTION_GRACE, Eviction, end_of, later};
+use agent_pods::{EVICTION_GRACE, Eviction, end_of};
 use agent_runtime::Container as Seen;
 use agent_sys::beneath::Beneath;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// In a pod's folder: its eviction, so that an agent that comes meanwhile ends the pod as evicted.
 const RECORD: &str = "eviction";
@@ -29,7 +29,7 @@ impl Worker {
         let why = if chosen.is_some() {
             chosen
         } else {
-            self.excess(pod, seen, now).await.map(|excess| {
+            self.excess(pod, seen).await.map(|excess| {
                 self.shared.figures.done().evicted(excess.signal);
                 Eviction {
                     reason: Eviction::PRESSURE,
@@ -58,11 +58,11 @@ impl Worker {
     }
 
     /// Measures the disk use of a pod with limits, if that is due.
-    async fn excess(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) -> Option<Excess> {
-        if !self.limited || later(self.measured, storage::PERIOD) > now {
+    async fn excess(&mut self, pod: &Arc<Pod>, seen: &[Seen]) -> Option<Excess> {
+        if !self.limited || self.measured.elapsed() < storage::PERIOD {
             return None;
         }
-        self.measured = now;
+        self.measured = Instant::now();
         let mut layers = Vec::new();
         for seen in seen.iter().filter(|_| storage::counts_layers(pod)) {
             layers.extend(Layer::of(&*self.shared.runtime, seen).await);

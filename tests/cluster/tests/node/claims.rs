@@ -3,6 +3,7 @@
 use crate::cluster::shell;
 use crate::site::{eventually, texts};
 use crate::tunnels::Site;
+use crate::usage::of_pod;
 use config_kube::identity::{CONTROLLER_MANAGER_USER, SCHEDULER_USER};
 use config_kube::k8s_openapi::api::core::v1::{
     Event, Node, PersistentVolume, PersistentVolumeClaim, Pod,
@@ -135,6 +136,8 @@ async fn a_stateful_set_keeps_its_data_until_its_claim_is_deleted() {
         .await;
     assert_eq!(told, "Bound local");
 
+    is_measured(&cluster.site).await;
+
     cluster.kubectl(&["delete", "pod", "db-0"]).await;
     let second = cluster.runs("db-0", first.metadata.uid.as_deref()).await;
     assert_eq!(
@@ -165,6 +168,34 @@ async fn a_stateful_set_keeps_its_data_until_its_claim_is_deleted() {
         (gone && cluster.names().is_empty()).then_some(())
     })
     .await;
+}
+
+/// The claim's volume has figures of its own, and is among those of its pod.
+async fn is_measured(site: &Site) {
+    let told = site.told("/metrics").await;
+    for family in [
+        "capacity_bytes",
+        "available_bytes",
+        "used_bytes",
+        "inodes_free",
+    ] {
+        let labels = "{namespace=\"default\",persistentvolumeclaim=\"data-db-0\"} ";
+        let sample = format!("\nkubelet_volume_stats_{family}{labels}");
+        let (_, rest) = told.split_once(&sample).unwrap();
+        let (value, _) = rest.split_once('\n').unwrap();
+        assert!(value.parse::<u64>().unwrap() > 0, "{family} {value}");
+    }
+    let volume = eventually("a look at the pod's volumes", || async {
+        let summary = site.summary().await;
+        of_pod(&summary, "db-0")?.pointer("/volume/0").cloned()
+    })
+    .await;
+    let claim = json!({"name": "data-db-0", "namespace": "default"});
+    assert_eq!(
+        (&volume["name"], &volume["pvcRef"]),
+        (&json!("data"), &claim)
+    );
+    assert!(volume["capacityBytes"].as_u64() > volume["availableBytes"].as_u64());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

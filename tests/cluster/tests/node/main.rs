@@ -13,6 +13,7 @@ mod clients;
 mod cluster;
 mod containers;
 mod content;
+mod crashes;
 mod csi;
 mod floor;
 mod forward;

@@ -70,7 +70,7 @@ async fn gone(cluster: &Cluster, name: &str) {
 }
 
 /// A pod that serves its own folder on port 8080, with a probe that asks it there.
-fn server() -> Value {
+pub(crate) fn server() -> Value {
     let mut main = shell(
         "mkdir -p /tmp/www; echo $IP > /tmp/www/ip; exec busybox httpd -f -p 8080 -h /tmp/www",
     );

@@ -16,7 +16,7 @@ use tests_harness::tools::Tools;
 
 pub(crate) const IMAGE: &str = "registry.example/busybox:1";
 /// The runtime's name in the folder of a site.
-const RUNTIME: &str = "runtime";
+pub(crate) const RUNTIME: &str = "runtime";
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// A registry, a containerd and a folder for both.

@@ -346,6 +346,36 @@ fn condition<'a>(status: &'a Value, name: &str) -> Option<&'a Value> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_is_ready_when_its_containers_are_and_another_has_opened_its_gate() {
+    let cluster = Cluster::new().await;
+    let gate = "example.com/in-the-load-balancer";
+    let spec = json!({"containers": [shell(HOLD)], "readinessGates": [{"conditionType": gate}]});
+    cluster.create("gated", spec).await;
+    // Waits until a condition has a status, and returns what else it says.
+    let has = async |name: &str, wanted: &str| {
+        eventually(&format!("{name} to be {wanted}"), || async {
+            let status = serde_json::to_value(cluster.pod("gated").await?.status).unwrap();
+            let mut all = status["conditions"].as_array()?.iter();
+            let found = all.find(|condition| condition["type"] == name)?.clone();
+            (found["status"] == wanted).then_some(found)
+        })
+        .await
+    };
+    has("ContainersReady", "True").await;
+    let closed = has("Ready", "False").await;
+    assert_eq!(closed["reason"], "ReadinessGatesNotReady");
+    let words = format!("corresponding conditions of pod readiness gates [{gate}] are not true");
+    assert_eq!(closed["message"], words);
+    for status in ["True", "False"] {
+        let change = json!({"status": {"conditions": [{"type": gate, "status": status}]}});
+        let path = "/api/v1/namespaces/default/pods/gated/status";
+        cluster.patch(path, &change).await;
+        has("Ready", status).await;
+        assert_eq!(has("ContainersReady", "True").await["status"], "True");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_runs_is_given_other_resources_with_a_restart_only_where_its_policy_says_so() {
     let cluster = Cluster::new().await;
     let mut main = shell(HOLD);

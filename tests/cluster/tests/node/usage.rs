@@ -1,7 +1,8 @@
 //! What pods use, by the real control groups of the real containerd: at the kubelet's port, through the master's API.
 
 use crate::cluster::shell;
-use crate::site::{IMAGE, eventually};
+use crate::network::{create, on_a_machine, server, with_addresses};
+use crate::site::{IMAGE, eventually, texts};
 use crate::tunnels::Site;
 use config_kube::identity::USAGE_USER;
 use master_client::UserInfo;
@@ -9,20 +10,20 @@ use serde_json::{Value, json};
 
 impl Site {
     /// What the node's kubelet tells at a path.
-    async fn told(&self, path: &str) -> String {
+    pub(crate) async fn told(&self, path: &str) -> String {
         let path = format!("/api/v1/nodes/worker-1/proxy{path}");
         let (code, out, errors) = self.run(&["get", "--raw", &path], None).await;
         assert_eq!(code, 0, "{errors}");
         String::from_utf8(out).unwrap()
     }
 
-    async fn summary(&self) -> Value {
+    pub(crate) async fn summary(&self) -> Value {
         serde_json::from_str(&self.told("/stats/summary").await).unwrap()
     }
 }
 
 /// The figures of the pod with this name.
-fn of_pod<'a>(summary: &'a Value, name: &str) -> Option<&'a Value> {
+pub(crate) fn of_pod<'a>(summary: &'a Value, name: &str) -> Option<&'a Value> {
     let pods = summary["pods"].as_array().unwrap();
     pods.iter().find(|pod| pod["podRef"]["name"] == name)
 }
@@ -95,12 +96,16 @@ async fn the_kubelet_reports_what_its_containers_use() {
         let pod = format!("namespace=\"default\",pod=\"{name}\"");
         for family in [
             "cpu_usage_seconds_total",
+            "cpu_user_seconds_total",
+            "memory_cache",
             "memory_working_set_bytes",
+            "oom_events_total",
             "threads",
         ] {
             has(family, &[&pod, "container=\"main\"", IMAGE]);
             has(family, &[&pod, "container=\"\""]);
         }
+        has("processes", &[&pod, "container=\"main\""]);
     }
     has("memory_rss", &["id=\"/\""]);
     has("fs_usage_bytes", &["id=\"/\""]);
@@ -113,6 +118,82 @@ async fn the_kubelet_reports_what_its_containers_use() {
             .then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_summary_has_what_a_pods_layer_logs_and_volumes_take() {
+    let site = Site::new().await;
+    let fill = |file: &str, mib: u32| {
+        format!("busybox dd if=/dev/zero of={file} bs=1048576 count={mib} 2>/dev/null; ")
+    };
+    let script = format!(
+        "{}{}busybox ln -s / /scratch/out; echo filled; exec sleep 100000",
+        fill("/tmp/f", 2),
+        fill("/scratch/f", 4)
+    );
+    let mut main = shell(&script);
+    main["volumeMounts"] = json!([{"name": "scratch", "mountPath": "/scratch"}]);
+    let spec = json!({"containers": [main], "volumes": [{"name": "scratch", "emptyDir": {}}]});
+    site.cluster.create("fills", spec).await;
+    eventually("the pod to have written", || async {
+        let pod = site.cluster.pod("fills").await?;
+        texts(&site.cluster.log(&pod, 0))
+            .contains(&"filled")
+            .then_some(())
+    })
+    .await;
+    let pod = eventually("a look at its part of the disk", || async {
+        let summary = site.summary().await;
+        let pod = of_pod(&summary, "fills")?;
+        pod.pointer("/containers/0/rootfs")?;
+        Some(pod.clone())
+    })
+    .await;
+    let mib = |pointer: &str| number(&pod, pointer) >> 20;
+    assert!(
+        (2..4).contains(&mib("/containers/0/rootfs/usedBytes")),
+        "{pod}"
+    );
+    assert!(number(&pod, "/containers/0/logs/usedBytes") > 0, "{pod}");
+    assert_eq!(pod["volume"][0]["name"], "scratch");
+    // The link in it leads to the machine's files, which are none of the pod's.
+    assert!((4..6).contains(&mib("/volume/0/usedBytes")), "{pod}");
+    assert_eq!(number(&pod, "/volume/0/inodesUsed"), 2);
+    assert!(pod["volume"][0].get("pvcRef").is_none(), "{pod}");
+    assert!(
+        (6..10).contains(&mib("/ephemeral-storage/usedBytes")),
+        "{pod}"
+    );
+    let all = number(&pod, "/containers/0/rootfs/capacityBytes");
+    assert!(number(&pod, "/containers/0/rootfs/availableBytes") < all);
+}
+
+#[test]
+fn a_pods_link_is_counted_as_the_pod_counts_it() {
+    on_a_machine(|| async {
+        let site = Site::over(with_addresses().await).await;
+        create(&site.cluster, "web", server()).await;
+        // Its probe's questions and answers pass over the link.
+        let ready = "/containerStatuses/0/ready";
+        site.cluster.reaches("web", ready, json!(true)).await;
+        let network = eventually("the link to have carried something", || async {
+            let summary = site.summary().await;
+            let network = of_pod(&summary, "web")?.get("network")?.clone();
+            (number(&network, "/rxBytes") > 0 && number(&network, "/txBytes") > 0)
+                .then_some(network)
+        })
+        .await;
+        assert_eq!(network["name"], "eth0");
+        assert_eq!(network["interfaces"].as_array().unwrap().len(), 1);
+        let cadvisor = site.told("/metrics/cadvisor").await;
+        for family in ["receive_bytes", "transmit_packets"] {
+            let name = format!("container_network_{family}_total{{interface=\"eth0\",");
+            let mut lines = cadvisor.lines().filter(|line| line.starts_with(&name));
+            let told = lines.find(|line| line.contains("pod=\"web\"")).unwrap();
+            let value = told.split(' ').nth(1).unwrap();
+            assert!(value.parse::<u64>().unwrap() > 0, "{told}");
+        }
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,160 @@
+//! What befalls the simulated pod from outside.
+
+use super::{Fate, World, seconds};
+use crate::machine::{EVICTION_GRACE, end_of};
+use crate::notes::{Eviction, Notes};
+use crate::simulation_story::{Fault, GATE, Nature, Traits, described};
+use config_kube::k8s_openapi::api::core::v1::PodCondition;
+use config_kube::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use jiff::SignedDuration;
+use serde_json::json;
+
+impl World {
+    /// Whether the pod's readiness gate is open, if it has one.
+    pub(super) fn is_open(&self) -> bool {
+        let spec = self.pod.spec.as_ref().unwrap();
+        let has_one = spec
+            .readiness_gates
+            .as_ref()
+            .is_some_and(|all| !all.is_empty());
+        let open = self.gate().is_some_and(|gate| gate.status == "True");
+        !has_one || open
+    }
+
+    /// The condition that others set.
+    fn gate(&self) -> Option<&PodCondition> {
+        let status = self.pod.status.as_ref()?;
+        let mut conditions = status.conditions.iter().flatten();
+        conditions.find(|condition| condition.type_ == GATE)
+    }
+
+    /// Others set the condition of the readiness gate.
+    fn set_gate(&mut self, gate: Option<PodCondition>) {
+        let status = self.pod.status.get_or_insert_default();
+        let conditions = status.conditions.get_or_insert_default();
+        conditions.retain(|condition| condition.type_ != GATE);
+        conditions.extend(gate);
+    }
+
+    /// It opens, or closes.
+    fn turn_gate(&mut self) {
+        let open = self.gate().is_some_and(|gate| gate.status == "True");
+        let status = if open { "False" } else { "True" };
+        let gate = json!({"type": GATE, "status": status});
+        self.set_gate(Some(serde_json::from_value(gate).unwrap()));
+    }
+
+    /// The first main container is to have more memory, or more CPU.
+    fn ask_for_more(&mut self, memory: bool) {
+        let first = &mut self.pod.spec.as_mut().unwrap().containers[0];
+        let resources = first.resources.as_mut().unwrap();
+        let requests = resources.requests.as_mut().unwrap();
+        let name = if memory { "memory" } else { "cpu" };
+        let Quantity(amount) = requests.get_mut(name).unwrap();
+        amount.insert(0, '1');
+    }
+
+    fn forget(&mut self) {
+        self.notes = Notes {
+            // It is written down before the first container is asked to end.
+            evicted: self.notes.evicted.take(),
+            ..Notes::default()
+        };
+        let gate = self.gate().cloned();
+        self.pod.status.clone_from(&self.written);
+        self.set_gate(gate);
+        self.written = None;
+    }
+
+    /// Somebody sets the clock. What is to happen by itself comes no sooner and no later for that.
+    fn set_clock(&mut self, seconds: i16) {
+        let by = SignedDuration::from_secs(seconds.into());
+        self.now = self.now.checked_add(by).unwrap();
+        self.latest = self.latest.max(self.now);
+        self.notes.shift(by);
+        for (at, ..) in &mut self.fates {
+            *at = at.checked_add(by).unwrap();
+        }
+    }
+
+    pub(crate) fn fault(&mut self, fault: Fault) {
+        match fault {
+            Fault::Delete => {
+                self.pod.metadata.deletion_timestamp = Some(Time(self.now));
+                let grace = i64::try_from(self.grace.as_secs()).unwrap();
+                self.pod.metadata.deletion_grace_period_seconds = Some(grace);
+                // What the engine was not asked for yet is given up.
+                for (id, (seen, nature)) in std::mem::take(&mut self.half) {
+                    if nature.obeys {
+                        self.notes.starting.remove(&seen.key.container);
+                        self.started.remove(&id);
+                        self.fates.retain(|(_, of, _)| *of != id);
+                    } else {
+                        self.half.insert(id, (seen, nature));
+                    }
+                }
+            }
+            Fault::Debug => {
+                let spec = self.pod.spec.as_mut().unwrap();
+                let all = spec.ephemeral_containers.get_or_insert_default();
+                let name = format!("debug{}", all.len());
+                all.push(serde_json::from_value(described(&name, Traits::default())).unwrap());
+            }
+            Fault::Image => {
+                let first = &mut self.pod.spec.as_mut().unwrap().containers[0];
+                first.image.as_mut().unwrap().push('0');
+            }
+            Fault::Clock(seconds) => self.set_clock(seconds),
+            Fault::Resize { anew } => self.ask_for_more(anew),
+            Fault::ShorterGrace if self.pod.metadata.deletion_timestamp.is_some() => {
+                self.grace = self.grace.min(seconds(1));
+                let grace = i64::try_from(self.grace.as_secs()).unwrap();
+                self.pod.metadata.deletion_grace_period_seconds = Some(grace);
+            }
+            Fault::Gate => self.turn_gate(),
+            Fault::Evict if end_of(&self.pod, self.now).is_none() => {
+                let why = "The node was low on resource: memory.".to_owned();
+                self.notes.evicted.get_or_insert(Eviction {
+                    reason: Eviction::PRESSURE,
+                    message: why,
+                    grace: EVICTION_GRACE,
+                });
+            }
+            Fault::Evict | Fault::ShorterGrace => {}
+            Fault::AgentRestart => {
+                self.forget();
+                self.break_off(|nature| nature.hook.1);
+                // Hooks that ran are not begun anew after a start, and probes begin from nothing.
+                self.fates
+                    .retain(|(_, _, fate)| matches!(fate, Fate::Ends(_)));
+                let ids: Vec<String> = self.alive().map(|seen| seen.id.clone()).collect();
+                for id in ids {
+                    let nature = self.natures[self.started.len() % self.natures.len()];
+                    self.begin_probes(&id, nature);
+                }
+            }
+            Fault::Reboot => {
+                let ids: Vec<String> = self.alive().map(|seen| seen.id.clone()).collect();
+                for id in ids {
+                    self.end(&id, 255);
+                }
+                self.break_off(|_| false);
+                self.seen.iter_mut().for_each(|seen| seen.this_boot = false);
+                self.forget();
+            }
+        }
+    }
+
+    /// Starts that are under way have nobody any more who waits for them: what is there of them stays, or comes to life yet.
+    fn break_off(&mut self, lives: impl Fn(Nature) -> bool) {
+        self.fates.retain(|(_, _, fate)| *fate != Fate::Started);
+        for (seen, nature) in std::mem::take(&mut self.half).into_values() {
+            if lives(nature) {
+                self.run(seen, nature);
+            } else {
+                self.seen.push(seen);
+            }
+        }
+    }
+}

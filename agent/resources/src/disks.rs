@@ -1,0 +1,539 @@
+//! What pods take of disks: their containers' layers and logs, and their volumes.
+//!
+//! The kubelet says where each pod keeps them ([`Disks::keep`]). A look walks through them and follows nothing that is found there;
+//! it is made when somebody asks for figures, at most one at a time and for each pod at most once in [`PERIOD`]. It looks at
+//! [`MOST_ENTRIES`] files and folders at most: pods that it does not reach are the first of the next one. File systems as a whole,
+//! which hold claimed volumes, are asked for their sizes alone.
+
+use crate::subjects::Disk;
+use agent_runtime::{Container, ContainerState, Runtime};
+use agent_sys::beneath::{Beneath, Usage};
+use config_figures::Text;
+use jiff::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Between two looks at a pod (upstream's).
+const PERIOD: Duration = Duration::from_secs(60);
+/// Files and folders of one look.
+const MOST_ENTRIES: u64 = 1_000_000;
+
+/// How a volume is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Measure {
+    /// By its files, which lie on the machine's disk.
+    Files,
+    /// By its files, which lie in memory.
+    FilesInMemory,
+    /// By the file system that it lies on (upstream's rule for local volumes).
+    FileSystem,
+}
+
+/// A pod's volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumePlace {
+    /// Its name in the pod.
+    pub name: String,
+    /// The claim, in the pod's namespace, that it comes from.
+    pub claim: Option<String>,
+    /// Its folder. Nobody but the machine's own programs can change what this path means.
+    pub folder: PathBuf,
+    /// How it is measured.
+    pub measure: Measure,
+}
+
+/// Where a pod keeps what it takes of disks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Places {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The folder of its logs, in which each container has one of its name.
+    pub logs: PathBuf,
+    /// Its volumes.
+    pub volumes: Vec<VolumePlace>,
+}
+
+/// How much of a file system is used, and by what was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Space {
+    pub(crate) disk: Disk,
+    /// Bytes; `None` where there are more files than were looked at.
+    pub(crate) used: Option<u64>,
+    /// Files and folders, as well.
+    pub(crate) inodes_used: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct VolumeSpace {
+    pub(crate) name: String,
+    pub(crate) claim: Option<String>,
+    pub(crate) space: Space,
+}
+
+/// A container's writable layer, and its logs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ContainerSpace {
+    pub(crate) root: Option<Space>,
+    pub(crate) logs: Space,
+}
+
+/// What one look has found of a pod.
+#[derive(Debug, Clone)]
+pub(crate) struct PodSpace {
+    pub(crate) at: Timestamp,
+    pub(crate) containers: BTreeMap<String, ContainerSpace>,
+    pub(crate) volumes: Vec<VolumeSpace>,
+    /// Layers, logs and volumes on the machine's disk.
+    pub(crate) ephemeral: Space,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    places: Arc<Places>,
+    looked: Option<Instant>,
+    found: Option<Arc<PodSpace>>,
+}
+
+/// Pods by UID.
+type Pods = BTreeMap<String, Kept>;
+
+/// What pods take of disks. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Disks {
+    pods: Arc<Mutex<Pods>>,
+    /// Held by who looks; has the time before which nobody looks again.
+    turn: Arc<tokio::sync::Mutex<Option<Instant>>>,
+}
+
+/// A container that runs, and its writable layer.
+struct Layer {
+    container: String,
+    path: Option<PathBuf>,
+}
+
+impl Disks {
+    /// For tests: what was found of a pod.
+    #[cfg(test)]
+    pub(crate) fn set(&self, uid: &str, found: PodSpace) {
+        self.keep(uid, Places::default());
+        self.lock().get_mut(uid).unwrap().found = Some(Arc::new(found));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pods> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps where a pod has its files.
+    pub fn keep(&self, uid: &str, places: Places) {
+        let mut pods = self.lock();
+        let kept = pods.entry(uid.to_owned()).or_default();
+        kept.places = Arc::new(places);
+    }
+
+    /// Forgets pods that are gone.
+    pub(crate) fn retain(&self, is_here: impl Fn(&str) -> bool) {
+        self.lock().retain(|uid, _| is_here(uid));
+    }
+
+    /// What the last look has found of a pod.
+    pub(crate) fn found(&self, uid: &str) -> Option<Arc<PodSpace>> {
+        self.lock().get(uid)?.found.clone()
+    }
+
+    /// Looks at the pods that nobody has looked at for [`PERIOD`], unless a look is under way. `disk` is the file system with the
+    /// pods' data.
+    pub async fn look(&self, runtime: &dyn Runtime, disk: Disk) {
+        let Ok(mut rests_until) = self.turn.try_lock() else {
+            return;
+        };
+        if rests_until.is_some_and(|until| Instant::now() < until) {
+            return;
+        }
+        let due = self.due();
+        if due.is_empty() {
+            return;
+        }
+        let Ok(seen) = runtime.list(None).await else {
+            return;
+        };
+        let mut left = MOST_ENTRIES;
+        for (uid, places) in due {
+            let layers = layers(runtime, &seen, &uid).await;
+            let is_first = left == MOST_ENTRIES;
+            let look = move || {
+                let mut walk = Walk { left, disk };
+                (walk.pod(&places, &layers), walk.left)
+            };
+            let Ok((found, rest)) = tokio::task::spawn_blocking(look).await else {
+                return;
+            };
+            left = rest;
+            // A pod for which too little was left comes first next time.
+            let is_whole = left > 0 || is_first;
+            if let Some(kept) = self.lock().get_mut(&uid).filter(|_| is_whole) {
+                kept.found = Some(Arc::new(found));
+                kept.looked = Some(Instant::now());
+            }
+            if left == 0 {
+                // Pods with very many files cost one look in this time together.
+                *rests_until = Instant::now().checked_add(PERIOD);
+                return;
+            }
+        }
+    }
+
+    /// Pods to be looked at, the longest unseen first.
+    fn due(&self) -> Vec<(String, Arc<Places>)> {
+        let pods = self.lock();
+        let is_due = |kept: &Kept| kept.looked.is_none_or(|looked| looked.elapsed() >= PERIOD);
+        let mut due: Vec<_> = pods.iter().filter(|(_, kept)| is_due(kept)).collect();
+        due.sort_by_key(|(_, kept)| kept.looked);
+        due.into_iter()
+            .map(|(uid, kept)| (uid.clone(), kept.places.clone()))
+            .collect()
+    }
+
+    /// `kubelet_volume_stats_*` of claimed volumes, as they are now. Blocks: it asks the file systems.
+    #[must_use]
+    pub fn claims(&self) -> String {
+        let places: Vec<Arc<Places>> = self
+            .lock()
+            .values()
+            .map(|kept| kept.places.clone())
+            .collect();
+        let mut known = BTreeSet::new();
+        let mut all = Vec::new();
+        for pod in &places {
+            for volume in &pod.volumes {
+                let claim = volume.claim.as_deref();
+                let Some(claim) = claim.filter(|claim| known.insert((&pod.namespace, *claim)))
+                else {
+                    continue;
+                };
+                if let Some(disk) = space_of(&volume.folder) {
+                    let namespace = &pod.namespace;
+                    let labels =
+                        format!("namespace=\"{namespace}\",persistentvolumeclaim=\"{claim}\"");
+                    all.push((labels, whole(disk)));
+                }
+            }
+        }
+        volume_stats(&all)
+    }
+}
+
+/// Reads one family's figure of a volume.
+type Take = fn(&Space) -> Option<u64>;
+
+/// Families of claimed volumes: the end of the name, the help text, and how to read it.
+const FAMILIES: [(&str, &str, Take); 6] = [
+    (
+        "available_bytes",
+        "Number of available bytes in the volume",
+        |space| Some(space.disk.free),
+    ),
+    (
+        "capacity_bytes",
+        "Capacity in bytes of the volume",
+        |space| Some(space.disk.size),
+    ),
+    (
+        "inodes",
+        "Maximum number of inodes in the volume",
+        |space| Some(space.disk.inodes),
+    ),
+    (
+        "inodes_free",
+        "Number of free inodes in the volume",
+        |space| Some(space.disk.free_inodes),
+    ),
+    (
+        "inodes_used",
+        "Number of used inodes in the volume",
+        |space| space.inodes_used,
+    ),
+    (
+        "used_bytes",
+        "Number of used bytes in the volume",
+        |space| space.used,
+    ),
+];
+
+/// Writes the families of these volumes, with their labels.
+fn volume_stats(all: &[(String, Space)]) -> String {
+    let mut text = Text::default();
+    if all.is_empty() {
+        return text.finish();
+    }
+    for (name, help, take) in FAMILIES {
+        let name = format!("kubelet_volume_stats_{name}");
+        text.family(&name, "gauge", help);
+        for (labels, space) in all {
+            if let Some(value) = take(space) {
+                text.sample(&name, labels, value);
+            }
+        }
+    }
+    text.finish()
+}
+
+/// The containers of a pod that run, with their layers.
+async fn layers(runtime: &dyn Runtime, seen: &[Container], uid: &str) -> Vec<Layer> {
+    let runs = |one: &&Container| {
+        one.key.pod.uid == uid && matches!(one.state, ContainerState::Running { .. })
+    };
+    let mut all = Vec::new();
+    for one in seen.iter().filter(runs) {
+        all.push(Layer {
+            container: one.key.container.clone(),
+            path: runtime.layer(&one.id).await.ok().flatten(),
+        });
+    }
+    all
+}
+
+/// The file system of a folder, if it is there.
+fn space_of(folder: &Path) -> Option<Disk> {
+    let folder = Beneath::root(folder).ok()?;
+    Some(Disk::of(folder.as_fd()))
+}
+
+/// A file system whose every use counts.
+pub(crate) fn whole(disk: Disk) -> Space {
+    Space {
+        disk,
+        used: Some(disk.size.saturating_sub(disk.free)),
+        inodes_used: Some(disk.inodes.saturating_sub(disk.free_inodes)),
+    }
+}
+
+/// A look at one pod.
+struct Walk {
+    /// Files and folders that may still be looked at.
+    left: u64,
+    /// The file system with the pods' data.
+    disk: Disk,
+}
+
+impl Walk {
+    fn pod(&mut self, places: &Places, layers: &[Layer]) -> PodSpace {
+        let mut total = Usage::default();
+        let mut containers = BTreeMap::new();
+        for layer in layers {
+            let logs = self.usage(&places.logs.join(&layer.container));
+            let root = layer.path.as_deref().map(|path| self.usage(path));
+            total = [Some(logs), root].into_iter().flatten().fold(total, sum);
+            let space = ContainerSpace {
+                root: root.map(|usage| used_of(self.disk, usage)),
+                logs: used_of(self.disk, logs),
+            };
+            containers.insert(layer.container.clone(), space);
+        }
+        let mut volumes = Vec::new();
+        for place in &places.volumes {
+            let Some(disk) = space_of(&place.folder) else {
+                continue;
+            };
+            let space = match place.measure {
+                Measure::FileSystem => whole(disk),
+                Measure::Files | Measure::FilesInMemory => {
+                    let usage = self.usage(&place.folder);
+                    if place.measure == Measure::Files {
+                        total = sum(total, usage);
+                    }
+                    used_of(disk, usage)
+                }
+            };
+            volumes.push(VolumeSpace {
+                name: place.name.clone(),
+                claim: place.claim.clone(),
+                space,
+            });
+        }
+        PodSpace {
+            at: Timestamp::now(),
+            containers,
+            volumes,
+            ephemeral: used_of(self.disk, total),
+        }
+    }
+
+    /// What a folder takes; nothing if it isn't there.
+    fn usage(&mut self, folder: &Path) -> Usage {
+        let Ok(folder) = Beneath::root(folder) else {
+            return Usage::default();
+        };
+        let usage = folder.usage(self.left).unwrap_or_default();
+        self.left = self.left.saturating_sub(usage.entries.max(1));
+        usage
+    }
+}
+
+fn sum(a: Usage, b: Usage) -> Usage {
+    Usage {
+        bytes: a.bytes.saturating_add(b.bytes),
+        entries: a.entries.saturating_add(b.entries),
+        more: a.more || b.more,
+    }
+}
+
+/// What is used of a file system by what was walked through.
+fn used_of(disk: Disk, usage: Usage) -> Space {
+    let whole = |number| (!usage.more).then_some(number);
+    Space {
+        disk,
+        used: whole(usage.bytes),
+        inodes_used: whole(usage.entries),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn write(path: &Path, kib: usize) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, vec![1; kib << 10]).unwrap();
+    }
+
+    fn volume(name: &str, folder: &Path, measure: Measure) -> VolumePlace {
+        VolumePlace {
+            name: name.to_owned(),
+            claim: (measure == Measure::FileSystem).then(|| format!("claim-{name}")),
+            folder: folder.to_owned(),
+            measure,
+        }
+    }
+
+    fn disk() -> Disk {
+        Disk {
+            size: 1000 << 20,
+            free: 600 << 20,
+            inodes: 1000,
+            free_inodes: 700,
+        }
+    }
+
+    fn layers(path: &Path) -> [Layer; 1] {
+        [Layer {
+            container: "main".to_owned(),
+            path: Some(path.to_owned()),
+        }]
+    }
+
+    #[test]
+    fn a_look_counts_a_pods_files_and_follows_no_link_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        write(&at("logs/main/0.log"), 40);
+        write(&at("logs/other/0.log"), 400);
+        write(&at("layer/tmp/f"), 80);
+        write(&at("scratch/f"), 160);
+        write(&at("memory/f"), 320);
+        write(&at("machine/secret"), 4000);
+        symlink(at("machine"), at("scratch/out")).unwrap();
+        symlink(at("machine"), at("layer/out")).unwrap();
+        let volumes = vec![
+            volume("scratch", &at("scratch"), Measure::Files),
+            volume("memory", &at("memory"), Measure::FilesInMemory),
+            volume("data", &at("machine"), Measure::FileSystem),
+            volume("gone", &at("gone"), Measure::Files),
+        ];
+        let places = Places {
+            namespace: "default".to_owned(),
+            logs: at("logs"),
+            volumes,
+        };
+        let mut walk = Walk {
+            left: 100,
+            disk: disk(),
+        };
+        let found = walk.pod(&places, &layers(&at("layer")));
+        let kib = |space: Space| space.used.unwrap() >> 10;
+        let main = &found.containers["main"];
+        assert!((80..100).contains(&kib(main.root.unwrap())), "{main:?}");
+        assert!((40..60).contains(&kib(main.logs)), "{main:?}");
+        assert_eq!(main.logs.inodes_used, Some(1));
+        assert_eq!(main.logs.disk, disk());
+        let names = found.volumes.iter().map(|volume| volume.name.as_str());
+        assert_eq!(names.collect::<Vec<_>>(), ["scratch", "memory", "data"]);
+        assert!((160..180).contains(&kib(found.volumes[0].space)));
+        assert!((320..340).contains(&kib(found.volumes[1].space)));
+        let real = space_of(&at("machine")).unwrap();
+        assert_eq!(found.volumes[2].space.disk.size, real.size);
+        assert_eq!(found.volumes[2].claim.as_deref(), Some("claim-data"));
+        // Memory, and what is claimed, are none of the pod's part of the disk.
+        assert!((280..340).contains(&kib(found.ephemeral)), "{found:?}");
+    }
+
+    #[test]
+    fn what_has_more_files_than_may_be_looked_at_has_no_figure() {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 0..8 {
+            write(&dir.path().join(format!("layer/{number}")), 1);
+        }
+        let mut walk = Walk {
+            left: 7,
+            disk: disk(),
+        };
+        let found = walk.pod(&Places::default(), &layers(&dir.path().join("layer")));
+        let root = found.containers["main"].root.unwrap();
+        assert_eq!((root.used, root.inodes_used), (None, None));
+        assert_eq!(root.disk, disk());
+        assert_eq!(found.ephemeral.used, None);
+        assert_eq!(walk.left, 0);
+    }
+
+    #[test]
+    fn claims_have_upstream_s_families_once_each() {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = Disks::default();
+        assert_eq!(disks.claims(), "");
+        for uid in ["a", "b"] {
+            let places = Places {
+                namespace: "default".to_owned(),
+                logs: dir.path().join("logs"),
+                volumes: vec![
+                    volume("data", dir.path(), Measure::FileSystem),
+                    volume("scratch", dir.path(), Measure::Files),
+                ],
+            };
+            disks.keep(uid, places);
+        }
+        let text = disks.claims();
+        let labels = "{namespace=\"default\",persistentvolumeclaim=\"claim-data\"} ";
+        for family in [
+            "available_bytes",
+            "capacity_bytes",
+            "inodes",
+            "inodes_free",
+            "inodes_used",
+            "used_bytes",
+        ] {
+            let sample = format!("kubelet_volume_stats_{family}{labels}");
+            assert_eq!(text.matches(&sample).count(), 1, "{sample} in {text}");
+        }
+        assert!(!text.contains("scratch"), "{text}");
+        disks.retain(|_| false);
+        assert_eq!(disks.claims(), "");
+    }
+
+    #[test]
+    fn the_pods_that_nobody_looked_at_come_first() {
+        let disks = Disks::default();
+        for uid in ["a", "b", "c"] {
+            disks.keep(uid, Places::default());
+        }
+        let now = Instant::now();
+        let ago = |seconds| now.checked_sub(Duration::from_secs(seconds));
+        disks.lock().get_mut("a").unwrap().looked = ago(61);
+        disks.lock().get_mut("b").unwrap().looked = ago(1);
+        let due = disks.due().into_iter().map(|(uid, _)| uid);
+        assert_eq!(due.collect::<Vec<_>>(), ["c", "a"]);
+    }
+}
