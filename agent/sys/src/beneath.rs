@@ -523,7 +523,8 @@ impl Beneath {
                 }
                 Err(_gone) => {}
             }
-            if walk.usage.entries >= most {
+            // Until something was not counted, the folders that wait may be empty.
+            if walk.usage.entries >= most && walk.usage.more {
                 break;
             }
         }

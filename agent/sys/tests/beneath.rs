@@ -159,6 +159,9 @@ fn usage_counts_each_file_once_and_says_if_it_is_incomplete() {
         one.bytes >= 64 << 10 && one.entries == 2 && !one.more,
         "{one:?}"
     );
+    assert!(!folder.usage(2).unwrap().more);
+    let top = folder.usage(1).unwrap();
+    assert!(top.more, "the folder below is not counted: {top:?}");
     fs::hard_link(dir.path().join("a/f"), dir.path().join("again")).unwrap();
     symlink("/", dir.path().join("root")).unwrap();
     let two = folder.usage(100).unwrap();
