@@ -32,11 +32,11 @@ fn replicas_of_web(any: &Any) -> Option<(usize, usize)> {
 
 /// How many pods of the Deployment are available by its own status.
 fn available_in_web(any: &Any) -> Option<usize> {
-    let Any::Deployment(web) = any else {
+    let Any::Deployment(one) = any else {
         return None;
     };
-    let available = web.status.as_ref()?.available_replicas?;
-    usize::try_from(available).ok()
+    let available = one.status.as_ref()?.available_replicas?;
+    (any.name() == "web").then(|| usize::try_from(available).unwrap())
 }
 
 /// The completion index of a Job's pod, where it has one.

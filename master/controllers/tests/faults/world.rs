@@ -369,6 +369,8 @@ impl World {
         let ends = (self.dice.below(12) == 0).then(|| self.dice.below(4));
         self.processes.run(number, &mut self.history, ends).await;
         if ends.is_some() {
+            // What it did is seen before its successor, which does not know of it, does the next thing.
+            self.check();
             self.seen.last_emptied.clear();
         }
     }
