@@ -10,7 +10,6 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
-use tokio::sync::watch;
 
 /// How much history a table keeps.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +41,6 @@ pub(crate) struct Table {
     packed: Revision,
     /// All events after this revision are present.
     floor: Revision,
-    changed: watch::Sender<Revision>,
 }
 
 impl Table {
@@ -55,7 +53,6 @@ impl Table {
             read: 0,
             packed: 0,
             floor,
-            changed: watch::Sender::new(0),
         }
     }
 
@@ -201,8 +198,6 @@ pub(crate) struct Published {
     limits: HistoryLimits,
     /// Whether values are packed as they grow old. Not while the state is read from disk: many of them are superseded there.
     packs: bool,
-    /// For watchers of every table.
-    changed: watch::Sender<Revision>,
 }
 
 /// The table of a key or prefix.
@@ -223,7 +218,6 @@ impl Published {
             floor: 0,
             limits,
             packs: true,
-            changed: watch::Sender::new(0),
         }
     }
 
@@ -272,31 +266,6 @@ impl Published {
         table.trim(limits, floor, packs);
     }
 
-    /// The watches to wake for changes after `since`: one sender for each changed table.
-    pub(crate) fn to_wake(&self, since: Revision) -> Vec<watch::Sender<Revision>> {
-        let changed = self
-            .tables
-            .values()
-            .filter(|table| table.events.back().is_some_and(|e| e.revision > since));
-        let all = Some(&self.changed).filter(|_| self.head > since);
-        changed
-            .map(|table| &table.changed)
-            .chain(all)
-            .filter(|sender| sender.receiver_count() > 0)
-            .cloned()
-            .collect()
-    }
-
-    /// The senders of all watched tables, for compaction and shutdown.
-    pub(crate) fn all_watched(&self) -> Vec<watch::Sender<Revision>> {
-        let tables = self.tables.values().map(|table| &table.changed);
-        let senders = tables.chain([&self.changed]);
-        senders
-            .filter(|sender| sender.receiver_count() > 0)
-            .cloned()
-            .collect()
-    }
-
     /// The revision up to which all history is compacted.
     pub(crate) fn floor(&self) -> Revision {
         self.floor
@@ -332,8 +301,7 @@ impl Published {
             .collect();
     }
 
-    /// Replaces the entries by those of another state, without history. Watchers of a table stay,
-    /// and learn at once that their history is lost.
+    /// Replaces the entries by those of another state, without history.
     pub(crate) fn replace(&mut self, found: &Listing) {
         for table in self.tables.values_mut() {
             table.entries.clear();
@@ -495,16 +463,6 @@ impl Published {
         let through = found.get(whole).map_or(self.head, |next| next.revision - 1);
         found.truncate(whole);
         Ok((found, through))
-    }
-
-    pub(crate) fn subscribe(
-        &mut self,
-        prefix: Option<&str>,
-    ) -> Result<watch::Receiver<Revision>, StoreError> {
-        let Some(prefix) = prefix else {
-            return Ok(self.changed.subscribe());
-        };
-        Ok(self.table_mut(table_of(prefix)?).changed.subscribe())
     }
 }
 

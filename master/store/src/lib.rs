@@ -13,7 +13,7 @@
 //! a file and removes the logs before it. Opening reads the state file and the logs after it, never
 //! more than twice the live data and about 64 MiB. Readers and watchers never wait for the writer:
 //! they read the published state, and each watcher has its own position in the shared history, so a
-//! slow one delays no other.
+//! slow one delays no other. A write wakes the watchers of its keys and no others.
 //!
 //! Values of a table that are not among its newest changes are packed in memory, as their differences from one that
 //! resembles them ([`Value`]): tens of thousands of objects repeat a few templates.
@@ -31,6 +31,7 @@ mod packing;
 mod replica;
 mod traits;
 mod value;
+mod watchers;
 
 pub use direct::Direct;
 pub use embedded::snapshot::{

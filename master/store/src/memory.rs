@@ -2,12 +2,14 @@
 //!
 //! The embedded engine has one for the content of its disk, a [`Replica`](crate::Replica) one for
 //! the content of another engine. Readers and watchers never wait for others: each watcher has its
-//! own position in the shared history, so a slow one delays no other.
+//! own position in the shared history, so a slow one delays no other, and sleeps until one of its
+//! own keys changes.
 
 use crate::error::StoreError;
 use crate::history::Published;
 use crate::model::{Event, Fetched, ListQuery, Listing, Revision};
 use crate::traits::{Batch, BoxFuture, WatchStream};
+use crate::watchers::{Watchers, Watching};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::watch;
@@ -19,13 +21,18 @@ const BATCH: usize = 500;
 #[derive(Debug)]
 pub(crate) struct Memory {
     published: RwLock<Published>,
+    watchers: Arc<Watchers>,
+    /// The head, for those that wait for a revision.
+    reached: watch::Sender<Revision>,
     closed: AtomicBool,
 }
 
 impl Memory {
     pub(crate) fn new(published: Published) -> Self {
         Self {
+            reached: watch::Sender::new(published.head()),
             published: RwLock::new(published),
+            watchers: Arc::default(),
             closed: AtomicBool::new(false),
         }
     }
@@ -67,21 +74,29 @@ impl Memory {
         self.read()?.list(query)
     }
 
+    /// The head, to wait for a revision.
+    pub(crate) fn reached(&self) -> watch::Receiver<Revision> {
+        self.reached.subscribe()
+    }
+
     /// Watches the keys under a prefix, or with none every key.
     pub(crate) fn watch(
         self: &Arc<Self>,
         prefix: Option<&str>,
         after: Revision,
     ) -> Result<Box<dyn WatchStream>, StoreError> {
-        drop(self.read()?);
-        let mut published = self.write();
-        let changed = published.subscribe(prefix)?;
-        published.events_after(prefix, after, 1)?;
+        // Held until the watcher can be marked: nothing is published in between.
+        let published = self.read()?;
+        let (waiting, _) = published.events_after(prefix, after, 1)?;
+        let watching = self.watchers.add(prefix.unwrap_or_default());
+        watching
+            .mark()
+            .moved(waiting.first().map(|event| event.revision));
+        drop(published);
         Ok(Box::new(Watcher {
             memory: Arc::clone(self),
             prefix: prefix.map(str::to_owned),
-            position: after,
-            changed,
+            watching,
         }))
     }
 
@@ -91,72 +106,70 @@ impl Memory {
         head: Revision,
         events: impl IntoIterator<Item = impl Into<Arc<Event>>>,
     ) {
-        let wake = {
+        let events: Vec<Arc<Event>> = events.into_iter().map(Into::into).collect();
+        let woken = {
             let mut published = self.write();
-            let since = published.head();
+            let changes = events.iter().map(|event| (&*event.key, event.revision));
+            let woken = self.watchers.mark(changes);
             for event in events {
-                published.publish(event.into());
+                published.publish(event);
             }
             published.set_head(head);
-            published.to_wake(since)
+            woken
         };
-        for watchers in wake {
-            watchers.send_replace(head);
-        }
+        woken.wake();
+        self.reached.send_replace(head);
     }
 
-    /// Compacts history up to a revision; the newest revision.
+    /// Compacts history up to a revision; the newest revision. Watchers that have returned their changes lose nothing.
     pub(crate) fn compact(&self, revision: Revision) -> Revision {
-        let (head, wake) = {
-            let mut published = self.write();
-            published.compact(revision);
-            (published.head(), published.all_watched())
-        };
-        for watchers in wake {
-            watchers.send_replace(head);
-        }
-        head
+        let mut published = self.write();
+        published.compact(revision);
+        published.head()
     }
 
     /// Replaces the state by another; the history is lost, and watchers learn that.
     pub(crate) fn replace(&self, found: &Listing) {
-        let wake = {
+        let woken = {
             let mut published = self.write();
+            // None of them has returned what comes after the old head.
+            let woken = self.watchers.mark_all(published.head() + 1);
             published.replace(found);
-            published.all_watched()
+            woken
         };
-        for watchers in wake {
-            watchers.send_replace(found.revision);
-        }
+        woken.wake();
+        self.reached.send_replace(found.revision);
     }
 
     /// Ends all reads and watches.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        let published = self.published();
-        for watchers in published.all_watched() {
-            watchers.send_replace(published.head());
-        }
+        self.watchers.wake_all();
     }
 }
 
-/// A position in the shared history.
+/// A watcher, whose mark is its position in the shared history.
 #[derive(Debug)]
 struct Watcher {
     memory: Arc<Memory>,
     prefix: Option<String>,
-    position: Revision,
-    changed: watch::Receiver<Revision>,
+    watching: Watching,
 }
 
 impl Watcher {
-    /// Takes the waiting events. A watcher without events follows the head, so that compaction does
-    /// not invalidate its position.
-    fn take(&mut self) -> Result<Batch, StoreError> {
+    /// Takes the waiting events.
+    fn take(&self) -> Result<Batch, StoreError> {
         let published = self.memory.read()?;
+        let mark = self.watching.mark();
+        let Some(first) = mark.first() else {
+            return Ok(Batch {
+                events: Vec::new(),
+                progress: published.head(),
+            });
+        };
         let (events, progress) =
-            published.events_after(self.prefix.as_deref(), self.position, BATCH)?;
-        self.position = progress;
+            published.events_after(self.prefix.as_deref(), first - 1, BATCH)?;
+        mark.moved((progress < published.head()).then_some(progress + 1));
         Ok(Batch { events, progress })
     }
 }
@@ -165,26 +178,22 @@ impl WatchStream for Watcher {
     fn next(&mut self) -> BoxFuture<'_, Result<Batch, StoreError>> {
         Box::pin(async move {
             loop {
-                self.changed.borrow_and_update();
                 let batch = self.take()?;
                 if !batch.events.is_empty() {
                     return Ok(batch);
                 }
-                if self.changed.changed().await.is_err() {
-                    return Err(StoreError::Closed);
-                }
+                self.watching.mark().woken().await;
             }
         })
     }
 
     fn progress(&self) -> Revision {
-        let waiting = self
-            .memory
-            .read()
-            .and_then(|published| published.events_after(self.prefix.as_deref(), self.position, 1));
-        match waiting {
-            Ok((events, through)) if events.is_empty() => through,
-            Ok(_) | Err(_) => self.position,
-        }
+        let published = self.memory.published();
+        let first = self.watching.mark().first();
+        first.map_or(published.head(), |first| first - 1)
     }
 }
+
+#[cfg(test)]
+#[path = "memory_tests.rs"]
+mod tests;

@@ -47,8 +47,8 @@ impl Replica {
     ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
         let mut published = Published::new(0, LIMITS);
         published.replace(&store.everything().await?);
-        let reached = published.subscribe(None)?;
         let memory = Arc::new(Memory::new(published));
+        let reached = memory.reached();
         let following = follow(Arc::clone(&store), Arc::clone(&memory));
         let replica = Self {
             store,

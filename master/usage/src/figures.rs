@@ -11,8 +11,9 @@ use master_schema::validate::{Fields, object, text};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 
 /// One node's report.
 #[derive(Debug, Default)]
@@ -25,11 +26,16 @@ struct Told {
     read: AtomicU64,
 }
 
+/// For how long a node's figures are wanted after somebody asked for them: several times an autoscaler's own period.
+const WANTED_FOR: Duration = Duration::from_secs(120);
+
 /// The known usage. Cheap to clone; all clones share it.
 #[derive(Debug, Clone)]
 pub struct Usage {
     made: Instant,
     nodes: Arc<RwLock<HashMap<String, Told>>>,
+    /// Nodes whose figures are wanted of late, until they are taken.
+    newly_wanted: Arc<(Mutex<BTreeSet<String>>, Notify)>,
 }
 
 impl Default for Usage {
@@ -37,8 +43,14 @@ impl Default for Usage {
         Self {
             made: Instant::now(),
             nodes: Arc::default(),
+            newly_wanted: Arc::default(),
         }
     }
+}
+
+/// Whether figures that were read at an age of the usage (0: never) are wanted at another.
+fn of_late(read: u64, age: u64) -> bool {
+    read > 0 && Duration::from_millis(age.saturating_sub(read)) <= WANTED_FOR
 }
 
 /// When an answer was made, by the node's clock.
@@ -65,23 +77,37 @@ impl Usage {
         u64::try_from(age).unwrap_or(u64::MAX).max(1)
     }
 
-    /// Whether a node's figures are wanted sooner than by the way: somebody asked for them within `time` before `now`, or it
-    /// has answered once, which makes no rate.
-    pub(crate) fn is_wanted(&self, node: &str, now: Instant, time: Duration) -> bool {
+    /// Whether a node's figures are wanted sooner than by the way: somebody asked for them of late, or it has answered once,
+    /// which makes no rate.
+    pub(crate) fn is_wanted(&self, node: &str, now: Instant) -> bool {
         let nodes = self.read();
         let Some(told) = nodes.get(node) else {
             return false;
         };
-        let read = told.read.load(Ordering::Relaxed);
-        let since = Duration::from_millis(self.age(now).saturating_sub(read));
-        (told.before.is_none() && !told.silent) || (read > 0 && since <= time)
+        let was_read = of_late(told.read.load(Ordering::Relaxed), self.age(now));
+        (told.before.is_none() && !told.silent) || was_read
     }
 
     /// What a node reported, unless it was silent since. It is wanted from then on.
     fn told<'a>(&self, nodes: &'a HashMap<String, Told>, node: &str) -> Option<&'a Told> {
         let told = nodes.get(node)?;
-        told.read.store(self.age(Instant::now()), Ordering::Relaxed);
+        let age = self.age(Instant::now());
+        if !of_late(told.read.swap(age, Ordering::Relaxed), age) {
+            let (names, added) = &*self.newly_wanted;
+            let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
+            names.insert(node.to_owned());
+            added.notify_one();
+        }
         (!told.silent).then_some(told)
+    }
+
+    /// Waits until somebody asks for figures that nobody had asked for of late, and takes the names of their nodes.
+    ///
+    /// Cancel-safe: names are taken only when they are returned.
+    pub(crate) async fn newly_wanted(&self) -> BTreeSet<String> {
+        let (names, added) = &*self.newly_wanted;
+        added.notified().await;
+        std::mem::take(&mut *names.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes a node's answer. Repeated figures do not count as new.
@@ -290,10 +316,10 @@ mod tests {
 
     #[test]
     fn a_node_is_wanted_while_its_figures_are_read_and_until_it_has_a_rate() {
-        let (usage, time) = (Usage::default(), Duration::from_secs(60));
+        let usage = Usage::default();
         let wanted = |usage: &Usage, after: u64| {
             let now = Instant::now() + Duration::from_secs(after);
-            usage.is_wanted("n1", now, time)
+            usage.is_wanted("n1", now)
         };
         assert!(!wanted(&usage, 0), "nothing is known of it");
         usage.answered("n1", answer(0, 10.0, &[]));
@@ -302,10 +328,23 @@ mod tests {
         assert!(!wanted(&usage, 0), "nobody has asked for it");
         assert_eq!(usage.of_pod(&pod("other", "n1", "Running")), None);
         assert!(wanted(&usage, 30), "somebody asked for a pod on it");
-        assert!(!wanted(&usage, 90), "that is long ago");
+        assert!(!wanted(&usage, 150), "that is long ago");
         usage.silent("n1");
         assert_eq!(usage.of_node(&node("n1")), None);
         assert!(wanted(&usage, 30), "somebody asked while it was silent");
+    }
+
+    #[tokio::test]
+    async fn a_node_is_newly_wanted_once_while_its_figures_are_read() {
+        let usage = told();
+        assert!(usage.of_node(&node("n1")).is_some() && usage.of_node(&node("n2")).is_none());
+        assert_eq!(
+            usage.newly_wanted().await,
+            BTreeSet::from(["n1".to_owned()])
+        );
+        assert!(usage.of_node(&node("n1")).is_some());
+        let again = tokio::time::timeout(Duration::ZERO, usage.newly_wanted()).await;
+        assert!(again.is_err(), "{again:?}");
     }
 
     #[test]

@@ -5,8 +5,8 @@ use crate::parse::{Answer, Container, Point};
 /// A container younger than this has no figures of its own time: a process that starts uses more than it will (upstream: 10 s).
 const YOUNG: i64 = 10_000;
 /// A container older than this is compared with the answer before, and with nothing else. One that started just after its node was
-/// asked is a minute old at the next answer, and as much older as that takes.
-const FRESH: i64 = 75_000;
+/// asked is two minutes old at the next answer, and as much older as that takes.
+const FRESH: i64 = 135_000;
 
 /// A rate of CPU and a level of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,8 +138,8 @@ mod tests {
         for (age, known) in [
             (9_999, false),
             (10_000, true),
-            (75_000, true),
-            (75_001, false),
+            (135_000, true),
+            (135_001, false),
         ] {
             let found = container(None, container_at(10, age, 0));
             assert_eq!(found.is_some(), known, "{age}");
@@ -161,12 +161,12 @@ mod tests {
             answer.pods.insert(key.clone(), named.collect());
             answer
         };
-        let before = with(&[("a", container_at(0, 0, -99_000))]);
-        let last = with(&[("a", container_at(1000, 1000, -99_000))]);
+        let before = with(&[("a", container_at(0, 0, -199_000))]);
+        let last = with(&[("a", container_at(1000, 1000, -199_000))]);
         let found = pod(Some(&before), &last, &key).unwrap();
         assert_eq!((found[0].0.as_str(), found[0].1.cpu), ("a", 1000));
         let more = with(&[
-            ("a", container_at(1000, 1000, -99_000)),
+            ("a", container_at(1000, 1000, -199_000)),
             ("b", container_at(1, 1000, 900)),
         ]);
         assert_eq!(pod(Some(&before), &more, &key), None);

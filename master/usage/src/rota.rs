@@ -18,6 +18,8 @@ struct Turn {
     due: Instant,
     /// The pause before that.
     pause: Duration,
+    /// When it was asked last.
+    last: Option<Instant>,
     silent: bool,
     asked: bool,
 }
@@ -60,6 +62,7 @@ impl Rota {
         let turn = Turn {
             due,
             pause: self.first,
+            last: None,
             silent: false,
             asked: false,
         };
@@ -124,6 +127,20 @@ impl Rota {
         pools.filter_map(first).min()
     }
 
+    /// A node that waits is due a pause after it was asked last, if that is sooner.
+    pub(crate) fn hasten(&mut self, node: &str, now: Instant, pause: Duration) {
+        let Some(turn) = self.turns.get_mut(node).filter(|turn| !turn.asked) else {
+            return;
+        };
+        let due = turn.last.map_or(now, |last| now.max(last + pause));
+        if due < turn.due {
+            let waiting = &mut self.waiting[usize::from(turn.silent)];
+            waiting.remove(&(turn.due, node.to_owned()));
+            waiting.insert((due, node.to_owned()));
+            (turn.due, turn.pause) = (due, pause);
+        }
+    }
+
     /// Whether a node is being scraped; false where it went meanwhile.
     pub(crate) fn is_asked(&self, node: &str) -> bool {
         self.turns.get(node).is_some_and(|turn| turn.asked)
@@ -138,7 +155,7 @@ impl Rota {
         };
         self.asked[usize::from(turn.silent)] -= 1;
         let wait = pause.min(turn.pause) + part(node, pause.saturating_sub(turn.pause));
-        turn.pause = pause;
+        (turn.pause, turn.last) = (pause, Some(now));
         let next = turn.due + wait;
         turn.due = if next > now { next } else { now + wait };
         turn.silent = !answered;
@@ -207,6 +224,27 @@ mod tests {
     }
 
     #[test]
+    fn a_node_whose_figures_are_wanted_is_asked_at_once_unless_it_was_just_asked() {
+        let begin = Instant::now();
+        let mut rota = Rota::new(PERIOD, PLACES);
+        rota.set(&nodes(&["a"]), begin);
+        let (mut now, long) = (begin + PERIOD, PERIOD * 20);
+        let ask = |rota: &mut Rota, now| {
+            assert_eq!(rota.next(now).as_deref(), Some("a"));
+            rota.asked("a", true, now, long);
+        };
+        ask(&mut rota, now);
+        rota.hasten("a", now, PERIOD);
+        assert_eq!(rota.wake(), Some(now + PERIOD), "it was just asked");
+        now += PERIOD;
+        ask(&mut rota, now);
+        assert!(rota.wake() > Some(now + PERIOD * 2));
+        now += PERIOD * 2;
+        rota.hasten("a", now, PERIOD);
+        ask(&mut rota, now);
+    }
+
+    #[test]
     fn nodes_that_do_not_answer_delay_no_other() {
         let begin = Instant::now();
         let mut rota = Rota::new(PERIOD, PLACES);
@@ -242,7 +280,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn places_are_never_exceeded_nor_lost(steps in proptest::collection::vec((0..5_u8, 0..6_u8), 0..200)) {
+        fn places_are_never_exceeded_nor_lost(steps in proptest::collection::vec((0..6_u8, 0..6_u8), 0..200)) {
             let begin = Instant::now();
             let mut now = begin;
             let mut rota = Rota::new(PERIOD, PLACES);
@@ -263,6 +301,7 @@ mod tests {
                     3 => if let Some(node) = open.pop() {
                         rota.asked(&node, which % 2 == 0, now, PERIOD * u32::from(which));
                     },
+                    4 => rota.hasten(&node, now, PERIOD),
                     _ => now += PERIOD / 2,
                 }
                 prop_assert_eq!(open.len(), rota.asked.iter().sum::<usize>());

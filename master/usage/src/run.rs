@@ -15,13 +15,12 @@ use std::time::{Duration, Instant};
 /// Limits of scrapes.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// The time between two questions to a node (the default of upstream's metrics server: 60 s).
+    /// The time between two questions to a node whose figures nobody reads (upstream's metrics server asks every 60 s): as long
+    /// as a connection is kept for the next question.
     pub period: Duration,
     /// The same for a node whose figures are wanted: somebody asked for them, or there are none yet (what autoscalers and the
     /// manifests of upstream's metrics server take: 15 s).
     pub wanted_period: Duration,
-    /// How long a node's figures are wanted after somebody asked for them: several times an autoscaler's own period.
-    pub wanted_for: Duration,
     /// The time for a node's whole answer (upstream's metrics server: 10 s).
     pub patience: Duration,
     /// Bytes of an answer: 250 pods of ten containers report some 2 MiB.
@@ -35,9 +34,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            period: Duration::from_secs(60),
+            period: Duration::from_secs(120),
             wanted_period: Duration::from_secs(15),
-            wanted_for: Duration::from_secs(120),
             patience: Duration::from_secs(10),
             bytes: 4 << 20,
             at_once: 32,
@@ -111,6 +109,12 @@ pub async fn run(
                     rota.asked(&node, answered, now, pause(&usage, &node, now, options));
                 }
             }
+            wanted = usage.newly_wanted() => {
+                let now = Instant::now();
+                for node in &wanted {
+                    rota.hasten(node, now, options.wanted_period);
+                }
+            }
             () = due => {}
         }
     }
@@ -130,7 +134,7 @@ fn note(usage: &Usage, node: &str, answer: Result<Answer, Silence>) {
 
 /// The time until a node is scraped again.
 fn pause(usage: &Usage, node: &str, now: Instant, options: Options) -> Duration {
-    if usage.is_wanted(node, now, options.wanted_for) {
+    if usage.is_wanted(node, now) {
         options.wanted_period
     } else {
         options.period

@@ -11,8 +11,8 @@ use hyper_util::rt::TokioIo;
 use master_client::Body;
 use master_gateway::{Driver, Expected, Line, NodeBody, NodeLimits};
 use master_listener::DenyList;
+use master_objects::Shallow;
 use master_schema::error::{ApiError, Reason, no_resource};
-use master_schema::validate::{get, items, object as inner};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -32,10 +32,15 @@ pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiErr
         ApiError::new(Reason::NotFound, format!("nodes {node:?} not found"))
             .about("", "nodes", node)
     };
-    let fields = master_objects::decode_bare(kind, &stored.ok_or_else(missing)?)?;
-    let status = inner(&fields, "status").cloned().unwrap_or_default();
+    let stored = stored.ok_or_else(missing)?;
+    let bytes = stored.value.bytes();
+    // Most of a Node's text are its images, conditions and owners of fields: each question to a node would decode them.
+    let object = Shallow::stored(&stored, &bytes)?;
+    let status = object.object("status")?;
+    let (addresses, endpoints): (Vec<Value>, Value) =
+        (status.read("addresses")?, status.read("daemonEndpoints")?);
     let address = |kind: &str| {
-        let found = items(&status, "addresses")
+        let found = addresses
             .iter()
             .find(|address| address.get("type").is_some_and(|t| t == kind))?;
         found.get("address")?.as_str().map(str::to_owned)
@@ -49,7 +54,7 @@ pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiErr
             format!("node {node} has no address in its status yet"),
         )
     })?;
-    let port = get(&status, "daemonEndpoints")
+    let port = endpoints
         .pointer("/kubeletEndpoint/Port")
         .and_then(Value::as_u64);
     let port = port

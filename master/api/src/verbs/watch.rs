@@ -32,6 +32,9 @@ use tokio::time::Instant;
 
 /// Interval of bookmarks.
 const BOOKMARKS: Duration = Duration::from_secs(60);
+/// The same for watches of one object, which have none on the way: nodes hold many of them, and what a bookmark spares a client is
+/// one read of that object.
+const LONE: Duration = MAX_DURATION;
 /// Time between the last bookmark and the end of a watch.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 /// Duration of a watch that asks for none; randomly up to twice as long, so that watches do not all
@@ -69,6 +72,8 @@ struct Watch {
     stream: Box<dyn WatchStream>,
     ready: VecDeque<Bytes>,
     bookmarks: bool,
+    /// Time between two of them.
+    interval: Duration,
     next_bookmark: Instant,
     deadline: Instant,
     denied: Option<watch::Receiver<u64>>,
@@ -85,7 +90,8 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
     let frames = Frames::new(&call)?;
     let selector = call.selector()?;
     // Nodes watch each config map and secret that their pods show by itself, and can do without.
-    let modest = call.user.node().is_some() && selector.exact("metadata.name").is_some();
+    let single = selector.exact("metadata.name").is_some();
+    let modest = call.user.node().is_some() && single;
     let permit = call.api.watch_permit(&call.peer, modest)?;
     let initial = initial_events(&call)?;
     let requested = revision(call.query.get("resourceVersion"))?;
@@ -112,6 +118,7 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
     let life = life(&call)?;
     let now = Instant::now();
     let deadline = now + life.min(MAX_DURATION);
+    let interval = if single { LONE } else { BOOKMARKS };
     let watch = Watch {
         denied,
         selector,
@@ -121,7 +128,8 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
         stream,
         ready: VecDeque::new(),
         bookmarks: call.query.on("allowWatchBookmarks"),
-        next_bookmark: next_bookmark(now, deadline),
+        interval,
+        next_bookmark: next_bookmark(now, interval, deadline),
         deadline,
         ended: false,
         counter: call.api.inner.metrics.watch_events(&call.kind),
@@ -187,11 +195,11 @@ fn life(call: &Call) -> Result<Duration, ApiError> {
 }
 
 /// When the next bookmark is due: after the interval, or shortly before the end.
-fn next_bookmark(now: Instant, deadline: Instant) -> Instant {
+fn next_bookmark(now: Instant, interval: Duration, deadline: Instant) -> Instant {
     let last = deadline
         .checked_sub(LAST_BOOKMARK)
         .filter(|last| *last > now);
-    last.map_or(now + BOOKMARKS, |last| last.min(now + BOOKMARKS))
+    last.map_or(now + interval, |last| last.min(now + interval))
 }
 
 /// Whether the watch begins with the existing objects. Watches without a start revision do, for
@@ -378,7 +386,7 @@ impl Watch {
             }
             None if Instant::now() >= self.deadline => self.ended = true,
             None => {
-                self.next_bookmark = next_bookmark(Instant::now(), self.deadline);
+                self.next_bookmark = next_bookmark(Instant::now(), self.interval, self.deadline);
                 let revision = self.stream.progress();
                 self.ready
                     .push_back(self.frames.bookmark(&self.call, revision, false));
@@ -480,5 +488,22 @@ async fn changed(denied: &mut Option<watch::Receiver<u64>>) {
     };
     if gone {
         std::future::pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_of_one_object_has_a_bookmark_before_its_end_alone() {
+        let now = Instant::now();
+        let after = |interval, seconds| {
+            let end = now + Duration::from_secs(seconds);
+            (next_bookmark(now, interval, end) - now).as_secs()
+        };
+        assert_eq!((after(BOOKMARKS, 600), after(BOOKMARKS, 40)), (60, 38));
+        assert_eq!((after(LONE, 600), after(LONE, 40)), (598, 38));
+        assert!(after(LONE, 1) > 1, "not again after the last one");
     }
 }
