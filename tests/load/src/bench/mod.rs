@@ -41,6 +41,7 @@ pub async fn run(program: &Path, only: &str) -> Result<()> {
     }
     if wanted("watchers") {
         watch::many(&site, &mut report).await?;
+        watch::others(&site, &mut report).await?;
     }
     if wanted("collection") {
         crowd::delete_collection(&site, &mut report).await?;

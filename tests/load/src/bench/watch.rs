@@ -1,7 +1,7 @@
-//! The latency of watches: one watcher, and a thousand.
+//! The latency of watches: one watcher, and a thousand; and what watches of other objects cost.
 
 use super::report::{Report, float, percentile};
-use crate::objects::config_map;
+use crate::objects::{config_map, register};
 use crate::site::Site;
 use crate::{Error, Result};
 use serde_json::Value;
@@ -13,6 +13,7 @@ const COLLECTION: &str = "/api/v1/namespaces/bench/configmaps";
 const SAMPLES: usize = 1_000;
 const WATCHERS: usize = 1_000;
 const ROUNDS: usize = 20;
+const UPDATES: usize = 1_000;
 
 fn failed(error: &dyn std::fmt::Display) -> Error {
     Error::Protocol(error.to_string())
@@ -126,6 +127,52 @@ pub(super) async fn many(site: &Site, report: &mut Report) -> Result<()> {
         "1,000 watchers: RSS growth after all",
         "",
         site.resident() - before,
+    );
+    for watcher in watchers {
+        watcher.abort();
+    }
+    Ok(())
+}
+
+/// A thousand connections that each watch one ConfigMap, as nodes do for what pods mount, while
+/// another ConfigMap is updated.
+pub(super) async fn others(site: &Site, report: &mut Report) -> Result<()> {
+    let access = site.access()?;
+    let mut connection = access.connect().await?;
+    let made = register("busy", 0, "").to_string();
+    connection.must("POST", COLLECTION, made.as_bytes()).await?;
+    let path = format!("{COLLECTION}/busy");
+    let mut value = 0;
+    let mut update = async || -> Result<f64> {
+        site.settle(Duration::from_secs(5)).await;
+        let cpu = site.cpu();
+        for _ in 0..UPDATES {
+            value += 1_u64;
+            let body = register("busy", value, "").to_string();
+            connection.must("PUT", &path, body.as_bytes()).await?;
+        }
+        Ok((site.cpu() - cpu) / float(UPDATES) * 1e3)
+    };
+    report.note(
+        "updates one by one, watched by nobody: CPU each",
+        update().await?,
+        "ms",
+    );
+    let version = now(site).await?;
+    let mut watchers = Vec::new();
+    for number in 0..WATCHERS {
+        let path = format!(
+            "{COLLECTION}?watch=1&resourceVersion={version}&fieldSelector=metadata.name%3Dlone-{number}"
+        );
+        let mut lines = access.connect().await?.watch(&path).await?;
+        watchers.push(tokio::task::spawn_local(async move {
+            while let Ok(Some(_)) = lines.next().await {}
+        }));
+    }
+    report.note(
+        "the same beside 1,000 watchers of other objects: CPU each",
+        update().await?,
+        "ms",
     );
     for watcher in watchers {
         watcher.abort();
