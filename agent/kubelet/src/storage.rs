@@ -46,7 +46,7 @@ pub(crate) fn taken(config: &Config, pod: &Pod, reference: &PodRef, layers: &[La
     let mut containers = BTreeMap::new();
     for container in all(pod) {
         let used = used_by(config, reference, layers, container);
-        total = sum(total, used);
+        total = total.and(used);
         containers.insert(container.clone(), bytes(used));
     }
     DiskUse {
@@ -60,7 +60,9 @@ pub(crate) fn taken(config: &Config, pod: &Pod, reference: &PodRef, layers: &[La
 fn used_by(config: &Config, reference: &PodRef, layers: &[Layer], container: &str) -> Usage {
     let layers = layers.iter().filter(|layer| layer.container == container);
     let logs = usage(&config.logs.join(log_folder(reference, container)));
-    layers.map(|layer| usage(&layer.path)).fold(logs, sum)
+    layers
+        .map(|layer| usage(&layer.path))
+        .fold(logs, Usage::and)
 }
 
 /// Whether anything of the pod is limited.
@@ -110,7 +112,7 @@ pub(crate) fn excess(
     let mut total = usage(&dir);
     for container in all(pod) {
         let used = used_by(config, reference, layers, container);
-        total = sum(total, used);
+        total = total.and(used);
         if let Some((_, limit, text)) = limits.iter().find(|(name, ..)| name == container)
             && over(used, *limit)
         {
@@ -195,14 +197,6 @@ fn usage(path: &Path) -> Usage {
     Beneath::root(path)
         .and_then(|folder| folder.usage(MAX_ENTRIES))
         .unwrap_or_default()
-}
-
-fn sum(a: Usage, b: Usage) -> Usage {
-    Usage {
-        bytes: a.bytes.saturating_add(b.bytes),
-        entries: a.entries.saturating_add(b.entries),
-        more: a.more || b.more,
-    }
 }
 
 fn over(usage: Usage, limit: u64) -> bool {

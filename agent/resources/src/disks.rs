@@ -325,7 +325,10 @@ impl Walk {
         for layer in layers {
             let logs = self.usage(&places.logs.join(&layer.container));
             let root = layer.path.as_deref().map(|path| self.usage(path));
-            total = [Some(logs), root].into_iter().flatten().fold(total, sum);
+            total = [Some(logs), root]
+                .into_iter()
+                .flatten()
+                .fold(total, Usage::and);
             let space = ContainerSpace {
                 root: root.map(|usage| used_of(self.disk, usage)),
                 logs: used_of(self.disk, logs),
@@ -342,7 +345,7 @@ impl Walk {
                 Measure::Files | Measure::FilesInMemory => {
                     let usage = self.usage(&place.folder);
                     if place.measure == Measure::Files {
-                        total = sum(total, usage);
+                        total = total.and(usage);
                     }
                     used_of(disk, usage)
                 }
@@ -369,14 +372,6 @@ impl Walk {
         let usage = folder.usage(self.left).unwrap_or_default();
         self.left = self.left.saturating_sub(usage.entries.max(1));
         usage
-    }
-}
-
-fn sum(a: Usage, b: Usage) -> Usage {
-    Usage {
-        bytes: a.bytes.saturating_add(b.bytes),
-        entries: a.entries.saturating_add(b.entries),
-        more: a.more || b.more,
     }
 }
 

@@ -75,6 +75,18 @@ pub struct Usage {
     pub more: bool,
 }
 
+impl Usage {
+    /// The usage of both together. A sum that does not fit is the largest number.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            entries: self.entries.saturating_add(other.entries),
+            more: self.more || other.more,
+        }
+    }
+}
+
 impl Place {
     /// Whether it is a folder.
     pub fn is_dir(&self) -> bool {
