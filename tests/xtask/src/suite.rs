@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::thread::ScopedJoinHandle;
 use tests_harness::lifetime::Lifetime;
 
 /// Test programs that run beside each other. Most of them wait more than they work.
@@ -117,22 +118,44 @@ pub(crate) fn compile() -> Outcome<Vec<Program>> {
     Ok(programs)
 }
 
-/// Runs programs, each in its package's folder as cargo does, all of them even if one fails: one
-/// after another with their output as it comes, or `at_once` of them, whose output comes when they
-/// end.
-pub(crate) fn run(programs: &[Program], words: &[&str], at_once: usize) -> Outcome {
-    let failed = each(programs, at_once, |program| {
-        program.passes(words, at_once == 1)
+/// Programs that are started with the same arguments, `at_once` of them at a time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lane<'a> {
+    pub(crate) programs: &'a [Program],
+    pub(crate) words: &'a [&'a str],
+    /// With one at a time, output is printed as it comes, else when its program ends.
+    pub(crate) at_once: usize,
+}
+
+/// Runs the programs of all lanes beside each other, each in its package's folder as cargo does,
+/// all of them even if one fails.
+pub(crate) fn run(lanes: &[Lane<'_>]) -> Outcome {
+    let failed: Vec<String> = std::thread::scope(|scope| {
+        let running = lanes.iter().map(|lane| {
+            scope.spawn(|| {
+                each(lane.programs, lane.at_once, |program| {
+                    program.passes(lane.words, lane.at_once == 1)
+                })
+            })
+        });
+        // All lanes start before the first is waited for.
+        let running: Vec<_> = running.collect();
+        running
+            .into_iter()
+            .map(ScopedJoinHandle::join)
+            .flat_map(|failed| failed.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
     });
+    let all: usize = lanes.iter().map(|lane| lane.programs.len()).sum();
     println!(
         "\ntest programs: {} passed; {} failed",
-        programs.len() - failed.len(),
+        all - failed.len(),
         failed.len()
     );
     outcome(&failed)
 }
 
-/// As [`run`], but prints the output of those that fail alone.
+/// Runs programs as [`run`] does a lane, but prints the output of those that fail alone.
 pub(crate) fn run_quietly(programs: &[Program], words: &[&str], at_once: usize) -> Outcome {
     outcome(&each(programs, at_once, |program| {
         let (passed, output) = program.run(words, Search::FIXED, false);
@@ -292,6 +315,30 @@ mod tests {
             .map(|one| format!("{}/{}", one.package.display(), one.name))
             .collect();
         assert_eq!(found, ["a/x", "b/y"]);
+    }
+
+    #[test]
+    fn a_program_that_fails_in_any_lane_is_named() {
+        let program = |name: &str| Program {
+            package: PathBuf::from("tests/xtask"),
+            name: name.to_owned(),
+            source: PathBuf::new(),
+            file: Path::new("/bin").join(name),
+        };
+        let [good, bad] = ["true", "false"].map(|name| [program(name)]);
+        let lane = |programs, at_once| Lane {
+            programs,
+            words: &[],
+            at_once,
+        };
+        run(&[lane(&good, 1), lane(&good, 2)]).unwrap();
+        for lanes in [
+            [lane(&good, 1), lane(&bad, 2)],
+            [lane(&bad, 1), lane(&good, 2)],
+        ] {
+            let failure = run(&lanes).unwrap_err();
+            assert_eq!(failure.what, "tests failed: false of tests/xtask");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::build::{self, Profile};
 use crate::host::{self, repository};
 use crate::steps::{Outcome, Steps, watched};
-use crate::suite::{AT_ONCE, Program};
+use crate::suite::{self, AT_ONCE, Lane, Program};
 use std::path::Path;
 use std::process::Command;
 
@@ -83,7 +83,7 @@ fn stages(steps: &mut Steps, wanted: &dyn Fn(Stage) -> bool) -> Outcome {
         || wanted(Stage::Stories)
         || wanted(Stage::Tail)
     {
-        steps.step("lint and compile", crate::suite::compile)?
+        steps.step("lint and compile", suite::compile)?
     } else {
         Vec::new()
     };
@@ -99,26 +99,42 @@ fn stages(steps: &mut Steps, wanted: &dyn Fn(Stage) -> bool) -> Outcome {
     if wanted(Stage::Unit) {
         steps.step("Python client", crate::python::client)?;
         steps.step("unit, property and process tests", || {
-            crate::suite::run(&parts.units, &[], AT_ONCE)
+            suite::run(&[Lane {
+                programs: &parts.units,
+                words: &[],
+                at_once: AT_ONCE,
+            }])
         })?;
     }
     if wanted(Stage::Build) {
         build::other_parts(steps, Profile::Quick, false)?;
     }
     if wanted(Stage::Stories) {
-        steps.step("process stories and load", || {
-            crate::suite::run(&parts.processes, ALONE, AT_ONCE)
-        })?;
-        steps.step("stories in machines", || {
-            crate::suite::run(&parts.machines, ALONE, 1)
+        // Process tests wait for containers most of the time, machines mostly compute.
+        steps.step("stories: processes and load beside machines", || {
+            let processes = Lane {
+                programs: &parts.processes,
+                words: ALONE,
+                at_once: AT_ONCE,
+            };
+            suite::run(&[processes, machines(&parts.machines, ALONE)])
         })?;
     }
     if wanted(Stage::Tail) {
         steps.step("stories, every one", || {
-            crate::suite::run(&parts.machines, &["--nocapture", "--include-ignored"], 1)
+            let words = &["--nocapture", "--include-ignored"];
+            suite::run(&[machines(&parts.machines, words)])
         })?;
     }
     Ok(())
+}
+
+fn machines<'a>(programs: &'a [Program], words: &'a [&'a str]) -> Lane<'a> {
+    Lane {
+        programs,
+        words,
+        at_once: 1,
+    }
 }
 
 fn cargo(words: &[&str], cure: &str) -> Outcome {
