@@ -17,7 +17,8 @@ use crate::state_recovery;
 use agent_tpm::{Presence, Tpm, Unlock};
 use agent_volume::engine::{self, Closed, Opening};
 use agent_volume::report::{Answer, MAX_ANSWER};
-use agent_volume::{Reason, Report, header};
+use agent_volume::{Boot, Reason, Report, header};
+use config_tpm::Digest;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -34,6 +35,10 @@ pub(crate) struct StateKeyArguments {
     /// The partition was made just now, or was never finished.
     #[arg(long)]
     fresh: bool,
+    /// The digest of the configuration that the state belongs to (64 hexadecimal digits), where it
+    /// belongs to one.
+    #[arg(long)]
+    configuration: Option<Digest>,
     /// The booted image's description.
     #[arg(long, default_value = "/etc/pratique/image.toml", hide = true)]
     image: PathBuf,
@@ -67,7 +72,11 @@ fn run_with(
     let open = |path: &Path| File::options().read(true).write(true).open(path);
     let file = open(&arguments.partition).map_err(fault("open", &arguments.partition))?;
     let (mut disk, mut store) = (Partition(file), TpmStore { tpm, unlock });
-    let found = engine::open(&mut disk, &mut store, arguments.fresh).map_err(part)?;
+    let boot = Boot {
+        fresh: arguments.fresh,
+        configuration: arguments.configuration.map(|digest| digest.0),
+    };
+    let found = engine::open(&mut disk, &mut store, boot).map_err(part)?;
     let svn = store.unlock.svn;
     match found {
         Opening::Opened(opened) => {
@@ -105,8 +114,16 @@ fn run_with(
                 }
             }
         }
+        // Another boot of this machine may open it: one with the user-data that made it, or of the
+        // newer image. Made anew here, it would be lost by a typing error, and the floor would sink
+        // to that of any older image.
+        Opening::Closed(Closed { reason, .. }) if is_for_another_boot(reason, svn) => {
+            tell(output, &without(reason, &image)?)?;
+        }
         Opening::Closed(closed) => {
-            let made = engine::make(&mut disk, &mut store, svn, closed).map_err(part)?;
+            let configuration = boot.configuration;
+            let made =
+                engine::make(&mut disk, &mut store, svn, closed, configuration).map_err(part)?;
             let (key, recovery, reason, renewals) =
                 (made.volume, made.recovery, closed.reason, made.renewals);
             tell(
@@ -120,11 +137,16 @@ fn run_with(
             )?;
             // Without an answer there is no file system, and the next boot makes it anew.
             if answer(input).is_some() {
-                engine::finish(&mut disk, &mut store).map_err(part)?;
+                engine::finish(&mut disk, &mut store, configuration).map_err(part)?;
             }
         }
     }
     Ok(0)
+}
+
+/// Whether the state is one that the machine opens when it boots as it did before.
+fn is_for_another_boot(reason: Reason, svn: u64) -> bool {
+    reason == Reason::OtherConfiguration || matches!(reason, Reason::Floor(floor) if floor > svn)
 }
 
 /// The TPM and the image's approvals, or why no key can be kept.
@@ -193,6 +215,7 @@ mod tests {
             partition: "/nonexistent".into(),
             approvals: "/nonexistent".into(),
             fresh: false,
+            configuration: None,
             image: image.clone(),
             tcti: format!("device:{}", dir.path().join("tpm").display()),
             sys: dir.path().to_owned(),

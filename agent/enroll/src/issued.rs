@@ -10,9 +10,9 @@ use crate::keys::NodeKey;
 use crate::request::is_for;
 use agent_tpm::{Tpm, WrappedKey};
 use config_kube::identity::{NODES_GROUP, node_user};
-use config_tls::{Pins, spki_hash};
+use config_tls::{Pins, client_ends_in, ends_in, spki_hash};
 use rustls::crypto::ring::sign::any_ecdsa_type;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use rustls::sign::{CertifiedKey, SigningKey};
 use std::fmt;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ pub struct Ending {
 /// Puts an issued identity in use. Blocks during the TPM's import.
 ///
 /// # Errors
-/// The certificate is for another key, the TPM does not import the key, or the TLS library refuses
+/// The certificate is for another key or was not signed under a pinned root, the TPM does not import the key, or the TLS library refuses
 /// it.
 pub fn put_in_use(
     issued: Issued,
@@ -102,6 +102,10 @@ pub fn put_in_use(
         "serving certificate",
     )?);
     alive(not_after, now())?;
+    // The pins are public, and so are the roots: without this, anyone could make an identity of
+    // the cluster for a machine that they have.
+    signed(&certificate, &roots, client_ends_in, "certificate")?;
+    signed(&serving_certificate, &roots, ends_in, "serving certificate")?;
     let (key, spki) = signer(key)?;
     for (chain, what) in [
         (&certificate, "certificate"),
@@ -153,9 +157,9 @@ fn signer(key: IssuedKey) -> Result<(Arc<dyn SigningKey>, Vec<u8>), Error> {
 
 /// Checks the subject of a certificate; returns its expiry.
 fn named(chain: &[CertificateDer<'_>], node: &str, what: &str) -> Result<u64, Error> {
-    let unreadable = || Error::Issued(format!("its {what} cannot be read"));
-    let leaf = chain.first().ok_or_else(unreadable)?;
-    let (_, leaf) = x509_parser::parse_x509_certificate(leaf).map_err(|_not_x509| unreadable())?;
+    let leaf = chain.first().ok_or_else(|| unreadable(what))?;
+    let (_, leaf) =
+        x509_parser::parse_x509_certificate(leaf).map_err(|_not_x509| unreadable(what))?;
     let (users, groups) = names(&leaf);
     if users != [node_user(node)] || groups != [NODES_GROUP] {
         return Err(Error::Issued(format!(
@@ -163,7 +167,33 @@ fn named(chain: &[CertificateDer<'_>], node: &str, what: &str) -> Result<u64, Er
             users.join(", ")
         )));
     }
-    u64::try_from(leaf.validity().not_after.timestamp()).map_err(|_before_1970| unreadable())
+    u64::try_from(leaf.validity().not_after.timestamp()).map_err(|_before_1970| unreadable(what))
+}
+
+fn signed(
+    chain: &[CertificateDer<'_>],
+    roots: &[CertificateDer<'_>],
+    ends_in: fn(&[CertificateDer<'_>], &[u8], UnixTime) -> bool,
+    what: &str,
+) -> Result<(), Error> {
+    let since = since(chain).ok_or_else(|| unreadable(what))?;
+    if roots.iter().any(|root| ends_in(chain, root, since)) {
+        return Ok(());
+    }
+    let text = format!("its {what} was not signed under a root that `ca_pins` names");
+    Err(Error::Issued(text))
+}
+
+/// The first second of a certificate's validity. A chain is judged then: the clock of a machine
+/// that has not asked the time yet may be behind, and the end is checked apart.
+fn since(chain: &[CertificateDer<'_>]) -> Option<UnixTime> {
+    let (_, leaf) = x509_parser::parse_x509_certificate(chain.first()?).ok()?;
+    let seconds = u64::try_from(leaf.validity().not_before.timestamp()).ok()?;
+    Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+}
+
+fn unreadable(what: &str) -> Error {
+    Error::Issued(format!("its {what} cannot be read"))
 }
 
 /// Common names and organizations of a certificate's subject.
@@ -220,7 +250,13 @@ fn due(left: u64, logged: Option<u64>) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{alive, due};
+    use super::{Issued, IssuedKey, alive, due, put_in_use};
+    use crate::endpoint::{Endpoint, Endpoints};
+    use config_tls::spki_hash;
+    use rcgen::{
+        BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    };
+    use zeroize::Zeroizing;
 
     const DAY: u64 = 86_400;
 
@@ -232,6 +268,65 @@ mod tests {
         assert_eq!(due(13 * DAY, Some(14 * DAY)), Some(13 * DAY));
         assert_eq!(due(0, Some(600)), Some(0));
         assert_eq!(due(0, Some(0)), None);
+    }
+
+    /// Pins and roots of a cluster are public; its signatures are not for everybody to have.
+    #[test]
+    fn an_identity_that_the_cluster_did_not_sign_is_refused() {
+        let authority = || {
+            let key = KeyPair::generate().expect("a key");
+            let mut params = CertificateParams::default();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let root = params.self_signed(&key).expect("a root").der().to_vec();
+            (root, Issuer::new(params, key))
+        };
+        let (root, cluster) = authority();
+        let (_, stranger) = authority();
+        let key = KeyPair::generate().expect("a key");
+        let leaf = |issuer: &Issuer<'_, KeyPair>, usage| {
+            let mut params = CertificateParams::default();
+            let names = [
+                (DnType::CommonName, "system:node:worker-1"),
+                (DnType::OrganizationName, "system:nodes"),
+            ];
+            for (kind, name) in names {
+                params.distinguished_name.push(kind, name);
+            }
+            params.extended_key_usages = vec![usage];
+            let made = params.signed_by(&key, issuer).expect("a certificate");
+            vec![made.der().to_vec()]
+        };
+        let (client, server) = (
+            ExtendedKeyUsagePurpose::ClientAuth,
+            ExtendedKeyUsagePurpose::ServerAuth,
+        );
+        let use_of = |by: &Issuer<'_, KeyPair>, serving_by: &Issuer<'_, KeyPair>| {
+            let issued = Issued {
+                node: "worker-1".to_owned(),
+                certificate: leaf(by, client.clone()),
+                serving_certificate: leaf(serving_by, server.clone()),
+                roots: vec![root.clone()],
+                key: IssuedKey::Plaintext(Zeroizing::new(key.serialize_der())),
+            };
+            let endpoint = Endpoint::new("127.0.0.1", 1).expect("an endpoint");
+            let endpoints = Endpoints::new(vec![endpoint]).expect("one");
+            let pins = vec![spki_hash(&root).expect("a key")];
+            put_in_use(issued, endpoints, pins.into()).map(drop)
+        };
+        use_of(&cluster, &cluster).expect("the cluster's");
+        for (by, serving_by, what) in [
+            (&stranger, &cluster, "its certificate was not signed"),
+            (
+                &cluster,
+                &stranger,
+                "its serving certificate was not signed",
+            ),
+        ] {
+            let error = use_of(by, serving_by)
+                .expect_err("a stranger's")
+                .to_string();
+            assert!(error.contains(what), "{error}");
+        }
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub struct Image {
     pub build_time: u64,
     /// Which metadata service may be asked: `auto`, `off` or a name.
     pub metadata: String,
+    /// Whether the state of a worker belongs to the user-data that made it.
+    pub state_of_user_data: bool,
 }
 
 impl Image {
@@ -40,6 +42,7 @@ impl Image {
             role: word("role"),
             build_time: seconds.unwrap_or(0),
             metadata: word("metadata"),
+            state_of_user_data: word("state") == "user-data",
         }
     }
 }
@@ -88,7 +91,7 @@ mod tests {
     #[test]
     fn the_image_s_facts_are_read() {
         let image = Image::parse(
-            "id = \"a\"\nrole = \"master\"\nbuild_time = 1700000000\nmetadata = \"off\"\n",
+            "id = \"a\"\nrole = \"master\"\nbuild_time = 1700000000\nmetadata = \"off\"\nstate = \"machine\"\n",
         );
         let [id, role, metadata] = ["a", "master", "off"].map(str::to_owned);
         assert_eq!(
@@ -97,9 +100,11 @@ mod tests {
                 id,
                 role,
                 build_time: 1_700_000_000,
-                metadata
+                metadata,
+                state_of_user_data: false
             }
         );
+        assert!(Image::parse("state = \"user-data\"").state_of_user_data);
         assert_eq!(Image::parse("???"), Image::default());
     }
 

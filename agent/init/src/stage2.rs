@@ -19,7 +19,8 @@ use crate::services::{self, Service, UNHEALTHY_LIMIT};
 use crate::settings::{self, Image};
 use crate::state::Opened;
 use crate::supervisor::Terms;
-use crate::user_data::SourceError;
+use crate::unlock::Owner;
+use crate::user_data::{Found, SourceError};
 use crate::{allowed, cloud, hardening, measure, modules, source, state, state_text};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -61,7 +62,8 @@ fn steps(console: &Console) -> Result<(Vec<Service>, Domain), Fatal> {
     let image = prepare(console)?;
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     let hash = settings::root_hash(&command_line).unwrap_or_default();
-    let state = state::open(console, &hash, image.role == "master")?;
+    let (owner, early) = owner(console, &image)?;
+    let state = state::open(console, &hash, owner)?;
     console.milestone(&state_text::mounted());
     let count = services::unhealthy_boots();
     if count >= UNHEALTHY_LIMIT {
@@ -69,7 +71,8 @@ fn steps(console: &Console) -> Result<(Vec<Service>, Domain), Fatal> {
         let cure = "read /var/log/pratique, then power off and on to try again";
         return Err(Fatal::hold("SERVICE", cure, Unhealthy(count)));
     }
-    let digest = configure(console, &image)?;
+    let found = early.map_or_else(|| find(console, &image), Ok)?;
+    let digest = configure(console, &found)?;
     allowed::check(Path::new(allowed::LIST), &digest)?;
     let domain = Domain::new().map_err(|cause| Fatal::hold("KERNEL", KERNEL_CURE, cause))?;
     Ok((table(&image, &state), domain))
@@ -114,17 +117,42 @@ fn prepare(console: &Console) -> Result<Image, Fatal> {
     Ok(image)
 }
 
-/// Finds and measures the configuration; returns its digest.
-fn configure(console: &Console, image: &Image) -> Result<[u8; 32], Fatal> {
+/// Whose state is to be opened, with the configuration where that decides.
+///
+/// A state that belongs to a configuration needs it first. Any other opens before a volume is
+/// mounted or a network is up, so that nothing from outside is looked at while the key can be had.
+fn owner(console: &Console, image: &Image) -> Result<(Owner, Option<Found>), Fatal> {
+    if image.role == "master" {
+        return Ok((Owner::Master, None));
+    }
+    if !image.state_of_user_data {
+        let configuration = None;
+        return Ok((Owner::Worker { configuration }, None));
+    }
+    match find(console, image) {
+        Ok(found) => {
+            let configuration = Some(measure::digest(&found));
+            Ok((Owner::Worker { configuration }, Some(found)))
+        }
+        Err(fatal) => state::leave_closed().and(Err(fatal)),
+    }
+}
+
+/// Finds the configuration. Nothing in it is used before it is measured.
+fn find(console: &Console, image: &Image) -> Result<Found, Fatal> {
     let service = agent_metadata::platform::choose(Setting::parse(&image.metadata), &cloud::dmi());
-    let found = source::find(console, service).map_err(no_configuration)?;
+    source::find(console, service).map_err(no_configuration)
+}
+
+/// Measures the configuration and names the host by it; returns its digest.
+fn configure(console: &Console, found: &Found) -> Result<[u8; 32], Fatal> {
     let name = settings::claimed_name(&found.bytes).unwrap_or_else(|| "localhost".to_owned());
     warn(
         console,
         "NAME",
         agent_sys::power::set_host_name(&name).err(),
     );
-    let measurement = measure::measure(&found)?;
+    let measurement = measure::measure(found)?;
     let digest = hex::encode(measurement.digest);
     let how = if measurement.measured {
         "measured"

@@ -31,7 +31,7 @@ use crate::gpt::{GptError, Partition, Table, Wanted};
 use crate::guid::Guid;
 use crate::mounts::directory;
 use crate::state_text::{made, opened_line, record};
-use crate::unlock::{self, UnlockError, WaitingAgent};
+use crate::unlock::{self, Owner, UnlockError, WaitingAgent};
 use crate::{allowed, ext4, generation};
 
 /// The finished partition's label.
@@ -173,20 +173,29 @@ pub struct Opened {
 /// # Errors
 /// A disk, TPM or file system that failed, or a master's state that does not open: each says what
 /// this machine does next.
-pub fn open(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opened, Fatal> {
-    let outcome = opened(console, root_hash, master);
-    let capped = unlock::cap().map_err(|cause| Fatal::retry("STATE", LATER, cause));
+pub fn open(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opened, Fatal> {
+    let outcome = opened(console, root_hash, owner);
+    let capped = leave_closed();
     let state = outcome?;
     capped.map(|()| state)
 }
 
-fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opened, Fatal> {
+/// Has no one get the key in this boot, which has no use for the state.
+///
+/// # Errors
+/// The TPM fails.
+pub fn leave_closed() -> Result<(), Fatal> {
+    unlock::cap().map_err(|cause| Fatal::retry("STATE", LATER, cause))
+}
+
+fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opened, Fatal> {
     let place = place(root_hash).map_err(fatal)?;
     let agent = unlock::ask(
         console,
         &place.device.node(),
         &place.root.hashes.node(),
         place.fresh,
+        owner,
     )
     .map_err(later)?;
     let report = agent.report.clone();
@@ -200,7 +209,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             ..
         } => {
             brought_by = *admin;
-            own_state(console, agent, &place, (key, *generation), master)?;
+            own_state(console, agent, &place, (key, *generation), owner)?;
             console.milestone(&opened_line(&report));
         }
         Report::Recovered {
@@ -271,13 +280,13 @@ fn own_state(
     agent: WaitingAgent,
     place: &Place,
     (key, generation): (&VolumeKey, u64),
-    master: bool,
+    owner: Owner,
 ) -> Result<(), Fatal> {
     let node = decrypt(place, key)?;
     if let Err(cause) = usable(&node, generation) {
         // The agent writes the next generation's header before it exits; the mark overwrites it.
         drop(agent.finish(console, None));
-        return Err(damaged(place, master, cause));
+        return Err(damaged(place, owner == Owner::Master, cause));
     }
     let admitted = admitted();
     moved(console, agent.finish(console, Some(Answer { admitted })))
@@ -318,11 +327,14 @@ fn take_over(keys: &[u8]) -> Result<(), agent_sys::Error> {
 }
 
 /// Whether a boot that may not open the state leaves it on the disk. The machine was started in an
-/// unapproved way (a kernel argument from outside, an unsigned image), and the next approved boot
-/// needs its state.
+/// unapproved way (a kernel argument from outside, an unsigned image), with other user-data, or by
+/// an older image, and the next boot as before needs its state.
 fn keeps_the_disk(reason: Reason, place: &Place) -> bool {
-    matches!(reason, Reason::NotApproved | Reason::NoApprovals)
-        && (!place.fresh || holds_a_state(Path::new(&place.device.node())))
+    let as_before = matches!(
+        reason,
+        Reason::NotApproved | Reason::NoApprovals | Reason::OtherConfiguration | Reason::Floor(_)
+    );
+    as_before && (!place.fresh || holds_a_state(Path::new(&place.device.node())))
 }
 
 /// Whether a partition that the table calls new begins with a state's header, as after somebody

@@ -79,6 +79,19 @@ struct Agent {
     end: Instant,
 }
 
+/// Whose state it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// A master's: it lists the configurations that may use it ([`crate::allowed`]).
+    Master,
+    /// A worker's.
+    Worker {
+        /// The digest of this boot's configuration, as it will be measured, where the image has the
+        /// state belong to one.
+        configuration: Option<[u8; 32]>,
+    },
+}
+
 /// Asks for the key of the state on `partition`. `approvals` is the partition with the image's
 /// approvals; `fresh` says that the state's partition was made just now, or was never finished.
 ///
@@ -89,6 +102,7 @@ pub fn ask(
     partition: &str,
     approvals: &str,
     fresh: bool,
+    owner: Owner,
 ) -> Result<WaitingAgent, UnlockError> {
     let made = fs::create_dir_all(GROUP).is_ok();
     let mut arguments = [
@@ -100,8 +114,12 @@ pub fn ask(
     ]
     .map(str::to_owned)
     .to_vec();
-    if fresh {
-        arguments.push("--fresh".to_owned());
+    arguments.extend(fresh.then(|| "--fresh".to_owned()));
+    if let Owner::Worker {
+        configuration: Some(configuration),
+    } = owner
+    {
+        arguments.extend(["--configuration".to_owned(), hex::encode(configuration)]);
     }
     let program = Program {
         path: AGENT.to_owned(),

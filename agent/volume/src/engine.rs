@@ -5,8 +5,8 @@
 //! the header of the next generation first and the TPM second, so that the disk is at most one
 //! ahead: a header older than the TPM's generation is an old copy.
 //!
-//! Guarantees: [`Opening::Opened`] has a key that an approved boot made, for a header that is not
-//! older than the last boot that opened it. A power cut after any write leaves a volume that opens
+//! Guarantees: [`Opening::Opened`] has a key that an approved boot under this boot's configuration
+//! made, for a header that is not older than the last boot that opened it. A power cut after any write leaves a volume that opens
 //! or, while one is made, one that is made again. What this can't detect: a copy of the disk that
 //! was taken and restored within one generation, or a restored part of the volume behind its
 //! header.
@@ -125,15 +125,25 @@ pub struct Closed {
     pub finished: bool,
 }
 
-/// Looks for a volume that can be trusted. `fresh` means that the partition was made just now, or
-/// was never finished.
+/// What init knows of this boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Boot {
+    /// The partition was made just now, or was never finished.
+    pub fresh: bool,
+    /// The digest of the configuration, where the image has the state belong to one. The TPM's key
+    /// is for images: under other user-data, of anyone who has the board, an approved image opens
+    /// a state that belongs to the machine alone.
+    pub configuration: Option<[u8; 32]>,
+}
+
+/// Looks for a volume that can be trusted: by this boot's image, and under its configuration.
 ///
 /// # Errors
 /// The disk or the TPM failed, which says nothing about the state.
 pub fn open<S: Store>(
     disk: &mut impl Disk,
     store: &mut S,
-    fresh: bool,
+    boot: Boot,
 ) -> Result<Opening, Fault<S::Error>> {
     let slots = store.slots().map_err(Fault::Store)?;
     let renewals = slots
@@ -149,7 +159,7 @@ pub fn open<S: Store>(
             finished,
         }))
     };
-    if fresh {
+    if boot.fresh {
         let first = slots.iter().all(|slot| *slot == Found::Absent);
         return closed(if first {
             Reason::FirstStart
@@ -166,7 +176,7 @@ pub fn open<S: Store>(
         });
     }
     let mut best: Option<Open> = None;
-    let mut older = false;
+    let (mut older, mut foreign) = (false, false);
     for (slot, found) in slots.iter().enumerate() {
         let Some((floor, kept)) = kept(found) else {
             continue;
@@ -179,6 +189,10 @@ pub fn open<S: Store>(
                 && Some(header.generation) != kept.generation.checked_add(1)
             {
                 older = true;
+                continue;
+            }
+            if header.configuration() != boot.configuration {
+                foreign = true;
                 continue;
             }
             let newer = |best: &Open| {
@@ -200,6 +214,7 @@ pub fn open<S: Store>(
     }
     match best {
         Some(open) => Ok(Opening::Opened(Box::new(open))),
+        None if foreign => closed(Reason::OtherConfiguration),
         None if older => closed(Reason::OlderCopy),
         None => closed(why(&slots)),
     }
@@ -323,8 +338,8 @@ impl fmt::Debug for Made {
     }
 }
 
-/// Makes a new volume for images from `floor` on, in place of the one that did not open: writes
-/// both copies of the header, then the TPM.
+/// Makes a new volume for images from `floor` on and for this boot's configuration, in place of the
+/// one that did not open: writes both copies of the header, then the TPM.
 ///
 /// # Errors
 /// [`Fault`] of the disk, the TPM or the header's random bytes.
@@ -333,6 +348,7 @@ pub fn make<S: Store>(
     store: &mut S,
     floor: u64,
     closed: Closed,
+    configuration: Option<[u8; 32]>,
 ) -> Result<Made, Fault<S::Error>> {
     let renewals = if closed.reason == Reason::FirstStart {
         0
@@ -342,8 +358,13 @@ pub fn make<S: Store>(
     let volume = header::random_volume_key().map_err(Fault::Header)?;
     let recovery = header::random_key().map_err(Fault::Header)?;
     let kept = Kept::random(renewals).map_err(Fault::Header)?;
-    let header = Header::seal(kept.generation, &volume, &kept.key, Some(&recovery))
+    let mut header = Header::seal(kept.generation, &volume, &kept.key, Some(&recovery))
         .map_err(Fault::Header)?;
+    if let Some(configuration) = configuration {
+        header = header
+            .made_under(configuration, &volume, &kept.key)
+            .map_err(Fault::Header)?;
+    }
     keep(disk, store, floor, &header, &kept)?;
     Ok(Made {
         volume,
@@ -486,8 +507,16 @@ impl Recovered {
 /// # Errors
 /// [`Fault`] of the disk, the TPM or the header's random bytes. A power cut in between leaves a
 /// volume that opens.
-pub fn finish<S: Store>(disk: &mut impl Disk, store: &mut S) -> Result<(), Fault<S::Error>> {
-    match open(disk, store, false)? {
+pub fn finish<S: Store>(
+    disk: &mut impl Disk,
+    store: &mut S,
+    configuration: Option<[u8; 32]>,
+) -> Result<(), Fault<S::Error>> {
+    let boot = Boot {
+        fresh: false,
+        configuration,
+    };
+    match open(disk, store, boot)? {
         Opening::Opened(opened) => opened.advance(disk, store, 0).map(drop),
         // Somebody else wrote into header or TPM since: the next boot says so.
         Opening::Closed(_) => Ok(()),

@@ -13,6 +13,8 @@ struct State {
     writes: usize,
     /// The version of the running image: slots above it are closed.
     svn: u64,
+    /// The digest of the configuration, of a worker.
+    configuration: Option<[u8; 32]>,
 }
 
 #[derive(Debug, Clone)]
@@ -31,6 +33,7 @@ impl Machine {
             slots,
             writes: usize::MAX,
             svn: 5,
+            configuration: Some([1; 32]),
         })))
     }
 
@@ -49,7 +52,7 @@ impl Machine {
             }
         );
         let volume = machine.make(closed).unwrap().volume;
-        finish(&mut machine.clone(), &mut machine.clone()).unwrap();
+        machine.finish().unwrap();
         (machine, volume)
     }
 
@@ -69,12 +72,31 @@ impl Machine {
     }
 
     fn look(&self, fresh: bool) -> Result<Opening, Fault<Off>> {
-        open(&mut self.clone(), &mut self.clone(), fresh)
+        let boot = Boot {
+            fresh,
+            configuration: self.configuration(),
+        };
+        open(&mut self.clone(), &mut self.clone(), boot)
+    }
+
+    fn configuration(&self) -> Option<[u8; 32]> {
+        self.0.borrow().configuration
+    }
+
+    fn finish(&self) -> Result<(), Fault<Off>> {
+        finish(&mut self.clone(), &mut self.clone(), self.configuration())
     }
 
     fn make(&self, closed: Closed) -> Result<Made, Fault<Off>> {
         let svn = self.0.borrow().svn;
-        make(&mut self.clone(), &mut self.clone(), svn, closed)
+        let configuration = self.configuration();
+        make(
+            &mut self.clone(),
+            &mut self.clone(),
+            svn,
+            closed,
+            configuration,
+        )
     }
 
     fn opened(&self) -> Open {
@@ -142,6 +164,33 @@ impl Store for Machine {
         self.0.borrow_mut().slots[slot] = Found::Absent;
         Ok(())
     }
+}
+
+/// Somebody who has the board boots the genuine image with user-data of their own: it neither opens
+/// what the machine stored, nor can it leave anything that the machine takes for its own later.
+#[test]
+fn a_state_is_of_one_configuration() {
+    let (machine, volume) = Machine::made();
+    assert_eq!(machine.boot(0), volume);
+    let (own, before) = (machine.configuration(), machine.copies());
+    for other in [Some([2; 32]), None] {
+        machine.0.borrow_mut().configuration = other;
+        assert_eq!(machine.reason(), Reason::OtherConfiguration, "{other:?}");
+    }
+    assert_eq!(machine.copies(), before);
+    machine.0.borrow_mut().configuration = own;
+    assert_eq!(machine.boot(0), volume, "as before");
+
+    machine.0.borrow_mut().configuration = Some([2; 32]);
+    machine.0.borrow_mut().copies = [vec![0; header::SIZE], vec![0; header::SIZE]];
+    let Opening::Closed(closed) = machine.look(false).unwrap() else {
+        panic!("without a header")
+    };
+    machine.make(closed).unwrap();
+    machine.finish().unwrap();
+    machine.boot(0);
+    machine.0.borrow_mut().configuration = own;
+    assert_eq!(machine.reason(), Reason::OtherConfiguration, "planted");
 }
 
 #[test]
@@ -224,7 +273,7 @@ fn a_state_is_finished_once_its_making_was_answered() {
     };
     let made = machine.make(closed).unwrap();
     assert!(!finished(), "a power cut before there was a file system");
-    finish(&mut machine.clone(), &mut machine.clone()).unwrap();
+    machine.finish().unwrap();
     assert!(finished());
     assert_eq!(machine.boot(0), made.volume);
     machine.0.borrow_mut().svn = 3;

@@ -25,6 +25,9 @@ pub enum Reason {
     OtherKey,
     /// The header is older than the TPM's generation: an older copy of the disk.
     OlderCopy,
+    /// It was made under other user-data. A boot of an approved image under other user-data gets neither what another
+    /// configuration stored, nor has what theirs stored believed.
+    OtherConfiguration,
     /// The volume was opened, and its file system is damaged, or not there: what made the volume anew was cut off before.
     Damaged,
     /// The release key did not approve the boot, or the state was opened already in this boot.
@@ -48,7 +51,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    const PLAIN: [Self; 17] = [
+    const PLAIN: [Self; 18] = [
         Self::FirstStart,
         Self::PartitionGone,
         Self::NoHeader,
@@ -56,6 +59,7 @@ impl Reason {
         Self::ForeignIndex,
         Self::OtherKey,
         Self::OlderCopy,
+        Self::OtherConfiguration,
         Self::Damaged,
         Self::NotApproved,
         Self::NoApprovals,
@@ -80,6 +84,7 @@ impl Reason {
             Self::Floor(_) => "Floor",
             Self::OtherKey => "OtherKey",
             Self::OlderCopy => "OlderCopy",
+            Self::OtherConfiguration => "OtherConfiguration",
             Self::Damaged => "Damaged",
             Self::NotApproved => "NotApproved",
             Self::NoApprovals => "NoApprovals",
@@ -131,6 +136,7 @@ impl fmt::Display for Reason {
             }
             Self::OtherKey => "it is encrypted by another key than the TPM's, or its header was changed",
             Self::OlderCopy => "it is an older copy of the disk than this machine used last",
+            Self::OtherConfiguration => "it was made under other user-data than this boot's",
             Self::Damaged => "its file system is damaged, or its making was cut off by a reboot",
             Self::NotApproved => "the release key did not approve what was booted",
             Self::NoApprovals => "no release key signed this image",

@@ -31,6 +31,28 @@ pub struct ImageConfig {
     pub extra_packages: Vec<PackageName>,
     /// The metadata service that its machines may query for user-data.
     pub metadata: Metadata,
+    /// What a worker's encrypted state belongs to.
+    pub state: StateOwner,
+}
+
+/// What the encrypted state of a worker belongs to. A master's lists the user-data that may use it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StateOwner {
+    /// The machine, under any user-data.
+    #[default]
+    Machine,
+    /// The machine with the user-data that made it.
+    UserData,
+}
+
+impl StateOwner {
+    /// As documents write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Machine => "machine",
+            Self::UserData => "user-data",
+        }
+    }
 }
 
 /// The metadata services that a machine can query, by the names that are measured as event labels.
@@ -177,7 +199,12 @@ pub(crate) fn check(raw: RawImageDocument, sink: &mut Sink<'_>) -> ImageConfig {
     let lockdown = kernel
         .lockdown
         .and_then(|text| sink.parsed(&text, one_of(&text.value, &lockdowns)));
+    let owners = [StateOwner::Machine, StateOwner::UserData].map(|owner| (owner.name(), owner));
+    let state = image
+        .state
+        .and_then(|text| sink.parsed(&text, one_of(&text.value, &owners)));
     ImageConfig {
+        state: state.unwrap_or_default(),
         role: image.role.and_then(|text| sink.parse(&text)),
         id: image.id.and_then(|text| sink.parse(&text)),
         svn: image.svn.and_then(|svn| sink.number(&svn, &(1..=i64::MAX))),

@@ -504,6 +504,8 @@ raw!(
         svn: i64,
         /// Metadata service that its machines may ask for user-data: `auto`, `off`, or a service's name such as `ec2`. Default: `auto`, what the firmware indicates.
         metadata: String,
+        /// What a worker's encrypted state belongs to: `machine`, or `user-data` for the machine with the user-data that made it. Default: `machine`.
+        state: String,
     }
 );
 raw!(

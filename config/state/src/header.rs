@@ -3,10 +3,11 @@
 //! Layout, numbers big-endian: 16 bytes magic and version, u64 generation, u64 offset of the data
 //! in bytes, u8 whether there is a recovery slot, the recovery slot (zeros where there is none),
 //! the key slot, 32 bytes that name the key of the admin who moved the volume to this board (zeros
-//! if it was made here), zeros. A slot is a nonce of 12 bytes and the volume key of 64 bytes,
+//! if it was made here), 32 bytes with the digest of the configuration that the volume belongs to
+//! (zeros if it belongs to none), zeros. A slot is a nonce of 12 bytes and the volume key of 64 bytes,
 //! encrypted by AES-256-GCM, with its tag of 16. The recovery slot authenticates magic and offset,
-//! as it outlives generations; the key slot authenticates all that lies before it, and the admin's
-//! key.
+//! as it outlives generations; the key slot authenticates all that lies before it, the admin's key
+//! and the configuration.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
@@ -47,9 +48,12 @@ const HEAD: usize = 16 + 8 + 8;
 const RECOVERY_AT: usize = HEAD + 1;
 const KEY_AT: usize = RECOVERY_AT + SLOT;
 const ADMIN_AT: usize = KEY_AT + SLOT;
-const END: usize = ADMIN_AT + ADMIN;
+const CONFIGURATION_AT: usize = ADMIN_AT + ADMIN;
+const END: usize = CONFIGURATION_AT + CONFIGURATION;
 /// SHA-256 of the SubjectPublicKeyInfo of an admin's key.
 const ADMIN: usize = 32;
+/// The digest of a configuration, as it is measured.
+const CONFIGURATION: usize = 32;
 
 /// The key that encrypts the volume.
 pub type VolumeKey = Zeroizing<[u8; VOLUME_KEY]>;
@@ -78,6 +82,7 @@ pub struct Header {
     recovery: Option<[u8; SLOT]>,
     key: [u8; SLOT],
     admin: Option<[u8; ADMIN]>,
+    configuration: Option<[u8; CONFIGURATION]>,
 }
 
 /// 32 random bytes.
@@ -140,6 +145,7 @@ impl Header {
             recovery,
             key: [0; SLOT],
             admin: None,
+            configuration: None,
         }
         .with_key(volume, wrapping)
     }
@@ -168,6 +174,30 @@ impl Header {
     /// succeeded.
     pub fn admin(&self) -> Option<[u8; ADMIN]> {
         self.admin
+    }
+
+    /// The header of a volume that belongs to the configuration with this digest. Each later header
+    /// of the volume names it.
+    ///
+    /// # Errors
+    /// As [`Header::renewed`].
+    pub fn made_under(
+        &self,
+        configuration: [u8; CONFIGURATION],
+        volume: &VolumeKey,
+        wrapping: &WrappingKey,
+    ) -> Result<Self, HeaderError> {
+        Self {
+            configuration: Some(configuration),
+            ..self.clone()
+        }
+        .with_key(volume, wrapping)
+    }
+
+    /// The digest of the configuration that the volume belongs to. Trusted only after
+    /// [`Header::open`] succeeded.
+    pub fn configuration(&self) -> Option<[u8; CONFIGURATION]> {
+        self.configuration
     }
 
     /// The same volume in another generation, or under another key; the recovery slot stays.
@@ -212,19 +242,28 @@ impl Header {
         head
     }
 
-    /// What the key slot authenticates. A header without an admin's key keeps the encoding from
-    /// before that field existed.
+    /// What the key slot authenticates. A header without an admin's key or without a configuration
+    /// keeps the encoding from before that field existed: its length says which fields are there.
     fn authenticated(&self) -> Vec<u8> {
         let mut head = self.head();
-        head.extend(self.admin.into_iter().flatten());
+        head.extend(self.fields());
         head
+    }
+
+    /// What lies behind the key slot, up to the last field that is there.
+    fn fields(&self) -> Vec<u8> {
+        let admin = self.admin.as_ref();
+        let Some(configuration) = self.configuration else {
+            return admin.map_or_else(Vec::new, |admin| admin.to_vec());
+        };
+        [*admin.unwrap_or(&[0; ADMIN]), configuration].concat()
     }
 
     /// [`SIZE`] bytes for the disk.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = self.head();
         out.extend(self.key);
-        out.extend(self.admin.into_iter().flatten());
+        out.extend(self.fields());
         out.resize(SIZE, 0);
         out
     }
@@ -254,6 +293,9 @@ impl Header {
         let (admin, rest) = rest
             .split_first_chunk::<ADMIN>()
             .ok_or(malformed("length"))?;
+        let (configuration, rest) = rest
+            .split_first_chunk::<CONFIGURATION>()
+            .ok_or(malformed("length"))?;
         let recovery = match present {
             0 if *recovery == [0; SLOT] => None,
             1 => Some(*recovery),
@@ -267,6 +309,7 @@ impl Header {
             recovery,
             key: *key,
             admin: (*admin != [0; ADMIN]).then_some(*admin),
+            configuration: (*configuration != [0; CONFIGURATION]).then_some(*configuration),
         })
     }
 }
@@ -323,6 +366,29 @@ mod tests {
             random_key().unwrap(),
             random_key().unwrap(),
         )
+    }
+
+    #[test]
+    fn a_header_names_its_configuration_beside_its_admin_or_alone() {
+        let (volume, wrapping, recovery) = keys();
+        let plain = Header::seal(7, &volume, &wrapping, Some(&recovery)).unwrap();
+        let brought = plain.brought(8, &volume, &wrapping, [3; 32]).unwrap();
+        for (header, admin) in [(plain.clone(), None), (brought, Some([3; 32]))] {
+            let made = header.made_under([9; 32], &volume, &wrapping).unwrap();
+            let later = made.renewed(9, &volume, &wrapping).unwrap();
+            let read = Header::parse(&later.to_bytes()).unwrap();
+            assert_eq!(read.configuration(), Some([9; 32]));
+            assert_eq!(read.admin(), admin);
+            assert!(read.open(&wrapping).is_some());
+        }
+        // An admin's key in one place is no configuration in the other.
+        let brought = plain.brought(8, &volume, &wrapping, [3; 32]).unwrap();
+        let mut bytes = brought.to_bytes();
+        bytes.copy_within(ADMIN_AT..CONFIGURATION_AT, CONFIGURATION_AT);
+        let both = Header::parse(&bytes).unwrap();
+        assert!(both.open(&wrapping).is_none());
+        bytes[ADMIN_AT..CONFIGURATION_AT].fill(0);
+        assert!(Header::parse(&bytes).unwrap().open(&wrapping).is_none());
     }
 
     #[test]
@@ -389,7 +455,7 @@ mod tests {
             );
             for named in [[0; 32], [6; 32]] {
                 let mut bytes = header.to_bytes();
-                bytes[ADMIN_AT..END].copy_from_slice(&named);
+                bytes[ADMIN_AT..CONFIGURATION_AT].copy_from_slice(&named);
                 assert_eq!(Header::parse(&bytes).unwrap().open(&wrapping), None);
             }
         }

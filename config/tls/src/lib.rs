@@ -21,7 +21,7 @@ mod signed;
 mod testing;
 mod unverified;
 
-pub use chain::ends_in;
+pub use chain::{client_ends_in, ends_in};
 pub use clients::{CurrentClients, Roots, RootsError, Strangers};
 pub use named::{NamedServer, Objection};
 pub use pinned::{Pin, PinnedVerifier, Pins, ShownRoot, not_pinned, pins_text, spki_hash};

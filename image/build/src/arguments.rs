@@ -161,6 +161,7 @@ impl BuildArguments {
             .filter(|words| !words.is_empty());
         let lockdown = described.as_ref().map(|d| d.lockdown).unwrap_or_default();
         let metadata = described.as_ref().map(|d| d.metadata).unwrap_or_default();
+        let state = described.as_ref().map(|d| d.state).unwrap_or_default();
         let secure_boot = self.sb_key.zip(self.sb_cert).map(|(key, cert)| SecureBoot {
             key,
             cert,
@@ -190,6 +191,7 @@ impl BuildArguments {
                 .or(extra)
                 .unwrap_or_else(|| "quiet".to_owned()),
             metadata,
+            state,
             user_data: self.user_data.as_deref().map(user_data).transpose()?,
             build_time: self.build_time,
         })

@@ -89,6 +89,7 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
         svn: options.svn,
         build_time,
         metadata: options.metadata,
+        state: options.state,
         approver,
     };
     root::label(&mut contents.entries, &label);
@@ -318,16 +319,17 @@ fn derived_id(
         lockdown,
         cmdline_extra,
         metadata,
+        state,
         ..
     } = options;
-    let metadata = metadata.name();
+    let (metadata, state) = (metadata.name(), state.name());
     let words = kernel::words(*lockdown);
     let contents = [
         root::digest(&contents.entries, &contents.executables),
         Digest::of(&contents.initrd),
     ];
     let mut text = format!(
-        "{compress:?} {svn} {flavour} {build_time} {words:?} {cmdline_extra:?} {metadata} {contents:?}\n"
+        "{compress:?} {svn} {flavour} {build_time} {words:?} {cmdline_extra:?} {metadata} {state} {contents:?}\n"
     );
     text.extend(approver);
     for package in &tree.packages {

@@ -1,7 +1,7 @@
 //! The options of a build.
 
 use crate::modules::Wanted;
-use config_model::image::{Lockdown, Metadata};
+use config_model::image::{Lockdown, Metadata, StateOwner};
 use config_unlock::approvals;
 use std::path::PathBuf;
 
@@ -103,6 +103,8 @@ pub struct Options {
     pub cmdline_extra: String,
     /// Which metadata service its machines may ask for their user-data.
     pub metadata: Metadata,
+    /// What a worker's encrypted state belongs to.
+    pub state: StateOwner,
     /// User-data in the image itself.
     pub user_data: Option<Vec<u8>>,
     /// Unix seconds; the newest file of the packages where none is given.

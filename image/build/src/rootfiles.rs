@@ -1,7 +1,7 @@
 //! Files of the root that are ours: small texts, links and empty folders.
 
 use crate::options::Role;
-use config_model::image::Metadata;
+use config_model::image::{Metadata, StateOwner};
 
 /// What the image says of itself.
 #[derive(Debug, Clone, Copy)]
@@ -18,6 +18,8 @@ pub struct Label<'a> {
     pub build_time: u64,
     /// Which metadata service its machines may ask.
     pub metadata: Metadata,
+    /// What a worker's encrypted state belongs to.
+    pub state: StateOwner,
     /// The release key that approves its boots, as `config_unlock::approvals::Approver::to_hex`
     /// writes it.
     pub approver: Option<&'a str>,
@@ -90,13 +92,14 @@ pub(crate) fn image_toml(label: &Label<'_>) -> String {
         svn,
         build_time,
         metadata,
+        state,
         approver,
     } = *label;
-    let (role, metadata) = (role.name(), metadata.name());
+    let (role, metadata, state) = (role.name(), metadata.name(), state.name());
     let approver = approver
         .map(|key| format!("release_key = \"{key}\"\n"))
         .unwrap_or_default();
     format!(
-        "id = \"{id}\"\nrole = \"{role}\"\nsvn = {svn}\nbuild_time = {build_time}\nkernel = \"{kernel}\"\nmetadata = \"{metadata}\"\n{approver}"
+        "id = \"{id}\"\nrole = \"{role}\"\nsvn = {svn}\nbuild_time = {build_time}\nkernel = \"{kernel}\"\nmetadata = \"{metadata}\"\nstate = \"{state}\"\n{approver}"
     )
 }

@@ -12,7 +12,7 @@
 
 use config_attest::release::{KnownRelease, Manifest, ReleaseKey};
 use config_kube::ImageRelease;
-use config_model::image::{KernelFlavour, Lockdown, Metadata};
+use config_model::image::{KernelFlavour, Lockdown, Metadata, StateOwner};
 use image_build::modules::Wanted;
 use image_build::options::{Compress, Options, Role, SecureBoot};
 use image_build::{build, keys, root};
@@ -95,6 +95,7 @@ impl World {
             lockdown: Lockdown::default(),
             cmdline_extra: "quiet".to_owned(),
             metadata: Metadata::Auto,
+            state: StateOwner::Machine,
             user_data: None,
             build_time: None,
         }

@@ -198,20 +198,17 @@ impl Lab {
         Tap::start(self.cable(TAP)?)
     }
 
-    /// Builds another worker image of the same programs, with user-data in it; the folder with
-    /// `worker.raw` and its release.
-    pub fn worker_image(&self, svn: u64, user_data: &Path) -> Result<PathBuf> {
-        let out = self.dir.join(format!("worker-image-{svn}"));
+    /// Builds another worker image of the same programs, with these arguments of `image-build
+    /// build`; the folder with `worker.raw` and its release.
+    pub fn worker_image(&self, name: &str, arguments: &[&str]) -> Result<PathBuf> {
+        let out = self.dir.join(format!("worker-image-{name}"));
         let mut build = Command::new(self.programs.join("image-build"));
         build
-            .args(["build", "--role", "worker", "--svn", &svn.to_string()])
+            .args(["build", "--role", "worker"])
+            .args(arguments)
             .arg("--out")
             .arg(&out);
-        build
-            .arg("--bin-dir")
-            .arg(&self.programs)
-            .arg("--user-data")
-            .arg(user_data);
+        build.arg("--bin-dir").arg(&self.programs);
         build
             .arg("--release-key")
             .arg(self.keys.join("release.key"));

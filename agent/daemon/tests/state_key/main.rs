@@ -29,6 +29,10 @@ struct Machine {
     swtpm: Swtpm,
     /// Stands for the firmware's Secure Boot settings.
     settings: u8,
+    /// Stands for the user-data.
+    configuration: u8,
+    /// Of the image that was booted last.
+    role: &'static str,
 }
 
 /// An image: its version, what it measures, its release key and its role.
@@ -64,6 +68,8 @@ impl Machine {
             dir: tempfile::tempdir().expect("a folder"),
             swtpm: Swtpm::new(),
             settings: 1,
+            configuration: 1,
+            role: "",
         };
         machine.set_disk(&[]);
         machine
@@ -114,6 +120,7 @@ impl Machine {
         .expect("written");
         let approver = Approver::new(*key.verifying_key(), role).to_hex();
         let Image { svn, role, .. } = image;
+        self.role = role;
         let text =
             format!("id = \"x\"\nrole = \"{role}\"\nsvn = {svn}\nrelease_key = \"{approver}\"\n");
         std::fs::write(self.dir.path().join("image.toml"), text).expect("written");
@@ -131,6 +138,12 @@ impl Machine {
         ]);
         command.args(["--image", &path("image.toml"), "--tcti", &self.swtpm.tcti()]);
         command.args(fresh.then_some("--fresh"));
+        if self.role == "worker" {
+            command.args([
+                "--configuration",
+                &Digest([self.configuration; 32]).to_hex(),
+            ]);
+        }
         command.stdin(Stdio::null());
         command
     }
@@ -279,26 +292,47 @@ fn an_update_opens_the_state_and_nothing_else_does() {
     drop(tpm);
     let before = machine.disk();
     let report = machine.ask(false).end(9);
-    assert_not_approved(&report);
+    assert_temporary(&report, Reason::NotApproved);
     assert_eq!(machine.disk(), before, "the header was touched");
     assert_eq!(opened(&machine.start(update, 4)), Some(key.clone()));
     // The floor is 4 now.
-    let report = machine.start(WORKER, 3);
-    assert_eq!(renewed(&report), Some((Reason::Floor(4), 1)), "{report:?}");
-    assert!(opened(&machine.start(WORKER, 3)).is_some_and(|new| new != key));
+    // The older image makes no state, which would be of a lower floor: what is known to be wrong
+    // with that image would have filled it for the newer one.
+    let before = machine.disk();
+    assert_temporary(&machine.start(WORKER, 3), Reason::Floor(4));
+    assert_eq!(machine.disk(), before, "the header was touched");
+    assert_eq!(opened(&machine.start(update, 4)), Some(key));
 }
 
-/// A boot that no approval covers gets a state for as long as it lasts.
+/// Anyone who has the board can boot the genuine image with user-data of their own: pods of their
+/// choice as root, a master of their own.
+#[test]
+fn a_workers_state_is_neither_opened_nor_planted_under_other_user_data() {
+    let mut machine = Machine::new();
+    let key = machine.settled(WORKER);
+    let before = machine.disk();
+    machine.configuration = 2;
+    assert_temporary(&machine.start(WORKER, 3), Reason::OtherConfiguration);
+    assert_eq!(machine.disk(), before, "the header was touched");
+    machine.configuration = 1;
+    assert_eq!(opened(&machine.start(WORKER, 3)), Some(key), "as before");
+
+    machine.configuration = 2;
+    machine.set_disk(&[]);
+    assert_eq!(
+        renewed(&machine.start(WORKER, 3)),
+        Some((Reason::NoHeader, 1))
+    );
+    assert!(opened(&machine.start(WORKER, 3)).is_some(), "theirs");
+    machine.configuration = 1;
+    assert_temporary(&machine.start(WORKER, 3), Reason::OtherConfiguration);
+}
+
+/// A boot that may not open the state gets one for as long as it lasts.
 #[track_caller]
-fn assert_not_approved(report: &Report) {
+fn assert_temporary(report: &Report, why: Reason) {
     assert!(
-        matches!(
-            report,
-            Report::Temporary {
-                reason: Reason::NotApproved,
-                ..
-            }
-        ),
+        matches!(report, Report::Temporary { reason, .. } if *reason == why),
         "{report:?}"
     );
 }
@@ -309,7 +343,7 @@ fn a_boot_opens_the_state_once() {
     machine.settled(WORKER);
     machine.start(WORKER, 3);
     let report = machine.ask(false).end(3);
-    assert_not_approved(&report);
+    assert_temporary(&report, Reason::NotApproved);
 }
 
 /// A disk opens only if it is the machine's own, from its last boot.

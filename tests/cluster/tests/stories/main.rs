@@ -9,6 +9,7 @@
 )]
 
 mod approval;
+mod bound_state;
 mod drift;
 mod inventory;
 mod join;
@@ -79,6 +80,7 @@ const STORIES: &[(&str, Story)] = stories![
     refusal::a_machine_with_secure_boot_off_is_refused,
     refusal::a_uki_with_a_flipped_byte_does_not_start,
     refusal::a_root_with_a_flipped_byte_does_not_run,
+    bound_state::a_state_that_belongs_to_user_data_opens_under_no_other,
     power::a_power_cut_of_a_worker_loses_no_pod,
     power::an_admins_order_reboots_a_machine_and_turns_it_off,
     power::a_power_cut_of_the_master_lets_nodes_go_on,

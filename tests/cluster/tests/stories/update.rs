@@ -15,7 +15,7 @@ const SVN: u64 = 2;
 /// A newer image, which carries its machines' user-data and names none of them, is allowed by its
 /// release and the digest of that user-data. It is written onto the worker's disk beside the state,
 /// which the machine opens with it; the worker joins without further action, under the inventory's
-/// name. Afterwards the older image opens nothing.
+/// name. Afterwards the older image opens nothing, and leaves the state as it is.
 pub(crate) fn a_machine_boots_a_newer_image_that_carries_its_user_data(
     world: &mut World,
 ) -> Result<()> {
@@ -31,7 +31,9 @@ pub(crate) fn a_machine_boots_a_newer_image_that_carries_its_user_data(
         &format!("no name to take out of the user-data:\n{text}"),
     )?;
     std::fs::write(&file, unnamed).map_err(file_error("cannot write", &file))?;
-    let built = cluster.lab.worker_image(SVN, &file)?;
+    let (svn, user_data) = (SVN.to_string(), file.display().to_string());
+    let arguments = ["--svn", &svn, "--user-data", &user_data];
+    let built = cluster.lab.worker_image(&svn, &arguments)?;
     let release = built.join("worker.release.json");
     let id = release_name(&release)?;
     let before = cluster.machine_field("worker-1", ".status.image.id")?;
@@ -148,7 +150,7 @@ fn the_older_image_opens_nothing(cluster: &mut Cluster, older: &Path) -> Result<
     cluster.restart_worker(&blueprint)?;
     let line = cluster
         .worker
-        .wait_after(mark, "was made anew", BOOT_LIMIT)?;
+        .wait_after(mark, "the state is in memory", BOOT_LIMIT)?;
     let floor = format!("security version {SVN} or above");
     expect(
         line.contains(&floor),
