@@ -36,6 +36,7 @@ pub(super) fn recover(folder: &Folder, limits: HistoryLimits) -> Result<Recovere
         state_bytes = summary.bytes;
     }
     let mut published = load.finish();
+    // A store without a state file begins at revision 1, with the first log.
     let start = published.head();
     let mut log_bytes = 0;
     for (base, path) in &files.logs {
