@@ -25,7 +25,7 @@ pub(crate) struct HistoryLimits {
 const RECENT: usize = 64;
 
 /// Bytes of values that a table reads from disk before it packs them. Most values of a long history are
-/// superseded a little later, so that to pack each at once would be in vain; to hold all of them
+/// superseded a little later, so that packing each at once would be wasted; to hold all of them
 /// unpacked would take most of the process's memory.
 pub(crate) const READ_AT_ONCE: usize = 32 << 20;
 

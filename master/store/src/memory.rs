@@ -88,6 +88,7 @@ impl Memory {
     ) -> Result<Box<dyn WatchStream>, StoreError> {
         // Held until the watcher can be marked: nothing is published in between.
         let published = self.read()?;
+        // One event is enough: the mark is the first revision that has a change.
         let (waiting, _) = published.events_after(prefix, after, 1)?;
         let watching = self.watchers.add(prefix.unwrap_or_default());
         watching
@@ -194,6 +195,8 @@ impl WatchStream for Watcher {
 
     fn progress(&self) -> Revision {
         let published = self.memory.published();
+        // Without a mark nothing waits: all revisions up to the head are done, as their changes were of
+        // other keys.
         let first = self.watching.mark().first();
         first.map_or(published.head(), |first| first - 1)
     }

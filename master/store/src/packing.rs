@@ -290,6 +290,7 @@ fn window(text: &[u8], at: usize) -> Option<[u8; WINDOW]> {
 }
 
 fn hash(window: [u8; WINDOW]) -> usize {
+    // Fibonacci hashing: 2^64 divided by the golden ratio.
     let product = u64::from_le_bytes(window).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let [.., low, high] = product.to_le_bytes();
     usize::from(u16::from_le_bytes([low, high]))

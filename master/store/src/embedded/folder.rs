@@ -104,6 +104,7 @@ impl Folder {
                 name.strip_prefix(prefix)
                     .and_then(|digits| digits.parse().ok())
             };
+            // Files of other names are not the store's, and are left alone.
             if let Some(revision) = number("state-") {
                 files.states.push((revision, path));
             } else if let Some(revision) = number("log-") {

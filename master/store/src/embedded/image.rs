@@ -101,6 +101,8 @@ pub(super) fn write_state(capture: &Capture, made: u64, to: &mut dyn io::Write) 
     let mut packer = ImageWriter::new(Purpose::State, capture.head, capture.floor, made)?;
     let mut put = |frame: Option<Vec<u8>>| frame.map_or(Ok(()), |frame| to.write_all(&frame));
     let mut events: Vec<&Arc<Event>> = Vec::new();
+    // Entries at the floor and the events after it: the history is kept, so that watches go on after a
+    // restart.
     for table in &capture.tables {
         put(packer.push(&Record::Table {
             name: &table.name,
@@ -280,6 +282,7 @@ pub(crate) fn read(from: impl Read, take: &mut dyn Visitor) -> Result<Summary, U
             other => other?,
         };
         progress.bytes += (payload.len() + frame::HEADER) as u64;
+        // Without the file's id, with which the first payload begins.
         let mut records = Records::new(if first {
             payload.get(16..).unwrap_or_default()
         } else {

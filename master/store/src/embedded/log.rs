@@ -306,6 +306,7 @@ pub(super) fn replay(
         )));
     }
     let bytes = std::fs::read(path).map_err(StoreError::file("read", path))?;
+    // The file's id, with which the first payload begins.
     let id = bytes
         .get(frame::HEADER..)
         .and_then(|rest| rest.first_chunk::<16>())

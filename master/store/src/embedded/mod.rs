@@ -292,6 +292,7 @@ impl Store for EmbeddedStore {
 
     fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<Committed, StoreError>> {
         Box::pin(async move {
+            // Before the queue: an invalid transaction costs the writer no time.
             self.check(&ops)?;
             self.submit(|answer| Job::Commit { ops, answer }).await
         })

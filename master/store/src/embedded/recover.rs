@@ -25,6 +25,7 @@ pub(super) fn recover(folder: &Folder, limits: HistoryLimits) -> Result<Recovere
     let mut files = folder.files()?;
     let mut load = Load::new(limits);
     let mut state_bytes = 0;
+    // The newest is complete, as it has its final name. Older ones were not removed in time.
     if let Some((_, path)) = files.states.pop() {
         let file = File::open(&path).map_err(StoreError::file("open", &path))?;
         let summary = image::read(BufReader::with_capacity(1 << 20, file), &mut load)

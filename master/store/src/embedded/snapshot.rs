@@ -138,6 +138,7 @@ struct Convert<'a> {
 
 impl Convert<'_> {
     fn put(&mut self, frame: Option<Vec<u8>>) {
+        // A visitor cannot stop the reader: after the first error nothing more is written.
         if let Some(frame) = frame
             && self.failed.is_none()
         {

@@ -94,7 +94,8 @@ impl Pending {
                 });
             }
         }
-        // A full disk takes deletions still: they are how an admin makes room.
+        // After the preconditions: a conflict tells the caller more. A full disk takes deletions still,
+        // as they are how an admin makes room.
         if let Some(why) = full
             && ops.iter().any(|op| matches!(op.action, Action::Put(_)))
         {
