@@ -426,7 +426,7 @@ pub fn recover<S: Store>(
         }
         Some(found) => found,
     };
-    let key = header::follow(&by.key, by.generation, &by.board);
+    let key = header::wrapping_key_on(&by.key, by.generation, &by.board);
     let slots = store.slots().map_err(Fault::Store)?;
     let used = |slot: &Found| {
         kept(slot).is_some_and(|(_, kept)| kept.key == key && kept.generation > by.generation)
@@ -469,7 +469,7 @@ impl Recovered {
         store.write(slot, floor, &kept).map_err(Fault::Store)?;
         let header = self
             .header
-            .brought(self.generation, &self.volume, &kept.key, self.admin)
+            .moved_to(self.generation, &self.volume, &kept.key, self.admin)
             .map_err(Fault::Header)?;
         for copy in 0..header::COPIES.len() {
             disk.write(copy, &header.to_bytes()).map_err(Fault::Disk)?;
@@ -489,7 +489,7 @@ impl Recovered {
 pub fn finish<S: Store>(disk: &mut impl Disk, store: &mut S) -> Result<(), Fault<S::Error>> {
     match open(disk, store, false)? {
         Opening::Opened(opened) => opened.advance(disk, store, 0).map(drop),
-        // Somebody else wrote into header or TPM since: the next boot says so.
+        // Header or TPM were changed since the volume was made: the next boot finds and reports that.
         Opening::Closed(_) => Ok(()),
     }
 }
