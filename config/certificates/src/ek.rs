@@ -124,7 +124,7 @@ pub enum EkFault {
 /// signed by one of `issuers`. Returns the issuer's name.
 ///
 /// # Errors
-/// The first of these that is not so.
+/// [`EkFault`], for the first of these that does not hold.
 pub fn check_ek_certificate<'a>(
     der: &[u8],
     spki: &[u8],
