@@ -108,6 +108,7 @@ impl Unlock {
         });
         floors.into_iter().find_map(|floor| {
             let index = self.index(slot, floor, secure_boot)?;
+            // TPMA_NV_WRITTEN is among the attributes that the Name covers.
             [true, false]
                 .into_iter()
                 .find(|written| index.name(*written) == name)
