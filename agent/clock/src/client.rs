@@ -40,10 +40,10 @@ impl fmt::Display for Server {
     }
 }
 
-/// Why a server told no time.
+/// Why a server's time is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// The network.
+    /// The network failed.
     #[error("cannot send the request")]
     Network(#[from] io::Error),
     /// Its name has no address.
@@ -55,7 +55,7 @@ pub enum AskError {
     /// No answer, or none that was to this request.
     #[error("it did not answer within {seconds} s", seconds = PATIENCE.as_secs())]
     Silent,
-    /// An answer that does not count.
+    /// The answer is not usable.
     #[error(transparent)]
     Fault(#[from] Fault),
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 const AGREE: Duration = Duration::from_secs(1);
 /// A clock that is off by less is left alone.
 const SMALL: Duration = Duration::from_millis(500);
-/// How far back servers may set the clock: a battery clock in local time is off by less. Farther
-/// back, what has ended would be good again.
+/// How far back servers may set the clock: a battery clock in local time is off by less. Farther back,
+/// expired certificates and documents would be valid again.
 const BACK: Duration = Duration::from_secs(24 * 3600);
 /// How far after the image's build a time can be: nobody runs an image for so long.
 const AHEAD: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -23,7 +23,7 @@ pub struct Disagreement {
     pub agree: usize,
 }
 
-/// Where the clock may be set to.
+/// The bounds within which servers may set the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// When the image was built, since 1970: it is never earlier.
@@ -33,7 +33,7 @@ pub struct Bounds {
 /// What to do with the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// It is good enough.
+    /// None: the clock is exact enough.
     Leave,
     /// Set it to this time, since 1970.
     Set(Duration),
@@ -75,7 +75,7 @@ pub fn judge(samples: &[Sample]) -> Result<Option<Sample>, Disagreement> {
         .copied())
 }
 
-/// What servers may do to the clock, once, before anything else told the machine the time.
+/// The step by which servers set the clock: once, before the master's time is known.
 ///
 /// # Errors
 /// [`Refusal`] where the time would be out of bounds.

@@ -10,13 +10,13 @@ pub const MAX_ANSWER: usize = 512;
 const UNIX: u64 = 2_208_988_800;
 /// Seconds of an era: NTP's seconds have 32 bits.
 const ERA: u64 = 1 << 32;
-/// No answer is good that is farther from its reference clock than this (RFC 5905: MAXDIST, with
+/// Largest root distance of a usable answer, from its reference clock to here (RFC 5905: MAXDIST, with
 /// room for bad networks).
 const DISTANCE: Duration = Duration::from_secs(3);
-/// No answer is good that took longer.
+/// Longest round trip of a usable answer.
 const DELAY: Duration = Duration::from_secs(3);
 
-/// Why an answer does not count.
+/// Why an answer is not usable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// Fewer bytes than a packet has.
@@ -31,10 +31,10 @@ pub enum Fault {
     /// Not the answer to this request: a guess, or an old answer.
     #[error("the answer is not to the request that was sent")]
     Origin,
-    /// The server asks to be left alone.
+    /// The server refuses further requests (RFC 5905, 7.4: kiss-o'-death).
     #[error("the server sends a kiss of death: {0}")]
     Kiss(String),
-    /// The server says that it does not know the time.
+    /// The server reports that its own clock is not synchronised.
     #[error("the server is not synchronised")]
     Unsynchronised,
     /// Times that cannot be.
@@ -45,12 +45,12 @@ pub enum Fault {
     Uncertain,
 }
 
-/// What one answer says.
+/// The clock's offset from a server's, by one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// By how much the clock must be moved, nanoseconds.
     pub offset: i64,
-    /// What the packets took on their ways.
+    /// The round trip without the server's own time (RFC 5905, section 8: delta).
     pub delay: Duration,
 }
 

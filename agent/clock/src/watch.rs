@@ -1,24 +1,26 @@
-//! The clock of an enrolled machine, held against what the master tells over its authenticated
+//! The clock of an enrolled machine, compared with the master's time, which comes over an authenticated
 //! connection.
 
 use std::time::Duration;
 
-/// The master tells whole seconds, and an exchange takes some: less than this is no difference.
+/// The smallest offset from the master that counts, nanoseconds: its Date header has whole seconds, and
+/// an exchange takes time.
 const NOISE: i64 = 3 * 1_000_000_000;
-/// A clock that is off by more than this is doubted: certificates live for minutes.
+/// The offset from the master above which the clock is reported as wrong, nanoseconds: certificates live
+/// for minutes.
 const DOUBT: i64 = 30 * 1_000_000_000;
-/// Servers that differ by more from the master are not listened to.
+/// Servers whose time differs more from the master's are ignored; nanoseconds.
 const TRUST: i64 = 10 * 1_000_000_000;
 /// Most that one round slews, nanoseconds: the kernel moves the clock by a two-thousandth, so this
 /// takes half an hour.
 const SLEW: i64 = 1_000_000_000;
 
-/// What to do, and what to say.
+/// What to do with the clock, and what to report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advice {
     /// Slew the clock by so much, nanoseconds; never a step.
     pub slew: i64,
-    /// Why the clock is doubted, where it is.
+    /// Why the clock is reported as wrong; `None` where it is not.
     pub doubt: Option<String>,
 }
 

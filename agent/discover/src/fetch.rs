@@ -23,13 +23,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Why there is no document.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// The connection.
+    /// No connection could be made.
     #[error("it cannot be reached")]
     Connect(#[source] io::Error),
-    /// HTTP or TLS.
+    /// TLS or HTTP failed.
     #[error("the exchange with it failed")]
     Exchange(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// Too slow.
+    /// There was no answer in time.
     #[error("it did not answer within {seconds} s", seconds = PATIENCE.as_secs())]
     Silent,
     /// Another status than 200.

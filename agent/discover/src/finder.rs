@@ -1,4 +1,5 @@
-//! Asks the endpoints in turn, trusts only the signature, and asks again in time.
+//! Asks the endpoints one after another, trusts only the document's signature, and asks again before
+//! the document expires.
 
 use crate::fetch::{FetchError, fetch};
 use crate::memory::{Memory, MemoryError};
@@ -17,7 +18,7 @@ const FIRST: Duration = Duration::from_secs(1);
 /// Longest wait between rounds.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Shortest time between two rounds that start because no master is reachable.
-const CALM: Duration = Duration::from_secs(10);
+const MIN_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest time until the document is fetched again, however long it is valid.
 const REFRESH: Duration = Duration::from_secs(24 * 3600);
 /// Most endpoints that are asked in one round.
@@ -26,7 +27,7 @@ const MAX_URIS: usize = 16;
 /// Why an endpoint gave no document that can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// It gave none.
+    /// It served no document.
     #[error(transparent)]
     Fetch(#[from] FetchError),
     /// The document is refused.
@@ -185,7 +186,7 @@ impl Finder {
                 }
                 None => Some((failed.unwrap_or(FIRST) * 2).min(MAX_WAIT)),
             };
-            sleep(CALM).await;
+            sleep(MIN_INTERVAL).await;
         }
     }
 

@@ -15,7 +15,7 @@ const LIMIT: u64 = 4 * config_discovery::MAX_BYTES as u64;
 /// The memory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// The file.
+    /// The file could not be read or written.
     #[error("cannot {what} {}", path.display())]
     File {
         /// What was tried.

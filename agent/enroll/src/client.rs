@@ -84,7 +84,7 @@ impl MasterClient {
         })
     }
 
-    /// Sends one request and reads its whole answer, whatever its status.
+    /// Sends one request and reads its whole answer; any status is an answer.
     ///
     /// # Errors
     /// No endpoint can be reached, the connection breaks, or the answer is longer than its limit.

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
-/// Connects to the first endpoint that answers, whatever the request's address says.
+/// Connects to the first endpoint that answers; the host in the request's URI is not used.
 #[derive(Debug, Clone)]
 pub(crate) struct Connector {
     endpoints: Endpoints,

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::client::MasterClient;
 use crate::endpoint::Endpoints;
-use crate::exchange::{Accepted, Cost, Means, Party, Step, blocking};
+use crate::exchange::{Accepted, Cost, IdentityProof, Party, Step, blocking};
 use crate::identity::{Roots, Slot};
 use crate::keys::NodeKey;
 use crate::pace::{Backoff, Cadence, Next, fraction, spread};
@@ -41,14 +41,14 @@ pub enum Milestone<'a> {
     Refused {
         /// Its code.
         code: &'a str,
-        /// Its words.
+        /// Its message.
         message: &'a str,
         /// When the next attempt comes.
         again: Duration,
     },
     /// The machine proved itself, and a person must decide.
     Queued {
-        /// The master's words: what to type.
+        /// The master's message, with the command by which the person approves.
         message: &'a str,
         /// When the next look comes.
         again: Duration,
@@ -135,7 +135,7 @@ impl Enroller {
         let tpm = prover.tpm().clone();
         let node_key = blocking(move || Ok(NodeKey::new(tpm)?)).await?;
         Ok(Self::with(
-            Means::Tpm(Box::new(prover)),
+            IdentityProof::Tpm(Box::new(prover)),
             node_key,
             settings,
             report,
@@ -144,10 +144,15 @@ impl Enroller {
 
     /// For a machine without a TPM, with a key in memory. The claims must have a name.
     pub fn without_tpm(node_key: NodeKey, settings: Settings, report: Report) -> Self {
-        Self::with(Means::Nothing, node_key, settings, report)
+        Self::with(IdentityProof::Nothing, node_key, settings, report)
     }
 
-    fn with(means: Means, node_key: NodeKey, settings: Settings, report: Report) -> Self {
+    fn with(
+        identity_proof: IdentityProof,
+        node_key: NodeKey,
+        settings: Settings,
+        report: Report,
+    ) -> Self {
         let Settings {
             endpoints,
             pins,
@@ -156,7 +161,7 @@ impl Enroller {
         let party = Party {
             endpoints,
             pins,
-            means,
+            identity_proof,
             node_key,
             claims,
         };
@@ -237,7 +242,7 @@ impl Enroller {
             match outcome {
                 Ok(accepted) => return accepted,
                 Err(error) => {
-                    self.turn_key(&error);
+                    self.next_endorsement_key(&error);
                     self.pause(&error, backoff.step()).await;
                 }
             }
@@ -246,7 +251,7 @@ impl Enroller {
 
     /// After a refusal that may be due to the endorsement key, the next attempt shows another key
     /// of the same TPM: the inventory may list that one.
-    fn turn_key(&mut self, error: &Error) {
+    fn next_endorsement_key(&mut self, error: &Error) {
         let generic = |code: &str| code == Code::Refused.as_str();
         if matches!(error, Error::Refused { step, code, .. } if matches!(step, Step::Hello) || generic(code))
         {
@@ -255,7 +260,7 @@ impl Enroller {
     }
 
     /// Reports what went wrong and waits; if a person must decide, as long as the master asked for.
-    /// A node that has just learned its name asks under it at once.
+    /// A node that has just learned its name tries again under that name at once.
     async fn pause(&mut self, error: &Error, again: Duration) {
         if let Error::Named(name) = error
             && self.party.claims.name.is_empty()
@@ -348,7 +353,7 @@ impl Keeper {
                 }
                 Err(error) => {
                     if next != Next::Renew {
-                        self.enroller.turn_key(&error);
+                        self.enroller.next_endorsement_key(&error);
                     }
                     // A plain 401 means that the certificate is denied: only a join without it may
                     // still succeed.

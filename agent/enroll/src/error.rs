@@ -110,13 +110,13 @@ pub enum Error {
         step: Step,
         /// Its code, printable.
         code: String,
-        /// Its words, printable.
+        /// Its message, printable.
         message: String,
     },
     /// The machine proved itself, and a person must decide.
     #[error("{message}")]
     Queued {
-        /// The master's words, printable.
+        /// The master's message, printable.
         message: String,
         /// When to come back.
         after: Duration,

@@ -40,17 +40,17 @@ const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 pub(crate) struct Party {
     pub(crate) endpoints: Endpoints,
     pub(crate) pins: Pins,
-    pub(crate) means: Means,
+    pub(crate) identity_proof: IdentityProof,
     pub(crate) node_key: NodeKey,
     pub(crate) claims: Claims,
 }
 
 /// How a machine proves its identity.
 #[derive(Debug, Clone)]
-pub(crate) enum Means {
+pub(crate) enum IdentityProof {
     /// Its TPM.
     Tpm(Box<Prover>),
-    /// Not at all: it has no TPM, and only proves that it holds its key.
+    /// By no TPM: it proves only that it holds its key.
     Nothing,
 }
 
@@ -90,11 +90,11 @@ impl Party {
         tls: &Arc<ClientConfig>,
         turn: usize,
     ) -> Result<Accepted, Error> {
-        let outcome = match &self.means {
-            Means::Tpm(prover) => {
+        let outcome = match &self.identity_proof {
+            IdentityProof::Tpm(prover) => {
                 timeout(EXCHANGE_TIMEOUT, self.prove(prover, purpose, tls, turn)).await
             }
-            Means::Nothing => timeout(EXCHANGE_TIMEOUT, self.ask(purpose, tls)).await,
+            IdentityProof::Nothing => timeout(EXCHANGE_TIMEOUT, self.ask(purpose, tls)).await,
         };
         outcome.unwrap_or(Err(Error::Silent(EXCHANGE_TIMEOUT)))
     }
@@ -224,7 +224,7 @@ impl Party {
 /// The step at which a refusal came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// After the hello: the master does not say why.
+    /// After the hello: the answer gives no reason, as nothing is proved yet.
     Hello,
     /// To the evidence.
     Evidence,

@@ -20,12 +20,12 @@ const POINT_LENGTH: usize = 65;
 #[derive(Debug, Clone)]
 pub struct NodeKey {
     spki: Vec<u8>,
-    held: Held,
+    storage: KeyStorage,
 }
 
-/// Where the key is.
+/// Where the private key is, and how it signs.
 #[derive(Debug, Clone)]
-enum Held {
+enum KeyStorage {
     Tpm(
         Tpm,
         fn(&Tpm, [u8; 32]) -> Result<[u8; 64], agent_tpm::Error>,
@@ -51,7 +51,7 @@ impl NodeKey {
         let spki = tpm.node_key()?.spki;
         Ok(Self {
             spki,
-            held: Held::Tpm(tpm, Tpm::sign),
+            storage: KeyStorage::Tpm(tpm, Tpm::sign),
         })
     }
 
@@ -63,7 +63,7 @@ impl NodeKey {
         let spki = tpm.import(wrapped)?.spki;
         Ok(Self {
             spki,
-            held: Held::Tpm(tpm, Tpm::sign_imported),
+            storage: KeyStorage::Tpm(tpm, Tpm::sign_imported),
         })
     }
 
@@ -90,15 +90,15 @@ impl NodeKey {
     fn of_pair(pair: KeyPair) -> Self {
         Self {
             spki: pair.subject_public_key_info(),
-            held: Held::Memory(Arc::new(pair)),
+            storage: KeyStorage::Memory(Arc::new(pair)),
         }
     }
 
     /// The key in PKCS#8, if it is in memory.
     pub fn to_pkcs8(&self) -> Option<Zeroizing<Vec<u8>>> {
-        match &self.held {
-            Held::Tpm(..) => None,
-            Held::Memory(pair) => Some(Zeroizing::new(pair.serialize_der())),
+        match &self.storage {
+            KeyStorage::Tpm(..) => None,
+            KeyStorage::Memory(pair) => Some(Zeroizing::new(pair.serialize_der())),
         }
     }
 
@@ -109,11 +109,11 @@ impl NodeKey {
 
     /// An ECDSA signature in DER over SHA-256 of `message`.
     fn sign_message(&self, message: &[u8]) -> Result<Vec<u8>, SignError> {
-        match &self.held {
-            Held::Memory(pair) => {
+        match &self.storage {
+            KeyStorage::Memory(pair) => {
                 rcgen::SigningKey::sign(pair.as_ref(), message).map_err(SignError::Memory)
             }
-            Held::Tpm(tpm, sign) => {
+            KeyStorage::Tpm(tpm, sign) => {
                 let mut hash = [0; 32];
                 hash.copy_from_slice(digest(&SHA256, message).as_ref());
                 let fixed = off_the_runtime(|| sign(tpm, hash))?;

@@ -3,9 +3,9 @@
 //!
 //! The key is published as a Node annotation. The annotation itself is not trusted: it carries the
 //! node's client certificate and a signature by the key of that certificate, which is the node key,
-//! in the TPM where there is one. So the text counts for as long as the cluster's CA holds the
-//! machine for that node, and a user who may write Nodes can only remove a key, or restore an older
-//! one of the same node, whose private half no longer exists.
+//! in the TPM where there is one. So the text is valid only as long as the certificate is, and a user
+//! who may write Nodes can only remove a key, or restore an older one of the same node, whose private
+//! half no longer exists.
 //!
 //! Text: the version, the keys, the signature, and the certificate with its intermediates (DER),
 //! each but the first in standard base64, separated by dots. `v1` has the key of a tunnel's first
@@ -81,7 +81,8 @@ fn message<const KEYS: usize>(node: &str, keys: &[[u8; 32]; KEYS]) -> Vec<u8> {
 /// Blocks during the TPM's signature.
 ///
 /// # Errors
-/// If the node has no key that signs.
+/// [`NotSignedHere`] where the node has no certificate yet, or its key is not ECDSA P-256 or does not
+/// sign.
 pub fn publish<const KEYS: usize>(
     identity: &Slot,
     node: &str,
@@ -106,7 +107,8 @@ pub fn publish<const KEYS: usize>(
 /// `now`.
 ///
 /// # Errors
-/// Why it proves none.
+/// [`NotPublished`] where the text has another form, its certificate is not this node's or does not
+/// chain to a root, or the signature does not verify.
 pub fn verify<const KEYS: usize>(
     text: &str,
     node: &str,

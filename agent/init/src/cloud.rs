@@ -12,7 +12,7 @@ use agent_metadata::{Dmi, Platform, exit};
 use agent_sys::process::Program;
 
 use crate::console::Console;
-use crate::errand;
+use crate::oneshot;
 use crate::user_data::{Found, SourceError, read_file};
 
 const AGENT: &str = "/usr/bin/agent";
@@ -55,7 +55,7 @@ pub fn fetch(console: &Console, platform: Platform) -> Result<Found, SourceError
         cgroup: made.then(|| GROUP.to_owned()),
         oom_score: 0,
     };
-    let ended = errand::run(console, "metadata", &program, LIMIT);
+    let ended = oneshot::run(console, "metadata", &program, LIMIT);
     // The control group is normally gone with its processes; what remains is empty.
     drop(fs::remove_dir(GROUP));
     let code = ended.map_err(|cause| SourceError::Errand(label, cause))?;

@@ -1,5 +1,6 @@
 //! The consoles: milestones and failures, one line each, so that a person or a test can follow the
-//! boot on whatever the machine has: a screen, a serial line, the line that the firmware names.
+//! boot on every console that the machine has: a screen, a serial line, the serial line that the
+//! firmware names.
 //!
 //! Guarantees: a console that blocks (flow control on a serial line, a stopped screen) costs
 //! [`PATIENCE`] once and then nothing until it accepts text again; missed lines are counted. No

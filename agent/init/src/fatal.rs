@@ -4,7 +4,7 @@ use std::error::Error;
 
 /// What init does after the line is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Then {
+pub enum AfterFailure {
     /// Stay up without services until a person acts: another try would fail again.
     Hold,
     /// Try again by a reboot after a minute: the cause may pass.
@@ -19,7 +19,7 @@ pub struct Fatal {
     /// What a person can do about it.
     pub cure: &'static str,
     /// What init does next.
-    pub then: Then,
+    pub then: AfterFailure,
     cause: Box<dyn Error + Send + Sync>,
 }
 
@@ -33,7 +33,7 @@ impl Fatal {
         Self {
             code,
             cure,
-            then: Then::Hold,
+            then: AfterFailure::Hold,
             cause: cause.into(),
         }
     }
@@ -47,7 +47,7 @@ impl Fatal {
         Self {
             code,
             cure,
-            then: Then::RebootLater,
+            then: AfterFailure::RebootLater,
             cause: cause.into(),
         }
     }

@@ -18,7 +18,7 @@ pub const SETTINGS: &str = "/proc/sys";
 
 /// A setting that is not in force.
 #[derive(Debug, thiserror::Error)]
-pub enum NotHeld {
+pub enum NotInForce {
     /// The kernel doesn't have it, or refuses it.
     #[error("the kernel setting {path} can't be made {value:?} ({why})")]
     Refused {
@@ -73,11 +73,11 @@ pub enum NotHeld {
 ///
 /// # Errors
 /// The kernel doesn't have it, refuses it, or shows another value afterwards.
-pub fn set(settings: &Path, setting: &Sysctl) -> Result<(), NotHeld> {
+pub fn set(settings: &Path, setting: &Sysctl) -> Result<(), NotInForce> {
     let Sysctl {
         path, value, why, ..
     } = *setting;
-    let refused = |cause| NotHeld::Refused {
+    let refused = |cause| NotInForce::Refused {
         path,
         value,
         why,
@@ -95,7 +95,7 @@ pub fn set(settings: &Path, setting: &Sysctl) -> Result<(), NotHeld> {
     if kernel::same(&found, value) {
         return Ok(());
     }
-    Err(NotHeld::Differs {
+    Err(NotInForce::Differs {
         path,
         value,
         why,
@@ -105,7 +105,7 @@ pub fn set(settings: &Path, setting: &Sysctl) -> Result<(), NotHeld> {
 
 /// Writes a table of settings; returns those that are not in force afterwards, each with its
 /// weight.
-pub fn apply(settings: &Path, table: &[Sysctl]) -> Vec<(Weight, NotHeld)> {
+pub fn apply(settings: &Path, table: &[Sysctl]) -> Vec<(Weight, NotInForce)> {
     table
         .iter()
         .filter_map(|setting| Some((setting.weight, set(settings, setting).err()?)))
@@ -118,14 +118,14 @@ pub fn apply(settings: &Path, table: &[Sysctl]) -> Vec<(Weight, NotHeld)> {
 ///
 /// # Errors
 /// With the first word that had no effect, or the first module that is missing.
-pub fn prove(root: &Path, command_line: &str) -> Result<Lockdown, NotHeld> {
+pub fn prove(root: &Path, command_line: &str) -> Result<Lockdown, NotInForce> {
     let read = |path: &str| {
         fs::read_to_string(root.join(path.trim_start_matches('/'))).unwrap_or_default()
     };
     for Proof { word, path, shows } in PROOFS {
         let found = read(path);
         if !found.split_ascii_whitespace().any(|word| word == shows) {
-            return Err(NotHeld::Ignored {
+            return Err(NotInForce::Ignored {
                 word,
                 path,
                 found: found.trim().to_owned(),
@@ -134,18 +134,18 @@ pub fn prove(root: &Path, command_line: &str) -> Result<Lockdown, NotHeld> {
     }
     let modules = read(SECURITY_MODULES);
     if let Some(kernel::Module { name, why }) = kernel::missing_module(&modules) {
-        return Err(NotHeld::NoModule {
+        return Err(NotInForce::NoModule {
             name,
             why,
             found: modules.trim().to_owned(),
         });
     }
-    let wanted = kernel::lockdown_of(command_line).ok_or(NotHeld::NoLockdown)?;
+    let wanted = kernel::lockdown_of(command_line).ok_or(NotInForce::NoLockdown)?;
     let found = read(LOCKDOWN_STATE);
     if kernel::is_locked_down(&found, wanted) {
         return Ok(wanted);
     }
-    Err(NotHeld::Ignored {
+    Err(NotInForce::Ignored {
         word: kernel::LOCKDOWN,
         path: LOCKDOWN_STATE,
         found: found.trim().to_owned(),
@@ -154,7 +154,7 @@ pub fn prove(root: &Path, command_line: &str) -> Result<Lockdown, NotHeld> {
 
 #[cfg(test)]
 mod tests {
-    use super::{NotHeld, apply, prove, set};
+    use super::{NotInForce, apply, prove, set};
     use config_machine::kernel::{
         LAST, LOCKDOWN_STATE, Lockdown, PROOFS, SECURITY_MODULES, SYSCTLS, Weight,
     };
@@ -192,7 +192,7 @@ mod tests {
         let [
             (
                 Weight::Guard,
-                NotHeld::Refused {
+                NotInForce::Refused {
                     path: "kernel/kptr_restrict",
                     ..
                 },
@@ -212,7 +212,7 @@ mod tests {
         std::os::unix::fs::symlink("/dev/null", folder.path().join(LAST.path)).unwrap();
         let error = set(folder.path(), &LAST).unwrap_err();
         assert!(
-            matches!(&error, NotHeld::Differs { found, .. } if found.is_empty()),
+            matches!(&error, NotInForce::Differs { found, .. } if found.is_empty()),
             "{error}"
         );
         assert!(
@@ -238,14 +238,14 @@ mod tests {
         assert_eq!(prove(root.path(), line).unwrap(), Lockdown::Confidentiality);
         assert!(matches!(
             prove(root.path(), "quiet"),
-            Err(NotHeld::NoLockdown)
+            Err(NotInForce::NoLockdown)
         ));
         show(SECURITY_MODULES, "capability,lockdown,yama\n");
         let error = prove(root.path(), line).unwrap_err();
         assert!(
             matches!(
                 error,
-                NotHeld::NoModule {
+                NotInForce::NoModule {
                     name: "landlock",
                     ..
                 }
@@ -256,7 +256,7 @@ mod tests {
         show(LOCKDOWN_STATE, "none [integrity] confidentiality\n");
         assert!(matches!(
             prove(root.path(), line),
-            Err(NotHeld::Ignored {
+            Err(NotInForce::Ignored {
                 word: "lockdown",
                 ..
             })

@@ -14,7 +14,7 @@ use agent_sys::{process, verity};
 
 use crate::console::Console;
 use crate::disks::{self, Device};
-use crate::fatal::{Fatal, Then};
+use crate::fatal::{AfterFailure, Fatal};
 use crate::guid::{Guid, of_root_hash};
 use crate::{modules, mounts, settings};
 
@@ -59,10 +59,10 @@ pub fn run() -> Fatal {
 /// Ends the first stage after a failure: stays up or reboots, as the failure says.
 pub fn stop(fatal: &Fatal) -> ExitCode {
     match fatal.then {
-        Then::Hold => loop {
+        AfterFailure::Hold => loop {
             std::thread::park();
         },
-        Then::RebootLater => {
+        AfterFailure::RebootLater => {
             std::thread::sleep(RETRY_AFTER);
             drop(agent_sys::power::end(End::Reboot));
             ExitCode::FAILURE

@@ -4,7 +4,7 @@
 //! The shim starts this program in the place of crun, with runc's command line. A new container's
 //! specification is not the one that containerd put into the bundle, as that one has no process:
 //! the agent wrote the whole of it into a folder in memory ([`config_machine::specification`]).
-//! Everything else is left as the shim said it.
+//! All other arguments go to crun unchanged.
 
 use config_machine::programs::CRUN;
 use config_machine::specification;
@@ -17,7 +17,7 @@ use std::process::{Command, ExitCode};
 /// Options before the command's name that are followed by a value, as the shim gives them (go-runc
 /// 1.0, `Runc.args`).
 const WITH_VALUE: [&str; 3] = ["--root", "--log", "--log-format"];
-/// What a shell says of a program that it can't execute.
+/// The exit code of shells for a program that can't be executed (POSIX).
 const NOT_EXECUTED: u8 = 126;
 
 /// Becomes crun, with the arguments of this program; specifications are below `folder`.

@@ -5,7 +5,7 @@
 //! dm-verity and changes to it. From the verified root ([`stage2`]) it mounts, opens or makes the
 //! state partition, finds the machine's configuration, measures it into PCR 13 exactly once, and
 //! supervises containerd, agent and master. If the configuration comes from a metadata service,
-//! init starts the agent to fetch it ([`cloud`], [`errand`]).
+//! init starts the agent to fetch it ([`cloud`], [`oneshot`]).
 //!
 //! Where it is not the first process it is the container runtime that containerd's shim starts
 //! ([`launch`]): crun, given the specification of a container from memory.
@@ -31,7 +31,6 @@ pub mod button;
 pub mod cloud;
 pub mod console;
 pub mod disks;
-pub mod errand;
 pub mod ext4;
 pub mod fatal;
 pub mod generation;
@@ -45,6 +44,7 @@ pub mod lines;
 pub mod measure;
 pub mod modules;
 pub mod mounts;
+pub mod oneshot;
 pub mod output;
 pub mod services;
 pub mod settings;

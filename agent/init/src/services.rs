@@ -20,7 +20,7 @@ use crate::fatal::Fatal;
 use crate::initrd::{Corrupted, ROOT_NAME};
 use crate::lines::Splitter;
 use crate::output::Output;
-use crate::supervisor::{Effect, Event, Supervisor, Terms};
+use crate::supervisor::{Effect, Event, ServiceOptions, Supervisor};
 use crate::{button, shutdown};
 
 /// How often the root's dm-verity status is checked.
@@ -45,7 +45,7 @@ pub struct Service {
     /// What is run.
     pub program: Program,
     /// How it differs from other services.
-    pub terms: Terms,
+    pub options: ServiceOptions,
     /// It runs programs of others: no signal of its own, nor of anything that it starts, reaches a
     /// service that is not contained.
     pub contained: bool,
@@ -89,8 +89,8 @@ pub fn run(
     domain: Option<Domain>,
 ) -> ExitCode {
     let names: Vec<&'static str> = services.iter().map(|service| service.name).collect();
-    let terms: Vec<Terms> = services.iter().map(|service| service.terms).collect();
-    let (supervisor, effects) = Supervisor::new(&terms);
+    let options: Vec<ServiceOptions> = services.iter().map(|service| service.options).collect();
+    let (supervisor, effects) = Supervisor::new(&options);
     let mut driver = Driver {
         console,
         signals,

@@ -13,12 +13,12 @@ use config_machine::kernel::{LAST, SYSCTLS, Weight};
 use config_machine::programs::SEARCH_PATH;
 
 use crate::console::Console;
-use crate::fatal::{Fatal, Then};
+use crate::fatal::{AfterFailure, Fatal};
 use crate::mounts::{self, directory};
 use crate::services::{self, Service, UNHEALTHY_LIMIT};
 use crate::settings::{self, Image};
 use crate::state::Opened;
-use crate::supervisor::Terms;
+use crate::supervisor::ServiceOptions;
 use crate::unlock::Owner;
 use crate::user_data::{Found, SourceError};
 use crate::{allowed, cloud, hardening, measure, modules, source, state, state_text};
@@ -47,7 +47,7 @@ pub fn run(console: &Console) -> ExitCode {
         Ok((ready, domain)) => (ready, Some(domain)),
         Err(fatal) => {
             console.fatal(&fatal);
-            if fatal.then == Then::RebootLater {
+            if fatal.then == AfterFailure::RebootLater {
                 return crate::initrd::stop(&fatal);
             }
             console.milestone("held: no service is started");
@@ -94,10 +94,10 @@ fn prepare(console: &Console) -> Result<Image, Fatal> {
     for cause in modules::load_list(MODULE_LIST, "/") {
         warn(console, "MODULE", Some(cause));
     }
-    hardening::set(Path::new(hardening::SETTINGS), &LAST).map_err(not_held)?;
+    hardening::set(Path::new(hardening::SETTINGS), &LAST).map_err(not_in_force)?;
     mounts::apply(&mounts::LATE).map_err(broken)?;
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
-    let lockdown = hardening::prove(Path::new("/"), &command_line).map_err(not_held)?;
+    let lockdown = hardening::prove(Path::new("/"), &command_line).map_err(not_in_force)?;
     console.milestone(&format!(
         "kernel settings hold, lockdown {}",
         lockdown.name()
@@ -196,7 +196,7 @@ fn table(image: &Image, state: &Opened) -> Vec<Service> {
             "containerd",
             &["--config", containerd::PATH, "--log-level", "warn"],
             -999,
-            Terms::default(),
+            ServiceOptions::default(),
         )
     }];
     if image.role == "master" {
@@ -219,13 +219,18 @@ fn table(image: &Image, state: &Opened) -> Vec<Service> {
             measure::EVENT,
         ];
         let admin = state
-            .brought_by
+            .moved_by
             .map(|admin| format!("sha256:{}", hex::encode(admin)));
         let admin = admin
             .iter()
             .flat_map(|admin| ["--state-of", admin.as_str()]);
         let arguments: Vec<&str> = arguments.into_iter().chain(admin).collect();
-        all.push(service("master", &arguments, -950, Terms::default()));
+        all.push(service(
+            "master",
+            &arguments,
+            -950,
+            ServiceOptions::default(),
+        ));
     }
     let arguments = [
         "run",
@@ -244,7 +249,7 @@ fn table(image: &Image, state: &Opened) -> Vec<Service> {
         "agent",
         &arguments,
         -950,
-        Terms {
+        ServiceOptions {
             may_end_machine: true,
             ends_first: true,
         },
@@ -252,7 +257,12 @@ fn table(image: &Image, state: &Opened) -> Vec<Service> {
     all
 }
 
-fn service(name: &'static str, arguments: &[&str], oom_score: i16, terms: Terms) -> Service {
+fn service(
+    name: &'static str,
+    arguments: &[&str],
+    oom_score: i16,
+    options: ServiceOptions,
+) -> Service {
     let cgroup = format!("{CGROUPS}/pratique/{name}");
     let made = fs::create_dir_all(&cgroup).is_ok();
     let program = Program {
@@ -271,7 +281,7 @@ fn service(name: &'static str, arguments: &[&str], oom_score: i16, terms: Terms)
     Service {
         name,
         program,
-        terms,
+        options,
         contained: false,
     }
 }
@@ -304,10 +314,10 @@ fn harden(console: &Console) -> Result<(), Fatal> {
             Weight::Guard | Weight::Service => console.line(&Fatal::warning("KERNEL", cause)),
         }
     }
-    first.map_or(Ok(()), |cause| Err(not_held(cause)))
+    first.map_or(Ok(()), |cause| Err(not_in_force(cause)))
 }
 
-fn not_held(cause: hardening::NotHeld) -> Fatal {
+fn not_in_force(cause: hardening::NotInForce) -> Fatal {
     Fatal::hold("KERNEL", KERNEL_CURE, cause)
 }
 
@@ -321,7 +331,7 @@ fn warn(console: &Console, code: &'static str, cause: Option<agent_sys::Error>) 
 mod tests {
     use super::table;
     use crate::settings::Image;
-    use crate::state::{BroughtBy, Opened};
+    use crate::state::{MovedBy, Opened};
 
     #[test]
     fn only_a_master_image_runs_master() {
@@ -339,10 +349,10 @@ mod tests {
         assert_eq!(names("master"), ["containerd", "master", "agent"]);
     }
 
-    fn opened(brought_by: BroughtBy) -> Opened {
+    fn opened(moved_by: MovedBy) -> Opened {
         Opened {
             approvals: "/dev/vda3".to_owned(),
-            brought_by,
+            moved_by,
         }
     }
 
@@ -366,8 +376,8 @@ mod tests {
             role: "master".to_owned(),
             ..Image::default()
         };
-        let told = |brought_by| {
-            let all = table(&image, &opened(brought_by));
+        let told = |moved_by| {
+            let all = table(&image, &opened(moved_by));
             let arguments = &all[1].program.arguments;
             let at = arguments.iter().position(|word| word == "--state-of");
             at.and_then(|at| arguments.get(at + 1).cloned())

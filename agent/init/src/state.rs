@@ -26,7 +26,7 @@ use agent_volume::{Reason, Report};
 
 use crate::console::Console;
 use crate::disks::{self, Device, RootDisk};
-use crate::fatal::{Fatal, Then};
+use crate::fatal::{AfterFailure, Fatal};
 use crate::gpt::{GptError, Partition, Table, Wanted};
 use crate::guid::Guid;
 use crate::mounts::directory;
@@ -94,7 +94,7 @@ const DIRECTORIES: [(&str, u32); 12] = [
 /// Why there is no state.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
-    #[error("the disk of the running root is not to be found")]
+    #[error("the disk of the running root cannot be found")]
     NoDisk,
     #[error("the disk {0} can't take a state partition")]
     Table(String, #[source] GptError),
@@ -145,18 +145,18 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 #[error("the state is not opened: {0}")]
 struct Refused(Reason);
 
-/// The place of the state on the disk.
-struct Place {
+/// The state's partition, and the disk that it is on.
+struct StatePartition {
     root: RootDisk,
     part: Partition,
     device: Device,
-    /// Made just now, or never finished.
+    /// Whether it was made in this boot, or never finished.
     fresh: bool,
 }
 
 /// The admin who moved a state to this board: SHA-256 of the admin's key; `None` if the state was
 /// made here.
-pub type BroughtBy = Option<[u8; 32]>;
+pub type MovedBy = Option<[u8; 32]>;
 
 /// What the services need to know about an open state.
 #[derive(Debug)]
@@ -164,7 +164,7 @@ pub struct Opened {
     /// The partition with the approvals of the image that runs.
     pub approvals: String,
     /// The admin who moved the state to this board.
-    pub brought_by: BroughtBy,
+    pub moved_by: MovedBy,
 }
 
 /// Opens the state and mounts it at [`TARGET`]; makes it if there is none, or if a worker's does
@@ -189,18 +189,18 @@ pub fn leave_closed() -> Result<(), Fatal> {
 }
 
 fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opened, Fatal> {
-    let place = place(root_hash).map_err(fatal)?;
+    let partition = find_or_add(root_hash).map_err(fatal)?;
     let agent = unlock::ask(
         console,
-        &place.device.node(),
-        &place.root.hashes.node(),
-        place.fresh,
+        &partition.device.node(),
+        &partition.root.hashes.node(),
+        partition.fresh,
         owner,
     )
     .map_err(later)?;
     let report = agent.report.clone();
-    let recorded = record(&report, &place.device.node());
-    let mut brought_by = None;
+    let recorded = record(&report, &partition.device.node());
+    let mut moved_by = None;
     match &report {
         Report::Opened {
             key,
@@ -208,8 +208,8 @@ fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opene
             admin,
             ..
         } => {
-            brought_by = *admin;
-            own_state(console, agent, &place, (key, *generation), owner)?;
+            moved_by = *admin;
+            own_state(console, agent, &partition, key, *generation, owner)?;
             console.milestone(&opened_line(&report));
         }
         Report::Recovered {
@@ -218,8 +218,8 @@ fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opene
             admin,
             keys,
         } => {
-            brought_by = Some(*admin);
-            recovered_state(console, agent, &place, (key, *generation), keys)?;
+            moved_by = Some(*admin);
+            recovered_state(console, agent, &partition, key, *generation, keys)?;
             console.milestone(&opened_line(&report));
         }
         Report::Made {
@@ -228,10 +228,10 @@ fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opene
             reason,
             renewals,
         } => {
-            new_state(console, agent, &place, (key, recovery))?;
+            new_state(console, agent, &partition, key, recovery)?;
             console.line(&made(*reason, *renewals));
         }
-        Report::Temporary { reason, .. } if keeps_the_disk(*reason, &place) => {
+        Report::Temporary { reason, .. } if keeps_the_disk(*reason, &partition) => {
             agent.finish(console, None).map_err(later)?;
             mounted("tmpfs", "tmpfs", MEMORY).map_err(system)?;
             console.line(&format!(
@@ -241,7 +241,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opene
         }
         Report::Temporary { key, reason } => {
             agent.finish(console, None).map_err(later)?;
-            formatted(&place, key, None)?;
+            formatted(&partition, key, None)?;
             console.line(&format!(
                 "pratique: WARNING STATE: the state lasts only until the next reboot: {reason}"
             ));
@@ -254,8 +254,8 @@ fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opene
     std::fs::write(RECORD, recorded)
         .map_err(|cause| fatal(StateError::Write(RECORD.to_owned(), cause)))?;
     Ok(Opened {
-        approvals: place.root.hashes.node(),
-        brought_by,
+        approvals: partition.root.hashes.node(),
+        moved_by,
     })
 }
 
@@ -263,10 +263,11 @@ fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opene
 fn new_state(
     console: &Console,
     agent: WaitingAgent,
-    place: &Place,
-    (key, recovery): (&VolumeKey, &WrappingKey),
+    partition: &StatePartition,
+    key: &VolumeKey,
+    recovery: &WrappingKey,
 ) -> Result<(), Fatal> {
-    if let Err(fatal) = formatted(place, key, Some(recovery)) {
+    if let Err(fatal) = formatted(partition, key, Some(recovery)) {
         drop(agent.finish(console, None));
         return Err(fatal);
     }
@@ -278,15 +279,16 @@ fn new_state(
 fn own_state(
     console: &Console,
     agent: WaitingAgent,
-    place: &Place,
-    (key, generation): (&VolumeKey, u64),
+    partition: &StatePartition,
+    key: &VolumeKey,
+    generation: u64,
     owner: Owner,
 ) -> Result<(), Fatal> {
-    let node = decrypt(place, key)?;
+    let node = decrypt(partition, key)?;
     if let Err(cause) = usable(&node, generation) {
         // The agent writes the next generation's header before it exits; the mark overwrites it.
         drop(agent.finish(console, None));
-        return Err(damaged(place, owner == Owner::Master, cause));
+        return Err(damaged(partition, owner == Owner::Master, cause));
     }
     let admitted = admitted();
     moved(console, agent.finish(console, Some(Answer { admitted })))
@@ -297,11 +299,12 @@ fn own_state(
 fn recovered_state(
     console: &Console,
     agent: WaitingAgent,
-    place: &Place,
-    (key, generation): (&VolumeKey, u64),
+    partition: &StatePartition,
+    key: &VolumeKey,
+    generation: u64,
     keys: &[u8],
 ) -> Result<(), Fatal> {
-    let node = decrypt(place, key)?;
+    let node = decrypt(partition, key)?;
     // The header on the disk is still of the generation before.
     let ready = usable(&node, generation.saturating_sub(1))
         .and_then(|()| take_over(keys).map_err(Cause::from))
@@ -329,16 +332,16 @@ fn take_over(keys: &[u8]) -> Result<(), agent_sys::Error> {
 /// Whether a boot that may not open the state leaves it on the disk. The machine was started in an
 /// unapproved way (a kernel argument from outside, an unsigned image), with other user-data, or by
 /// an older image, and the next boot as before needs its state.
-fn keeps_the_disk(reason: Reason, place: &Place) -> bool {
+fn keeps_the_disk(reason: Reason, partition: &StatePartition) -> bool {
     let as_before = matches!(
         reason,
         Reason::NotApproved | Reason::NoApprovals | Reason::OtherConfiguration | Reason::Floor(_)
     );
-    as_before && (!place.fresh || holds_a_state(Path::new(&place.device.node())))
+    as_before && (!partition.fresh || holds_a_state(Path::new(&partition.device.node())))
 }
 
-/// Whether a partition that the table calls new begins with a state's header, as after somebody
-/// changed the table. One that can't be read may.
+/// Whether a partition that the table labels as unfinished begins with a state's header: the label can
+/// be changed by anyone who has the disk. A partition that can't be read counts as one that does.
 fn holds_a_state(partition: &Path) -> bool {
     let read = |offset: &u64| {
         let mut bytes = vec![0; SIZE];
@@ -386,7 +389,7 @@ fn later(cause: UnlockError) -> Fatal {
 /// floor left behind, an older copy or an older image could come back.
 fn moved(console: &Console, outcome: Result<(), UnlockError>) -> Result<(), Fatal> {
     match outcome.map_err(later) {
-        Err(fatal) if fatal.then == Then::RebootLater => {
+        Err(fatal) if fatal.then == AfterFailure::RebootLater => {
             console.line(&fatal.as_warning());
             Ok(())
         }
@@ -408,7 +411,7 @@ fn admitted() -> u64 {
 }
 
 /// Finds the partition, or adds it to the table.
-fn place(root_hash: &[u8; 32]) -> Result<Place, StateError> {
+fn find_or_add(root_hash: &[u8; 32]) -> Result<StatePartition, StateError> {
     let mut root = disks::with_root(root_hash).ok_or(StateError::NoDisk)?;
     let named =
         |root: &RootDisk, name: &str| root.table.partitions().find(|part| part.name == name);
@@ -418,7 +421,7 @@ fn place(root_hash: &[u8; 32]) -> Result<Place, StateError> {
         (None, None) => (add(&mut root)?, true),
     };
     let device = node(&root.disk, part.number)?;
-    Ok(Place {
+    Ok(StatePartition {
         root,
         part,
         device,
@@ -426,12 +429,12 @@ fn place(root_hash: &[u8; 32]) -> Result<Place, StateError> {
     })
 }
 
-fn decrypt(place: &Place, key: &VolumeKey) -> Result<String, Fatal> {
-    let name = place.device.node();
+fn decrypt(partition: &StatePartition, key: &VolumeKey) -> Result<String, Fatal> {
+    let name = partition.device.node();
     let file = File::open(&name).map_err(|cause| fatal(StateError::Write(name.clone(), cause)))?;
     let volume = Volume {
         name: NAME.to_owned(),
-        device: agent_sys::block::device_number(&place.device.name).map_err(system)?,
+        device: agent_sys::block::device_number(&partition.device.name).map_err(system)?,
         offset: DATA_OFFSET,
         size: agent_sys::block::size_bytes(&file, &name).map_err(system)?,
     };
@@ -459,14 +462,18 @@ fn usable(node: &str, generation: u64) -> Result<(), Cause> {
 
 /// Makes the file system of a volume, mounts it, and sets the partition's label to finished.
 /// Without a recovery key the volume's key is not kept either, so the label stays as it is.
-fn formatted(place: &Place, key: &VolumeKey, recovery: Option<&WrappingKey>) -> Result<(), Fatal> {
-    let Place {
+fn formatted(
+    partition: &StatePartition,
+    key: &VolumeKey,
+    recovery: Option<&WrappingKey>,
+) -> Result<(), Fatal> {
+    let StatePartition {
         root, part, fresh, ..
-    } = place;
+    } = partition;
     if !fresh && recovery.is_some() {
         write(&root.disk, &root.table.renamed(part.number, UNFINISHED)).map_err(fatal)?;
     }
-    let node = decrypt(place, key)?;
+    let node = decrypt(partition, key)?;
     format(&node).map_err(fatal)?;
     mounted(&node, "ext4", DISK).map_err(system)?;
     if let Some(recovery) = recovery {
@@ -499,7 +506,7 @@ fn keep(path: &str, secret: &[u8]) -> std::io::Result<()> {
 
 /// A volume that opened and is not usable: on a worker it is marked, so that the next boot makes it
 /// anew.
-fn damaged(place: &Place, master: bool, cause: Cause) -> Fatal {
+fn damaged(partition: &StatePartition, master: bool, cause: Cause) -> Fatal {
     if master {
         return Fatal::hold("STATE", MASTER_DAMAGED, cause);
     }
@@ -507,7 +514,7 @@ fn damaged(place: &Place, master: bool, cause: Cause) -> Fatal {
     mark.resize(SIZE, 0);
     let marked = File::options()
         .write(true)
-        .open(place.device.node())
+        .open(partition.device.node())
         .and_then(|file| {
             COPIES
                 .iter()
@@ -605,7 +612,7 @@ fn random_guid(disk: &str) -> Result<Guid, StateError> {
 mod tests {
     use super::{holds_a_state, later, moved, refused};
     use crate::console::Console;
-    use crate::fatal::Then;
+    use crate::fatal::AfterFailure;
     use crate::unlock::UnlockError;
     use agent_volume::Reason;
     use agent_volume::header::{COPIES, DAMAGED, DATA_OFFSET, Header};
@@ -641,7 +648,7 @@ mod tests {
     fn a_master_whose_state_is_missing_is_held_and_told_how_to_begin_anew() {
         let fatal = refused(Reason::PartitionGone);
         let line = fatal.line();
-        assert_eq!(fatal.then, Then::Hold, "{line}");
+        assert_eq!(fatal.then, AfterFailure::Hold, "{line}");
         for part in [
             "FATAL STATE",
             "recover-state",
@@ -664,17 +671,20 @@ mod tests {
         ] {
             let fatal = later(cause);
             let line = fatal.line();
-            assert_eq!(fatal.then, Then::Hold, "{line}");
+            assert_eq!(fatal.then, AfterFailure::Hold, "{line}");
             for part in ["FATAL STATE", word, "clear the TPM", "recover-state"] {
                 assert!(line.contains(part), "no {part:?} in {line}");
             }
         }
-        assert_eq!(later(UnlockError::Failed(70)).then, Then::RebootLater);
+        assert_eq!(
+            later(UnlockError::Failed(70)).then,
+            AfterFailure::RebootLater
+        );
         // The same for an open state, which would stay behind for ever. A temporary failure does
         // not stop the boot.
         let console = Console::open();
         let refused = moved(&console, Err(UnlockError::Full)).expect_err("held");
-        assert_eq!(refused.then, Then::Hold);
+        assert_eq!(refused.then, AfterFailure::Hold);
         moved(&console, Err(UnlockError::Failed(70))).expect("told");
         moved(&console, Ok(())).expect("moved");
     }

@@ -78,7 +78,7 @@ pub enum Effect {
 
 /// How a service differs from others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Terms {
+pub struct ServiceOptions {
     /// Its exit codes of an [`Order`] end the machine.
     pub may_end_machine: bool,
     /// It ends before the others, because it needs them for its own shutdown.
@@ -98,7 +98,7 @@ struct Service {
     life: Life,
     pause: Duration,
     deaths: Vec<Duration>,
-    terms: Terms,
+    options: ServiceOptions,
     was_started: bool,
 }
 
@@ -135,12 +135,12 @@ pub struct Supervisor {
 impl Supervisor {
     /// Begins with one service for each item; the effects start them all. Without services init
     /// only waits for a shutdown.
-    pub fn new(services: &[Terms]) -> (Self, Vec<Effect>) {
-        let service = |terms: &Terms| Service {
+    pub fn new(services: &[ServiceOptions]) -> (Self, Vec<Effect>) {
+        let service = |options: &ServiceOptions| Service {
             life: Life::Starting,
             pause: FIRST_PAUSE,
             deaths: Vec::new(),
-            terms: *terms,
+            options: *options,
             was_started: false,
         };
         let services: Vec<Service> = services.iter().map(service).collect();
@@ -209,7 +209,7 @@ impl Supervisor {
         };
         service.life = Life::Running { pid, since: now };
         service.was_started = true;
-        let ends_first = service.terms.ends_first;
+        let ends_first = service.options.ends_first;
         match self.phase {
             Phase::Serving { .. } | Phase::Held => {}
             // The others get SIGTERM after those have ended.
@@ -254,7 +254,7 @@ impl Supervisor {
             service.life = Life::Stopped;
             return self.all_stopped(now);
         }
-        if let Some(end) = ordered(how).filter(|_| service.terms.may_end_machine) {
+        if let Some(end) = ordered(how).filter(|_| service.options.may_end_machine) {
             return self.stop_after(now, index, end);
         }
         if matches!(service.life, Life::Running { since, .. } if now.saturating_sub(since) >= GOOD_LIFE)
@@ -323,7 +323,7 @@ impl Supervisor {
                     end,
                     until: now + ASK_FIRST,
                 };
-                self.ask(|terms| terms.ends_first)
+                self.ask(|options| options.ends_first)
             }
             None => self.ask_services(now, None),
         };
@@ -332,9 +332,12 @@ impl Supervisor {
         effects
     }
 
-    /// Sends SIGTERM to the running services with these terms.
-    fn ask(&self, which: fn(Terms) -> bool) -> Vec<Effect> {
-        let concerned = self.services.iter().filter(|service| which(service.terms));
+    /// Sends SIGTERM to the running services whose options `which` selects.
+    fn ask(&self, which: fn(ServiceOptions) -> bool) -> Vec<Effect> {
+        let concerned = self
+            .services
+            .iter()
+            .filter(|service| which(service.options));
         let pid = |service: &Service| match service.life {
             Life::Running { pid, .. } => Some(Effect::Ask(pid)),
             Life::Starting | Life::Waiting { .. } | Life::Stopped => None,
@@ -358,7 +361,7 @@ impl Supervisor {
                 if self
                     .services
                     .iter()
-                    .filter(|service| service.terms.ends_first)
+                    .filter(|service| service.options.ends_first)
                     .all(stopped) =>
             {
                 let mut effects = self.ask_services(now, Some(end));

@@ -8,19 +8,19 @@ use agent_sys::process::Ended;
 use proptest::prelude::*;
 
 use super::{
-    ASK_ALL, ASK_FIRST, ASK_SERVICES, DEATHS, Effect, Event, HEALTHY, LONGEST_PAUSE, Supervisor,
-    Terms,
+    ASK_ALL, ASK_FIRST, ASK_SERVICES, DEATHS, Effect, Event, HEALTHY, LONGEST_PAUSE,
+    ServiceOptions, Supervisor,
 };
 
-const PLAIN: Terms = Terms {
+const PLAIN: ServiceOptions = ServiceOptions {
     may_end_machine: false,
     ends_first: false,
 };
-const TRUSTED: Terms = Terms {
+const TRUSTED: ServiceOptions = ServiceOptions {
     may_end_machine: true,
     ..PLAIN
 };
-const AGENT: Terms = Terms {
+const AGENT: ServiceOptions = ServiceOptions {
     ends_first: true,
     ..TRUSTED
 };

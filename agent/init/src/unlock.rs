@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use crate::console::Console;
-use crate::errand::{self, ErrandError, ProgramOutput};
+use crate::oneshot::{self, OneshotError, ProgramOutput};
 
 /// The register that is extended after the state was opened, or failed to open;
 /// `config_unlock::approvals` says why this one.
@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub enum UnlockError {
     /// It could not be started, took too long, or was ended.
     #[error("the agent can't ask the TPM")]
-    Errand(#[source] ErrandError),
+    Errand(#[source] OneshotError),
     /// It exited with a failure of disk or TPM, which it printed.
     #[error("the agent could not ask the TPM (code {0}): see its line above")]
     Failed(i32),
@@ -157,9 +157,9 @@ impl WaitingAgent {
 
 impl Agent {
     fn start(program: Program) -> Result<Self, UnlockError> {
-        errand::confine(&program);
+        oneshot::confine(&program);
         let started = process::start_talking(&program)
-            .map_err(|cause| UnlockError::Errand(ErrandError::Start(cause)))?;
+            .map_err(|cause| UnlockError::Errand(OneshotError::Start(cause)))?;
         Ok(Self {
             program,
             pid: started.started.pid,
@@ -175,7 +175,7 @@ impl Agent {
         let mut text = Zeroizing::new(Vec::with_capacity(MAX_REPORT));
         loop {
             self.look(shown)?;
-            let closed = self.hear(&mut text)?;
+            let closed = self.read_available(&mut text)?;
             if text.ends_with(Report::END.as_bytes()) {
                 return std::str::from_utf8(&text)
                     .ok()
@@ -185,7 +185,7 @@ impl Agent {
             match self.ended {
                 Some(Ended::Code(code)) if closed => return Err(failed(code)),
                 Some(Ended::Signal(signal)) => {
-                    return Err(UnlockError::Errand(ErrandError::Signal(signal)));
+                    return Err(UnlockError::Errand(OneshotError::Signal(signal)));
                 }
                 Some(Ended::Code(_)) | None => {}
             }
@@ -193,7 +193,7 @@ impl Agent {
     }
 
     /// Reads the available part of the report; returns whether it is complete.
-    fn hear(&mut self, text: &mut Zeroizing<Vec<u8>>) -> Result<bool, UnlockError> {
+    fn read_available(&mut self, text: &mut Zeroizing<Vec<u8>>) -> Result<bool, UnlockError> {
         let mut buffer = Zeroizing::new(vec![0; MAX_REPORT]);
         match self.answers.read(&mut buffer) {
             Ok(0) => Ok(true),
@@ -230,7 +230,7 @@ impl Agent {
                 Some(Ended::Code(0)) => return Ok(()),
                 Some(Ended::Code(code)) => return Err(failed(code)),
                 Some(Ended::Signal(signal)) => {
-                    return Err(UnlockError::Errand(ErrandError::Signal(signal)));
+                    return Err(UnlockError::Errand(OneshotError::Signal(signal)));
                 }
                 None => self.look(shown)?,
             }
@@ -247,7 +247,7 @@ impl Agent {
                 Duration::ZERO
             },
         );
-        errand::listen(&mut self.output, shown, Duration::ZERO);
+        oneshot::listen(&mut self.output, shown, Duration::ZERO);
         if self.ended.is_none() {
             // Nothing else was started yet, so any other child that exits is an orphan of the
             // agent.
@@ -257,12 +257,12 @@ impl Agent {
             if self.ended.is_some() {
                 // Its last lines, such as the reason of a failure, may have come after the read
                 // above.
-                errand::drain(&mut self.output, shown);
+                oneshot::drain(&mut self.output, shown);
             }
         }
         let late = self.ended.is_none() && Instant::now() >= self.end;
         if late {
-            Err(UnlockError::Errand(ErrandError::TooLong(LIMIT.as_secs())))
+            Err(UnlockError::Errand(OneshotError::TooLong(LIMIT.as_secs())))
         } else {
             Ok(())
         }
@@ -271,7 +271,7 @@ impl Agent {
     /// Kills what may be left of it.
     fn stop(&mut self) {
         if self.ended.is_none() {
-            errand::kill(&self.program, self.pid);
+            oneshot::kill(&self.program, self.pid);
         }
         // The control group is normally gone with its processes; what remains is empty.
         drop(fs::remove_dir(GROUP));

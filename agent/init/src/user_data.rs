@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use agent_metadata::MAX_BYTES;
 
-use crate::errand::ErrandError;
+use crate::oneshot::OneshotError;
 use crate::smbios::SmbiosError;
 
 /// A configuration as found, not parsed.
@@ -46,7 +46,7 @@ pub enum SourceError {
     NoAnswer(&'static str),
     /// The program that asks the metadata service failed.
     #[error("the program that asks the metadata service of {0} failed")]
-    Errand(&'static str, #[source] ErrandError),
+    Errand(&'static str, #[source] OneshotError),
     /// More than one was found.
     #[error("more than one configuration was found: {0}")]
     Several(String),

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 const MAX_TOKEN: usize = 1024;
 /// Most bytes of an answer in base64, with line ends.
 const MAX_BASE64: usize = MAX_BYTES / 3 * 4 + 4096;
-/// How long a token of EC2 is to be good, in seconds: longer than one exchange takes.
+/// The requested lifetime of EC2's token, in seconds: longer than one exchange takes.
 const TOKEN_SECONDS: &str = "120";
 /// The version of Azure's interface that has user-data first.
 const AZURE_PATH: &str = "/metadata/instance/compute/userData?api-version=2021-01-01&format=text";
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Answer {
 /// What an answer led to. No content of an answer is in a text.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Ask on.
+    /// Send the next request.
     Ask(Fetch),
     /// The user-data's exact bytes, 1 to [`MAX_BYTES`].
     Done(Vec<u8>),
@@ -92,7 +92,7 @@ impl std::fmt::Debug for Fetch {
 }
 
 impl Fetch {
-    /// The exchange's begin.
+    /// An exchange before its first request.
     pub fn new(platform: Platform) -> Self {
         Self {
             platform,
@@ -105,7 +105,7 @@ impl Fetch {
         self.platform == Platform::Ec2 && self.token.is_none()
     }
 
-    /// What to ask now.
+    /// The request to send now.
     pub fn request(&self) -> Request {
         if self.wants_token() {
             let header = Some((

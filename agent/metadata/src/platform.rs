@@ -1,7 +1,7 @@
 //! Which metadata service a machine has, by what its firmware says of itself (DMI). Pure.
 //!
-//! Never by trying: on a machine of another owner's network, any server that answered first at the
-//! link-local address would write its user-data.
+//! The services are never probed: on a network of another owner, any server that answers first at the
+//! link-local address could give the machine its user-data.
 
 use std::str::FromStr;
 
@@ -49,9 +49,9 @@ pub struct Dmi {
 pub enum Setting {
     /// The one that the firmware names, if any.
     Auto,
-    /// None, whatever the firmware says.
+    /// None, also where the firmware names one.
     Off,
-    /// This one, whatever the firmware says.
+    /// This one; the firmware is not asked.
     Fixed(Platform),
 }
 
@@ -155,8 +155,8 @@ impl FromStr for Platform {
 }
 
 impl Setting {
-    /// The image's word. No word is `auto`; one that nobody knows is `off`, the choice that asks
-    /// nobody.
+    /// Reads the setting in the image's description. An empty one is `auto`; an unknown one counts as
+    /// `off`, so that no service is asked by mistake.
     pub fn parse(word: &str) -> Self {
         match word {
             "" | "auto" => Self::Auto,

@@ -1,7 +1,7 @@
 //! The open TPM: sessions, loading and flushing, registers.
 
 use crate::error::{Authorized, Step};
-use crate::held::{AttestationKey, EndorsementKey, LoadedTemplate};
+use crate::key_types::{AttestationKey, EndorsementKey, LoadedTemplate};
 use crate::{Error, PcrValue};
 use config_tpm::pcr::QUOTE_PCRS;
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 
 use crate::device::{Device, flush_after};
 use crate::error::{Authorized, Step};
-use crate::held::EndorsementKey;
+use crate::key_types::EndorsementKey;
 use crate::templates::EkKind;
 use crate::{Error, templates};
 use tss_esapi::abstraction::nv;

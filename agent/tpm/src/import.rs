@@ -3,7 +3,7 @@
 
 use crate::device::{Device, flush_after};
 use crate::error::Step;
-use crate::held::{LoadedTemplate, PublicKey};
+use crate::key_types::{LoadedTemplate, PublicKey};
 use crate::keys::{ecdsa, no_ticket, p256_key};
 use crate::prove::{name_hash, satisfy_endorsement_policy};
 use crate::state::{Flow, Unlock, approval};

@@ -2,7 +2,7 @@
 
 use crate::device::{Device, STEADY_ATTEMPTS, selection};
 use crate::error::{Step, failed_with};
-use crate::held::{AttestationKey, LoadedTemplate, PublicKey};
+use crate::key_types::{AttestationKey, LoadedTemplate, PublicKey};
 use crate::{Error, templates};
 use config_tpm::pcr::NK_PCRS;
 use p256::pkcs8::EncodePublicKey;

@@ -84,10 +84,9 @@ impl Device {
             _ => (vec![UNBOUND], None),
         };
         let (key, nonce) = (random::<KEY_LENGTH>()?, random::<NONCE_LEN>()?);
-        let (public, private) =
-            self.create(policy.as_ref().map(config_tpm::Digest::as_bytes), &*key)?;
-        push_sized(&mut blob, &public)?;
-        push_sized(&mut blob, &private)?;
+        let object = self.create(policy.as_ref().map(config_tpm::Digest::as_bytes), &*key)?;
+        push_sized(&mut blob, &object.public)?;
+        push_sized(&mut blob, &object.private)?;
         let mut text = secret.to_vec();
         cipher(&*key)?
             .seal_in_place_append_tag(nonce_of(&*nonce)?, Aad::from(&blob), &mut text)
@@ -97,8 +96,8 @@ impl Device {
         Ok(blob)
     }
 
-    /// Makes the sealed object; its public and private part, encoded.
-    fn create(&mut self, policy: Option<&[u8]>, key: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Error> {
+    /// Makes the sealed object.
+    fn create(&mut self, policy: Option<&[u8]>, key: &[u8]) -> Result<SealedObject, Error> {
         let sensitive = SensitiveData::try_from(key).step("seal")?;
         let template = templates::sealed(policy).step("describe a sealed object")?;
         self.with_salted_session(SessionType::Hmac, Flow::ToTpm, |device, session| {
@@ -111,7 +110,8 @@ impl Device {
                 let public = PublicBuffer::try_from(made.out_public)
                     .and_then(|public| public.marshall())
                     .step("encode a seal")?;
-                Ok((public, made.out_private.value().to_vec()))
+                let private = made.out_private.value().to_vec();
+                Ok(SealedObject { public, private })
             })
         })
     }
@@ -223,6 +223,14 @@ impl Device {
             |context, handle, _| f(context, handle),
         )
     }
+}
+
+/// A sealed object as the TPM made it.
+struct SealedObject {
+    /// `TPM2B_PUBLIC`.
+    public: Vec<u8>,
+    /// The content of `TPM2B_PRIVATE`.
+    private: Vec<u8>,
 }
 
 /// Whether a sealed object can be opened only by this policy.

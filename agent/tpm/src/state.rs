@@ -12,7 +12,7 @@ use crate::device::{Device, flush_after, selection};
 use crate::error::{Authorized, Step};
 use crate::{Error, PcrValue, templates};
 use config_unlock::approvals::{
-    Approval, Approvals, Approver, INDEX_ATTRIBUTES, Index, SECURE_BOOT_PCR, Use, here,
+    Approval, Approvals, Approver, INDEX_ATTRIBUTES, Index, SECURE_BOOT_PCR, Use, state_key_policy,
 };
 use tss_esapi::attributes::{NvIndexAttributes, SessionAttributesBuilder};
 use tss_esapi::constants::SessionType;
@@ -94,7 +94,7 @@ impl Unlock {
         let handle = *HANDLES.get(slot)?;
         Some(Index {
             handle,
-            policy: here(&self.approver, floor, secure_boot),
+            policy: state_key_policy(&self.approver, floor, secure_boot),
             size: SLOT_SIZE,
         })
     }
@@ -108,6 +108,7 @@ impl Unlock {
         });
         floors.into_iter().find_map(|floor| {
             let index = self.index(slot, floor, secure_boot)?;
+            // TPMA_NV_WRITTEN is among the attributes that the Name covers.
             [true, false]
                 .into_iter()
                 .find(|written| index.name(*written) == name)
@@ -199,7 +200,7 @@ impl Device {
                 return Ok(Slot::Unwritten { floor });
             }
             let index = NvIndexHandle::from(index);
-            let read = device.with_approval_here(unlock, approval, Flow::FromTpm, |context| {
+            let read = device.with_own_approval(unlock, approval, Flow::FromTpm, |context| {
                 context.nv_read(NvAuth::NvIndex(index), index, SLOT_SIZE, 0)
             })?;
             let content = Zeroizing::new(read.step("read the state's key")?.value().to_vec());
@@ -242,7 +243,7 @@ impl Device {
         let data = MaxNvBuffer::try_from(content.to_vec()).step("write the state's key")?;
         self.with_index(slot, |device, index| {
             let index = NvIndexHandle::from(index);
-            let written = device.with_approval_here(unlock, approval, Flow::ToTpm, |context| {
+            let written = device.with_own_approval(unlock, approval, Flow::ToTpm, |context| {
                 context.nv_write(NvAuth::NvIndex(index), index, data, 0)
             })?;
             written.step("write the state's key")
@@ -320,8 +321,9 @@ impl Device {
         self.with_policy(unlock, approval, &[], flow, command)
     }
 
-    /// The same for what asks for the Secure Boot settings, too ([`here`]).
-    fn with_approval_here<T>(
+    /// As [`Device::with_approval`], for an object whose policy has the machine's Secure Boot settings,
+    /// too ([`state_key_policy`]).
+    fn with_own_approval<T>(
         &mut self,
         unlock: &Unlock,
         approval: &Approval,

@@ -1,8 +1,8 @@
 //! The thread that owns the TPM, and the handle that others use.
 
 use crate::device::Device;
-use crate::held::{EndorsementKey, PublicKey};
 use crate::import::WrappedKey;
+use crate::key_types::{EndorsementKey, PublicKey};
 use crate::prove::{Attestation, Quote};
 use crate::seal::{Seal, Sealing};
 use crate::state::{Slot, Unlock};
@@ -32,7 +32,7 @@ impl Tpm {
     /// `swtpm:host=127.0.0.1,port=2321`.
     ///
     /// # Errors
-    /// The TPM cannot be reached, or speaks no TPM 2.0.
+    /// The TPM cannot be reached, or is no TPM 2.0.
     pub fn open(tcti: &str) -> Result<Self, Error> {
         let (jobs, queue) = sync_channel::<Job>(QUEUE);
         let (ready, opened) = sync_channel(1);
@@ -64,7 +64,7 @@ impl Tpm {
         }
     }
 
-    /// That the TPM has what the proof needs.
+    /// Checks that the TPM has what the proof needs.
     ///
     /// # Errors
     /// [`Error::Lacks`] names what is missing, and what a person can do.
@@ -111,8 +111,8 @@ impl Tpm {
     /// uses it from then on.
     ///
     /// # Errors
-    /// [`Error::ForAnotherTpm`] where this TPM has not that endorsement key, [`Error::NotImported`] where the TPM
-    /// does not open what it was given.
+    /// [`Error::ForAnotherTpm`] where this TPM does not have that endorsement key,
+    /// [`Error::NotImported`] where the TPM refuses the wrapped key.
     pub fn import(&self, wrapped: WrappedKey) -> Result<PublicKey, Error> {
         self.call(move |device| device.import(&wrapped))
     }
@@ -121,8 +121,8 @@ impl Tpm {
     /// one, at this floor.
     ///
     /// # Errors
-    /// [`Error::ForAnotherTpm`] where this TPM has not that endorsement key, [`Error::NotImported`] where the TPM
-    /// does not open what it was given, [`Error::Malformed`] where the secret is for images of
+    /// [`Error::ForAnotherTpm`] where this TPM does not have that endorsement key,
+    /// [`Error::NotImported`] where the TPM refuses the wrapped secret, [`Error::Malformed`] where the secret is for images of
     /// another release key or floor, [`Error::NotApproved`] where this boot is not approved for the
     /// floor.
     pub fn unwrap_secret(
@@ -205,23 +205,22 @@ impl Tpm {
         self.call(move |device| device.seal_floor(&sealing))
     }
 
-    /// Seals at most [`crate::SEAL_LIMIT`] bytes to this TPM and to the boots that `sealing` says.
+    /// Seals at most [`crate::SEAL_LIMIT`] bytes to this TPM and to the boots that `sealing` allows.
     ///
     /// # Errors
-    ///
     /// [`Error::BootNotApproved`] and [`Error::SealFloor`] where this boot could not open it again.
     pub fn seal(&self, sealing: &Sealing, secret: Zeroizing<Vec<u8>>) -> Result<Vec<u8>, Error> {
         let sealing = sealing.clone();
         self.call(move |device| device.seal(&sealing, &secret))
     }
 
-    /// Opens what [`Tpm::seal`] made. It does not say who made it.
+    /// Opens what [`Tpm::seal`] made. That it opens does not prove who made it: anyone with the owner
+    /// hierarchy can seal under the same policy.
     ///
     /// # Errors
-    ///
-    /// [`Error::BootNotApproved`], [`Error::SealFloor`] and [`Error::OtherReleaseKey`] where this boot may not; [`Error::UnboundSeal`]
-    /// and [`Error::BoundSeal`] where it is no seal of the kind that was asked for;
-    /// [`Error::NotSealedHere`] where it is of another TPM, or altered.
+    /// [`Error::BootNotApproved`], [`Error::SealFloor`] and [`Error::OtherReleaseKey`] where this boot
+    /// may not open it; [`Error::UnboundSeal`] and [`Error::BoundSeal`] where it is a seal of the other
+    /// kind; [`Error::NotSealedHere`] where another TPM made it, or it was altered.
     pub fn unseal(
         &self,
         sealing: &Sealing,

@@ -3,7 +3,7 @@
 
 use agent_tpm::{Error, SLOT_SIZE, Seal, Sealing, Tpm, Unlock};
 use config_tpm::Digest;
-use config_unlock::approvals::{CAP_EVENT, CAP_PCR, Role, here};
+use config_unlock::approvals::{CAP_EVENT, CAP_PCR, Role, state_key_policy};
 use tests_harness::swtpm::Swtpm;
 use tests_support::images::{boot, image_of, release_key, tapped, tool};
 use zeroize::Zeroizing;
@@ -204,7 +204,7 @@ fn an_index_without_content_does_not_change_the_floor() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("policy");
     for planted in [1, 9] {
-        let policy = here(&unlock.approver, planted, Digest::ZERO);
+        let policy = state_key_policy(&unlock.approver, planted, Digest::ZERO);
         std::fs::write(&path, policy.as_bytes()).expect("written");
         let define = format!(
             "tpm2_nvdefine 0x1807073 -C o -s 48 -L {} -a policywrite|policyread|no_da",

@@ -5,7 +5,7 @@ use agent_tpm::{Error, SLOT_SIZE, Slot, Tpm, Unlock};
 use config_tpm::Digest;
 use config_tpm::pcr::Selection;
 use config_unlock::approvals::{
-    Approver, CAP_EVENT, CAP_PCR, Index, Role, SECURE_BOOT_PCR, Use, here,
+    Approver, CAP_EVENT, CAP_PCR, Index, Role, SECURE_BOOT_PCR, Use, state_key_policy,
 };
 use tests_harness::swtpm::Swtpm;
 use tests_support::images::{boot, boot_under, image, image_of, release_key, tapped, tool};
@@ -85,7 +85,7 @@ fn the_policies_are_the_tpms_own() {
     let settings = tpm_settings(&swtpm);
     assert_eq!(
         std::fs::read(path("out")).expect("read"),
-        here(&approver, 3, settings).as_bytes()
+        state_key_policy(&approver, 3, settings).as_bytes()
     );
 }
 
@@ -148,8 +148,11 @@ fn the_genuine_image_under_other_secure_boot_settings_does_not_open_the_state() 
         assert_eq!(slot(&tpm, &unlock), Slot::Foreign, "{settings}");
     }
     // The index as such: the image's approval does not read it either.
-    let policy = here(&unlock.approver, 3, Digest([0; 32]));
-    assert_ne!(policy, here(&unlock.approver, 3, Digest([1; 32])));
+    let policy = state_key_policy(&unlock.approver, 3, Digest([0; 32]));
+    assert_ne!(
+        policy,
+        state_key_policy(&unlock.approver, 3, Digest([1; 32]))
+    );
     assert_ne!(policy, Use::State.auth_policy(&unlock.approver, 3));
     let tpm = boot_under(&mut swtpm, 1, 1);
     assert_eq!(slot(&tpm, &unlock), open(3, 7), "the machine's own");
@@ -279,7 +282,7 @@ fn the_owner_of_the_hierarchy_can_neither_read_nor_plant_a_key() {
     std::fs::write(&chosen, &*content(0x66)).expect("written");
     let index = Index {
         handle: 0x0180_7072,
-        policy: here(&unlock.approver, 1, Digest::ZERO),
+        policy: state_key_policy(&unlock.approver, 1, Digest::ZERO),
         size: SLOT_SIZE,
     };
     std::fs::write(&policy, index.policy.as_bytes()).expect("written");

@@ -185,6 +185,8 @@ pub fn open<S: Store>(
             let Some(volume) = header.open(&kept.key) else {
                 continue;
             };
+            // The header has the TPM's generation or, after a power cut between the two writes, the
+            // next one. Every other header that this key opens is from an older copy of the disk.
             if header.generation != kept.generation
                 && Some(header.generation) != kept.generation.checked_add(1)
             {
@@ -195,6 +197,8 @@ pub fn open<S: Store>(
                 foreign = true;
                 continue;
             }
+            // By floor first: a power cut while the floor was raised leaves the key of the lower floor in
+            // the other slot.
             let newer = |best: &Open| {
                 (floor, kept.generation, header.generation)
                     > (best.floor, best.kept.generation, best.header.generation)
@@ -300,10 +304,13 @@ impl Open {
             .header
             .renewed(generation, &self.volume, &self.kept.key)
             .map_err(Fault::Header)?;
+        // Into the other copy, so that a torn write leaves the header that opened.
         self.copy = other(self.copy, header::COPIES.len());
         disk.write(self.copy, &self.header.to_bytes())
             .map_err(Fault::Disk)?;
         self.kept.generation = generation;
+        // An index has its floor in its policy for life: a higher one needs another index, and the old
+        // one is deleted only after that.
         if floor > self.floor {
             self.floor = floor;
             self.slot = other(self.slot, 2);
@@ -447,7 +454,7 @@ pub fn recover<S: Store>(
         }
         Some(found) => found,
     };
-    let key = header::follow(&by.key, by.generation, &by.board);
+    let key = header::wrapping_key_on(&by.key, by.generation, &by.board);
     let slots = store.slots().map_err(Fault::Store)?;
     let used = |slot: &Found| {
         kept(slot).is_some_and(|(_, kept)| kept.key == key && kept.generation > by.generation)
@@ -487,10 +494,12 @@ impl Recovered {
         let slot = of(&|slot| self::kept(slot).is_some_and(|(_, old)| old.key == kept.key))
             .or_else(|| of(&|slot| self::kept(slot).is_none()))
             .unwrap_or(0);
+        // With the old generation: until the header is written this key opens none, and the volume can
+        // be recovered again, by the same derived key.
         store.write(slot, floor, &kept).map_err(Fault::Store)?;
         let header = self
             .header
-            .brought(self.generation, &self.volume, &kept.key, self.admin)
+            .moved_to(self.generation, &self.volume, &kept.key, self.admin)
             .map_err(Fault::Header)?;
         for copy in 0..header::COPIES.len() {
             disk.write(copy, &header.to_bytes()).map_err(Fault::Disk)?;
@@ -518,7 +527,7 @@ pub fn finish<S: Store>(
     };
     match open(disk, store, boot)? {
         Opening::Opened(opened) => opened.advance(disk, store, 0).map(drop),
-        // Somebody else wrote into header or TPM since: the next boot says so.
+        // Header or TPM were changed since the volume was made: the next boot finds and reports that.
         Opening::Closed(_) => Ok(()),
     }
 }
@@ -531,6 +540,7 @@ fn keep<S: Store>(
     header: &Header,
     kept: &Kept,
 ) -> Result<(), Fault<S::Error>> {
+    // The TPM last: before it has the key nothing opens the new header, and the volume is made again.
     for copy in 0..header::COPIES.len() {
         disk.write(copy, &header.to_bytes()).map_err(Fault::Disk)?;
     }

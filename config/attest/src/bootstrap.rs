@@ -190,7 +190,7 @@ pub fn challenge(
 /// Step 4 by the admin.
 ///
 /// # Errors
-/// As [`check_proof`].
+/// A refusal: anonymous up to the check of possession, proven after it.
 pub fn check(
     pending: Pending,
     proof: &Proof,
@@ -272,6 +272,7 @@ impl AdminStatement {
         if statement.version != STATEMENT_VERSION {
             return Err(StatementError::Malformed);
         }
+        // The key comes with the statement, from the master: only the pinned hash makes it the admin's.
         let verified = Digest::of(&spki) == *admin_key
             && p256::PublicKey::from_public_key_der(&spki).is_ok_and(|key| {
                 DerSignature::from_bytes(signature).is_ok_and(|signature| {
@@ -323,6 +324,7 @@ pub(crate) fn attested_config(machine: &Machine, reference: &Reference<'_>) -> O
         reference.admin_key.as_ref()?,
     )
     .ok()?;
+    // The same admin key may have signed statements for other clusters and machines.
     let same = statement.cluster == reference.cluster
         && Some(&statement.machine) == machine.metadata.name.as_ref();
     statement

@@ -62,6 +62,7 @@ pub(crate) fn check(
     checks: &mut Checks,
 ) -> Result<CheckedRequest, Stop> {
     let name = profile.name();
+    // One encoding only, DER's: in another, parsers can disagree on what is asked for.
     let request = match X509CertificationRequest::from_der(der) {
         Ok(([], request)) if x509::lengths_are_shortest(der) && x509::request_is_exact(der) => {
             request
@@ -92,7 +93,7 @@ pub(crate) fn check(
     };
     let info = &request.certification_request_info;
     let algorithm = request.signature_algorithm.algorithm.to_id_string();
-    // A key type that nodes don't use is refused before its signature is checked.
+    // A signature by another type of key is not checked here: `check_requests` refuses the key.
     let signed = !is_p256(info.subject_pki.raw)
         || algorithm == ECDSA_SHA256
             && x509::verifies(
@@ -194,6 +195,7 @@ fn extensions(
             continue;
         };
         for extension in &requested.extensions {
+            // RFC 5280, 4.2 allows one of each; parsers differ in which of two they take.
             if !seen.insert(extension.oid.to_id_string()) {
                 unwanted.push(format!("{} twice", extension.oid));
             }
@@ -291,6 +293,7 @@ fn one_extension(
     }
 }
 
+/// The first bit alone (RFC 5280, 4.2.1.3): a TLS 1.3 certificate needs no other usage.
 fn only_digital_signature(usage: KeyUsage) -> bool {
     usage.flags == 1
 }
@@ -321,6 +324,8 @@ fn one_name(
 ) -> Option<San> {
     let check = format!("{}: name", profile.name());
     let san = match general {
+        // Names are compared without regard to case (RFC 4343), addresses in one form: neither
+        // spelling may pass the lists.
         GeneralName::DNSName(name) => San::Dns(name.to_ascii_lowercase()),
         GeneralName::IPAddress(bytes) => {
             let address = <[u8; 4]>::try_from(*bytes)
@@ -358,6 +363,7 @@ fn one_name(
             .collect::<Vec<_>>()
             .join(", ")
     };
+    // Wildcards and the API server's names first: their codes tell an attack from a wrong address.
     let wildcard = matches!(&san, San::Dns(name) if name.contains('*'));
     if wildcard {
         checks.test(&check, Code::CsrSanWildcard, false, listed(), &san);

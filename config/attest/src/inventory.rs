@@ -16,7 +16,7 @@ pub struct Inventory {
     nodes: HashMap<String, Vec<String>>,
     /// Addresses in serving certificates that machines hold, each with the machine and the
     /// certificate's end in Unix seconds. One whose end cannot be read has none.
-    held: HashMap<IpAddr, Vec<(String, Option<u64>)>>,
+    certified: HashMap<IpAddr, Vec<(String, Option<u64>)>>,
 }
 
 impl Inventory {
@@ -38,10 +38,10 @@ impl Inventory {
                     inventory.listed.entry(hash).or_default().push(name.clone());
                 }
             }
-            for (name_or_address, until) in held(&machine) {
+            for (name_or_address, until) in certified_names(&machine) {
                 if let San::Ip(address) = San::from_text(name_or_address) {
                     let holder = (name.clone(), seconds(until));
-                    inventory.held.entry(address).or_default().push(holder);
+                    inventory.certified.entry(address).or_default().push(holder);
                 }
             }
             if let Some(ek) = bound_ek(&machine) {
@@ -68,7 +68,7 @@ impl Inventory {
             .filter(|machine| machine_id(machine) == *id)
     }
 
-    /// All of them.
+    /// All Machines, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Machine> {
         self.machines.values()
     }
@@ -76,10 +76,12 @@ impl Inventory {
     /// Another machine that holds a certificate for an address at `now` (Unix seconds).
     pub(crate) fn holder(&self, address: &IpAddr, but: &Machine, now: u64) -> Option<&Machine> {
         let others = self
-            .held
+            .certified
             .get(address)
             .into_iter()
             .flatten()
+            // The second of notAfter is still within the validity (RFC 5280, 4.1.2.5). An end that
+            // cannot be read counts as one that never comes.
             .filter(|(_, end)| end.is_none_or(|end| now <= end))
             .filter_map(|(name, _)| self.get(name));
         others
@@ -98,8 +100,8 @@ impl Inventory {
             .collect()
     }
 
-    /// Whether an EK is in the inventory: a Machine lists its hash, or is bound to it. For limits,
-    /// never for an admission.
+    /// Whether an EK is in the inventory: a Machine lists its hash, or is bound to it. It chooses limits
+    /// for callers, who may have no more than the public key, and admits nothing.
     pub fn lists(&self, ek: &Digest) -> bool {
         self.knows(ek)
     }
@@ -109,7 +111,7 @@ impl Inventory {
         self.bound_to(ek).is_some() || !self.listing(ek).is_empty()
     }
 
-    /// The one that is bound to an EK.
+    /// The Machine that is bound to an EK.
     pub(crate) fn bound_to(&self, ek: &Digest) -> Option<&Machine> {
         self.bound.get(ek).and_then(|name| self.get(name))
     }
@@ -135,8 +137,8 @@ pub fn machine_id(machine: &Machine) -> MachineId {
 
 /// Names in a Machine's serving certificates that the master still accepts, with the ends of the
 /// certificates.
-fn held(machine: &Machine) -> impl Iterator<Item = (&str, &str)> {
-    let status = known(machine).filter(|_| !machine.spec.retired);
+fn certified_names(machine: &Machine) -> impl Iterator<Item = (&str, &str)> {
+    let status = current_status(machine).filter(|_| !machine.spec.retired);
     status.into_iter().flat_map(names_until)
 }
 
@@ -198,9 +200,9 @@ pub(crate) fn readmitted(machine: &Machine, now: u64) -> bool {
         .is_some_and(|until| u64::try_from(until.as_second()).is_ok_and(|until| now < until))
 }
 
-/// The keys of the board that the Machine is bound to; `None` if it is bound to none, or to one
-/// that was replaced.
-pub(crate) fn known(machine: &Machine) -> Option<&MachineStatus> {
+/// The Machine's status; `None` if it is about a board that an admin has replaced: pinned registers,
+/// counters and approvals of one board must not count for another.
+pub(crate) fn current_status(machine: &Machine) -> Option<&MachineStatus> {
     let replaced = machine
         .status
         .as_ref()
@@ -211,5 +213,5 @@ pub(crate) fn known(machine: &Machine) -> Option<&MachineStatus> {
 
 /// A Machine's state.
 pub(crate) fn state(machine: &Machine) -> MachineState {
-    known(machine).map_or(MachineState::Pending, |status| status.state)
+    current_status(machine).map_or(MachineState::Pending, |status| status.state)
 }

@@ -129,51 +129,61 @@ impl CheckedRule {
     }
 }
 
-fn bounded(
-    found: u64,
-    usual: u64,
-    least: u64,
-    most: u64,
-    key: &str,
-    faults: &mut Vec<String>,
-) -> u64 {
-    match found {
-        0 => usual,
-        found if (least..=most).contains(&found) => found,
-        found => {
-            faults.push(format!("{key}: found {found}, expected {least} to {most}"));
-            usual
+/// A number of a rule: its key, its value where the rule does not say, its bounds.
+struct Bounded {
+    key: &'static str,
+    default: u64,
+    min: u64,
+    max: u64,
+}
+
+impl Bounded {
+    /// The value; 0 stands for a key that the rule does not have.
+    fn check(&self, found: u64, faults: &mut Vec<String>) -> u64 {
+        let Self {
+            key,
+            default,
+            min,
+            max,
+        } = *self;
+        match found {
+            0 => default,
+            found if (min..=max).contains(&found) => found,
+            found => {
+                faults.push(format!("{key}: found {found}, expected {min} to {max}"));
+                default
+            }
         }
     }
 }
 
-/// How long requests wait for a person, and how many.
+const EXPIRES: Bounded = Bounded {
+    key: "queue.expires",
+    default: DEFAULT_WAIT_SECONDS,
+    min: MIN_WAIT_SECONDS,
+    max: MAX_WAIT_SECONDS,
+};
+const WAITING: Bounded = Bounded {
+    key: "queue.max_waiting",
+    default: DEFAULT_WAITING as u64,
+    min: 1,
+    max: MAX_WAITING as u64,
+};
+const TTL: Bounded = Bounded {
+    key: "certificate.ttl",
+    default: DEFAULT_TTL_SECONDS,
+    min: MIN_TTL_SECONDS,
+    max: MAX_TTL_SECONDS,
+};
+
+/// How long requests wait for a person, in seconds, and how many may wait.
 fn waiting(queue: &QueueRule, faults: &mut Vec<String>) -> (u64, usize) {
-    let (wait, most, key) = (
-        queue.expires_seconds,
-        u64::from(queue.max_waiting),
-        "queue.expires",
-    );
-    let wait = bounded(
-        wait,
-        DEFAULT_WAIT_SECONDS,
-        MIN_WAIT_SECONDS,
-        MAX_WAIT_SECONDS,
-        key,
-        faults,
-    );
-    let most = bounded(
-        most,
-        DEFAULT_WAITING as u64,
-        1,
-        MAX_WAITING as u64,
-        "queue.max_waiting",
-        faults,
-    );
-    (wait, usize::try_from(most).unwrap_or(DEFAULT_WAITING))
+    let expires = EXPIRES.check(queue.expires_seconds, faults);
+    let most = WAITING.check(u64::from(queue.max_waiting), faults);
+    (expires, usize::try_from(most).unwrap_or(DEFAULT_WAITING))
 }
 
-/// Checks to run: those of the rule if it enforces, otherwise all.
+/// Which checks run, and which must pass: those of the rule if it enforces, otherwise [`STRICTEST`].
 #[allow(
     clippy::struct_excessive_bools,
     reason = "each is a switch of the rule as the admin writes it"
@@ -188,7 +198,9 @@ struct Conditions {
     privileged_pods: bool,
 }
 
-const ALL_THERE_IS: Conditions = Conditions {
+/// Under a rule that does not enforce, every check runs: failures are shown to the person who decides
+/// or, where nobody decides, in the Machine's status.
+const STRICTEST: Conditions = Conditions {
     ek_inventory: true,
     ek_require: Require::All,
     secure_boot: true,
@@ -280,7 +292,7 @@ fn roles(rule: &Rule, faults: &mut Vec<String>) {
     }
 }
 
-/// `inventory` or nothing.
+/// Whether a key of a rule says `inventory`; otherwise it must be empty.
 fn inventory(text: &str, key: &str, faults: &mut Vec<String>) -> bool {
     match text {
         "inventory" => true,
@@ -313,21 +325,13 @@ impl TryFrom<&Rule> for CheckedRule {
             QueueRule::default()
         };
         let (expires_seconds, max_waiting) = waiting(&queue, &mut faults);
-        let looked_at = if decides.takes_unproven() {
-            ALL_THERE_IS
+        let conditions = if decides.takes_unproven() {
+            STRICTEST
         } else {
             conditions(rule, &mut faults)
         };
         roles(rule, &mut faults);
-        let ttl = rule.certificate.ttl_seconds;
-        let ttl_seconds = bounded(
-            ttl,
-            DEFAULT_TTL_SECONDS,
-            MIN_TTL_SECONDS,
-            MAX_TTL_SECONDS,
-            "certificate.ttl",
-            &mut faults,
-        );
+        let ttl_seconds = TTL.check(rule.certificate.ttl_seconds, &mut faults);
         let tpm_firmware = floors(rule, &mut faults);
         let sans_inventory = inventory(&rule.certificate.sans, "certificate.sans", &mut faults);
         if rule.insecure_no_tpm && !decides.takes_unproven() {
@@ -348,17 +352,17 @@ impl TryFrom<&Rule> for CheckedRule {
             expires_seconds,
             max_waiting,
             ek_issuers: rule.ek.issuers.clone(),
-            ek_inventory: looked_at.ek_inventory,
-            ek_require: looked_at.ek_require,
+            ek_inventory: conditions.ek_inventory,
+            ek_require: conditions.ek_require,
             tpm_firmware,
             release_keys: rule.images.release_keys.clone(),
             min_svn: rule.images.min_svn,
             max_concurrent: rule.images.max_concurrent,
-            secure_boot: looked_at.secure_boot,
-            allow_unknown: looked_at.allow_unknown,
-            config_measured: looked_at.config_measured,
-            config_inventory: looked_at.config_inventory,
-            privileged_pods: looked_at.privileged_pods,
+            secure_boot: conditions.secure_boot,
+            allow_unknown: conditions.allow_unknown,
+            config_measured: conditions.config_measured,
+            config_inventory: conditions.config_inventory,
+            privileged_pods: conditions.privileged_pods,
             ttl_seconds,
             sans_inventory,
             roles: rule.certificate.roles.clone(),

@@ -183,8 +183,10 @@ impl KnownRelease {
     }
 }
 
+/// Whether one of the release's first 16 signatures is by this key. Work for a hostile object is bounded.
 fn signed_by(spec: &ImageReleaseSpec, key: &ReleaseKey) -> bool {
     spec.signatures.iter().take(16).any(|signature| {
+        // The id first: a signature is verified by the one key that it names, not by each.
         signature.algorithm == ALGORITHM
             && signature.key_id.parse() == Ok(key.id)
             && STANDARD
@@ -199,8 +201,8 @@ impl Manifest {
     /// Parses and checks the JSON text.
     ///
     /// # Errors
-    /// [`ReleaseError::TooLarge`] above 512 KiB, [`ReleaseError::Manifest`] where the text is no manifest; as the
-    /// checks of its content.
+    /// [`ReleaseError::TooLarge`] above 512 KiB, [`ReleaseError::Manifest`] where the text is no
+    /// manifest, [`ReleaseError::Field`] where a field has a value that is not allowed.
     pub fn parse(text: &str) -> Result<Self, ReleaseError> {
         if text.len() > MAX_MANIFEST {
             return Err(ReleaseError::TooLarge(text.len()));
@@ -246,8 +248,8 @@ impl Manifest {
     /// Signs the manifest and makes the object that allows the image.
     ///
     /// # Errors
-    /// As the checks of the manifest's content; [`ReleaseError::Key`] where a signing key cannot be
-    /// encoded.
+    /// [`ReleaseError::Field`] where a field has a value that is not allowed; [`ReleaseError::Key`]
+    /// where a signing key cannot be encoded.
     pub fn sign(&self, keys: &[&SigningKey]) -> Result<ImageRelease, ReleaseError> {
         self.check()?;
         let manifest = serde_json::to_string(self).map_err(ReleaseError::Manifest)?;

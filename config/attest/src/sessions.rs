@@ -102,6 +102,15 @@ pub struct OpenSession {
     pub listed: Option<Digest>,
 }
 
+/// How many sessions a table has, with ended ones that are still remembered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SessionCounts {
+    /// Joins.
+    pub joins: usize,
+    /// Renewals.
+    pub renewals: usize,
+}
+
 #[derive(Debug)]
 enum Slot<P> {
     Open(Box<P>),
@@ -140,7 +149,7 @@ impl Class {
     }
 }
 
-/// An open session of an endorsement key, with the address that opened it.
+/// An open session of an endorsement key, with the networks of the address that opened it.
 #[derive(Debug)]
 struct Open {
     opened: u64,
@@ -204,7 +213,8 @@ pub struct Sessions<P = Pending> {
     strangers: Table,
     listed: Table,
     renewals: Table,
-    /// The open sessions of strangers by network, each by a number of its own.
+    /// The open sessions of strangers by network. Each has a number of its own: a place is taken before
+    /// the session has its id.
     shares: Places<Network>,
     numbers: HashMap<PlaceId, SessionId>,
     last_share: PlaceId,
@@ -236,12 +246,12 @@ impl<P: HalfOpen> Sessions<P> {
         }
     }
 
-    /// Numbers of joins and renewals in the table, remembered ended ones included.
-    pub fn held(&self) -> (usize, usize) {
-        (
-            self.strangers.all.len() + self.listed.all.len(),
-            self.renewals.all.len(),
-        )
+    /// Numbers of joins and of renewals in the table, with ended ones that are still remembered.
+    pub fn counts(&self) -> SessionCounts {
+        SessionCounts {
+            joins: self.strangers.all.len() + self.listed.all.len(),
+            renewals: self.renewals.all.len(),
+        }
     }
 
     fn table(&mut self, class: Class) -> &mut Table {
@@ -279,9 +289,11 @@ impl<P: HalfOpen> Sessions<P> {
         self.forget(now);
         let Limits { total, per_ek } = self.limits;
         let (class, ek, networks) = (Class::of(&admitted), admitted.party(), networks(from));
+        // The key's share first: a caller that has used it up must evict no one.
         if self.table(class).is_full(&ek, &networks, per_ek, now) {
             return Err(Box::new(Refusal::anonymous(Code::SessionsFullForEk)));
         }
+        // Strangers evict each other, and no one else: their table is the one that anyone can fill.
         let share = (class == Class::Stranger).then(|| self.take_share(&networks));
         while self.table(class).all.len() >= total {
             match self.table(class).forgettable(now) {
@@ -349,10 +361,12 @@ impl<P: HalfOpen> Sessions<P> {
             return Err(Code::SessionUnknown);
         };
         let (opened, class) = (entry.opened, entry.class);
+        // Marked used before the evidence is looked at: a second answer is refused whatever becomes of
+        // the first.
         match std::mem::replace(&mut entry.slot, Slot::Used) {
             Slot::Used => Err(Code::SessionUsed),
             Slot::Open(pending) if over(opened, now) => {
-                // Stays open in the table, so that the next late answer is named expired too.
+                // Open again, so that the next late answer gets the code "expired", and not "used".
                 entry.slot = Slot::Open(pending);
                 Err(Code::SessionExpired)
             }
@@ -394,7 +408,7 @@ impl<P: HalfOpen> Sessions<P> {
         }
     }
 
-    /// Sessions in the table, remembered ends included.
+    /// Sessions in the table, with ended ones that are still remembered.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -423,7 +437,8 @@ impl<P: HalfOpen> Sessions<P> {
         }
     }
 
-    /// Drops what ended long enough ago. Work is proportional to what is dropped.
+    /// Drops sessions opened [`REMEMBER_SECONDS`] ago or earlier. Oldest first, so that the work is
+    /// proportional to what is dropped and not to the table.
     fn forget(&mut self, now: u64) {
         for class in Class::ALL {
             while let Some((opened, session)) = self.table(class).all.first().copied() {

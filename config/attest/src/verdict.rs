@@ -10,7 +10,7 @@ use std::fmt;
 /// Longest text of one side of a check; hostile values are cut there.
 const MAX_TEXT: usize = 512;
 
-/// Names a Machine object for good: a new object under the same name has another uid.
+/// Identifies one Machine object: a new object under the same name has another uid.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MachineId {
     /// Name.
@@ -49,7 +49,8 @@ pub struct Verdict {
     pub claims: Claims,
 }
 
-/// The last check of those that show which machine it is.
+/// The name of the last check of those that show which machine it is: where it passed, all before it
+/// did ([`Verdict::shows_possession`]).
 pub(crate) const POSSESSION: &str = "NK policy";
 
 impl Verdict {
@@ -60,7 +61,7 @@ impl Verdict {
             .any(|check| check.ok && check.name == POSSESSION)
     }
 
-    /// What was not proven, for a person: name, expectation and finding of every failed check.
+    /// What was not proved, for a person: name, expected and found value of every failed check.
     pub fn failed(&self) -> String {
         let failed = self.checks.iter().filter(|check| !check.ok);
         let all: Vec<String> = failed
@@ -306,7 +307,8 @@ impl Checks {
     }
 }
 
-/// Text without control characters, of bounded length.
+/// Text without control characters, of bounded length: values of the caller go from here to logs,
+/// status and terminals.
 fn cut(text: impl fmt::Display) -> String {
     text.to_string()
         .chars()

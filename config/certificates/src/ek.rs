@@ -124,13 +124,14 @@ pub enum EkFault {
 /// signed by one of `issuers`. Returns the issuer's name.
 ///
 /// # Errors
-/// The first of these that is not so.
+/// [`EkFault`], for the first of these that does not hold.
 pub fn check_ek_certificate<'a>(
     der: &[u8],
     spki: &[u8],
     issuers: &[&'a EkIssuer],
     now: u64,
 ) -> Result<&'a str, EkFault> {
+    // The signatures last: a caller with a certificate that does not fit must not cause the work.
     let certificate = parse(der).ok_or(EkFault::Malformed)?;
     if !same_key(&certificate, spki) {
         return Err(EkFault::OtherKey);
@@ -239,6 +240,7 @@ fn anchored(certificate: &X509Certificate<'_>, issuer: &EkIssuer, now: u64) -> A
     let mut current = certificate;
     for depth in 0..MAX_DEPTH {
         let Some(parent) = parsed.iter().find(|parent| signed_by(current, parent)) else {
+            // Each certificate of the list is an anchor: a chain that has reached one may end there.
             return if depth == 0 {
                 Anchor::None
             } else {
@@ -253,6 +255,7 @@ fn anchored(certificate: &X509Certificate<'_>, issuer: &EkIssuer, now: u64) -> A
         }
         current = parent;
     }
+    // Longer than any real chain, or a circle.
     Anchor::None
 }
 

@@ -1,6 +1,6 @@
 //! Turns raw values into checked ones: helpers of all sections. Each records a fault and continues.
 
-use crate::fault::{FaultKind, Place, Sink, shorten};
+use crate::fault::{FaultKind, Position, Sink, shorten};
 use crate::format::{DnsLabel, FormatError};
 use crate::raw::Texts;
 use crate::read::At;
@@ -52,7 +52,7 @@ impl Sink<'_> {
     pub(crate) fn required_list<T>(
         &mut self,
         raw: Option<&At<Texts>>,
-        table: &Place,
+        table: &Position,
         key: &str,
         expected: &str,
     ) -> Option<Vec<T>>
@@ -125,7 +125,7 @@ impl Sink<'_> {
     pub(crate) fn required<T>(
         &mut self,
         value: Option<At<T>>,
-        table: &Place,
+        table: &Position,
         key: &str,
         expected: &str,
     ) -> Option<At<T>> {
@@ -148,7 +148,7 @@ pub(crate) struct Names(Vec<String>);
 
 impl Names {
     /// Adds a name; a duplicate is a fault.
-    pub(crate) fn add(&mut self, name: &str, place: &Place, sink: &mut Sink<'_>) {
+    pub(crate) fn add(&mut self, name: &str, place: &Position, sink: &mut Sink<'_>) {
         if self.has(name) {
             sink.fault(
                 FaultKind::Duplicate,
@@ -175,7 +175,7 @@ impl Names {
 /// The required and unique name of a list entry.
 pub(crate) fn named(
     name: Option<At<String>>,
-    place: &Place,
+    place: &Position,
     names: &mut Names,
     sink: &mut Sink<'_>,
 ) -> Option<DnsLabel> {

@@ -7,7 +7,7 @@
 //! them.
 
 use crate::check::quoted;
-use crate::fault::{FaultKind, Faults, Place, Sink};
+use crate::fault::{FaultKind, Faults, Position, Sink};
 use serde_yaml_ng::{Mapping, Value};
 
 /// The path of the `write_files` entry that contains the document.
@@ -36,7 +36,7 @@ pub(crate) struct Carried<'t> {
 }
 
 /// A document that was found: where its key stands, and its text if it is one.
-type Found = (Place, Option<String>);
+type Found = (Position, Option<String>);
 
 /// Parses the envelope.
 pub(crate) fn open<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Carried<'t>> {
@@ -46,7 +46,7 @@ pub(crate) fn open<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Carried
         if sink.is_empty() {
             sink.fault(
                 FaultKind::Missing,
-                &Place::default(),
+                &Position::default(),
                 "a cloud-config without our document",
                 EXPECTED,
             );
@@ -81,7 +81,7 @@ fn keys<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Mapping> {
     if envelope.bytes().filter(|byte| b"[{".contains(byte)).count() > MAX_BRACKETS {
         sink.fault(
             FaultKind::TooDeep,
-            &Place::default(),
+            &Position::default(),
             "more brackets than any document has",
             EXPECTED,
         );
@@ -92,7 +92,7 @@ fn keys<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Mapping> {
         Ok(_) => {
             sink.fault(
                 FaultKind::OtherFormat,
-                &Place::default(),
+                &Position::default(),
                 "a cloud-config without keys",
                 EXPECTED,
             );
@@ -100,7 +100,7 @@ fn keys<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Mapping> {
         }
         Err(error) => {
             let at = error.location().map_or(0, |location| location.index());
-            let place = Place {
+            let place = Position {
                 span: at..at,
                 key: String::new(),
             };
@@ -167,7 +167,11 @@ fn files(envelope: &str, list: &Value, sink: &mut Sink<'_>) -> Vec<Found> {
     found
 }
 
-fn file(envelope: &str, entry: &Mapping, sink: &mut Sink<'_>) -> Option<(Place, Option<String>)> {
+fn file(
+    envelope: &str,
+    entry: &Mapping,
+    sink: &mut Sink<'_>,
+) -> Option<(Position, Option<String>)> {
     let path = entry
         .get("path")
         .and_then(Value::as_str)
@@ -207,21 +211,21 @@ fn file(envelope: &str, entry: &Mapping, sink: &mut Sink<'_>) -> Option<(Place, 
 
 /// The position of the first line with a word, comments excepted; the start of the text if there is
 /// none.
-fn place(envelope: &str, word: &str, key: &str) -> Place {
+fn place(envelope: &str, word: &str, key: &str) -> Position {
     let mut at = 0;
     for line in envelope.split_inclusive('\n') {
         if let Some(column) = line
             .find(word)
             .filter(|_| !word.is_empty() && !line.trim_start().starts_with('#'))
         {
-            return Place {
+            return Position {
                 span: at + column..at + column + word.len(),
                 key: key.to_owned(),
             };
         }
         at += line.len();
     }
-    Place {
+    Position {
         span: 0..0,
         key: key.to_owned(),
     }

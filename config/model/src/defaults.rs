@@ -40,8 +40,8 @@ pub const PARALLEL_IMAGE_PULLS_MAX: i64 = 100;
 pub const EVICTION_TRANSITION: Duration = Duration::from_secs(300);
 /// Longest grace at a soft threshold where `node.eviction.max_pod_grace` is not given: upstream's, the least that a pod may have.
 pub const EVICTION_MAX_POD_GRACE: Duration = Duration::ZERO;
-/// Time for all pods to end with the machine where `node.shutdown_grace` is not given. Clouds switch a machine off by force after two
-/// minutes and less (Google Compute Engine: 90 s), and the file systems must be clean by then.
+/// Time for all pods to end with the machine where `node.shutdown_grace` is not given. Clouds switch a machine off by force after
+/// two minutes or less (Google Compute Engine: 90 s), and its file systems must be unmounted before that.
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(60);
 /// The part of it that critical pods have where `node.shutdown_grace_critical` is not given: that of upstream's guide.
 pub const SHUTDOWN_GRACE_CRITICAL: Duration = Duration::from_secs(10);

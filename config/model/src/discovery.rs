@@ -59,7 +59,7 @@ impl ClusterId {
 /// A discovery endpoint: `http://HOST[:PORT][/PATH]`, or https.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiscoveryEndpoint {
-    /// Whether it speaks TLS.
+    /// Whether it is https.
     pub tls: bool,
     /// The host, and the port if it is not the scheme's default.
     pub address: HostPort,

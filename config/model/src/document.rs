@@ -3,7 +3,7 @@
 use crate::cloud;
 use crate::cluster::{self, ClusterConfig};
 use crate::defaults::{MAX_DEPTH, MAX_DOCUMENT_BYTES, VERSION};
-use crate::fault::{FaultKind, Faults, Place, Sink};
+use crate::fault::{FaultKind, Faults, Position, Sink};
 use crate::format::one_of;
 use crate::image::{self, ImageConfig};
 use crate::machine::{self, MachineConfig};
@@ -88,7 +88,7 @@ pub fn parse(input: impl AsRef<[u8]>, file: &str) -> Result<Document, Faults> {
             let mut sink = Sink::new(&before);
             sink.fault(
                 kind,
-                &Place {
+                &Position {
                     span: at..at,
                     key: String::new(),
                 },
@@ -173,7 +173,7 @@ fn version(table: &DeTable<'_>, fields: &Fields<'_, '_>, sink: &mut Sink<'_>) {
         .find(|(name, _)| name.get_ref() == "version")
         .map(key)
     else {
-        let place = Place {
+        let place = Position {
             span: 0..0,
             key: "version".to_owned(),
         };
@@ -199,7 +199,7 @@ fn version(table: &DeTable<'_>, fields: &Fields<'_, '_>, sink: &mut Sink<'_>) {
         );
     }
     if table.iter().map(key).any(|other| other.start < span.start) {
-        let place = Place {
+        let place = Position {
             span,
             key: "version".to_owned(),
         };

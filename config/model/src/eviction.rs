@@ -1,4 +1,4 @@
-//! `[node.eviction]`: below what the node is under pressure and evicts pods.
+//! `[node.eviction]`: the thresholds below which the node is under pressure and evicts pods.
 
 use crate::check::quoted;
 use crate::defaults::{EVICTION_MAX_POD_GRACE, EVICTION_TRANSITION};
@@ -9,7 +9,7 @@ use crate::read::{At, Entries};
 use config_kube::Amount;
 use std::time::Duration;
 
-/// What is measured, by upstream's names.
+/// The signals that can have thresholds, by upstream's names.
 pub const SIGNALS: [&str; 6] = [
     "memory.available",
     "nodefs.available",
@@ -19,14 +19,16 @@ pub const SIGNALS: [&str; 6] = [
     "pid.available",
 ];
 
-/// When the node evicts pods; what is not said is upstream's default.
+/// When the node evicts pods. A setting that is absent has upstream's default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eviction {
-    /// At most a hard and a soft one of each signal. A signal without a hard one has the default.
+    /// The thresholds: at most a hard and a soft one for each signal. A signal without a hard one has the
+    /// default.
     pub thresholds: Vec<Threshold>,
-    /// How much more than a threshold is freed once pods go, by signal.
+    /// How far above a threshold the node frees the resource once it evicts, by signal (upstream:
+    /// `evictionMinimumReclaim`).
     pub minimum_reclaim: Vec<(&'static str, Left)>,
-    /// The longest grace of pods that go for a soft threshold.
+    /// The longest grace period of pods that are evicted for a soft threshold.
     pub max_pod_grace: Duration,
     /// How long the Node's condition stays after the signal has recovered.
     pub transition: Duration,
@@ -48,7 +50,7 @@ impl Default for Eviction {
 pub struct Threshold {
     /// One of [`SIGNALS`].
     pub signal: &'static str,
-    /// What must be left; nothing: there is no threshold.
+    /// The least that must be left; `None`: the signal has no threshold.
     pub value: Left,
     /// For how long less may be left; a hard threshold has none.
     pub grace: Option<Duration>,

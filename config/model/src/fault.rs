@@ -152,12 +152,12 @@ impl Faults {
 
 /// The position of a value or key: its bytes, and its dotted path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     pub(crate) span: Range<usize>,
     pub(crate) key: String,
 }
 
-impl Place {
+impl Position {
     /// The position of a key below this one.
     pub(crate) fn below(&self, key: &str, span: Range<usize>) -> Self {
         let dot = if self.key.is_empty() { "" } else { "." };
@@ -239,7 +239,7 @@ impl<'t> Sink<'t> {
     pub(crate) fn fault(
         &mut self,
         kind: FaultKind,
-        place: &Place,
+        place: &Position,
         found: impl Into<String>,
         expected: &str,
     ) {
@@ -250,7 +250,7 @@ impl<'t> Sink<'t> {
     pub(crate) fn suggest(
         &mut self,
         kind: FaultKind,
-        place: &Place,
+        place: &Position,
         found: impl Into<String>,
         expected: &str,
         suggestion: Option<String>,

@@ -1,10 +1,9 @@
 //! `node.host_paths`: the folders and files of the machine that its pods may mount as `hostPath`.
 //!
 //! Pods can mount what the machine's own measured configuration lists, and nothing else. Some paths
-//! cannot be listed at all: through them a pod could act as the machine, whatever the reason for
-//! listing them was.
+//! cannot be listed at all, as a pod could act as the machine through them.
 
-use crate::fault::{FaultKind, Place, Sink};
+use crate::fault::{FaultKind, Position, Sink};
 use crate::format::{FormatError, text_type};
 use crate::raw::{RawHostPath, RawHostPathEntry};
 use crate::read::At;
@@ -142,7 +141,7 @@ pub(crate) fn check(
 }
 
 /// One path, and its position.
-fn entry(raw: RawHostPath, table: &Place, sink: &mut Sink<'_>) -> Option<(HostPath, Place)> {
+fn entry(raw: RawHostPath, table: &Position, sink: &mut Sink<'_>) -> Option<(HostPath, Position)> {
     let text = sink.required(
         raw.path,
         table,

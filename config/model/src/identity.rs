@@ -1,7 +1,7 @@
 //! `[identity]`: certificates and a key that an admin issued to a machine in advance (a static
 //! join).
 
-use crate::fault::{FaultKind, Place, Sink};
+use crate::fault::{FaultKind, Position, Sink};
 use crate::format::{FormatError, Pin};
 use crate::pem;
 use crate::raw::RawIdentity;
@@ -129,7 +129,7 @@ pub(crate) fn check(raw: At<RawIdentity>, sink: &mut Sink<'_>) -> Option<IssuedI
 /// One part of a wrapped key, base64.
 fn part(
     text: Option<At<String>>,
-    table: &Place,
+    table: &Position,
     key: &str,
     sink: &mut Sink<'_>,
 ) -> Option<Vec<u8>> {

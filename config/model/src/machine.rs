@@ -9,7 +9,7 @@ use crate::defaults::{
 };
 use crate::discovery::{self, Discovery};
 use crate::eviction::{self, Eviction};
-use crate::fault::{FaultKind, Place, Sink};
+use crate::fault::{FaultKind, Position, Sink};
 use crate::format::{Endpoint, FormatError, HumanDuration, NodeName, Pin};
 use crate::host_path::{self, HostPath};
 use crate::identity::{self, IssuedIdentity};
@@ -197,7 +197,7 @@ pub(crate) fn check(raw: RawMachineDocument, sink: &mut Sink<'_>) -> Option<Mach
 
 /// Checks a machine without a TPM: it must join a master under a configured name, as no key
 /// identifies it.
-fn without_tpm(place: &Place, named: bool, founds: bool, issued: bool, sink: &mut Sink<'_>) {
+fn without_tpm(place: &Position, named: bool, founds: bool, issued: bool, sink: &mut Sink<'_>) {
     const FLAG: &str = "`insecure_no_tpm = true`";
     if founds {
         let suggestion = "a master on a host without a TPM needs no agent; a machine that is to be one needs a TPM";
@@ -232,7 +232,7 @@ fn without_tpm(place: &Place, named: bool, founds: bool, issued: bool, sink: &mu
 }
 
 /// An issued identity belongs to a named node that joins a master.
-fn issued_to_whom(place: &Place, named: bool, founds: bool, sink: &mut Sink<'_>) {
+fn issued_to_whom(place: &Position, named: bool, founds: bool, sink: &mut Sink<'_>) {
     if founds {
         sink.fault(
             FaultKind::Conflict,
@@ -301,7 +301,7 @@ fn membership(
         let expected = "`[master]` with `endpoints` and `ca_pins`, `[discovery]` with `uris` and `pins`, or `[cluster]` on \
                         the first master";
         let found = "neither `[master]` nor `[discovery]` nor `[cluster]`";
-        sink.fault(FaultKind::Missing, &Place::default(), found, expected);
+        sink.fault(FaultKind::Missing, &Position::default(), found, expected);
     }
     joins
         .or(by_document)

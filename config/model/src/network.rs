@@ -4,7 +4,7 @@ use crate::check::{Names, quoted};
 use crate::defaults::{
     MTU_MAX, MTU_MIN, WIREGUARD_KEY_PERIOD, WIREGUARD_KEY_PERIOD_MAX, WIREGUARD_KEY_PERIOD_MIN,
 };
-use crate::fault::{FaultKind, Place, Sink};
+use crate::fault::{FaultKind, Position, Sink};
 use crate::format::{Cidr, FormatError, Host, HumanDuration, Mac, one_of, text_type};
 use crate::raw::{RawInterface, RawNetwork};
 use crate::read::At;
@@ -297,7 +297,7 @@ fn interface(entry: At<RawInterface>, names: &mut Names, sink: &mut Sink<'_>) ->
 
 fn selector(
     raw: &RawInterface,
-    place: &Place,
+    place: &Position,
     names: &mut Names,
     sink: &mut Sink<'_>,
 ) -> Option<Selector> {

@@ -1,7 +1,7 @@
 //! `cluster.pod_cidrs`: the ranges of which each node gets a part for its pods.
 
 use crate::defaults::{NODE_CIDR_MASK_IPV4, NODE_CIDR_MASK_IPV6, NODE_CIDRS_BITS, POD_CIDR};
-use crate::fault::{FaultKind, Place, Sink};
+use crate::fault::{FaultKind, Position, Sink};
 use crate::format::{Cidr, FormatError};
 use crate::raw::Texts;
 use crate::read::At;
@@ -122,7 +122,7 @@ fn overlap(one: &Cidr, other: &Cidr) -> bool {
 fn part(
     written: &Written,
     range: Cidr,
-    place: Option<&Place>,
+    place: Option<&Position>,
     sink: &mut Sink<'_>,
 ) -> Option<PodRange> {
     let (mask, default, longest) = if range.address.is_ipv4() {

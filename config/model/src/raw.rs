@@ -1,7 +1,7 @@
 //! The keys of all documents, as written: all optional, with checked types and unchecked formats.
 //! `version` and `kind` are read first ([`HEAD`]).
 
-use crate::fault::{Place, Sink};
+use crate::fault::{Position, Sink};
 use crate::read::{At, Entries, Read, raw, wrong_type};
 use crate::secret::Secret;
 use crate::shape::Shape;
@@ -547,7 +547,7 @@ impl Read for OneOrMore {
         Shape::Scalar("string or array of strings")
     }
 
-    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+    fn read(value: &DeValue<'_>, place: &Position, sink: &mut Sink<'_>) -> Option<Self> {
         match value {
             DeValue::String(text) => Some(Self(vec![At {
                 value: text.to_string(),
@@ -577,7 +577,7 @@ impl Read for RawHostPathEntry {
         Shape::Either("string", RawHostPath::TABLE)
     }
 
-    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+    fn read(value: &DeValue<'_>, place: &Position, sink: &mut Sink<'_>) -> Option<Self> {
         match value {
             DeValue::String(text) => {
                 let path = At {

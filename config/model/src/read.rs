@@ -1,7 +1,7 @@
 //! Reads the tree of a document into `Raw*` structs: types of values, known keys, and positions.
 
 use crate::defaults::{MAX_DEPTH, MAX_LIST};
-use crate::fault::{FaultKind, Place, Sink, shorten};
+use crate::fault::{FaultKind, Position, Sink, shorten};
 use crate::secret::Secret;
 use crate::shape::Shape;
 use crate::suggest::nearest;
@@ -12,12 +12,12 @@ use toml::de::{DeString, DeTable, DeValue};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct At<T> {
     pub(crate) value: T,
-    pub(crate) place: Place,
+    pub(crate) place: Position,
 }
 
 /// A type that can be read from one value of the tree. `None` after a fault.
 pub(crate) trait Read: Sized {
-    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self>;
+    fn read(value: &DeValue<'_>, place: &Position, sink: &mut Sink<'_>) -> Option<Self>;
 
     /// What the reference says about values of this type.
     fn shape() -> Shape;
@@ -28,7 +28,7 @@ impl Read for String {
         Shape::Scalar("string")
     }
 
-    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+    fn read(value: &DeValue<'_>, place: &Position, sink: &mut Sink<'_>) -> Option<Self> {
         let DeValue::String(text) = value else {
             return wrong_type(value, place, "a string in quotes", sink);
         };
@@ -41,7 +41,7 @@ impl Read for Secret {
         Shape::Scalar("string")
     }
 
-    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+    fn read(value: &DeValue<'_>, place: &Position, sink: &mut Sink<'_>) -> Option<Self> {
         let DeValue::String(text) = value else {
             // The value may be the secret without its quotes.
             sink.fault(
@@ -61,7 +61,7 @@ impl Read for bool {
         Shape::Scalar("boolean")
     }
 
-    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+    fn read(value: &DeValue<'_>, place: &Position, sink: &mut Sink<'_>) -> Option<Self> {
         let DeValue::Boolean(value) = value else {
             return wrong_type(value, place, "`true` or `false`", sink);
         };
@@ -74,7 +74,7 @@ impl Read for i64 {
         Shape::Scalar("integer")
     }
 
-    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+    fn read(value: &DeValue<'_>, place: &Position, sink: &mut Sink<'_>) -> Option<Self> {
         let DeValue::Integer(integer) = value else {
             return wrong_type(value, place, "an integer", sink);
         };
@@ -96,7 +96,7 @@ impl<T: Read> Read for Vec<At<T>> {
         Shape::Array(Box::new(T::shape()))
     }
 
-    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+    fn read(value: &DeValue<'_>, place: &Position, sink: &mut Sink<'_>) -> Option<Self> {
         let DeValue::Array(array) = value else {
             return wrong_type(value, place, "an array in brackets", sink);
         };
@@ -127,7 +127,7 @@ impl<T: Read> Read for Entries<T> {
         Shape::Map(Box::new(T::shape()))
     }
 
-    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+    fn read(value: &DeValue<'_>, place: &Position, sink: &mut Sink<'_>) -> Option<Self> {
         let DeValue::Table(table) = value else {
             return wrong_type(value, place, "a table", sink);
         };
@@ -147,7 +147,7 @@ impl<T: Read> Read for Entries<T> {
                 value: name.to_owned(),
                 place: place.clone(),
             };
-            let place = Place {
+            let place = Position {
                 span: value.span(),
                 ..place
             };
@@ -161,7 +161,7 @@ impl<T: Read> Read for Entries<T> {
 #[derive(Debug)]
 pub(crate) struct Fields<'a, 'i> {
     table: &'a DeTable<'i>,
-    place: Place,
+    place: Position,
 }
 
 impl<'a, 'i> Fields<'a, 'i> {
@@ -169,12 +169,16 @@ impl<'a, 'i> Fields<'a, 'i> {
     pub(crate) fn root(table: &'a DeTable<'i>) -> Self {
         Self {
             table,
-            place: Place::default(),
+            place: Position::default(),
         }
     }
 
     /// The table in a value.
-    pub(crate) fn open(value: &'a DeValue<'i>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+    pub(crate) fn open(
+        value: &'a DeValue<'i>,
+        place: &Position,
+        sink: &mut Sink<'_>,
+    ) -> Option<Self> {
         let DeValue::Table(table) = value else {
             return wrong_type(value, place, "a table", sink);
         };
@@ -273,7 +277,7 @@ macro_rules! raw {
 
             fn read(
                 value: &toml::de::DeValue<'_>,
-                place: &crate::fault::Place,
+                place: &crate::fault::Position,
                 sink: &mut crate::fault::Sink<'_>,
             ) -> Option<Self> {
                 let fields = crate::read::Fields::open(value, place, sink)?;
@@ -287,7 +291,7 @@ pub(crate) use raw;
 /// Reports a value of another type.
 pub(crate) fn wrong_type<T>(
     value: &DeValue<'_>,
-    place: &Place,
+    place: &Position,
     expected: &str,
     sink: &mut Sink<'_>,
 ) -> Option<T> {
@@ -296,7 +300,7 @@ pub(crate) fn wrong_type<T>(
 }
 
 /// The same without the type that is missing: compiled once, not for each type.
-fn report_wrong_type(value: &DeValue<'_>, place: &Place, expected: &str, sink: &mut Sink<'_>) {
+fn report_wrong_type(value: &DeValue<'_>, place: &Position, expected: &str, sink: &mut Sink<'_>) {
     let suggestion = match value {
         DeValue::Table(_) if expected.starts_with("an array") => Some(format!(
             "where it is a table header, write it in double brackets: `[[{}]]`",
@@ -352,10 +356,10 @@ pub(crate) fn describe(value: &DeValue<'_>) -> String {
 }
 
 /// The first position that is nested too deep.
-pub(crate) fn too_deep(table: &DeTable<'_>) -> Option<Place> {
-    fn below(value: &Spanned<DeValue<'_>>, depth: usize) -> Option<Place> {
+pub(crate) fn too_deep(table: &DeTable<'_>) -> Option<Position> {
+    fn below(value: &Spanned<DeValue<'_>>, depth: usize) -> Option<Position> {
         if depth > MAX_DEPTH {
-            return Some(Place {
+            return Some(Position {
                 span: value.span(),
                 key: String::new(),
             });

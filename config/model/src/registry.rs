@@ -3,7 +3,7 @@
 
 use crate::check::Names;
 use crate::defaults::DEFAULT_REGISTRY;
-use crate::fault::{FaultKind, Place, Sink};
+use crate::fault::{FaultKind, Position, Sink};
 use crate::format::{FormatError, HostPort, MirrorUrl};
 use crate::pem;
 use crate::raw::{RawRegistries, RawRegistry};
@@ -168,7 +168,7 @@ fn registry(entry: At<RawRegistry>, names: &mut Names, sink: &mut Sink<'_>) -> O
 }
 
 /// The position of the first part of a credential.
-fn credential_place(raw: &RawRegistry) -> Option<Place> {
+fn credential_place(raw: &RawRegistry) -> Option<Position> {
     let secrets = [&raw.password, &raw.identity_token, &raw.registry_token]
         .into_iter()
         .flatten();
@@ -179,7 +179,7 @@ fn credential_place(raw: &RawRegistry) -> Option<Place> {
 }
 
 /// Credentials that would never be sent are a mistake.
-fn never_sent(at: &Place, mirrors_only: bool, plain: bool, sink: &mut Sink<'_>) {
+fn never_sent(at: &Position, mirrors_only: bool, plain: bool, sink: &mut Sink<'_>) {
     if mirrors_only {
         let suggestion =
             "credentials of a mirror belong in a `[[registry]]` of the mirror's own host"
@@ -203,7 +203,7 @@ fn never_sent(at: &Place, mirrors_only: bool, plain: bool, sink: &mut Sink<'_>) 
     }
 }
 
-fn credential(raw: RawRegistry, table: &Place, sink: &mut Sink<'_>) -> Option<Credential> {
+fn credential(raw: RawRegistry, table: &Position, sink: &mut Sink<'_>) -> Option<Credential> {
     let tokens = [raw.identity_token.is_some(), raw.registry_token.is_some()];
     let pair = raw.username.is_some() || raw.password.is_some();
     if tokens

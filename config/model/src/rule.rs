@@ -5,7 +5,7 @@ use crate::defaults::{
     CERTIFICATE_TTL, CERTIFICATE_TTL_MAX, CERTIFICATE_TTL_MIN, MIN_SVN, QUEUE_MAX_WAITING,
     QUEUE_WAIT_MAX, QUEUE_WAIT_MIN,
 };
-use crate::fault::{FaultKind, Place, Sink};
+use crate::fault::{FaultKind, Position, Sink};
 use crate::format::{DnsLabel, FormatError, HumanDuration, one_of, text_type};
 use crate::raw::{
     RawPolicyDocument, RawRule, RawRuleCertificate, RawRuleConfig, RawRuleEk, RawRuleEvents,
@@ -108,7 +108,7 @@ pub(crate) fn check_document(raw: RawPolicyDocument, sink: &mut Sink<'_>) -> Opt
     let name = name.map_or_else(|| POLICY_NAME.parse().ok(), |name| sink.parse(&name));
     let rules = sink.required(
         raw.rule,
-        &Place::default(),
+        &Position::default(),
         "rule",
         "at least one `[[rule]]`",
     );
@@ -180,12 +180,15 @@ fn rule(
         ..Rule::default()
     };
     if verified {
-        (rule.ek, rule.images, rule.events, rule.config) = checked;
+        rule.ek = checked.ek;
+        rule.images = checked.images;
+        rule.events = checked.events;
+        rule.config = checked.config;
     }
     Some(rule)
 }
 
-fn policy(text: Option<At<String>>, place: &Place, sink: &mut Sink<'_>) -> Option<PolicyName> {
+fn policy(text: Option<At<String>>, place: &Position, sink: &mut Sink<'_>) -> Option<PolicyName> {
     let words = PolicyName::ALL.map(|policy| (policy.as_str(), policy));
     let text = sink.required(
         text,
@@ -203,6 +206,14 @@ struct Conditions {
     images: Option<At<RawRuleImages>>,
     events: Option<At<RawRuleEvents>>,
     config: Option<At<RawRuleConfig>>,
+}
+
+/// The conditions of a rule, checked.
+struct CheckedConditions {
+    ek: EkRule,
+    images: ImageRule,
+    events: EventRule,
+    config: ConfigRule,
 }
 
 impl Conditions {
@@ -227,11 +238,11 @@ impl Conditions {
 
     fn check(
         self,
-        rule: &Place,
+        rule: &Position,
         known: Option<&Known>,
         verified: bool,
         sink: &mut Sink<'_>,
-    ) -> (EkRule, ImageRule, EventRule, ConfigRule) {
+    ) -> CheckedConditions {
         let no_images =
             self.images.is_none() && !sink.has_fault_at(&rule.below("images", 0..0).key);
         if verified && no_images {
@@ -250,7 +261,13 @@ impl Conditions {
             secure_boot: events.secure_boot.is_none_or(|flag| flag.value),
             allow_unknown: events.allow_unknown.is_some_and(|flag| flag.value),
         };
-        (ek, images, events, config(self.config, sink))
+        let config = config(self.config, sink);
+        CheckedConditions {
+            ek,
+            images,
+            events,
+            config,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::format::{DnsLabel, DnsName, FormatError, one_of, text_type};
 use crate::raw::RawScheduler;
 use crate::read::{At, Entries};
 
-/// Resources that count, and how much each does, where a profile does not say (upstream's).
+/// The default resources of a profile, with their weights (upstream's).
 const WEIGHTS: [(&str, i64); 2] = [("cpu", 1), ("memory", 1)];
 /// Highest weight of a resource (upstream's).
 const HIGHEST_WEIGHT: i64 = 100;

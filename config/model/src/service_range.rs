@@ -1,14 +1,14 @@
 //! `cluster.service_cidr`: the ranges of services' addresses.
 
 use crate::defaults::SERVICE_CIDR;
-use crate::fault::{FaultKind, Place, Sink};
+use crate::fault::{FaultKind, Position, Sink};
 use crate::format::{Cidr, FormatError};
 use crate::pod_range::{PodRange, family, is_of_family};
 use crate::raw::OneOrMore;
 use crate::read::At;
 
 /// A range, and its place in the document; the default has none.
-pub(crate) type Placed = (Cidr, Option<Place>);
+pub(crate) type Placed = (Cidr, Option<Position>);
 
 /// Checks the ranges: one of each family at most, the first of which services have without asking.
 pub(crate) fn check(written: Option<At<OneOrMore>>, sink: &mut Sink<'_>) -> Option<Vec<Placed>> {
@@ -75,7 +75,7 @@ fn range(text: &At<String>, sink: &mut Sink<'_>) -> Option<Cidr> {
 pub(crate) fn check_pods(
     services: &[Placed],
     pods: &[PodRange],
-    written: Option<&Place>,
+    written: Option<&Position>,
     sink: &mut Sink<'_>,
 ) -> Option<()> {
     let mut fine = Some(());

@@ -1,12 +1,12 @@
 //! Turns errors of the TOML parser into faults: one per line, without the consequences of an
 //! unclosed bracket.
 
-use crate::fault::{FaultKind, Place, Sink, shorten};
+use crate::fault::{FaultKind, Position, Sink, shorten};
 
 /// One error of the parser.
 struct Error<'t> {
     message: String,
-    place: Place,
+    place: Position,
     /// Number of the line, from 0.
     line: usize,
     /// The text that the error is about.
@@ -73,7 +73,7 @@ fn located<'t>(error: &toml::de::Error, text: &'t str) -> Error<'t> {
     let about = text.get(span.clone()).unwrap_or_default();
     Error {
         message: error.message().to_owned(),
-        place: Place {
+        place: Position {
             span,
             key: String::new(),
         },

@@ -28,8 +28,8 @@ macro_rules! codes {
                 match self { $(Self::$variant => $doc,)* }
             }
 
-            /// What a proven refusal with this code does to the Machine. Unproven ones change
-            /// nothing, whatever the code.
+            /// What a proven refusal with this code does to the Machine. An anonymous refusal with
+            /// the same code changes nothing.
             pub fn consequence(self) -> Consequence {
                 match self { $(Self::$variant => Consequence::$class,)* }
             }

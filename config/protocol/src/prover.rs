@@ -20,10 +20,10 @@ use std::collections::BTreeMap;
 /// Why the node cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum ProverError {
-    /// A field of our own is over its limit.
+    /// A field of the node's own message is over its limit.
     #[error("{0} is too long for the protocol")]
     TooLong(&'static str, #[source] TooLong),
-    /// Our own key cannot be parsed.
+    /// A key of the node's own TPM cannot be parsed.
     #[error("the public area of the {0} is not of this protocol")]
     Key(&'static str, #[source] TpmError),
     /// The master asks for registers that are not the protocol's.
@@ -85,7 +85,7 @@ pub fn names(keys: &Keys) -> Result<Names, ProverError> {
     })
 }
 
-/// What must be signed for a challenge.
+/// The answer to a challenge while the TPM makes it: Q, and what the proof repeats.
 #[derive(Debug, Clone)]
 pub struct Answer {
     question: Digest,

@@ -1,9 +1,9 @@
 //! The shape of a message, seen before its values: objects are objects, no field comes twice,
 //! nothing nests without end.
 //!
-//! The types alone do not hold that. What serde derives takes the values of a struct as a list, in
-//! the order of its fields, and a map keeps the last of two entries under one key; two readers of
-//! the same signed or recorded bytes could then differ.
+//! serde's types alone do not ensure that: a derived decoder also reads a struct from a list of its
+//! fields' values, and a map keeps the last of two entries under one key. Two readers of the same
+//! signed or recorded bytes could then differ.
 
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor,
@@ -14,8 +14,8 @@ use std::fmt;
 
 /// How deep objects and lists nest at most; the deepest message, a manifest, has six levels.
 const MAX_DEPTH: u8 = 16;
-/// Fields that are lists in some message. None of them is a struct in any, so that the types refuse
-/// a list where it does not belong. A manifest also has lists under the numbers of registers.
+/// Names of fields that are lists in some message. No message has a struct under one of these names, so
+/// that the types refuse a list in the wrong place. A manifest also has lists under the numbers of registers.
 const LISTS: [&str; 6] = [
     "addresses",
     "boots",
@@ -35,16 +35,16 @@ const OPEN: &str = "configEvent";
 /// The bytes are no JSON of the type, or break one of the rules above.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
     let root = Value {
-        place: Place::Message,
+        place: Position::Message,
         left: MAX_DEPTH,
     };
     root.deserialize(&mut serde_json::Deserializer::from_slice(bytes))?;
     serde_json::from_slice(bytes)
 }
 
-/// Where a value stands.
+/// Where in a message a value is, which decides what it may be.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Position {
     /// An object or a single value.
     Message,
     /// A list may be here too.
@@ -59,13 +59,13 @@ enum Place {
 /// A value that is checked and not kept.
 #[derive(Clone, Copy)]
 struct Value {
-    place: Place,
+    place: Position,
     /// Levels that may still be opened.
     left: u8,
 }
 
 impl Value {
-    fn within<E: Error>(self, place: Place) -> Result<Self, E> {
+    fn within<E: Error>(self, place: Position) -> Result<Self, E> {
         let left = self
             .left
             .checked_sub(1)
@@ -74,7 +74,7 @@ impl Value {
     }
 }
 
-impl Place {
+impl Position {
     fn of_field(self, key: &str) -> Self {
         match self {
             Self::Open | Self::Unread => Self::Unread,
@@ -137,7 +137,7 @@ impl<'de> Visitor<'de> for Value {
 
     /// Senders leave out absent fields; `null` is allowed only where the value is not read.
     fn visit_unit<E: Error>(self) -> Result<(), E> {
-        if self.place == Place::Unread {
+        if self.place == Position::Unread {
             Ok(())
         } else {
             Err(E::custom("a null"))

@@ -23,7 +23,7 @@ pub const SIGNATURE_LABEL: &[u8] = b"pratique unproven/v1 signature\n";
 /// SubjectPublicKeyInfo of an ECDSA P-256 key, DER.
 pub type Key = Blob<256>;
 
-/// Step 1: the node names its key and itself.
+/// Step 1: the node's key and claims, and the hash of its certificate requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Hello {
@@ -37,7 +37,7 @@ pub struct Hello {
     pub claims: Claims,
 }
 
-/// Step 2: what must be signed, and by when.
+/// Step 2: the nonce that the evidence must sign, and the time limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Challenge {
@@ -67,7 +67,7 @@ pub struct Evidence {
 pub fn label(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Renew => "unproven/v1 renewal",
-        // The first master is not bootstrapped this way.
+        // This protocol has no bootstrap: a first master without a TPM proves nothing to the admin.
         Purpose::Join | Purpose::Bootstrap => PROTOCOL,
     }
 }

@@ -236,7 +236,7 @@ pub struct Claims {
     pub privileged_pods: bool,
 }
 
-/// Step 1: the node names itself and what it will prove.
+/// Step 1: the node's claims, its public keys, and the hash of its certificate requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Hello {
@@ -271,7 +271,7 @@ impl TryFrom<CredentialBlob> for Credential {
     }
 }
 
-/// Step 2: what must be proved, and by when.
+/// Step 2: nonce, credential and registers that the evidence must answer, and the time limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Challenge {
@@ -373,7 +373,7 @@ pub struct Evidence {
     pub serving_csr: Der,
 }
 
-/// Step 5: what the node gets.
+/// Step 5: the node's certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Certificates {
@@ -405,7 +405,7 @@ pub struct Problem {
     pub node_name: String,
 }
 
-/// The first master names itself to the admin.
+/// The first master's root certificate, keys and claims, for the admin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BootstrapHello {
@@ -434,7 +434,7 @@ pub struct BootstrapAdmit {
     pub signature: Blob<256>,
 }
 
-/// What the admin gets.
+/// The answer to the admin: its certificate, and what nodes pin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BootstrapAdmitted {

@@ -93,10 +93,10 @@ pub fn random_key() -> Result<WrappingKey, HeaderError> {
     random()
 }
 
-/// The key by which a board's TPM opens a volume that came to it: HMAC-SHA-256 by the recovery key
-/// over the volume's generation and a value that only this board has. The same volume on the same
-/// board gives the same key.
-pub fn follow(recovery: &WrappingKey, generation: u64, board: &[u8; 32]) -> WrappingKey {
+/// The wrapping key under which a board's TPM keeps a volume that was moved to it: HMAC-SHA-256 by the
+/// recovery key over the volume's generation and a value that only this board has. It is derived and
+/// not random, so that a move that a power cut interrupted continues with the same key.
+pub fn wrapping_key_on(recovery: &WrappingKey, generation: u64, board: &[u8; 32]) -> WrappingKey {
     let mut context =
         hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, recovery.as_slice()));
     context.update(b"pratique state on another board/v1");
@@ -155,7 +155,7 @@ impl Header {
     ///
     /// # Errors
     /// As [`Header::renewed`].
-    pub fn brought(
+    pub fn moved_to(
         &self,
         generation: u64,
         volume: &VolumeKey,
@@ -372,8 +372,8 @@ mod tests {
     fn a_header_names_its_configuration_beside_its_admin_or_alone() {
         let (volume, wrapping, recovery) = keys();
         let plain = Header::seal(7, &volume, &wrapping, Some(&recovery)).unwrap();
-        let brought = plain.brought(8, &volume, &wrapping, [3; 32]).unwrap();
-        for (header, admin) in [(plain.clone(), None), (brought, Some([3; 32]))] {
+        let moved = plain.moved_to(8, &volume, &wrapping, [3; 32]).unwrap();
+        for (header, admin) in [(plain.clone(), None), (moved, Some([3; 32]))] {
             let made = header.made_under([9; 32], &volume, &wrapping).unwrap();
             let later = made.renewed(9, &volume, &wrapping).unwrap();
             let read = Header::parse(&later.to_bytes()).unwrap();
@@ -382,8 +382,8 @@ mod tests {
             assert!(read.open(&wrapping).is_some());
         }
         // An admin's key in one place is no configuration in the other.
-        let brought = plain.brought(8, &volume, &wrapping, [3; 32]).unwrap();
-        let mut bytes = brought.to_bytes();
+        let moved = plain.moved_to(8, &volume, &wrapping, [3; 32]).unwrap();
+        let mut bytes = moved.to_bytes();
         bytes.copy_within(ADMIN_AT..CONFIGURATION_AT, CONFIGURATION_AT);
         let both = Header::parse(&bytes).unwrap();
         assert!(both.open(&wrapping).is_none());
@@ -445,7 +445,7 @@ mod tests {
         let (volume, wrapping, recovery) = keys();
         let here = Header::seal(7, &volume, &wrapping, Some(&recovery)).unwrap();
         assert_eq!(here.admin(), None);
-        let there = here.brought(8, &volume, &wrapping, [5; 32]).unwrap();
+        let there = here.moved_to(8, &volume, &wrapping, [5; 32]).unwrap();
         let later = there.renewed(9, &volume, &wrapping).unwrap();
         for header in [there, later] {
             let read = Header::parse(&header.to_bytes()).unwrap();

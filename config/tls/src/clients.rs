@@ -31,7 +31,7 @@ pub enum Strangers {
     Anonymous,
 }
 
-/// Why the current roots can verify no one.
+/// Why no client certificate can be verified by the current roots.
 #[derive(Debug, thiserror::Error)]
 pub enum RootsError {
     /// A root cannot be read as a trust anchor.

@@ -20,7 +20,7 @@ pub enum NotSigned {
 /// its key signed `message` (ECDSA P-256 with SHA-256, in DER).
 ///
 /// # Errors
-/// What of it does not hold.
+/// The first of these that does not hold, as [`NotSigned`].
 pub fn signed_by_client(
     chain: &[CertificateDer<'_>],
     roots: &[CertificateDer<'_>],

@@ -1,17 +1,17 @@
 //! Which boots may open a machine's secrets: TPM policies that a release key approves.
 //!
 //! A key in the TPM (an NV index with the state's key, or a sealed blob) carries one policy:
-//! "whatever policy this release key approved, under this reference" (PolicyAuthorize, TPM 2.0 part
-//! 3, 23.16). The image build approves the registers that it predicts for its own image (PolicyPCR,
+//! "any policy that this release key approved under this reference" (PolicyAuthorize, TPM 2.0 part 3,
+//! 23.16). The image build approves the registers that it predicts for its own image (PolicyPCR,
 //! 23.7), so that each image of the same release key opens it and nothing else does. The reference
 //! names the image's role, so that a worker's image opens nothing of a master, and it carries a
 //! floor: an image of SVN n is approved for the floors up to n alone, so that a TPM whose floor was
 //! raised to f opens nothing for an image below f, and needs no counter.
 //!
-//! The state's key asks for one thing more, which no release key can predict: the Secure Boot
-//! settings under which it was made ([`here`]). Without them, anyone who switches Secure Boot off on
-//! the machine could load a driver that changes the genuine kernel in memory: no predicted register
-//! tells of it.
+//! The policy of the state's key has a second part, which no release key can predict: the Secure Boot
+//! settings under which the key was made ([`state_key_policy`]). Without it, anyone who switches Secure Boot off on
+//! the machine could load a driver that changes the genuine kernel in memory, and no predicted register
+//! would show that.
 //!
 //! Approvals need not be secret or measured: the TPM verifies each signature before it accepts one.
 
@@ -123,7 +123,7 @@ fn with_registers(policy: &Digest, pcrs: &[u8], values: &BTreeMap<u8, Digest>) -
 
 /// The authPolicy of the state's key on a machine with these Secure Boot settings (the value of
 /// [`SECURE_BOOT_PCR`]): what the approver approved, and the same settings.
-pub fn here(approver: &Approver, floor: u64, secure_boot: Digest) -> Digest {
+pub fn state_key_policy(approver: &Approver, floor: u64, secure_boot: Digest) -> Digest {
     with_registers(
         &Use::State.auth_policy(approver, floor),
         &[SECURE_BOOT_PCR],
@@ -284,7 +284,7 @@ impl Approvals {
         Self(all)
     }
 
-    /// Each of them.
+    /// All approvals, in their order.
     pub fn iter(&self) -> impl Iterator<Item = &Approval> {
         self.0.iter()
     }

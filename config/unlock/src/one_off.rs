@@ -13,7 +13,8 @@
 //!   configuration, which admin key it has to trust: the volume's header names the key from then
 //!   on, and the master refuses to serve for any other.
 //!
-//! It is good for one generation of the volume's header; opening the state makes another.
+//! It is valid for one generation of the volume's header, and opening the state makes the next: it
+//! works once.
 //!
 //! Layout, numbers big-endian, parts with a length of 16 bits before them: 16 bytes magic and
 //! version, u64 generation, u64 floor, 32 bytes hash of the endorsement key, the admin's
@@ -60,7 +61,7 @@ impl From<TpmError> for OneOffError {
     }
 }
 
-/// What a one-off key is made for.
+/// The volume, images and board that a one-off key is for.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms<'a> {
     /// The header's generation.
@@ -205,7 +206,7 @@ impl OneOff {
     }
 }
 
-/// The secret encrypts one content, so its nonce may be constant.
+/// Constant: each secret is random and encrypts one content, so that no nonce repeats under a key.
 fn nonce() -> aead::Nonce {
     aead::Nonce::assume_unique_for_key([0; aead::NONCE_LEN])
 }

@@ -63,7 +63,7 @@ struct Kernel {
 /// `ROLE.parts.json`.
 ///
 /// # Errors
-/// Packages, tools or programs cannot be had, an input is refused, or the output cannot be written.
+/// Packages or tools cannot be fetched, a program is missing, an input is refused, or the output cannot be written.
 pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
     let work = work_folder(options)?;
     let tools = tools::build(fetcher, &options.tools)?;
@@ -278,7 +278,7 @@ fn tree_folder(fetcher: &Fetcher, packages: &[Package]) -> PathBuf {
         .join(&Digest::of(list.as_bytes()).to_hex()[..16])
 }
 
-/// Our programs without what is not loaded.
+/// The project's programs, stripped to the parts that the kernel loads.
 fn programs(options: &Options) -> Result<BTreeMap<String, Vec<u8>>> {
     let names: &[&str] = match options.role {
         crate::options::Role::Worker => &["init", "agent"],
@@ -366,12 +366,14 @@ fn approvals(key: Option<&SigningKey>, options: &Options, boots: &[Boot]) -> Res
     })
 }
 
-/// Salts need not be secret or random, only ours.
+/// The salt of the verity tree. It is derived from the image's id, so that builds are reproducible, and
+/// need not be secret.
 fn salt(id: &str) -> [u8; 32] {
     Digest::of_parts(&[b"pratique verity salt", id.as_bytes()]).0
 }
 
-/// The table's words, the root's hash, and what the description adds.
+/// The kernel command line: the words of [`config_machine::kernel`], the root's hash, and the further
+/// arguments of the description.
 fn command_line(root: &[u8; 32], lockdown: Lockdown, extra: &str) -> Result<String> {
     let mut words = kernel::words(lockdown);
     words.push(format!("pratique.roothash={}", Digest(*root).to_hex()));

@@ -12,7 +12,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Packages are missing.
-    #[error("packages cannot be had")]
+    #[error("packages cannot be fetched")]
     Fetch(#[from] FetchError),
     /// The tools tree is missing.
     #[error("the tools tree cannot be made")]
@@ -23,10 +23,10 @@ pub enum Error {
     /// A tool failed.
     #[error("a build tool failed")]
     Run(#[from] RunError),
-    /// The lists of modules that come with this program.
+    /// The lists of modules in this program cannot be parsed.
     #[error("the lists of modules of this program are damaged")]
     Lists(#[from] config_model::Faults),
-    /// A file.
+    /// A file could not be read or written.
     #[error("cannot {doing} {path}")]
     File {
         /// What was tried.
@@ -37,7 +37,7 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// The partition table of an image or a disk.
+    /// The partition table of an image or a disk cannot be used.
     #[error("cannot use {path}")]
     Table {
         /// The path.
@@ -46,7 +46,7 @@ pub enum Error {
         #[source]
         source: image_format::table::TableError,
     },
-    /// An ELF file.
+    /// An ELF file cannot be parsed.
     #[error("cannot examine {path}")]
     Elf {
         /// The path.
@@ -55,28 +55,28 @@ pub enum Error {
         #[source]
         source: ElfError,
     },
-    /// The unified kernel image.
+    /// The unified kernel image cannot be assembled.
     #[error("cannot assemble the kernel image")]
     Pe(#[from] image_format::pe::PeError),
-    /// Its signature.
+    /// The unified kernel image cannot be signed.
     #[error("cannot sign the kernel image")]
     Sign(#[from] image_format::authenticode::SignError),
-    /// The ESP or a NoCloud volume.
+    /// The EFI system partition or a NoCloud volume cannot be made.
     #[error("cannot make a FAT volume")]
     Fat(#[from] image_format::fat::FatError),
-    /// The archive that the root is made of.
+    /// The archive from which the root is made cannot be written.
     #[error("cannot archive the root")]
     Tar(#[from] image_format::tar::TooLong),
-    /// Firmware variables.
+    /// Firmware variables cannot be enrolled.
     #[error("cannot enrol keys into the firmware's variables")]
     Variables(#[from] image_format::efivars::StoreError),
-    /// The release's manifest.
+    /// The release's manifest cannot be signed.
     #[error("cannot sign the release")]
     Release(#[from] config_attest::release::ReleaseError),
     /// JSON could not be written.
     #[error("cannot encode {0}")]
     Json(&'static str, #[source] serde_json::Error),
-    /// A key or certificate.
+    /// A key or certificate cannot be used.
     #[error("key {path} is not usable: {what}")]
     Key {
         /// The path.

@@ -15,10 +15,11 @@ use std::process::Command;
 
 /// The lists of images whose description names none.
 const CLOUD: &str = include_str!("../cloud.toml");
-/// The same for the flavour that also runs on hardware.
+/// The lists for the flavour that also runs on hardware.
 const FULL: &str = include_str!("../full.toml");
 
-/// What images cannot do without, and the modules that it takes. A description may list more, and other drivers.
+/// Features that every image must have, and the modules for each. A description may list more modules,
+/// and other drivers.
 const NEEDED: [(&str, &[&str]); 5] = [
     ("the root", &["dm_verity", "erofs"]),
     ("the encrypted state", &["ext4", "dm_crypt", "xts"]),

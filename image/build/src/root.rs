@@ -28,8 +28,8 @@ pub const PROGRAMS: [&str; 4] = [
     "usr/bin/crun",
     "usr/sbin/mke2fs",
 ];
-/// Every executable file of a worker's image: a promise to those who run it. [`check`] holds the
-/// build to it.
+/// Every executable file of a worker's image, as README promises. [`check`] refuses an image with any
+/// other.
 const PROMISED: [&str; 7] = [
     "/usr/bin/agent",
     "/usr/bin/containerd",
@@ -73,7 +73,7 @@ pub struct Inputs<'a> {
     pub user_data: Option<&'a [u8]>,
 }
 
-/// Writes into the root what it is.
+/// Adds the image's description to the root.
 pub fn label(entries: &mut Entries, label: &Label<'_>) {
     let image = rootfiles::image_toml(label);
     let release = rootfiles::os_release(label.role, label.id, label.svn);
@@ -247,7 +247,7 @@ pub fn promised(role: Role) -> Vec<&'static str> {
 /// are not promised.
 ///
 /// # Errors
-/// What is refused, by its path.
+/// The path of a file that is refused, and why.
 pub fn check(role: Role, entries: &Entries) -> Result<()> {
     let promised = promised(role);
     if let Some((path, _)) = executables(entries)

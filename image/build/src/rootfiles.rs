@@ -3,7 +3,7 @@
 use crate::options::Role;
 use config_model::image::{Metadata, StateOwner};
 
-/// What the image says of itself.
+/// The image's description, in its own root.
 #[derive(Debug, Clone, Copy)]
 pub struct Label<'a> {
     /// The image's role.

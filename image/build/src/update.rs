@@ -36,7 +36,7 @@ const STATE: [&str; 2] = ["pratique-state", "pratique-state-new"];
 const O_EXCL: i32 = 0o200;
 const PIECE: u64 = 1 << 20;
 
-/// A disk, the image for it, and what is known of both.
+/// A disk and the image for it, both opened and checked.
 #[derive(Debug)]
 pub struct Update {
     image: Source,
@@ -71,7 +71,7 @@ pub enum Step {
     },
 }
 
-/// Whose secrets an image opens.
+/// The images whose secrets an image opens, by its approvals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Approved {
     role: Role,
@@ -124,7 +124,7 @@ impl Update {
         found.map(|entry| entry.extent.size)
     }
 
-    /// Whether the machine opens its state with the image as it does with what the disk has now.
+    /// Checks that the machine opens its state with the image, as it does with the image on the disk.
     ///
     /// # Errors
     /// The image, or the one on the disk, was not signed by the key `release` (PEM), they are for different roles, or the

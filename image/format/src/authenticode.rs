@@ -11,10 +11,10 @@ use sha2::{Digest, Sha256};
 /// A program that could not be signed.
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
-    /// The program is not one.
+    /// The program is not a PE32+ file that can be signed.
     #[error("cannot sign")]
     Program(#[from] PeError),
-    /// The certificate is not one.
+    /// The certificate is not DER X.509.
     #[error("the signer's certificate is not a DER X.509 certificate")]
     Certificate,
     /// The key does not sign.

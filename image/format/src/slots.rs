@@ -32,10 +32,10 @@ const FOLDER: u8 = 0x10;
 /// The first byte of a removed entry.
 const DELETED: u8 = 0xe5;
 
-/// Bytes for a place in a volume.
+/// Bytes to write at an offset of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
-    /// The first byte's place.
+    /// The offset.
     pub offset: usize,
     /// The bytes.
     pub bytes: Vec<u8>,
@@ -44,11 +44,12 @@ pub struct Write {
 /// Reads these bytes of a volume.
 pub type Read<'a> = &'a dyn Fn(Range<usize>) -> Option<Vec<u8>>;
 
-/// How the files of `image`, which [`crate::fat`] made, come into the volume `disk`: writes in their order, each on the medium
-/// before the next. The last one is of one sector and decides. There are none if the files are there already.
+/// The writes that bring the files of `image`, which [`crate::fat`] made, into the volume `disk`: in this order, each on the
+/// medium before the next. The last one is of one sector, and switches to the new files. The list is empty if the files are
+/// there already.
 ///
-/// `None` if the two volumes differ in their layout, if what the disk has lies in both halves or is nothing, or if the image does
-/// not fit into a half: then one can only write all of it.
+/// `None` if the two volumes differ in their layout, if the files on the disk lie in both halves or there are none, or if the
+/// image does not fit into a half: then the whole volume has to be written.
 pub fn switch(disk: Read<'_>, image: Read<'_>) -> Option<Vec<Write>> {
     let (disk, image) = (Volume::open(disk)?, Volume::open(image)?);
     if disk.geometry != image.geometry {
@@ -139,7 +140,7 @@ impl<'a> Volume<'a> {
         start..start + self.cluster
     }
 
-    /// What of this volume goes where, if its files lie so many clusters further; `None` if they don't fit into `half` of them.
+    /// The writes that put this volume's files `by` clusters further; `None` if they don't fit into `half` clusters.
     fn moved(&self, by: usize, half: usize) -> Option<Vec<Write>> {
         let Reached { folders, clusters } = self.reached()?;
         let root = self.root..self.root + SECTOR;
@@ -210,8 +211,8 @@ fn first_cluster(entry: &[u8; ENTRY]) -> usize {
     u16::from_le_bytes([entry[CLUSTER], entry[CLUSTER + 1]]).into()
 }
 
-/// Moves the first clusters of a folder's entries; what has none, such as the parts of long names and the way back to the root,
-/// stays.
+/// Adds `by` to the first cluster of each of a folder's entries. Entries without one, such as parts of long names and the
+/// `..` of a folder in the root, stay.
 fn relocate(folder: &mut [u8], by: usize) -> Option<()> {
     let count = entries(folder).count();
     for entry in folder.as_chunks_mut::<ENTRY>().0.iter_mut().take(count) {
@@ -224,8 +225,8 @@ fn relocate(folder: &mut [u8], by: usize) -> Option<()> {
     Some(())
 }
 
-/// A part of a table whose links lead so many clusters further. Its first two links are none of clusters: in the second place they
-/// are of two that are free.
+/// A part of the file allocation table with `by` added to its links. The table's first two entries stand for no clusters; where
+/// the part goes they stand for two clusters that are free.
 fn links(table: &[u16], by: usize) -> Option<Vec<u8>> {
     let mut moved = Vec::with_capacity(table.len() * LINK);
     for (cluster, link) in table.iter().enumerate() {

@@ -20,7 +20,7 @@ pub struct Tree {
     pub bytes: Vec<u8>,
 }
 
-/// The hash tree over `data`, which is padded with zeros to whole blocks in the reckoning.
+/// The hash tree over `data`; the last block is hashed as if it were filled up with zeros.
 pub fn tree(data: &[u8], salt: &[u8; 32], uuid: Guid) -> Tree {
     let seeded = Sha256::new().chain_update(salt);
     let digest = |block: &[u8]| -> [u8; 32] {

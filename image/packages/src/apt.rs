@@ -33,7 +33,7 @@ pub struct Resolved {
     pub size: u64,
 }
 
-/// Why apt could not help.
+/// Why packages could not be resolved or downloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum AptError {
     /// No mirror or keyring.

@@ -86,7 +86,7 @@ pub struct Fetcher {
     pub lock: PathBuf,
     /// Refuse any version but the lock's.
     pub locked: bool,
-    /// Told what a person should know.
+    /// Called with messages for the person who runs the build.
     pub notice: fn(&str),
 }
 
@@ -120,7 +120,7 @@ impl Fetcher {
     /// The packages of a set, each with the digest that the lock or the signed archive gives it.
     ///
     /// # Errors
-    /// A package cannot be had in the version that is locked, a file has another digest, or the
+    /// A package cannot be fetched in the version that is locked, a file has another digest, or the
     /// cache cannot be written.
     pub fn fetch(&self, set: &Set) -> Result<Vec<Package>, FetchError> {
         let debs = self.cache.join("debs");

@@ -38,7 +38,7 @@ pub enum LockError {
         #[source]
         source: std::io::Error,
     },
-    /// It is not what a lock file looks like.
+    /// It is not a lock file.
     #[error("lock file {path} is not readable; restore it from version control")]
     Parse {
         /// The path.
@@ -50,14 +50,14 @@ pub enum LockError {
     /// It can't be written as text.
     #[error("cannot encode the lock file")]
     Encode(#[source] toml::ser::Error),
-    /// A digest that is none.
+    /// A digest is malformed.
     #[error("lock file {path}: package {name} has the digest {sha256:?}, expected 64 hex digits")]
     Digest {
         /// The path.
         path: String,
         /// The package.
         name: String,
-        /// What stands there.
+        /// The text in its place.
         sha256: String,
     },
 }

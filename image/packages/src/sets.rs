@@ -1,4 +1,4 @@
-//! Which packages are wanted, for what.
+//! The sets of packages that builds and tests need.
 
 /// A named set of packages: roots, of which apt computes the dependencies, less what is never
 /// unpacked.

@@ -24,7 +24,7 @@ const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-
 
 /// How a program is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
+enum Launch {
     /// Through the tree's loader.
     Loader,
     /// Like QEMU: through the loader, with paths to its data and modules.
@@ -36,56 +36,56 @@ enum How {
 }
 
 /// Programs that get a wrapper, and where they are in the tree.
-const PROGRAMS: [(&str, &str, How); 34] = [
-    ("busybox", "usr/bin/busybox", How::Static),
-    ("certtool", "usr/bin/certtool", How::Loader),
-    ("containerd", "usr/bin/containerd", How::Itself),
+const PROGRAMS: [(&str, &str, Launch); 34] = [
+    ("busybox", "usr/bin/busybox", Launch::Static),
+    ("certtool", "usr/bin/certtool", Launch::Loader),
+    ("containerd", "usr/bin/containerd", Launch::Itself),
     (
         "containerd-shim-runc-v2",
         "usr/bin/containerd-shim-runc-v2",
-        How::Itself,
+        Launch::Itself,
     ),
-    ("crun", "usr/bin/crun", How::Itself),
-    ("ctr", "usr/bin/ctr", How::Itself),
-    ("debugfs", "usr/sbin/debugfs", How::Loader),
-    ("docker-registry", "usr/bin/docker-registry", How::Loader),
-    ("dump.erofs", "usr/bin/dump.erofs", How::Loader),
-    ("dumpe2fs", "usr/sbin/dumpe2fs", How::Loader),
-    ("e2fsck", "usr/sbin/e2fsck", How::Loader),
-    ("fsck.erofs", "usr/bin/fsck.erofs", How::Loader),
-    ("kubectl", "usr/bin/kubectl", How::Loader),
-    ("mcopy", "usr/bin/mtools", How::Loader),
-    ("mdir", "usr/bin/mtools", How::Loader),
-    ("mke2fs", "usr/sbin/mke2fs", How::Loader),
-    ("mkfs.erofs", "usr/bin/mkfs.erofs", How::Loader),
-    ("mtools", "usr/bin/mtools", How::Loader),
-    ("mtype", "usr/bin/mtools", How::Loader),
-    ("minfo", "usr/bin/mtools", How::Loader),
-    ("qemu-img", "usr/bin/qemu-img", How::Loader),
-    ("qemu-nbd", "usr/bin/qemu-nbd", How::Loader),
+    ("crun", "usr/bin/crun", Launch::Itself),
+    ("ctr", "usr/bin/ctr", Launch::Itself),
+    ("debugfs", "usr/sbin/debugfs", Launch::Loader),
+    ("docker-registry", "usr/bin/docker-registry", Launch::Loader),
+    ("dump.erofs", "usr/bin/dump.erofs", Launch::Loader),
+    ("dumpe2fs", "usr/sbin/dumpe2fs", Launch::Loader),
+    ("e2fsck", "usr/sbin/e2fsck", Launch::Loader),
+    ("fsck.erofs", "usr/bin/fsck.erofs", Launch::Loader),
+    ("kubectl", "usr/bin/kubectl", Launch::Loader),
+    ("mcopy", "usr/bin/mtools", Launch::Loader),
+    ("mdir", "usr/bin/mtools", Launch::Loader),
+    ("mke2fs", "usr/sbin/mke2fs", Launch::Loader),
+    ("mkfs.erofs", "usr/bin/mkfs.erofs", Launch::Loader),
+    ("mtools", "usr/bin/mtools", Launch::Loader),
+    ("mtype", "usr/bin/mtools", Launch::Loader),
+    ("minfo", "usr/bin/mtools", Launch::Loader),
+    ("qemu-img", "usr/bin/qemu-img", Launch::Loader),
+    ("qemu-nbd", "usr/bin/qemu-nbd", Launch::Loader),
     (
         "qemu-system-x86_64",
         "usr/bin/qemu-system-x86_64",
-        How::Qemu,
+        Launch::Qemu,
     ),
-    ("resize2fs", "usr/sbin/resize2fs", How::Loader),
-    ("swtpm", "usr/bin/swtpm", How::Loader),
-    ("swtpm_cert", "usr/bin/swtpm_cert", How::Loader),
-    ("swtpm_ioctl", "usr/bin/swtpm_ioctl", How::Loader),
-    ("swtpm_localca", "usr/bin/swtpm_localca", How::Loader),
-    ("swtpm_setup", "usr/bin/swtpm_setup", How::Loader),
-    ("tpm2", "usr/bin/tpm2", How::Loader),
-    ("tune2fs", "usr/sbin/tune2fs", How::Loader),
-    ("veritysetup", "usr/sbin/veritysetup", How::Loader),
-    ("xz", "usr/bin/xz", How::Loader),
-    ("zstd", "usr/bin/zstd", How::Loader),
+    ("resize2fs", "usr/sbin/resize2fs", Launch::Loader),
+    ("swtpm", "usr/bin/swtpm", Launch::Loader),
+    ("swtpm_cert", "usr/bin/swtpm_cert", Launch::Loader),
+    ("swtpm_ioctl", "usr/bin/swtpm_ioctl", Launch::Loader),
+    ("swtpm_localca", "usr/bin/swtpm_localca", Launch::Loader),
+    ("swtpm_setup", "usr/bin/swtpm_setup", Launch::Loader),
+    ("tpm2", "usr/bin/tpm2", Launch::Loader),
+    ("tune2fs", "usr/sbin/tune2fs", Launch::Loader),
+    ("veritysetup", "usr/sbin/veritysetup", Launch::Loader),
+    ("xz", "usr/bin/xz", Launch::Loader),
+    ("zstd", "usr/bin/zstd", Launch::Loader),
 ];
 
 /// A tools tree that could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolsError {
     /// The packages could not be fetched.
-    #[error("the tools' packages are not there")]
+    #[error("the tools' packages cannot be fetched")]
     Fetch(#[from] FetchError),
     /// They could not be unpacked.
     #[error("the tools' packages cannot be unpacked")]
@@ -219,7 +219,7 @@ fn stamp(packages: &[Package], out: &Path) -> String {
     hex::encode(hash.finalize())
 }
 
-fn wrap(tools: &Tools, name: &str, path: &str, how: How) -> Result<(), ToolsError> {
+fn wrap(tools: &Tools, name: &str, path: &str, how: Launch) -> Result<(), ToolsError> {
     let program = tools.file(path);
     let wrapper = tools.program(name);
     let fault = |source| ToolsError::Tree {
@@ -233,7 +233,7 @@ fn wrap(tools: &Tools, name: &str, path: &str, how: How) -> Result<(), ToolsErro
         .map(|l| tools.file(l).display().to_string())
         .collect();
     let libraries = libraries.join(":");
-    if how == How::Static {
+    if how == Launch::Static {
         return symlink(&program, &wrapper).map_err(fault);
     }
     check_libraries(tools, &program)?;
@@ -242,8 +242,8 @@ fn wrap(tools: &Tools, name: &str, path: &str, how: How) -> Result<(), ToolsErro
         loader.display()
     );
     let text = match how {
-        How::Loader => format!("exec {through} \"$@\"\n"),
-        How::Qemu => {
+        Launch::Loader => format!("exec {through} \"$@\"\n"),
+        Launch::Qemu => {
             let share = tools.file("usr/share");
             let modules = tools.file("usr/lib/x86_64-linux-gnu/qemu");
             let (share, modules) = (share.display(), modules.display());
@@ -251,7 +251,7 @@ fn wrap(tools: &Tools, name: &str, path: &str, how: How) -> Result<(), ToolsErro
                 "QEMU_MODULE_DIR='{modules}' exec {through} -L '{share}/qemu' -L '{share}/seabios' \"$@\"\n"
             )
         }
-        How::Itself | How::Static => {
+        Launch::Itself | Launch::Static => {
             let bytes = std::fs::read(&program).map_err(fault)?;
             let elf = |source| ToolsError::Elf {
                 path: program.display().to_string(),

@@ -48,7 +48,7 @@ fn spki_of(bytes: &[u8]) -> Option<Vec<u8>> {
         .or_else(|| spki_of_area(bytes))
 }
 
-/// NV indices pad certificates, so octets behind it are let be.
+/// NV indices are larger than their certificates, so bytes after the certificate are ignored.
 fn spki_of_certificate(der: &[u8]) -> Option<Vec<u8>> {
     X509Certificate::from_der(der)
         .ok()

@@ -183,7 +183,7 @@ impl rcgen::SigningKey for Key {
     }
 }
 
-/// The document but for its `[identity]`.
+/// The document without its `[identity]`.
 fn base(args: &IssueArgs, api: &Api) -> Result<String> {
     let Some(path) = &args.user_data else {
         let endpoints = if args.endpoint.is_empty() {

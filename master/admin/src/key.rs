@@ -1,4 +1,4 @@
-//! The admin's key: a P-256 key in a PKCS#8 PEM file that only he reads.
+//! The admin's key: a P-256 key in a PKCS#8 PEM file that only its owner can read.
 
 use crate::error::{Error, Result};
 use crate::files;
@@ -11,7 +11,7 @@ pub(crate) struct AdminKey {
 }
 
 impl AdminKey {
-    /// Reads the key, or makes it where there is none. True: it was made.
+    /// Reads the key, or makes it where there is none. The second value says whether it was made.
     pub(crate) fn open(path: &Path) -> Result<(Self, bool)> {
         if path.exists() {
             let text = files::read_text(path)?;

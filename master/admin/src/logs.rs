@@ -110,7 +110,7 @@ fn query(args: &LogsArgs, services: &[String]) -> String {
     pairs.collect::<Vec<_>>().join("&")
 }
 
-/// Asks the node; what it or the master refuses is an error.
+/// Sends the query to the node; a refusal by the node or the master is an error.
 async fn ask(api: &mut Api, args: &LogsArgs, query: &str) -> Result<Body> {
     let node = &args.node;
     let path = format!("/api/v1/nodes/{node}/proxy/logs/?{query}");

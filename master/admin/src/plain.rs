@@ -1,6 +1,7 @@
-//! Texts of others, made fit for a terminal, and names of others, made fit for a path.
+//! Untrusted texts, cleaned for a terminal, and names, checked for use in a path.
 
-/// A text that steers no terminal: what controls one is replaced, line ends and tabs aside.
+/// The text with control characters replaced, except line ends and tabs, so that it cannot control the
+/// terminal.
 pub(crate) fn clean(text: &str) -> String {
     let plain = |c: char| {
         if c.is_control() && c != '\n' && c != '\t' {

@@ -160,7 +160,7 @@ fn image(args: &RecoverStateArgs) -> Result<(ReleaseKey, u64)> {
     Ok((key, svn))
 }
 
-/// The recovery copy, opened, and shown to be the cluster's: the first that is.
+/// Opens the first recovery copy that is of this cluster: it holds the private key of a pinned root.
 fn copy(args: &RecoverStateArgs, disk: &Disk, pem: &str) -> Result<Recovered> {
     let texts = match &args.copy {
         Some(path) => vec![files::read_text(path)?],

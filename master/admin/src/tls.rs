@@ -5,7 +5,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use std::sync::Arc;
 
-/// For a master that has yet to prove itself.
+/// For a master that has not proved itself yet: any certificate is accepted.
 pub(crate) fn unproven() -> Result<Arc<ClientConfig>> {
     config_tls::unverified_server(&[&rustls::version::TLS13]).map_err(Error::Tls)
 }

@@ -29,7 +29,7 @@ const KEY_OF_BLOCK: usize = 4;
 const NODES: usize = 96;
 const NODE: usize = 2;
 
-/// The owner of a share.
+/// A share of the slots: a class of callers, or one node, key or network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Share {
     Strangers,

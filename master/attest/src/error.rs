@@ -45,6 +45,6 @@ pub enum Error {
     #[error("the machine's TPM did not answer")]
     Attestor(#[source] master_ca::attestor::AttestorError),
     /// A blocking task panicked or was cancelled.
-    #[error("a blocking call broke off")]
+    #[error("a blocking task panicked or was cancelled")]
     Task(#[source] tokio::task::JoinError),
 }

@@ -3,17 +3,17 @@
 
 use crate::time::timestamp;
 use config_attest::Inventory;
+use config_attest::sessions::SessionCounts;
 use config_figures::Text;
 use config_kube::MachineState;
 use master_journal::Counters;
 use std::time::SystemTime;
 
-/// All metrics of attestation in the text format. `sessions` are the joins and renewals in the
-/// session tables.
+/// All metrics of attestation in the text format.
 pub(crate) fn write(
     counters: &Counters,
     machines: &Inventory,
-    sessions: (usize, usize),
+    sessions: SessionCounts,
     now: SystemTime,
 ) -> String {
     let mut text = Text::default();
@@ -94,13 +94,14 @@ fn age(time: Option<&str>, now: SystemTime) -> Option<f64> {
     Some(timestamp(now).duration_since(time).as_secs_f64())
 }
 
-fn write_sessions(text: &mut Text, (joins, renewals): (usize, usize)) {
+fn write_sessions(text: &mut Text, sessions: SessionCounts) {
     text.family(
         "pratique_sessions",
         "gauge",
         "Exchanges that are held, half-open ones and ends still remembered.",
     );
-    for (kind, count) in [("join", joins), ("renewal", renewals)] {
+    let counts = [("join", sessions.joins), ("renewal", sessions.renewals)];
+    for (kind, count) in counts {
         text.sample(
             "pratique_sessions",
             &format!("purpose=\"{kind}\""),

@@ -16,8 +16,8 @@ pub(crate) type Decided = (Option<Machine>, Option<Machine>);
 pub(crate) struct MachineChanges(Option<BTreeMap<String, Machine>>);
 
 impl MachineChanges {
-    /// What a change decides. The first list repeats what an earlier process has recorded, and
-    /// decides nothing.
+    /// The admin's decisions in a change. The first list has none: an earlier process has recorded
+    /// them.
     pub(crate) fn take(&mut self, change: &Change<Machine>) -> Vec<Decided> {
         let began = self.0.is_some();
         let known = self.0.get_or_insert_default();
@@ -70,7 +70,7 @@ fn name(machine: &Machine) -> String {
     machine.metadata.name.clone().unwrap_or_default()
 }
 
-/// What an admin decides of a Machine, and who did.
+/// The part of a Machine that an admin decides, with the annotation that says who did.
 fn decided_part(machine: &Machine) -> Machine {
     let mut part = Machine::named(&name(machine), machine.spec.clone());
     part.metadata = machine.metadata.clone();

@@ -75,7 +75,11 @@ fn admit(
     forget_ended(&mut status.earlier_names, unix_seconds(now));
     status.certificate = Some(certificate);
     status.last_attestation = Some(timestamp(now).to_string());
-    let (good, reason, message) = attested_condition(grant);
+    let AttestedCondition {
+        good,
+        reason,
+        message,
+    } = attested_condition(grant);
     status.set_attested(good, reason, &message, Time(timestamp(now)));
 }
 
@@ -91,8 +95,15 @@ fn same_but_marks(before: &Machine, now: &Machine) -> bool {
     plain(before) == plain(now)
 }
 
-/// Status, reason and message of the condition `Attested` after an admission.
-fn attested_condition(grant: &CertificateGrant) -> (bool, &'static str, String) {
+/// The condition `Attested` of a Machine.
+struct AttestedCondition {
+    good: bool,
+    reason: &'static str,
+    message: String,
+}
+
+/// The condition after an admission.
+fn attested_condition(grant: &CertificateGrant) -> AttestedCondition {
     let (admission, failed) = (grant.admission(), grant.verdict().failed());
     let decides = admission.policy.decides();
     let nobody = format!(
@@ -106,11 +117,13 @@ fn attested_condition(grant: &CertificateGrant) -> (bool, &'static str, String) 
         } else {
             nobody
         };
-        return (
-            false,
-            "NoTpm",
-            format!("the machine has no TPM and proves nothing; {decision}; not proven: {failed}"),
-        );
+        let message =
+            format!("the machine has no TPM and proves nothing; {decision}; not proven: {failed}");
+        return AttestedCondition {
+            good: false,
+            reason: "NoTpm",
+            message,
+        };
     }
     let unproven = if failed.is_empty() {
         String::new()
@@ -131,7 +144,11 @@ fn attested_condition(grant: &CertificateGrant) -> (bool, &'static str, String) 
         ),
         Decides::Always | Decides::Never => (false, format!("{nobody}{unproven}")),
     };
-    (good, policy_of(admission.policy).reason(), message)
+    AttestedCondition {
+        good,
+        reason: policy_of(admission.policy).reason(),
+        message,
+    }
 }
 
 /// Records that a machine waits for a person, unless the Machine object was replaced since. With

@@ -3,7 +3,7 @@
 
 use crate::entropy::SystemEntropy;
 use config_attest::Refusal;
-use config_attest::sessions::{HalfOpen, Limits, OpenSession, Opening, Sessions};
+use config_attest::sessions::{HalfOpen, Limits, OpenSession, Opening, SessionCounts, Sessions};
 use config_attest::verifier::{Pending, UnprovenPending};
 use config_protocol::Code;
 use config_protocol::wire::SessionId;
@@ -31,10 +31,12 @@ impl SessionTables {
     }
 
     /// Joins and renewals in both tables, ended ones that are still remembered included.
-    pub(crate) fn counts(&self) -> (usize, usize) {
-        let (joins, renewals) = self.tpm.lock().held();
-        let unproven = self.unproven.lock().held();
-        (joins + unproven.0, renewals + unproven.1)
+    pub(crate) fn counts(&self) -> SessionCounts {
+        let (tpm, unproven) = (self.tpm.lock().counts(), self.unproven.lock().counts());
+        SessionCounts {
+            joins: tpm.joins + unproven.joins,
+            renewals: tpm.renewals + unproven.renewals,
+        }
     }
 }
 

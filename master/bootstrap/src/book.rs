@@ -35,7 +35,7 @@ pub enum BookError {
     #[error("the system gives no random bytes")]
     Random,
     /// The limit of clusters is reached.
-    #[error("there are as many clusters as there may be")]
+    #[error("the limit of clusters is reached")]
     Full,
 }
 

@@ -28,7 +28,7 @@ pub enum Refusal {
     #[error("the request's body is larger than {0} bytes")]
     TooLarge(usize),
     /// The body is malformed.
-    #[error("the request is not in its form: {0}")]
+    #[error("the request is malformed: {0}")]
     Malformed(String),
     /// The address exceeds its rate.
     #[error("this address asks too often; next in {} s", .0.as_secs() + 1)]

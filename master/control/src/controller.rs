@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// The time, on both clocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Now {
-    /// Monotonic, for what is measured here.
+    /// Monotonic, for durations.
     pub instant: Instant,
     /// Wall clock, to compare with times in objects.
     pub wall: Timestamp,
@@ -84,7 +84,7 @@ impl<A> From<Option<A>> for Plan<A> {
     }
 }
 
-/// Something that a controller must be allowed to do.
+/// A right that a controller needs at the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Right {
     /// API group; `*` is all.
@@ -135,11 +135,11 @@ pub trait Controller: Sized + Send + Sync + 'static {
     const RIGHTS: &'static [Right];
     /// All that its plan for one key depends on.
     type Facts: Debug;
-    /// Something that it does.
+    /// What its plan can contain.
     type Action: Debug + PartialEq + Send + 'static;
 
-    /// Says what it follows, which keys a change concerns and which indexes it asks; the stores are
-    /// kept.
+    /// Declares the views that it follows, the keys that a change concerns and the indexes that it
+    /// reads; it keeps the stores that [`Setup`] returns.
     fn new(setup: &mut Setup<'_>) -> Self;
 
     /// The facts about a key, from the stores and from the controller's own memory, without
@@ -149,8 +149,8 @@ pub trait Controller: Sized + Send + Sync + 'static {
     /// The actions for these facts. Pure.
     fn plan(facts: &Self::Facts, now: Now) -> Plan<Self::Action>;
 
-    /// Does it. It must be repeatable without harm, and refuse by a precondition (UID, resource
-    /// version) what was planned on an outdated version.
+    /// Carries out an action. It must be idempotent, and its writes must have a precondition (UID,
+    /// resource version), so that the API refuses what was planned on an outdated version.
     ///
     /// # Errors
     /// What the API answered. "Not found", "conflict" and "already exists" mean outdated stores:

@@ -50,7 +50,7 @@ struct Run {
     requeue: Option<Duration>,
 }
 
-/// A controller whose types are forgotten.
+/// A controller behind a trait object: its facts and actions have types of their own.
 trait Reconcile: Send {
     fn plan(&self, key: &Key, now: Now, tools: &Tools, stores: &Stores) -> Run;
 }
@@ -129,15 +129,16 @@ struct Worker {
     reconcile: Box<dyn Reconcile>,
     queue: WorkQueue,
     stores: Stores,
-    /// Sources without which nothing is planned.
+    /// Sources that must be listed before anything is planned.
     sources: Vec<usize>,
-    /// Whether everything of these sources is known.
+    /// Whether all of these sources are listed.
     informed: bool,
     running: usize,
 }
 
 impl Worker {
-    /// Whether it may plan: never on half a picture, and never beyond its share.
+    /// Whether it may plan: every source is listed, as a plan on half of the objects would do harm, and
+    /// its share of the runs is not used up.
     fn may_plan(&self) -> bool {
         self.informed && self.running < SHARE
     }
@@ -383,8 +384,8 @@ impl Driver {
         self.figures.ended(worker.name, took, ended.end);
     }
 
-    /// Takes a change. Most concern few workers, and there are many of both: no work here is for
-    /// each worker.
+    /// Takes a change. Changes and workers are many, and a change concerns few workers: nothing here
+    /// may loop over all of them.
     fn changed(&mut self, changed: Changed, now: Instant) {
         let readers = self
             .readers

@@ -24,7 +24,7 @@ impl Kinds {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Further kinds are served; the numbers of the new ones.
+    /// Adds the kinds that are served and not known yet; returns their numbers.
     fn serve(&self, served: &[Resource]) -> Vec<ResourceId> {
         let known = self.all();
         let new = served.iter().filter(|resource| !known.contains(resource));

@@ -81,7 +81,7 @@ pub trait Publish: Debug + Send + Sync {
 /// Repairs the allocations of service addresses and node ports. They are written in one transaction
 /// with their service, and node ports are not objects, so no client of the API can do it.
 pub trait Allocations: Debug + Send + Sync {
-    /// Repairs what it can; what was wrong, to be recorded as events.
+    /// Repairs what it can, and returns what was wrong, to be recorded as events.
     ///
     /// # Errors
     /// The store cannot be read, or refuses a repair for another reason than a concurrent change.

@@ -11,8 +11,8 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Wait after the first failure, and the shortest time between a failure and the next run, whatever
-/// changes.
+/// Wait after the first failure. It is also the shortest time between a failure and the next run, even
+/// if the key changes.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 /// Longest wait after failures.
 pub const BACKOFF_LAST: Duration = Duration::from_secs(60);
@@ -78,7 +78,7 @@ enum Phase {
 struct Entry {
     phase: Phase,
     failures: u32,
-    /// The earliest time of the next run, whatever changes.
+    /// The earliest time of the next run, even if the key changes.
     earliest: Instant,
 }
 
@@ -200,7 +200,7 @@ impl WorkQueue {
         self.check(key, now);
     }
 
-    /// Looks which writes are seen now: to be called after the stores changed.
+    /// Checks the expectations of waiting keys. Call it after the stores changed.
     pub fn observe(&mut self, now: Instant) {
         for key in self.expecting.iter().cloned().collect::<Vec<_>>() {
             self.check(&key, now);
@@ -232,7 +232,7 @@ impl WorkQueue {
         self.entries.is_empty()
     }
 
-    /// Goes on with a key whose expectations are met.
+    /// Releases a key whose expectations are met.
     fn check(&mut self, key: &Arc<Key>, now: Instant) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;

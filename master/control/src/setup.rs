@@ -41,7 +41,7 @@ trait Declared: Send {
     fn start(self: Box<Self>, source: usize, client: &Client) -> BoxStream<'static, Changed>;
 }
 
-/// A view with those who listen to it. Clones share both.
+/// A view with its listeners. Clones share both.
 struct Followed<V> {
     store: Store<V>,
     listeners: Arc<Mutex<Listeners<V>>>,
@@ -257,7 +257,7 @@ impl Setup<'_> {
         self.sources.every_kind.listen(self.controller, listener)
     }
 
-    /// Keys that are there without any object.
+    /// Keys to plan once at the start, for which no object exists.
     pub fn always(&mut self, keys: impl IntoIterator<Item = Key>) {
         self.declared.keys.extend(keys);
     }
@@ -286,7 +286,7 @@ impl Sources {
         })
     }
 
-    /// The same; declared now where it was not.
+    /// As [`Sources::known`]; declares the view if no controller has.
     fn followed<V: View>(&mut self) -> (usize, Followed<V>) {
         self.known().unwrap_or_else(|| {
             let new = Followed::<V> {

@@ -73,7 +73,7 @@ impl Writer {
             .inspect(|made| self.wrote(made))
     }
 
-    /// Replaces an object, if it is as it was read.
+    /// Replaces an object, if it has not changed since it was read.
     ///
     /// # Errors
     /// As [`Client::update`].

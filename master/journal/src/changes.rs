@@ -34,7 +34,7 @@ pub fn spec_changes(old: Option<&Machine>, new: Option<&Machine>) -> Vec<SpecCha
     changes
 }
 
-/// Whether, until when and as what the machine may be part of the cluster.
+/// Changes of whether, until when and in which role the machine may be part of the cluster.
 fn membership(old: &MachineSpec, new: &MachineSpec) -> Vec<SpecChange> {
     let mut changes = Vec::new();
     changes.extend(switched(
@@ -57,7 +57,7 @@ fn membership(old: &MachineSpec, new: &MachineSpec) -> Vec<SpecChange> {
     changes
 }
 
-/// What the machine has to prove, and by which keys.
+/// Changes of what the machine has to prove, and by which keys.
 fn evidence(old: &MachineSpec, new: &MachineSpec) -> Vec<SpecChange> {
     let mut changes = Vec::new();
     if old.ek != new.ek {

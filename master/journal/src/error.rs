@@ -41,6 +41,6 @@ pub enum Error {
     #[error("a record of the log of verdicts cannot be signed")]
     Sign(#[source] master_ca::Error),
     /// The thread that writes panicked or was cancelled.
-    #[error("a blocking call broke off")]
+    #[error("a blocking task panicked or was cancelled")]
     Task(#[source] tokio::task::JoinError),
 }

@@ -286,12 +286,12 @@ impl Journal {
         }
     }
 
-    /// Somebody orders the end of a node's machine, by a word such as `reboot`; `outcome` says what
-    /// became of that, and is empty where the order is given now. A node of no Machine is known by
-    /// its name.
+    /// A user orders a node's machine to end, such as by `reboot`. `outcome` is the result, and empty in
+    /// the record that is written before the order is sent. A node without a Machine is recorded by its
+    /// own name.
     ///
     /// # Errors
-    /// The log did not take the record.
+    /// The log could not write the record.
     pub async fn order_given(
         &self,
         subject: Result<&Machine, &str>,

@@ -56,7 +56,7 @@ struct Writer {
     size: usize,
     head: Head,
     flushed: Arc<Mutex<(u64, u64)>>,
-    /// How many records are missing of which no record says so yet.
+    /// Missing records that no record in the log counts yet.
     missing: Arc<AtomicU64>,
 }
 
@@ -120,9 +120,8 @@ impl VerdictLog {
         replied.await.unwrap_or(Err(Error::Busy))
     }
 
-    /// Something has happened of which no record can be written. Before the next record that is,
-    /// there comes one with the number of those that are missing: the log has no gap that it does
-    /// not show.
+    /// Counts a decision whose record could not be written. The next record is preceded by one with
+    /// the number of missing records, so that the log shows each of its gaps.
     pub fn missed(&self) {
         self.missing.fetch_add(1, Ordering::Relaxed);
     }

@@ -58,6 +58,7 @@ pub fn apply(
             "metadata.managedFields must be nil",
         ));
     }
+    // Only the configuration: the live object may be older than the schema.
     let place = write.place().map_err(failed)?;
     check(config, place).map_err(|fault| {
         failed(format!(
@@ -194,6 +195,7 @@ fn own_config<'a>(
     Ok(Ok(()))
 }
 
+/// The entry of the applying manager.
 fn applier<'m, 'a>(
     managers: &'m mut Managers<'a>,
     write: &Write<'a>,

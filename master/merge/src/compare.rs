@@ -130,6 +130,13 @@ fn fields<'a>(
     }
 }
 
+/// An item of one of two lists, with the path element that identifies it.
+struct Item<'a> {
+    step: Element<'a>,
+    is_new: bool,
+    value: &'a Value,
+}
+
 fn items<'a>(
     left: &'a [Value],
     right: &'a [Value],
@@ -137,46 +144,51 @@ fn items<'a>(
     place: Place<'a>,
     changes: &mut Changes<'a>,
 ) {
-    let mut steps: Vec<(Element<'a>, bool, &'a Value)> =
-        Vec::with_capacity(left.len() + right.len());
-    for (side, items) in [(false, left), (true, right)] {
+    let mut all: Vec<Item<'a>> = Vec::with_capacity(left.len() + right.len());
+    for (is_new, items) in [(false, left), (true, right)] {
         // An item without any of the keys cannot be owned.
-        steps.extend(
-            items
-                .iter()
-                .filter_map(|item| Some((element(list, item).ok()?, side, item))),
-        );
+        all.extend(items.iter().filter_map(|value| {
+            let step = element(list, value).ok()?;
+            Some(Item {
+                step,
+                is_new,
+                value,
+            })
+        }));
     }
-    steps.sort_by(|(left, one, _), (right, other, _)| left.cmp(right).then(one.cmp(other)));
-    for run in steps.chunk_by(|(left, ..), (right, ..)| left == right) {
-        let split = run.partition_point(|(_, side, _)| !side);
+    // Items of both lists with the same keys stand together, the old ones first. The sort is stable,
+    // so equal ones keep their order.
+    all.sort_by(|one, other| {
+        let by_step = one.step.cmp(&other.step);
+        by_step.then(one.is_new.cmp(&other.is_new))
+    });
+    for run in all.chunk_by(|one, other| one.step == other.step) {
+        let split = run.partition_point(|item| !item.is_new);
         let (old, new) = run.split_at(split);
-        let Some((step, ..)) = run.first() else {
+        let Some(Item { step, .. }) = run.first() else {
             continue;
         };
         match (old, new) {
             ([] | [_], [] | [_]) => {
-                let only =
-                    |side: &[(Element<'a>, bool, &'a Value)]| side.first().map(|(.., item)| *item);
+                let only = |side: &[Item<'a>]| side.first().map(|item| item.value);
                 value(step.clone(), only(old), only(new), place, changes);
             }
             // Items with the same keys can't be told apart, so they change together.
             ([_, _, ..], [_, _, ..]) => {
-                let same = old
-                    .iter()
-                    .map(|(.., item)| item)
-                    .eq(new.iter().map(|(.., item)| item));
+                let olds = old.iter().map(|item| item.value);
+                let same = olds.eq(new.iter().map(|item| item.value));
                 changes.modified.push(step.clone(), !same, Set::default());
             }
+            // Several became one or none: all of them are gone, and the one is new.
             ([_, _, ..], rest) => {
-                if let [(.., item)] = rest {
-                    value(step.clone(), None, Some(item), place, changes);
+                if let [item] = rest {
+                    value(step.clone(), None, Some(item.value), place, changes);
                 }
                 changes.removed.push(step.clone(), true, Set::default());
             }
             (rest, [_, _, ..]) => {
-                if let [(.., item)] = rest {
-                    value(step.clone(), Some(item), None, place, changes);
+                if let [item] = rest {
+                    value(step.clone(), Some(item.value), None, place, changes);
                 }
                 changes.added.push(step.clone(), true, Set::default());
             }

@@ -56,6 +56,8 @@ fn steps<'a>(list: &'a List, items: &'a [Value]) -> Result<Vec<Element<'a>>, Str
         .collect()
 }
 
+/// Merges two lists (upstream: `mergeListItems`). The walk over both puts out what only the object has
+/// at its place among the items that both have, and those in the order of the configuration.
 fn items(
     old: &[Value],
     new: &[Value],
@@ -65,7 +67,7 @@ fn items(
     let (before, after) = (steps(list, old)?, steps(list, new)?);
     let mut known: BTreeMap<&Element<'_>, Option<&Value>> = BTreeMap::new();
     for (step, item) in before.iter().zip(old) {
-        // Duplicate items are not merged.
+        // The configuration's item replaces duplicates: nobody can tell which it would be merged with.
         known
             .entry(step)
             .and_modify(|found| *found = None)
@@ -87,6 +89,7 @@ fn items(
             place,
         )
     };
+    // The next item of the configuration that the object has, too.
     let mut shared = after.iter().filter(|step| known.contains_key(step));
     let mut next = shared.next();
     let mut done: BTreeSet<&Element<'_>> = BTreeSet::new();
@@ -100,8 +103,8 @@ fn items(
                 (left, right, next) = (left + 1, right + 1, shared.next());
                 continue;
             }
-            // The configuration wants another shared item first: this one is put out where the
-            // configuration has it.
+            // Another shared item comes first in the configuration: this one is put out at its place
+            // there.
             if wanted.contains(&before[left]) && next.is_some_and(|next| *next != before[left]) {
                 left += 1;
                 continue;

@@ -42,7 +42,8 @@ impl Manager<'_> {
         if self.applies { "Apply" } else { "Update" }
     }
 
-    /// Order of the list: `Apply` first, then by time, then by name.
+    /// Upstream's order of the list: `Apply` first, then by time in seconds, then by name. An equal list
+    /// has to be encoded equally, or a write that changes nothing would be a change.
     fn order(&self, other: &Self) -> Ordering {
         let time = |manager: &Self| manager.time.as_deref().map_or(0, seconds);
         other
@@ -172,6 +173,7 @@ impl<'a> Managers<'a> {
         for entry in entries {
             let entry = entry?;
             match managers.find(&entry) {
+                // Of two entries of one manager the last counts.
                 Some(index) => managers.0[index] = entry,
                 None if managers.0.len() < MAX_MANAGERS => managers.0.push(entry),
                 None => return Err(format!("more than {MAX_MANAGERS} managers")),

@@ -18,7 +18,8 @@ pub enum Element<'a> {
     Index(i64),
 }
 
-/// A JSON value with upstream's order: numbers, strings, booleans, lists, objects, null.
+/// A JSON value with upstream's order: numbers, strings, booleans, lists, objects, null. Sets are
+/// sorted by it, and so are the fields in a stored list.
 #[derive(Debug, Clone)]
 pub struct Simple<'a>(pub Cow<'a, Value>);
 

@@ -27,6 +27,8 @@ pub(crate) fn remove(
     left
 }
 
+/// A value without the fields below it that are in the set; `None` if nothing is left, so that no empty
+/// object or list stays behind.
 fn below(value: &Value, set: &Set<'_>, place: Place<'_>) -> Option<Value> {
     match (place.shape(), value) {
         (

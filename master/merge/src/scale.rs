@@ -1,4 +1,5 @@
-//! Managed fields of the number of replicas, for the scale subresource.
+//! Managed fields of the number of replicas, for the scale subresource (upstream: `ScaleHandler`). The
+//! Scale is another object than the stored one, so that owners have to be translated both ways.
 
 use crate::managed::{Manager, Managers};
 use crate::path::Element;
@@ -63,8 +64,8 @@ pub fn from_scale(
                 api_version: Cow::Borrowed(SCALE),
                 ..manager.clone()
             };
-            // Who is still among the owners of the scale kept the replicas; else the write took
-            // them over.
+            // A manager that is still among the owners of the scale keeps the replicas; from any other
+            // the write took them.
             match owners.find(&seen) {
                 Some(index) => drop(owners.0.remove(index)),
                 None => manager.set = manager.set.difference(&path(&steps)),
@@ -75,12 +76,12 @@ pub fn from_scale(
     let Some(steps) = replicas(api_version) else {
         return Ok(all.encode());
     };
-    for through in owners.0 {
-        if through.set.has(&REPLICAS) {
+    for owner in owners.0 {
+        if owner.set.has(&REPLICAS) {
             let manager = Manager {
                 api_version: Cow::Borrowed(api_version),
                 set: path(&steps),
-                ..through
+                ..owner
             };
             match all.find(&manager) {
                 Some(index) => {

@@ -10,8 +10,8 @@ pub struct Set<'a> {
     nodes: Vec<Node<'a>>,
 }
 
-/// A path element, whether the path that ends here is a member, and the longer paths. One of the
-/// two always holds.
+/// A path element, whether the path that ends here is a member, and the longer paths. A node that is
+/// no member has longer paths: empty nodes are not kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node<'a> {
     /// The step.
@@ -153,6 +153,7 @@ impl<'a> Set<'a> {
     pub fn intersection(&self, other: &Set<'_>) -> Self {
         let mut both = Self::default();
         let mut rest = other.nodes.as_slice();
+        // Both are sorted, so `seek` only moves forward: the cost is that of one walk over both.
         for node in &self.nodes {
             if let Some(known) = seek(&mut rest, &node.element) {
                 let children = node.children.intersection(&known.children);
@@ -174,6 +175,7 @@ impl<'a> Set<'a> {
         self.subtract(other, true)
     }
 
+    /// With `below`, a member of `other` takes all longer paths with it.
     fn subtract(self, other: &Set<'_>, below: bool) -> Self {
         if other.is_empty() {
             return self;
@@ -229,7 +231,8 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// Adds each declared object field that has a member below it.
+    /// Adds each declared field that has a member below it (upstream: `EnsureNamedFieldsAreMembers`):
+    /// managed fields do not list it, as it is there for the sake of its parts, and it goes with them.
     #[must_use]
     pub fn with_declared(&self, place: Place<'_>) -> Self {
         let nodes = self.nodes.iter().map(|node| {

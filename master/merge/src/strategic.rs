@@ -43,16 +43,18 @@ fn merge_object(
                 .collect();
             return Ok(());
         }
+        // The object becomes empty, and its field stays, as upstream.
         Some(Value::String(word)) if word == "delete" => {
             fields.clear();
             return Ok(());
         }
         Some(other) => return Err(bad_directive(other, patch)),
     }
-    // `$retainKeys` first: it means the fields as they are, not those that this patch adds.
+    // `$retainKeys` first: it is about the fields of the live object, not about those that this patch
+    // adds.
     retain(fields, patch)?;
-    // An order comes before the plain lists, since it needs the live list as it was to place what
-    // only that has.
+    // Lists with an order directive before all others: to place items that only the live list has, the
+    // live list must be unchanged.
     for (key, order) in patch {
         if let Some(field) = key.strip_prefix(ORDER) {
             merge_ordered(fields, field, order, patch.get(field), place)?;
@@ -85,6 +87,7 @@ fn retain(fields: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result
     let named = patch.iter().filter(|(key, value)| {
         !(value.is_null() || *key == RETAIN || key.starts_with(DELETE) || key.starts_with(ORDER))
     });
+    // A patch that sets a field and does not retain it contradicts itself: upstream refuses it, too.
     if !named.map(|(key, _)| key).all(kept) {
         return Err(bad());
     }
@@ -201,6 +204,7 @@ fn delete_values(
     if old.iter().chain(values).any(Value::is_object) {
         return Err(failed("cannot delete objects by their values".to_owned()));
     }
+    // A set of texts, so that long lists are not compared each with each.
     let gone: std::collections::BTreeSet<String> = values.iter().map(ToString::to_string).collect();
     old.retain(|value| !gone.contains(&value.to_string()));
     Ok(())

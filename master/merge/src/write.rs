@@ -32,7 +32,8 @@ pub struct Write<'a> {
     pub subresource: &'a str,
     /// The time of the write (RFC 3339).
     pub now: &'a str,
-    /// Dotted paths that this write resets, so that its manager does not own them.
+    /// Dotted paths that this write leaves as they are stored, such as `status` in a write of the object
+    /// itself: its manager does not own them.
     pub reset: &'a [&'a str],
     /// The kind's versions.
     pub versions: &'a dyn Versions,
@@ -55,7 +56,7 @@ pub enum Given<'a> {
     List(&'a Value),
 }
 
-/// System fields that no manager owns.
+/// Fields that the server sets or that name the object: no manager owns them (upstream: `stripSet`).
 pub(crate) const STRIPPED: &[&str] = &[
     "apiVersion",
     "kind",
@@ -116,7 +117,7 @@ pub fn update<'a>(
     given: Given<'a>,
     write: &Write<'a>,
 ) -> Result<Option<String>, String> {
-    let mut managers = known(live, given, write);
+    let mut managers = managers_before(live, given, write);
     let exists = old
         .get("metadata")
         .is_some_and(|metadata| metadata.get("uid").is_some());
@@ -131,7 +132,7 @@ pub fn update<'a>(
 }
 
 /// The managers before the write: the client's list if it is valid, else the object's.
-fn known<'a>(live: Option<&'a str>, given: Given<'a>, write: &Write<'_>) -> Managers<'a> {
+fn managers_before<'a>(live: Option<&'a str>, given: Given<'a>, write: &Write<'_>) -> Managers<'a> {
     let live = || {
         live.and_then(|text| Managers::decode(text).ok())
             .unwrap_or_default()
@@ -169,6 +170,7 @@ pub(crate) fn take_ownership<'a>(
     new: &'a Fields,
     write: &Write<'a>,
 ) -> Result<(), String> {
+    // An update takes changed fields from their managers, and meets no conflicts.
     let changes = release_changed(managers, old, new, write, None)?.1;
     let own = stripped(changes.modified.union(changes.added));
     if !own.is_empty() {

@@ -70,7 +70,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// A file has content that this version does not write.
-    #[error("the store holds what cannot be read: {0}")]
+    #[error("a file of the store cannot be used: {0}")]
     Corrupt(String),
 }
 

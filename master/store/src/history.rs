@@ -20,12 +20,13 @@ pub(crate) struct HistoryLimits {
     pub(crate) unpacked: usize,
 }
 
-/// Number of the newest events of a table whose derived data is cached and whose values are not packed: enough for all
-/// watchers to receive an event while it is among them.
+/// How many of a table's newest events are recent: their derived data is cached, and their values are
+/// not packed. Enough for all watchers to receive an event while it is recent.
 const RECENT: usize = 64;
 
-/// Bytes of values that a table holds as they are read from disk before it packs them. Most of a long history are superseded soon,
-/// so that packing each at once would be in vain; all of them at once would be most of the process' memory.
+/// Bytes of values that a table reads from disk before it packs them. Most values of a long history are
+/// superseded a little later, so that packing each at once would be wasted; to hold all of them
+/// unpacked would take most of the process's memory.
 pub(crate) const READ_AT_ONCE: usize = 32 << 20;
 
 /// One table.
@@ -34,11 +35,12 @@ pub(crate) struct Table {
     pub(crate) entries: BTreeMap<Arc<str>, Entry>,
     samples: Samples,
     events: VecDeque<Arc<Event>>,
-    /// Bytes that only the history uses.
+    /// Bytes of superseded values and of keys in the history, before packing.
     bytes: usize,
-    /// Bytes of values that were read from disk since they were packed last, and the revision up to which they are.
-    read: usize,
-    packed: Revision,
+    /// Bytes of values that were read from disk and are not packed yet.
+    unpacked: usize,
+    /// The revision up to which values that were read from disk are packed.
+    packed_through: Revision,
     /// All events after this revision are present.
     floor: Revision,
 }
@@ -50,12 +52,14 @@ impl Table {
             samples: Samples::default(),
             events: VecDeque::new(),
             bytes: 0,
-            read: 0,
-            packed: 0,
+            unpacked: 0,
+            packed_through: 0,
             floor,
         }
     }
 
+    /// Bytes that an event counts for the limit. The new value is not counted: it is the key's present
+    /// value, or another event's superseded one.
     fn weight(event: &Event) -> usize {
         event.before.as_ref().map_or(0, |before| before.value.len()) + event.key.len()
     }
@@ -73,26 +77,28 @@ impl Table {
             None => drop(self.entries.remove(&event.key)),
         }
         if !packs {
-            self.read += event.now.as_ref().map_or(0, |entry| entry.value.len());
+            self.unpacked += event.now.as_ref().map_or(0, |entry| entry.value.len());
         }
         self.events.push_back(event);
         if packs && let Some(at) = self.events.len().checked_sub(RECENT + 1) {
-            self.pass(at);
+            self.age(at);
         }
-        if self.read > unpacked {
+        if self.unpacked > unpacked {
             self.pack();
         }
     }
 
-    /// The event at a place is no longer recent.
-    fn pass(&mut self, at: usize) {
+    /// Packs the values of the event at an index, which is no longer recent, and drops its derived data.
+    fn age(&mut self, at: usize) {
         if let Some(event) = self.events.get(at).cloned() {
+            // A new event takes the old one's place: watchers may hold that still.
             let before = event.before.as_ref().map(|entry| self.packed(entry, None));
-            let now = self.settle(&event);
+            let now = self.pack_now(&event);
             self.events[at] = Arc::new(event.past(now, before));
         }
     }
 
+    /// The entry with its value packed; `known` is the sample of the value that it replaces.
     fn packed(&mut self, entry: &Entry, known: Option<&Arc<[u8]>>) -> Entry {
         Entry {
             value: self.samples.pack(&entry.value, known),
@@ -100,8 +106,8 @@ impl Table {
         }
     }
 
-    /// Packs the value of an event that is no longer recent, also in the table where it is still the key's.
-    fn settle(&mut self, event: &Event) -> Option<Entry> {
+    /// Packs an event's new value, also in the table if it is still the key's.
+    fn pack_now(&mut self, event: &Event) -> Option<Entry> {
         let known = event.before.as_ref();
         let known = known.and_then(|before| before.value.sample());
         let now = self.packed(event.now.as_ref()?, known);
@@ -113,22 +119,23 @@ impl Table {
         Some(now)
     }
 
-    /// Packs everything that is not recent, of what was not packed by this before: what resembles nothing is tried once.
+    /// Packs everything that was read from disk since the last call and is not recent. Each value is
+    /// tried once: one that resembles no sample stays as it is.
     fn pack(&mut self) {
         let old = self.events.len().saturating_sub(RECENT);
         let last = old.checked_sub(1).and_then(|last| self.events.get(last));
         let through = last.map_or(self.floor, |last| last.revision.max(self.floor));
-        // That of the last revision may have been cut by what was recent then.
-        let fresh = self.packed..=through;
-        for at in self.position(self.packed.saturating_sub(1))..old {
-            self.pass(at);
+        // Again from the last revision on: some of its events may have been recent at the last call.
+        let fresh = self.packed_through..=through;
+        for at in self.position(self.packed_through.saturating_sub(1))..old {
+            self.age(at);
         }
-        // Those without an event: it was dropped while the table was read.
+        // Also entries whose event was dropped while the table was read.
         let entries = self.entries.values_mut();
         for entry in entries.filter(|entry| fresh.contains(&entry.modified)) {
             entry.value = self.samples.pack(&entry.value, None);
         }
-        (self.read, self.packed) = (0, through);
+        (self.unpacked, self.packed_through) = (0, through);
     }
 
     /// Drops the oldest events until the limits hold and the floor is at least `at_least`. Whole
@@ -139,11 +146,14 @@ impl Table {
             if !over && first.revision > at_least && first.revision > self.floor {
                 break;
             }
+            // The floor is the revision of what goes, so that the next turn also drops the other events
+            // of that transaction.
             self.floor = self.floor.max(first.revision);
             self.bytes -= Self::weight(first);
             let first = self.events.pop_front();
+            // Without an event, nothing would pack the value later.
             if let Some(event) = first.filter(|event| packs && !event.is_past()) {
-                self.settle(&event);
+                self.pack_now(&event);
             }
         }
         self.floor = self.floor.max(at_least);
@@ -170,18 +180,18 @@ pub(crate) struct CapturedTable {
 impl CapturedTable {
     /// The entries at the floor, from which the events continue.
     pub(crate) fn entries_at_floor(&self) -> Vec<Entry> {
-        let mut then: HashMap<&str, Option<&Entry>> = HashMap::new();
+        let mut at_floor: HashMap<&str, Option<&Entry>> = HashMap::new();
         for event in &self.events {
-            // The first event of a key tells what it was at the floor; later ones tell of states in between.
-            then.entry(&event.key).or_insert(event.before.as_ref());
+            // The first event of a key has the entry at the floor; later ones have entries in between.
+            at_floor.entry(&event.key).or_insert(event.before.as_ref());
         }
         let kept = self
             .entries
             .iter()
-            .filter(|entry| !then.contains_key(&*entry.key))
+            .filter(|entry| !at_floor.contains_key(&*entry.key))
             .cloned();
         let mut entries: Vec<Entry> = kept
-            .chain(then.values().filter_map(|entry| entry.cloned()))
+            .chain(at_floor.values().filter_map(|entry| entry.cloned()))
             .collect();
         // If little changed, these are two sorted runs, for which this sort is fast.
         entries.sort_by(|one, other| one.key.cmp(&other.key));
@@ -196,7 +206,8 @@ pub(crate) struct Published {
     head: Revision,
     floor: Revision,
     limits: HistoryLimits,
-    /// Whether values are packed as they grow old. Not while the state is read from disk: many of them are superseded there.
+    /// Whether values are packed when their events are no longer recent. Not while the state is read
+    /// from disk, as most of those values are superseded a little later.
     packs: bool,
 }
 
@@ -221,7 +232,8 @@ impl Published {
         }
     }
 
-    /// The state to read one from disk into, whose tables pack from time to time; [`Published::pack`] ends that.
+    /// A state to read from disk into. Its tables pack only when they have read
+    /// [`HistoryLimits::unpacked`] bytes, until [`Published::pack`].
     pub(crate) fn unpacked(head: Revision, limits: HistoryLimits) -> Self {
         Self {
             packs: false,
@@ -273,6 +285,7 @@ impl Published {
 
     /// Compacts history up to `revision` in all tables.
     pub(crate) fn compact(&mut self, revision: Revision) {
+        // Not beyond the head: a watch from the head must stay possible.
         self.floor = self.floor.max(revision.min(self.head));
         for table in self.tables.values_mut() {
             table.trim(self.limits, self.floor, self.packs);
@@ -294,14 +307,15 @@ impl Published {
     ) {
         let table = self.table_mut(name);
         table.floor = table.floor.max(floor);
-        (table.samples, table.packed) = (samples, table.floor);
+        (table.samples, table.packed_through) = (samples, table.floor);
         table.entries = entries
             .into_iter()
             .map(|entry| (entry.key.clone(), entry))
             .collect();
     }
 
-    /// Replaces the entries by those of another state, without history.
+    /// Replaces the entries by those of another state. Its history is not known, so that watches from
+    /// before it fail with [`StoreError::Compacted`], and their clients list again.
     pub(crate) fn replace(&mut self, found: &Listing) {
         for table in self.tables.values_mut() {
             table.entries.clear();
@@ -331,6 +345,7 @@ impl Published {
             created: before.as_ref().map_or(revision, |entry| entry.created),
             modified: revision,
         });
+        // The deletion of a key that does not exist has no event, as in the writer.
         if now.is_some() || before.is_some() {
             self.publish(Arc::new(Event::new(revision, key, now, before)));
         }
@@ -430,6 +445,8 @@ impl Published {
                     .last()
                     .is_some_and(|last| last.revision < event.revision)
             {
+                // Only between revisions: a watch goes on after `through`, and would miss the rest of a
+                // transaction.
                 let through = event.revision - 1;
                 return Ok((found, through));
             }
@@ -445,6 +462,7 @@ impl Published {
         after: Revision,
         limit: usize,
     ) -> Result<(Vec<Arc<Event>>, Revision), StoreError> {
+        // Complete only where the history of every table reaches back to `after`.
         let floors = self.tables.values().map(|table| table.floor);
         self.check(after, floors.fold(self.floor, Revision::max))?;
         let tables = self.tables.values();
@@ -469,6 +487,8 @@ impl Published {
 /// For each key under `prefix` that changed after `revision`: its entry at that revision.
 fn undo(table: &Table, revision: Revision, prefix: &str) -> BTreeMap<Arc<str>, Option<Entry>> {
     let mut undone = BTreeMap::new();
+    // Newest first: the last insert of a key is its first change, whose previous entry is the one
+    // asked for.
     for event in table.events.range(table.position(revision)..).rev() {
         if event.key.starts_with(prefix) {
             undone.insert(event.key.clone(), event.before.clone());
@@ -477,12 +497,15 @@ fn undo(table: &Table, revision: Revision, prefix: &str) -> BTreeMap<Arc<str>, O
     undone
 }
 
+/// Merges two sorted runs, the current entries and the undone ones; an undone one replaces the current
+/// one of its key.
 fn collect(
     table: &Table,
     undone: &BTreeMap<Arc<str>, Option<Entry>>,
     query: &ListQuery,
     revision: Revision,
 ) -> Listing {
+    // A continuation from another list must not reach before the prefix.
     let from = match &query.after {
         Some(after) if after.as_str() >= query.prefix.as_str() => Bound::Excluded(after.as_str()),
         _ => Bound::Included(query.prefix.as_str()),

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::watch;
 
-/// Events returned at once, so that a watcher far behind uses little memory.
+/// Events returned at once, at most; more only where one transaction has more. A watcher far behind so
+/// uses little memory.
 const BATCH: usize = 500;
 
 /// The shared state.
@@ -87,6 +88,7 @@ impl Memory {
     ) -> Result<Box<dyn WatchStream>, StoreError> {
         // Held until the watcher can be marked: nothing is published in between.
         let published = self.read()?;
+        // One event is enough: the mark is the first revision that has a change.
         let (waiting, _) = published.events_after(prefix, after, 1)?;
         let watching = self.watchers.add(prefix.unwrap_or_default());
         watching
@@ -100,7 +102,8 @@ impl Memory {
         }))
     }
 
-    /// Publishes events in the order of their revisions, and that nothing else has happened until `head`.
+    /// Publishes events, which are in the order of their revisions, and `head`: all revisions up to it
+    /// have happened.
     pub(crate) fn publish(
         &self,
         head: Revision,
@@ -121,7 +124,8 @@ impl Memory {
         self.reached.send_replace(head);
     }
 
-    /// Compacts history up to a revision; the newest revision. Watchers that have returned their changes lose nothing.
+    /// Compacts history up to a revision and returns the head. Watchers that have returned all their
+    /// changes lose nothing.
     pub(crate) fn compact(&self, revision: Revision) -> Revision {
         let mut published = self.write();
         published.compact(revision);
@@ -132,7 +136,8 @@ impl Memory {
     pub(crate) fn replace(&self, found: &Listing) {
         let woken = {
             let mut published = self.write();
-            // None of them has returned what comes after the old head.
+            // No watcher has returned a change after the old head. The mark is below the new floor, so
+            // that each fails with `Compacted` at its next turn.
             let woken = self.watchers.mark_all(published.head() + 1);
             published.replace(found);
             woken
@@ -159,6 +164,7 @@ struct Watcher {
 impl Watcher {
     /// Takes the waiting events.
     fn take(&self) -> Result<Batch, StoreError> {
+        // Locked until the mark is moved: a change that is published in between would be forgotten.
         let published = self.memory.read()?;
         let mark = self.watching.mark();
         let Some(first) = mark.first() else {
@@ -189,6 +195,8 @@ impl WatchStream for Watcher {
 
     fn progress(&self) -> Revision {
         let published = self.memory.published();
+        // Without a mark nothing waits: all revisions up to the head are done, as their changes were of
+        // other keys.
         let first = self.watching.mark().first();
         first.map_or(published.head(), |first| first - 1)
     }

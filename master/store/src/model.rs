@@ -63,7 +63,8 @@ impl Event {
         }
     }
 
-    /// Data that readers derive from the event, shared by all of them while the event is recent.
+    /// Data that readers derive from the event, shared by all of them while the event is recent: a
+    /// thousand watches encode an object once.
     ///
     /// Assumption: all callers use the same type; a second type gets a new value at each call.
     pub fn derived<T: Any + Default + Send + Sync>(&self) -> Arc<T> {

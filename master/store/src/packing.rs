@@ -16,14 +16,14 @@ use std::sync::Arc;
 const SIZES: Range<usize> = 256..16 << 10;
 /// Samples of a table at once, so that several templates can change in turns.
 const SAMPLES: usize = 4;
-/// Bytes by which a part of the sample is found, and the least that is worth a step.
+/// Bytes of a window, by which a part of the sample is found; a shorter part is not worth a step.
 const WINDOW: usize = 8;
 /// Windows by which the sample that resembles a value most is chosen, and how many of them it must
 /// have.
 const PROBES: usize = 8;
 const LEAST_PROBES: usize = 3;
-/// A value is packed into at most so many bytes and this part of its size; else it is kept as it
-/// is, and becomes a sample.
+/// A packed value has at most [`LITTLE`] bytes and one [`PART`]th of its size; a value that would take
+/// more is kept as it is, and becomes a sample.
 const LITTLE: usize = 128;
 const PART: usize = 8;
 
@@ -80,7 +80,7 @@ impl Packed {
         }
     }
 
-    fn is(&self, value: &[u8]) -> bool {
+    fn unpacks_to(&self, value: &[u8]) -> bool {
         let mut rest = value;
         let same = self.parts().all(|part| {
             let stripped = rest.strip_prefix(part);
@@ -91,8 +91,9 @@ impl Packed {
     }
 }
 
-/// The parts of a packed value. A step is a number, twice the part's length; with one more the part
-/// is the sample's, and where it begins there follows.
+/// The parts of a packed value, one for each step. A step begins with a number: twice the part's length
+/// where the part's bytes follow; twice the length and one where the part is copied from the sample,
+/// and the offset in the sample follows. Numbers are LEB128.
 struct Parts<'a> {
     sample: &'a [u8],
     steps: &'a [u8],
@@ -187,6 +188,12 @@ fn common_end(one: &[u8], other: &[u8]) -> usize {
     pairs.take_while(|(one, other)| one == other).count()
 }
 
+/// A part of a sample.
+struct Match {
+    from: usize,
+    length: usize,
+}
+
 /// A value against which others are packed.
 struct Sample {
     bytes: Arc<[u8]>,
@@ -226,22 +233,20 @@ impl Sample {
         (0..PROBES).filter(has).count()
     }
 
-    /// The longer of what a text has in common with the sample where `guess` says, and where its
-    /// window is found.
-    fn find(&self, text: &[u8], window: [u8; WINDOW], guess: usize) -> Option<(usize, usize)> {
+    /// The part of the sample with which a text begins: at `guess` or, if there is none, where its
+    /// first window is found.
+    fn find(&self, text: &[u8], window: [u8; WINDOW], guess: usize) -> Option<Match> {
         let at = |from: usize| {
-            (
-                from,
-                common(text, self.bytes.get(from..).unwrap_or_default()),
-            )
+            let length = common(text, self.bytes.get(from..).unwrap_or_default());
+            Match { from, length }
         };
         let guessed = at(guess);
-        let found = if guessed.1 < WINDOW {
+        let found = if guessed.length < WINDOW {
             at(self.place(window))
         } else {
             guessed
         };
-        Some(found).filter(|(_, length)| *length >= WINDOW)
+        Some(found).filter(|found| found.length >= WINDOW)
     }
 
     /// The value as differences, if they take no more bytes than `most`.
@@ -251,13 +256,15 @@ impl Sample {
         // How far the sample is ahead: differences such as a UID leave that as it is.
         let mut ahead = 0_usize;
         while let Some(window) = window(value, at) {
-            let Some((from, length)) = self.find(&value[at..], window, at.wrapping_add(ahead))
+            let Some(Match { from, length }) =
+                self.find(&value[at..], window, at.wrapping_add(ahead))
             else {
                 // Text that the sample does not have at all is passed over faster and faster.
                 at += 1 + misses / 32;
                 misses += 1;
                 continue;
             };
+            // What was passed over may belong to the part, too.
             let more = common_end(&value[own..at], &self.bytes[..from]);
             steps.own(&value[own..at - more]);
             steps.copy(from - more, length + more);
@@ -283,6 +290,7 @@ fn window(text: &[u8], at: usize) -> Option<[u8; WINDOW]> {
 }
 
 fn hash(window: [u8; WINDOW]) -> usize {
+    // Fibonacci hashing: 2^64 divided by the golden ratio.
     let product = u64::from_le_bytes(window).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let [.., low, high] = product.to_le_bytes();
     usize::from(u16::from_le_bytes([low, high]))
@@ -307,6 +315,7 @@ impl Samples {
         let Some(bytes) = value.plain().filter(|bytes| SIZES.contains(&bytes.len())) else {
             return value.clone();
         };
+        // The next version of a value resembles its predecessor more than any other value.
         if let Some(known) = known
             && !self
                 .0
@@ -317,18 +326,18 @@ impl Samples {
         }
         let likeness = |sample: &Sample| sample.likeness(bytes);
         let likeliest = self.0.iter().map(likeness).enumerate();
-        // Of equals the one that was used last.
+        // `max_by_key` returns the last of equals: reversed, the sample that was used last.
         let likeliest = likeliest.rev().max_by_key(|(_, likeness)| *likeness);
         let likeliest = likeliest.filter(|(_, likeness)| *likeness >= LEAST_PROBES);
         let packed = likeliest.and_then(|(at, _)| {
             self.0[..=at].rotate_right(1);
             let packed = self.0[0].differences(bytes, LITTLE + bytes.len() / PART)?;
-            Some(packed).filter(|packed| packed.is(bytes))
+            Some(packed).filter(|packed| packed.unpacks_to(bytes))
         });
         packed.map_or_else(|| self.sample(bytes), Value::packed)
     }
 
-    /// Makes a sample of a value; the value that shares its bytes.
+    /// Makes a sample of a value, and returns the value, which shares the sample's bytes.
     fn sample(&mut self, bytes: &[u8]) -> Value {
         let bytes: Arc<[u8]> = bytes.into();
         self.add(Arc::clone(&bytes));

@@ -59,21 +59,21 @@ impl Replica {
     }
 
     /// Whether the copy reached a revision in time.
-    async fn has(&self, revision: Revision) -> Result<bool, StoreError> {
+    async fn reaches(&self, revision: Revision) -> Result<bool, StoreError> {
         if self.memory.head()? >= revision {
             return Ok(true);
         }
         let mut reached = self.reached.clone();
-        let coming = reached.wait_for(|reached| *reached >= revision);
+        let awaited = reached.wait_for(|reached| *reached >= revision);
         Ok(matches!(
-            tokio::time::timeout(PATIENCE, coming).await,
+            tokio::time::timeout(PATIENCE, awaited).await,
             Ok(Ok(_))
         ))
     }
 
     /// Whether the copy reached the engine's current revision.
     async fn is_current(&self) -> Result<bool, StoreError> {
-        self.has(self.store.revision().await?).await
+        self.reaches(self.store.revision().await?).await
     }
 }
 
@@ -81,7 +81,7 @@ impl Reader for Replica {
     fn revision(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
         Box::pin(async {
             let head = self.store.revision().await?;
-            if self.has(head).await? {
+            if self.reaches(head).await? {
                 return Ok(head);
             }
             // Callers rely on open watches having shown everything up to this revision.
@@ -102,12 +102,13 @@ impl Reader for Replica {
 
     fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Listing, StoreError>> {
         Box::pin(async move {
-            let known = match query.revision {
+            let complete = match query.revision {
                 Some(revision) if revision <= self.memory.head()? => true,
                 Some(_) | None => self.is_current().await?,
             };
+            // The engine may keep more history than the copy.
             let listing = self.memory.list(&query);
-            if known && !is_compacted(&listing) {
+            if complete && !is_compacted(&listing) {
                 return listing;
             }
             self.store.list(query).await
@@ -120,9 +121,10 @@ impl Reader for Replica {
         after: Revision,
     ) -> BoxFuture<'a, Result<Box<dyn WatchStream>, StoreError>> {
         Box::pin(async move {
-            let known = after <= self.memory.head()? || self.is_current().await?;
+            let complete = after <= self.memory.head()? || self.is_current().await?;
+            // As for lists.
             let stream = self.memory.watch(Some(prefix), after);
-            if known && !is_compacted(&stream) {
+            if complete && !is_compacted(&stream) {
                 return stream;
             }
             self.store.watch(prefix, after).await
@@ -164,10 +166,12 @@ async fn changes(
     memory: &Memory,
     wait: &mut Duration,
 ) -> Result<std::convert::Infallible, StoreError> {
+    // From the revision of what the copy has, so that no change in between is missed.
     let mut stream = store.changes(memory.head()?).await?;
     loop {
         let batch = stream.next().await?;
         memory.publish(batch.progress, batch.events);
+        // The engine answers again: the next failure is a new one.
         *wait = BACKOFF_FIRST;
     }
 }

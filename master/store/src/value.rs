@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// The value of a key. Clones share it.
 ///
 /// The newest values of a table are kept as they were written; older ones are packed, and unpacked
-/// at each read. Which one it is shows in the time of a read alone.
+/// at each read. The two differ in the time of a read only.
 #[derive(Clone)]
 pub struct Value(Form);
 
@@ -49,7 +49,7 @@ impl Value {
         }
     }
 
-    /// Writes the bytes of a range; of those that the value does not have, none.
+    /// Writes the bytes of a range, as far as the value has them.
     pub fn put(&self, range: Range<usize>, into: &mut impl BufMut) {
         match &self.0 {
             Form::Plain(bytes) => {

@@ -55,8 +55,9 @@ impl Mark {
 /// Marks by the prefixes of their watchers; a watcher of all tables has the empty one.
 type Index = BTreeMap<Arc<str>, Vec<Arc<Mark>>>;
 
-/// The marks of the watchers whose prefix `key` begins with. They lie between others in the index:
-/// each step looks at one prefix, and leaves out all that differ from the key earlier than it does.
+/// The marks of the watchers whose prefix `key` begins with. They lie between others in the sorted
+/// index: each step takes the last prefix that is not after `part`. If `key` does not begin with it, no
+/// prefix that is longer than what the two have in common can be one of `key`.
 fn concerned<'a>(index: &'a Index, key: &str) -> impl Iterator<Item = &'a Arc<Mark>> {
     let mut rest = Some(key);
     let found = std::iter::from_fn(move || {
@@ -67,17 +68,17 @@ fn concerned<'a>(index: &'a Index, key: &str) -> impl Iterator<Item = &'a Arc<Ma
             let same = std::iter::zip(part.bytes(), prefix.bytes());
             let same = same.take_while(|(one, other)| one == other).count();
             if same == prefix.len() {
-                rest = same.checked_sub(1).map(|end| begin(part, end));
+                rest = same.checked_sub(1).map(|end| prefix_within(part, end));
                 return Some(marks);
             }
-            rest = Some(begin(part, same));
+            rest = Some(prefix_within(part, same));
         }
     });
     found.flatten()
 }
 
-/// The characters that lie wholly in the first `end` bytes.
-fn begin(text: &str, end: usize) -> &str {
+/// The characters that lie wholly in the first `end` bytes: two keys can differ inside a character.
+fn prefix_within(text: &str, end: usize) -> &str {
     let mut whole = (0..=end).rev().filter_map(|end| text.get(..end));
     whole.next().unwrap_or_default()
 }
@@ -145,7 +146,7 @@ impl Woken {
     }
 }
 
-/// A watcher's place among the others; dropped with it.
+/// A watcher's entry in the index, removed when the watcher is dropped.
 #[derive(Debug)]
 pub(crate) struct Watching {
     watchers: Arc<Watchers>,

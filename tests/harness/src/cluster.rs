@@ -50,8 +50,8 @@ pub struct Lab {
     /// Cables from the master's machine to the others, one for each slot; [`Lab::cables`] makes
     /// them.
     pub cables: Vec<Cable>,
-    /// What the section `[network]` of every machine's user-data says beside the interfaces, as
-    /// lines of TOML; may be empty.
+    /// Further keys of the section `[network]` in every machine's user-data, as lines of TOML; may be
+    /// empty.
     pub network: &'static str,
 }
 
@@ -99,7 +99,7 @@ impl Lab {
         let hash = digest_in(&printed).ok_or_else(|| {
             Error::Missing(format!("`pratique admin-key` printed no hash: {printed}"))
         })?;
-        // Made now, so that its certificates' issuer exists.
+        // The TPM is made now, so that the issuer of its EK certificate exists.
         self.master()?.tpm(&self.tools)?;
         let release = read(&self.keys.join("release.pub"))?;
         let mut issuers = read(&self.authority().join("issuercert.pem"))?;
@@ -361,7 +361,7 @@ impl Lab {
         read(&out)
     }
 
-    /// `pratique root`: an act on the cluster's root, and what it printed.
+    /// Runs a subcommand of `pratique root`, and returns its output.
     pub fn root(&self, act: &str) -> Result<String> {
         let mut root = self.pratique();
         root.args(["root", act, "--kubeconfig"])
@@ -396,7 +396,7 @@ impl Lab {
         run(kubectl)
     }
 
-    /// Runs a command line as an admin would who types it into a shell of his.
+    /// Runs a command line in a shell, as an admin would type it.
     pub fn typed(&self, line: &str) -> Result<String> {
         let mut shell = Command::new("sh");
         shell.args(["-c", line]).env("PATH", self.tools.path());

@@ -35,7 +35,7 @@ impl Disk {
     /// Copies the disk of a machine whose power is off to `path`.
     ///
     /// # Errors
-    /// A disk that qemu-img can't read.
+    /// qemu-img can't read the disk.
     pub fn copy_of(blueprint: &Blueprint, tools: &Tools, path: &Path) -> Result<Self> {
         let mut convert = tools.command("qemu-img");
         convert.args(["convert", "-q", "-f", "qcow2", "-O", "raw"]);
@@ -46,10 +46,10 @@ impl Disk {
         Self::open(path)
     }
 
-    /// A file with all bytes of a disk.
+    /// Opens a file that holds all bytes of a disk.
     ///
     /// # Errors
-    /// A file that can't be opened for reading and writing.
+    /// The file can't be opened for reading and writing.
     pub fn open(path: &Path) -> Result<Self> {
         let file = File::options().read(true).write(true).open(path);
         let file = file.map_err(file_error("cannot open", path))?;
@@ -78,7 +78,7 @@ impl Disk {
     /// The disk's bytes.
     ///
     /// # Errors
-    /// A file that can't be looked at.
+    /// The file's metadata can't be read.
     pub fn size(&self) -> Result<u64> {
         let found = self.file.metadata();
         found
@@ -89,7 +89,7 @@ impl Disk {
     /// The place of the partition with this label.
     ///
     /// # Errors
-    /// No such partition.
+    /// There is no such partition, or the table can't be read.
     pub fn partition(&self, label: &str) -> Result<Extent> {
         let table = self.read(2 * BLOCK, ENTRY * ENTRIES)?;
         let found = table.chunks_exact(ENTRY).find_map(|entry| {
@@ -108,7 +108,7 @@ impl Disk {
     /// Reads bytes from an offset.
     ///
     /// # Errors
-    /// A place behind the disk's end.
+    /// The offset is beyond the disk's end, or the file can't be read.
     pub fn read(&self, place: u64, length: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; length];
         self.file
@@ -120,7 +120,7 @@ impl Disk {
     /// Writes bytes from a place on.
     ///
     /// # Errors
-    /// A file that can't be written.
+    /// The file can't be written.
     pub fn write(&self, place: u64, bytes: &[u8]) -> Result<()> {
         self.file
             .write_all_at(bytes, place)
@@ -130,7 +130,7 @@ impl Disk {
     /// The places of the `size`-byte blocks of an extent in which two disks differ.
     ///
     /// # Errors
-    /// A disk that can't be read.
+    /// A disk can't be read.
     pub fn differences(&self, other: &Self, extent: Extent, size: usize) -> Result<Vec<u64>> {
         const AT_ONCE: u64 = 1 << 20;
         let mut found = Vec::new();

@@ -131,7 +131,7 @@ impl Cable {
         })
     }
 
-    /// QEMU's words for one end.
+    /// QEMU's argument for one end.
     fn end(id: &str, local: u16, remote: u16) -> String {
         let (local, remote) = (inet("local", local), inet("remote", remote));
         format!("dgram,id={id},{local},{remote}")
@@ -142,7 +142,7 @@ fn inet(end: &str, port: u16) -> String {
     format!("{end}.type=inet,{end}.host=127.0.0.1,{end}.port={port}")
 }
 
-/// A machine that was started; can be saved and taken up again by another process.
+/// A machine that was started. It can be stored as JSON, and used by another process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
     /// Name.

@@ -1,4 +1,4 @@
-//! What tests that measure share: how many of something there are, and what work costs.
+//! For tests that measure: how many objects they use, and the time that work takes.
 //!
 //! Run by hand or by `cargo xtask bench`, such a test measures as many as its variables say; in the
 //! test command it shows with a few that it runs.
@@ -7,7 +7,7 @@ use nix::time::{ClockId, clock_gettime};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// A number from the environment, or as many as the test command takes.
+/// A number from an environment variable; `usual`, which is small, in the test command.
 pub fn number<T: FromStr>(name: &str, usual: T) -> T {
     let number = std::env::var(name).ok();
     let number = number.and_then(|number| number.parse().ok());
@@ -35,7 +35,7 @@ pub fn timed<T>(spent: fn() -> Duration, work: impl FnOnce() -> T) -> (T, Durati
     (done, begun.elapsed(), spent().saturating_sub(before))
 }
 
-/// The time below which so many of a hundred are; zero where there are none.
+/// The `percent`th percentile of times; zero where there are none.
 pub fn percentile(times: &mut [Duration], percent: usize) -> Duration {
     times.sort_unstable();
     let last = times.len().saturating_sub(1);
@@ -43,7 +43,7 @@ pub fn percentile(times: &mut [Duration], percent: usize) -> Duration {
     times.get(at).copied().unwrap_or_default()
 }
 
-/// The median and the 99th of a hundred, as text.
+/// The median and the 99th percentile, as text.
 pub fn spread(times: &mut [Duration]) -> String {
     let [half, most] = [50, 99].map(|percent| percentile(times, percent));
     format!("p50 {half:?}, p99 {most:?}")

@@ -24,7 +24,7 @@ impl Swtpm {
         Self::with_banks("sha256")
     }
 
-    /// The same with these banks of registers switched on.
+    /// As [`Swtpm::new`], with these PCR banks active.
     pub fn with_banks(banks: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         manufacture(dir.path(), banks);
@@ -61,7 +61,8 @@ impl Swtpm {
         self.power_cycle_with(|_| {});
     }
 
-    /// The same; something happens meanwhile to the folder of what the TPM keeps.
+    /// As [`Swtpm::power_cycle`]; while the power is off, `meanwhile` gets the folder of the TPM's
+    /// state.
     pub fn power_cycle_with(&mut self, meanwhile: impl FnOnce(&Path)) {
         self.end();
         meanwhile(&self.dir.path().join("state"));

@@ -20,7 +20,7 @@ const MAX_FRAME: usize = 1 << 16;
 
 /// The recorded traffic so far.
 #[derive(Debug, Default)]
-struct Heard {
+struct Recording {
     ended: AtomicBool,
     sealed: [AtomicUsize; 2],
     plain: Mutex<Vec<String>>,
@@ -28,7 +28,7 @@ struct Heard {
 
 /// The eavesdropper; it leaves the segment when it is dropped.
 #[derive(Debug)]
-pub struct Tap(Arc<Heard>);
+pub struct Tap(Arc<Recording>);
 
 impl Tap {
     /// Puts it at the machine's end of a cable.
@@ -37,14 +37,14 @@ impl Tap {
     /// Where a machine is at that end.
     pub fn start(cable: Cable) -> Result<Self> {
         let socket = cable.plug()?;
-        let heard = Arc::new(Heard::default());
+        let heard = Arc::new(Recording::default());
         let own = Arc::clone(&heard);
         let listen = move || {
             let mut buffer = vec![0; MAX_FRAME];
             while !own.ended.load(Ordering::Relaxed) {
                 // Refused while the hub's machine is off, and nothing for a while is no fault.
                 if let Ok(length) = socket.recv(&mut buffer) {
-                    own.hear(&buffer[..length]);
+                    own.record(&buffer[..length]);
                 }
             }
         };
@@ -52,7 +52,7 @@ impl Tap {
         Ok(Self(heard))
     }
 
-    /// How many frames of tunnels were recorded: of first links, and of second ones.
+    /// How many encrypted frames of tunnels were recorded: of first links, and of second ones.
     pub fn sealed(&self) -> [usize; 2] {
         let sealed = self.0.sealed.each_ref();
         sealed.map(|count| count.load(Ordering::Relaxed))
@@ -82,8 +82,8 @@ enum Frame {
     Other,
 }
 
-impl Heard {
-    fn hear(&self, frame: &[u8]) {
+impl Recording {
+    fn record(&self, frame: &[u8]) {
         match read(frame) {
             Some(Frame::Plain(what)) => {
                 let plain = self.plain.lock();

@@ -66,7 +66,7 @@ fn serve(socket: &UdpSocket, ended: &AtomicBool) {
     }
 }
 
-/// Who has this address (RFC 826).
+/// The answer to an ARP request for the server's address (RFC 826).
 fn arp(frame: &[u8]) -> Option<Vec<u8>> {
     let ours = frame.get(12..14)? == ARP
         && frame.get(20..22)? == [0, 1]
@@ -123,7 +123,7 @@ fn packet(request: &[u8], now: Duration) -> Vec<u8> {
     [&head[..], &[0; 22], origin, &stamp, &stamp].concat()
 }
 
-/// Of an IPv4 header (RFC 791).
+/// The checksum of an IPv4 header (RFC 791).
 fn checksum(header: &[u8]) -> u16 {
     let words = header
         .chunks_exact(2)

@@ -86,8 +86,8 @@ impl SoftTpm {
     }
 }
 
-/// A TPM under a foreign system, booted on the same board: powered on, nothing of ours measured, no
-/// hierarchy's authorization but the owner's of use. It ends when this is dropped.
+/// A machine's TPM as a foreign system on the same board finds it: powered on, without the measurements
+/// of an image, and usable with the owner hierarchy's empty authorization. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Foreign {
     process: Owned,
@@ -123,10 +123,10 @@ impl SoftTpm {
 }
 
 impl Foreign {
-    /// Runs one of tpm2-tools, words apart by single spaces; what it printed.
+    /// Runs a command of tpm2-tools, with its arguments separated by single spaces; returns its output.
     ///
     /// # Errors
-    /// What the TPM refuses.
+    /// The command fails, as where the TPM refuses it.
     pub fn tool(&self, line: &str) -> Result<String> {
         let mut words = line.split(' ');
         let mut command = self.tools.command(words.next().unwrap_or_default());

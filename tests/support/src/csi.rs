@@ -1,6 +1,6 @@
 //! A CSI driver in the test's own process: it registers at an agent, and mounts file systems in memory.
 //!
-//! It holds the agent to the order of the CSI specification, and misbehaves where a test wants that.
+//! It checks that the agent's calls are in the order of the CSI specification, and misbehaves where a test asks for it.
 
 use agent_csi::messages::{
     NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesResponse,
@@ -38,9 +38,9 @@ pub enum Fault {
     Endless,
     /// It refuses.
     Refuses,
-    /// It does what it is asked for, and says that it didn't.
+    /// It carries the call out, and answers with an error.
     Lies,
-    /// It says that it is done, and has done nothing.
+    /// It answers with success, and has done nothing.
     Idle,
     /// It puts a link to the machine's root in the place of the mount.
     Links,
@@ -77,7 +77,7 @@ impl Driver {
         Self::start_with(data, name, name, &[])
     }
 
-    /// The same, whose socket is called otherwise than the name that it tells, and which says where the node is.
+    /// As [`Driver::start`], with a socket file of another name than the driver reports, and with a topology of the node.
     pub fn start_with(data: &Path, file: &str, told: &str, topology: &[(&str, &str)]) -> Self {
         let folder = data.join("plugins").join(file);
         let registration = data.join("plugins_registry");
@@ -122,12 +122,12 @@ impl Driver {
         self.state().stages.clone()
     }
 
-    /// How the agent says that its registration went.
+    /// The agent's answer to its registration.
     pub fn told(&self) -> Option<RegistrationStatus> {
         self.state().told.clone()
     }
 
-    /// Makes it behave so at a call of this name; none for well.
+    /// Sets its fault at calls of this name; `None` ends it.
     pub fn misbehave(&self, method: &str, fault: Option<Fault>) {
         let faults = &mut self.state().faults;
         match fault {

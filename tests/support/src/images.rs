@@ -43,7 +43,7 @@ pub fn image_of(role: Role, key: &SigningKey, svn: u64, seed: u8) -> Unlock {
     }
 }
 
-/// Power off and on, and what firmware and stub measure of an image.
+/// Power-cycles the TPM, and extends what firmware and stub measure of an image.
 pub fn boot(swtpm: &mut Swtpm, seed: u8) -> Tpm {
     swtpm.power_cycle();
     let tpm = Tpm::open(&swtpm.tcti()).expect("open");
@@ -53,7 +53,7 @@ pub fn boot(swtpm: &mut Swtpm, seed: u8) -> Tpm {
     tpm
 }
 
-/// The same under Secure Boot settings that the firmware measured as one event.
+/// As [`boot`], under Secure Boot settings that the firmware measured as one event.
 pub fn boot_under(swtpm: &mut Swtpm, seed: u8, settings: u8) -> Tpm {
     let tpm = boot(swtpm, seed);
     tpm.extend_pcr(SECURE_BOOT_PCR, Digest([settings; 32]))
@@ -61,7 +61,7 @@ pub fn boot_under(swtpm: &mut Swtpm, seed: u8, settings: u8) -> Tpm {
     tpm
 }
 
-/// Runs one of tpm2-tools, as the owner of the hierarchy on a foreign system would; its output where it succeeded.
+/// Runs a command of tpm2-tools, as the owner of the hierarchy on a foreign system can; returns its output, or the error.
 pub fn tool(swtpm: &Swtpm, line: &str) -> Result<Vec<u8>, String> {
     let mut words = line.split(' ');
     let mut command = Command::new(words.next().expect("a program"));

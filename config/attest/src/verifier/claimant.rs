@@ -77,6 +77,8 @@ pub fn check_evidence(
         evidence.serving_csr.as_bytes(),
     );
     let mut checks = pending.resumed(reference.rule.enforces());
+    // Before the proof, and anonymous: Q holds the hash of step 2, so the TPM vouches for no other
+    // requests, and a caller that changed them proved nothing.
     let same = found == pending.csr_hash();
     if let Err(stop) = checks.must("requests", Code::CsrHash, same, pending.csr_hash(), found) {
         return Err(super::refusal(
@@ -108,6 +110,7 @@ pub fn check_evidence(
             requested,
             reference.rule.clone(),
         )),
+        // The machine's own fault: Q covers the hash of these requests.
         Err(stop) => Err(proven_refusal(
             attested.accused(),
             &attested.pending,
@@ -129,16 +132,18 @@ impl Claimant {
     /// The Machine that made this evidence; `None` for a stranger and, without a TPM, where the key
     /// is not the one that the Machine was admitted with.
     pub fn machine(&self) -> Option<&MachineId> {
-        self.own_word().map(ProvenMachine::id)
+        self.proven_machine().map(ProvenMachine::id)
     }
 
-    fn own_word(&self) -> Option<&ProvenMachine> {
+    /// The Machine that may be granted certificates.
+    fn proven_machine(&self) -> Option<&ProvenMachine> {
         match &self.basis {
             Basis::Attested(attested) => attested.proven.as_ref(),
             Basis::KeyOnly(keyed) => keyed.proven.as_ref(),
         }
     }
 
+    /// The Machine, or the one that would be created.
     fn object(&self) -> &Machine {
         match &self.basis {
             Basis::Attested(attested) => &attested.machine,
@@ -163,11 +168,13 @@ impl Claimant {
         matches!(self.basis, Basis::Attested(_))
     }
 
-    /// [`Claimant::machine`] where the EK is the Machine's by list or binding, so that a refusal may have a consequence for it.
+    /// [`Claimant::machine`] where the EK is the Machine's by list or binding, so that a refusal may
+    /// have a consequence for it.
     pub fn own_machine(&self) -> Option<&MachineId> {
         self.machine().filter(|_| self.accused().is_some())
     }
 
+    /// The Machine whose state a refusal may change.
     fn accused(&self) -> Option<ProvenMachine> {
         match &self.basis {
             Basis::Attested(attested) => attested.accused(),
@@ -208,6 +215,7 @@ impl Claimant {
     }
 
     /// The digest that an approval is for: this machine, in this boot and state, with these claims.
+    /// Nonce and session are not in it, so that the approval holds for the machine's next attempt.
     /// SHA-256 over EK hash, Name(NK), the quoted registers and the hash of the claims; without a
     /// TPM over label, hash of the node key and hash of the claims.
     pub fn id(&self) -> Digest {
@@ -239,7 +247,7 @@ impl Claimant {
         }
     }
 
-    /// What an earlier approval of the Machine is worth for this evidence.
+    /// Whether an earlier approval of the Machine holds for this evidence.
     pub fn prior_approval(&self) -> PriorApproval {
         let names = names(self.claims(), &self.requested);
         match &self.basis {
@@ -313,7 +321,9 @@ impl Claimant {
     /// `POLICY_REJECTS` where the rule leaves the decision to others, or the machine has no TPM.
     pub fn grant(self) -> Result<CertificateGrant, Box<Refusal>> {
         let enforced = self.rule.enforces() && self.has_tpm();
-        let Some(proven) = self.own_word().filter(|_| enforced).cloned() else {
+        // `own` is not needed here: an issuer's certificate is enough to be admitted, and only not
+        // enough to be accused.
+        let Some(proven) = self.proven_machine().filter(|_| enforced).cloned() else {
             return Err(self.refused(Code::PolicyRejects));
         };
         let admission = self.admission();
@@ -344,6 +354,8 @@ impl Claimant {
                 }
                 Some(admission)
             }
+            // The recorded admission stays as it is: only a person moves the registers that later
+            // boots are compared with.
             Approval::Before if person && self.prior_approval() == PriorApproval::Unchanged => self
                 .object()
                 .status
@@ -393,6 +405,8 @@ impl Claimant {
         if let Some(proven) = proven_of(self.subject()) {
             return Some(proven);
         }
+        // An admin or another exchange may have created a Machine of this name first; the spec shows
+        // whether it is for this EK.
         let (wanted, made) = (self.to_make()?, made?);
         let same = made.metadata.name == wanted.metadata.name && made.spec == wanted.spec;
         let id = machine_id(made);

@@ -2,7 +2,7 @@
 
 use super::claimant::{Basis, Claimant};
 use super::proof::Attested;
-use crate::inventory::{earlier_names, known};
+use crate::inventory::{current_status, earlier_names};
 use crate::policy::CheckedRule;
 use crate::verdict::{MachineId, ProvenMachine, Verdict};
 use config_certificates::San;
@@ -43,6 +43,7 @@ impl CertificateGrant {
             requested,
             rule,
         } = claimant;
+        // By this hash the deny list refuses certificates over earlier keys of the Machine.
         let node_key = Some(Digest::of(&requested.client.spki).to_text());
         let (machine, status) = match basis {
             Basis::Attested(attested) => {
@@ -162,9 +163,11 @@ impl CertificateGrant {
     /// the admin's verdict, which the caller writes.
     pub fn record(&self, status: &mut MachineStatus) {
         let mut proved = self.status.clone();
+        // An admission that compared no registers pins none, and leaves those of an earlier one.
         if proved.pinned_pcrs.is_empty() {
             proved.pinned_pcrs = std::mem::take(&mut status.pinned_pcrs);
         }
+        // Without the old mark, a re-admission that was used before could be used again.
         proved.readmitted = proved.readmitted.or_else(|| status.readmitted.take());
         proved.earlier_names = earlier_names(status, &proved.serving_names);
         *status = MachineStatus {
@@ -187,9 +190,9 @@ fn needs_readmission(machine: &Machine, proved: &MachineStatus) -> bool {
     let Some(before) = &machine.status else {
         return false;
     };
-    let learned = known(machine).is_some_and(|known| {
-        let other = |(pcr, value): (&String, &String)| known.pinned_pcrs.get(pcr) != Some(value);
-        !known.pinned_pcrs.is_empty() && proved.pinned_pcrs.iter().any(other)
+    let learned = current_status(machine).is_some_and(|status| {
+        let other = |(pcr, value): (&String, &String)| status.pinned_pcrs.get(pcr) != Some(value);
+        !status.pinned_pcrs.is_empty() && proved.pinned_pcrs.iter().any(other)
     });
     let replaced = proved.state == MachineState::Unproven
         && before.node_key.is_some()
@@ -202,8 +205,8 @@ fn status_of(attested: &Attested, rule: &CheckedRule) -> MachineStatus {
     let clock = attested.state.clock;
     // Under a policy that checks nothing the registers can have any values; later boots must not be
     // compared with them.
-    let looked_at = rule.decides() != Decides::Always;
-    let pinned = attested.state.pinned.iter().filter(|_| looked_at);
+    let compared = rule.decides() != Decides::Always;
+    let pinned = attested.state.pinned.iter().filter(|_| compared);
     MachineStatus {
         state: MachineState::Trusted,
         bound_ek: Some(attested.ek_hash().to_text()),

@@ -1,9 +1,9 @@
 //! Step 2: the check of a hello, before any answer: the Machine, the form of the keys, whether it
 //! may join.
 
-use super::keys::{CheckedKeys, EndorsementKey, ParsedKeys, endorsement_key, keyed};
+use super::keys::{CheckedKeys, EndorsementKey, ParsedKeys, checked_keys, endorsement_key};
 use super::{Reference, identity};
-use crate::inventory::{known, machine_id, state};
+use crate::inventory::{current_status, machine_id, state};
 use crate::policy::CheckedRule;
 use crate::verdict::{Checks, MachineId, Refusal, Stop, Verdict};
 use config_kube::machine::{Counters, EkSelector};
@@ -32,21 +32,23 @@ pub struct CheckedHello {
     pub(super) csr_hash: Digest,
     pub(super) claims: Claims,
     pub(super) channel: Channel,
-    pub(super) then: Box<Then>,
+    pub(super) at_hello: Box<AtHello>,
     pub(super) checks: Vec<Check>,
 }
 
-/// The reference values at the hello, to find out in step 4 whether they changed.
+/// The reference values at the hello. Step 4 compares them with those of its own time.
 #[derive(Debug)]
-pub(super) struct Then {
+pub(super) struct AtHello {
     pub(super) rule: CheckedRule,
+    /// The Machine's `spec.ek`.
     pub(super) ek: EkSelector,
+    /// The TPM's counters that were recorded last.
     pub(super) counters: Option<Counters>,
 }
 
-impl Then {
+impl AtHello {
     fn of(machine: &Machine, reference: &Reference<'_>) -> Box<Self> {
-        let counters = known(machine).and_then(|status| status.counters);
+        let counters = current_status(machine).and_then(|status| status.counters);
         Box::new(Self {
             rule: reference.rule.clone(),
             ek: machine.spec.ek.clone(),
@@ -68,8 +70,14 @@ pub(crate) enum Subject {
     Refused(Code),
 }
 
-/// The results of the check: keys, Machine, issuer of the EK certificate, reference values.
-type Seen = (CheckedKeys, Subject, Option<String>, Box<Then>);
+/// What the check of a hello found.
+struct Identified {
+    keys: CheckedKeys,
+    subject: Subject,
+    /// The issuer of the EK's certificate, if it is valid.
+    issuer: Option<String>,
+    at_hello: Box<AtHello>,
+}
 
 /// The client certificate of a renewal. The caller must take it from a TLS handshake that verified
 /// it.
@@ -95,7 +103,7 @@ pub fn check_hello(
 ) -> Result<CheckedHello, Box<Refusal>> {
     let mut draft = Draft::new(Purpose::Join, &hello.claims, hello.csr_hash, channel);
     match draft.join(hello, reference, now) {
-        Ok(seen) => Ok(draft.finish(seen)),
+        Ok(identified) => Ok(draft.finish(identified)),
         Err(stop) => Err(draft.refuse(stop)),
     }
 }
@@ -113,7 +121,7 @@ pub fn check_renewal(
 ) -> Result<CheckedHello, Box<Refusal>> {
     let mut draft = Draft::new(Purpose::Renew, &hello.claims, hello.csr_hash, channel);
     match draft.renew(hello, peer, reference, now) {
-        Ok(seen) => Ok(draft.finish(seen)),
+        Ok(identified) => Ok(draft.finish(identified)),
         Err(stop) => Err(draft.refuse(stop)),
     }
 }
@@ -130,12 +138,12 @@ pub(crate) fn admit_bootstrap(
 ) -> Result<CheckedHello, Box<Refusal>> {
     let mut draft = Draft::new(Purpose::Bootstrap, claims, root_hash, channel);
     match draft.identify(keys, reference, now) {
-        Ok(seen) => Ok(draft.finish(seen)),
+        Ok(identified) => Ok(draft.finish(identified)),
         Err(stop) => Err(draft.refuse(stop)),
     }
 }
 
-/// An anonymous refusal.
+/// An anonymous refusal, named by the first check that failed.
 pub(crate) fn refusal(
     stop: Stop,
     checks: Checks,
@@ -151,6 +159,7 @@ pub(crate) fn refusal(
     Box::new(Refusal::Anonymous { code, verdict })
 }
 
+/// A hello while it is checked, with the checks so far.
 struct Draft<'a> {
     purpose: Purpose,
     claims: &'a Claims,
@@ -168,6 +177,7 @@ pub(super) fn recorded(
     names: &Names,
     checks: &mut Checks,
 ) -> Result<(), Stop> {
+    // What is not recorded is an empty text, which equals no hash and no Name.
     let status = machine.status.clone().unwrap_or_default();
     let recorded = [
         (
@@ -194,6 +204,8 @@ pub(super) fn recorded(
 
 /// Checks that the Machine is in a state in which it may renew.
 pub(super) fn may_renew(machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
+    // Suspect is not enough: its certificate runs out, unless the machine proves everything in a
+    // new join.
     let trusted = state(machine) == MachineState::Trusted;
     checks.must(
         "state",
@@ -228,25 +240,37 @@ impl<'a> Draft<'a> {
         refusal(stop, self.checks, self.ek_hash, claims)
     }
 
-    fn finish(self, (keyed, subject, issuer, then): Seen) -> CheckedHello {
+    fn finish(self, identified: Identified) -> CheckedHello {
+        let Identified {
+            keys,
+            subject,
+            issuer,
+            at_hello,
+        } = identified;
         CheckedHello {
             purpose: self.purpose,
             subject,
-            ek_hash: keyed.ek_hash,
+            ek_hash: keys.ek_hash,
             listed: self.listed,
-            parsed: keyed.parsed,
-            ek_certificate: keyed.ek_certificate,
+            parsed: keys.parsed,
+            ek_certificate: keys.ek_certificate,
             issuer,
-            names: keyed.names,
+            names: keys.names,
             csr_hash: self.csr_hash,
             claims: self.claims.clone(),
             channel: self.channel.clone(),
-            then,
+            at_hello,
             checks: self.checks.into_list(),
         }
     }
 
-    fn join(&mut self, hello: &Hello, reference: &Reference<'_>, now: u64) -> Result<Seen, Stop> {
+    fn join(
+        &mut self,
+        hello: &Hello,
+        reference: &Reference<'_>,
+        now: u64,
+    ) -> Result<Identified, Stop> {
+        // First: a prover of another version has to learn that, and not that some field is wrong.
         self.protocol(&hello.protocol)?;
         self.identify(&hello.keys, reference, now)
     }
@@ -264,7 +288,12 @@ impl<'a> Draft<'a> {
     /// Checks in this order: size, inventory, key attributes, EK hash and certificate chain. (The
     /// service has checked body size and rate before.) Where the inventory's result would reveal
     /// names it is held back ([`Subject::Refused`]), and the form of the keys is checked before it.
-    fn identify(&mut self, keys: &Keys, reference: &Reference<'_>, now: u64) -> Result<Seen, Stop> {
+    fn identify(
+        &mut self,
+        keys: &Keys,
+        reference: &Reference<'_>,
+        now: u64,
+    ) -> Result<Identified, Stop> {
         self.limits()?;
         let EndorsementKey {
             public: ek,
@@ -277,8 +306,9 @@ impl<'a> Draft<'a> {
             .ek_certificate
             .as_ref()
             .map(config_protocol::wire::Blob::as_bytes);
-        let waits = self.purpose == Purpose::Join
-            && identity::kept_back(&ek_hash, &spki, certificate, reference, now);
+        // Not at the bootstrap: there the admin runs the verifier, and has to see the reason.
+        let held_back = self.purpose == Purpose::Join
+            && identity::is_held_back(&ek_hash, &spki, certificate, reference, now);
         let mut checks = Checks::default();
         let found =
             identity::find(&ek_hash, self.claims, reference, &mut checks).and_then(|found| {
@@ -294,14 +324,14 @@ impl<'a> Draft<'a> {
             });
         // The first failure in the list names the refusal. One that is held back stands behind
         // those of the keys, which the caller may learn.
-        if found.is_ok() || !waits {
+        if found.is_ok() || !held_back {
             self.checks.extend(std::mem::take(&mut checks));
         }
         let found = match found {
-            Err(stop) if !waits => return Err(stop),
+            Err(stop) if !held_back => return Err(stop),
             found => found,
         };
-        let keyed = keyed(keys, ek, ek_hash, &mut self.checks)?;
+        let keys = checked_keys(keys, ek, ek_hash, &mut self.checks)?;
         let outcome = found.and_then(|found| {
             let issuer = identity::endorsement(
                 found.machine(),
@@ -312,24 +342,25 @@ impl<'a> Draft<'a> {
                 now,
                 &mut checks,
             )?;
-            Ok((
-                Then::of(found.machine(), reference),
-                found.subject(),
-                issuer,
-            ))
+            let at_hello = AtHello::of(found.machine(), reference);
+            Ok((found.subject(), issuer, at_hello))
         });
         self.checks.extend(checks);
-        match outcome {
-            Ok((then, subject, issuer)) => Ok((keyed, subject, issuer, then)),
-            Err(Stop(code)) if waits => Ok((
-                keyed,
-                Subject::Refused(code),
-                None,
-                // Step 4 compares nothing of it: it ends with the refusal.
-                Then::of(&Machine::default(), reference),
-            )),
-            Err(stop) => Err(stop),
-        }
+        let (subject, issuer, at_hello) = match outcome {
+            Ok(found) => found,
+            Err(Stop(code)) if held_back => {
+                // Step 4 compares nothing with these values: it ends with the refusal.
+                let unused = AtHello::of(&Machine::default(), reference);
+                (Subject::Refused(code), None, unused)
+            }
+            Err(stop) => return Err(stop),
+        };
+        Ok(Identified {
+            keys,
+            subject,
+            issuer,
+            at_hello,
+        })
     }
 
     fn renew(
@@ -338,7 +369,7 @@ impl<'a> Draft<'a> {
         peer: &RenewingPeer,
         reference: &Reference<'_>,
         now: u64,
-    ) -> Result<Seen, Stop> {
+    ) -> Result<Identified, Stop> {
         self.protocol(&hello.protocol)?;
         self.limits()?;
         let EndorsementKey {
@@ -348,8 +379,10 @@ impl<'a> Draft<'a> {
         } = endorsement_key(&hello.keys, &mut self.checks)?;
         self.ek_hash = Some(ek_hash);
         self.listed = reference.inventory.lists(&ek_hash);
+        // The Machine is the certificate's; the EK chooses nothing here. The admin's entry must still
+        // name the EK: taking it out of `spec.ek` ends the renewals.
         let machine = self.renewing_machine(peer, reference)?;
-        identity::holds(machine, &ek_hash, reference, &mut self.checks)?;
+        identity::spec_accepts(machine, &ek_hash, reference, &mut self.checks)?;
         identity::admissible(
             machine,
             &ek_hash,
@@ -359,9 +392,11 @@ impl<'a> Draft<'a> {
             &mut self.checks,
         )?;
         may_renew(machine, &mut self.checks)?;
-        let keyed = keyed(&hello.keys, ek, ek_hash, &mut self.checks)?;
-        self.recorded_keys(machine, &keyed, peer)?;
-        let certificate = keyed.ek_certificate.as_deref();
+        let keys = checked_keys(&hello.keys, ek, ek_hash, &mut self.checks)?;
+        // The NK's hierarchy has a new seed after each reset of the TPM: other keys than the recorded
+        // ones mean another boot or another TPM, and need a join.
+        self.recorded_keys(machine, &keys, peer)?;
+        let certificate = keys.ek_certificate.as_deref();
         let issuer = identity::endorsement(
             machine,
             &ek_hash,
@@ -371,12 +406,12 @@ impl<'a> Draft<'a> {
             now,
             &mut self.checks,
         )?;
-        Ok((
-            keyed,
-            Subject::Known(machine_id(machine)),
+        Ok(Identified {
+            keys,
+            subject: Subject::Known(machine_id(machine)),
             issuer,
-            Then::of(machine, reference),
-        ))
+            at_hello: AtHello::of(machine, reference),
+        })
     }
 
     fn limits(&mut self) -> Result<(), Stop> {
@@ -395,6 +430,7 @@ impl<'a> Draft<'a> {
         peer: &RenewingPeer,
         reference: &Reference<'r>,
     ) -> Result<&'r Machine, Stop> {
+        // By uid, too: the certificate of a deleted Machine is not one of a new Machine with its name.
         let machine = reference
             .inventory
             .of_node(&peer.node_name)
@@ -424,11 +460,12 @@ impl<'a> Draft<'a> {
     fn recorded_keys(
         &mut self,
         machine: &Machine,
-        keyed: &CheckedKeys,
+        keys: &CheckedKeys,
         peer: &RenewingPeer,
     ) -> Result<(), Stop> {
-        recorded(machine, &keyed.ek_hash, &keyed.names, &mut self.checks)?;
-        let same = keyed.parsed.nk_spki == peer.spki;
+        recorded(machine, &keys.ek_hash, &keys.names, &mut self.checks)?;
+        // The TLS client and the NK that step 4 certifies are one key: the connection is the node's.
+        let same = keys.parsed.nk_spki == peer.spki;
         let found = if same { "the node key" } else { "another key" };
         self.checks.must(
             "certificate key",

@@ -13,7 +13,7 @@ use config_tpm::Digest;
 
 /// The owner of an EK.
 pub(super) enum Found<'a> {
-    /// This Machine, which lists it or is bound to it ([`holds`]).
+    /// This Machine, which lists it or is bound to it ([`spec_accepts`]).
     Known(&'a Machine),
     /// This Machine, whose name was claimed and which trusts an issuer: only a valid EK certificate
     /// makes the EK its own.
@@ -61,6 +61,7 @@ pub(super) fn find<'a>(
     const CHECK: &str = "inventory";
     let inventory = reference.inventory;
     let listing = inventory.listing(ek);
+    // A machine that claims no name takes the one of its key's Machine.
     let named = |machine: &&&Machine| claims.name.is_empty() || machine.node_name() == claims.name;
     // A binding comes before a listing: a board that has proved itself as one Machine can't choose
     // another by its claim.
@@ -82,6 +83,8 @@ pub(super) fn find<'a>(
         )?;
         bound
     } else if listing.is_empty() {
+        // Only here does the claimed name choose: a board that is listed cannot become, by a claim, a
+        // Machine that takes every board of an issuer.
         return by_name(ek, claims, reference, checks);
     } else {
         let mut fitting = listing.iter().filter(named);
@@ -109,15 +112,15 @@ pub(super) fn find<'a>(
             }
         }
     };
-    holds(machine, ek, reference, checks)?;
+    spec_accepts(machine, ek, reference, checks)?;
     Ok(Found::Known(machine))
 }
 
-/// Checks that the Machine's spec still names this EK, whatever it was bound to before. A rule that
+/// Checks that the Machine's spec names this EK, whatever the Machine was bound to before. A rule that
 /// enforces its verdict requires an admin's entry: a hash or an issuer. `seen`, written when a
-/// machine was admitted without a decision, is no such entry. For an issuer [`endorsement`] checks
-/// the certificate.
-pub(super) fn holds(
+/// machine was admitted without a decision, is no such entry. For an issuer, [`endorsement`] checks
+/// the certificate later.
+pub(super) fn spec_accepts(
     machine: &Machine,
     ek: &Digest,
     reference: &Reference<'_>,
@@ -145,13 +148,15 @@ pub(super) fn holds(
         wanted,
         format!("{name} with {}", ek.to_text()),
     )?;
-    signed_for(machine, ek, checks)
+    issuer_still_named(machine, ek, checks)
 }
 
-/// Checks a board that belongs to the Machine by its issuer: the issuer must be the one that had
-/// signed for it at its last proof, if it was bound then.
-fn signed_for(machine: &Machine, ek: &Digest, checks: &mut Checks) -> Result<(), Stop> {
+/// Checks an EK to which the Machine was bound by its issuer: the spec must still name the issuer that
+/// signed its certificate at the last proof. Naming another issuer instead is how an admin replaces
+/// the board.
+fn issuer_still_named(machine: &Machine, ek: &Digest, checks: &mut Checks) -> Result<(), Stop> {
     let (spec, status) = (&machine.spec.ek, machine.status.clone().unwrap_or_default());
+    // The recorded binding without its effect ([`bound_ek`]): the spec has changed since.
     let was_bound = status.bound_ek == Some(ek.to_text());
     if !was_bound || bound_ek(machine).is_some() || spec.issuers.is_empty() {
         return Ok(());
@@ -175,7 +180,7 @@ fn hashes_needed(rule: &CheckedRule) -> bool {
 /// has the EK. Public keys and EK certificates are not secret: if the answer to a hello depended on
 /// the claimed name, anyone could find out names. A caller is refused at once if no Machine can
 /// have its key under any name.
-pub(super) fn kept_back(
+pub(super) fn is_held_back(
     ek: &Digest,
     spki: &[u8],
     certificate: Option<&[u8]>,
@@ -209,6 +214,7 @@ fn by_name<'a>(
     let wanted = "a Machine that lists this EK or its issuer";
     let named = reference.inventory.of_node(&claims.name);
     match named.as_slice() {
+        // A Machine that lists hashes takes those alone, even if it names issuers, too.
         [machine]
             if !hashes_needed(rule)
                 && !machine.spec.ek.issuers.is_empty()
@@ -246,6 +252,7 @@ fn stranger(
         &node,
     )?;
     unclaimed(&node, reference.inventory, checks)?;
+    // Without a claim, a rule's only role is meant. With several the empty role is refused later.
     let only = match reference.rule.roles.as_slice() {
         [only] => only.as_str(),
         _ => "",
@@ -268,6 +275,7 @@ pub(super) fn unclaimed(
     inventory: &Inventory,
     checks: &mut Checks,
 ) -> Result<(), Stop> {
+    // The new Machine gets the node's name as its own: no object may have that, whatever Node it is.
     let mut owners = inventory.of_node(node);
     owners.extend(inventory.get(node));
     let bound = owners
@@ -316,6 +324,7 @@ pub(super) fn may_join(
     now: u64,
     checks: &mut Checks,
 ) -> Result<(), Stop> {
+    // Certificates of both would have the same common name: one user to the API server.
     let rivals: Vec<&str> = reference
         .inventory
         .of_node(machine.node_name())
@@ -421,7 +430,7 @@ fn endorsed(
     checks: &mut Checks,
 ) -> (Option<String>, Result<(), Stop>) {
     let rule = reference.rule;
-    let mut maker = None;
+    let mut valid_issuer = None;
     let mut passed = Vec::new();
     let mut failed = Vec::new();
     if rule.ek_inventory {
@@ -433,15 +442,17 @@ fn endorsed(
             .any(|hash| hash.parse() == Ok(*ek));
         let wanted = machine.spec.ek.hashes.join(", ");
         if listed {
-            passed.push(("EK hash", wanted, ek.to_text()));
+            passed.push(EkCheck::of("EK hash", wanted, ek.to_text()));
         } else {
-            failed.push(("EK hash", Code::MachineUnknown, wanted, ek.to_text()));
+            let check = EkCheck::of("EK hash", wanted, ek.to_text());
+            failed.push((Code::MachineUnknown, check));
         }
     }
-    let takes = rule.issuers(reference.issuers);
-    if !takes.is_empty() {
+    let accepted = rule.issuers(reference.issuers);
+    if !accepted.is_empty() {
         let own = &machine.spec.ek.issuers;
-        let names: Vec<&str> = takes
+        // A Machine that names issuers narrows the rule's, and adds none.
+        let names: Vec<&str> = accepted
             .into_iter()
             .filter(|name| own.is_empty() || own.iter().any(|listed| listed == name))
             .collect();
@@ -458,40 +469,64 @@ fn endorsed(
         };
         match result {
             Ok(issuer) => {
-                maker = Some(issuer.to_owned());
-                passed.push(("EK certificate", wanted, issuer.to_owned()));
+                valid_issuer = Some(issuer.to_owned());
+                passed.push(EkCheck::of("EK certificate", wanted, issuer.to_owned()));
             }
-            Err((code, found)) => failed.push(("EK certificate", code, wanted, found)),
+            Err((code, found)) => {
+                failed.push((code, EkCheck::of("EK certificate", wanted, found)));
+            }
         }
     }
-    (maker, settle(rule.ek_require, passed, failed, checks))
+    (
+        valid_issuer,
+        settle(rule.ek_require, passed, failed, checks),
+    )
 }
 
-/// Records the checks of an endorsement key, and stops at the first that failed, unless the rule is
-/// content with any that passed.
+/// A check of an endorsement key that may not be needed (`require = "any"`).
+struct EkCheck {
+    name: &'static str,
+    wanted: String,
+    found: String,
+}
+
+impl EkCheck {
+    fn of(name: &'static str, wanted: String, found: String) -> Self {
+        Self {
+            name,
+            wanted,
+            found,
+        }
+    }
+}
+
+/// Records the checks of an endorsement key, and stops with the first that failed, unless the rule
+/// needs only one of them and one passed.
 fn settle(
     require: Require,
-    passed: Vec<(&'static str, String, String)>,
-    failed: Vec<(&'static str, Code, String, String)>,
+    passed: Vec<EkCheck>,
+    failed: Vec<(Code, EkCheck)>,
     checks: &mut Checks,
 ) -> Result<(), Stop> {
     let enough = match require {
         Require::All => failed.is_empty(),
         Require::Any => !passed.is_empty(),
     };
-    for (check, wanted, found) in passed {
-        checks.pass(check, wanted, found);
+    for check in passed {
+        checks.pass(check.name, check.wanted, check.found);
     }
     let mut stop = Ok(());
-    for (check, code, wanted, found) in failed {
+    for (code, check) in failed {
+        let EkCheck {
+            name,
+            wanted,
+            found,
+        } = check;
         if enough {
-            checks.pass(
-                check,
-                format!("{wanted} (not needed: require = any)"),
-                found,
-            );
+            let wanted = format!("{wanted} (not needed: require = any)");
+            checks.pass(name, wanted, found);
         } else {
-            stop = stop.and(checks.must(check, code, false, wanted, found));
+            stop = stop.and(checks.must(name, code, false, wanted, found));
         }
     }
     stop

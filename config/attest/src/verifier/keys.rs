@@ -36,6 +36,9 @@ pub(super) fn endorsement_key(keys: &Keys, checks: &mut Checks) -> Result<Endors
     const WANTED: &str = "RSA-2048, ECC P-256 or P-384 by a TCG template";
     let ek = Public::parse(keys.ek.as_bytes())
         .map_err(|fault| checks.fail(CHECK, Code::EkTemplate, WANTED, fault))?;
+    // The template makes it a restricted decryption key: TPM2_RSA_Decrypt refuses that, and
+    // TPM2_ActivateCredential opens the challenge only where the AK is in the same TPM. Any other key
+    // would open it for an AK that is elsewhere.
     checks.must(
         CHECK,
         Code::EkTemplate,
@@ -56,7 +59,7 @@ pub(super) fn endorsement_key(keys: &Keys, checks: &mut Checks) -> Result<Endors
 
 /// Checks the attestation key and the node key, and computes their Names: the credential of step 2
 /// is bound to the AK's.
-pub(super) fn keyed(
+pub(super) fn checked_keys(
     keys: &Keys,
     ek: Public,
     ek_hash: Digest,
@@ -69,6 +72,7 @@ pub(super) fn keyed(
         ak: ak.name(),
         nk: nk.name(),
     };
+    // A point off the curve must not reach the check of a signature.
     let on_curve = |fault| (fault, "a point on P-256");
     let ak = ak
         .p256()
@@ -101,6 +105,9 @@ fn attestation_key(bytes: &[u8], checks: &mut Checks) -> Result<Public, Stop> {
     let ak = Public::parse(bytes)
         .map_err(|fault| checks.fail(CHECK, Code::AkTemplate, describe(&wanted), fault))?;
     wanted.attributes = wanted.attributes.no_da_of(ak.attributes);
+    // The code names the attack. Without sensitiveDataOrigin the private key was loaded from outside;
+    // without fixedTPM and fixedParent it can be copied to where no TPM guards it; an unrestricted key
+    // signs any bytes, a forged quote too.
     let code = if !ak.attributes.has(Attributes::SENSITIVE_DATA_ORIGIN) {
         Code::AkExternal
     } else if !ak
@@ -128,6 +135,7 @@ fn node_key(bytes: &[u8], checks: &mut Checks) -> Result<Public, Stop> {
     let mut wanted = template::nk(&std::collections::BTreeMap::new());
     let nk = Public::parse(bytes)
         .map_err(|fault| checks.fail(CHECK, Code::NkTemplate, describe(&wanted), fault))?;
+    // As for the AK; unrestricted is right here, as the key signs TLS handshakes.
     let code = if !nk.attributes.has(Attributes::SENSITIVE_DATA_ORIGIN) {
         Code::NkExternal
     } else if !nk
@@ -139,8 +147,8 @@ fn node_key(bytes: &[u8], checks: &mut Checks) -> Result<Public, Stop> {
         Code::NkTemplate
     };
     wanted.attributes = wanted.attributes.no_da_of(nk.attributes);
-    // The policy's value is compared with the quoted registers in step 4; here only its length is
-    // checked.
+    // The policy is compared with the quoted registers in step 4, when they are known; here only its
+    // length is checked.
     if nk.auth_policy.len() == wanted.auth_policy.len() {
         wanted.auth_policy.clone_from(&nk.auth_policy);
     }

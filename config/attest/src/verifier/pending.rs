@@ -50,8 +50,10 @@ impl Opening for CheckedHello {
         self.listed
     }
 
+    /// Makes session, nonce and the credential of the secret.
+    ///
     /// # Errors
-    /// Nothing can be encrypted to the EK.
+    /// `EK_TEMPLATE` where nothing can be encrypted to the EK.
     fn challenge(self, rng: &mut impl Entropy) -> Result<(Pending, Challenge), Box<Refusal>> {
         let mut session = SessionId([0; 16]);
         let mut nonce = Digest::ZERO;
@@ -59,6 +61,8 @@ impl Opening for CheckedHello {
         rng.fill_bytes(&mut session.0);
         rng.fill_bytes(&mut nonce.0);
         rng.fill_bytes(secret.as_mut());
+        // The credential holds S for the EK and names the AK: a TPM opens it only where both keys are
+        // loaded (TPM 2.0 Part 1, credential protection).
         let made = make_credential(&self.parsed.ek, &self.names.ak, &secret, rng)
             .and_then(|made| Credential::try_from(made).map_err(|_too_long| TpmError::Key));
         let credential = match made {
@@ -131,12 +135,12 @@ impl Pending {
 
     /// Whether the hello was checked under this rule and this `spec.ek` of the Machine.
     pub(super) fn seen_under(&self, rule: &CheckedRule, machine: &Machine) -> bool {
-        self.hello.then.rule == *rule && self.hello.then.ek == machine.spec.ek
+        self.hello.at_hello.rule == *rule && self.hello.at_hello.ek == machine.spec.ek
     }
 
     /// The recorded counters of the TPM at the time of the hello.
     pub(super) fn counters(&self) -> Option<Counters> {
-        self.hello.then.counters
+        self.hello.at_hello.counters
     }
 
     /// SHA-256 of the EK's SubjectPublicKeyInfo.
@@ -176,11 +180,11 @@ impl Pending {
     /// The checks of step 2, to be continued in step 4. A failure that was held back must not name
     /// the refusal before the caller has proved that it has the EK.
     pub(super) fn resumed(&self, enforces: bool) -> Checks {
-        let waits = matches!(self.hello.subject, Subject::Refused(_));
-        Checks::resume(self.hello.checks.clone(), enforces && !waits)
+        let held_back = matches!(self.hello.subject, Subject::Refused(_));
+        Checks::resume(self.hello.checks.clone(), enforces && !held_back)
     }
 
-    /// The values that an honest prover hashes into Q.
+    /// The values that the prover must hash into Q.
     pub(super) fn transcript(&self) -> Transcript {
         Transcript {
             nonce: self.nonce,

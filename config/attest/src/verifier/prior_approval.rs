@@ -1,6 +1,6 @@
 //! Whether an earlier approval of a machine still holds and, if not, what changed.
 
-use crate::inventory::known;
+use crate::inventory::current_status;
 use config_certificates::San;
 use config_kube::machine::Admission;
 use config_kube::{Decides, Machine};
@@ -33,16 +33,18 @@ impl PriorApproval {
     }
 }
 
-/// Whether an earlier approval of a Machine holds for these registers and names. A renewal needs no
-/// comparison of registers: the node key works only while its registers are unchanged (PolicyPCR).
-/// A machine that was admitted without a decision is new to a person.
+/// Whether an earlier approval of a Machine holds for these registers and names. A renewal of a machine
+/// that the verifier admitted needs no comparison of registers: the node key works only while its
+/// registers are unchanged (PolicyPCR). A machine that was admitted without a decision is new to a
+/// person.
 pub(super) fn prior_approval(
     machine: &Machine,
     purpose: Purpose,
     registers: &BTreeMap<u8, Digest>,
     names: &BTreeSet<San>,
 ) -> PriorApproval {
-    let Some(admission) = known(machine).and_then(|status| status.admission.as_ref()) else {
+    let Some(admission) = current_status(machine).and_then(|status| status.admission.as_ref())
+    else {
         return PriorApproval::New;
     };
     let (approved, decided) = (&admission.registers, admission.policy.decides());
@@ -50,6 +52,7 @@ pub(super) fn prior_approval(
     if decided == Decides::Verifier && purpose == Purpose::Renew {
         return unless_more(more);
     }
+    // An approval without registers is of a machine that had no TPM: it says nothing about a boot.
     if decided != Decides::Person || approved.is_empty() {
         return PriorApproval::New;
     }
@@ -71,13 +74,13 @@ pub(super) fn prior_approval(
     PriorApproval::Changed(changes)
 }
 
-/// The same for a machine without a TPM: the approval was for one key and its claims.
+/// Whether an earlier approval holds for a machine without a TPM: it was for one key and its claims.
 pub(super) fn prior_approval_without_tpm(
     machine: &Machine,
     key: &Digest,
     names: &BTreeSet<San>,
 ) -> PriorApproval {
-    let Some(status) = known(machine) else {
+    let Some(status) = current_status(machine) else {
         return PriorApproval::New;
     };
     let Some(recorded) = status.node_key.as_ref() else {
@@ -106,6 +109,7 @@ pub(super) fn prior_approval_without_tpm(
 
 /// Names and addresses beyond those approved and those of the inventory, as sentences.
 fn beyond(machine: &Machine, admission: &Admission, names: &BTreeSet<San>) -> Vec<String> {
+    // What the inventory gives to the Machine was an admin's decision, too.
     let given = machine
         .spec
         .addresses

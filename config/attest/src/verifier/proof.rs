@@ -24,8 +24,8 @@ use subtle::ConstantTimeEq as _;
 #[derive(Debug)]
 pub struct Attested {
     pub(super) proven: Option<ProvenMachine>,
-    /// The EK is the Machine's own, by its binding or its list, and not only vouched for by an
-    /// issuer.
+    /// Whether the EK is the Machine's by its binding or its list, and not only by an issuer's
+    /// certificate.
     pub(super) own: bool,
     pub(super) machine: Machine,
     pub(super) pending: Pending,
@@ -125,10 +125,12 @@ pub(crate) fn check_proof(
         Ok(quote) => quote,
         Err(stop) => return Err(refused(&pending, stop, checks)),
     };
+    // Only now may the caller learn why it was refused in step 2: it has the EK, so that names in the
+    // answer are its own.
     if let Subject::Refused(code) = *pending.subject() {
         return Err(refused(&pending, Stop(code), checks));
     }
-    let (machine, own) = match still(&pending, reference, &mut checks) {
+    let (machine, own) = match machine_of_step_2(&pending, reference, &mut checks) {
         Ok((machine, own)) => (machine.clone(), own),
         Err(stop) => return Err(refused(&pending, stop, checks)),
     };
@@ -136,7 +138,7 @@ pub(crate) fn check_proof(
     // Machine's own TPM.
     let proven = proven_of(pending.subject());
     let outcome =
-        wanted_still(&pending, &machine, reference, now, &mut checks).and_then(|issuer| {
+        still_admissible(&pending, &machine, reference, now, &mut checks).and_then(|issuer| {
             quoted(&pending, &quote, proof, &mut checks)?;
             let evidence = state_evidence(&pending, &quote, proof, issuer.as_deref());
             let state = state::check(&evidence, &machine, reference, now, &mut checks)?;
@@ -175,11 +177,11 @@ pub(super) fn proven_of(subject: &Subject) -> Option<ProvenMachine> {
     }
 }
 
-/// The Machine of step 2, and whether the EK is its own, if that is unchanged. Since step 2 the
-/// object may have been deleted (a new one under its name is another machine), a second session or
-/// an admin may have given the EK to another Machine, and the EK of a stranger may have got a
-/// Machine.
-fn still<'a>(
+/// The Machine of step 2, if the EK still leads to it, and whether the EK is the Machine's by its
+/// binding or list. Since step 2 the object may have been deleted (a new one under its name is another
+/// machine), a second session or an admin may have given the EK to another Machine, and the EK of a
+/// stranger may have got a Machine.
+fn machine_of_step_2<'a>(
     pending: &'a Pending,
     reference: &Reference<'a>,
     checks: &mut Checks,
@@ -261,6 +263,8 @@ fn binding(
         found,
     )?;
     let quote = attestation("quote", &proof.quote, checks)?;
+    // The AK signs the certification of the NK with the same Q: without this check that structure
+    // would pass for a quote.
     let is_quote = matches!(quote.attested, Body::Quote { .. });
     checks.must(
         "quote: type",
@@ -269,6 +273,7 @@ fn binding(
         "quote",
         kind(&quote),
     )?;
+    // Q covers nonce and session, so the TPM made this quote after the challenge, for this exchange.
     extra_data("quote", Code::QuoteExtraData, &quote, &question, checks)?;
     signature("quote", Code::QuoteSignature, &proof.quote, pending, checks)?;
     Ok(quote)
@@ -304,6 +309,8 @@ pub(super) fn same_exchange(
         wanted.claims_hash,
         found.claims_hash,
     )?;
+    // All three: what the master expects, what the prover hashed into Q, and the connection on which
+    // the evidence came. A relay has one connection to each side, with another key or exporter.
     let same = wanted.server_spki == found.server_spki && wanted.server_spki == channel.server_spki;
     checks.must(
         "server key",
@@ -322,7 +329,9 @@ pub(super) fn same_exchange(
     )
 }
 
-/// Parses one attestation.
+/// Parses one TPMS_ATTEST. A restricted key signs data from outside the TPM only if they do not begin
+/// with TPM_GENERATED_VALUE (TPM 2.0 Part 1, restricted signing keys): with that magic and the
+/// AK's signature, the TPM itself made the structure.
 fn attestation(name: &str, signed: &Signed, checks: &mut Checks) -> Result<Attest, Stop> {
     let check = format!("{name}: structure");
     match Attest::parse(signed.attest.as_bytes()) {
@@ -383,6 +392,7 @@ fn signature(
         };
         checks.fail(&check, code, WANTED, fault)
     })?;
+    // The signature says which hash it uses; the AK's template allows SHA-256 alone.
     let hash = parsed.hash;
     checks.must(
         &check,
@@ -404,7 +414,7 @@ fn signature(
 /// Checks that the machine may still join or renew, and returns the issuer of the EK's certificate.
 /// Since step 2 the Machine may have been retired, bound, or found Suspect or Untrusted, its keys
 /// may have been recorded again, and the rule or the Machine's `spec.ek` may have changed.
-fn wanted_still(
+fn still_admissible(
     pending: &Pending,
     machine: &Machine,
     reference: &Reference<'_>,
@@ -425,6 +435,7 @@ fn wanted_still(
             hello::may_renew(machine, &mut again)?;
             hello::recorded(machine, &pending.ek_hash(), pending.names(), &mut again)?;
         }
+        // The EK's certificate was checked in step 2, under the rule and the issuers of that time.
         if pending.seen_under(reference.rule, machine) {
             return Ok(pending.issuer().map(str::to_owned));
         }
@@ -453,8 +464,8 @@ fn quoted(
     proof: &Proof,
     checks: &mut Checks,
 ) -> Result<(), Stop> {
-    // The qualified Name tells a key's place in the TPM: only a primary of the endorsement
-    // hierarchy has this one.
+    // A qualified Name hashes the Names of all parents up to the hierarchy: only a primary key of the
+    // endorsement hierarchy has this one. In other hierarchies the TPM obfuscates resetCount.
     let wanted = qualified_name_of_primary(ENDORSEMENT_HIERARCHY, &pending.names().ak);
     let found = &quote.qualified_signer;
     checks.must(
@@ -477,7 +488,7 @@ fn state_evidence<'a>(
 ) -> state::StateEvidence<'a> {
     state::StateEvidence {
         purpose: pending.purpose(),
-        then: pending.counters(),
+        counters_at_hello: pending.counters(),
         clock: quote.clock_info,
         issuer,
         tpm_firmware: TpmVersion(quote.firmware_version),
@@ -523,6 +534,7 @@ fn registers(quote: &Attest, pcrs: &BTreeMap<u8, Digest>, checks: &mut Checks) -
         bits,
         found.join(", "),
     )?;
+    // The digest covers the selected registers alone: another value beside them would be unproven.
     let complete = pcrs.keys().copied().eq(QUOTE_PCRS.iter().copied());
     let sent: Vec<String> = pcrs.keys().map(ToString::to_string).collect();
     checks.must(

@@ -7,7 +7,7 @@ use super::claimant::names;
 use super::prior_approval::prior_approval;
 use super::requests::{RequestContext, check_requests};
 use super::{Pending, PriorApproval, Reference, identity, state};
-use crate::inventory::known;
+use crate::inventory::current_status;
 use crate::verdict::{Checks, Refusal, Stop, Verdict};
 use config_kube::Decides;
 use config_kube::policy::TpmVersion;
@@ -106,6 +106,7 @@ impl RecordedEvidence {
         now: u64,
         checks: &mut Checks,
     ) -> Result<PriorApproval, Stop> {
+        // In the order of an exchange, so that the first failure names the code that it would have.
         let found = identity::find(&self.ek_hash, &self.claims, reference, checks)?;
         let machine = found.machine();
         identity::admissible(machine, &self.ek_hash, &self.claims, reference, now, checks)?;
@@ -124,7 +125,7 @@ impl RecordedEvidence {
             .map_err(|_unlike_then| Stop(Code::AttestMalformed))?;
         let evidence = state::StateEvidence {
             purpose: Purpose::Join,
-            then: known(machine).and_then(|status| status.counters),
+            counters_at_hello: current_status(machine).and_then(|status| status.counters),
             clock: quote.clock_info,
             issuer: issuer.as_deref(),
             tpm_firmware: TpmVersion(quote.firmware_version),

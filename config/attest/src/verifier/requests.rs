@@ -42,6 +42,7 @@ pub(super) fn check_requests(
     now: u64,
     checks: &mut Checks,
 ) -> Result<Requested, Stop> {
+    // First: the check of the subject would refuse the derived name without telling the right one.
     assigned(asks, machine, checks)?;
     let allowed = allowed(machine, asks, reference);
     let client = csr::check(asks.client, RequestUse::Client, &allowed, checks)?;
@@ -55,6 +56,8 @@ pub(super) fn check_requests(
         "the node key",
         found,
     );
+    // The serving key is not the NK: a TLS server signs before it knows its client, so anyone could
+    // have the TPM sign, and a TPM is slow.
     let own = serving.spki != asks.nk_spki && csr::is_p256(&serving.spki);
     let wanted = "a P-256 key of its own";
     checks.test(
@@ -145,8 +148,9 @@ pub(super) fn claimed_addresses(names: &[San], machine: &Machine) -> Vec<IpAddr>
         .collect()
 }
 
-/// Refuses a machine that asked under a name derived from its EK although its Machine has another;
-/// the answer names that one. This comes only now, after the machine has proved that it has the EK.
+/// Refuses a machine that asked for the name derived from its EK although its Machine has another
+/// name; the answer tells the machine that name. Only now may it learn the name: it has proved that
+/// it has the EK.
 fn assigned(asks: &RequestContext<'_>, machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
     let Some(derived) = asks
         .derived
@@ -175,8 +179,8 @@ fn allowed<'a>(
     let (rule, spec) = (reference.rule, &machine.spec);
     let listed_nothing =
         spec.ek.hashes.is_empty() && spec.ek.issuers.is_empty() && spec.addresses.is_empty();
-    let at_sight = !rule.enforces() && listed_nothing;
-    let by_claims = !rule.sans_inventory || asks.stranger || at_sight;
+    let unedited = !rule.enforces() && listed_nothing;
+    let by_claims = !rule.sans_inventory || asks.stranger || unedited;
     let listed: BTreeSet<San> = machine
         .spec
         .addresses
@@ -192,6 +196,7 @@ fn allowed<'a>(
             .filter_map(|text| text.parse::<IpAddr>().ok());
         sans.extend(
             addresses
+                // An IPv4 address in IPv6 form is the same address, and must not pass beside it.
                 .map(|address| address.to_canonical())
                 .filter(usable)
                 .map(San::Ip),
@@ -204,11 +209,13 @@ fn allowed<'a>(
     {
         // An address that the inventory gives to another machine cannot be claimed.
         for taken in other.spec.addresses.iter().map(|text| San::from_text(text)) {
+            // Where the inventory lists it for both, an admin wants that.
             if !listed.contains(&taken) {
                 sans.remove(&taken);
             }
         }
     }
+    // With a name of the API server a node could pose as it.
     let mut api: BTreeSet<San> = reference
         .api_names
         .iter()

@@ -7,7 +7,7 @@
 use super::Reference;
 use crate::bootstrap;
 use crate::facts;
-use crate::inventory::{known, readmitted};
+use crate::inventory::{current_status, readmitted};
 use crate::policy::CheckedRule;
 use crate::release::{KnownRelease, Manifest};
 use crate::verdict::{Checks, Stop};
@@ -23,18 +23,20 @@ use config_tpm::eventlog::{EventLog, EventLogError};
 use config_tpm::pcr::{CONFIG_PCR, QUOTE_PCRS, extended};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The registers of the firmware, which are pinned at the first admission.
+/// The registers of the firmware's own code and of option ROMs. No release can predict them, so they
+/// are pinned at the first admission.
 pub(super) const PINNED_PCRS: [u8; 2] = [0, 2];
 /// The register of Secure Boot.
 const SECURE_BOOT_PCR: u8 = 7;
-/// The registers that the release predicts.
+/// The registers that the release predicts. The first that differs names the refusal, so PCR 9 comes
+/// first: another command line in the kernel image changes all three.
 const IMAGE_PCRS: [u8; 3] = [9, 4, 11];
 
 /// The evidence about the machine's state, from the quote, the log and the claims.
 pub(super) struct StateEvidence<'a> {
     pub(super) purpose: Purpose,
     /// The last counters that were recorded before the challenge.
-    pub(super) then: Option<Counters>,
+    pub(super) counters_at_hello: Option<Counters>,
     pub(super) clock: ClockInfo,
     /// The issuer of the EK's certificate, if it is valid.
     pub(super) issuer: Option<&'a str>,
@@ -66,6 +68,8 @@ impl StateEvidence<'_> {
     }
 }
 
+/// Checks the evidence. The counters stop an exchange under every rule; the other checks stop it only
+/// under a rule that enforces its verdict, and are shown to the person who decides otherwise.
 pub(super) fn check(
     evidence: &StateEvidence<'_>,
     machine: &Machine,
@@ -79,6 +83,7 @@ pub(super) fn check(
     let enforces = reference.rule.enforces();
     checks.judged(judgement, enforces);
     checks.all_passed()?;
+    // A missing image is a failed check already. This guards against a later change that forgets one.
     if enforces && accepted.image.is_none() {
         return Err(Stop(Code::ImageUnknown));
     }
@@ -93,7 +98,8 @@ fn judge(
     now: u64,
     checks: &mut Checks,
 ) -> Accepted {
-    // systemd-stub measures here what comes from beside the image: arguments, credentials, add-ons.
+    // systemd-stub measures here what comes from beside the image: arguments (from SMBIOS, too),
+    // credentials, add-ons. Neither PCR 4 nor PCR 11 changes with those.
     let outside = evidence.pcr(12);
     checks.test(
         "PCR 12",
@@ -141,6 +147,7 @@ fn judge(
     let mut pinned = firmware(evidence, machine, now, checks);
     tpm_firmware(evidence, reference.rule, checks);
     pinned.extend(others.map(|value| (SECURE_BOOT_PCR, value)));
+    // Status and certificate name only an image that passed, never one that was claimed or similar.
     let image = found.filter(|_| taken).map(|(release, _)| {
         let manifest = release.manifest();
         ProvenImage {
@@ -175,21 +182,23 @@ fn counters(evidence: &StateEvidence<'_>, machine: &Machine, checks: &mut Checks
         restart_count,
         clock,
         safe,
-    }) = known(machine).and_then(|status| status.counters)
+    }) = current_status(machine).and_then(|status| status.counters)
     else {
         checks.pass("counters", "first seen", found);
         return;
     };
+    // Compared in this order: the clock is saved only from time to time, so that it goes back after a
+    // power cut, in which case resetCount has grown.
     let before = (reset_count, restart_count, clock);
     let shown = (now.reset_count, now.restart_count, now.clock);
     let good = shown >= before;
-    let then = evidence
-        .then
-        .map(|then| (then.reset_count, then.restart_count, then.clock));
+    let at_hello = evidence
+        .counters_at_hello
+        .map(|at| (at.reset_count, at.restart_count, at.clock));
     // Two exchanges of one machine can overlap. What was recorded after this challenge is newer
     // than this evidence, and that is no sign of a restored snapshot: an attacker who holds a
     // message back must not make the machine Untrusted.
-    if !good && then != Some(before) && then.is_none_or(|then| shown >= then) {
+    if !good && at_hello != Some(before) && at_hello.is_none_or(|at_hello| shown >= at_hello) {
         checks.test(
             "counters",
             Code::Overtaken,
@@ -202,6 +211,7 @@ fn counters(evidence: &StateEvidence<'_>, machine: &Machine, checks: &mut Checks
     let wanted = format!("at least {}", show(reset_count, restart_count, clock, safe));
     checks.test("counters", Code::CountersWentBack, good, wanted, &found);
     if evidence.purpose == Purpose::Renew {
+        // The NK dies with a reset, so that no renewal comes from a later boot.
         let same = now.reset_count == reset_count;
         checks.test(
             "reset count",
@@ -221,9 +231,9 @@ fn config(
     reference: &Reference<'_>,
     checks: &mut Checks,
 ) -> Option<ProvenConfig> {
-    let held = evidence.pcr(CONFIG_PCR);
+    let register = evidence.pcr(CONFIG_PCR);
     let Some(event) = evidence.config else {
-        let (code, good) = if held == Digest::ZERO {
+        let (code, good) = if register == Digest::ZERO {
             (Code::ConfigNotMeasured, !reference.rule.config_measured)
         } else {
             (Code::ConfigEvent, false)
@@ -238,7 +248,7 @@ fn config(
             code,
             good,
             wanted,
-            format!("none; PCR 13 holds {held}"),
+            format!("none; PCR 13 holds {register}"),
         );
         return None;
     };
@@ -247,14 +257,14 @@ fn config(
     let measured = extended(&Digest::ZERO, &event.digest);
     let own = event.pcr == CONFIG_PCR;
     let found = if own {
-        held.to_hex()
+        register.to_hex()
     } else {
         format!("an event of PCR {}", event.pcr)
     };
     if !checks.test(
         "configuration event",
         Code::ConfigEvent,
-        own && measured == held,
+        own && measured == register,
         measured,
         found,
     ) {
@@ -324,10 +334,11 @@ fn replayed(evidence: &StateEvidence<'_>, checks: &mut Checks) -> Option<EventLo
             found,
         );
     }
+    // A log that does not replay is the caller's word alone: no fact is read from it.
     good.then_some(log)
 }
 
-/// A boot variant of a release.
+/// A boot variant of a release: the release, and the predictions of one way in which it starts.
 type Started<'a> = (&'a KnownRelease, &'a Boot);
 
 fn allows(boot: &Boot, pcr: u8, value: &Digest) -> bool {
@@ -372,6 +383,7 @@ fn booted<'a>(
                 .iter()
                 .map(move |boot| (release, boot))
         })
+        // A release predicts other values with Secure Boot on than with it off.
         .filter(|(_, boot)| secure_boot.is_none_or(|on| boot.secure_boot == on));
     let rank = |(release, boot): &Started<'a>| {
         let manifest = release.manifest();
@@ -385,6 +397,7 @@ fn booted<'a>(
             matching == IMAGE_PCRS.len(),
             claimed,
             matching,
+            // Before role and SVN: an unsigned copy of a release must not hide the signed one.
             signed(release, reference.rule),
             manifest.role == machine.spec.role,
             manifest.svn,
@@ -396,8 +409,8 @@ fn booted<'a>(
     })
 }
 
-/// Checks the registers against this release, and the release against the rule. Returns what
-/// [`databases`] returns.
+/// Checks the registers against this release, and the release against the rule. Returns the value of
+/// PCR 7 where it was learned ([`databases`]).
 fn image(
     (release, boot): Started<'_>,
     evidence: &StateEvidence<'_>,
@@ -480,8 +493,8 @@ fn register(
     );
 }
 
-/// Checks that the Secure Boot databases are the release's, or others that were pinned at an
-/// admin's re-admission (a manufacturer's keys, or a revocation list that came with an update).
+/// Checks PCR 7: the Secure Boot databases are those of the release, or those that an admin's
+/// re-admission pinned (with a manufacturer's keys, or a revocation list that came with an update).
 /// Returns the register's value in the second case.
 fn databases(
     (release, boot): Started<'_>,
@@ -507,9 +520,11 @@ fn databases(
         );
         return None;
     }
-    let before =
-        known(machine).and_then(|status| status.pinned_pcrs.get(&SECURE_BOOT_PCR.to_string()));
+    let before = current_status(machine)
+        .and_then(|status| status.pinned_pcrs.get(&SECURE_BOOT_PCR.to_string()));
     let check = format!("image: PCR {SECURE_BOOT_PCR}");
+    // Only an admin's re-admission learns another value; a first admission learns none, as the
+    // release says which databases it may start with.
     if readmitted(machine, now) {
         checks.pass(&check, "learned", found);
         return Some(found);
@@ -544,14 +559,15 @@ fn registers(evidence: &StateEvidence<'_>) -> String {
     shown.join(", ")
 }
 
-/// Checks that the image is among the newest of its role, as many as the rule's `maxConcurrent`
-/// allows, whatever their SVN.
+/// Checks that at most `maxConcurrent` signed releases of the role are newer than the image, by SVN and
+/// then by build time. Zero is no limit.
 fn concurrency(image: &Manifest, role: &str, reference: &Reference<'_>, checks: &mut Checks) {
     let limit = reference.rule.max_concurrent;
     if limit == 0 {
         return;
     }
     let age = |manifest: &Manifest| (manifest.svn, manifest.build_time);
+    // Unsigned releases do not count: they must not make a signed one too old.
     let others = reference
         .releases
         .iter()
@@ -584,7 +600,8 @@ fn firmware(
     let learn = readmitted(machine, now);
     for pcr in PINNED_PCRS {
         let found = evidence.pcr(pcr);
-        let before = known(machine).and_then(|status| status.pinned_pcrs.get(&pcr.to_string()));
+        let before =
+            current_status(machine).and_then(|status| status.pinned_pcrs.get(&pcr.to_string()));
         let check = format!("firmware: PCR {pcr}");
         match before {
             Some(known) if !learn => {

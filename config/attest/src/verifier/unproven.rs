@@ -12,7 +12,7 @@ use super::key_holder::KeyHolder;
 use super::proof::{proven_of, same_exchange};
 use super::requests::{RequestContext, check_requests};
 use super::{Reference, RenewingPeer, Subject};
-use crate::inventory::{known, machine_id, readmitted, state};
+use crate::inventory::{current_status, machine_id, readmitted, state};
 use crate::sessions::{HalfOpen, Opening};
 use crate::verdict::{Checks, ProvenMachine, Refusal, Stop, Verdict};
 use config_kube::pratique::Check;
@@ -232,6 +232,7 @@ fn find<'a>(
         "a DNS name in lower case",
         &claims.name,
     )?;
+    // The first is enough: `may_join` refuses every Machine that shares its Node's name.
     if let Some(machine) = reference.inventory.of_node(&claims.name).first() {
         return Ok(Found::Known(machine));
     }
@@ -315,14 +316,14 @@ fn renewing(
 
 /// Checks that the Machine is in a state in which it may renew, with the recorded key.
 fn may_renew(machine: &Machine, spki: &[u8], checks: &mut Checks) -> Result<(), Stop> {
-    let standing = state(machine);
-    let good = standing == MachineState::Unproven;
+    let found = state(machine);
+    let good = found == MachineState::Unproven;
     checks.must(
         "state",
         Code::RenewalState,
         good,
         "Unproven",
-        format!("{standing:?}"),
+        format!("{found:?}"),
     )?;
     let recorded = recorded_key(machine).unwrap_or_default();
     let shown = Digest::of(spki).to_text();
@@ -337,7 +338,7 @@ fn may_renew(machine: &Machine, spki: &[u8], checks: &mut Checks) -> Result<(), 
 
 /// The key of the Machine's last admission.
 fn recorded_key(machine: &Machine) -> Option<&str> {
-    known(machine)?.node_key.as_deref()
+    current_status(machine)?.node_key.as_deref()
 }
 
 impl Opening for CheckedUnprovenHello {
@@ -422,7 +423,7 @@ pub fn check_unproven(
 ) -> Result<Claimant, Box<Refusal>> {
     let mut checks = Checks::resume(pending.hello.checks.clone(), true);
     let machine = match binding(&pending, evidence, channel, &mut checks)
-        .and_then(|()| still(&pending, reference, now, &mut checks))
+        .and_then(|()| machine_of_step_2(&pending, reference, now, &mut checks))
     {
         Ok(machine) => machine,
         Err(stop) => return Err(refusal(stop, checks, None, &pending.hello.claims)),
@@ -443,8 +444,10 @@ pub fn check_unproven(
         client: evidence.client_csr.as_bytes(),
         serving: evidence.serving_csr.as_bytes(),
     };
-    let own_word = recorded_key(&machine) == Some(key.to_text().as_str());
-    let proven = if own_word { proven_of(&subject) } else { None };
+    // Only the key of the last admission speaks for the Machine: anyone can make another key and use
+    // it under the Machine's name.
+    let own_key = recorded_key(&machine) == Some(key.to_text().as_str());
+    let proven = if own_key { proven_of(&subject) } else { None };
     not_proven(&mut checks);
     let mut privileged = Checks::default();
     super::privileged::check(&claims, reference.rule, &mut privileged);
@@ -522,6 +525,7 @@ fn binding(
         &Digest::of(spki),
         &wanted,
     );
+    // Last, as the one check here that costs more than a comparison.
     let good = config_certificates::x509::verifies(
         ECDSA_SHA256,
         spki,
@@ -540,7 +544,7 @@ fn binding(
 
 /// The Machine of step 2, if it may still join: rule, inventory and the Machine's state may have
 /// changed since.
-fn still(
+fn machine_of_step_2(
     pending: &UnprovenPending,
     reference: &Reference<'_>,
     now: u64,

@@ -45,7 +45,7 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// Reads and checks everything before the master is spoken to.
+    /// Reads and checks all files before the master is contacted.
     pub(crate) fn load(args: &BootstrapArgs, key: &AdminKey) -> Result<Self> {
         let bytes = files::read(&args.user_data)?;
         let (machine_config, cluster) = first_master(&args.user_data, &bytes)?;
@@ -97,7 +97,7 @@ impl Expected {
         self.machine.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// As the verifier takes it.
+    /// The reference values, in the verifier's form.
     pub(crate) fn reference(&self) -> Reference<'_> {
         Reference {
             inventory: &self.inventory,
@@ -210,9 +210,9 @@ pub(crate) fn release_key(path: &Path) -> Result<ReleaseKey> {
     })
 }
 
-/// The issuers, to one of which the EK's certificate must lead: those of the file, if there is one.
-/// Where the cluster's own rule sets floors for the TPM's firmware, makers must be known by its
-/// names: its issuers count, of which the file names a part.
+/// The issuers, to one of which the EK's certificate must chain: those of the file, if there is one.
+/// Floors for the TPM's firmware name issuers as the cluster does. Where the cluster's own rule has
+/// floors, its issuers are used, and the file must hold certificates of some of them.
 fn issuers(file: Option<&Path>, cluster: &ClusterConfig) -> Result<Vec<EkIssuer>> {
     let given = file.map(issuer).transpose()?;
     let Some(rule) = own_rule(cluster).filter(|rule| !rule.ek.min_firmware.is_empty()) else {
@@ -304,8 +304,8 @@ pub(super) fn allowed(privileged: bool) -> String {
     }
 }
 
-/// The master is held to what the cluster's own rule for machines asks, and to its EK, image and
-/// user-data in any case.
+/// The rule by which the master is verified: what the cluster's own rule for machines asks, and in any
+/// case the EK, image and user-data that the admin gave.
 fn rule(
     cluster: &ClusterConfig,
     keys: &[ReleaseKey],
@@ -343,8 +343,8 @@ fn rule(
         config: ConfigRule {
             measured: true,
             digests: "inventory".to_owned(),
-            // Without a rule of the cluster's own the user-data at hand decides, whose digest is
-            // held to.
+            // Without a rule of the cluster, the user-data decides, whose digest the machine must
+            // have measured.
             privileged_pods: own.map_or_else(
                 || allowed(privileged),
                 |rule| rule.config.privileged_pods.clone(),

@@ -117,7 +117,7 @@ struct Proven {
     verdict: config_kube::machine::AdminVerdict,
 }
 
-/// Connects and sends the hello, again and again while the master is starting.
+/// Connects and gets the master's hello; tries again while the master is starting.
 async fn reach(endpoint: &Endpoint, patience: Duration) -> Result<(Connection, BootstrapHello)> {
     let start = Instant::now();
     let config = tls::unproven()?;
@@ -263,7 +263,7 @@ fn write_kubeconfig(
     Ok(())
 }
 
-/// One call of the bootstrap's wire.
+/// One request of the bootstrap protocol, with its answer.
 async fn exchange<T: DeserializeOwned>(
     connection: &mut Connection,
     method: Method,

@@ -190,7 +190,7 @@ fn late<'a>(
     )
 }
 
-/// Asks for an eviction; why it is not allowed now, if so.
+/// Asks for an eviction; returns the reason where it is not allowed now.
 async fn evict(
     api: &mut Api,
     namespace: &str,

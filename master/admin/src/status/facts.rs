@@ -47,7 +47,7 @@ pub(super) struct Facts {
     /// Warnings of the whole cluster.
     pub(super) warnings: Part<Vec<Event>>,
     pub(super) used: Part<Used>,
-    /// Neither a Node nor a Machine was there to be found.
+    /// Neither a Node nor a Machine of the name exists.
     pub(super) absent: bool,
 }
 
@@ -119,7 +119,7 @@ pub(super) async fn gather(api: &mut Api, name: &str) -> Result<Facts> {
     let pods = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{name}");
     let pods = list(api, &pods).await?;
     let warnings = list(api, "/api/v1/events?fieldSelector=type%3DWarning").await?;
-    // Last, as a node that is silent costs the longest wait.
+    // Last: a node that does not answer takes the whole time limit.
     let used = ask(api, &format!("/api/v1/nodes/{name}/proxy/stats/summary")).await?;
     let used: Found<Used> = used.and_then(|tree| understood(serde_json::from_value(tree)));
     Ok(Facts {

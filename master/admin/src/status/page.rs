@@ -243,11 +243,11 @@ fn software(text: &mut Text, facts: &Facts) {
         let engine = &info.container_runtime_version;
         format!("{os}, Linux {kernel}, kubelet {agent}, {engine}")
     });
-    text.say("  version", &version.unwrap_or_else(|| not_told(facts)));
+    text.say("  version", &version.unwrap_or_else(|| not_reported(facts)));
     let boot = info
         .map(|info| info.boot_id.as_str())
         .filter(|boot| !boot.is_empty());
-    let boot = boot.map_or_else(|| not_told(facts), str::to_owned);
+    let boot = boot.map_or_else(|| not_reported(facts), str::to_owned);
     text.say("Boot", &format!("{boot}{}", resets_of(status.as_ref())));
     let config = status.as_ref().and_then(|status| status.config.as_ref());
     let config = config.map_or_else(unproven, |config| {
@@ -278,7 +278,7 @@ fn release_of(facts: &Facts) -> String {
 }
 
 /// The text where the Node has not reported a value.
-fn not_told(facts: &Facts) -> String {
+fn not_reported(facts: &Facts) -> String {
     missing(match &facts.node {
         Part::Got(_) => "the node has not reported it",
         Part::Missing(_) => "the Node is not known",
@@ -312,7 +312,7 @@ fn state_of(facts: &Facts) -> String {
     condition.map_or_else(
         || match &facts.node {
             Part::Got(_) => missing(NO_STATE),
-            Part::Missing(_) => not_told(facts),
+            Part::Missing(_) => not_reported(facts),
         },
         |condition| {
             let word = |word: &Option<String>| word.clone().unwrap_or_default();

@@ -7,14 +7,14 @@ const LABEL: usize = 15;
 /// Longest text of others on one line, in characters.
 const MAX_TEXT: usize = 400;
 
-/// A text of others on one line.
+/// An untrusted text, cleaned and cut, on one line.
 pub(super) fn line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let short: String = words.join(" ").chars().take(MAX_TEXT).collect();
     clean(&short)
 }
 
-/// A part that can't be had.
+/// A part that is missing, with the cause.
 pub(super) fn missing(why: &str) -> String {
     format!("missing: {why}")
 }
@@ -57,7 +57,7 @@ impl Text {
         }
     }
 
-    /// All of it.
+    /// The whole text.
     pub(super) fn whole(self) -> String {
         self.0
     }

@@ -33,7 +33,7 @@ pub fn is_held_by(meta: &ObjectMeta, finalizer: &str) -> bool {
     meta.finalizers.iter().flatten().any(|own| own == finalizer)
 }
 
-/// A text, small enough to be kept for every namespace.
+/// A hash of a text, to be kept for every namespace in place of the text.
 pub fn fingerprint(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);

@@ -40,9 +40,9 @@ pub struct NodeView {
     pub uid: String,
     /// Resource version, for writes that must not be lost on a change.
     pub version: String,
-    /// When it came.
+    /// When it was created.
     pub created: Option<Timestamp>,
-    /// Its failure zone, region and zone as one name; empty where it tells of none.
+    /// Its failure zone, region and zone as one name; empty where it has no labels for them.
     pub zone: Arc<str>,
     /// Whether it is cordoned.
     pub cordoned: bool,
@@ -68,7 +68,7 @@ impl NodeView {
             .map_or("Unknown", |condition| condition.status.as_str())
     }
 
-    /// Whether its kubelet was given up as silent.
+    /// Whether its kubelet has stopped reporting.
     pub fn is_unheard(&self) -> bool {
         self.condition("Ready")
             .is_some_and(|ready| ready.status == "Unknown")
@@ -101,7 +101,7 @@ impl View for NodeView {
     }
 }
 
-/// The failure zone that labels tell of (upstream: `GetZoneKey`).
+/// The failure zone in a node's labels (upstream: `GetZoneKey`).
 fn zone(labels: Option<&BTreeMap<String, String>>) -> Arc<str> {
     let label = |name: &str| labels.and_then(|labels| labels.get(name));
     match (label(REGION), label(ZONE)) {
@@ -113,7 +113,7 @@ fn zone(labels: Option<&BTreeMap<String, String>>) -> Arc<str> {
     }
 }
 
-/// A condition without its words, which people read and controllers don't.
+/// A condition without reason and message: no plan depends on them.
 fn wordless(condition: NodeCondition) -> NodeCondition {
     NodeCondition {
         reason: None,

@@ -33,7 +33,7 @@ pub fn condition(kind: &str, reason: &str, message: String) -> CertificateSignin
 pub struct RequestView {
     /// UID.
     pub uid: String,
-    /// When it came or was decided.
+    /// When it was created or, if it is decided, when that was.
     pub last: Timestamp,
     /// Whether it is decided.
     pub decided: bool,

@@ -18,7 +18,7 @@ const PREFIX: &str = "bootstrap-token-";
 pub struct TokenView {
     /// UID of its secret.
     pub uid: String,
-    /// When its time is over; never where none.
+    /// When it expires; `None`: never.
     pub expires: Option<Timestamp>,
     /// The key with which it signs, if it may sign.
     pub signing: Option<SigningToken>,

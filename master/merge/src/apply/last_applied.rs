@@ -30,6 +30,7 @@ pub(super) fn allowed(live: &Fields, write: &Write<'_>) -> Option<Set<'static>> 
     }
     let place = write.place().ok()?;
     check(&last, place).ok()?;
+    // A field that has changed since the last client-side apply was written by another manager.
     let changes = compare(&last, live, place);
     let set = extract(&last, place);
     let set = set
@@ -60,6 +61,7 @@ pub(super) fn update_annotation(live: &mut Fields, config: &Fields) {
         return;
     }
     let mut config = config.clone();
+    // As kubectl writes it: without itself, and with a newline at the end.
     if let Some(Value::Object(annotations)) = metadata_mut(&mut config).get_mut("annotations") {
         annotations.remove(ANNOTATION);
     }
@@ -72,6 +74,8 @@ pub(super) fn update_annotation(live: &mut Fields, config: &Fields) {
         .iter()
         .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
         .sum();
+    // Validation would refuse the object. Without the annotation client-side apply only loses the base
+    // of its next comparison.
     if size > ANNOTATIONS {
         annotations.remove(ANNOTATION);
     }

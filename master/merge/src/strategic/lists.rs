@@ -50,6 +50,7 @@ pub(super) fn merge_list(
     match key {
         None if objects => Err(failed("cannot merge lists without merge key".to_owned())),
         None => {
+            // A union by value: of equal items the first stays.
             let mut merged = old.clone();
             merged.extend_from_slice(patch);
             let known = places(&merged, None);
@@ -58,7 +59,7 @@ pub(super) fn merge_list(
             arranged(merged.map(|(_, item)| item).collect(), patch, &old, None)
         }
         Some(key) if objects => {
-            let (old, patch) = directives(old, patch, key)?;
+            let Remaining { old, patch } = directives(old, patch, key)?;
             let merged = merge_items(old.clone(), &patch, place, key)?;
             arranged(merged, &patch, &old, Some(key))
         }
@@ -89,12 +90,14 @@ fn one_kind(old: &[Value], patch: &[Value]) -> Result<bool, ApiError> {
     Ok(old.iter().chain(patch).next().is_some_and(Value::is_object))
 }
 
-/// Applies `$patch` directives in items; returns what remains of both lists.
-fn directives(
-    mut old: Vec<Value>,
-    patch: &[Value],
-    key: &str,
-) -> Result<(Vec<Value>, Vec<Value>), ApiError> {
+/// Both lists without the items that `$patch` directives remove or that carry one.
+struct Remaining {
+    old: Vec<Value>,
+    patch: Vec<Value>,
+}
+
+/// Applies the `$patch` directives in a patch's items.
+fn directives(mut old: Vec<Value>, patch: &[Value], key: &str) -> Result<Remaining, ApiError> {
     let mut rest = Vec::with_capacity(patch.len());
     let mut replace = false;
     let mut gone = std::collections::BTreeSet::new();
@@ -115,12 +118,15 @@ fn directives(
         }
     }
     if replace {
-        return Ok((rest, Vec::new()));
+        return Ok(Remaining {
+            old: rest,
+            patch: Vec::new(),
+        });
     }
     if !gone.is_empty() {
         old.retain(|item| !id(item, Some(key)).is_ok_and(|id| gone.contains(&id)));
     }
-    Ok((old, rest))
+    Ok(Remaining { old, patch: rest })
 }
 
 fn merge_items(
@@ -133,6 +139,7 @@ fn merge_items(
     for item in patch {
         let id = id(item, Some(key))?;
         let Some(found) = known.get(&id) else {
+            // Known from now on: another item of the patch with this key is merged into it.
             known.insert(id, old.len());
             let mut fresh = Map::new();
             merge_object(&mut fresh, object(item)?, place)?;
@@ -146,7 +153,8 @@ fn merge_items(
     Ok(old)
 }
 
-/// The items in the given order; unlisted items stay before the item that they preceded.
+/// The items in the given order; items that it does not list stay before the listed item that they
+/// preceded in the live list (upstream: `normalizeElementOrder`).
 pub(super) fn arranged(
     items: Vec<Value>,
     order: &[Value],
@@ -165,11 +173,13 @@ pub(super) fn arranged(
         }
     }
     named.sort_by_key(|(rank, ..)| *rank);
-    // New items follow the old ones, in their order.
+    // Items that the live list does not have come last. The sort is stable: they keep their order.
     own.sort_by_key(|(at, _)| at.unwrap_or(usize::MAX));
     let mut sorted = Vec::with_capacity(named.len() + own.len());
     let (mut named, mut own) = (named.into_iter().peekable(), own.into_iter().peekable());
     loop {
+        // An unlisted item goes first while it stood before the next listed one in the live list. A
+        // listed item that is new there has no position, and goes first.
         let first = match (own.peek(), named.peek()) {
             (Some((Some(own), _)), Some((_, Some(named), _))) => own < named,
             (Some(_), None) => true,
@@ -196,6 +206,8 @@ pub(super) fn check_order(
     if order.is_empty() || patch.is_empty() {
         return Ok(());
     }
+    // One walk over both: what was passed in the order is not looked for again, so that items in
+    // another sequence are refused, too.
     let mut wanted = order.iter();
     for item in patch.iter().filter(|item| item.get(PATCH).is_none()) {
         let own = id(item, key)?;

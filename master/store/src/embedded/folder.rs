@@ -79,7 +79,7 @@ impl Folder {
         self.path.join(format!("{name}-{number}{UNFINISHED}"))
     }
 
-    /// Removes unfinished files of an earlier process.
+    /// Removes unfinished files of an earlier process. No other process writes any: the folder is locked.
     pub(super) fn sweep(&self) -> Result<(), StoreError> {
         for entry in std::fs::read_dir(&self.path).map_err(StoreError::Folder)? {
             let path = entry.map_err(StoreError::Folder)?.path();
@@ -104,6 +104,7 @@ impl Folder {
                 name.strip_prefix(prefix)
                     .and_then(|digits| digits.parse().ok())
             };
+            // Files of other names are not the store's, and are left alone.
             if let Some(revision) = number("state-") {
                 files.states.push((revision, path));
             } else if let Some(revision) = number("log-") {

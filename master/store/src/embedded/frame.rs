@@ -25,6 +25,7 @@ fn check(id: &FileId, offset: u64, payload: &[u8]) -> [u8; 16] {
     hash.update(id);
     hash.update(offset.to_be_bytes());
     hash.update(payload);
+    // Half of the hash: it has to find damage. Who can write to the folder can also hash.
     let full = hash.finalize();
     let mut short = [0; 16];
     short.copy_from_slice(&full[..16]);
@@ -79,6 +80,7 @@ pub(crate) fn at<'a>(bytes: &'a [u8], offset: usize, id: &FileId) -> Option<(&'a
 /// Whether a complete frame follows after `from`: then a broken frame before it had been
 /// acknowledged, and is damage.
 pub(crate) fn any_after(bytes: &[u8], from: usize, id: &FileId) -> bool {
+    // Frames begin at multiples of 8. The length in a broken header says nothing about the next one.
     let mut offset = from.next_multiple_of(8);
     while let Some(rest) = bytes.get(offset..) {
         if rest.first_chunk() == Some(&MAGIC) && at(bytes, offset, id).is_some() {

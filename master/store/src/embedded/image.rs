@@ -23,9 +23,9 @@ pub(super) fn file_id() -> io::Result<FileId> {
     Ok(id)
 }
 
-/// Packs records into frames.
+/// Encodes an image: collects records, and returns a frame when one is full.
 #[derive(Debug)]
-pub(crate) struct Packer {
+pub(crate) struct ImageWriter {
     id: FileId,
     offset: u64,
     buffer: Vec<u8>,
@@ -33,7 +33,7 @@ pub(crate) struct Packer {
     events: u64,
 }
 
-impl Packer {
+impl ImageWriter {
     /// Starts a file of a `purpose` at `revision` whose history starts after `floor`; `made` in
     /// seconds since 1970.
     pub(crate) fn new(
@@ -98,9 +98,11 @@ impl Packer {
 
 /// Writes a captured state and returns its size in bytes.
 pub(super) fn write_state(capture: &Capture, made: u64, to: &mut dyn io::Write) -> io::Result<u64> {
-    let mut packer = Packer::new(Purpose::State, capture.head, capture.floor, made)?;
+    let mut packer = ImageWriter::new(Purpose::State, capture.head, capture.floor, made)?;
     let mut put = |frame: Option<Vec<u8>>| frame.map_or(Ok(()), |frame| to.write_all(&frame));
     let mut events: Vec<&Arc<Event>> = Vec::new();
+    // Entries at the floor and the events after it: the history is kept, so that watches go on after a
+    // restart.
     for table in &capture.tables {
         put(packer.push(&Record::Table {
             name: &table.name,
@@ -128,6 +130,7 @@ pub(super) fn write_state(capture: &Capture, made: u64, to: &mut dyn io::Write) 
 pub(crate) struct Summary {
     pub(crate) purpose: Purpose,
     pub(crate) revision: Revision,
+    /// Seconds since 1970.
     pub(crate) made: u64,
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
@@ -178,11 +181,15 @@ impl Unreadable {
     }
 }
 
-/// Receives the content of an image.
-pub(crate) trait Take {
+/// Receives the content of an image, in the order of the file. The checksum of what it gets is
+/// verified, and the completeness of the file is not: [`read`] returns that in the end.
+pub(crate) trait Visitor {
+    /// The revision of the state, and the one up to which all history is compacted.
     fn begin(&mut self, revision: Revision, floor: Revision);
+    /// The entries until the next table belong to this one, at `floor`.
     fn table(&mut self, name: &str, floor: Revision);
     fn entry(&mut self, entry: Entry);
+    /// A change after the floor of its table.
     fn event(&mut self, revision: Revision, key: &str, value: Option<Bytes>);
 }
 
@@ -207,7 +214,7 @@ struct Progress {
 
 impl Progress {
     /// Passes one record on, if it is allowed at this place.
-    fn take(&mut self, record: Record<'_>, take: &mut dyn Take) -> Result<(), Unreadable> {
+    fn take(&mut self, record: Record<'_>, take: &mut dyn Visitor) -> Result<(), Unreadable> {
         match (record, self.summary) {
             (Record::Start { version, .. }, None) if version != VERSION => {
                 return Err(Unreadable::Version(version));
@@ -241,7 +248,7 @@ impl Progress {
                 Some(_),
             ) => {
                 self.counted.entries += 1;
-                take.entry(record::own(key, created, modified, value));
+                take.entry(record::entry(key, created, modified, value));
             }
             (
                 Record::Event {
@@ -264,16 +271,18 @@ impl Progress {
 }
 
 /// Reads a whole image and verifies it.
-pub(crate) fn read(from: impl Read, take: &mut dyn Take) -> Result<Summary, Unreadable> {
+pub(crate) fn read(from: impl Read, take: &mut dyn Visitor) -> Result<Summary, Unreadable> {
     let mut frames = Frames::new(from);
     let mut progress = Progress::default();
     while progress.ended.is_none() {
         let first = progress.summary.is_none();
         let payload = match frames.next() {
+            // The first frame has the magic: without it, the file is most likely another program's.
             Err(Broken::Changed(0)) => return Err(Unreadable::Foreign),
             other => other?,
         };
         progress.bytes += (payload.len() + frame::HEADER) as u64;
+        // Without the file's id, with which the first payload begins.
         let mut records = Records::new(if first {
             payload.get(16..).unwrap_or_default()
         } else {
@@ -339,7 +348,7 @@ impl Load {
     }
 }
 
-impl Take for Load {
+impl Visitor for Load {
     fn begin(&mut self, revision: Revision, floor: Revision) {
         self.head = revision;
         self.published.set_head(revision);

@@ -4,7 +4,7 @@
 use super::disk::Appending;
 use super::folder::Folder;
 use super::image;
-use super::log::{Blank, Making};
+use super::log::{BlankSegment, SegmentOptions};
 use super::queue::Queue;
 use super::writer::Job;
 use crate::error::StoreError;
@@ -19,7 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Debug)]
 pub(super) enum Task {
     /// Create a log file filled with zeros.
-    Prepare(Arc<Folder>, Making),
+    Prepare(Arc<Folder>, SegmentOptions),
     /// Write the state and remove the logs before it.
     Save(Arc<Folder>, Box<Capture>),
 }
@@ -28,8 +28,12 @@ pub(super) enum Task {
 pub(super) fn run(tasks: &mpsc::Receiver<Task>, answers: &Queue<Job>) {
     for task in tasks {
         match task {
-            Task::Prepare(folder, making) => {
-                answers.push_own(Job::Prepared(Blank::make(&folder, &making, making.bytes)));
+            Task::Prepare(folder, segments) => {
+                answers.push_own(Job::Prepared(BlankSegment::make(
+                    &folder,
+                    &segments,
+                    segments.bytes,
+                )));
             }
             Task::Save(folder, capture) => answers.push_own(Job::Saved(save(&folder, &capture))),
         }
@@ -70,7 +74,8 @@ fn save(folder: &Folder, capture: &Capture) -> Result<u64, StoreError> {
             return Err(error);
         }
     };
-    // From here on the new state file is used; remaining old files are removed at the next start.
+    // From here on the new state file is used. If this ends before the old files are removed, the next
+    // start removes them.
     let files = folder.files()?;
     let states = files.states.iter().filter(|(head, _)| *head < capture.head);
     for (_, path) in files

@@ -31,7 +31,7 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// How segments are created.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Making {
+pub(super) struct SegmentOptions {
     /// Bytes of a segment.
     pub(super) bytes: u64,
     /// Bytes to leave free on the file system.
@@ -40,22 +40,26 @@ pub(super) struct Making {
 
 /// A file filled with zeros.
 #[derive(Debug)]
-pub(super) struct Blank {
+pub(super) struct BlankSegment {
     file: File,
     path: PathBuf,
     bytes: u64,
 }
 
-impl Blank {
+impl BlankSegment {
     /// Creates one of `bytes`, flushed when it returns.
-    pub(super) fn make(folder: &Folder, making: &Making, bytes: u64) -> Result<Self, StoreError> {
+    pub(super) fn make(
+        folder: &Folder,
+        segments: &SegmentOptions,
+        bytes: u64,
+    ) -> Result<Self, StoreError> {
         let path = folder.unfinished("log-next");
         let free = folder.disk().free(folder.path());
         let free = free.map_err(StoreError::file("ask for the free space of", folder.path()))?;
-        if free < bytes.saturating_add(making.spare) {
+        if free < bytes.saturating_add(segments.spare) {
             let (place, need) = (
                 folder.path().display(),
-                bytes.saturating_add(making.spare) >> 20,
+                bytes.saturating_add(segments.spare) >> 20,
             );
             return Err(StoreError::Full(format!(
                 "the file system of {place} has {} MiB left, {need} MiB are needed; free some, and writes go on",
@@ -93,12 +97,15 @@ impl Blank {
     }
 }
 
+/// The segment that is written to.
 #[derive(Debug)]
 struct Segment {
     file: File,
     path: PathBuf,
     id: FileId,
+    /// The offset of the next frame: all before it is flushed.
     position: u64,
+    /// Bytes of the file.
     bytes: u64,
 }
 
@@ -106,13 +113,14 @@ struct Segment {
 #[derive(Debug)]
 pub(super) struct Log {
     folder: Arc<Folder>,
-    making: Making,
+    segments: SegmentOptions,
     active: Option<Segment>,
-    next: Option<Blank>,
+    next: Option<BlankSegment>,
     /// Whether the keeper is creating the next segment.
     pub(super) preparing: bool,
     /// Bytes of changes since the state file.
     pub(super) bytes: u64,
+    /// The last attempt to create a segment that failed on a full disk: when, and why.
     tried: Option<(Instant, String)>,
 }
 
@@ -120,20 +128,20 @@ impl Log {
     /// Continues the log after recovery. On a full disk it opens too and accepts no writes.
     pub(super) fn open(
         folder: Arc<Folder>,
-        making: Making,
+        segments: SegmentOptions,
         bytes: u64,
         head: Revision,
     ) -> Result<Self, StoreError> {
         let mut log = Self {
             folder,
-            making,
+            segments,
             active: None,
             next: None,
             preparing: false,
             bytes,
             tried: None,
         };
-        match log.rotate(head, FIRST_SEGMENT.min(making.bytes)) {
+        match log.rotate(head, FIRST_SEGMENT.min(segments.bytes)) {
             Ok(()) => {}
             Err(error @ StoreError::Full(_)) => {
                 tracing::error!(%error, "the store opens read-only");
@@ -148,7 +156,7 @@ impl Log {
         let blank = match self.next.take() {
             // A group that is larger than a segment gets one of its own size.
             Some(blank) if blank.bytes >= bytes => blank,
-            Some(_) | None => Blank::make(&self.folder, &self.making, bytes)?,
+            Some(_) | None => BlankSegment::make(&self.folder, &self.segments, bytes)?,
         };
         let path = self.folder.log(head);
         let id = file_id().map_err(StoreError::file("make an id for", &path))?;
@@ -163,6 +171,7 @@ impl Log {
         }
         .write(&mut first);
         frame::seal(&mut first, &id, 0);
+        // Before the rename: each log that recovery finds by name has a valid first frame.
         let disk = self.folder.disk();
         let written = disk
             .write(&blank.file, &first, 0)
@@ -182,14 +191,15 @@ impl Log {
         Ok(())
     }
 
-    /// Starts a new segment of the usual size after `head`: a state file can then replace the
-    /// earlier ones.
+    /// Starts a new segment after `head`, so that a state file can replace the earlier ones: the one that
+    /// the keeper created or, as the writer waits for it, a small one.
     pub(super) fn cut(&mut self, head: Revision) -> Result<(), StoreError> {
-        self.rotate(head, self.making.bytes.min(FIRST_SEGMENT))
+        self.rotate(head, self.segments.bytes.min(FIRST_SEGMENT))
     }
 
     /// Ensures that a frame of about `bytes` fits without the reserve.
     pub(super) fn room(&mut self, bytes: u64, head: Revision) -> Result<(), StoreError> {
+        // 4 KiB for what `bytes` does not count: the frame's header and padding, and lengths.
         let needed = bytes + RESERVE + 4096;
         if self
             .active
@@ -206,7 +216,7 @@ impl Log {
             return Err(StoreError::Full(why.clone()));
         }
         // A segment of just this size would be full after one frame.
-        let outcome = self.rotate(head, self.making.bytes.max(needed * 2));
+        let outcome = self.rotate(head, self.segments.bytes.max(needed * 2));
         if let Err(StoreError::Full(why)) = &outcome {
             self.tried = Some((Instant::now(), why.clone()));
         }
@@ -223,8 +233,8 @@ impl Log {
     }
 
     /// How the next segment is to be created.
-    pub(super) fn making(&self) -> (Arc<Folder>, Making) {
-        (self.folder.clone(), self.making)
+    pub(super) fn segments(&self) -> (Arc<Folder>, SegmentOptions) {
+        (self.folder.clone(), self.segments)
     }
 
     /// Accepts the next segment from the keeper. A full disk is reported again when the segment is
@@ -232,7 +242,10 @@ impl Log {
     ///
     /// # Errors
     /// The disk failed in another way.
-    pub(super) fn prepared(&mut self, made: Result<Blank, StoreError>) -> Result<(), StoreError> {
+    pub(super) fn prepared(
+        &mut self,
+        made: Result<BlankSegment, StoreError>,
+    ) -> Result<(), StoreError> {
         self.preparing = false;
         match made {
             Ok(blank) => self.next = Some(blank),
@@ -293,6 +306,7 @@ pub(super) fn replay(
         )));
     }
     let bytes = std::fs::read(path).map_err(StoreError::file("read", path))?;
+    // The file's id, with which the first payload begins.
     let id = bytes
         .get(frame::HEADER..)
         .and_then(|rest| rest.first_chunk::<16>())
@@ -382,6 +396,7 @@ impl FramePosition {
                 key,
                 value,
             } if !self.first => {
+                // The events of one transaction share a revision.
                 let head = published.head();
                 if revision != head + 1 && (revision != head || self.offset == 0) {
                     return Err(format!(

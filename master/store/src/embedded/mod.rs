@@ -21,7 +21,7 @@ use crate::traits::{BoxFuture, Store, WatchStream};
 pub(crate) use disk::is_full;
 pub use disk::{Disk, LocalDisk};
 use folder::Folder;
-use log::{Log, Making};
+use log::{Log, SegmentOptions};
 use queue::{Queue, Refused};
 use std::collections::HashSet;
 use std::path::Path;
@@ -78,7 +78,8 @@ impl Default for Options {
     }
 }
 
-/// Operations of one transaction. An engine over etcd raises `--max-txn-ops` to this.
+/// Operations of one transaction at most. etcd's limit is 128: an engine over etcd has to raise its
+/// `--max-txn-ops` to this.
 const MAX_OPS: usize = 1024;
 
 /// The state that readers, watchers and the writer share.
@@ -128,13 +129,15 @@ impl EmbeddedStore {
         };
         let folder = Arc::new(Folder::open(folder, options.disk.clone())?);
         let found = recover::recover(&folder, limits)?;
-        let making = Making {
+        let segments = SegmentOptions {
             bytes: options.segment_bytes,
             spare: options.spare_bytes,
         };
+        // A new segment at each start: the last frame of an old one may be torn, and recovery would not
+        // read what follows it.
         let log = Log::open(
             folder.clone(),
-            making,
+            segments,
             found.log_bytes,
             found.published.head(),
         )?;
@@ -143,7 +146,7 @@ impl EmbeddedStore {
             failure: watch::Sender::new(None),
         });
         let jobs = Arc::new(Queue::new(options.queue));
-        // At most one task of each type.
+        // The keeper has at most one task of each type.
         let (tasks, asked) = mpsc::sync_channel(2);
         let writer = Writer::new(
             shared.clone(),
@@ -200,6 +203,7 @@ impl EmbeddedStore {
         let mut written = HashSet::with_capacity(ops.len());
         for op in ops {
             table_of(&op.key)?;
+            // Both would have one revision: a watcher could not tell which of the values is the last.
             if !matches!(op.action, Action::Check) && !written.insert(&op.key) {
                 return Err(StoreError::Invalid(format!(
                     "{} is written twice in one transaction",
@@ -238,6 +242,7 @@ impl EmbeddedStore {
                 Refused::Full => StoreError::Busy,
                 Refused::Closed => StoreError::Closed,
             })?;
+        // The writer drops jobs without an answer after it failed.
         answered.await.unwrap_or(Err(StoreError::Closed))
     }
 }
@@ -287,6 +292,7 @@ impl Store for EmbeddedStore {
 
     fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<Committed, StoreError>> {
         Box::pin(async move {
+            // Before the queue: an invalid transaction costs the writer no time.
             self.check(&ops)?;
             self.submit(|answer| Job::Commit { ops, answer }).await
         })

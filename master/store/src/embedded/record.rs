@@ -236,8 +236,8 @@ impl<'a> Records<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unknown;
 
-/// An entry with its own copy of the bytes.
-pub(crate) fn own(key: &str, created: Revision, modified: Revision, value: &[u8]) -> Entry {
+/// An entry that owns a copy of key and value.
+pub(crate) fn entry(key: &str, created: Revision, modified: Revision, value: &[u8]) -> Entry {
     Entry {
         key: Arc::from(key),
         value: Bytes::copy_from_slice(value).into(),

@@ -25,6 +25,7 @@ pub(super) fn recover(folder: &Folder, limits: HistoryLimits) -> Result<Recovere
     let mut files = folder.files()?;
     let mut load = Load::new(limits);
     let mut state_bytes = 0;
+    // The newest is complete, as it has its final name. Older ones were not removed in time.
     if let Some((_, path)) = files.states.pop() {
         let file = File::open(&path).map_err(StoreError::file("open", &path))?;
         let summary = image::read(BufReader::with_capacity(1 << 20, file), &mut load)
@@ -36,6 +37,7 @@ pub(super) fn recover(folder: &Folder, limits: HistoryLimits) -> Result<Recovere
         state_bytes = summary.bytes;
     }
     let mut published = load.finish();
+    // A store without a state file begins at revision 1, with the first log.
     let start = published.head();
     let mut log_bytes = 0;
     for (base, path) in &files.logs {

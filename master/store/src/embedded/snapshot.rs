@@ -2,7 +2,7 @@
 
 use super::disk::LocalDisk;
 use super::folder::{self, Folder};
-use super::image::{self, Packer, Take, Unreadable};
+use super::image::{self, ImageWriter, Unreadable, Visitor};
 use super::keeper::now;
 use super::record::{Purpose, Record};
 use crate::error::StoreError;
@@ -15,8 +15,8 @@ use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The distance of a restored store's revisions from its snapshot's: more than any store writes
-/// while snapshots of it are kept, so that no revision that a client remembers is assigned twice.
+/// A restored store continues this many revisions after its snapshot: more than any store writes while
+/// snapshots of it are kept, so that no revision that a client remembers is assigned twice.
 pub const RESTORED_AHEAD: Revision = 1 << 32;
 
 /// The header and counts of a snapshot.
@@ -71,7 +71,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Snapshot
 /// further piece is in memory.
 #[derive(Debug)]
 pub struct SnapshotBytes {
-    packer: Packer,
+    packer: ImageWriter,
     entries: std::vec::IntoIter<Entry>,
     table: String,
     ready: VecDeque<Vec<u8>>,
@@ -85,7 +85,7 @@ impl SnapshotBytes {
     /// The system has no random numbers.
     pub fn new(everything: Listing) -> io::Result<Self> {
         let revision = everything.revision;
-        let packer = Packer::new(Purpose::Snapshot, revision, revision, now())?;
+        let packer = ImageWriter::new(Purpose::Snapshot, revision, revision, now())?;
         let entries = everything.entries.into_iter();
         Ok(Self {
             packer,
@@ -128,9 +128,9 @@ impl Iterator for SnapshotBytes {
     }
 }
 
-/// Writes the snapshot's entries as a state file.
+/// Writes a snapshot's entries as a state file, at another revision.
 struct Convert<'a> {
-    packer: Packer,
+    packer: ImageWriter,
     floor: Revision,
     to: &'a mut dyn Write,
     failed: Option<io::Error>,
@@ -138,6 +138,7 @@ struct Convert<'a> {
 
 impl Convert<'_> {
     fn put(&mut self, frame: Option<Vec<u8>>) {
+        // A visitor cannot stop the reader: after the first error nothing more is written.
         if let Some(frame) = frame
             && self.failed.is_none()
         {
@@ -146,7 +147,7 @@ impl Convert<'_> {
     }
 }
 
-impl Take for Convert<'_> {
+impl Visitor for Convert<'_> {
     fn begin(&mut self, _revision: Revision, _floor: Revision) {}
 
     fn table(&mut self, name: &str, _floor: Revision) {
@@ -166,16 +167,17 @@ impl Take for Convert<'_> {
     fn event(&mut self, _revision: Revision, _key: &str, _value: Option<Bytes>) {}
 }
 
-struct Nothing;
+/// Reads an image only to verify it.
+struct Discard;
 
-impl Take for Nothing {
+impl Visitor for Discard {
     fn begin(&mut self, _revision: Revision, _floor: Revision) {}
     fn table(&mut self, _name: &str, _floor: Revision) {}
     fn entry(&mut self, _entry: Entry) {}
     fn event(&mut self, _revision: Revision, _key: &str, _value: Option<Bytes>) {}
 }
 
-fn read(path: &Path, take: &mut dyn Take) -> Result<SnapshotSummary, SnapshotError> {
+fn read(path: &Path, take: &mut dyn Visitor) -> Result<SnapshotSummary, SnapshotError> {
     let file = File::open(path).map_err(failed("open", path))?;
     let unusable = |why: String| SnapshotError::Unusable {
         path: path.to_owned(),
@@ -221,7 +223,7 @@ fn read(path: &Path, take: &mut dyn Take) -> Result<SnapshotSummary, SnapshotErr
 /// # Errors
 /// The file cannot be read, is truncated, damaged, or not a snapshot of this format.
 pub fn verify_snapshot(path: &Path) -> Result<SnapshotSummary, SnapshotError> {
-    read(path, &mut Nothing)
+    read(path, &mut Discard)
 }
 
 /// Restores a snapshot into a folder that is empty or does not exist.
@@ -243,14 +245,15 @@ pub fn restore_snapshot(from: &Path, folder: &Path) -> Result<SnapshotSummary, S
     let head = summary.revision + RESTORED_AHEAD;
     let file = File::create(&path).map_err(failed("make", &path))?;
     let mut to = BufWriter::with_capacity(1 << 20, file);
-    let packer =
-        Packer::new(Purpose::State, head, head, now()).map_err(failed("make an id for", &path))?;
+    let packer = ImageWriter::new(Purpose::State, head, head, now())
+        .map_err(failed("make an id for", &path))?;
     let mut convert = Convert {
         packer,
         floor: head,
         to: &mut to,
         failed: None,
     };
+    // Read a second time, so that a snapshot of any size needs little memory.
     let again = read(from, &mut convert)?;
     let last = convert.packer.end();
     convert.put(Some(last));
@@ -266,6 +269,8 @@ pub fn restore_snapshot(from: &Path, folder: &Path) -> Result<SnapshotSummary, S
             why,
         });
     }
+    // The rename makes the store. Before it the folder has only an unfinished file, which the next
+    // start removes.
     to.flush()
         .and_then(|()| to.get_ref().sync_all())
         .map_err(failed("write", &path))?;

@@ -4,7 +4,7 @@
 use super::folder::Folder;
 use super::frame;
 use super::keeper::Task;
-use super::log::{Blank, Log};
+use super::log::{BlankSegment, Log};
 use super::queue::Queue;
 use super::record::Record;
 use super::{Options, Shared};
@@ -30,7 +30,9 @@ pub(super) enum Job {
         revision: Revision,
         answer: Answer<()>,
     },
-    Prepared(Result<Blank, StoreError>),
+    /// The keeper created the next log segment, or failed to.
+    Prepared(Result<BlankSegment, StoreError>),
+    /// The keeper wrote a state file of so many bytes, or failed to.
     Saved(Result<u64, StoreError>),
 }
 
@@ -62,6 +64,7 @@ struct Pending {
 }
 
 impl Pending {
+    /// The entry as the transactions before in this group leave it.
     fn find<'a>(&'a self, published: &'a Published, key: &str) -> Option<&'a Entry> {
         match self.entries.get(key) {
             Some(pending) => pending.as_ref(),
@@ -91,7 +94,8 @@ impl Pending {
                 });
             }
         }
-        // A full disk takes deletions still: they are how an admin makes room.
+        // After the preconditions: a conflict tells the caller more. A full disk takes deletions still,
+        // as they are how an admin makes room.
         if let Some(why) = full
             && ops.iter().any(|op| matches!(op.action, Action::Put(_)))
         {
@@ -103,6 +107,7 @@ impl Pending {
             let before = self.find(published, &op.key).cloned();
             let now = match op.action {
                 Action::Check => continue,
+                // No event: watchers would learn of the end of a key that they never saw.
                 Action::Delete if before.is_none() => continue,
                 Action::Delete => None,
                 Action::Put(value) => Some(Entry {
@@ -140,9 +145,11 @@ pub(super) struct Writer {
     frame: Vec<u8>,
     /// Bytes of the newest state file.
     state_bytes: u64,
-    /// Bytes of changes that the state file being written will replace.
+    /// Bytes of changes that the state file being written will replace; `None` while none is written.
     saving: Option<u64>,
+    /// No state file is written before this time: the last attempt failed.
     save_after: Instant,
+    /// The head at past times, oldest first, for compaction by age.
     marks: VecDeque<(Instant, Revision)>,
     next_mark: Instant,
 }
@@ -182,6 +189,7 @@ impl Writer {
             if let Err(error) = self.keep() {
                 return self.stop(error);
             }
+            // Not longer than until the next mark: an idle store compacts by age, too.
             if !self
                 .queue
                 .take(self.options.group.max(1), self.next_mark, &mut jobs)
@@ -196,6 +204,8 @@ impl Writer {
         }
     }
 
+    /// Refuses all waiting and later writes. The queue first: a caller that learns of the failure must
+    /// not be able to queue another write.
     fn stop(&self, error: StoreError) {
         self.queue.abandon();
         self.shared.fail(error);
@@ -258,6 +268,8 @@ impl Writer {
             }
         }
         if !pending.events.is_empty() {
+            // One frame for the whole group: of a torn write nothing counts, and no caller of the
+            // group has an answer yet.
             frame::start(&mut self.frame);
             for event in &pending.events {
                 let value = event.value();
@@ -269,6 +281,7 @@ impl Writer {
                     .memory
                     .publish(pending.head, std::mem::take(&mut pending.events)),
                 Err(StoreError::Full(why)) => {
+                    // Refusals, too: a write of this group may have caused one, and did not happen.
                     for (answer, _) in pending.answers {
                         reply(answer, Err(StoreError::Full(why.clone())));
                     }
@@ -309,10 +322,13 @@ impl Writer {
     fn keep(&mut self) -> Result<(), StoreError> {
         let now = Instant::now();
         if self.log.wants_next() {
-            let (folder, making) = self.log.making();
+            let (folder, segments) = self.log.segments();
             // The channel has room for one task of each type. A keeper that is busy is asked again
             // after the next group.
-            self.log.preparing = self.keeper.try_send(Task::Prepare(folder, making)).is_ok();
+            self.log.preparing = self
+                .keeper
+                .try_send(Task::Prepare(folder, segments))
+                .is_ok();
         }
         if now >= self.next_mark {
             self.next_mark = now + self.options.history_age / MARKS;
@@ -327,6 +343,7 @@ impl Writer {
         Ok(())
     }
 
+    /// Compacts history up to the newest recorded revision that is older than the limit.
     fn forget_old(&mut self, now: Instant) -> Result<(), StoreError> {
         let mut old = None;
         while let Some((when, head)) = self.marks.front()

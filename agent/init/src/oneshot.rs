@@ -1,4 +1,4 @@
-//! A program that init starts before the services and whose end it waits for, for a limited time.
+//! Oneshot programs: init starts them before the services, and waits for their end for a limited time.
 
 use std::fs;
 use std::io::{PipeReader, Read as _};
@@ -11,7 +11,7 @@ use agent_sys::signal::wait_readable;
 use crate::console::Console;
 use crate::lines::{Gate, Splitter};
 
-/// Most memory of an errand, and most processes and threads.
+/// Most memory of a oneshot program in bytes, and most processes and threads.
 const MEMORY: &str = "134217728";
 const PIDS: &str = "64";
 /// How often the program's exit is polled.
@@ -22,9 +22,9 @@ const MAX_LEFT: usize = 16;
 /// How long a killed program may take to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(2);
 
-/// Why an errand gave no exit code.
+/// Why a oneshot program gave no exit code.
 #[derive(Debug, thiserror::Error)]
-pub enum ErrandError {
+pub enum OneshotError {
     /// It could not be started.
     #[error("it can't be started")]
     Start(#[source] agent_sys::Error),
@@ -40,27 +40,27 @@ pub enum ErrandError {
 /// exit code. After `limit` it is killed with everything that it started.
 ///
 /// # Errors
-/// [`ErrandError`] where it cannot be started, did not end in time, or was ended by a signal.
+/// [`OneshotError`] where it cannot be started, did not end in time, or was ended by a signal.
 pub fn run(
     console: &Console,
     name: &str,
     program: &Program,
     limit: Duration,
-) -> Result<i32, ErrandError> {
+) -> Result<i32, OneshotError> {
     confine(program);
-    let started = process::start(program).map_err(ErrandError::Start)?;
+    let started = process::start(program).map_err(OneshotError::Start)?;
     let mut shown = ProgramOutput::new(console, name);
     let mut pipe = Some(started.output);
     let end = Instant::now() + limit;
     let ended = loop {
         listen(&mut pipe, &mut shown, LOOK);
-        // Nothing else was started yet, so any other child that exits is an orphan of the errand.
+        // Nothing else was started yet, so any other child that exits is an orphan of this program.
         if let Some((_, how)) = process::reap().filter(|(pid, _)| *pid == started.pid) {
             break how;
         }
         if Instant::now() >= end {
             kill(program, started.pid);
-            return Err(ErrandError::TooLong(limit.as_secs()));
+            return Err(OneshotError::TooLong(limit.as_secs()));
         }
     };
     // Processes that it left behind are not needed any more.
@@ -68,7 +68,7 @@ pub fn run(
     drain(&mut pipe, &mut shown);
     match ended {
         Ended::Code(code) => Ok(code),
-        Ended::Signal(signal) => Err(ErrandError::Signal(signal)),
+        Ended::Signal(signal) => Err(OneshotError::Signal(signal)),
     }
 }
 
@@ -173,7 +173,7 @@ pub(crate) fn drain(pipe: &mut Option<PipeReader>, shown: &mut ProgramOutput<'_>
 
 #[cfg(test)]
 mod tests {
-    use super::{ErrandError, ProgramOutput, drain, run};
+    use super::{OneshotError, ProgramOutput, drain, run};
     use crate::console::Console;
     use agent_sys::process::Program;
     use std::io::Write as _;
@@ -204,7 +204,7 @@ mod tests {
 
     // One test: it reaps every child of this process.
     #[test]
-    fn an_errand_ends_with_its_code_or_is_ended() {
+    fn a_oneshot_program_ends_with_its_code_or_is_ended() {
         let console = Console::open();
         let limit = Duration::from_secs(20);
         assert!(matches!(
@@ -213,7 +213,7 @@ mod tests {
         ));
         assert!(matches!(
             run(&console, "test", &shell("kill -9 $$"), limit),
-            Err(ErrandError::Signal(9))
+            Err(OneshotError::Signal(9))
         ));
         let absent = Program {
             path: "/nonexistent".to_owned(),
@@ -221,7 +221,7 @@ mod tests {
         };
         assert!(matches!(
             run(&console, "test", &absent, limit),
-            Err(ErrandError::Start(_))
+            Err(OneshotError::Start(_))
         ));
         let begin = Instant::now();
         let slow = run(
@@ -231,7 +231,7 @@ mod tests {
             Duration::from_millis(300),
         );
         assert!(
-            matches!(slow, Err(ErrandError::TooLong(_))) && begin.elapsed() < limit,
+            matches!(slow, Err(OneshotError::TooLong(_))) && begin.elapsed() < limit,
             "{slow:?}"
         );
     }

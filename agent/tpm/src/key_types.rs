@@ -1,5 +1,5 @@
-//! Keys of the TPM as the agent holds them. They are derived in `endorsement` and `keys`, and kept
-//! by [`crate::device::Device`].
+//! The types of the TPM's keys: their public parts, and what loads them again. `endorsement` and `keys`
+//! derive them, and [`crate::device::Device`] keeps them.
 
 use crate::templates::EkKind;
 use tss_esapi::structures::Auth;
