@@ -10,6 +10,8 @@
 //!   the node's name server are no connections that the machine remembers, and neither are its
 //!   answers (`own-answers`), so that they are asked and answered also where it remembers as many
 //!   as it can.
+//! - `led-by-services`: the same addresses, and the machine's loopback ones, are no endpoints of
+//!   services, from anywhere but the machine's own programs.
 //! - `through`: what fits no connection that is known is dropped; pods may connect anywhere;
 //!   connections from outside to pods are dropped; all other forwarding is dropped
 //! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by
@@ -29,7 +31,7 @@ use crate::machine_only::machine_only;
 use agent_proxy::table::{LEAVES_AS_NODE, POD_LINKS};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{
-    ChainKind, Change, DESTINATION_CHANGED, ESTABLISHED_OR_RELATED, Hook, INVALID, NAME_BYTES,
+    ChainKind, Change, DESTINATION_CHANGED, ESTABLISHED_OR_RELATED, Hook, INVALID, NAME_BYTES, NEW,
     Step, Verdict, name_key,
 };
 use agent_sys::netlink::links::octets;
@@ -68,6 +70,8 @@ const UDP: u8 = 17;
 const DNS_PORT: u16 = 53;
 /// Before connections are looked up, after fragments are joined (`NF_IP_PRI_RAW`).
 const RAW: i32 = -300;
+/// Behind the change of destinations (`NF_IP_PRI_NAT_DST`).
+const DESTINATION_CHOSEN: i32 = -99;
 /// `NF_IP_PRI_FILTER` and `NF_IP_PRI_NAT_SRC`.
 const FILTER: i32 = 0;
 const SOURCE_NAT: i32 = 100;
@@ -133,6 +137,12 @@ pub fn all(
         },
         chain("from-pods", ChainKind::Filter, Hook::Prerouting, RAW),
         chain("own-answers", ChainKind::Filter, Hook::Output, RAW),
+        chain(
+            "led-by-services",
+            ChainKind::Filter,
+            Hook::Prerouting,
+            DESTINATION_CHOSEN,
+        ),
         chain("through", ChainKind::Filter, Hook::Forward, FILTER),
         chain("outside", ChainKind::Nat, Hook::Postrouting, SOURCE_NAT),
     ];
@@ -167,6 +177,7 @@ pub fn all(
     };
     changes.extend(rules.out_of_pods());
     changes.extend(rules.names());
+    changes.extend(rules.led_by_services());
     if tunnel {
         changes.extend(rules.of_the_tunnel());
     }
@@ -386,6 +397,24 @@ impl Rules {
             })
         };
         self.own_addresses().flat_map(of_server).collect()
+    }
+
+    /// What services lead to: the first packet of each connection, which others follow. Answers of
+    /// pods go to the machine's loopback addresses where its own programs called from there.
+    fn led_by_services(&self) -> Vec<Change> {
+        let ranges = machine_only(self.family).into_iter();
+        let ranges = ranges.chain([loopback(self.family)]);
+        let rules = ranges.map(|range| {
+            let led = [
+                not_by(OWN_LINK),
+                has(Step::LoadState(0), NEW),
+                has(Step::LoadStatus(0), DESTINATION_CHANGED),
+                self.to(range),
+                end(Verdict::Drop),
+            ];
+            rule("led-by-services", &led)
+        });
+        rules.collect()
     }
 
     /// Pods' addresses come in by the tunnel, and packets for other machines' pods leave by it.

@@ -1,14 +1,17 @@
-//! What pods may have of the machine's connections in a network namespace that
-//! stands for the machine. Needs root.
+//! What pods may have of the machine's connections, and where Services may lead them, in a network
+//! namespace that stands for the machine. Needs root.
 
 use agent_cluster::shares::{self, Shares, size_for};
 use agent_cluster::{Places, Sandbox, Sandboxes, Wanted};
+use agent_proxy::{Key, Known, Service, Slice};
 use agent_sys::namespace::{self, Kind};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::Filter;
 use agent_sys::netlink::links::{LOOPBACK, Links};
+use serde_json::json;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Long enough for a packet between two namespaces; only refusals wait for it to pass.
@@ -193,6 +196,87 @@ fn connections_are_remembered_as_long_as_upstreams_are() {
         assert_eq!(read("tcp_timeout_close_wait"), "3600");
         assert_eq!(read("tcp_timeout_established"), "86400");
         assert_eq!(read("tcp_timeout_time_wait"), "30");
+    });
+}
+
+/// A Service of the namespace `shop` at one address, port 80, whose endpoints its author wrote.
+fn service_with(at: &str, endpoints: &[&str]) -> Arc<Known> {
+    let (meta, port) = (
+        json!({"namespace": "shop", "name": "web"}),
+        json!({"name": "", "port": 80}),
+    );
+    let object =
+        json!({"metadata": meta, "spec": {"clusterIP": at, "clusterIPs": [at], "ports": [port]}});
+    let service =
+        Service::read(serde_json::from_value(object).expect("as the kernel and the API have it"));
+    let endpoints: Vec<_> = endpoints
+        .iter()
+        .map(|at| json!({"addresses": [at]}))
+        .collect();
+    let object = json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IP", "ports": [port], "endpoints": endpoints,
+    });
+    let slice =
+        Slice::read(serde_json::from_value(object).expect("as the kernel and the API have it"))
+            .expect("as the kernel and the API have it");
+    let key = Arc::new(Key {
+        namespace: "shop".to_owned(),
+        name: "web".to_owned(),
+    });
+    Arc::new(Known {
+        services: Some([(Arc::clone(&key), Arc::new(service))].into()),
+        slices: Some([(key, Arc::new(slice))].into()),
+        ..Known::default()
+    })
+}
+
+#[test]
+fn no_service_leads_a_pod_to_what_is_the_machines() {
+    with_pods(["b"], |[b]| {
+        let mut links = Links::open().unwrap();
+        for (service, ends) in [
+            (
+                "10.96.0.1",
+                &[
+                    "192.0.2.7",
+                    "127.0.0.1",
+                    "169.254.169.254",
+                    "168.63.129.16",
+                    "100.100.100.200",
+                ][..],
+            ),
+            (
+                "fd00:96::1",
+                &[
+                    "2001:db8::7",
+                    "fd00:ec2::254",
+                    "fd20:ce::254",
+                    "64:ff9b::a9fe:a9fe",
+                ][..],
+            ),
+        ] {
+            let front: IpAddr = service.parse().unwrap();
+            for (number, end) in ends.iter().enumerate() {
+                let at: IpAddr = end.parse().unwrap();
+                if !at.is_loopback() {
+                    let bits = Family::of(at).bits();
+                    links.add_address(LOOPBACK, at, bits).unwrap();
+                }
+                let listener = TcpListener::bind((at, 80)).unwrap();
+                let known = service_with(service, &[end]);
+                agent_proxy::Rules::default()
+                    .apply(&known, "n1", &[])
+                    .unwrap();
+                let reached = within(&b, || {
+                    let limit = if number == 0 { PATIENCE } else { SILENCE };
+                    TcpStream::connect_timeout(&(front, 80).into(), limit).is_ok()
+                });
+                assert_eq!(reached, number == 0, "{end}");
+                listener.set_nonblocking(true).unwrap();
+                assert_eq!(listener.accept().is_ok(), number == 0, "{end}");
+            }
+        }
     });
 }
 
