@@ -12,8 +12,8 @@
 //! pod's address.
 //!
 //! Decisions are pure: [`address`] (which pod has which address), [`users`] (which ids), [`rules`]
-//! (what the packet filter holds), [`policy`] (what network policies make of it), [`settings`]
-//! (which kernel settings are safe). Calls block for a few milliseconds, and an event loop makes
+//! (what the packet filter holds), [`policy`] (what network policies make of it), [`shares`] (what a
+//! pod may have of the connection table), [`settings`] (which kernel settings are safe). Calls block for a few milliseconds, and an event loop makes
 //! them on threads for that.
 //!
 //! Tasks: [`policy::Keeper::run`], [`policy::name_namespaces`], [`tunnel::Keeper::run`] and
@@ -22,6 +22,7 @@
 pub mod address;
 mod error;
 mod ledger;
+mod machine_only;
 mod namespaces;
 mod peers;
 pub mod policy;
@@ -31,6 +32,7 @@ pub mod rules;
 mod sandbox;
 mod sandboxes;
 pub mod settings;
+pub mod shares;
 pub mod tunnel;
 pub mod users;
 

@@ -6,7 +6,12 @@
 //!   loopback addresses are not for pods, although veth pairs let the machine's own programs call
 //!   from there. Link-local addresses and those at which clouds keep metadata and agents are not
 //!   for pods, but for names (port 53): who may ask there is the machine, whose identity and
-//!   user-data they hand out. Pods on the machine's network are the machine in this.
+//!   user-data they hand out. Pods on the machine's network are the machine in this. Questions to
+//!   the node's name server are no connections that the machine remembers, and neither are its
+//!   answers (`own-answers`), so that they are asked and answered also where it remembers as many
+//!   as it can.
+//! - `led-by-services`: the same addresses, and the machine's loopback ones, are no endpoints of
+//!   services, from anywhere but the machine's own programs.
 //! - `through`: what fits no connection that is known is dropped; pods may connect anywhere;
 //!   connections from outside to pods are dropped; all other forwarding is dropped
 //! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by
@@ -22,10 +27,11 @@
 //! announces is dropped.
 
 use crate::address::gateway;
+use crate::machine_only::machine_only;
 use agent_proxy::table::{LEAVES_AS_NODE, POD_LINKS};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{
-    ChainKind, Change, DESTINATION_CHANGED, ESTABLISHED_OR_RELATED, Hook, INVALID, NAME_BYTES,
+    ChainKind, Change, DESTINATION_CHANGED, ESTABLISHED_OR_RELATED, Hook, INVALID, NAME_BYTES, NEW,
     Step, Verdict, name_key,
 };
 use agent_sys::netlink::links::octets;
@@ -48,71 +54,24 @@ const OWN_LINK: &str = "lo";
 /// What the names of pods' veth pairs begin with.
 pub const LINKS: &str = POD_LINKS;
 
-/// Addresses outside of the cluster that only the machine may ask, but for names.
-pub const MACHINE_ONLY: [(Ipv4Addr, u8, &str); 3] = [
-    (
-        Ipv4Addr::new(169, 254, 0, 0),
-        16,
-        "link-local addresses: metadata services of clouds",
-    ),
-    (
-        Ipv4Addr::new(168, 63, 129, 16),
-        32,
-        "the host's agent on Azure",
-    ),
-    (
-        Ipv4Addr::new(100, 100, 100, 200),
-        32,
-        "the metadata service of Alibaba Cloud",
-    ),
-];
-/// The same of IPv6; those of [`MACHINE_ONLY`] behind a translator's prefix ([`TRANSLATED`]) belong
-/// to them.
-pub const MACHINE_ONLY_V6: [(Ipv6Addr, u8, &str); 3] = [
-    (
-        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0),
-        10,
-        "link-local addresses",
-    ),
-    (
-        Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0),
-        32,
-        "services of EC2, of which one is for metadata",
-    ),
-    (
-        Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
-        128,
-        "the metadata service of Google Compute Engine",
-    ),
-];
-/// The prefix by which a translator leads to addresses of IPv4 (RFC 6052, section 2.1): they are
-/// the last 32 bits.
-const TRANSLATED: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0);
-
-/// The ranges of addresses that only the machine may ask.
-fn machine_only(family: Family) -> Vec<(IpAddr, u8)> {
-    let v4 = MACHINE_ONLY.iter();
+/// The addresses at which the machine speaks to itself.
+fn loopback(family: Family) -> Range {
     match family {
-        Family::V4 => v4.map(|(at, prefix, _)| ((*at).into(), *prefix)).collect(),
-        Family::V6 => {
-            let translated = v4.map(|(at, prefix, _)| {
-                let at = u128::from(TRANSLATED) | u128::from(u32::from(*at));
-                (Ipv6Addr::from(at).into(), 96 + prefix)
-            });
-            let own = MACHINE_ONLY_V6.iter();
-            let own = own.map(|(at, prefix, _)| ((*at).into(), *prefix));
-            own.chain(translated).collect()
-        }
+        Family::V4 => (Ipv4Addr::new(127, 0, 0, 0).into(), 8),
+        Family::V6 => (Ipv6Addr::LOCALHOST.into(), 128),
     }
 }
 
-/// Place in headers and numbers of protocols (RFC 768, RFC 9293).
+/// Places in headers and numbers of protocols (RFC 768, RFC 9293).
+const SOURCE_PORT: u32 = 0;
 const DESTINATION_PORT: u32 = 2;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const DNS_PORT: u16 = 53;
 /// Before connections are looked up, after fragments are joined (`NF_IP_PRI_RAW`).
 const RAW: i32 = -300;
+/// Behind the change of destinations (`NF_IP_PRI_NAT_DST`).
+const DESTINATION_CHOSEN: i32 = -99;
 /// `NF_IP_PRI_FILTER` and `NF_IP_PRI_NAT_SRC`.
 const FILTER: i32 = 0;
 const SOURCE_NAT: i32 = 100;
@@ -177,6 +136,13 @@ pub fn all(
             length: 2 * family.bytes(),
         },
         chain("from-pods", ChainKind::Filter, Hook::Prerouting, RAW),
+        chain("own-answers", ChainKind::Filter, Hook::Output, RAW),
+        chain(
+            "led-by-services",
+            ChainKind::Filter,
+            Hook::Prerouting,
+            DESTINATION_CHOSEN,
+        ),
         chain("through", ChainKind::Filter, Hook::Forward, FILTER),
         chain("outside", ChainKind::Nat, Hook::Postrouting, SOURCE_NAT),
     ];
@@ -210,6 +176,8 @@ pub fn all(
         sizes: peers.iter().map(|(_, prefix)| *prefix).collect(),
     };
     changes.extend(rules.out_of_pods());
+    changes.extend(rules.names());
+    changes.extend(rules.led_by_services());
     if tunnel {
         changes.extend(rules.of_the_tunnel());
     }
@@ -276,6 +244,24 @@ fn rule(chain: &'static str, parts: &[Vec<Step>]) -> Change {
 
 fn from_a_pod() -> Vec<Step> {
     vec![Step::LoadInName(0), Step::Is(0, LINKS.as_bytes().to_vec())]
+}
+
+fn to_a_pod() -> Vec<Step> {
+    vec![Step::LoadOutName(0), Step::Is(0, LINKS.as_bytes().to_vec())]
+}
+
+/// Steps that hold where the port at `offset` is that of name servers.
+fn of_names(protocol: u8, offset: u32) -> Vec<Step> {
+    vec![
+        Step::LoadProtocol(0),
+        Step::Is(0, vec![protocol]),
+        Step::LoadTransport {
+            offset,
+            length: 2,
+            to: 0,
+        },
+        Step::Is(0, DNS_PORT.to_be_bytes().to_vec()),
+    ]
 }
 
 fn end(verdict: Verdict) -> Vec<Step> {
@@ -373,32 +359,62 @@ impl Rules {
             self.load(self.family.source(), BEHIND_NAME),
             Step::NotIn(0, PODS.into()),
         ];
-        let loopback = match self.family {
-            Family::V4 => (Ipv4Addr::new(127, 0, 0, 0).into(), 8),
-            Family::V6 => (Ipv6Addr::LOCALHOST.into(), 128),
-        };
+        let loopback = loopback(self.family);
         let mut rules = vec![
             with(&[from_a_pod(), foreign, end(Verdict::Drop)]),
             with(&[from_a_pod(), self.to(loopback), end(Verdict::Drop)]),
         ];
         for range in machine_only(self.family) {
             for protocol in [UDP, TCP] {
-                let names = vec![
-                    Step::LoadProtocol(0),
-                    Step::Is(0, vec![protocol]),
-                    Step::LoadTransport {
-                        offset: DESTINATION_PORT,
-                        length: 2,
-                        to: 0,
-                    },
-                    Step::Is(0, DNS_PORT.to_be_bytes().to_vec()),
-                ];
+                let names = of_names(protocol, DESTINATION_PORT);
                 let parts = [from_a_pod(), self.to(range), names, end(Verdict::Accept)];
                 rules.push(with(&parts));
             }
             rules.push(with(&[from_a_pod(), self.to(range), end(Verdict::Drop)]));
         }
         rules
+    }
+
+    /// The node's addresses in its ranges.
+    fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.own.iter().filter_map(|(address, prefix)| {
+            let (address, prefix) = (*address, *prefix);
+            gateway(&Cidr { address, prefix }).ok()
+        })
+    }
+
+    /// Questions of pods to the node's name server, and its answers.
+    fn names(&self) -> Vec<Change> {
+        let untracked = || vec![Step::Untracked];
+        let of_server = |server: IpAddr| {
+            let alone = (server, self.family.bits());
+            [UDP, TCP].into_iter().flat_map(move |protocol| {
+                let questions = of_names(protocol, DESTINATION_PORT);
+                let answers = of_names(protocol, SOURCE_PORT);
+                let asked = [from_a_pod(), self.to(alone), questions, untracked()];
+                let told = [to_a_pod(), self.from(alone), answers, untracked()];
+                [rule("from-pods", &asked), rule("own-answers", &told)]
+            })
+        };
+        self.own_addresses().flat_map(of_server).collect()
+    }
+
+    /// What services lead to: the first packet of each connection, which others follow. Answers of
+    /// pods go to the machine's loopback addresses where its own programs called from there.
+    fn led_by_services(&self) -> Vec<Change> {
+        let ranges = machine_only(self.family).into_iter();
+        let ranges = ranges.chain([loopback(self.family)]);
+        let rules = ranges.map(|range| {
+            let led = [
+                not_by(OWN_LINK),
+                has(Step::LoadState(0), NEW),
+                has(Step::LoadStatus(0), DESTINATION_CHANGED),
+                self.to(range),
+                end(Verdict::Drop),
+            ];
+            rule("led-by-services", &led)
+        });
+        rules.collect()
     }
 
     /// Pods' addresses come in by the tunnel, and packets for other machines' pods leave by it.
@@ -435,11 +451,7 @@ impl Rules {
     /// connection would end as soon as its packets leave by the other link.
     fn as_the_node(&self) -> Vec<Change> {
         let name = "into-the-tunnel";
-        let addresses = self.own.iter().filter_map(|(address, prefix)| {
-            let (address, prefix) = (*address, *prefix);
-            gateway(&Cidr { address, prefix }).ok()
-        });
-        let Some(address) = addresses.map(octets).next() else {
+        let Some(address) = self.own_addresses().map(octets).next() else {
             return Vec::new();
         };
         let source = self.family.source();
@@ -474,7 +486,6 @@ impl Rules {
         let by_a_service = has(Step::LoadStatus(0), DESTINATION_CHANGED);
         let of_none = has(Step::LoadState(0), INVALID);
         let accept = || vec![Step::Verdict(Verdict::Accept)];
-        let to_a_pod = || vec![Step::LoadOutName(0), Step::Is(0, LINKS.as_bytes().to_vec())];
         let with = |parts: &[Vec<Step>]| rule("through", parts);
         let mut rules = vec![
             // Such a packet's addresses are not changed back: its receiver would reset a connection
@@ -599,34 +610,6 @@ mod tests {
             };
             assert_eq!(last(true), end(Verdict::Drop));
             assert_ne!(last(false), end(Verdict::Drop));
-        }
-    }
-
-    #[test]
-    fn metadata_services_are_the_machines_in_both_families() {
-        let is_in = |text: &str| {
-            let at: IpAddr = text.parse().unwrap();
-            let mut ranges = machine_only(Family::of(at)).into_iter();
-            ranges.any(|(address, prefix)| Cidr { address, prefix }.contains(at))
-        };
-        for own in [
-            "169.254.169.254",
-            "fe80::a9fe:a9fe",
-            "febf::1",
-            "fd00:ec2::254",
-            "fd20:ce::254",
-            "64:ff9b::169.254.169.254",
-            "64:ff9b::168.63.129.16",
-        ] {
-            assert!(is_in(own), "{own}");
-        }
-        for other in [
-            "169.253.0.1",
-            "fec0::1",
-            "fd00:ec3::1",
-            "64:ff9b::192.0.2.1",
-        ] {
-            assert!(!is_in(other), "{other}");
         }
     }
 }

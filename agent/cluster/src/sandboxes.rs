@@ -7,6 +7,7 @@ use crate::namespaces::{make_memory, make_namespaces};
 use crate::peers::{self, Peer, Unreached};
 use crate::rules;
 use crate::sandbox::{NEW_RECORD, RECORD, SHM, Sandbox, Step, Wanted, link_name, macs};
+use crate::shares::{self, Shares};
 use crate::tunnel::{Device, OVERHEAD, Plan, Renewal, Seen, led_into_the_tunnel, set_routes};
 use agent_sys::mount::{detach, is_in_memory, is_mount_point};
 use agent_sys::namespace::{self, Kind};
@@ -14,6 +15,7 @@ use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Change, Filter};
 use agent_sys::netlink::links::{Links, Route, VethPair};
 use agent_sys::netlink::wireguard::Key;
+use config_model::defaults::MAX_PODS;
 use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -102,6 +104,17 @@ impl Rules {
         Ok(())
     }
 
+    /// Gives pods their shares of the table of connections.
+    fn share(&mut self, most_pods: u32) -> Result<(), Error> {
+        let size = shares::set_table()?;
+        let families = u32::try_from(self.filters.len()).unwrap_or(1);
+        let each = Shares::of(size, most_pods, families);
+        for (family, filter) in &mut self.filters {
+            filter.apply(&shares::table(*family, each))?;
+        }
+        Ok(())
+    }
+
     /// The families of the node's ranges.
     fn families(&self) -> BTreeSet<Family> {
         let all = self.ranges.iter();
@@ -113,6 +126,8 @@ impl Rules {
 #[derive(Debug)]
 pub struct Sandboxes {
     places: Places,
+    /// Most pods that the machine has.
+    most_pods: u32,
     ledger: Mutex<Ledger>,
     rules: Mutex<Rules>,
     made: Mutex<BTreeMap<String, Sandbox>>,
@@ -139,6 +154,7 @@ impl Sandboxes {
             ledger: Mutex::new(Ledger::open(places.ledger.clone())),
             rules: Mutex::default(),
             made: Mutex::default(),
+            most_pods: MAX_PODS,
             places,
         };
         for uid in own.folders()? {
@@ -149,6 +165,12 @@ impl Sandboxes {
         }
         own.remove_strays()?;
         Ok(own)
+    }
+
+    /// Shares the machine's table of connections out to so many pods, before it has ranges.
+    #[must_use]
+    pub fn for_pods(self, most_pods: u32) -> Self {
+        Self { most_pods, ..self }
     }
 
     /// The node's ranges of pod addresses, as its Node says. Puts the packet filter's table in
@@ -177,14 +199,16 @@ impl Sandboxes {
                 rules.filters.insert(family, Filter::open(family)?);
             }
             rules.put(&self.places)?;
+            rules.share(self.most_pods)?;
             // Nothing is passed on before there is a table.
-            rules.families().into_iter().try_for_each(pass_on)
+            rules.families().into_iter().try_for_each(pass_on)?;
+            Ok::<_, Error>(())
         };
         let outcome = put(&mut rules);
         if outcome.is_err() {
             (rules.ranges, rules.filters) = (before, filters);
         }
-        Ok(outcome?)
+        outcome
     }
 
     /// Other nodes with their ranges of pod addresses: routes lead there, and their pods and they

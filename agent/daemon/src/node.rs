@@ -177,7 +177,9 @@ fn sandboxes(
         alone: on_machine,
         tunnel: machine.network.pod_routes == PodRoutes::WireGuard,
     };
-    Sandboxes::open(places).map_err(|error| Error::Part("pod network", error.into()))
+    let sandboxes = Sandboxes::open(places);
+    let sandboxes = sandboxes.map(|all| all.for_pods(machine.node.max_pods));
+    sandboxes.map_err(|error| Error::Part("pod network", error.into()))
 }
 
 /// Lets processes use io_uring, as the machine's measured configuration asks; seccomp profiles still decide for pods.

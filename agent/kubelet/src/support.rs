@@ -6,6 +6,7 @@ use crate::host_paths::{host_path_fault, is_plug_in};
 use crate::network;
 use crate::stage::propagation;
 use agent_pods::{Refusal, foreign, users_fault};
+use agent_proxy::MACHINE_PORTS;
 use agent_runtime::capability_fault;
 use agent_sys::attach::Propagation;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
@@ -13,8 +14,6 @@ use std::net::Ipv6Addr;
 
 /// Why a container is not privileged here.
 pub(crate) const NOT_PRIVILEGED: &str = "privileged containers run only on machines whose measured configuration says `[node] privileged = true`";
-/// Ports of a machine at which its kubelet and its master answer.
-const MACHINES_PORTS: [i32; 2] = [10250, 6443];
 
 /// The first reason why this node can't run the pod.
 pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
@@ -172,8 +171,12 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
         let loopback = address.parse() == Ok(Ipv6Addr::LOCALHOST);
         port.protocol.as_deref() == Some("SCTP") || loopback
     });
-    let own = |port: i32| MACHINES_PORTS.contains(&port);
-    let of_machine = ports.iter().any(|port| port.host_port.is_some_and(own));
+    let of_machine = ports.iter().any(|port| {
+        let protocol = port.protocol.as_deref().unwrap_or("TCP");
+        let number = port.host_port.and_then(|port| u16::try_from(port).ok());
+        let mut own = MACHINE_PORTS.iter();
+        own.any(|(name, own)| name.name() == protocol && Some(*own) == number)
+    });
     let annotated = |suffix: &str| {
         let annotations = pod.metadata.annotations.iter().flatten();
         annotations
@@ -187,7 +190,8 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
         ),
         (
             of_machine,
-            "hostPort 10250 and 6443 are the machine's: what is for its kubelet or its master would go to the pod",
+            "hostPort 10250, 6443, 10249 and 10256 by TCP, 68, 51820 and 51821 by UDP are the machine's: what is for its \
+             kubelet, master, service proxy, DHCP client or tunnel would go to the pod",
         ),
         (
             annotated("kubernetes.io/ingress-bandwidth")
@@ -317,11 +321,20 @@ mod tests {
             json!({"containerPort": 80, "hostPort": 8080, "hostIP": "::1"}),
             json!({"containerPort": 80, "hostPort": 10250}),
             json!({"containerPort": 80, "hostPort": 6443}),
+            json!({"containerPort": 80, "hostPort": 10249}),
+            json!({"containerPort": 80, "hostPort": 10256, "protocol": "TCP"}),
+            json!({"containerPort": 80, "hostPort": 68, "protocol": "UDP"}),
+            json!({"containerPort": 80, "hostPort": 51820, "protocol": "UDP"}),
+            json!({"containerPort": 80, "hostPort": 51821, "protocol": "UDP"}),
         ] {
             let message = with(false, none.clone()).unwrap().message;
             assert!(message.contains("hostPort"), "{message}");
             assert_eq!(with(true, none), None);
         }
+        let by_tcp = json!({"containerPort": 80, "hostPort": 51820});
+        assert_eq!(with(false, by_tcp), None);
+        let tunnel = agent_cluster::tunnel::PORTS.map(|port| (agent_proxy::Protocol::Udp, port));
+        assert!(tunnel.iter().all(|port| MACHINE_PORTS.contains(port)));
     }
 
     #[test]

@@ -1,12 +1,26 @@
 //! Where the services of a cluster are called, and which endpoints answer there (pure).
 
 use crate::candidates::{Near, candidates, endpoints, nearest};
-use crate::view::{HostPort, Key, Objects, Protocol, Service, Slice, Whole};
+use crate::health::health_ports;
+use crate::view::{HostPort, Key, Known, Objects, Protocol, Service, Slice, Whole};
 use agent_sys::netlink::Family;
 use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+
+/// Ports of a machine at which its own programs answer, on all of its addresses or the loopback one: the kubelet, the master,
+/// the service proxy ([`crate::HEALTH_PORT`], [`crate::STATUS_PORT`]), what hears servers of DHCP, and both links of the
+/// tunnel to other machines. What is for these goes to no pod.
+pub const MACHINE_PORTS: [(Protocol, u16); 7] = [
+    (Protocol::Tcp, 10250),
+    (Protocol::Tcp, 6443),
+    (Protocol::Tcp, crate::HEALTH_PORT),
+    (Protocol::Tcp, crate::STATUS_PORT),
+    (Protocol::Udp, 68),
+    (Protocol::Udp, 51_820),
+    (Protocol::Udp, 51_821),
+];
 
 /// Where a service is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,21 +111,24 @@ pub(crate) enum Source {
 
 /// Adds the ports of the node that its pods have; what a service or an earlier pod has stays theirs. The machine's own
 /// programs find them at its loopback address, too, where the pod asks for that one or for all.
-pub fn add_host_ports(
-    fronts: &mut Fronts,
-    ports: &[(String, Vec<HostPort>)],
-    addresses: &[IpAddr],
-) {
-    for port in ports.iter().flat_map(|(_, ports)| ports) {
-        for (front, pick) in of_host_port(port, addresses) {
+pub fn add_host_ports(fronts: &mut Fronts, known: &Known, addresses: &[IpAddr]) {
+    let health = health_ports(known.services.as_ref());
+    for port in known.host_ports.iter().flat_map(|(_, ports)| ports) {
+        for (front, pick) in of_host_port(port, addresses, &health) {
             fronts.entry(front).or_insert(pick);
         }
     }
 }
 
-/// The fronts of a port of the node.
-pub(crate) fn of_host_port(port: &HostPort, addresses: &[IpAddr]) -> Vec<(Front, Pick)> {
-    let own = addresses.iter().copied();
+/// The fronts of a port of the node. `health`: ports at which load balancers ask for endpoints of
+/// this node; the node itself answers there.
+pub(crate) fn of_host_port(
+    port: &HostPort,
+    addresses: &[IpAddr],
+    health: &BTreeSet<u16>,
+) -> Vec<(Front, Pick)> {
+    let answered = port.protocol == Protocol::Tcp && health.contains(&port.port);
+    let own = addresses.iter().copied().filter(|_| !answered);
     let asked = own.filter(|own| port.address.is_none_or(|address| address == *own));
     // The kernel passes on nothing that is for the loopback address of IPv6.
     let loopback = port.address.unwrap_or(Ipv4Addr::LOCALHOST.into());
@@ -196,6 +213,8 @@ fn of_family(
         };
         let mut add = |source: Source, addresses: &[IpAddr], port_number: u16, pick: &Pick| {
             let own = addresses.iter().filter(|at| Family::of(**at) == family);
+            let machines = MACHINE_PORTS.contains(&(port.protocol, port_number));
+            let own = own.filter(|at| !machines || !here.addresses.contains(at));
             all.extend(own.map(|address| {
                 let front = Front {
                     address: *address,

@@ -358,7 +358,11 @@ fn a_pod_has_the_ports_of_its_node_that_it_asks_for_and_no_other_pods() {
         ),
     ];
     let mut fronts = Fronts::new();
-    add_host_ports(&mut fronts, &all, &own);
+    let known = Known {
+        host_ports: all.to_vec(),
+        ..Known::default()
+    };
+    add_host_ports(&mut fronts, &known, &own);
     let line = |(front, pick): (&Front, &Pick)| {
         let (at, port) = pick.endpoints[0];
         let how = if pick.as_node { " as node" } else { "" };
@@ -381,4 +385,59 @@ fn a_pod_has_the_ports_of_its_node_that_it_asks_for_and_no_other_pods() {
             "2001:db8::1:8084/TCP > fd00:1::2:84",
         ]
     );
+}
+
+#[test]
+fn what_the_machine_answers_itself_goes_to_no_pod_and_to_no_service() {
+    let own: Vec<IpAddr> = vec!["192.0.2.1".parse().unwrap()];
+    let balanced = Service {
+        external_local: true,
+        health_port: Some(30_500),
+        ..service("10.96.0.10", 80)
+    };
+    let port = |protocol, port| HostPort {
+        address: None,
+        protocol,
+        port,
+        pod: "10.1.0.2".parse().unwrap(),
+        pod_port: 80,
+    };
+    let ports = vec![
+        port(Protocol::Tcp, 30_500),
+        port(Protocol::Udp, 30_500),
+        port(Protocol::Tcp, 30_501),
+    ];
+    let (services, slices) = one(balanced, slice(1, Vec::new()));
+    let known = Known {
+        services: Some(services),
+        slices: Some(slices),
+        host_ports: vec![("z".to_owned(), ports)],
+        ..Known::default()
+    };
+    let mut fronts = Fronts::new();
+    add_host_ports(&mut fronts, &known, &own);
+    let line = |front: &Front| format!("{}:{}", front.address, front.port);
+    let at_node = |fronts: &Fronts| -> Vec<String> {
+        let own = fronts.keys().filter(|front| own.contains(&front.address));
+        own.map(line).collect()
+    };
+    assert_eq!(at_node(&fronts), ["192.0.2.1:30501", "192.0.2.1:30500"]);
+    // A service may name an address of the node, as one on bare metal does, for ports that are not the machine's.
+    for (protocol, number) in MACHINE_PORTS {
+        let named = |number| {
+            let mut named = service("10.96.0.10", number);
+            named.ports[0].protocol = protocol;
+            named.external = own.clone();
+            named.balancers = own.clone();
+            let (services, slices) = one(named, slice(1, vec![ready("10.1.0.2", "n1")]));
+            let here = Here {
+                node: "n1",
+                zone: None,
+                addresses: &own,
+            };
+            super::fronts((&services, &slices), here)
+        };
+        assert!(at_node(&named(number)).is_empty(), "{number}");
+        assert_eq!(at_node(&named(number + 5000)).len(), 1, "{number}");
+    }
 }

@@ -3,11 +3,12 @@
 //!
 //! The answers are upstream's: `200` with the number of endpoints here, or `503` where there is none, for any path.
 
-use crate::view::{Key, Known, View};
+use crate::view::{Key, Known, Objects, Service, View};
 use agent_port::{Limits, Place, Room};
 use bytes::Bytes;
-use http::{Response, StatusCode, header};
+use http::{Request, Response, StatusCode, header};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,13 +22,13 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 /// Pause after a port could not be opened, before it is tried again.
-const RETRY: Duration = Duration::from_secs(5);
+pub(crate) const RETRY: Duration = Duration::from_secs(5);
 /// Pause after a connection could not be accepted: mostly a lack of files.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Longest life of a connection: one question, one answer.
 const LONGEST: Duration = Duration::from_secs(10);
 /// Connections at once: a balancer asks every few seconds from a handful of addresses.
-const LIMITS: Limits = Limits {
+pub(crate) const LIMITS: Limits = Limits {
     strangers: 128,
     per_host: 16,
     per_block: 64,
@@ -49,6 +50,13 @@ pub(crate) struct Health {
 
 /// The answers of all health ports.
 pub(crate) type Healths = BTreeMap<u16, Health>;
+
+/// The ports at which the node answers load balancers.
+pub(crate) fn health_ports(services: Option<&Objects<Service>>) -> BTreeSet<u16> {
+    let all = services.into_iter().flat_map(BTreeMap::values);
+    let own = all.filter(|service| !service.foreign);
+    own.filter_map(|service| service.health_port).collect()
+}
 
 /// The answer of each health port. Of two services with one port the first by name has it.
 pub(crate) fn healths(known: &Known, node: &str) -> Healths {
@@ -185,13 +193,25 @@ pub(crate) async fn serve(view: View, node: String, mut addresses: watch::Receiv
 }
 
 async fn listen(listener: TcpListener, room: Room, answers: watch::Receiver<Healths>) {
+    let Ok(port) = listener.local_addr().map(|own| own.port()) else {
+        return;
+    };
+    let answer = move |_: &str| response(answers.borrow().get(&port));
+    accept(listener, room, Arc::new(answer)).await;
+}
+
+/// What answers a path.
+pub(crate) type Answer = Arc<dyn Fn(&str) -> Response<Full<Bytes>> + Send + Sync>;
+
+/// Answers one question of each connection, for ever.
+pub(crate) async fn accept(listener: TcpListener, room: Room, answer: Answer) {
     let mut connections = JoinSet::new();
     loop {
         match listener.accept().await {
             Ok((stream, from)) => {
-                let answers = answers.clone();
+                let answer = Arc::clone(&answer);
                 room.admit(from.ip(), &mut connections, move |place| {
-                    connection(stream, place, answers)
+                    connection(stream, place, answer)
                 });
             }
             Err(error) => {
@@ -203,12 +223,9 @@ async fn listen(listener: TcpListener, room: Room, answers: watch::Receiver<Heal
     }
 }
 
-async fn connection(stream: TcpStream, place: Place, answers: watch::Receiver<Healths>) {
-    let Ok(port) = stream.local_addr().map(|own| own.port()) else {
-        return;
-    };
-    let service = service_fn(move |_| {
-        let answer = response(answers.borrow().get(&port));
+async fn connection(stream: TcpStream, place: Place, answer: Answer) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let answer = answer(request.uri().path());
         async move { Ok::<_, Infallible>(answer) }
     });
     let http = hyper::server::conn::http1::Builder::new()

@@ -3,7 +3,7 @@
 //! Enter by [`View`]: what the node knows of services, their endpoints and nodes, filled by the kubelet's watches and read by
 //! all. [`fronts`] says where services are called and who answers there, [`served`] which of these a change moves, and
 //! [`table`] what the packet filter should hold for them (all pure). [`Proxy`] applies the difference to what it holds, in one
-//! transaction, and opens the ports at which load balancers ask for endpoints of this node. [`dns`] answers names from the
+//! transaction, and opens the ports at which load balancers ask for endpoints of this node, and whether it serves at all. [`dns`] answers names from the
 //! same view.
 //!
 //! Tasks: [`Proxy::run`] and [`dns::serve`] run until they are dropped. They wait for the view to change; there are no other
@@ -15,10 +15,13 @@ pub mod fronts;
 mod health;
 mod proxy;
 pub mod served;
+mod status;
 pub mod table;
 mod view;
 
+pub use fronts::MACHINE_PORTS;
 pub use proxy::{Proxy, Rules};
+pub use status::{HEALTH_PORT, STATUS_PORT};
 pub use view::{
     Endpoint, Hints, HostPort, Key, Known, Node, Objects, Port, Protocol, Service, Slice,
     SlicePort, View, Whole,

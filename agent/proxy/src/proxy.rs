@@ -3,6 +3,7 @@
 use crate::fronts::{self, Fronts, Here};
 use crate::health;
 use crate::served::{Moves, Served};
+use crate::status::{self, Freshness};
 use crate::table::{self, Chains};
 use crate::view::{Known, View};
 use agent_sys::netlink::Family;
@@ -11,7 +12,7 @@ use agent_sys::netlink::filter::Filter;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// Pause after the kernel refused, before the whole table is tried anew.
@@ -70,7 +71,7 @@ impl Rules {
             .collect();
         if !lost.is_empty() {
             let mut all_fronts = fronts::fronts(whole, here);
-            fronts::add_host_ports(&mut all_fronts, &known.host_ports, addresses);
+            fronts::add_host_ports(&mut all_fronts, known, addresses);
             let all = Moves {
                 after: all_fronts,
                 ..Moves::default()
@@ -141,22 +142,31 @@ impl Proxy {
     /// before this one serves on. Load balancers are told meanwhile which services have endpoints here.
     pub async fn run(self) {
         let (view, node) = (self.view.clone(), self.node.clone());
+        let freshness = Freshness::default();
+        let status = status::serve(view.clone(), node.clone(), freshness.clone());
         let health = health::serve(view, node, self.addresses.clone());
-        tokio::join!(self.keep(), health);
+        tokio::join!(self.keep(freshness), health, status);
     }
 
-    async fn keep(mut self) {
+    async fn keep(mut self, freshness: Freshness) {
         let mut changes = self.view.changes();
         let mut rules = Rules::default();
         loop {
             let known = Arc::clone(&changes.borrow_and_update());
             let addresses = self.addresses.borrow_and_update().clone();
             let node = self.node.clone();
+            freshness.changed(Instant::now());
+            let is_whole = known.whole().is_some();
             let mut held = std::mem::take(&mut rules);
             let apply = move || held.apply(&known, &node, &addresses).map(|()| held);
             let outcome = tokio::task::spawn_blocking(apply).await;
             match outcome {
-                Ok(Ok(now)) => rules = now,
+                Ok(Ok(now)) => {
+                    rules = now;
+                    if is_whole {
+                        freshness.applied();
+                    }
+                }
                 Ok(Err(error)) => {
                     let reason = error.to_string();
                     tracing::error!(reason, "cannot apply Services to nftables; trying again");

@@ -4,6 +4,7 @@
 //! Guarantee: whatever states of a cluster are taken one after the other, their moves lead to the fronts of the last.
 
 use crate::fronts::{Front, Fronts, Here, Pick, Source, of_host_port, of_service};
+use crate::health::health_ports;
 use crate::view::{Key, Known, Objects, Slice};
 use agent_sys::netlink::Family;
 use std::cmp::Ordering;
@@ -57,6 +58,8 @@ pub struct Served {
     node: String,
     zone: Option<String>,
     addresses: Vec<IpAddr>,
+    /// Ports at which load balancers ask for endpoints of this node.
+    health: BTreeSet<u16>,
     /// Names of slices behind those of their services.
     slices: BTreeSet<(Key, Arc<Key>)>,
     claims: BTreeSet<(Front, Claim)>,
@@ -119,7 +122,8 @@ impl Served {
             touched.extend(sides.flat_map(|slice| claims_of(&Arc::new(service_of(key, slice)))));
         }
         let ports = |known: &Known| known.host_ports.iter().flat_map(|(_, all)| all).count();
-        if self.known.host_ports != known.host_ports || self.addresses != here.addresses {
+        let others = self.health != health_ports(known.services.as_ref());
+        if others || self.known.host_ports != known.host_ports || self.addresses != here.addresses {
             let most = ports(&self.known).max(ports(known));
             touched.extend((0..most).map(Claim::HostPort));
         }
@@ -138,6 +142,7 @@ impl Served {
                     .insert((service_of(key, slice), Arc::clone(key)));
             }
         }
+        self.health = health_ports(known.services.as_ref());
         here.node.clone_into(&mut self.node);
         self.zone = here.zone.map(str::to_owned);
         self.addresses = here.addresses.to_vec();
@@ -158,7 +163,8 @@ impl Served {
             Claim::HostPort(at) => {
                 let mut ports = self.known.host_ports.iter().flat_map(|(_, ports)| ports);
                 let port = ports.nth(*at);
-                return port.map_or_else(Vec::new, |port| of_host_port(port, &self.addresses));
+                let of_port = |port| of_host_port(port, &self.addresses, &self.health);
+                return port.map_or_else(Vec::new, of_port);
             }
         };
         let Some((services, slices)) = self.known.whole() else {

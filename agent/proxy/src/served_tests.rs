@@ -30,11 +30,12 @@ fn any_known() -> impl Strategy<Value = Known> {
             .collect(),
         ports: vec![Port {
             name: "web".to_owned(),
-            protocol: Protocol::Udp,
+            protocol: Protocol::Tcp,
             port: 80,
             node_port: node_port.then_some(8080),
         }],
         external_local: local,
+        health_port: local.then_some(8080),
         foreign,
         ..Service::default()
     });
@@ -46,7 +47,7 @@ fn any_known() -> impl Strategy<Value = Known> {
         service: format!("s{service}"),
         ports: vec![SlicePort {
             name: "web".to_owned(),
-            protocol: Protocol::Udp,
+            protocol: Protocol::Tcp,
             port: 8080,
         }],
         endpoints: ends
@@ -66,7 +67,7 @@ fn any_known() -> impl Strategy<Value = Known> {
     let port = port.prop_map(|(last, port)| {
         let port = HostPort {
             address: None,
-            protocol: Protocol::Udp,
+            protocol: Protocol::Tcp,
             port,
             pod: format!("10.1.0.{last}").parse().unwrap(),
             pod_port: 1,
@@ -131,7 +132,7 @@ proptest! {
             }
             let whole = known.whole().unwrap();
             let mut wanted = fronts(whole, here);
-            add_host_ports(&mut wanted, &known.host_ports, &addresses);
+            add_host_ports(&mut wanted, &known, &addresses);
             prop_assert_eq!(&held, &wanted);
         }
         let known = Arc::new(last);
@@ -140,4 +141,43 @@ proptest! {
         let again = Here { node: &node, zone: None, addresses: &addresses };
         prop_assert_eq!(served.take(&known, again), Moves::default());
     }
+}
+
+#[test]
+fn a_port_at_which_a_load_balancer_asks_is_the_nodes_from_then_on() {
+    let addresses = ["192.0.2.1".parse().unwrap()];
+    let here = Here {
+        node: "n1",
+        zone: None,
+        addresses: &addresses,
+    };
+    let port = HostPort {
+        address: None,
+        protocol: Protocol::Tcp,
+        port: 30_500,
+        pod: "10.1.0.2".parse().unwrap(),
+        pod_port: 80,
+    };
+    let known = |health_port| {
+        let service = Service {
+            external_local: true,
+            health_port,
+            ..Service::default()
+        };
+        Arc::new(Known {
+            services: Some([(key("web"), Arc::new(service))].into()),
+            slices: Some(Objects::new()),
+            host_ports: vec![("z".to_owned(), vec![port.clone()])],
+            ..Known::default()
+        })
+    };
+    let mut served = Served::default();
+    let mut moved = |health_port| {
+        let Moves { before, after } = served.take(&known(health_port), here);
+        let at_node = |fronts: Fronts| fronts.keys().any(|front| front.address == addresses[0]);
+        (at_node(before), at_node(after))
+    };
+    assert_eq!(moved(None), (false, true));
+    assert_eq!(moved(Some(30_500)), (true, false));
+    assert_eq!(moved(Some(30_501)), (false, true));
 }

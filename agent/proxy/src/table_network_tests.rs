@@ -3,7 +3,7 @@
 use super::tests::at;
 use super::*;
 use crate::fronts::{Pick, add_host_ports};
-use crate::view::HostPort;
+use crate::view::{HostPort, Known};
 use agent_sys::namespace::{self, Kind, hold, in_new, inside, release};
 use agent_sys::netlink::filter::Filter;
 use agent_sys::netlink::links::{LOOPBACK, Links, Route, VethPair};
@@ -339,7 +339,11 @@ fn a_port_of_the_node_leads_to_its_pod() {
             pod_port: 80,
         };
         let mut fronts = Fronts::new();
-        add_host_ports(&mut fronts, &[("u".to_owned(), vec![port])], &[own]);
+        let known = Known {
+            host_ports: vec![("u".to_owned(), vec![port])],
+            ..Known::default()
+        };
+        add_host_ports(&mut fronts, &known, &[own]);
         filter.apply(&all(family, &entries(&fronts))).unwrap();
         let bind = || Ok(TcpListener::bind((at(family, 1, 2), 80)).unwrap());
         let listener = inside(&[(Kind::Network, pod)], bind).unwrap();

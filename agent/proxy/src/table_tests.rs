@@ -96,6 +96,7 @@ impl Model {
                 | Change::AddChain { .. }
                 | Change::AddMap { .. }
                 | Change::AddMemory { .. }
+                | Change::AddMeter { .. }
                 | Change::AddSet { .. }
                 | Change::AddRanges { .. }
                 | Change::ClearTable(_)

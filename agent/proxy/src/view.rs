@@ -301,7 +301,13 @@ pub struct Node {
     pub tunnel_keys: Option<String>,
     /// Its zone, by its label.
     pub zone: Option<String>,
+    /// Whether it is on its way out, so that load balancers are to send it nobody: it is being deleted, or an autoscaler is
+    /// about to take its machine away.
+    pub leaving: bool,
 }
+
+/// The taint by which an autoscaler says so (upstream's).
+const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// Longest announcement of a tunnel's keys that is looked at: a certificate and its intermediates.
 const LONGEST_TUNNEL: usize = 16 * 1024;
@@ -314,6 +320,9 @@ impl Node {
             .spec
             .map_or((None, None), |spec| (spec.pod_cidrs, spec.taints));
         let against = |taint: &core::Taint| [SUSPECT, UNTRUSTED].contains(&taint.key.as_str());
+        let to_be_deleted = |taint: &core::Taint| taint.key == TO_BE_DELETED;
+        let leaving = node.metadata.deletion_timestamp.is_some()
+            || taints.iter().flatten().any(to_be_deleted);
         let zone = node
             .metadata
             .labels
@@ -338,6 +347,7 @@ impl Node {
             tunnel: announced(TUNNEL_ANNOTATION),
             tunnel_keys: announced(TUNNEL_KEYS_ANNOTATION),
             zone: zone.filter(|zone| !zone.is_empty()),
+            leaving,
         }
     }
 }

@@ -280,7 +280,7 @@ pub fn missing_module(list: &str) -> Option<Module> {
 
 /// Kernel settings, in the order in which init writes them: before any module is loaded, so that
 /// network cards that appear later inherit the values under `default`.
-pub const SYSCTLS: [Sysctl; 47] = [
+pub const SYSCTLS: [Sysctl; 49] = [
     service(
         "vm/overcommit_memory",
         "1",
@@ -534,6 +534,18 @@ pub const SYSCTLS: [Sysctl; 47] = [
         "1",
         Source::KernelDocs,
         "a SYN flood does not fill the connection table",
+    ),
+    service(
+        "net/ipv4/neigh/default/gc_thresh3",
+        "65536",
+        Source::Ours,
+        "a pod that calls all addresses of the machine's segment keeps it from no neighbour (the kernel's 1024 are soon full)",
+    ),
+    service(
+        "net/ipv6/neigh/default/gc_thresh3",
+        "65536",
+        Source::Ours,
+        "as for IPv4",
     ),
     service(
         "net/ipv4/icmp_echo_ignore_broadcasts",

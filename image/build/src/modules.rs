@@ -32,6 +32,8 @@ const NEEDED: [(&str, &[&str]); 5] = [
             "nft_ct",
             "nft_chain_nat",
             "nft_masq",
+            "nft_connlimit",
+            "nft_limit",
             "wireguard",
         ],
     ),

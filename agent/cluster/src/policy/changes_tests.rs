@@ -164,7 +164,10 @@ impl Model {
                     let held = self.sets.get_mut(&*set).unwrap();
                     assert!(keys.iter().all(|key| held.remove(key).is_some()));
                 }
-                Change::AddMemory { .. } | Change::ClearTable(_) | Change::ClearSet { .. } => {
+                Change::AddMemory { .. }
+                | Change::AddMeter { .. }
+                | Change::ClearTable(_)
+                | Change::ClearSet { .. } => {
                     panic!("policies have no memory, and nothing to keep over a replacement")
                 }
             }

@@ -121,6 +121,7 @@ fn written(family: Family, change: &Change, id: u32) -> Vec<Message> {
         | Change::ClearSet { .. }
         | Change::AddMap { .. }
         | Change::AddMemory { .. }
+        | Change::AddMeter { .. }
         | Change::AddEntries { .. }
         | Change::AddElements { .. }
         | Change::RemoveElements { .. } => of_set(family, change, id),
@@ -186,6 +187,24 @@ fn of_set(family: Family, change: &Change, id: u32) -> Vec<Message> {
             CREATE,
             memory(table, name, (*length, *value), *most, id),
         )],
+        Change::AddMeter {
+            table,
+            name,
+            length,
+            most,
+            forgets,
+        } => {
+            let flags = if *forgets { WITH_TIMEOUT } else { 0 } | FILLED_BY_RULES;
+            let meter = Attributes::new()
+                .text(1, table)
+                .text(2, name)
+                .network_number(3, flags)
+                .network_number(4, 0)
+                .network_number(5, *length)
+                .nest(9, &Attributes::new().network_number(1, *most))
+                .network_number(10, id);
+            vec![request(NEW_SET, CREATE, meter)]
+        }
         Change::AddEntries {
             table,
             map,

@@ -2,7 +2,7 @@
 
 use super::Family;
 use super::batch::{DATA_VALUE, DATA_VERDICT, verdict};
-use super::filter::{Register, Step, Verdict};
+use super::filter::{Register, Share, Step, Verdict};
 use super::message::Attributes;
 
 /// `NFT_REG_VERDICT` and `NFT_META_MARK`.
@@ -50,6 +50,39 @@ fn remembered(key: Register, map: &str, value: Register) -> Attributes {
         .network_number(3, update)
         .network_number(4, register(key))
         .network_number(5, register(value))
+}
+
+/// What counts a packet under a key and holds where that is beyond its share (`NFTA_DYNSET_*`,
+/// `NFTA_CONNLIMIT_*`, `NFTA_LIMIT_*`; both count what is over by a flag).
+fn beyond(key: Register, set: &str, share: Share) -> (&'static str, Attributes) {
+    let (update, over) = (1, 1);
+    let dynset = Attributes::new()
+        .text(1, set)
+        .network_number(3, update)
+        .network_number(4, register(key));
+    let long = |number: u64| number.to_be_bytes();
+    let (dynset, name, of_share) = match share {
+        Share::Connections(most) => {
+            let data = Attributes::new()
+                .network_number(1, most)
+                .network_number(2, over);
+            (dynset, "connlimit", data)
+        }
+        Share::PerSecond {
+            packets,
+            burst,
+            kept,
+        } => {
+            let data = Attributes::new()
+                .bytes(1, &long(packets.into()))
+                .bytes(2, &long(1))
+                .network_number(3, burst)
+                .network_number(5, over);
+            (dynset.bytes(6, &long(kept)), "limit", data)
+        }
+    };
+    let of_share = Attributes::new().text(1, name).nest(2, &of_share);
+    ("dynset", dynset.nest(7, &of_share))
 }
 
 /// What loads the address of an end of a connection (`NFT_CT_SRC_IP`, `NFT_CT_SRC_IP6`).
@@ -198,6 +231,8 @@ pub(super) fn expression(family: Family, step: &Step) -> (&'static str, Attribut
             let data = remembered(*key, map, *value);
             ("dynset", data.bytes(6, &milliseconds.to_be_bytes()))
         }
+        Step::Beyond { key, set, share } => beyond(*key, set, *share),
+        Step::Untracked => ("notrack", Attributes::new()),
         Step::LoadRandom { below, to } => random(*below, *to),
         Step::LoadMark(at) => meta(MARK, *at),
         Step::SetMark(_) => set_mark(),

@@ -189,6 +189,18 @@ pub enum Step {
         /// Milliseconds.
         milliseconds: u64,
     },
+    /// Holds where a key's share is used up; packets are counted under their keys in a set of
+    /// [`Change::AddMeter`].
+    Beyond {
+        /// First register of the key.
+        key: Register,
+        /// The set.
+        set: &'static str,
+        /// The share of each key.
+        share: Share,
+    },
+    /// No connection is looked up or made for the packet.
+    Untracked,
     /// Loads a random number below a limit, 32 bits in the machine's order.
     LoadRandom {
         /// The limit.
@@ -226,6 +238,25 @@ pub enum Step {
     /// Ends it.
     Verdict(Verdict),
 }
+
+/// What each key of [`Step::Beyond`] may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Share {
+    /// Connections at once. Those of TCP that are closed or wait for their end do not count.
+    Connections(u32),
+    /// Packets in a second, in the long run; the set is one that forgets.
+    PerSecond {
+        /// How many.
+        packets: u32,
+        /// How many at once beyond that.
+        burst: u32,
+        /// Milliseconds after which a key is forgotten that has none.
+        kept: u64,
+    },
+}
+
+/// Bit of [`Step::LoadStatus`]: a packet before this one made it (`IPS_CONFIRMED`).
+pub const KNOWN: u32 = 8;
 
 /// Bit of [`Step::LoadStatus`]: it has another destination than its client knows (`IPS_DST_NAT`).
 pub const DESTINATION_CHANGED: u32 = 32;
@@ -289,6 +320,19 @@ pub enum Change {
         value: u32,
         /// Most entries.
         most: u32,
+    },
+    /// Makes a set of keys that rules fill ([`Step::Beyond`]); nothing changes where there is one.
+    AddMeter {
+        /// Its table.
+        table: &'static str,
+        /// Its name.
+        name: &'static str,
+        /// Bytes of a key.
+        length: u32,
+        /// Most keys.
+        most: u32,
+        /// Whether keys go after a time.
+        forgets: bool,
     },
     /// Adds keys with their values to a map.
     AddEntries {

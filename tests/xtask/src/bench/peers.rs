@@ -18,7 +18,7 @@ const MEMORY: u32 = 2048;
 /// How often one peer goes and comes.
 const CHANGES: u32 = 20;
 /// Modules that the agent needs for the pod network, beside those that they depend on.
-const MODULES: [&str; 11] = [
+const MODULES: [&str; 13] = [
     "wireguard",
     "veth",
     "nf_tables",
@@ -26,6 +26,8 @@ const MODULES: [&str; 11] = [
     "nft_ct",
     "nft_nat",
     "nft_masq",
+    "nft_connlimit",
+    "nft_limit",
     "nft_reject_inet",
     "nft_reject_ipv4",
     "nft_reject_ipv6",

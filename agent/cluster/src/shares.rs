@@ -1,0 +1,200 @@
+//! What each pod may have of the machine's table of connections.
+//!
+//! Every flow that passes the machine has an entry there, and where the table is full, new flows of
+//! everyone are dropped: other pods' as well as the machine's own. So the table's size is set, by
+//! the machine's memory, and each pod's address has a share:
+//!
+//! - connections at once: all pods that the machine may have get half of the table together;
+//! - new ones in a second: those that are closed are no longer counted as connections and stay for
+//!   [`CLOSED`] seconds. A pod that opens and closes as fast as it may has a thirty-fourth of the
+//!   table for these.
+//!
+//! What is beyond a share is counted and dropped. Questions to the node's own name server need no
+//! entry ([`crate::rules`]).
+//!
+//! These rules have a table of their own, which is never removed: whatever else changes, and also
+//! over an agent's restart, what pods have goes on to count.
+
+use crate::error::Error;
+use crate::rules::LINKS;
+use agent_sys::namespace;
+use agent_sys::netlink::Family;
+use agent_sys::netlink::filter::{ChainKind, Change, Hook, KNOWN, NEW, Share, Step, Verdict};
+use config_errors::chain;
+use std::num::ParseIntError;
+use std::path::Path;
+use std::{fs, io};
+
+/// The table.
+const TABLE: &str = "pratique-shares";
+const CHAIN: &str = "new-of-pods";
+/// Connections of pods' addresses, and those that they opened lately.
+const OPEN: &str = "open";
+const OPENED: &str = "opened";
+/// Most addresses that are known at once: more than pods that a machine may have.
+const MOST_ADDRESSES: u32 = 16_384;
+/// For how many milliseconds an address is known that opens nothing: longer than it takes for its
+/// share to be whole again.
+const KEPT: u64 = 60_000;
+/// After connections are looked up, before destinations are changed.
+const AFTER_LOOK_UP: i32 = -150;
+
+/// Where the kernel has the table's size.
+const SIZE: &str = "net/netfilter/nf_conntrack_max";
+/// Bytes of the machine's memory for each entry of the table. An entry takes about 400, with what
+/// its share costs, so that a full table takes a twentieth of the memory.
+const MEMORY_OF_ENTRY: u64 = 8192;
+/// Upstream's least (`conntrack.min` of kube-proxy), and a size beyond which a search takes long.
+const SIZES: (u64, u64) = (131_072, 2_097_152);
+/// How much of the table live connections of pods have.
+const LIVE: u32 = 2;
+/// How much of the table one address may open in a second, and how many seconds at once.
+const IN_A_SECOND: u32 = 1024;
+const BURST: u32 = 2;
+/// Seconds for which the kernel knows connections that were closed; its own 120 help nobody.
+const CLOSED: &str = "30";
+/// Other times, in seconds: upstream's (kube-proxy's `tcpCloseWaitTimeout` and
+/// `tcpEstablishedTimeout`).
+const TIMES: [(&str, &str); 3] = [
+    ("nf_conntrack_tcp_timeout_close_wait", "3600"),
+    ("nf_conntrack_tcp_timeout_established", "86400"),
+    ("nf_conntrack_tcp_timeout_time_wait", CLOSED),
+];
+
+/// What each address of a pod may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shares {
+    /// Connections at once.
+    pub open: u32,
+    /// New ones in a second.
+    pub opened: u32,
+}
+
+impl Shares {
+    /// Those of a table of this size on a machine with at most so many pods, each with an address
+    /// of so many families.
+    pub fn of(size: u32, pods: u32, families: u32) -> Self {
+        let addresses = pods.saturating_mul(families).max(1);
+        Self {
+            open: (size / LIVE / addresses).max(1),
+            opened: (size / IN_A_SECOND).max(1),
+        }
+    }
+}
+
+/// The table's size for a machine with so many bytes of memory.
+pub fn size_for(memory: u64) -> u64 {
+    let (least, most) = SIZES;
+    (memory / MEMORY_OF_ENTRY).clamp(least, most)
+}
+
+/// Sets the kernel's table of connections, which is there once a rule asks for connections; its
+/// size. A host's own larger one stays.
+///
+/// # Errors
+/// If it is not there, or the kernel refuses a setting of this network.
+pub(crate) fn set_table() -> Result<u32, Error> {
+    for (name, value) in TIMES {
+        namespace::set(&format!("net/netfilter/{name}"), value)?;
+    }
+    let info = "/proc/meminfo";
+    let info = fs::read_to_string(info).map_err(Error::file("read", info))?;
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kilobytes = total.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
+    let wanted = size_for(kilobytes.unwrap_or(0_u64).saturating_mul(1024));
+    let size = size()?;
+    // To the kernel 0 is no bound.
+    if size != 0 && u64::from(size) >= wanted {
+        return Ok(size);
+    }
+    // Older kernels let it be set for the whole system alone: a network within one has its size.
+    if let Err(error) = namespace::set(SIZE, &wanted.to_string()) {
+        tracing::warn!(
+            error = chain(&error),
+            "cannot set the size of the kernel's connection table"
+        );
+    }
+    let set = self::size()?;
+    Ok(if set == 0 {
+        u32::try_from(wanted).unwrap_or(u32::MAX)
+    } else {
+        set
+    })
+}
+
+/// The size of the kernel's table.
+fn size() -> Result<u32, Error> {
+    let path = Path::new("/proc/sys").join(SIZE);
+    let text = fs::read_to_string(&path).map_err(Error::file("read", &path))?;
+    let read = text.trim().parse();
+    read.map_err(|source| {
+        Error::file("understand", path)(io::Error::other::<ParseIntError>(source))
+    })
+}
+
+/// The table of a family, in place of one that this or another agent made. What addresses have goes
+/// on to count, and those that are known keep their shares until they are forgotten.
+pub fn table(family: Family, shares: Shares) -> Vec<Change> {
+    let meter = |name, forgets| Change::AddMeter {
+        table: TABLE,
+        name,
+        length: family.bytes(),
+        most: MOST_ADDRESSES,
+        forgets,
+    };
+    let open = Share::Connections(shares.open);
+    let opened = Share::PerSecond {
+        packets: shares.opened,
+        burst: shares.opened.saturating_mul(BURST),
+        kept: KEPT,
+    };
+    vec![
+        Change::AddTable(TABLE),
+        Change::ClearTable(TABLE),
+        meter(OPEN, false),
+        meter(OPENED, true),
+        Change::AddChain {
+            table: TABLE,
+            name: CHAIN,
+            kind: ChainKind::Filter,
+            hook: Hook::Prerouting,
+            priority: AFTER_LOOK_UP,
+        },
+        beyond(family, OPEN, open),
+        beyond(family, OPENED, opened),
+    ]
+}
+
+/// The rule that drops the first packet of a flow of a pod beyond a share. Datagrams that nobody
+/// answers begin no other flow, though the kernel calls each of them new.
+fn beyond(family: Family, set: &'static str, share: Share) -> Change {
+    let bits = |load: Step, bits: u32| {
+        let mask = bits.to_ne_bytes().to_vec();
+        [load, Step::Mask { of: 0, mask }]
+    };
+    let [state, new] = bits(Step::LoadState(0), NEW);
+    let [status, known] = bits(Step::LoadStatus(0), KNOWN);
+    let steps = vec![
+        Step::LoadInName(0),
+        Step::Is(0, LINKS.as_bytes().to_vec()),
+        state,
+        new,
+        Step::IsNot(0, vec![0; 4]),
+        status,
+        known,
+        Step::Is(0, vec![0; 4]),
+        Step::LoadNetwork {
+            offset: family.source(),
+            length: family.bytes(),
+            to: 0,
+        },
+        Step::Beyond { key: 0, set, share },
+        Step::Count,
+        Step::Verdict(Verdict::Drop),
+    ];
+    Change::AddRule {
+        table: TABLE,
+        chain: CHAIN.into(),
+        steps,
+    }
+}

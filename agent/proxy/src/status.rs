@@ -1,0 +1,151 @@
+//! Tells whether this node serves services, where upstream's kube-proxy does: load balancers ask before they send callers to
+//! the node (`/healthz`), and probes whether the proxy works (`/livez`), at [`HEALTH_PORT`] of all addresses; the machine's own
+//! programs ask how it works at [`STATUS_PORT`] of the loopback address.
+
+use crate::health::{Answer, LIMITS, RETRY, accept};
+use crate::view::View;
+use agent_port::Room;
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body_util::Full;
+use jiff::Timestamp;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+
+/// Where load balancers ask whether this node serves services: upstream's `healthzBindAddress`.
+pub const HEALTH_PORT: u16 = 10256;
+/// Where the machine's own programs ask how it does: upstream's `metricsBindAddress`.
+pub const STATUS_PORT: u16 = 10249;
+/// How long the packet filter may be behind what is known: upstream's (twice its `syncPeriod`).
+const BEHIND: Duration = Duration::from_secs(60);
+/// How services are served, in upstream's words.
+const MODE: &str = "nftables";
+
+/// How far the packet filter is behind what is known.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Freshness(Arc<Mutex<Held>>);
+
+#[derive(Debug, Default)]
+struct Held {
+    /// The first change that is not applied.
+    behind: Option<Instant>,
+    /// When all was applied last.
+    applied: Option<Timestamp>,
+}
+
+impl Freshness {
+    /// Something is known that is not applied yet.
+    pub(crate) fn changed(&self, now: Instant) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        held.behind.get_or_insert(now);
+    }
+
+    /// All that is known is applied.
+    pub(crate) fn applied(&self) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = Held {
+            behind: None,
+            applied: Some(Timestamp::now()),
+        };
+    }
+
+    /// Whether it is near enough, and when it was up to date last.
+    fn now(&self, now: Instant) -> (bool, Timestamp) {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match held.behind {
+            None => (true, Timestamp::now()),
+            Some(since) => {
+                let fresh = now.saturating_duration_since(since) < BEHIND;
+                (fresh, held.applied.unwrap_or(Timestamp::UNIX_EPOCH))
+            }
+        }
+    }
+}
+
+fn answer(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
+    let mut answer = Response::new(Full::from(text));
+    *answer.status_mut() = status;
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    answer
+}
+
+fn plain(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
+    answer(status, "text/plain; charset=utf-8", text.to_owned())
+}
+
+/// The answer at [`HEALTH_PORT`]. `eligible`: the node is to get callers from load balancers.
+fn healthy(
+    path: &str,
+    (fresh, updated): (bool, Timestamp),
+    eligible: bool,
+) -> Response<Full<Bytes>> {
+    let mut body = serde_json::json!({
+        "lastUpdated": updated.to_string(),
+        "currentTime": Timestamp::now().to_string(),
+    });
+    let good = match path {
+        "/healthz" => {
+            body["nodeEligible"] = eligible.into();
+            fresh && eligible
+        }
+        "/livez" => fresh,
+        _ => return plain(StatusCode::NOT_FOUND, "404 page not found\n"),
+    };
+    let status = if good {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    answer(status, "application/json", body.to_string())
+}
+
+/// The answer at [`STATUS_PORT`].
+fn status(path: &str) -> Response<Full<Bytes>> {
+    match path {
+        "/proxyMode" => plain(StatusCode::OK, MODE),
+        "/healthz" => plain(StatusCode::OK, "ok"),
+        _ => plain(StatusCode::NOT_FOUND, "404 page not found\n"),
+    }
+}
+
+/// Answers at both ports, until it is dropped.
+pub(crate) async fn serve(view: View, node: String, freshness: Freshness) {
+    let asked: Answer = Arc::new(move |path: &str| {
+        let known = view.now();
+        let own = known.nodes.as_ref().and_then(|nodes| nodes.get(&node));
+        let eligible = own.is_none_or(|own| !own.leaving);
+        healthy(path, freshness.now(Instant::now()), eligible)
+    });
+    let own: Answer = Arc::new(status);
+    let loopback = [Ipv4Addr::LOCALHOST.into()];
+    let everywhere = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+    tokio::join!(
+        listen(&everywhere, HEALTH_PORT, asked),
+        listen(&loopback, STATUS_PORT, own),
+    );
+}
+
+/// Answers at a port of the first of these addresses that there is.
+async fn listen(addresses: &[IpAddr], port: u16, answer: Answer) {
+    let all: Vec<SocketAddr> = addresses.iter().map(|at| (*at, port).into()).collect();
+    loop {
+        match TcpListener::bind(&*all).await {
+            Ok(listener) => accept(listener, Room::new(LIMITS), Arc::clone(&answer)).await,
+            Err(error) => {
+                tracing::warn!(port, %error, "cannot listen where load balancers and probes ask the service proxy");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;
