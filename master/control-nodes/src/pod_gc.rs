@@ -26,6 +26,9 @@ const AT_ONCE: usize = 64;
 /// Ended pods that are not being deleted, the oldest first.
 type Ended = Arc<Mutex<BTreeSet<(Option<Timestamp>, Key)>>>;
 
+/// Since when nodes that pods name are gone.
+type Gone = Arc<Mutex<HashMap<Arc<str>, Instant>>>;
+
 /// The controller. Its keys are pods.
 #[derive(Debug)]
 pub struct PodGc {
@@ -33,8 +36,7 @@ pub struct PodGc {
     on_node: Lookup<PodView>,
     nodes: Store<NodeView>,
     ended: Ended,
-    /// Since when nodes that pods name are gone.
-    gone: Mutex<HashMap<Arc<str>, Instant>>,
+    gone: Gone,
 }
 
 /// A pod and the facts about its end.
@@ -91,13 +93,22 @@ impl Controller for PodGc {
             keys.extend(count_ended(&followed, delta));
         });
         let on_node = pods.index(&BY_NODE);
-        let nodes = setup.follow(pods_of_node(on_node.clone(), is_off));
+        let gone = Gone::default();
+        let (known, concerned) = (Arc::clone(&gone), pods_of_node(on_node.clone(), is_off));
+        let nodes = setup.follow(move |delta: &Delta<NodeView>, keys| {
+            if delta.after.is_some() {
+                // Also where it is gone again before any of its pods is planned for.
+                let mut gone = known.lock().unwrap_or_else(PoisonError::into_inner);
+                gone.remove(&*delta.key.name);
+            }
+            concerned(delta, keys);
+        });
         Self {
             pods,
             on_node,
             nodes,
             ended,
-            gone: Mutex::default(),
+            gone,
         }
     }
 

@@ -7,6 +7,7 @@ use crate::workload::kept::{Kept, Labels, Selects, controls, is_leaving, selects
 use crate::workload::make::{self, BURST};
 use crate::workload::place::{Place, fits};
 use crate::workload::pod::{OwnedPod, Pods};
+use crate::workload::ready::ReadyTimes;
 use crate::workload::revision::{self, HASH, Revisions};
 use crate::workload::waits::{OfNodes, Version, Waits};
 use config_kube::k8s_openapi::api::apps::v1::{
@@ -40,6 +41,7 @@ pub struct DaemonSets {
     pods: Pods,
     nodes: Store<Place>,
     waits: Waits,
+    ready: ReadyTimes,
 }
 
 /// A DaemonSet with its pods and all nodes.
@@ -134,16 +136,23 @@ impl Controller for DaemonSets {
             pods,
             nodes,
             waits: Waits::default(),
+            ready: ReadyTimes::default(),
         }
     }
 
-    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+    fn facts(&self, key: &Key, now: Now) -> Option<Facts> {
         let Some(set) = self.sets.get(key) else {
             self.waits.forget(key);
+            self.ready.forget(key);
             return None;
         };
         let uid = set.metadata.uid.clone().unwrap_or_default();
+        let spec = set.spec.as_ref();
+        let least = spec.and_then(|spec| spec.min_ready_seconds);
         let pods = self.pods.of(&uid);
+        let pods = self
+            .ready
+            .on_clock(key, least.unwrap_or_default(), pods, now);
         let revisions = self.revisions.of(&uid);
         let wants = |_: &Key, pod: &OwnedPod| set.wants(&pod.labels);
         Some(Facts {

@@ -1,6 +1,6 @@
 //! Resource metrics of nodes and pods, scraped from kubelets and served as `metrics.k8s.io`.
 //!
-//! [`run`] scrapes `/metrics/resource` of each node's kubelet every two minutes, and while somebody reads its figures (an
+//! [`run`] scrapes `/metrics/resource` of each node's kubelet every two minutes (less often where there are many nodes), and while somebody reads its figures (an
 //! autoscaler, `kubectl top`) at once and then every 15 seconds, through the API's own connections to nodes (so a denied node is not scraped). [`Usage`] keeps the last two answers
 //! of each node and computes NodeMetrics and PodMetrics from them per request; nothing is stored.
 //! As with upstream's metrics server, CPU is a rate over the time between two answers, and a node

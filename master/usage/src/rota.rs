@@ -99,6 +99,11 @@ impl Rota {
         }
     }
 
+    /// How many nodes there are.
+    pub(crate) fn len(&self) -> usize {
+        self.turns.len()
+    }
+
     fn room(&self, pool: usize) -> bool {
         self.asked[pool] < [self.places.good, self.places.silent][pool]
     }

@@ -18,7 +18,10 @@ pub struct Options {
     /// The time between two questions to a node whose figures nobody reads (upstream's metrics server asks every 60 s): as long
     /// as a connection is kept for the next question.
     pub period: Duration,
-    /// The same for a node whose figures are wanted: somebody asked for them, or there are none yet (what autoscalers and the
+    /// The time between two questions to nodes whose figures nobody reads, at least: in a large cluster each of them is asked less
+    /// often, as what nobody reads must not cost more the more nodes there are.
+    pub gap: Duration,
+    /// The same as `period` for a node whose figures are wanted: somebody asked for them, or there are none yet (what autoscalers and the
     /// manifests of upstream's metrics server take: 15 s).
     pub wanted_period: Duration,
     /// The time for a node's whole answer (upstream's metrics server: 10 s).
@@ -35,6 +38,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             period: Duration::from_secs(120),
+            gap: Duration::from_millis(100),
             wanted_period: Duration::from_secs(15),
             patience: Duration::from_secs(10),
             bytes: 4 << 20,
@@ -106,7 +110,12 @@ pub async fn run(
                     let answered = answer.is_ok();
                     note(&usage, &node, answer);
                     let now = Instant::now();
-                    rota.asked(&node, answered, now, pause(&usage, &node, now, options));
+                    let pause = if usage.is_wanted(&node, now) {
+                        options.wanted_period
+                    } else {
+                        unread_pause(rota.len(), options)
+                    };
+                    rota.asked(&node, answered, now, pause);
                 }
             }
             wanted = usage.newly_wanted() => {
@@ -132,13 +141,10 @@ fn note(usage: &Usage, node: &str, answer: Result<Answer, Silence>) {
     }
 }
 
-/// The time until a node is scraped again.
-fn pause(usage: &Usage, node: &str, now: Instant, options: Options) -> Duration {
-    if usage.is_wanted(node, now) {
-        options.wanted_period
-    } else {
-        options.period
-    }
+/// The time until one of so many nodes is scraped again, if nobody reads its figures.
+fn unread_pause(nodes: usize, options: Options) -> Duration {
+    let all = u32::try_from(nodes).unwrap_or(u32::MAX);
+    options.period.max(options.gap.saturating_mul(all))
 }
 
 fn take(change: Change<Partial>, rota: &mut Rota, usage: &Usage) {
@@ -180,4 +186,15 @@ async fn read(client: &Client, node: &str, most: usize) -> Result<Answer, Silenc
     }
     let now = Timestamp::now().as_millisecond();
     Answer::parse(&whole, now).map_err(Silence::Unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_reads_costs_no_more_in_a_large_cluster() {
+        let pause = |nodes| unread_pause(nodes, Options::default()).as_secs();
+        assert_eq!([1, 1_000, 5_000].map(pause), [120, 120, 500]);
+    }
 }

@@ -21,6 +21,7 @@ use crate::workload::claim::OwnerChange;
 use crate::workload::kept::{Kept, Labels, Selects, controls, is_leaving, selects};
 use crate::workload::make;
 use crate::workload::pod::{OwnedPod, Pods};
+use crate::workload::ready::ReadyTimes;
 use crate::workload::revision::{self, Revisions};
 use config_kube::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use config_kube::k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
@@ -39,6 +40,7 @@ pub struct StatefulSets {
     sets: Store<Kept<StatefulSet>>,
     revisions: Revisions,
     pods: Pods,
+    ready: ReadyTimes,
     claims: Store<OwnedClaim>,
 }
 
@@ -101,14 +103,23 @@ impl Controller for StatefulSets {
             sets,
             revisions,
             pods,
+            ready: ReadyTimes::default(),
             claims,
         }
     }
 
-    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
-        let set = self.sets.get(key)?;
+    fn facts(&self, key: &Key, now: Now) -> Option<Facts> {
+        let Some(set) = self.sets.get(key) else {
+            self.ready.forget(key);
+            return None;
+        };
         let uid = set.metadata.uid.clone().unwrap_or_default();
+        let spec = set.spec.as_ref();
+        let least = spec.and_then(|spec| spec.min_ready_seconds);
         let pods = self.pods.of(&uid);
+        let pods = self
+            .ready
+            .on_clock(key, least.unwrap_or_default(), pods, now);
         let revisions = self.revisions.of(&uid);
         // Only a pod whose name is one of its own is taken.
         let wants = |pod: &Key, view: &OwnedPod| {

@@ -12,6 +12,7 @@
 //! - `rank`: which pods go first
 //! - `revision`: templates that DaemonSets and StatefulSets have had
 //! - `place`: on which nodes a DaemonSet's pod is to be
+//! - `ready`: for how long pods have been ready, whatever clock is set
 //! - `waits`: how long failed daemon pods stay
 //! - `replicas`: the core of ReplicaSet and ReplicationController
 
@@ -25,6 +26,7 @@ pub mod make;
 pub mod place;
 pub mod pod;
 pub mod rank;
+pub mod ready;
 pub mod replicas;
 pub mod revision;
 pub mod waits;

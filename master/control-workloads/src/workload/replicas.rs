@@ -8,6 +8,7 @@ use super::kept::{Kept, Labels, Selects, by_controller, controller, controls, is
 use super::make::{self, BURST, Failure, Failures};
 use super::pod::{OwnedPod, Pods};
 use super::rank::{Crowd, order};
+use super::ready::ReadyTimes;
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use jiff::{SignedDuration, Timestamp};
 use master_client::{ApiError, Entries, Key, Lookup, Object, Patch, Store};
@@ -85,6 +86,7 @@ pub struct Replicas<K> {
     sets: Store<Kept<K>>,
     siblings: Lookup<Kept<K>>,
     pods: Pods,
+    ready: ReadyTimes,
     failures: Failures,
 }
 
@@ -134,17 +136,20 @@ impl<K: Replicated> Controller for Replicas<K> {
             siblings: sets.index(&by_controller()),
             pods: Pods::follow(setup, &sets),
             sets,
+            ready: ReadyTimes::default(),
             failures: Failures::default(),
         }
     }
 
-    fn facts(&self, key: &Key, _: Now) -> Option<Facts<K>> {
+    fn facts(&self, key: &Key, now: Now) -> Option<Facts<K>> {
         let Some(set) = self.sets.get(key) else {
             self.failures.forget(key);
+            self.ready.forget(key);
             return None;
         };
         let meta = set.metadata();
         let pods = self.pods.of(meta.uid.as_deref().unwrap_or_default());
+        let pods = self.ready.on_clock(key, set.least_ready(), pods, now);
         // A pod that has ended is nothing to own: nobody waits for it.
         let running = pods.iter().filter(|(_, pod)| !pod.ended()).cloned();
         let wants = |_: &Key, pod: &OwnedPod| !pod.ended() && set.wants(&pod.labels);

@@ -63,12 +63,16 @@ impl<C: Controller> Scene<C> {
         }
     }
 
-    fn plan(&self, key: &Key, seconds: u64) -> Plan<C::Action> {
+    fn now(&self, seconds: u64) -> Now {
         let passed = Duration::from_secs(seconds);
-        let now = Now {
+        Now {
             instant: self.start + passed,
             wall: epoch() + SignedDuration::try_from(passed).unwrap(),
-        };
+        }
+    }
+
+    fn plan(&self, key: &Key, seconds: u64) -> Plan<C::Action> {
+        let now = self.now(seconds);
         let facts = self.controller.facts(key, now);
         facts.map_or_else(Plan::nothing, |facts| C::plan(&facts, now))
     }

@@ -3,7 +3,9 @@
 use crate::{Scene, at, epoch, kept, key, pod_of};
 use config_kube::k8s_openapi::api::apps::v1::ReplicaSet;
 use config_kube::k8s_openapi::api::core::v1::ReplicationController;
+use jiff::SignedDuration;
 use master_client::Key;
+use master_control::controller::Controller;
 use master_control_workloads::replica_set::ReplicaSets;
 use master_control_workloads::replication_controller::ReplicationControllers;
 use master_control_workloads::workload::claim::OwnerChange;
@@ -87,6 +89,31 @@ fn missing_pods_are_made_and_the_status_counts_them() {
         "terminatingReplicas": 1, "observedGeneration": 3});
     scene.stand.set(key("web"), set(2, written));
     assert_eq!(scene.plan(&key("web"), 4).actions, []);
+}
+
+/// What serves counts on although someone sets the clock back, while it is known and to a new process.
+#[test]
+fn available_pods_stay_available_while_the_clock_is_set_back() {
+    let mut scene = Scene::<ReplicaSets>::new();
+    let known = set(1, json!({"replicas": 0}));
+    scene.stand.set(key("web"), known.clone());
+    let pod = pod_of("ReplicaSet", "web", "a");
+    scene.stand.set(key("a"), pod.clone());
+    let available = |scene: &Scene<ReplicaSets>, seconds: u64, set_back: i64| {
+        let mut now = scene.now(seconds);
+        now.wall -= SignedDuration::from_secs(set_back);
+        let facts = scene.controller.facts(&key("web"), now).unwrap();
+        let planned = steps(ReplicaSets::plan(&facts, now).actions);
+        status(&planned).map(|counts| counts.available)
+    };
+    assert_eq!(available(&scene, 9, 0), Some(0));
+    assert_eq!(available(&scene, 10, 0), Some(1));
+    assert_eq!(available(&scene, 11, 3600), Some(1));
+    assert_eq!(available(&scene, 3600, 3600), Some(1));
+    let mut new = Scene::<ReplicaSets>::new();
+    new.stand.set(key("web"), known);
+    new.stand.set(key("a"), pod);
+    assert_eq!(available(&new, 11, 3600), Some(1));
 }
 
 #[test]

@@ -2,14 +2,14 @@
 
 use super::kinds::Any;
 use super::machines::{Machine, State, asks, mirror, node_of, ready};
-use super::pods::{app, phase, running, uid};
+use super::pods::{app, name, phase, running, uid};
 use super::world::{Style, World, create};
 use config_kube::identity::NODE_LEASE_NAMESPACE;
 use config_kube::k8s_openapi::api::apps::v1::Deployment;
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::taints::OUT_OF_SERVICE;
-use master_client::{DeleteParams, Patch};
+use master_client::{DeleteParams, Patch, Whole};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -31,10 +31,21 @@ impl World {
     pub(crate) async fn step_of_all(&mut self) {
         match self.dice.below(100) {
             0..42 => self.run().await,
-            42..62 => self.see(),
+            42..62 => {
+                let number = self.see();
+                if self.weather.storm && self.dice.below(2) == 0 {
+                    // It acts on that, whatever else has changed.
+                    self.act(number, 2).await;
+                }
+            }
             62..82 => self.act_on_a_pod().await,
             82..86 => self.wish().await,
-            86..88 => self.evict().await,
+            86..88 => {
+                self.evict().await;
+                if self.weather.storm {
+                    self.bind_late().await;
+                }
+            }
             88..90 => self.restart_a_process(),
             90..93 => self.meet_fate().await,
             93..95 => self.manage_brief().await,
@@ -58,6 +69,36 @@ impl World {
         self.see_all();
         self.processes.pass(Duration::from_secs(seconds));
         self.renew_all().await;
+        if self.weather.storm && self.dice.below(4) == 0 {
+            self.come_back_unseen().await;
+        }
+    }
+
+    /// A machine comes back, and what is due is done by those who have yet to see that.
+    async fn come_back_unseen(&mut self) {
+        let machines = self.machines.iter().enumerate();
+        let away = machines.filter(|(_, machine)| machine.state != State::Up);
+        let away: Vec<usize> = away.map(|(number, _)| number).collect();
+        let Some(number) = self.dice.pick(&away).copied() else {
+            return;
+        };
+        self.come_back(number).await;
+        let now = self.processes.now;
+        for number in 0..self.processes.all.len() {
+            let process = &mut self.processes.all[number];
+            process.see(&self.history, "pods", usize::MAX, now);
+            self.act(number, 8).await;
+        }
+    }
+
+    /// A process does so much at most of what is due.
+    async fn act(&mut self, number: usize, most: usize) {
+        for _ in 0..most {
+            if !self.processes.run(number, &mut self.history, None).await {
+                return;
+            }
+            self.check();
+        }
     }
 
     /// The kubelets of machines that are up renew their leases.
@@ -212,6 +253,30 @@ impl World {
                 self.history.look(&["deployments"]).await;
             }
         }
+    }
+
+    /// A scheduler that is late binds a pod that has a node already, or one that has the name of another that is gone.
+    async fn bind_late(&mut self) {
+        let pods = self.history.pods_now();
+        let Some(pod) = self.dice.pick(&pods).cloned() else {
+            return;
+        };
+        let node = &self.machines[self.dice.below(self.machines.len())].name;
+        let id = if node_of(&pod).is_empty() {
+            "00000000-0000-0000-0000-000000000000".to_owned()
+        } else {
+            uid(&pod)
+        };
+        let target = json!({"apiVersion": "v1", "kind": "Node", "name": node});
+        let binding = json!({"metadata": {"name": name(&pod), "uid": id}, "target": target});
+        let binding: Whole = serde_json::from_value(binding).unwrap();
+        let admin = &self.history.admin;
+        let bound =
+            admin.create_subresource::<Pod>(Some("default"), name(&pod), "binding", &binding);
+        let is_bound = bound.await.is_ok();
+        self.history.look(&["pods"]).await;
+        self.check();
+        assert!(!is_bound, "{} is bound by a late scheduler", name(&pod));
     }
 
     /// Whether it is being deleted, if it is there.

@@ -256,4 +256,21 @@ mod found {
             );
         }
     }
+
+    #[test]
+    fn what_serves_is_not_cleaned_up_while_the_clock_is_set_back() {
+        let faults = Faults {
+            refused: 8,
+            lost: 0,
+        };
+        play(
+            41,
+            Weather {
+                cast: Cast::ControlPlane,
+                storm: false,
+                mishaps: true,
+                faults,
+            },
+        );
+    }
 }

@@ -122,13 +122,25 @@ impl History {
             self.logs.get_mut(kind).unwrap(),
         );
         let before = log.len();
+        // What goes is shown first, so that it must not say that all has been seen up to the list: a process would take what it
+        // has made at the same time for seen, and make it again.
+        let first_change = |known: &[Any]| {
+            let before: HashMap<&str, u64> = known
+                .iter()
+                .map(|any| (any.uid(), version(any.meta())))
+                .collect();
+            let versions = items.iter().map(|any| (any.uid(), version(any.meta())));
+            let changed = versions.filter(|(uid, version)| before.get(uid) != Some(version));
+            changed.map(|(_, version)| version).min()
+        };
+        let gone = first_change(now).map_or(revision, |first| revision.min(first - 1));
         let there: HashMap<&str, &Any> = items.iter().map(|any| (any.uid(), any)).collect();
         now.retain(|any| {
             let stays = there.contains_key(any.uid());
             if !stays {
                 log.push(Event {
                     object: any.clone(),
-                    gone: Some(revision),
+                    gone: Some(gone),
                 });
             }
             stays

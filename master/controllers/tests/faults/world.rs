@@ -314,7 +314,9 @@ impl World {
     async fn step_of_workloads(&mut self) {
         match self.dice.below(100) {
             0..40 => self.run().await,
-            40..62 => self.see(),
+            40..62 => {
+                self.see();
+            }
             62..90 => self.act_on_a_pod().await,
             90..94 => self.wish().await,
             94..96 => self.evict().await,
@@ -375,12 +377,14 @@ impl World {
         }
     }
 
-    pub(crate) fn see(&mut self) {
+    /// A process sees some changes of a kind; which one.
+    pub(crate) fn see(&mut self) -> usize {
         let number = self.dice.below(self.processes.all.len());
         let kind = *self.dice.pick(self.history.kinds).unwrap();
         let most = 1 + self.dice.below(6);
         let now = self.processes.now;
         self.processes.all[number].see(&self.history, kind, most, now);
+        number
     }
 
     pub(crate) async fn act_on_a_pod(&mut self) {

@@ -169,6 +169,10 @@ fn pods_of_a_node_that_is_gone_go_after_a_while() {
     let keys = scene.stand.remove::<NodeView>(&named("gone"));
     assert_eq!(keys, [key("orphan")]);
     assert_eq!(collected(&scene, 100), [""; 0], "the wait starts anew");
+    scene.set(named("gone"), node("True"));
+    scene.stand.remove::<NodeView>(&named("gone"));
+    let waits = "also where it was there between two plans";
+    assert_eq!(collected(&scene, 141), [""; 0], "{waits}");
 }
 
 #[test]

@@ -20,10 +20,27 @@ use std::time::Duration;
 /// Connections at once.
 const CONNECTIONS: usize = 16;
 
+/// A part of the settings of the shipped allocator (`.cargo/config.toml`), as they stand in the program.
+const ALLOCATOR: &[u8] = b"narenas:";
+
+/// Whether a program has the allocator that is shipped. The test command builds the master without it, as its C sources take
+/// minutes; its memory is another then.
+fn has_shipped_allocator(program: &[u8]) -> bool {
+    program
+        .windows(ALLOCATOR.len())
+        .any(|part| part == ALLOCATOR)
+}
+
 /// Measures what is named in `only` (separated by commas), or all, and prints it.
 pub async fn run(program: &Path, only: &str) -> Result<()> {
     let wanted = |name: &str| only.is_empty() || only.split(',').any(|word| word == name);
     let mut report = Report::default();
+    if !has_shipped_allocator(&std::fs::read(program)?) {
+        Report::say(&format!(
+            "{} has the C library's allocator, so that no figure of memory counts: `cargo build --profile quick -p master-daemon`",
+            program.display()
+        ));
+    }
     let mut site = Site::new(program)?;
     site.start().await?;
     site.stop()?;
@@ -82,4 +99,16 @@ fn version(object: &Value) -> String {
         .and_then(Value::as_str)
         .unwrap_or_default()
         .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_allocator_that_is_shipped_is_known_by_its_settings() {
+        let settings = include_str!("../../../../.cargo/config.toml");
+        assert!(has_shipped_allocator(settings.as_bytes()));
+        assert!(!has_shipped_allocator(b"a program"));
+    }
 }

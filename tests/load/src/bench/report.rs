@@ -152,6 +152,11 @@ impl Report {
         );
     }
 
+    /// Says something that is no figure.
+    pub(super) fn say(text: &str) {
+        println!("  {text}");
+    }
+
     /// The whole as a table.
     pub(super) fn print(&self) {
         println!("\n| what | measured | target | upstream | better by |\n|---|---|---|---|---|");
