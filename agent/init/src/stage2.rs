@@ -20,7 +20,7 @@ use crate::settings::{self, Image};
 use crate::state::Opened;
 use crate::supervisor::Terms;
 use crate::user_data::SourceError;
-use crate::{allowed, cloud, hardening, measure, modules, source, state, state_text};
+use crate::{allowed, cloud, generation, hardening, measure, modules, source, state, state_text};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MODULE_LIST: &str = "/usr/lib/pratique/modules";
@@ -70,7 +70,7 @@ fn steps(console: &Console) -> Result<(Vec<Service>, Domain), Fatal> {
         return Err(Fatal::hold("SERVICE", cure, Unhealthy(count)));
     }
     let digest = configure(console, &image)?;
-    allowed::check(Path::new(allowed::LIST), &digest)?;
+    allowed::check(Path::new(allowed::LIST), Path::new(state::OWN), &digest)?;
     let domain = Domain::new().map_err(|cause| Fatal::hold("KERNEL", KERNEL_CURE, cause))?;
     Ok((table(&image, &state), domain))
 }
@@ -189,6 +189,8 @@ fn table(image: &Image, state: &Opened) -> Vec<Service> {
             state::RECOVERED_KEYS,
             "--config-event",
             measure::EVENT,
+            "--state-generation",
+            generation::PLACE,
         ];
         let admin = state
             .brought_by
