@@ -57,7 +57,7 @@ pub(super) async fn check(
         let Some(about) = object(event, key) else {
             continue;
         };
-        // What was told of a pod may be counted on after the pod went.
+        // Repetitions of an event are counted also after its pod went.
         if before.is_none_or(|before| get(before, key) != get(event, key)) {
             belongs(request, authorizer, node, event, about).await?;
         }
