@@ -1,8 +1,14 @@
 //! The configurations with which a master's state may be used. The TPM opens the state under any
 //! configuration, so the state itself lists the allowed ones. The master writes the list, and no
 //! service starts with another configuration.
+//!
+//! The state is encrypted and not authenticated: sectors of its folders could be put back that are
+//! from before there was a list. So the list's existence is marked beside the state's generation
+//! ([`crate::generation`]), which cannot be set back: by the master when it makes the list, and here
+//! where an older master made it. From then on a missing list allows nothing.
 
 use crate::fatal::Fatal;
+use crate::generation;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -11,6 +17,8 @@ use std::path::Path;
 pub const LIST: &str = "/var/lib/pratique/master/configurations";
 /// Longest list that is read: some hundred digests.
 const LIMIT: u64 = 64 << 10;
+const MISSING_CURE: &str = "put back a copy of this disk that was taken after its last start, or clear the TPM, write the whole image \
+                            again and bring back the cluster from a snapshot by `master restore` (the admin's guide has the steps)";
 const CURE: &str = "boot with the user-data of before, and list the digest of other user-data in spec.configDigests of this \
                     master's Machine before you boot with it; a master that nobody bootstrapped yet starts anew when the image is \
                     written again";
@@ -24,17 +32,30 @@ enum Other {
     NotListed { found: String, allowed: String },
     #[error("the list of the configurations that this master's state allows can't be read")]
     Unreadable(#[source] io::Error),
+    #[error(
+        "the list of the configurations that this master's state allows is gone: the files are an older copy, or damaged"
+    )]
+    Missing,
+    #[error("the mark of a state that lists its configurations can't be read or written")]
+    Mark(#[source] io::Error),
 }
 
-/// Whether the state allows the configuration with this digest.
+/// Whether the state allows the configuration with this digest. `own`: init's own part of the state.
 ///
 /// # Errors
-/// `CONFIG_OTHER`, which stops the boot: the list does not have the digest, or can't be read.
-pub fn check(list: &Path, digest: &[u8; 32]) -> Result<(), Fatal> {
+/// `CONFIG_OTHER`, which stops the boot: the list does not have the digest, can't be read, or is
+/// missing in a state that had one.
+pub fn check(list: &Path, own: &Path, digest: &[u8; 32]) -> Result<(), Fatal> {
     let hold = |cause| Fatal::hold("CONFIG_OTHER", CURE, cause);
+    let mark = |cause| Fatal::hold("CONFIG_OTHER", MISSING_CURE, Other::Mark(cause));
     let Some(text) = read(list).map_err(|cause| hold(Other::Unreadable(cause)))? else {
+        if generation::is_listed(own).map_err(mark)? {
+            let missing = Fatal::hold("CONFIG_OTHER", MISSING_CURE, Other::Missing);
+            return Err(missing);
+        }
         return Ok(());
     };
+    generation::mark(own, true).map_err(mark)?;
     let found = hex::encode(digest);
     let listed = |line: &str| line.trim().strip_prefix("sha256:") == Some(found.as_str());
     if text.lines().any(listed) {
@@ -44,12 +65,13 @@ pub fn check(list: &Path, digest: &[u8; 32]) -> Result<(), Fatal> {
     Err(hold(Other::NotListed { found, allowed }))
 }
 
-/// Removes the list, for a state that its admin moved to another board: a new list begins with this
-/// boot's configuration.
+/// Removes the list with its mark, for a state that its admin moved to another board: a new list
+/// begins with this boot's configuration.
 ///
 /// # Errors
-/// The file is there and can't be removed.
-pub fn forget(list: &Path) -> io::Result<()> {
+/// The file is there and can't be removed, or the mark can't.
+pub fn forget(list: &Path, own: &Path) -> io::Result<()> {
+    generation::mark(own, false)?;
     match std::fs::remove_file(list) {
         Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(cause),
         Ok(()) | Err(_) => Ok(()),
@@ -69,18 +91,34 @@ fn read(list: &Path) -> io::Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::{check, forget};
+    use crate::generation::{advance, mark, note};
+    use std::path::{Path, PathBuf};
+
+    fn state() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().expect("a folder");
+        note(dir.path(), 1).expect("noted");
+        let list = dir.path().join("configurations");
+        (dir, list)
+    }
+
+    fn line(byte: &str) -> String {
+        format!("sha256:{}\n", byte.repeat(32))
+    }
+
+    fn refusal(list: &Path, own: &Path) -> String {
+        check(list, own, &[3; 32]).expect_err("refused").line()
+    }
 
     #[test]
     fn a_state_allows_only_the_configurations_that_it_lists() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let list = dir.path().join("configurations");
-        check(&list, &[1; 32]).expect("a state without a list takes any");
-        let line = |byte: &str| format!("sha256:{}\n", byte.repeat(32));
+        let (dir, list) = state();
+        let own = dir.path();
+        check(&list, own, &[1; 32]).expect("a state without a list takes any");
         std::fs::write(&list, line("01") + &line("02")).expect("written");
         for listed in [1, 2] {
-            check(&list, &[listed; 32]).expect("listed");
+            check(&list, own, &[listed; 32]).expect("listed");
         }
-        let fatal = check(&list, &[3; 32]).expect_err("not listed").line();
+        let fatal = refusal(&list, own);
         assert!(
             fatal.starts_with("pratique: FATAL CONFIG_OTHER: ")
                 && fatal.contains("sha256:0303")
@@ -88,11 +126,41 @@ mod tests {
             "{fatal}"
         );
         std::fs::write(&list, "").expect("written");
-        assert!(check(&list, &[1; 32]).is_err(), "an empty list takes none");
+        assert!(
+            check(&list, own, &[1; 32]).is_err(),
+            "an empty list takes none"
+        );
         std::fs::write(&list, [0xFF; 9]).expect("written");
-        assert!(check(&list, &[1; 32]).is_err(), "no text");
-        forget(&list).expect("removed");
-        forget(&list).expect("not there");
-        check(&list, &[3; 32]).expect("a list begins anew");
+        assert!(check(&list, own, &[1; 32]).is_err(), "no text");
+        forget(&list, own).expect("removed");
+        forget(&list, own).expect("not there");
+        check(&list, own, &[3; 32]).expect("a list begins anew");
+    }
+
+    /// As after sectors of the folder were put back that are from before there was a list.
+    #[test]
+    fn a_state_that_had_a_list_allows_nothing_without_it() {
+        let (dir, list) = state();
+        let own = dir.path();
+        // The master made the list and marked it, and the power went.
+        mark(own, true).expect("marked");
+        let fatal = refusal(&list, own);
+        assert!(
+            fatal.starts_with("pratique: FATAL CONFIG_OTHER: ")
+                && fatal.contains("is gone")
+                && fatal.contains("master restore"),
+            "{fatal}"
+        );
+        // A list of a master that made no mark is marked by the next boot.
+        let (dir, list) = state();
+        let own = dir.path();
+        std::fs::write(&list, line("03")).expect("written");
+        check(&list, own, &[3; 32]).expect("listed");
+        std::fs::remove_file(&list).expect("put back");
+        assert!(refusal(&list, own).contains("is gone"));
+        advance(own, 1).expect("not older");
+        assert!(refusal(&list, own).contains("is gone"), "in the next boot");
+        std::fs::write(own.join("generation"), "any").expect("written");
+        assert!(check(&list, own, &[3; 32]).is_err(), "no generation");
     }
 }

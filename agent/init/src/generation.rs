@@ -6,7 +6,10 @@
 //! it. A power cut between the two leaves the state one ahead, never behind.
 //!
 //! Other single sectors can be rolled back unnoticed: the state is encrypted and not authenticated.
+//! What must not be rolled back with them is marked beside the number: that the state lists the
+//! configurations which it allows ([`crate::allowed`]).
 
+use config_state::generation::{Generation, LIMIT};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -14,8 +17,8 @@ use std::path::Path;
 
 /// The file, in the folder of init's own part of the state.
 const FILE: &str = "generation";
-/// Most bytes of it.
-const LIMIT: u64 = 32;
+/// Its place. The master marks in it that it made the list of configurations.
+pub const PLACE: &str = "/var/lib/pratique/init/generation";
 
 /// Why a mounted state does not belong to its header.
 #[derive(Debug, thiserror::Error)]
@@ -43,32 +46,63 @@ pub enum GenerationError {
 /// cannot be read or written.
 pub fn advance(folder: &Path, header: u64) -> Result<(), GenerationError> {
     let state = read(folder).map_err(GenerationError::File)?;
-    if state < header {
-        return Err(GenerationError::Older { state, header });
+    let Generation { number, listed } = state;
+    if number < header {
+        return Err(GenerationError::Older {
+            state: number,
+            header,
+        });
     }
-    note(folder, header.saturating_add(1))
+    let number = header.saturating_add(1);
+    write(folder, Generation { number, listed }).map_err(GenerationError::File)
 }
 
-/// Notes the generation of the state in `folder`; it is on the medium when this returns.
+/// Notes the generation of a new state in `folder`, which lists no configurations yet; it is on the
+/// medium when this returns.
 ///
 /// # Errors
 /// [`GenerationError::File`] where the file cannot be written.
-pub fn note(folder: &Path, generation: u64) -> Result<(), GenerationError> {
+pub fn note(folder: &Path, number: u64) -> Result<(), GenerationError> {
+    let generation = Generation {
+        number,
+        listed: false,
+    };
     write(folder, generation).map_err(GenerationError::File)
 }
 
+/// Whether the state in `folder` is marked as one that lists the configurations which it allows.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn is_listed(folder: &Path) -> io::Result<bool> {
+    read(folder).map(|state| state.listed)
+}
+
+/// Marks the state in `folder` as one that lists the configurations which it allows, or as one that
+/// does not, in the generation that it has.
+///
+/// # Errors
+/// The file cannot be read or written.
+pub fn mark(folder: &Path, listed: bool) -> io::Result<()> {
+    let state = read(folder)?;
+    if state.listed == listed {
+        return Ok(());
+    }
+    write(folder, Generation { listed, ..state })
+}
+
 /// A state without a number is of no generation.
-fn read(folder: &Path) -> io::Result<u64> {
+fn read(folder: &Path) -> io::Result<Generation> {
     let mut text = String::new();
     match File::open(folder.join(FILE)) {
         Ok(file) => file.take(LIMIT).read_to_string(&mut text)?,
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(Generation::default()),
         Err(cause) => return Err(cause),
     };
-    text.trim_end().parse().map_err(io::Error::other)
+    text.parse().map_err(io::Error::other)
 }
 
-fn write(folder: &Path, generation: u64) -> io::Result<()> {
+fn write(folder: &Path, generation: Generation) -> io::Result<()> {
     let new = folder.join("generation.new");
     let mut file = File::options()
         .write(true)
@@ -76,7 +110,7 @@ fn write(folder: &Path, generation: u64) -> io::Result<()> {
         .truncate(true)
         .mode(0o600)
         .open(&new)?;
-    file.write_all(format!("{generation}\n").as_bytes())?;
+    file.write_all(generation.to_string().as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&new, folder.join(FILE))?;
     File::open(folder)?.sync_all()
@@ -84,7 +118,7 @@ fn write(folder: &Path, generation: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FILE, GenerationError, advance, note};
+    use super::{FILE, GenerationError, advance, is_listed, mark, note};
 
     /// Does what init and agent do: first the state moves to the next generation, then, without a
     /// power cut, the header.
@@ -116,6 +150,22 @@ mod tests {
             ),
             "{refused:?}"
         );
+    }
+
+    #[test]
+    fn a_mark_lasts_over_generations_until_it_is_taken_away() {
+        let dir = tempfile::tempdir().expect("a folder");
+        note(dir.path(), 1).expect("noted");
+        let listed = || is_listed(dir.path()).expect("read");
+        assert!(!listed());
+        mark(dir.path(), true).expect("marked");
+        for header in [1, 2] {
+            advance(dir.path(), header).expect("not older");
+            assert!(listed());
+        }
+        mark(dir.path(), false).expect("taken away");
+        advance(dir.path(), 3).expect("the generation stays");
+        assert!(!listed());
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::state::Opened;
 use crate::supervisor::ServiceOptions;
 use crate::unlock::Owner;
 use crate::user_data::{Found, SourceError};
-use crate::{allowed, cloud, hardening, measure, modules, source, state, state_text};
+use crate::{allowed, cloud, generation, hardening, measure, modules, source, state, state_text};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MODULE_LIST: &str = "/usr/lib/pratique/modules";
@@ -73,7 +73,7 @@ fn steps(console: &Console) -> Result<(Vec<Service>, Domain), Fatal> {
     }
     let found = early.map_or_else(|| find(console, &image), Ok)?;
     let digest = configure(console, &found)?;
-    allowed::check(Path::new(allowed::LIST), &digest)?;
+    allowed::check(Path::new(allowed::LIST), Path::new(state::OWN), &digest)?;
     let domain = Domain::new().map_err(|cause| Fatal::hold("KERNEL", KERNEL_CURE, cause))?;
     Ok((table(&image, &state), domain))
 }
@@ -217,6 +217,8 @@ fn table(image: &Image, state: &Opened) -> Vec<Service> {
             state::RECOVERED_KEYS,
             "--config-event",
             measure::EVENT,
+            "--state-generation",
+            generation::PLACE,
         ];
         let admin = state
             .moved_by

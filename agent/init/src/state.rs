@@ -109,7 +109,7 @@ pub(crate) enum StateError {
 /// The volume's name with the device mapper.
 const NAME: &str = "state";
 /// init's own part of the state.
-const OWN: &str = "/var/lib/pratique/init";
+pub(crate) const OWN: &str = "/var/lib/pratique/init";
 /// The key of the volume's recovery slot, stored in the volume: the master puts it into its
 /// recovery copy.
 pub const RECOVERY: &str = "/var/lib/pratique/init/state-recovery";
@@ -308,7 +308,9 @@ fn recovered_state(
     // The header on the disk is still of the generation before.
     let ready = usable(&node, generation.saturating_sub(1))
         .and_then(|()| take_over(keys).map_err(Cause::from))
-        .and_then(|()| allowed::forget(Path::new(allowed::LIST)).map_err(Cause::from));
+        .and_then(|()| {
+            allowed::forget(Path::new(allowed::LIST), Path::new(OWN)).map_err(Cause::from)
+        });
     if let Err(cause) = ready {
         drop(agent.finish(console, None));
         return Err(Fatal::hold("STATE", CURE, cause));

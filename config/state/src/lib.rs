@@ -2,6 +2,9 @@
 //! twice, the master's recovery copy, twice, and the one-off key that opens the state on another
 //! board.
 //!
+//! Behind it lies what names the header's generation: [`generation`].
+//!
 //! No I/O. Enter at [`header::Header`]; the agent decides which of the two headers to trust.
 
+pub mod generation;
 pub mod header;

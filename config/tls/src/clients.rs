@@ -13,6 +13,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub trait Roots: Send + Sync + Debug {
     /// The current roots.
     fn roots(&self) -> Vec<CertificateDer<'static>>;
+
+    /// Certificates by which a client that shows only its own may lead to a root. They are no
+    /// anchors: each has to be signed by a root that is in force, as those that a client shows.
+    fn intermediates(&self) -> Vec<CertificateDer<'static>> {
+        Vec::new()
+    }
 }
 
 /// Roots that never change.
@@ -116,8 +122,10 @@ impl<R: Roots> ClientCertVerifier for CurrentClients<R> {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.current()?
-            .verify_client_cert(certificate, intermediates, now)
+        let known = self.source.intermediates();
+        let mut all = intermediates.to_vec();
+        all.extend(known.into_iter().filter(|one| !intermediates.contains(one)));
+        self.current()?.verify_client_cert(certificate, &all, now)
     }
 
     fn verify_tls12_signature(

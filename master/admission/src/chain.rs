@@ -66,7 +66,7 @@ static PLUGINS: &[Known] = &[
     known("NamespaceLifecycle", On, |_| Box::new(NamespaceLifecycle::default())),
     known("LimitRanger", On, |_| Box::new(LimitRanger)),
     known("ServiceAccount", On, |_| Box::new(ServiceAccount::default())),
-    known("NodeRestriction", On, |_| Box::new(NodeRestriction)),
+    known("NodeRestriction", On, |parts| Box::new(NodeRestriction::new(parts))),
     known("TaintNodesByCondition", On, |_| Box::new(TaintNodesByCondition)),
     known("PodSecurity", On, |_| Box::new(PodSecurity::default())),
     known("Priority", On, |_| Box::new(Priority)),

@@ -7,11 +7,16 @@
 //! itself lists the allowed configurations: the one it was first used with, which the admin's
 //! bootstrap attests, and from then on those in `spec.configDigests` of the master's own Machine.
 //! An emptied list leaves the last one in force.
+//!
+//! The state is encrypted and not authenticated, and files in it could be set back, the state's
+//! generation excepted. So that there is a list is marked there, too.
 
 use crate::bootstrap::write_whole;
 use crate::error::Error;
 use config_kube::Machine;
 use config_protocol::wire::ConfigEvent;
+use config_state::generation::{Generation, NoGeneration};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The file of allowed configurations, one digest (`sha256:` and hex) a line.
@@ -21,11 +26,12 @@ pub struct Configurations {
 }
 
 impl Configurations {
-    /// Opens the file; makes it with the configuration of this boot if there is none yet.
+    /// Opens the file; makes it with the configuration of this boot if there is none yet, and marks
+    /// in the file of the state's generation, if that is given, that there is one.
     ///
     /// # Errors
-    /// The record of the configuration event cannot be read, or the file cannot be written.
-    pub fn open(file: PathBuf, event: &Path) -> Result<Self, Error> {
+    /// The record of the configuration event cannot be read, or a file cannot be written.
+    pub fn open(file: PathBuf, event: &Path, generation: Option<&Path>) -> Result<Self, Error> {
         let opened = Self { file };
         let known = opened.file.try_exists().map_err(|source| Error::File {
             what: "read",
@@ -45,6 +51,7 @@ impl Configurations {
                 })?;
             opened.write(&[event.digest.to_text()])?;
         }
+        generation.map_or(Ok(()), mark)?;
         Ok(opened)
     }
 
@@ -79,6 +86,30 @@ impl Configurations {
     }
 }
 
+/// Marks a state as one with a list. A state that ends with this boot has no generation.
+fn mark(path: &Path) -> Result<(), Error> {
+    let unread = |source| Error::File {
+        what: "read",
+        path: path.to_owned(),
+        source,
+    };
+    let text = match std::fs::read_to_string(path) {
+        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
+        read => read.map_err(unread)?,
+    };
+    let state: Generation = text
+        .parse()
+        .map_err(|none: NoGeneration| unread(io::Error::other(none)))?;
+    if state.listed {
+        return Ok(());
+    }
+    let marked = Generation {
+        listed: true,
+        ..state
+    };
+    write_whole(path, marked.to_string().as_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,7 +128,9 @@ mod tests {
     fn the_first_configuration_counts_until_the_machine_lists_others() {
         let dir = tempfile::tempdir().unwrap();
         let (file, event) = (dir.path().join("allowed"), dir.path().join("event"));
-        assert!(Configurations::open(file.clone(), &event).is_err());
+        let generation = dir.path().join("generation");
+        let open = || Configurations::open(file.clone(), &event, Some(&generation));
+        assert!(open().is_err());
         let record = |byte: &str| {
             let digest = byte.repeat(32);
             format!(
@@ -105,16 +138,38 @@ mod tests {
             )
         };
         std::fs::write(&event, record("0a")).unwrap();
-        let opened = Configurations::open(file.clone(), &event).unwrap();
+        let opened = open().unwrap();
         let text = || std::fs::read_to_string(&file).unwrap();
         assert_eq!(text(), digest("0a") + "\n");
         // Another boot adds nothing by itself.
         std::fs::write(&event, record("0b")).unwrap();
-        Configurations::open(file.clone(), &event).unwrap();
+        open().unwrap();
         assert_eq!(text(), digest("0a") + "\n");
         opened.follow(&own(&["0c", "0b", "0b"]));
         assert_eq!(text(), format!("{}\n{}\n", digest("0b"), digest("0c")));
         opened.follow(&own(&[]));
         assert_eq!(text(), format!("{}\n{}\n", digest("0b"), digest("0c")));
+    }
+
+    #[test]
+    fn that_there_is_a_list_is_marked_beside_the_states_generation() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, event) = (dir.path().join("allowed"), dir.path().join("event"));
+        let generation = dir.path().join("generation");
+        let digest = "0a".repeat(32);
+        let record = format!(
+            "{{\"pcr\":13,\"label\":\"nocloud\",\"length\":3,\"digest\":\"{digest}\",\"measured\":true}}\n"
+        );
+        std::fs::write(&event, record).unwrap();
+        let open = || Configurations::open(file.clone(), &event, Some(&generation));
+        open().unwrap();
+        assert!(!generation.exists(), "a state of this boot alone");
+        for (before, after) in [("7\n", "+7\n"), ("+8\n", "+8\n")] {
+            std::fs::write(&generation, before).unwrap();
+            open().unwrap();
+            assert_eq!(std::fs::read_to_string(&generation).unwrap(), after);
+        }
+        std::fs::write(&generation, "none").unwrap();
+        assert!(open().is_err());
     }
 }

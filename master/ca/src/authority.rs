@@ -65,6 +65,8 @@ pub struct Authority {
     pub(crate) cluster: String,
     pub(crate) keeper: Arc<dyn Keeper>,
     hierarchy: RwLock<Arc<Hierarchy>>,
+    /// Certificates of earlier intermediates, the newest last.
+    earlier: RwLock<Vec<CertificateDer<'static>>>,
     /// The file with the key of the encrypted state's recovery slot.
     state_key: Option<PathBuf>,
     /// Locked during a change of the hierarchy: changes run one after the other.
@@ -92,6 +94,10 @@ pub(crate) const DISCOVERY: &str = "discovery.key";
 pub(crate) const LOG: [&str; 2] = ["verdicts.key", "verdicts.crt"];
 /// File of the service accounts' key.
 pub(crate) const ACCOUNTS: &str = "service-account.key";
+/// File of the certificates of earlier intermediates, and how many are kept: each is renewed twice
+/// in its life, under at most two roots, and a leaf ends with its intermediate.
+const EARLIER: &str = "intermediates.earlier.pem";
+const MOST_EARLIER: usize = 8;
 /// File of the public keys of earlier service account keys.
 const RETIRED: &str = "service-account.retired.pem";
 
@@ -113,10 +119,12 @@ impl Authority {
         }
         let list = listed::settle(folder, keeper.as_ref(), &state, &places(&state))?;
         let hierarchy = hierarchy::open(folder, cluster, keeper.as_ref(), state, now)?;
+        let earlier = hierarchy::read_earlier(&folder.join(EARLIER))?;
         Ok(Self {
             folder: folder.to_owned(),
             cluster: cluster.to_owned(),
             keeper,
+            earlier: RwLock::new(earlier),
             hierarchy: RwLock::new(Arc::new(hierarchy)),
             state_key: None,
             changing: Mutex::new(()),
@@ -176,6 +184,14 @@ impl Authority {
         self.current().intermediates.clone()
     }
 
+    /// The certificates by which leaves lead to a root: those of the intermediate in force, and of
+    /// earlier ones, whose leaves may still be in use. Not all are under a root in force.
+    pub fn issuers(&self) -> Vec<CertificateDer<'static>> {
+        let mut all = self.intermediates();
+        all.extend_from_slice(&self.earlier.read().unwrap_or_else(PoisonError::into_inner));
+        all
+    }
+
     /// A number that rises with each change of roots or intermediate: anything built from them is
     /// stale when it differs.
     pub fn generation(&self) -> u64 {
@@ -188,7 +204,8 @@ impl Authority {
     }
 
     /// Makes a new intermediate if the present one is due; returns whether it did. Earlier leaves
-    /// stay valid: peers send them with their own intermediate. Blocks on the keeper.
+    /// stay valid: peers send them with their own intermediate, or are known by [`Self::issuers`].
+    /// Blocks on the keeper.
     ///
     /// # Errors
     /// The keeper or the disk fails; the old intermediate stays in force.
@@ -218,6 +235,7 @@ impl Authority {
     /// Puts another hierarchy in force: on disk first, then in memory. The caller holds the lock of
     /// `change`.
     pub(crate) fn put(&self, fresh: Hierarchy) -> Result<()> {
+        self.keep_earlier(&fresh)?;
         fresh.state.write(&self.folder)?;
         fresh.state.tidy(&self.folder);
         *self
@@ -225,6 +243,23 @@ impl Authority {
             .write()
             .unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
         self.generation.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Keeps the certificates of intermediates that end with the present hierarchy.
+    fn keep_earlier(&self, fresh: &Hierarchy) -> Result<()> {
+        let before = self.issuers();
+        let mut earlier: Vec<_> = {
+            let kept = self.earlier.read().unwrap_or_else(PoisonError::into_inner);
+            let gone = before
+                .into_iter()
+                .filter(|one| !kept.contains(one) && !fresh.intermediates.contains(one));
+            kept.iter().cloned().chain(gone).collect()
+        };
+        earlier.drain(..earlier.len().saturating_sub(MOST_EARLIER));
+        let text: String = earlier.iter().map(|c| pem("CERTIFICATE", c)).collect();
+        keeper::write_whole(&self.folder.join(EARLIER), text.as_bytes())?;
+        *self.earlier.write().unwrap_or_else(PoisonError::into_inner) = earlier;
         Ok(())
     }
 

@@ -457,6 +457,15 @@ pub(crate) fn read_certificate(path: &Path) -> Result<CertificateDer<'static>> {
         .ok_or_else(damaged)
 }
 
+/// The certificates of earlier intermediates; none where there is no file.
+pub(crate) fn read_earlier(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    if path.exists() {
+        read_certificates(path)
+    } else {
+        Ok(Vec::new())
+    }
+}
+
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let text = std::fs::read_to_string(path).map_err(|e| keeper::file("cannot read", path, e))?;
     Ok(crate::names::certificates_of_pem(&text)

@@ -15,44 +15,79 @@ pub(crate) struct Disruption {
     pub(crate) message: &'static str,
 }
 
-/// Marks a pod with this UID.
+/// The pod that is ended, as its controller saw it.
+#[derive(Debug)]
+pub(crate) struct Ending<'a> {
+    /// The object's key.
+    pub(crate) key: &'a Key,
+    /// Its UID.
+    pub(crate) uid: &'a str,
+    /// The generation that was judged.
+    pub(crate) generation: i64,
+}
+
+/// Marks a pod.
 pub(crate) async fn disrupt(
     writer: &Writer,
-    key: &Key,
-    uid: &str,
+    pod: &Ending<'_>,
     disruption: &Disruption,
 ) -> Result<(), ApiError> {
-    write(
-        writer,
-        key,
-        uid,
-        json!({"conditions": [condition(writer, disruption)]}),
-    )
-    .await
+    let condition = condition(pod, &Time(writer.client().now()), disruption);
+    write(writer, pod, json!({ "conditions": [condition] })).await
 }
 
-/// Ends a pod with this UID as failed: no kubelet will say how it ended.
+/// Ends a pod as failed: no kubelet will say how it ended.
 pub(crate) async fn fail(
     writer: &Writer,
-    key: &Key,
-    uid: &str,
+    pod: &Ending<'_>,
     disruption: Option<&Disruption>,
 ) -> Result<(), ApiError> {
-    let mut status = json!({"phase": "Failed"});
-    if let Some(disruption) = disruption {
-        status["conditions"] = json!([condition(writer, disruption)]);
-    }
-    write(writer, key, uid, status).await
+    let now = Time(writer.client().now());
+    let condition = disruption.map(|disruption| condition(pod, &now, disruption));
+    write(writer, pod, failed(pod, condition)).await
 }
 
-fn condition(writer: &Writer, disruption: &Disruption) -> Value {
+fn failed(pod: &Ending<'_>, condition: Option<Value>) -> Value {
+    let mut status = json!({"phase": "Failed", "observedGeneration": pod.generation});
+    if let Some(condition) = condition {
+        status["conditions"] = json!([condition]);
+    }
+    status
+}
+
+fn condition(pod: &Ending<'_>, now: &Time, disruption: &Disruption) -> Value {
     json!({
         "type": "DisruptionTarget", "status": "True", "reason": disruption.reason, "message": disruption.message,
-        "lastTransitionTime": Time(writer.client().now()),
+        "lastTransitionTime": now, "observedGeneration": pod.generation,
     })
 }
 
-async fn write(writer: &Writer, key: &Key, uid: &str, status: Value) -> Result<(), ApiError> {
-    let patch = Patch::Strategic(json!({"metadata": {"uid": uid}, "status": status}));
-    writer.patch_status::<Pod>(key, &patch).await.map(drop)
+async fn write(writer: &Writer, pod: &Ending<'_>, status: Value) -> Result<(), ApiError> {
+    let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid}, "status": status}));
+    writer.patch_status::<Pod>(pod.key, &patch).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disruption_names_the_generation_that_was_judged() {
+        let key = Key::new("default", "p");
+        let pod = Ending {
+            key: &key,
+            uid: "u",
+            generation: 3,
+        };
+        let disruption = Disruption {
+            reason: "DeletionByPodGC",
+            message: "m",
+        };
+        let now = Time(jiff::Timestamp::UNIX_EPOCH);
+        let condition = condition(&pod, &now, &disruption);
+        assert_eq!(condition["observedGeneration"], 3);
+        let status = failed(&pod, Some(condition));
+        assert_eq!(status["observedGeneration"], 3);
+        assert_eq!(status["conditions"][0]["reason"], "DeletionByPodGC");
+    }
 }

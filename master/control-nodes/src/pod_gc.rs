@@ -1,6 +1,6 @@
 //! Pod garbage collection: deletes pods that no kubelet will ever end.
 
-use crate::disruption::{Disruption, fail};
+use crate::disruption::{Disruption, Ending, fail};
 use crate::followed::pods_of_node;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::taints::OUT_OF_SERVICE;
@@ -59,6 +59,8 @@ pub struct Collect {
     pub key: Key,
     /// Its UID.
     pub uid: String,
+    /// The generation of its spec.
+    pub generation: i64,
     /// What must still be true of its node, if anything.
     pub if_node: Option<NodeState>,
     /// Whether it has not ended: it fails first, so that its owner need not wait for an end that
@@ -130,6 +132,7 @@ impl Controller for PodGc {
         let collect = |if_node| Collect {
             key: facts.key.clone(),
             uid: pod.uid.clone(),
+            generation: pod.generation,
             if_node,
             unended: !pod.ended(),
         };
@@ -162,7 +165,12 @@ impl Controller for PodGc {
             };
             let is_gone = matches!(pod.if_node, Some(NodeState::Gone(_)));
             let disruption = is_gone.then_some(&disruption);
-            fail(writer, &pod.key, &pod.uid, disruption).await?;
+            let ending = Ending {
+                key: &pod.key,
+                uid: &pod.uid,
+                generation: pod.generation,
+            };
+            fail(writer, &ending, disruption).await?;
         }
         let params = DeleteParams {
             grace_period_seconds: Some(0),

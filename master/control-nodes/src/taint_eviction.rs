@@ -1,7 +1,7 @@
 //! Taint eviction: deletes pods on nodes whose `NoExecute` taints they don't tolerate, or tolerate
 //! only for a time.
 
-use crate::disruption::{Disruption, disrupt};
+use crate::disruption::{Disruption, Ending, disrupt};
 use crate::followed::pods_and_nodes;
 use config_kube::k8s_openapi::api::core::v1::{Pod, Taint};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -48,6 +48,8 @@ pub struct Evict {
     pub key: Key,
     /// Its UID.
     pub uid: String,
+    /// The generation of its spec.
+    pub generation: i64,
 }
 
 impl Controller for TaintEviction {
@@ -103,6 +105,7 @@ impl Controller for TaintEviction {
             Some(Duration::ZERO) => Plan::act(Evict {
                 key: key.clone(),
                 uid: pod.uid.clone(),
+                generation: pod.generation,
             }),
             Some(time) => Plan::wait(time),
         }
@@ -113,7 +116,12 @@ impl Controller for TaintEviction {
             reason: "DeletionByTaintManager",
             message: "Taint manager: deleting due to NoExecute taint",
         };
-        disrupt(writer, &pod.key, &pod.uid, &disruption).await?;
+        let ending = Ending {
+            key: &pod.key,
+            uid: &pod.uid,
+            generation: pod.generation,
+        };
+        disrupt(writer, &ending, &disruption).await?;
         let metadata = ObjectMeta {
             namespace: Some(pod.key.namespace.clone()),
             name: Some(pod.key.name.clone()),

@@ -29,6 +29,11 @@ impl Roots for ClusterRoots {
         roots.extend(self.others.iter().cloned());
         roots
     }
+
+    /// What is issued through the API is the leaf alone.
+    fn intermediates(&self) -> Vec<CertificateDer<'static>> {
+        self.authority.issuers()
+    }
 }
 
 /// Verifies client certificates; who shows none is anonymous.
@@ -126,5 +131,77 @@ impl StoresServerSessions for Sessions {
 
     fn can_cache(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_kube::k8s_openapi::api::certificates::v1::{
+        CertificateSigningRequest, CertificateSigningRequestCondition,
+    };
+    use master_ca::{ApprovedRequest, CLIENT_SIGNER, FileKeeper, Issued};
+    use rcgen::{CertificateParams, DnType, KeyPair};
+    use std::path::Path;
+    use std::time::{Duration, SystemTime};
+
+    fn authority(folder: &Path) -> Arc<Authority> {
+        Arc::new(Authority::open(folder, "lab", Arc::new(FileKeeper), SystemTime::now()).unwrap())
+    }
+
+    /// Jane's certificate by upstream's signer of clients.
+    fn jane(authority: &Authority) -> Issued {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "jane");
+        let request = params.serialize_request(&KeyPair::generate().unwrap());
+        let mut object = CertificateSigningRequest::default();
+        CLIENT_SIGNER.clone_into(&mut object.spec.signer_name);
+        object.spec.request.0 = request.unwrap().pem().unwrap().into_bytes();
+        object.spec.usages = Some(vec!["client auth".to_owned()]);
+        object.status.get_or_insert_default().conditions =
+            Some(vec![CertificateSigningRequestCondition {
+                type_: "Approved".to_owned(),
+                status: "True".to_owned(),
+                ..Default::default()
+            }]);
+        let approved = ApprovedRequest::from_object(&object).unwrap().unwrap();
+        let issued = authority.issue_approved(&approved, SystemTime::now());
+        issued.unwrap()
+    }
+
+    fn known(clients: &Clients, chain: &[CertificateDer<'_>]) -> bool {
+        let (leaf, above) = chain.split_first().unwrap();
+        clients
+            .verify_client_cert(leaf, above, UnixTime::now())
+            .is_ok()
+    }
+
+    #[test]
+    fn a_client_is_known_by_its_certificate_alone_until_its_root_goes() {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let own = authority(folder.path());
+        let verifier = clients(Arc::clone(&own), Vec::new()).unwrap();
+        let issued = jane(&own);
+        let leaf = std::slice::from_ref(&issued.certificate);
+        assert!(known(&verifier, leaf), "the leaf alone");
+        assert!(known(&verifier, &issued.chain()), "and as it was stored");
+        let foreign = jane(&authority(elsewhere.path()));
+        assert!(!known(&verifier, &foreign.chain()), "another cluster's");
+        // An intermediate is no anchor and no client: what is between must be signed by the root.
+        for intermediate in own.intermediates() {
+            assert!(!known(&verifier, &[intermediate]));
+        }
+        // The intermediate is renewed in the certificate's life, and the master starts anew.
+        let later = SystemTime::now() + Duration::from_secs(200 * 86_400);
+        assert!(own.renew_if_due(later).unwrap());
+        assert!(known(&verifier, leaf), "by the earlier intermediate");
+        let again = authority(folder.path());
+        let verifier = clients(Arc::clone(&again), Vec::new()).unwrap();
+        assert!(known(&verifier, leaf), "after a restart");
+        again.begin_rotation(None, later).unwrap();
+        assert!(known(&verifier, leaf), "both roots count");
+        again.finish_rotation().unwrap();
+        assert!(!known(&verifier, leaf), "the root is withdrawn");
+        assert!(!known(&verifier, &issued.chain()));
     }
 }

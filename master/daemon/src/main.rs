@@ -95,6 +95,10 @@ pub(crate) struct RunArgs {
     /// that the machine may boot with.
     #[arg(long)]
     config_event: Option<PathBuf>,
+    /// Where the machine's state names its generation: there the master marks that the data folder
+    /// names those configurations.
+    #[arg(long)]
+    state_generation: Option<PathBuf>,
     /// Hash of the admin's key by which the machine's state came from another board: the
     /// configuration must name it.
     #[arg(long, value_name = "sha256:HASH")]

@@ -521,7 +521,8 @@ fn attestation_config(
         .ca_pin
         .clone()
         .or_else(|| args.attestor.as_ref().map(|_| PathBuf::from(CA_PIN)));
-    let open = |event| Configurations::open(args.data.join(CONFIGURATIONS), event);
+    let generation = args.state_generation.as_deref();
+    let open = |event| Configurations::open(args.data.join(CONFIGURATIONS), event, generation);
     let configurations = args.config_event.as_deref().map(open).transpose();
     let configurations = configurations.map_err(Error::Attest)?;
     Ok(AttestationConfig {

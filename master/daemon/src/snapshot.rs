@@ -219,6 +219,7 @@ mod tests {
             recovered_keys: None,
             state_of: None,
             config_event: None,
+            state_generation: None,
         };
         let mut master = tokio::spawn(crate::run::run(run));
         let kubeconfig = data.join("admin.kubeconfig");

@@ -262,6 +262,7 @@ fn insufficient(status: &mut Fields, generation: i64, now: &str) {
 
 /// Sets the pod's condition `DisruptionTarget`.
 fn announce(pod: &mut Fields, now: &str) {
+    let generation = get(metadata(pod), "generation").clone();
     let Some(status) = object_mut(pod, "status") else {
         return;
     };
@@ -274,6 +275,7 @@ fn announce(pod: &mut Fields, now: &str) {
     conditions.push(json!({
         "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
         "message": "Eviction API: evicting", "lastProbeTime": null, "lastTransitionTime": now,
+        "observedGeneration": generation,
     }));
     status.insert("conditions".to_owned(), Value::Array(conditions));
 }

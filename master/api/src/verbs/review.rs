@@ -49,6 +49,7 @@ async fn answer(call: &Call, review: Review, content: Body) -> Result<Response<B
         }
         Review::SubjectAccess | Review::LocalSubjectAccess => {
             valid_access(call, &fields, spec, false)?;
+            for_node(call, spec)?;
             access(call, &named(spec), spec).await?
         }
         Review::SelfSubjectRules => rules(call, spec).await?,
@@ -193,6 +194,23 @@ fn valid_access(call: &Call, fields: &Fields, spec: &Fields, own: bool) -> Resul
         }
     }
     faults.into_error(&call.kind.group, &call.kind.kind, "")
+}
+
+/// A node asks about others for its kubelet's port alone: who may use it.
+fn for_node(call: &Call, spec: &Fields) -> Result<(), ApiError> {
+    let Some(node) = call.user.node() else {
+        return Ok(());
+    };
+    let own = object(spec, "resourceAttributes").is_some_and(|wanted| {
+        text(wanted, "group").is_empty()
+            && text(wanted, "resource") == "nodes"
+            && text(wanted, "name") == node
+    });
+    if own {
+        return Ok(());
+    }
+    let why = format!("node {node:?} can only review access to the Node of its own name");
+    Err(call.kind.forbidden("", &why))
 }
 
 /// Whether a user may do what the review describes.

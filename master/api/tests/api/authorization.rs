@@ -7,14 +7,14 @@ use http::{Method, StatusCode};
 use master_client::UserInfo;
 use serde_json::{Value, json};
 
-const PODS: &str = "/api/v1/namespaces/default/pods";
+pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
 
-fn node(name: &str) -> UserInfo {
+pub(crate) fn node(name: &str) -> UserInfo {
     UserInfo::authenticated(&identity::node_user(name), [identity::NODES_GROUP])
 }
 
 /// Two nodes, a pod on each, and the objects that the pods reference.
-async fn cluster() -> Local {
+pub(crate) async fn cluster() -> Local {
     let server = Local::new().await;
     for name in ["n1", "n2"] {
         let object = json!({"metadata": {"name": name, "labels": {"pratique.dev/role": "worker"}}});
@@ -47,13 +47,13 @@ async fn cluster() -> Local {
 }
 
 /// A caller of the server.
-struct Caller<'a> {
+pub(crate) struct Caller<'a> {
     server: &'a Local,
-    user: UserInfo,
+    pub(crate) user: UserInfo,
 }
 
 impl<'a> Caller<'a> {
-    fn new(server: &'a Local, user: UserInfo) -> Self {
+    pub(crate) fn new(server: &'a Local, user: UserInfo) -> Self {
         Self { server, user }
     }
 
@@ -63,7 +63,7 @@ impl<'a> Caller<'a> {
     }
 
     /// Asks, and expects an answer of this code.
-    async fn ask(&self, method: Method, path: &str, body: &Value, code: u16) {
+    pub(crate) async fn ask(&self, method: Method, path: &str, body: &Value, code: u16) {
         let (status, answer) = self
             .server
             .ask(&self.user, method.clone(), path, body)
@@ -79,15 +79,15 @@ impl<'a> Caller<'a> {
         }
     }
 
-    async fn gets(&self, path: &str, code: u16) {
+    pub(crate) async fn gets(&self, path: &str, code: u16) {
         self.ask(Method::GET, path, &Value::Null, code).await;
     }
 
-    async fn posts(&self, path: &str, body: &Value, code: u16) {
+    pub(crate) async fn posts(&self, path: &str, body: &Value, code: u16) {
         self.ask(Method::POST, path, body, code).await;
     }
 
-    async fn patches(&self, path: &str, body: &Value, code: u16) {
+    pub(crate) async fn patches(&self, path: &str, body: &Value, code: u16) {
         self.ask(Method::PATCH, path, body, code).await;
     }
 
@@ -485,7 +485,7 @@ async fn a_node_records_events_and_requests_node_certificates() {
     let about = json!({"kind": "Pod", "name": "on-n1", "namespace": "default"});
     own.posts(
         events,
-        &json!({"metadata": {"name": "e"}, "involvedObject": about}),
+        &json!({"metadata": {"name": "e"}, "involvedObject": about, "source": {"component": "kubelet", "host": "n1"}}),
         201,
     )
     .await;

@@ -4,6 +4,7 @@
 
 use crate::common::Local;
 use crate::crowded::{peer, slow};
+use crate::tokens;
 use bytes::Bytes;
 use config_kube::identity::NODES_GROUP;
 use futures_util::FutureExt as _;
@@ -23,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 const PATIENCE: Duration = Duration::from_secs(120);
 const MACHINES: &str = "/apis/pratique.dev/v1alpha1/machines";
 
-/// A deny list of one name.
+/// A deny list of one name: of a user, or of the node to which a token is bound.
 #[derive(Debug)]
 struct List(watch::Sender<u64>, Mutex<Option<String>>);
 
@@ -43,7 +44,11 @@ impl List {
 impl DenyList for List {
     fn denied(&self, user: &UserInfo, _: &Peer) -> Option<String> {
         let denied = self.1.lock().unwrap();
-        (denied.as_deref() == Some(user.name.as_str())).then(|| "machine is retired".to_owned())
+        let nodes = user.extra.get("authentication.kubernetes.io/node-name");
+        let mut names = nodes.into_iter().flatten().chain([&user.name]);
+        names
+            .any(|name| denied.as_deref() == Some(name.as_str()))
+            .then(|| "machine is retired".to_owned())
     }
 
     fn changed(&self) -> watch::Receiver<u64> {
@@ -135,6 +140,35 @@ async fn an_answer_that_was_begun_ends_when_its_caller_is_shut_out() {
     for expected in ["two", "three", "four"] {
         assert_eq!(piece(&mut good).await.as_deref(), Some(expected.as_bytes()));
     }
+}
+
+/// A token that was made before its pod had a node is its node's from then on.
+#[tokio::test]
+async fn an_answer_ends_when_the_node_is_shut_out_on_which_the_tokens_pod_came_to_run() {
+    let server = tokens::cluster(&tokens::key()).await;
+    let list = List::hung_into(&server);
+    let senders = Pieces::hung_into(&server, 1);
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"metadata": {"name": "waits"}, "spec": {
+        "serviceAccountName": "robot", "containers": [{"name": "c", "image": "x:1"}]}});
+    let bound = json!({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "waits"}});
+    let binding = json!({"metadata": {"name": "waits"}, "target": {"kind": "Node", "name": "n1"}});
+    let (status, answer) = server.admin_ask(Method::POST, pods, &pod).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    let token = tokens::token(&server, bound).await;
+    let path = format!("{pods}/waits/binding");
+    let (status, answer) = server.admin_ask(Method::POST, &path, &binding).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    let request = Request::get("/attest/pieces")
+        .header("authorization", format!("Bearer {token}"))
+        .body(master_client::body(""))
+        .unwrap();
+    let mut body = server.api.handle(request, peer()).await.into_body();
+    senders[0].send("one").await.unwrap();
+    assert_eq!(piece(&mut body).await.as_deref(), Some(&b"one"[..]));
+    list.deny("n1");
+    senders[0].send("two").await.unwrap();
+    assert_eq!(piece(&mut body).await, None);
 }
 
 /// The caller is denied while its answer is made.

@@ -24,6 +24,7 @@ mod power;
 mod python;
 mod rights;
 mod subresources;
+mod taken_nodes;
 mod tokens;
 mod tunnels;
 mod upstream;

@@ -19,7 +19,7 @@ const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const WHOAMI: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
-fn key() -> Vec<u8> {
+pub(crate) fn key() -> Vec<u8> {
     EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new())
         .unwrap()
         .as_ref()
@@ -27,7 +27,7 @@ fn key() -> Vec<u8> {
 }
 
 /// A server with a known key, a service account `robot`, a node and a pod of this account on it.
-async fn cluster(signing: &[u8]) -> Local {
+pub(crate) async fn cluster(signing: &[u8]) -> Local {
     let issuer = TokenIssuer::new(None, &[], signing, &[]).unwrap();
     let tokens =
         TokenList::parse("fixed-token,alice,u1,\"system:masters\"\nplain-token,bob,u2\n").unwrap();
@@ -100,7 +100,7 @@ async fn request(server: &Local, spec: Value) -> (StatusCode, Value) {
         .await
 }
 
-async fn token(server: &Local, spec: Value) -> String {
+pub(crate) async fn token(server: &Local, spec: Value) -> String {
     let (status, answer) = request(server, spec).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
     answer["status"]["token"].as_str().unwrap().to_owned()

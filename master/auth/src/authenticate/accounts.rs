@@ -159,7 +159,8 @@ impl Accounts<'_> {
             )
             .await?;
         }
-        let mut node = own.node.as_ref().map(|node| node.name.clone());
+        // A token that was made before its pod was bound names no node, and is the pod's all the same.
+        let mut node = own.node.clone();
         match (&own.pod, &own.node) {
             (Some(pod), _) => {
                 let pod = live(
@@ -169,14 +170,20 @@ impl Accounts<'_> {
                     now,
                 )
                 .await?;
-                node = node.or(pod.spec.node_name);
+                node = node.or_else(|| {
+                    let name = pod.spec.node_name.filter(|name| !name.is_empty())?;
+                    Some(Reference {
+                        name,
+                        uid: String::new(),
+                    })
+                });
             }
             (None, Some(node)) => {
                 drop(live(self.reader, &format!("nodes/{}", node.name), &node.uid, now).await?);
             }
             (None, None) => {}
         }
-        if let Some(why) = node.and_then(|node| self.nodes.denied(&node)) {
+        if let Some(why) = node.as_ref().and_then(|node| self.nodes.denied(&node.name)) {
             return Err(bad(format!(
                 "service account token is bound to a denied node: {why}"
             )));
@@ -184,7 +191,7 @@ impl Accounts<'_> {
         let mut user = user(namespace, account);
         user.extra
             .insert(CREDENTIAL.to_owned(), vec![format!("JTI={}", claims.jti)]);
-        for (kind, bound) in [("pod", &own.pod), ("node", &own.node)] {
+        for (kind, bound) in [("pod", &own.pod), ("node", &node)] {
             let Some(bound) = bound else { continue };
             for (fact, value) in [("name", &bound.name), ("uid", &bound.uid)] {
                 if !value.is_empty() {

@@ -35,6 +35,8 @@ pub fn claims_of_changed(delta: &Delta<PodView>, keys: &mut Vec<Key>) {
 pub struct PodView {
     /// UID.
     pub uid: String,
+    /// Generation of its spec; zero where there is none.
+    pub generation: i64,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// When it must have ended, if it is being deleted.
@@ -93,6 +95,7 @@ impl View for PodView {
         let phase = status.and_then(|status| status.phase.as_deref());
         Self {
             uid: uid(&pod.metadata),
+            generation: pod.metadata.generation.unwrap_or_default(),
             created: created(&pod.metadata),
             deleted: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
             node: COMMON.nodes.one(node.unwrap_or_default().into()),

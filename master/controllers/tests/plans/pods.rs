@@ -65,6 +65,7 @@ fn a_pod_stays_as_long_as_it_tolerates() {
         Plan::act(taint_eviction::Evict {
             key: key("p"),
             uid: "pod-uid".to_owned(),
+            generation: 0,
         })
     };
     assert_eq!(eviction("maintenance", vec![], 0), gone());

@@ -269,12 +269,21 @@ async fn requests_are_decided_by_the_policy_and_signed_but_for_the_nodes_of_mach
     // Waiting requests are decided when the policy is created.
     let policy = json!({"metadata": {"name": "cluster"}, "spec": {"rules": []}});
     cluster.make::<CertificatePolicy>(policy).await;
-    let signed = |request: &CertificateSigningRequest| {
+    let certificates = |request: &CertificateSigningRequest| {
         let status = request.status.as_ref();
-        status.is_some_and(|status| status.certificate.is_some())
+        let pem = status.and_then(|status| status.certificate.clone());
+        pem.map(|pem| {
+            let pem = String::from_utf8(pem.0).unwrap();
+            pem.matches("BEGIN CERTIFICATE").count()
+        })
     };
+    let signed = |request: &CertificateSigningRequest| certificates(request).is_some();
     cluster
-        .until("jane has a certificate", "jane", signed)
+        .until(
+            "jane has a certificate and nothing else",
+            "jane",
+            |request| certificates(request) == Some(1),
+        )
         .await;
     let refused = |request: &CertificateSigningRequest| {
         let why = condition(request, "Failed");

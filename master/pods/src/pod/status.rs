@@ -2,20 +2,47 @@
 
 use super::{keep, spec};
 use crate::podspec::{self, is_sidecar};
-use master_schema::validate::forms::{formed, word};
+use master_schema::validate::forms::{formed, number, word};
 use master_schema::validate::{
     At, Faults, Fields, get, items, names, net, object, object_mut, text,
 };
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// A status without QoS class keeps the old one.
+const GENERATION: &str = "observedGeneration";
+
+/// A status without QoS class or observed generation keeps the old one, its conditions too
+/// (upstream: `preserveOldObservedGeneration`).
 pub(super) fn compose(result: &mut Fields, old: &Fields) {
     let before = object(old, "status").unwrap_or(podspec::no_fields());
-    if let Some(status) = object_mut(result, "status")
-        && text(status, "qosClass").is_empty()
-    {
+    let Some(status) = object_mut(result, "status") else {
+        return;
+    };
+    if text(status, "qosClass").is_empty() {
         keep(status, before, "qosClass");
+    }
+    if number(status, GENERATION) == 0 {
+        keep(status, before, GENERATION);
+    }
+    // Several conditions of one type are allowed: the first has that of the first.
+    let mut known: BTreeMap<&str, Vec<&Fields>> = BTreeMap::new();
+    for condition in items(before, "conditions").iter().rev() {
+        if let Some(condition) = condition.as_object() {
+            let of_type = known.entry(text(condition, "type")).or_default();
+            of_type.push(condition);
+        }
+    }
+    let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten() {
+        let Some(condition) = condition.as_object_mut() else {
+            continue;
+        };
+        let before = known.get_mut(text(condition, "type")).and_then(Vec::pop);
+        if let Some(before) = before
+            && number(condition, GENERATION) == 0
+        {
+            keep(condition, before, GENERATION);
+        }
     }
 }
 

@@ -348,6 +348,39 @@ fn a_status_keeps_its_class_and_what_ended_stays_ended() {
 }
 
 #[test]
+fn an_observed_generation_is_not_cleared() {
+    let mut old = made(json!({"containers": [{"name": "c", "image": "a"}]}));
+    old["status"]["observedGeneration"] = json!(4);
+    old["status"]["conditions"] = json!([
+        {"type": "Ready", "status": "False", "observedGeneration": 3},
+        {"type": "Ready", "status": "True", "observedGeneration": 4},
+        {"type": "Initialized", "status": "True"},
+    ]);
+    let status = |sent: Value| {
+        let mut new = old.clone();
+        new.insert("status".to_owned(), sent);
+        let mut result = new.clone();
+        change::through(Subresource::Status, &mut result, &new, &old);
+        result["status"].clone()
+    };
+    let cleared = status(json!({"observedGeneration": 0, "conditions": [
+        {"type": "Ready", "status": "True"},
+        {"type": "Ready", "status": "True", "observedGeneration": 0},
+        {"type": "Ready", "status": "True"},
+        {"type": "Initialized", "status": "True"},
+        {"type": "PodScheduled", "status": "True", "observedGeneration": 5},
+    ]}));
+    assert_eq!(cleared["observedGeneration"], 4);
+    let all = cleared["conditions"].as_array().unwrap().iter();
+    let all: Vec<Option<i64>> = all
+        .map(|one| one.get("observedGeneration").and_then(Value::as_i64))
+        .collect();
+    assert_eq!(all, [Some(3), Some(4), None, None, Some(5)]);
+    let seen = status(json!({"observedGeneration": 5}));
+    assert_eq!(seen["observedGeneration"], 5);
+}
+
+#[test]
 fn what_ended_runs_again_only_where_a_rule_can_start_it() {
     let again = |rules: Value| {
         let asks = json!({"name": "asks", "image": "a", "restartPolicyRules": rules});

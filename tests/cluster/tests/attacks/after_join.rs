@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use tests_machines::SoftMachine;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
+const EVENTS: &str = "/api/v1/namespaces/default/events";
 
 pub(crate) async fn joined(lab: &Lab) -> (SoftMachine, Identity) {
     let mut machine = lab.machine().await;
@@ -335,6 +336,74 @@ fn of_others(other: &str, others: String) -> Vec<Forbidden> {
     ]
 }
 
+/// An event of another node about itself.
+async fn event_of(lab: &Lab, node: &str) -> String {
+    let name = format!("{node}-told");
+    let event = told(&name, node, node);
+    let body = serde_json::to_vec(&event).unwrap();
+    let answer = lab.site.api(Method::POST, EVENTS, body).await;
+    assert!(answer.status.is_success(), "{:?}", answer.json);
+    format!("{EVENTS}/{name}")
+}
+
+fn told(name: &str, by: &str, about: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Event", "metadata": { "name": name, "namespace": "default" },
+        "involvedObject": { "apiVersion": "v1", "kind": "Node", "name": about }, "reason": "Tested", "message": "m",
+        "source": { "component": "kubelet", "host": by }, "reportingInstance": by })
+}
+
+/// What people and policies rest on: events, requests for certificates, addresses of pods.
+fn of_what_others_rely_on(own: &str, other: &str, event: String) -> Vec<Forbidden> {
+    let requests = collection::<CertificateSigningRequest>();
+    let elsewhere = json!({ "status": { "podIP": "10.9.9.9", "podIPs": [{ "ip": "10.9.9.9" }] } });
+    let may = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": { "user": "jane",
+        "resourceAttributes": { "verb": "get", "resource": "secrets" } } });
+    vec![
+        (
+            "change what another node told",
+            Method::PATCH,
+            event,
+            json!({ "message": "all is well" }),
+        ),
+        (
+            "tell of another node",
+            Method::POST,
+            EVENTS.to_owned(),
+            told("forged", own, other),
+        ),
+        (
+            "tell in another node's name",
+            Method::POST,
+            EVENTS.to_owned(),
+            told("forged", other, own),
+        ),
+        (
+            "list requests for certificates",
+            Method::GET,
+            requests.clone(),
+            json!(null),
+        ),
+        (
+            "watch requests for certificates",
+            Method::GET,
+            format!("{requests}?watch=true"),
+            json!(null),
+        ),
+        (
+            "give its pod an address elsewhere",
+            Method::PATCH,
+            format!("{PODS}/{own}-keeps/status"),
+            elsewhere,
+        ),
+        (
+            "ask what somebody may",
+            Method::POST,
+            "/apis/authorization.k8s.io/v1/subjectaccessreviews".to_owned(),
+            may,
+        ),
+    ]
+}
+
 /// To what is the cluster's.
 fn of_the_cluster() -> Vec<Forbidden> {
     let secret = collection::<Secret>().replace("/v1/", "/v1/namespaces/default/");
@@ -435,8 +504,11 @@ pub(crate) async fn a_node_stays_within_its_rights(lab: &Lab) {
         StatusCode::OK,
         "a secret of its own pod"
     );
+    let event = event_of(lab, &other.node).await;
+    let relied_on = of_what_others_rely_on(&machine.node, &other.node, event);
     let forbidden = of_others(&other.node, others)
         .into_iter()
+        .chain(relied_on)
         .chain(of_the_cluster())
         .chain(of_its_own(&machine.node));
     for (what, method, path, body) in forbidden {
@@ -449,6 +521,11 @@ pub(crate) async fn a_node_stays_within_its_rights(lab: &Lab) {
     assert_eq!(
         ask(lab, &who, Method::GET, &node, json!(null)).await,
         StatusCode::OK
+    );
+    let own = told("own", &machine.node, &machine.node);
+    assert_eq!(
+        ask(lab, &who, Method::POST, EVENTS, own).await,
+        StatusCode::CREATED
     );
     let ready = json!({ "metadata": { "annotations": { "test": "own" } } });
     assert_eq!(
@@ -578,7 +655,7 @@ pub(crate) async fn a_client_certificate_request_is_signed_once_approved(lab: &L
         let approved: CertificateSigningRequest = lab.site.get("jane-approved").await;
         if let Some(certificate) = approved.status.unwrap_or_default().certificate {
             let chain = crate::lab::chain(&String::from_utf8(certificate.0).unwrap());
-            assert_eq!(chain.len(), 2, "the leaf and its issuer");
+            assert_eq!(chain.len(), 1, "the leaf alone");
             break;
         }
         assert!(start.elapsed() < LIMIT, "not signed:\n{}", lab.site.log());

@@ -1,19 +1,35 @@
 //! `NodeRestriction`: what a node may write. The Node authorizer decides which objects a node may
 //! reach.
 
+mod addresses;
+mod events;
+
 use crate::certificates::Subject;
+use crate::parts::Parts;
 use crate::plugin::{Admitted, Operation, Plugin, Request};
 use config_kube::identity;
+use master_auth::Authorizer;
 use master_client::BoxFuture;
 use master_schema::error::ApiError;
 use master_schema::object::{meta_text, metadata};
 use master_schema::registry::Subresource;
 use master_schema::validate::{Fields, get, items, object, object_mut, text};
 use serde_json::Value;
+use std::sync::Arc;
 
 /// The plugin.
 #[derive(Debug)]
-pub(crate) struct NodeRestriction;
+pub(crate) struct NodeRestriction {
+    authorizer: Arc<Authorizer>,
+}
+
+impl NodeRestriction {
+    pub(crate) fn new(parts: &Parts) -> Self {
+        Self {
+            authorizer: parts.authorizer.clone(),
+        }
+    }
+}
 
 impl Plugin for NodeRestriction {
     fn concerns(&self, request: &Request<'_>) -> bool {
@@ -23,6 +39,7 @@ impl Plugin for NodeRestriction {
     fn reach(&self, request: &Request<'_>, stored: &Fields) -> Result<(), ApiError> {
         match request.user.node() {
             Some(node) if request.kind.kind == "Pod" => own_pod(request, node, stored),
+            Some(node) if request.kind.kind == "Event" => events::own(request, node, stored),
             Some(_) | None => Ok(()),
         }
     }
@@ -33,13 +50,30 @@ impl Plugin for NodeRestriction {
         object: &'a Fields,
         _admitted: &'a mut Admitted,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
-        let answer = match (request.operation, request.old, request.user.node()) {
-            (_, _, None) => Ok(()),
-            (Operation::Create, _, Some(node)) => create(request, node, object),
-            (Operation::Update, Some(old), Some(node)) => update(request, node, object, old),
-            (Operation::Update | Operation::Delete, _, Some(node)) => delete(request, node, object),
+        let Some(node) = request.user.node() else {
+            return Box::pin(std::future::ready(Ok(())));
         };
-        Box::pin(std::future::ready(answer))
+        Box::pin(async move {
+            match (request.operation, request.old) {
+                (Operation::Create, _) => create(request, node, object)?,
+                (Operation::Update, Some(old)) => update(request, node, object, old)?,
+                (Operation::Update | Operation::Delete, _) => delete(request, node, object)?,
+            }
+            match (
+                request.operation,
+                request.kind.kind.as_str(),
+                request.subresource,
+                request.old,
+            ) {
+                (Operation::Create | Operation::Update, "Event", _, _) => {
+                    events::check(request, &self.authorizer, node, object).await
+                }
+                (Operation::Update, "Pod", Some(Subresource::Status), Some(old)) => {
+                    addresses::check(request, node, object, old).await
+                }
+                _ => Ok(()),
+            }
+        })
     }
 }
 
@@ -412,6 +446,7 @@ fn delete(request: &Request<'_>, node: &str, fields: &Fields) -> Result<(), ApiE
         "Lease" => own_lease(request, node, name, meta_text(fields, "namespace")),
         "CSINode" => own_csi_node(request, node, name),
         "ResourceSlice" => own_slice(request, node, name, fields, "delete"),
+        "Event" => events::own(request, node, fields),
         _ => Ok(()),
     }
 }

@@ -1,0 +1,117 @@
+//! The addresses in a pod's status. Network policies and services lead to whatever address a pod
+//! has by its status, so a node may name those alone that are its own to give.
+
+use crate::plugin::{Request, read};
+use master_schema::error::ApiError;
+use master_schema::validate::net::Range;
+use master_schema::validate::{Fields, get, items, object, text};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+/// Whether each address that a status did not have before is the node's: of the pod, an address in
+/// the node's ranges, or of the node itself if the pod is on the machine's network; of the host, an
+/// address of the node. What it had before may stay: a machine that moved goes on with its pods.
+pub(super) async fn check(
+    request: &Request<'_>,
+    node: &str,
+    new: &Fields,
+    old: &Fields,
+) -> Result<(), ApiError> {
+    let added = |single: &str, list: &str| -> BTreeSet<String> {
+        let before = addresses(old, single, list);
+        let mut added = addresses(new, single, list);
+        added.retain(|address| !before.contains(address));
+        added
+    };
+    let (of_pod, of_host) = (added("podIP", "podIPs"), added("hostIP", "hostIPs"));
+    if of_pod.is_empty() && of_host.is_empty() {
+        return Ok(());
+    }
+    let stored = request.get(&format!("nodes/{node}")).await?;
+    let stored = stored.as_ref().and_then(read).unwrap_or_default();
+    let machine = Machine::read(&stored);
+    let shared = object(old, "spec").is_some_and(|spec| get(spec, "hostNetwork") == true);
+    let refuse = |address: &str, what: &str, own: String| {
+        let (namespace, pod) = (request.namespace, request.name);
+        let own = if own.is_empty() {
+            "none".to_owned()
+        } else {
+            own
+        };
+        let why = format!(
+            "node {node:?} cannot set the address {address} in the status of pod {namespace}/{pod}: {what} {own}"
+        );
+        Err(request.forbidden(pod, &why))
+    };
+    for address in &of_pod {
+        if shared && !machine.has(address) {
+            let what = "the pod is on the machine's network, and the Node's addresses are";
+            return refuse(address, what, machine.own());
+        }
+        if !shared && !machine.gives(address) {
+            return refuse(address, "the Node's podCIDRs are", machine.ranges());
+        }
+    }
+    match of_host.iter().find(|address| !machine.has(address)) {
+        Some(address) => refuse(address, "the Node's addresses are", machine.own()),
+        None => Ok(()),
+    }
+}
+
+/// The addresses in a field of a pod's status, and in the list beside it.
+fn addresses(pod: &Fields, single: &str, list: &str) -> BTreeSet<String> {
+    let Some(status) = object(pod, "status") else {
+        return BTreeSet::new();
+    };
+    let listed = items(status, list).iter();
+    let listed = listed.filter_map(|one| one.get("ip").and_then(Value::as_str));
+    let all = listed.chain([text(status, single)]);
+    all.filter(|text| !text.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The addresses that a Node has and gives.
+struct Machine {
+    addresses: Vec<IpAddr>,
+    ranges: Vec<Range>,
+}
+
+impl Machine {
+    fn read(node: &Fields) -> Self {
+        let status = object(node, "status").map_or(&[][..], |status| items(status, "addresses"));
+        let address = |one: &Value| one.get("address")?.as_str()?.parse().ok();
+        let spec = object(node, "spec");
+        let listed = spec.map_or(&[][..], |spec| items(spec, "podCIDRs"));
+        let listed = listed.iter().filter_map(Value::as_str);
+        let all = listed.chain(spec.map(|spec| text(spec, "podCIDR")));
+        let ranges: BTreeSet<Range> = all.filter_map(Range::parse).collect();
+        Self {
+            addresses: status.iter().filter_map(address).collect(),
+            ranges: ranges.into_iter().collect(),
+        }
+    }
+
+    fn has(&self, address: &str) -> bool {
+        address
+            .parse()
+            .is_ok_and(|address: IpAddr| self.addresses.contains(&address))
+    }
+
+    fn gives(&self, address: &str) -> bool {
+        address
+            .parse()
+            .is_ok_and(|address: IpAddr| self.ranges.iter().any(|range| range.contains(address)))
+    }
+
+    fn own(&self) -> String {
+        let all: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        all.join(", ")
+    }
+
+    fn ranges(&self) -> String {
+        let all: Vec<String> = self.ranges.iter().map(ToString::to_string).collect();
+        all.join(", ")
+    }
+}

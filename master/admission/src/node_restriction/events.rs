@@ -1,0 +1,124 @@
+//! Events of nodes. People find out by events what happened, so a node tells of what it has: its
+//! own Node, its pods and their claims, always in its own name.
+
+use crate::plugin::{Operation, Request, read};
+use master_auth::Authorizer;
+use master_rbac::Resource;
+use master_schema::error::ApiError;
+use master_schema::object::{meta_text, metadata};
+use master_schema::validate::{Fields, get, items, object, text};
+
+/// The names of the object that an event is about, and of the one beside it, in either version.
+const ABOUT: [&str; 3] = ["involvedObject", "regarding", "related"];
+/// The names of the reporter, in either version.
+const SOURCES: [&str; 2] = ["source", "deprecatedSource"];
+
+/// Whether the event was reported by the node.
+pub(super) fn own(request: &Request<'_>, node: &str, event: &Fields) -> Result<(), ApiError> {
+    let hosts = SOURCES
+        .iter()
+        .filter_map(|key| object(event, key))
+        .map(|source| text(source, "host"));
+    let mut names = hosts
+        .chain([text(event, "reportingInstance")])
+        .filter(|name| !name.is_empty())
+        .peekable();
+    if names.peek().is_some() && names.all(|name| name == node) {
+        return Ok(());
+    }
+    let why = format!(
+        "node {node:?} can only write events that it reports itself: source.host or reportingInstance must be its name"
+    );
+    Err(request.forbidden(meta_text(event, "name"), &why))
+}
+
+/// Whether a node may write an event.
+pub(super) async fn check(
+    request: &Request<'_>,
+    authorizer: &Authorizer,
+    node: &str,
+    event: &Fields,
+) -> Result<(), ApiError> {
+    own(request, node, event)?;
+    let before = request
+        .old
+        .filter(|_| request.operation == Operation::Update);
+    if let Some(before) = before {
+        own(request, node, before)?;
+    }
+    for key in ["ownerReferences", "finalizers"] {
+        let kept = before.map_or(&[][..], |before| items(metadata(before), key));
+        if items(metadata(event), key) != kept {
+            let why = format!("node {node:?} is not allowed to set {key} of an event");
+            return Err(request.forbidden(meta_text(event, "name"), &why));
+        }
+    }
+    for key in ABOUT {
+        let Some(about) = object(event, key) else {
+            continue;
+        };
+        // Repetitions of an event are counted also after its pod went.
+        if before.is_none_or(|before| get(before, key) != get(event, key)) {
+            belongs(request, authorizer, node, event, about).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the object that an event is about belongs to the node.
+async fn belongs(
+    request: &Request<'_>,
+    authorizer: &Authorizer,
+    node: &str,
+    event: &Fields,
+    about: &Fields,
+) -> Result<(), ApiError> {
+    let (kind, namespace, name) = (
+        text(about, "kind"),
+        text(about, "namespace"),
+        text(about, "name"),
+    );
+    let core = matches!(text(about, "apiVersion"), "" | "v1");
+    let here = namespace == meta_text(event, "namespace");
+    let is_own = match kind {
+        "Node" => name == node && meta_text(event, "namespace") == "default",
+        "Pod" if here => runs_nowhere_else(request, node, about).await?,
+        "PersistentVolumeClaim" if here => {
+            let claim = Resource {
+                resource: "persistentvolumeclaims",
+                namespace,
+                name,
+                ..Resource::default()
+            };
+            authorizer.may(request.user, "get", claim).await?
+        }
+        _ => false,
+    };
+    if is_own && core {
+        return Ok(());
+    }
+    let why = format!(
+        "node {node:?} can only write events about its own Node (in the namespace default), the pods that it runs and their \
+         claims, and not about {kind} {namespace}/{name}"
+    );
+    Err(request.forbidden(meta_text(event, "name"), &why))
+}
+
+/// Whether a pod is the node's. Its last events may come after its end: an event may be about a
+/// pod that is no more, and then names its UID.
+async fn runs_nowhere_else(
+    request: &Request<'_>,
+    node: &str,
+    about: &Fields,
+) -> Result<bool, ApiError> {
+    let uid = text(about, "uid");
+    let key = format!("pods/{}/{}", text(about, "namespace"), text(about, "name"));
+    let stored = request.get(&key).await?.as_ref().and_then(read);
+    Ok(match stored {
+        None => !uid.is_empty(),
+        Some(pod) => {
+            let runs_on = object(&pod, "spec").map_or("", |spec| text(spec, "nodeName"));
+            runs_on == node || (!uid.is_empty() && uid != meta_text(&pod, "uid"))
+        }
+    })
+}

@@ -1,0 +1,298 @@
+//! What the certificate of a node is good for in somebody else's hands: what people read and what
+//! policies rest on stays true.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use crate::authorization::{Caller, PODS, cluster, node};
+use crate::common::Local;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+const EVENTS: &str = "/api/v1/namespaces/default/events";
+const SYSTEM: &str = "/api/v1/namespaces/kube-system/events";
+const NEWER: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
+
+/// An event as the agent writes it.
+fn told(host: &str, about: &Value) -> Value {
+    json!({
+        "metadata": {"generateName": "e-"}, "involvedObject": about, "reason": "Tested", "message": "m",
+        "source": {"component": "kubelet", "host": host}, "reportingComponent": "kubelet", "reportingInstance": host,
+    })
+}
+
+/// The same event in the newer version.
+fn told_newer(host: &str, about: &Value) -> Value {
+    json!({
+        "metadata": {"generateName": "e-"}, "regarding": about, "reason": "Tested", "note": "m", "action": "Testing",
+        "type": "Normal", "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "kubelet",
+        "reportingInstance": host,
+    })
+}
+
+fn about(kind: &str, name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": kind, "namespace": "default", "name": name})
+}
+
+fn about_node(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "name": name})
+}
+
+async fn made(server: &Local, path: &str, object: &Value) -> Value {
+    let (status, answer) = server.admin_ask(Method::POST, path, object).await;
+    assert_eq!(status, StatusCode::CREATED, "{path}: {answer}");
+    answer
+}
+
+/// A claim that a pod of each node has.
+async fn claims(server: &Local) {
+    for name in ["n1", "n2"] {
+        let claim = json!({"metadata": {"name": format!("of-{name}")}, "spec": {"accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}}}});
+        made(server, CLAIMS, &claim).await;
+        let pod = json!({"metadata": {"name": format!("keeper-{name}")}, "spec": {"nodeName": name,
+            "containers": [{"name": "c", "image": "x:1"}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": format!("of-{name}")}}]}});
+        made(server, PODS, &pod).await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_tells_of_itself_its_pods_and_their_claims_in_its_own_name() {
+    let server = cluster().await;
+    claims(&server).await;
+    let own = Caller::new(&server, node("n1"));
+    let claim = |name: &str| about("PersistentVolumeClaim", name);
+    let gone = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "went", "uid": "a"});
+    let replaced = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "on-n2", "uid": "before"});
+    for mine in [about("Pod", "on-n1"), claim("of-n1"), gone, replaced] {
+        own.posts(EVENTS, &told("n1", &mine), 201).await;
+        own.posts(NEWER, &told_newer("n1", &mine), 201).await;
+    }
+    own.posts(EVENTS, &told("n1", &about_node("n1")), 201).await;
+    own.posts(NEWER, &told_newer("n1", &about_node("n1")), 201)
+        .await;
+    let machine = |name: &str| json!({"apiVersion": "pratique.dev/v1alpha1", "kind": "Machine", "name": name});
+    for others in [
+        about("Pod", "on-n2"),
+        about("Pod", "went"),
+        claim("of-n2"),
+        about("Deployment", "d"),
+        about_node("n2"),
+        machine("n2"),
+        machine("n1"),
+        json!({"apiVersion": "example.com/v1", "kind": "Node", "name": "n1"}),
+    ] {
+        own.posts(EVENTS, &told("n1", &others), 403).await;
+        own.posts(NEWER, &told_newer("n1", &others), 403).await;
+    }
+    // Nor about another's pod beside its own, nor from another namespace.
+    let mut beside = told_newer("n1", &about("Pod", "on-n1"));
+    beside["related"] = about("Pod", "on-n2");
+    own.posts(NEWER, &beside, 403).await;
+    let elsewhere = NEWER.replace("/default/", "/kube-system/");
+    own.posts(&elsewhere, &told_newer("n1", &about("Pod", "on-n1")), 403)
+        .await;
+    own.posts(&elsewhere, &told_newer("n1", &about_node("n1")), 403)
+        .await;
+    // Nor in another's name, or in none.
+    let mine = about("Pod", "on-n1");
+    own.posts(NEWER, &told_newer("n2", &mine), 403).await;
+    for change in [
+        json!({"source": {"component": "kubelet", "host": "n2"}}),
+        json!({"reportingInstance": "n2"}),
+        json!({"source": null, "reportingInstance": null}),
+        json!({"metadata": {"name": "e", "finalizers": ["example.com/stays"]}}),
+    ] {
+        let mut event = told("n1", &mine);
+        for (key, value) in change.as_object().unwrap() {
+            event[key] = value.clone();
+        }
+        own.posts(EVENTS, &event, 403).await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_changes_only_events_that_it_reported() {
+    let server = cluster().await;
+    let own = Caller::new(&server, node("n1"));
+    let named = |mut event: Value, name: &str| {
+        event["metadata"] = json!({ "name": name });
+        event
+    };
+    let drift = json!({"metadata": {"name": "drift"}, "involvedObject": {"kind": "Machine", "name": "n1"}, "reason": "Drifted",
+        "message": "secret words", "source": {"component": "attestation"}});
+    made(&server, EVENTS, &drift).await;
+    let system = json!({"metadata": {"name": "other"}, "reason": "Any",
+        "involvedObject": {"kind": "Pod", "name": "p", "namespace": "kube-system"}});
+    made(&server, SYSTEM, &system).await;
+    made(
+        &server,
+        EVENTS,
+        &named(told("n2", &about("Pod", "on-n2")), "of-n2"),
+    )
+    .await;
+    own.posts(
+        EVENTS,
+        &named(told("n1", &about("Pod", "on-n1")), "of-n1"),
+        201,
+    )
+    .await;
+    let again = json!({"count": 2});
+    let taken = told("n1", &about("Pod", "on-n1"));
+    for path in [
+        format!("{EVENTS}/drift"),
+        format!("{EVENTS}/of-n2"),
+        format!("{NEWER}/drift"),
+        format!("{SYSTEM}/other"),
+    ] {
+        own.patches(&path, &again, 403).await;
+        own.patches(&path, &json!({"message": "all is well"}), 403)
+            .await;
+        own.patches(&path, &taken, 403).await;
+        let invalid = json!({"metadata": {"annotations": "none"}});
+        let (_, answer) = server.ask(&own.user, Method::PATCH, &path, &invalid).await;
+        assert!(!answer.to_string().contains("secret words"), "{answer}");
+    }
+    for name in ["drift", "of-n2"] {
+        let path = format!("{EVENTS}/{name}");
+        let event = named(told("n1", &about("Pod", "on-n1")), name);
+        own.ask(Method::PUT, &path, &event, 403).await;
+    }
+    let mine = format!("{EVENTS}/of-n1");
+    own.patches(&mine, &again, 200).await;
+    own.patches(
+        &mine,
+        &json!({"involvedObject": about("Pod", "on-n2")}),
+        403,
+    )
+    .await;
+    own.patches(&mine, &json!({"reportingInstance": "n2"}), 403)
+        .await;
+    // It counts on after its pod went.
+    let pod = format!("{PODS}/on-n1?gracePeriodSeconds=0");
+    server.admin_ask(Method::DELETE, &pod, &Value::Null).await;
+    own.patches(&mine, &json!({"count": 3}), 200).await;
+}
+
+#[tokio::test]
+async fn a_node_reads_no_certificate_requests_and_asks_about_its_own_port_alone() {
+    let server = cluster().await;
+    let own = Caller::new(&server, node("n1"));
+    let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    for path in ["", "?watch=1", "?fieldSelector=metadata.name%3Da", "/a"] {
+        own.gets(&format!("{requests}{path}"), 403).await;
+    }
+    let reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    let ask =
+        |attributes: Value| json!({"spec": {"user": "jane", "resourceAttributes": attributes}});
+    let port = |name: &str| json!({"verb": "get", "version": "v1", "resource": "nodes", "subresource": "proxy", "name": name});
+    own.posts(reviews, &ask(port("n1")), 201).await;
+    for other in [
+        port("n2"),
+        port(""),
+        json!({"verb": "get", "resource": "secrets", "name": "n1"}),
+        json!({"verb": "get", "group": "example.com", "resource": "nodes", "name": "n1"}),
+    ] {
+        own.posts(reviews, &ask(other), 403).await;
+    }
+    let path = json!({"spec": {"user": "jane", "nonResourceAttributes": {"verb": "get", "path": "/metrics"}}});
+    own.posts(reviews, &path, 403).await;
+    let local = "/apis/authorization.k8s.io/v1/namespaces/default/localsubjectaccessreviews";
+    let pods = json!({"verb": "get", "resource": "pods", "namespace": "default"});
+    own.posts(local, &ask(pods), 403).await;
+}
+
+/// The status of a pod with these addresses.
+fn addressed(pod: &[&str], host: &[&str]) -> Value {
+    let list = |all: &[&str]| -> Vec<Value> { all.iter().map(|ip| json!({ "ip": ip })).collect() };
+    json!({"status": {
+        "podIP": pod.first(), "podIPs": list(pod), "hostIP": host.first(), "hostIPs": list(host),
+    }})
+}
+
+#[tokio::test]
+async fn a_node_gives_its_pods_addresses_of_its_own_ranges_alone() {
+    let server = cluster().await;
+    let own = Caller::new(&server, node("n1"));
+    let pod = format!("{PODS}/on-n1/status");
+    own.patches(&pod, &addressed(&["10.1.1.2"], &[]), 403).await;
+    let ranges =
+        json!({"spec": {"podCIDR": "10.1.1.0/24", "podCIDRs": ["10.1.1.0/24", "fd00:1::/64"]}});
+    let node_path = "/api/v1/nodes/n1";
+    server.admin_ask(Method::PATCH, node_path, &ranges).await;
+    let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.7"},
+        {"type": "InternalIP", "address": "2001:db8::7"}, {"type": "Hostname", "address": "n1"}]}});
+    own.patches(&format!("{node_path}/status"), &addresses, 200)
+        .await;
+    own.patches(
+        &pod,
+        &addressed(&["10.1.1.2", "fd00:1::2"], &["192.0.2.7", "2001:db8:0::7"]),
+        200,
+    )
+    .await;
+    for (of_pod, of_host) in [
+        (&["10.1.2.2"][..], &[][..]),
+        (&["10.1.1.2", "fd00:2::2"], &[]),
+        (&["192.0.2.7"], &[]),
+        (&["10.1.1.2"], &["192.0.2.8"]),
+        (&["10.1.1.2"], &["192.0.2.7", "2001:db8::8"]),
+    ] {
+        own.patches(&pod, &addressed(of_pod, of_host), 403).await;
+    }
+    own.patches(&pod, &json!({"status": {"podIP": "10.1.2.2"}}), 403)
+        .await;
+    let (_, answer) = server
+        .ask(
+            &own.user,
+            Method::PATCH,
+            &pod,
+            &addressed(&["10.1.2.2"], &[]),
+        )
+        .await;
+    assert_eq!(
+        answer["message"],
+        "pods \"on-n1\" is forbidden: node \"n1\" cannot set the address 10.1.2.2 in the status of pod default/on-n1: the \
+         Node's podCIDRs are 10.1.1.0/24, fd00:1::/64"
+    );
+    // A machine that moved goes on with what its pods had, and has its new address.
+    let moved = json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.9"}]}});
+    own.patches(&format!("{node_path}/status"), &moved, 200)
+        .await;
+    own.patches(&pod, &json!({"status": {"phase": "Running"}}), 200)
+        .await;
+    own.patches(&pod, &addressed(&["10.1.1.2"], &["192.0.2.9"]), 200)
+        .await;
+}
+
+#[tokio::test]
+async fn a_pod_on_the_machines_network_has_an_address_of_its_node() {
+    let server = cluster().await;
+    let own = Caller::new(&server, node("n1"));
+    let shared = json!({"metadata": {"name": "shared"}, "spec": {"nodeName": "n1", "hostNetwork": true,
+        "containers": [{"name": "c", "image": "x:1"}]}});
+    made(&server, PODS, &shared).await;
+    let addresses =
+        json!({"status": {"addresses": [{"type": "ExternalIP", "address": "198.51.100.7"}]}});
+    own.patches("/api/v1/nodes/n1/status", &addresses, 200)
+        .await;
+    let ranges = json!({"spec": {"podCIDR": "10.1.1.0/24", "podCIDRs": ["10.1.1.0/24"]}});
+    server
+        .admin_ask(Method::PATCH, "/api/v1/nodes/n1", &ranges)
+        .await;
+    let pod = format!("{PODS}/shared/status");
+    own.patches(&pod, &addressed(&["198.51.100.7"], &["198.51.100.7"]), 200)
+        .await;
+    for elsewhere in ["10.1.1.2", "198.51.100.8"] {
+        own.patches(&pod, &addressed(&[elsewhere], &["198.51.100.7"]), 403)
+            .await;
+    }
+    // The control plane may write any.
+    let (status, answer) = server
+        .admin_ask(
+            Method::PATCH,
+            &pod,
+            &addressed(&["10.9.9.9"], &["10.9.9.9"]),
+        )
+        .await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+}
