@@ -174,6 +174,27 @@ fn trimmed(path: &str) -> &str {
 }
 
 fn refused_text(path: &str, refused: Refused) -> String {
+    if path.parse::<PlainPath>().is_err() {
+        return format!(
+            "hostPath {path} is not allowed on any node: it is no absolute path without `.`, `..` and `//`"
+        );
+    }
+    let (own, which) = match refused {
+        Refused::Unlisted => (met(path, &host_path::NEVER), "at all"),
+        Refused::ReadOnly => (met(path, &host_path::NEVER_WRITABLE), "for writing"),
+    };
+    if let Some(own) = own {
+        let why = if Path::new(own).starts_with(path) {
+            "holds"
+        } else {
+            "lies in"
+        };
+        return format!(
+            "hostPath {path} is not allowed {which} on any node, and no configuration can list it so: it is or {why} the machine's \
+             {own}, by which a pod could act as the machine. Mount a folder that the machine has for its pods, such as \
+             /var/lib/NAME, which `host_paths` under `[node]` lists, or an `emptyDir`"
+        );
+    }
     match refused {
         Refused::Unlisted => format!(
             "hostPath {path} is not allowed on this node: add it to `host_paths` under `[node]` in the machine's configuration"
@@ -182,5 +203,54 @@ fn refused_text(path: &str, refused: Refused) -> String {
             "hostPath {path} may only be mounted with readOnly: true on this node: `host_paths` under `[node]` in the \
              machine's configuration does not say `writable = true` for it"
         ),
+    }
+}
+
+/// Which of these paths is this one, lies in it or holds it.
+fn met<'a>(path: &str, list: &[&'a str]) -> Option<&'a str> {
+    let path = Path::new(path);
+    let mut list = list.iter().copied();
+    list.find(|own| path.starts_with(own) || Path::new(own).starts_with(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_model::host_path::allows;
+
+    /// What a configuration refuses is not recommended: each text names a cure that there is.
+    #[test]
+    fn a_path_that_no_configuration_can_list_is_refused_without_that_advice() {
+        let listed = [HostPath {
+            path: "/etc/ssl".parse().unwrap(),
+            writable: false,
+        }];
+        let text = |path: &str, writable| {
+            let refused = allows(&listed, path, writable).unwrap_err();
+            refused_text(path, refused)
+        };
+        for (path, why) in [
+            ("/", "holds the machine's /proc"),
+            ("/var", "holds the machine's /var/run"),
+            ("/proc", "is or holds the machine's /proc"),
+            ("/run/secrets", "lies in the machine's /run"),
+            (
+                "/var/lib/kubelet/pods",
+                "lies in the machine's /var/lib/kubelet",
+            ),
+        ] {
+            let text = text(path, false);
+            assert!(text.contains(why), "{text}");
+            assert!(text.contains("not allowed at all on any node"), "{text}");
+            assert!(!text.contains("add it"), "{text}");
+        }
+        let write = text("/etc/ssl", true);
+        assert!(
+            write.contains("not allowed for writing on any node"),
+            "{write}"
+        );
+        assert!(!write.contains("`writable = true`"), "{write}");
+        assert!(text("/srv", false).contains("add it to `host_paths`"));
+        assert!(text("/srv/../proc", false).contains("no absolute path"));
     }
 }

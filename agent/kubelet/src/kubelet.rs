@@ -190,6 +190,11 @@ pub(crate) mod tests {
 
     /// What tasks share on a node whose master is silent and whose engine is not up; its folders all lie in `dir`.
     pub(crate) fn shared(dir: &Path) -> Arc<Shared> {
+        shared_with(dir, Vec::new())
+    }
+
+    /// The same, with these static pods.
+    pub(crate) fn shared_with(dir: &Path, static_pods: Vec<Pod>) -> Arc<Shared> {
         let runtime = Containerd::new(Options {
             socket: dir.join("containerd.sock"),
             state: dir.join("state"),
@@ -205,7 +210,10 @@ pub(crate) mod tests {
             alone: true,
             tunnel: false,
         });
-        let config = crate::config::tests::config(dir);
+        let config = Config {
+            static_pods,
+            ..crate::config::tests::config(dir)
+        };
         let (runtime, sandboxes) = (Arc::new(runtime), Arc::new(sandboxes.unwrap()));
         Kubelet::new(config, Arc::new(Silent), runtime, sandboxes).shared
     }

@@ -51,11 +51,15 @@ impl Own {
         if let Some(fault) = network::port_fault(pod, &own).filter(|_| !own.is_empty()) {
             return Err(failed(shared, pod, &fault));
         }
+        let own_users = wanted.users;
         let sandboxes = shared.sandboxes.clone();
         let made = tokio::task::spawn_blocking(move || sandboxes.make(&wanted))
             .await
             .map_err(|error| Error::caused(ErrorClass::Unavailable, "make the sandbox", error))?;
         let sandbox = made.map_err(|error| {
+            if own_users {
+                shared.figures.done().user_pod_failed();
+            }
             let reason = if matches!(error, agent_cluster::Error::NoRange) {
                 "NetworkNotReady"
             } else {
@@ -80,7 +84,7 @@ impl Own {
                 .events
                 .warning(pod, "MissingClusterDNS", text.to_owned());
         }
-        shared.figures.done().pod();
+        shared.figures.done().pod(own_users);
         self.found = Some(sandbox.clone());
         self.publish(shared, pod);
         Ok(sandbox)

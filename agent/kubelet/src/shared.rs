@@ -211,15 +211,22 @@ impl Shared {
         handles.values().filter_map(Handle::latest).collect()
     }
 
-    /// A pod by namespace and name; the newest where one of the same name still ends.
+    /// The pod that the API shows by this name; the newest, where the node has not heard yet that an older one is gone. A static
+    /// pod is shown by its mirror alone: whatever else has its name, nobody reaches it by that.
     pub(crate) fn pod_named(&self, namespace: &str, name: &str) -> Option<PodRef> {
         let handles = self.handles();
-        let named = handles
-            .values()
-            .filter(|handle| handle.pod.namespace == namespace && handle.pod.name == name);
-        named
-            .max_by_key(|handle| handle.latest().is_some())
-            .map(|handle| handle.pod.clone())
+        let named = handles.values().filter_map(|handle| {
+            let of_name = handle.pod.namespace == namespace && handle.pod.name == name;
+            let pod = handle.latest().filter(|_| of_name)?;
+            let is_static = self.config.is_static(&handle.pod.uid);
+            self.mirrors.shown_as(&pod, is_static)?;
+            // Names are the API's, so where it shows a mirror it shows no other pod.
+            let made = pod.metadata.creation_timestamp.as_ref().map(|made| made.0);
+            Some(((is_static, made), &handle.pod))
+        });
+        // Equals do not depend on the order of the handles.
+        let newest = named.max_by(|one, other| (one.0, &one.1.uid).cmp(&(other.0, &other.1.uid)));
+        newest.map(|(_, pod)| pod.clone())
     }
 }
 
@@ -231,4 +238,69 @@ fn others(handles: &HashMap<String, Handle>, pod: &Pod) -> Vec<Arc<Pod>> {
         .filter(|(other, _)| Some(other.as_str()) != uid)
         .filter_map(|(_, handle)| handle.room())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::handle::{Handle, Taken};
+    use crate::kubelet::tests::shared_with;
+    use crate::wanted::Wanted;
+    use agent_pods::pod_ref;
+    use config_kube::k8s_openapi::api::core::v1::Pod;
+    use config_static_pods::Mirror;
+    use serde_json::json;
+    use std::sync::Arc;
+    use std::time::Duration;
+    use tokio::sync::watch;
+
+    fn handle(wanted: Pod) -> Handle {
+        Handle {
+            pod: pod_ref(&wanted).unwrap(),
+            wanted: watch::channel(Wanted::Pod(Arc::new(wanted))).0,
+            news: Arc::default(),
+            chosen: Arc::default(),
+            taken: Taken::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_static_pod_is_reached_by_its_mirror_alone() {
+        let manifest = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
+            "spec": {"containers": [{"name": "main", "image": "a"}]}}"#;
+        let of_machine = config_static_pods::read(manifest, "node").unwrap();
+        let fixed = of_machine.metadata.uid.clone().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let shared = shared_with(dir.path(), vec![of_machine.clone()]);
+        let named = || {
+            let found = shared.pod_named("default", "a-node");
+            found.map(|pod| pod.uid)
+        };
+        shared.handles().insert(fixed.clone(), handle(of_machine));
+        assert_eq!(named(), None, "no mirror");
+
+        // Of many UIDs each order of the two is met.
+        for number in 0..50 {
+            let uid = format!("other-{number}");
+            let meta = json!({"namespace": "default", "name": "a-node", "uid": uid});
+            let other: Pod = serde_json::from_value(json!({"metadata": meta})).unwrap();
+            shared.handles().insert(uid.clone(), handle(other));
+            assert_eq!(named(), Some(uid.clone()));
+            let gone = Wanted::Gone(Duration::ZERO);
+            shared.handles()[&uid].wanted.send_replace(gone);
+            assert_eq!(named(), None, "the API has no such pod");
+            shared.handles().remove(&uid);
+        }
+
+        let mirror = |of: &str| Mirror {
+            namespace: "default".to_owned(),
+            name: "a-node".to_owned(),
+            uid: "mirror".to_owned(),
+            of: of.to_owned(),
+            deleted: false,
+        };
+        shared.mirrors.listed(vec![mirror("another")]);
+        assert_eq!(named(), None, "a mirror of something else");
+        shared.mirrors.listed(vec![mirror(&fixed)]);
+        assert_eq!(named(), Some(fixed));
+    }
 }

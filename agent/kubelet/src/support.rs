@@ -356,7 +356,7 @@ mod tests {
             json!({"name": "v", "mountPath": "/m"}),
             json!({"name": "v", "mountPath": "/m", "readOnly": true}),
         );
-        let refusal = with(read.clone(), "/etc").unwrap();
+        let refusal = with(read.clone(), "/srv").unwrap();
         assert_eq!(refusal.reason, "HostPathForbidden");
         assert!(
             refusal

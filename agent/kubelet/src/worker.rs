@@ -23,7 +23,7 @@ use crate::{cleanup, debug, preemption, storage, support, volumes};
 use agent_api::send;
 use agent_pods::{
     Action, Clocks, End, Ending, Eviction, Notes, Plan, Refusal, View, as_given, between, end_of,
-    find, is_replaced, later, plan, plan_orphan, recover, round,
+    find, is_replaced, later, named_as_static, plan, plan_orphan, recover, round,
 };
 use agent_resources::qos::pod_resources;
 use agent_runtime::{
@@ -387,7 +387,9 @@ impl Worker {
             return true;
         }
         let ends = self.shared.while_ending();
-        let refusal = ends.or_else(|| support::refusal(pod, &self.shared.config));
+        let config = &self.shared.config;
+        let refusal = ends.or_else(|| named_as_static(pod, &config.static_pods));
+        let refusal = refusal.or_else(|| support::refusal(pod, config));
         let refusal = refusal.or_else(|| self.shared.under_pressure(pod));
         let refusal = match refusal {
             None => self.shared.misplaced(pod).await,

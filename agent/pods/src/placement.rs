@@ -25,6 +25,25 @@ pub fn foreign(pod: &Pod) -> Option<Refusal> {
     })
 }
 
+/// Why a pod of the API is not taken that has the name of a static pod: who asks the node for a pod by its name must never reach
+/// another one.
+pub fn named_as_static(pod: &Pod, static_pods: &[Pod]) -> Option<Refusal> {
+    let meta = &pod.metadata;
+    let same = |one: &&Pod| {
+        let own = &one.metadata;
+        own.namespace == meta.namespace && own.name == meta.name && own.uid != meta.uid
+    };
+    let taken = static_pods.iter().find(same)?;
+    let namespace = taken.metadata.namespace.as_deref().unwrap_or_default();
+    let name = taken.metadata.name.as_deref().unwrap_or_default();
+    Some(Refusal {
+        reason: "NameOfStaticPod".into(),
+        message: format!(
+            "{namespace}/{name} is the name of a static pod of this machine's configuration, and runs here as that alone; give the pod another name"
+        ),
+    })
+}
+
 /// Why this node does not take the pod: the pod selects others, or does not tolerate a taint that ends pods.
 pub fn misplaced(pod: &Pod, node: &Node) -> Option<Refusal> {
     let spec = pod.spec.as_ref()?;

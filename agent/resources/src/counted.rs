@@ -3,7 +3,7 @@
 use crate::done::Done;
 use agent_runtime::{
     Attached, Change, Command, Container, ContainerSpec, ExecOutput, Image, Keyring, Layers, Pause,
-    Pending, Process, PullPolicy, Resources, Runtime,
+    Pending, Process, PullPolicy, Resources, Runtime, container_id,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -55,6 +55,9 @@ impl Runtime for Counted {
     }
 
     fn start<'a>(&'a self, spec: &'a ContainerSpec) -> Pending<'a, ()> {
+        let key = &spec.key;
+        let id = container_id(&key.pod.uid, &key.container, key.attempt);
+        self.done.begins(id, &key.pod.uid);
         self.call("start_container", self.engine.start(spec))
     }
 
@@ -90,7 +93,12 @@ impl Runtime for Counted {
     }
 
     fn list<'a>(&'a self, pod_uid: Option<&'a str>) -> Pending<'a, Vec<Container>> {
-        self.call("list_containers", self.engine.list(pod_uid))
+        let list = self.call("list_containers", self.engine.list(pod_uid));
+        Box::pin(async move {
+            let seen = list.await?;
+            self.done.looked(pod_uid, &seen);
+            Ok(seen)
+        })
     }
 
     fn exec<'a>(

@@ -1,6 +1,6 @@
 //! `/metrics`: what the kubelet has done since it began, under the names of upstream's own figures, in Prometheus' text format.
 //!
-//! Bounded: every label is a word of this program.
+//! Bounded: every label is a word of this program, or an exit code.
 
 use agent_runtime::{Container, ContainerState, Kind};
 use config_figures::Text;
@@ -13,7 +13,7 @@ const BOUNDS: [f64; 15] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0,
 ];
 /// Roots of the paths that the kubelet answers; requests for others are counted together.
-const ROOTS: [&str; 13] = [
+const ROOTS: [&str; 14] = [
     "attach",
     "configz",
     "containerLogs",
@@ -26,6 +26,7 @@ const ROOTS: [&str; 13] = [
     "metrics/resource",
     "pods",
     "portForward",
+    "runningpods",
     "stats/summary",
 ];
 /// Those of them whose answers go on for long.
@@ -64,6 +65,12 @@ struct Counts {
     pod_starts: Times,
     containers: ByWord,
     container_errors: ByWord,
+    /// By container type, exit code and reason.
+    terminated: BTreeMap<(&'static str, u8, &'static str), u64>,
+    /// Attempts that were seen before they had ended, by id, and their pods' UIDs.
+    alive: BTreeMap<String, String>,
+    user_pods: u64,
+    user_pod_errors: u64,
     evictions: ByWord,
     preemptions: BTreeMap<String, u64>,
     calls: BTreeMap<&'static str, Times>,
@@ -90,15 +97,71 @@ fn word(kind: Kind) -> &'static str {
     }
 }
 
+/// Upstream's word for an end.
+fn reason(state: &ContainerState) -> &'static str {
+    match state {
+        ContainerState::Exited {
+            start_error: Some(_),
+            ..
+        } => "StartError",
+        ContainerState::Exited {
+            oom_killed: true, ..
+        } => "OOMKilled",
+        ContainerState::Exited { code: 0, .. } => "Completed",
+        ContainerState::Exited { .. }
+        | ContainerState::Created
+        | ContainerState::Running { .. } => "Error",
+    }
+}
+
 impl Done {
     fn lock(&self) -> MutexGuard<'_, Counts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A pod has got its sandbox.
-    pub fn pod(&self) {
+    /// A pod has got its sandbox, which has users of its own or not.
+    pub fn pod(&self, own_users: bool) {
         let mut all = self.lock();
         all.pods = all.pods.saturating_add(1);
+        if own_users {
+            all.user_pods = all.user_pods.saturating_add(1);
+        }
+    }
+
+    /// A sandbox with users of its own could not be made.
+    pub fn user_pod_failed(&self) {
+        let mut all = self.lock();
+        all.user_pod_errors = all.user_pod_errors.saturating_add(1);
+    }
+
+    /// An attempt begins, whose end counts also where nobody looks before it.
+    pub fn begins(&self, id: String, pod_uid: &str) {
+        self.lock().alive.insert(id, pod_uid.to_owned());
+    }
+
+    /// The engine shows these attempts, of one pod or of all: those whose end is new are counted. What had ended before this kubelet
+    /// looked first was counted by the one before.
+    pub fn looked(&self, pod_uid: Option<&str>, seen: &[Container]) {
+        let mut all = self.lock();
+        let all = &mut *all;
+        let mut there = BTreeMap::new();
+        for one in seen {
+            let ContainerState::Exited { code, .. } = &one.state else {
+                there.insert(one.id.clone(), one.key.pod.uid.clone());
+                continue;
+            };
+            if all.alive.remove(&one.id).is_some() {
+                // The kernel's exit codes have eight bits.
+                let code = u8::try_from(*code).unwrap_or(u8::MAX);
+                let key = (word(one.key.kind), code, reason(&one.state));
+                one_more(&mut all.terminated, key);
+            }
+        }
+        all.alive.extend(there);
+        // What was removed before anybody saw its end has none to tell. A start that goes on is shown soon.
+        if let Some(pod_uid) = pod_uid.filter(|_| seen.is_empty()) {
+            all.alive.retain(|_, uid| uid != pod_uid);
+        }
     }
 
     /// A pod runs, so long after this kubelet saw it first.
@@ -168,6 +231,29 @@ impl Done {
             "Cumulative number of pods started",
             all.pods,
         );
+        text.single(
+            "kubelet_started_user_namespaced_pods_total",
+            "counter",
+            "Cumulative number of pods with user namespaces started",
+            all.user_pods,
+        );
+        text.single(
+            "kubelet_started_user_namespaced_pods_errors_total",
+            "counter",
+            "Cumulative number of errors when starting pods with user namespaces",
+            all.user_pod_errors,
+        );
+        let name = "kubelet_terminated_containers_total";
+        text.family(
+            name,
+            "counter",
+            "Cumulative number of containers that ended",
+        );
+        for ((kind, code, reason), count) in &all.terminated {
+            let labels =
+                format!("container_type=\"{kind}\",exit_code=\"{code}\",reason=\"{reason}\"");
+            text.sample(name, &labels, *count);
+        }
         let name = "kubelet_pod_start_duration_seconds";
         let help = "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run";
         text.family(name, "histogram", help);
@@ -296,11 +382,15 @@ fn histogram(text: &mut Text, name: &str, times: &Times) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use agent_runtime::{ContainerKey, PodRef};
+    use jiff::Timestamp;
 
     #[test]
     fn what_was_done_is_told_under_upstreams_names() {
         let done = Done::default();
-        done.pod();
+        done.pod(false);
+        done.pod(true);
+        done.user_pod_failed();
         done.pod_runs(Duration::from_millis(700));
         done.container(Kind::Main, true);
         done.container(Kind::Sidecar, false);
@@ -317,7 +407,9 @@ mod tests {
             "kubelet_node_name{node=\"n\"} 1",
             "kubelet_running_pods 0",
             "kubelet_running_containers{container_state=\"running\"} 0",
-            "kubelet_started_pods_total 1",
+            "kubelet_started_pods_total 2",
+            "kubelet_started_user_namespaced_pods_total 1",
+            "kubelet_started_user_namespaced_pods_errors_total 1",
             "kubelet_pod_start_duration_seconds_bucket{le=\"0.5\"} 0",
             "kubelet_pod_start_duration_seconds_bucket{le=\"1\"} 1",
             "kubelet_pod_start_duration_seconds_count 1",
@@ -335,6 +427,66 @@ mod tests {
         ] {
             assert!(told.lines().any(|told| told == line), "{line}:\n{told}");
         }
-        assert_eq!(told.matches("# TYPE ").count(), 13);
+        assert_eq!(told.matches("# TYPE ").count(), 16);
+    }
+
+    fn container(id: &str, state: ContainerState) -> Container {
+        let pod = PodRef {
+            namespace: "n".to_owned(),
+            name: "p".to_owned(),
+            uid: "u".to_owned(),
+        };
+        Container {
+            id: id.to_owned(),
+            key: ContainerKey {
+                pod,
+                container: "c".to_owned(),
+                kind: Kind::Main,
+                attempt: 0,
+            },
+            image: String::new(),
+            image_id: String::new(),
+            state,
+            backoff: None,
+            round: 0,
+            this_boot: true,
+            stop_signal: None,
+            needs: None,
+            user: None,
+        }
+    }
+
+    #[test]
+    fn each_end_counts_once_and_those_of_earlier_kubelets_do_not() {
+        let done = Done::default();
+        let (began, ended) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
+        let exited = |code, oom_killed| ContainerState::Exited {
+            started_at: began,
+            finished_at: ended,
+            code,
+            oom_killed,
+            start_error: None,
+        };
+        let running = ContainerState::Running { started_at: began };
+        let old = container("old", exited(1, false));
+        done.looked(None, &[old.clone(), container("a", running)]);
+        done.begins("quick".to_owned(), "u");
+        let all = [
+            old,
+            container("a", exited(137, true)),
+            container("quick", exited(0, false)),
+        ];
+        for _ in 0..3 {
+            done.looked(Some("u"), &all);
+        }
+        let told = done.text("n", &[]);
+        let name = "kubelet_terminated_containers_total{container_type=\"container\"";
+        for line in [
+            format!("{name},exit_code=\"137\",reason=\"OOMKilled\"}} 1"),
+            format!("{name},exit_code=\"0\",reason=\"Completed\"}} 1"),
+        ] {
+            assert!(told.lines().any(|told| told == line), "{line}:\n{told}");
+        }
+        assert_eq!(told.matches(name).count(), 2, "{told}");
     }
 }

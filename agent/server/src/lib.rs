@@ -14,6 +14,7 @@ mod logs;
 mod power;
 mod reader;
 mod reviews;
+mod running;
 
 use agent_api::Api;
 use agent_claims::Folders;
@@ -169,6 +170,9 @@ impl Server {
             }
             ["metrics"] if request.method() == Method::GET => {
                 return Answer::Whole(self.own_figures().await);
+            }
+            ["runningpods"] | ["runningpods", ""] if request.method() == Method::GET => {
+                return Answer::Whole(self.running_pods().await);
             }
             [SERVED, name] => return Answer::Whole(self.volume(request, name).await),
             _ => return Answer::Whole(self.plain(request, &path)),
@@ -359,10 +363,25 @@ impl Server {
     fn pods(&self) -> Response<Body> {
         let pods = self.parts.node.pods();
         let items = pods.iter().map(|pod| Pod::clone(pod)).collect();
-        match serde_json::to_vec(&List::<Pod> {
+        Self::list(&List {
             items,
             ..List::default()
-        }) {
+        })
+    }
+
+    /// The pods that run, as the engine tells.
+    async fn running_pods(&self) -> Response<Body> {
+        match self.parts.runtime.list(None).await {
+            Ok(seen) => Self::list(&running::pods(&seen)),
+            Err(error) => text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                &format!("{}\n", error.chain()),
+            ),
+        }
+    }
+
+    fn list(pods: &List<Pod>) -> Response<Body> {
+        match serde_json::to_vec(pods) {
             Ok(body) => answer(StatusCode::OK, "application/json", body.into()),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
         }

@@ -15,7 +15,6 @@
 //! Errors are the system's own: `ELOOP` for a link, `EXDEV` for a path that leads out, `EINVAL` for
 //! anything but a regular file, `EFBIG` for more bytes than the limit.
 
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -27,19 +26,18 @@ use std::path::{Component, Path, PathBuf};
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{
-    AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat, openat2, readlinkat, renameat2,
+    OFlag, OpenHow, RenameFlags, ResolveFlag, openat, openat2, readlinkat, renameat2,
 };
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+
+pub use crate::usage::Usage;
+use crate::usage::Walk;
 
 /// How often a look-up is repeated after a concurrent rename disturbed it (`EAGAIN`).
 const TRIES: u32 = 64;
 /// Names taken from a folder at once while it is emptied.
 const BATCH: usize = 1024;
-/// Bytes of the paths of folders that are still to be counted.
-const MAX_WAITING: usize = 16 << 20;
-/// Bytes of a block in `st_blocks` (stat(2)).
-const BLOCK: u64 = 512;
 
 /// Whether links inside the folder are followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,30 +59,6 @@ pub struct Beneath {
 pub struct Place {
     fd: OwnedFd,
     stat: FileStat,
-}
-
-/// The disk usage of a folder.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Bytes on the disk, each file once however many names it has.
-    pub bytes: u64,
-    /// Files and folders.
-    pub entries: u64,
-    /// The count is incomplete: there are more entries than the limit, or some are deeper than the
-    /// longest path.
-    pub more: bool,
-}
-
-impl Usage {
-    /// The usage of both together. A sum that does not fit is the largest number.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        Self {
-            bytes: self.bytes.saturating_add(other.bytes),
-            entries: self.entries.saturating_add(other.entries),
-            more: self.more || other.more,
-        }
-    }
 }
 
 impl Place {
@@ -167,7 +141,7 @@ impl Beneath {
     }
 
     /// As [`Beneath::dir`], but fails with `EXDEV` if it, or a folder on the way, is a mount.
-    fn dir_here(&self, path: &Path) -> io::Result<Self> {
+    pub(crate) fn dir_here(&self, path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY;
         let limits = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV;
         Ok(Self {
@@ -511,7 +485,7 @@ impl Beneath {
         Ok(names)
     }
 
-    fn read_dir(&self) -> io::Result<Dir> {
+    pub(crate) fn read_dir(&self) -> io::Result<Dir> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         Ok(Dir::from_fd(openat(&self.fd, ".", flags, Mode::empty())?)?)
     }
@@ -522,25 +496,7 @@ impl Beneath {
     /// # Errors
     /// If the folder itself can't be read.
     pub fn usage(&self, most: u64) -> io::Result<Usage> {
-        let mut walk = Walk::default();
-        walk.folder(self, Path::new(""), most)?;
-        while let Some(path) = walk.folders.pop() {
-            walk.waiting -= path.as_os_str().len();
-            match self.dir_here(&path) {
-                // An entry that is removed during the count is not counted.
-                Ok(folder) => drop(walk.folder(&folder, &path, most)),
-                // Deeper than the longest path.
-                Err(error) if error.raw_os_error() == Some(Errno::ENAMETOOLONG as i32) => {
-                    walk.usage.more = true;
-                }
-                Err(_gone) => {}
-            }
-            // Until something was not counted, the folders that wait may be empty.
-            if walk.usage.entries >= most && walk.usage.more {
-                break;
-            }
-        }
-        Ok(walk.usage)
+        Walk::new(most).of(self)
     }
 
     /// A path's parent folder and its last part.
@@ -580,60 +536,6 @@ impl Beneath {
 impl AsFd for Beneath {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-/// A count in progress.
-#[derive(Debug, Default)]
-struct Walk {
-    usage: Usage,
-    /// Folders still to be counted, by their paths from the first, and the total length of these
-    /// paths.
-    folders: Vec<PathBuf>,
-    waiting: usize,
-    /// Files with several names that were counted.
-    several: BTreeSet<(u64, u64)>,
-}
-
-impl Walk {
-    /// Counts what is in one folder.
-    fn folder(&mut self, folder: &Beneath, path: &Path, most: u64) -> io::Result<()> {
-        let mut dir = folder.read_dir()?;
-        for entry in dir.iter() {
-            let entry = entry?;
-            let name = entry.file_name();
-            if name == c"." || name == c".." {
-                continue;
-            }
-            if self.usage.entries >= most {
-                self.usage.more = true;
-                return Ok(());
-            }
-            let Ok(stat) = fstatat(&folder.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW) else {
-                continue;
-            };
-            self.usage.entries += 1;
-            if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR {
-                self.queue(path.join(OsStr::from_bytes(name.to_bytes())));
-            } else if stat.st_nlink > 1 && !self.several.insert((stat.st_dev, stat.st_ino)) {
-                continue;
-            }
-            let bytes = u64::try_from(stat.st_blocks)
-                .unwrap_or(0)
-                .saturating_mul(BLOCK);
-            self.usage.bytes = self.usage.bytes.saturating_add(bytes);
-        }
-        Ok(())
-    }
-
-    fn queue(&mut self, path: PathBuf) {
-        let length = path.as_os_str().len();
-        if self.waiting + length > MAX_WAITING {
-            self.usage.more = true;
-            return;
-        }
-        self.waiting += length;
-        self.folders.push(path);
     }
 }
 

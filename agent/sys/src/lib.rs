@@ -41,5 +41,6 @@ pub mod socket;
 pub mod terminal;
 pub mod tpm;
 pub mod verity;
+mod usage;
 
 pub use error::{Error, Result};

@@ -8,6 +8,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn folder() -> (tempfile::TempDir, Beneath) {
     let dir = tempfile::tempdir().unwrap();
@@ -174,8 +175,64 @@ fn usage_counts_each_file_once_and_says_if_it_is_incomplete() {
     for _ in 0..20 {
         at = at.make_dirs(Path::new(&"x".repeat(250)), 0o700).unwrap();
     }
+    let deep = folder.usage(100).unwrap();
+    assert!(!deep.more && deep.entries == 24, "{deep:?}");
+}
+
+#[test]
+fn usage_counts_what_is_deeper_than_the_descriptors_that_it_holds() {
+    let (_dir, folder) = folder();
+    let chain = |name: &str| {
+        let mut at = folder.dir(Path::new("")).unwrap();
+        for _ in 0..100 {
+            // Which of the two is counted first is not known: one of them waits on the way back.
+            drop(at.make_dirs(Path::new("side"), 0o700).unwrap());
+            drop(at.make_dirs(Path::new("tail"), 0o700).unwrap());
+            at = at.make_dirs(Path::new(name), 0o700).unwrap();
+        }
+    };
+    chain("d");
+    let usage = folder.usage(10_000).unwrap();
+    assert!(!usage.more && usage.entries == 300, "{usage:?}");
+    chain(&"y".repeat(200));
     assert!(
-        folder.usage(100).unwrap().more,
-        "deeper than a path can say"
+        folder.usage(10_000).unwrap().more,
+        "it can't be held again: no path is so long"
     );
+}
+
+/// A pod that renames its folders all the time, to have nothing in them counted.
+#[test]
+fn usage_finds_what_is_in_folders_whose_names_change_all_the_time() {
+    let (dir, folder) = folder();
+    let mut names: Vec<String> = (0..12).map(|level| format!("{level}-a")).collect();
+    let path = |names: &[String]| {
+        names
+            .iter()
+            .fold(dir.path().to_owned(), |path, name| path.join(name))
+    };
+    fs::create_dir_all(path(&names)).unwrap();
+    fs::write(path(&names).join("f"), vec![1; 1 << 20]).unwrap();
+    let end = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !end.load(Ordering::Relaxed) {
+                for level in 0..names.len() {
+                    let before = path(&names[..=level]);
+                    let turned = if names[level].ends_with('a') {
+                        "b"
+                    } else {
+                        "a"
+                    };
+                    names[level] = format!("{level}-{turned}");
+                    fs::rename(before, path(&names[..=level])).unwrap();
+                }
+            }
+        });
+        let counts: Vec<_> = (0..50).map(|_| folder.usage(1000).unwrap()).collect();
+        end.store(true, Ordering::Relaxed);
+        for usage in counts {
+            assert!(usage.bytes >= 1 << 20 || usage.more, "{usage:?}");
+        }
+    });
 }

@@ -1,7 +1,8 @@
 //! Static pods: the machine's own configuration has them run, and the master shows mirrors.
 
-use crate::cluster::{Cluster, NODE};
+use crate::cluster::{Cluster, NODE, shell};
 use crate::site::{IMAGE, eventually};
+use crate::tunnels::Site;
 use agent_runtime::{ContainerState, Runtime};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use http::Method;
@@ -112,6 +113,51 @@ async fn a_static_pod_runs_without_its_mirror_and_the_mirror_decides_nothing() {
         empty.then_some(())
     })
     .await;
+}
+
+/// Who may make pods in the namespace gives one the static pod's name, to be led to the static pod by it.
+#[tokio::test]
+async fn a_pod_with_the_name_of_a_static_pod_does_not_run_and_leads_to_nothing() {
+    let cluster = Cluster::new().await;
+    let cluster = cluster
+        .with_static_pods(&[&manifest("of-the-machine")])
+        .await;
+    eventually("a running container", || async {
+        Some(running(&cluster).await).filter(|ids| ids.len() == 1)
+    })
+    .await;
+    let spec = json!({"containers": [shell("while :; do busybox sleep 0.1; done")]});
+    cluster.create(NAME, spec).await;
+    let status = cluster.reaches(NAME, "/phase", json!("Failed")).await;
+    assert_eq!(status["reason"], json!("NameOfStaticPod"), "{status}");
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains("default/exporter-worker-1"), "{message}");
+    assert_eq!(running(&cluster).await.len(), 1, "the static pod alone");
+
+    let site = Site::over(cluster).await;
+    let tries: [&[&str]; 3] = [
+        &["logs", NAME],
+        &["exec", NAME, "--", "/bin/sh", "-c", "echo of-the-machine"],
+        &[
+            "get",
+            "--raw",
+            "/api/v1/namespaces/default/pods/exporter-worker-1/log",
+        ],
+    ];
+    for words in tries {
+        let (code, out, why) = site.run(words, None).await;
+        let out = String::from_utf8_lossy(&out);
+        assert!(!out.contains("of-the-machine"), "{words:?}: {out}");
+        assert_ne!(code, 0, "{words:?}: {out} {why}");
+    }
+
+    // The way that an admin gives: the mirror, once the name is free.
+    allow(&site.cluster).await;
+    site.cluster.delete(NAME, 0).await;
+    site.cluster.reaches(NAME, "/phase", json!("Running")).await;
+    let (code, out, why) = site.run(&["logs", NAME], None).await;
+    assert_eq!(code, 0, "{why}");
+    assert_eq!(String::from_utf8_lossy(&out), "of-the-machine\n");
 }
 
 /// What a node could do with the right to make pods, if mirrors were not looked at.
