@@ -262,6 +262,7 @@ fn insufficient(status: &mut Fields, generation: i64, now: &str) {
 
 /// Sets the pod's condition `DisruptionTarget`.
 fn announce(pod: &mut Fields, now: &str) {
+    let generation = get(metadata(pod), "generation").clone();
     let Some(status) = object_mut(pod, "status") else {
         return;
     };
@@ -273,7 +274,7 @@ fn announce(pod: &mut Fields, now: &str) {
     });
     conditions.push(json!({
         "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
-        "message": "Eviction API: evicting", "lastProbeTime": null, "lastTransitionTime": now,
+        "message": "Eviction API: evicting", "observedGeneration": generation, "lastProbeTime": null, "lastTransitionTime": now,
     }));
     status.insert("conditions".to_owned(), Value::Array(conditions));
 }
@@ -288,6 +289,16 @@ mod tests {
         let budget =
             json!({"metadata": {"name": "b", "generation": 2}, "spec": {}, "status": status});
         budget.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn the_condition_of_an_evicted_pod_says_of_which_spec_it_speaks() {
+        let mut pod =
+            json!({"metadata": {"generation": 3}, "status": {"conditions": [{"type": "Ready"}]}});
+        announce(pod.as_object_mut().unwrap(), NOW);
+        let conditions = pod["status"]["conditions"].as_array().unwrap();
+        assert_eq!(conditions[1]["type"], "DisruptionTarget");
+        assert_eq!(conditions[1]["observedGeneration"], 3);
     }
 
     #[test]
