@@ -40,7 +40,7 @@ pub mod signal;
 pub mod socket;
 pub mod terminal;
 pub mod tpm;
-pub mod verity;
 mod usage;
+pub mod verity;
 
 pub use error::{Error, Result};

@@ -15,6 +15,7 @@ use crate::owner_duplicates::OwnerDuplicates;
 use crate::owner_references::OwnerReferencesPermissionEnforcement;
 use crate::parts::Parts;
 use crate::plugin::{Admitted, Plugin, Request};
+use crate::pod_resize::PodResizeValidator;
 use crate::pod_security::PodSecurity;
 use crate::priority::Priority;
 use crate::requestor::Requestor;
@@ -80,6 +81,7 @@ static PLUGINS: &[Known] = &[
     known("CertificateSigning", On, |parts| Box::new(certificates::signing(parts))),
     known("CertificateSubjectRestriction", On, |_| Box::new(CertificateSubjectRestriction)),
     known("DefaultIngressClass", On, |_| Box::new(DefaultIngressClass)),
+    known("PodResizeValidator", On, |_| Box::new(PodResizeValidator)),
     known("DenyServiceExternalIPs", On, |_| Box::new(DenyServiceExternalIps)),
     known("ResourceQuota", On, |parts| Box::new(ResourceQuota::new(parts))),
     known("ServiceAllocation", Always, |parts| Box::new(ServiceAllocation::new(parts))),

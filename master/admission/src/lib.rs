@@ -29,6 +29,7 @@ mod owner_duplicates;
 mod owner_references;
 mod parts;
 mod plugin;
+mod pod_resize;
 mod pod_security;
 mod priority;
 mod requestor;

@@ -1,12 +1,80 @@
 //! Health endpoints: `/livez`, `/readyz`, `/healthz`, and each check under its own path.
+//!
+//! A check has upstream's name where it checks what upstream's does. Names of what this server doesn't have (the controllers
+//! of CustomResourceDefinitions, of APIServices and of identity leases, among others) are left out, though some of upstream's tests look for them.
 
 use crate::state::ApiServer;
 use http::{Response, StatusCode};
 use master_client::Body;
+use master_initial::Part;
 use master_schema::error::{ApiError, no_resource};
 use master_store::{Action, Expect, Op, StoreError};
 use master_wire::path::Query;
 use master_wire::respond::text;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// What [`ApiServer::prepare`] makes ready, under upstream's names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Hook {
+    /// The system's namespaces are there.
+    Namespaces,
+    /// So are the priority classes,
+    Classes,
+    /// the default roles,
+    Roles,
+    /// the default flow schemas,
+    Flows,
+    /// and the service by which pods reach this server.
+    Service,
+}
+
+impl Hook {
+    const ALL: [(Self, &'static str); 5] = [
+        (
+            Self::Namespaces,
+            "poststarthook/start-system-namespaces-controller",
+        ),
+        (
+            Self::Classes,
+            "poststarthook/scheduling/bootstrap-system-priority-classes",
+        ),
+        (Self::Roles, "poststarthook/rbac/bootstrap-roles"),
+        (
+            Self::Flows,
+            "poststarthook/priority-and-fairness-config-producer",
+        ),
+        (Self::Service, "poststarthook/bootstrap-controller"),
+    ];
+
+    pub(crate) fn of(part: Part) -> Self {
+        match part {
+            Part::Namespaces => Self::Namespaces,
+            Part::Classes => Self::Classes,
+            Part::Roles => Self::Roles,
+            Part::Flows => Self::Flows,
+        }
+    }
+
+    fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+/// What is ready of what [`ApiServer::prepare`] makes.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared(AtomicU8);
+
+impl Prepared {
+    pub(crate) fn is(&self, hook: Hook) {
+        self.0.fetch_or(hook.bit(), Ordering::AcqRel);
+    }
+
+    fn has(&self, hook: Hook) -> bool {
+        self.0.load(Ordering::Acquire) & hook.bit() != 0
+    }
+}
 
 /// One named check.
 struct Check {
@@ -15,20 +83,23 @@ struct Check {
 }
 
 impl ApiServer {
-    /// Answers `/livez`, `/readyz`, `/healthz` and the paths below them. `livez` fails when the
-    /// store's writer stopped, `readyz` also before preparation is done and while the server
-    /// drains.
+    /// Answers `/livez`, `/readyz`, `/healthz` and the paths below them. All fail when the store's
+    /// writer stopped, when nobody takes the log, and before preparation is done; `readyz` and
+    /// `healthz` also while reads lag behind the store and while the server drains.
     pub(crate) async fn health(
         &self,
         path: &str,
         query: &Query,
     ) -> Result<Response<Body>, ApiError> {
-        let mut segments = path.trim_matches('/').split('/');
-        let kind = segments.next().unwrap_or_default();
+        let path = path.trim_matches('/');
+        let (kind, name) = match path.split_once('/') {
+            Some((kind, name)) => (kind, Some(name)),
+            None => (path, None),
+        };
         let checks = self.checks(kind != "livez").await;
-        match (segments.next(), segments.next()) {
-            (None, _) => Ok(answer(kind, &checks, query)),
-            (Some(name), None) => {
+        match name {
+            None => Ok(answer(kind, &checks, query)),
+            Some(name) => {
                 let check = checks
                     .iter()
                     .find(|check| check.name == name)
@@ -40,7 +111,6 @@ impl ApiServer {
                     text(StatusCode::INTERNAL_SERVER_ERROR, text_)
                 })
             }
-            (Some(_), Some(_)) => Err(no_resource()),
         }
     }
 
@@ -57,15 +127,25 @@ impl ApiServer {
                 good: true,
             },
             Check {
-                name: "store",
+                name: "log",
+                good: is_taken(std::io::stderr()),
+            },
+            Check {
+                name: "etcd",
                 good: !matches!(writes, Err(StoreError::Closed)),
             },
         ];
         if ready {
             checks.push(Check {
-                name: "namespaces",
-                good: self.prepared(),
+                name: "informer-sync",
+                good: self.inner.reader.revision().await.is_ok(),
             });
+        }
+        checks.extend(Hook::ALL.map(|(hook, name)| Check {
+            name,
+            good: self.inner.prepared.has(hook),
+        }));
+        if ready {
             checks.push(Check {
                 name: "shutdown",
                 good: !self.draining().is_cancelled(),
@@ -113,4 +193,32 @@ fn answer(kind: &str, checks: &[Check], query: &Query) -> Response<Body> {
         if healthy { "passed" } else { "failed" }
     ));
     text(status, lines.join("\n"))
+}
+
+/// The paths of the checks.
+pub(crate) fn paths() -> impl Iterator<Item = String> {
+    let names = ["ping", "log", "etcd"].into_iter();
+    let names = names.chain(Hook::ALL.map(|(_, name)| name));
+    let live = names.clone().map(|name| format!("/livez/{name}"));
+    let ready = names.chain(["informer-sync", "shutdown"]);
+    live.chain(ready.map(|name| format!("/readyz/{name}")))
+}
+
+/// Whether what is written to the log goes anywhere: the other end of a pipe is open.
+fn is_taken(log: impl AsFd) -> bool {
+    let mut watched = [PollFd::new(log.as_fd(), PollFlags::empty())];
+    poll(&mut watched, PollTimeout::ZERO).is_ok_and(|ended| ended == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_nobody_reads_is_no_log() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        assert!(is_taken(&writer));
+        drop(reader);
+        assert!(!is_taken(&writer));
+    }
 }

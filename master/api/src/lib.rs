@@ -12,6 +12,7 @@
 
 mod authorize;
 mod documents;
+mod flows;
 mod guard;
 mod health;
 mod hooks;

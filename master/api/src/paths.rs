@@ -21,17 +21,11 @@ const LISTED: &[&str] = &[
     "/.well-known/openid-configuration",
     "/healthz",
     "/livez",
-    "/livez/ping",
-    "/livez/store",
     "/metrics",
     "/openapi/v2",
     "/openapi/v3",
     "/openid/v1/jwks",
     "/readyz",
-    "/readyz/namespaces",
-    "/readyz/ping",
-    "/readyz/shutdown",
-    "/readyz/store",
     "/snapshot",
     "/verdicts",
     "/version",
@@ -135,6 +129,7 @@ impl ApiServer {
     fn index(&self) -> serde_json::Value {
         let mut paths: Vec<String> = LISTED.iter().map(|path| (*path).to_owned()).collect();
         paths.extend(["/api".to_owned(), "/apis".to_owned()]);
+        paths.extend(crate::health::paths());
         for (group, versions) in self.registry().groups() {
             if group.is_empty() {
                 paths.extend(versions.iter().map(|version| format!("/api/{version}")));

@@ -2,9 +2,11 @@
 //! verb answers.
 
 use crate::authorize;
+use crate::flows::told;
 use crate::guard::Caller;
+use crate::health::Hook;
 use crate::paths::counted;
-use crate::state::ApiServer;
+use crate::state::{ApiServer, Inner};
 use crate::verbs::{self, Call};
 use bytes::Bytes;
 use config_kube::identity;
@@ -17,7 +19,7 @@ use master_admission::services;
 use master_auth::impersonate;
 use master_client::{Body, BoxFuture, Client, Notice, Resource, Transport, UserInfo, body};
 use master_gateway::check_origin;
-use master_listener::{Entered, Peer, Service};
+use master_listener::{Entered, Flow, Matter, Peer, Service};
 use master_metrics::About;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::registry::{Kind, Registry};
@@ -84,9 +86,13 @@ impl ApiServer {
     /// The store or the API refuses one of the writes; a later call creates what is missing.
     pub async fn prepare(&self) -> Result<(), ApiError> {
         let client = self.client(UserInfo::admin("system:apiserver"));
-        master_initial::create(&client, &self.inner.options.roles).await?;
-        services::prepare(&self.inner.options.ranges, &client).await?;
-        self.set_prepared();
+        let Inner {
+            options, prepared, ..
+        } = &*self.inner;
+        let made = |part| prepared.is(part);
+        master_initial::create(&client, &options.roles, |part| made(Hook::of(part))).await?;
+        services::prepare(&options.ranges, &client).await?;
+        made(Hook::Service);
         Ok(())
     }
 
@@ -178,16 +184,20 @@ impl ApiServer {
         let head = request.method() == Method::HEAD;
         let (parts, content) = request.into_parts();
         let query = Query::parse(parts.uri.query().unwrap_or_default());
-        let (about, encoding, answer) = match query.and_then(|query| query.timeout().map(|_| query))
-        {
+        let (routed, encoding) = match query.and_then(|query| query.timeout().map(|_| query)) {
             Ok(query) => {
                 let encoding = Encoding::of(&parts.headers, query.get("pretty"));
-                let (about, answer) = self.route(parts, query, content, user, peer, caller).await;
-                (about, encoding, answer)
+                let routed = self.route(parts, query, content, user, peer, caller).await;
+                (routed, encoding)
             }
-            Err(error) => (About::path("", ""), Encoding::default(), Err(error)),
+            Err(error) => (Routed::refused(error), Encoding::default()),
         };
-        let response = answer.unwrap_or_else(|error| respond(&error));
+        let Routed {
+            about,
+            flow,
+            answer,
+        } = routed;
+        let response = told(answer.unwrap_or_else(|error| respond(&error)), flow);
         self.inner
             .metrics
             .count(&about, response.status().as_u16(), began.elapsed());
@@ -205,7 +215,7 @@ impl ApiServer {
         response
     }
 
-    /// The answer, and what the request was about (for metrics).
+    /// The answer, what the request was about (for metrics), and its flow.
     async fn route(
         &self,
         parts: Parts,
@@ -214,9 +224,9 @@ impl ApiServer {
         user: UserInfo,
         peer: Peer,
         caller: Option<Caller>,
-    ) -> (About, Result<Response<Body>, ApiError>) {
+    ) -> Routed {
         if let Err(error) = check_origin(&parts.method, &parts.headers) {
-            return (About::path("", ""), Err(error));
+            return Routed::refused(error);
         }
         let path = parts.uri.path();
         let target = match Target::parse(&parts.method, path, &query) {
@@ -231,15 +241,22 @@ impl ApiServer {
                     counted(path),
                 );
                 let verb = parts.method.as_str().to_lowercase();
+                let flow = self.flow(&user, &verb, Matter::Path(path)).await;
                 let answer = match authorize::path(&self.inner.authorizer, &user, &verb, path).await
                 {
                     Ok(()) => self.other(&parts, &query).await,
                     Err(error) => Err(error),
                 };
-                return (about, answer);
+                return Routed {
+                    about,
+                    flow,
+                    answer,
+                };
             }
-            Err(error) => return (About::path("", ""), Err(error)),
+            Err(error) => return Routed::refused(error),
         };
+        let matter = crate::flows::matter(&target);
+        let flow = self.flow(&user, target.verb.as_str(), matter).await;
         let registry = self.registry();
         let kind = registry
             .find(&target.group, &target.version, &target.plural)
@@ -273,7 +290,11 @@ impl ApiServer {
             .await
             .unwrap_or_else(|_elapsed| Err(out_of_time())),
         };
-        (about, answer)
+        Routed {
+            about,
+            flow,
+            answer,
+        }
     }
 
     async fn resource(
@@ -425,6 +446,25 @@ fn denied(why: &str) -> Response<Body> {
 
 fn unauthorized(why: &str) -> ApiError {
     ApiError::new(Reason::Unauthorized, format!("Unauthorized: {why}"))
+}
+
+/// What became of a request.
+struct Routed {
+    /// What it was about, for metrics.
+    about: About,
+    /// Its flow; none of what is refused at once.
+    flow: Option<Flow>,
+    answer: Result<Response<Body>, ApiError>,
+}
+
+impl Routed {
+    fn refused(error: ApiError) -> Self {
+        Self {
+            about: About::path("", ""),
+            flow: None,
+            answer: Err(error),
+        }
+    }
 }
 
 /// A request for a resource, before authorization.

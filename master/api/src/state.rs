@@ -1,6 +1,7 @@
 //! The server's state: its parts, what is registered with it, and its limits. The path of a request
 //! through it is in `server.rs`.
 
+use crate::health::Prepared;
 use crate::hooks::{Hooks, NodeDialer};
 use crate::options::Options;
 use master_admission::{Chain, Parts};
@@ -8,7 +9,7 @@ use master_auth::{Authenticator, Authorizer};
 use master_client::UserInfo;
 use master_gateway::{KeptLines, NodeCalls};
 use master_kinds::builtin;
-use master_listener::{BodyLimits, DenyList, Extensions, Gate, Peer, too_many};
+use master_listener::{BodyLimits, DenyList, Extensions, Gate, Peer, StoredFlows, too_many};
 use master_metrics::Metrics;
 use master_openapi::Current;
 use master_schema::error::ApiError;
@@ -17,7 +18,6 @@ use master_schema::served::Kinds;
 use master_store::{Direct, Reader, Store};
 use master_usage::Usage;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -38,13 +38,14 @@ pub(crate) struct Inner {
     pub(crate) admission: Chain,
     pub(crate) metrics: Metrics,
     pub(crate) gate: Gate,
+    pub(crate) flows: StoredFlows,
     watches: Arc<Semaphore>,
     pub(crate) snapshots: Arc<Semaphore>,
     pub(crate) node_calls: Arc<NodeCalls>,
     pub(crate) tunnels: Arc<NodeCalls>,
     pub(crate) kept_lines: Arc<KeptLines>,
     pub(crate) usage: Usage,
-    prepared: AtomicBool,
+    pub(crate) prepared: Prepared,
     hooks: Arc<Hooks>,
     draining: CancellationToken,
 }
@@ -99,6 +100,7 @@ impl ApiServer {
                     ..BodyLimits::default()
                 },
             ),
+            flows: StoredFlows::default(),
             watches: Arc::new(Semaphore::new(options.watches)),
             snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
             node_calls: NodeCalls::answers(&options.nodes),
@@ -106,7 +108,7 @@ impl ApiServer {
             kept_lines: KeptLines::new(&options.nodes),
             usage: Usage::default(),
             options,
-            prepared: AtomicBool::new(false),
+            prepared: Prepared::default(),
             hooks,
             draining: CancellationToken::new(),
         };
@@ -142,14 +144,6 @@ impl ApiServer {
     /// The kinds that are served at the moment.
     pub(crate) fn registry(&self) -> Arc<Registry> {
         self.inner.kinds.now()
-    }
-
-    pub(crate) fn set_prepared(&self) {
-        self.inner.prepared.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn prepared(&self) -> bool {
-        self.inner.prepared.load(Ordering::Acquire)
     }
 
     /// Ends open watches and makes `/readyz` fail. The listener calls it at shutdown.

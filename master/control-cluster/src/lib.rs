@@ -14,6 +14,7 @@
 //!   the cluster
 //! - `root_ca`: the roots' certificates in every namespace
 //! - `event_ttl`: events are kept for an hour
+//! - `flow_schemas`: each says whether its priority level is there
 
 pub mod account_tokens;
 pub mod aggregation;
@@ -22,6 +23,7 @@ pub mod bootstrap_tokens;
 pub mod discovery_publisher;
 pub mod ephemeral_volume;
 pub mod event_ttl;
+pub mod flow_schemas;
 pub mod garbage;
 pub mod in_use;
 pub mod namespace;
@@ -38,6 +40,7 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<namespace::Namespaces>(),
     Registration::of::<service_account::ServiceAccounts>(),
     Registration::of::<event_ttl::EventTtl>(),
+    Registration::of::<flow_schemas::FlowSchemas>(),
     Registration::of::<root_ca::RootCa>(),
     Registration::of::<garbage::Garbage>(),
     Registration::of::<quota::Quotas>(),

@@ -335,12 +335,14 @@ fn plan(facts: &Facts, now: Now) -> (Vec<Step>, Option<Duration>) {
         .as_ref()
         .and_then(|status| status.collision_count);
     let owner = controls(&set.0);
+    let mut used: BTreeSet<&str> = facts.pods.iter().map(|(_, pod)| pod.label(HASH)).collect();
     let current = revision::current(
         &owner,
         &set.metadata,
         &spec.template,
         collisions,
         &facts.revisions,
+        &used,
     );
     if let Some(step) = current.step {
         return (vec![Step::Revision(step)], None);
@@ -368,8 +370,7 @@ fn plan(facts: &Facts, now: Now) -> (Vec<Step>, Option<Duration>) {
     if set.status.as_ref() != Some(&status) {
         steps.push(Step::Status(Box::new(status)));
     }
-    let used: BTreeSet<&str> = facts.pods.iter().map(|(_, pod)| pod.label(HASH)).collect();
-    let used = used.into_iter().chain([current.hash.as_str()]).collect();
+    used.insert(&current.hash);
     let old = revision::beyond(&facts.revisions, &used, spec.revision_history_limit);
     steps.extend(old.into_iter().map(Step::Revision));
     let wake = work.wake.and_then(|wake| Duration::try_from(wake).ok());

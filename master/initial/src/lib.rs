@@ -14,13 +14,43 @@ use futures_util::future::try_join;
 use master_client::{ApiError, Client};
 use master_rbac::{Binding, Role};
 
+/// A part of what every cluster begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The system's namespaces with their service accounts.
+    Namespaces,
+    /// Priority classes, and the class of local volumes.
+    Classes,
+    /// Roles and bindings.
+    Roles,
+    /// Flow schemas and priority levels.
+    Flows,
+}
+
 /// Creates what is missing, and brings defaults up to date that no admin took over. `parts` are the
-/// roles of the master's own parts, with their bindings.
+/// roles of the master's own parts, with their bindings. Each part that is there is told to `made`.
 ///
 /// # Errors
 /// The API refuses one of the writes; a later call creates what is missing.
-pub async fn create(client: &Client, parts: &[(Role, Binding)]) -> Result<(), ApiError> {
-    objects::create(client).await?;
-    try_join(roles::reconcile(client, parts), fairness::reconcile(client)).await?;
+pub async fn create(
+    client: &Client,
+    parts: &[(Role, Binding)],
+    made: impl Fn(Part),
+) -> Result<(), ApiError> {
+    objects::namespaces(client).await?;
+    made(Part::Namespaces);
+    objects::classes(client).await?;
+    made(Part::Classes);
+    let roles = async {
+        roles::reconcile(client, parts).await?;
+        made(Part::Roles);
+        Ok(())
+    };
+    let flows = async {
+        fairness::reconcile(client).await?;
+        made(Part::Flows);
+        Ok(())
+    };
+    try_join(roles, flows).await?;
     Ok(())
 }

@@ -27,8 +27,8 @@ const CLASSES: [(&str, i32, &str); 2] = [
     ),
 ];
 
-/// Creates what is missing.
-pub(crate) async fn create(client: &Client) -> Result<(), ApiError> {
+/// Creates what is missing of the namespaces and their accounts.
+pub(crate) async fn namespaces(client: &Client) -> Result<(), ApiError> {
     for name in NAMESPACES {
         let metadata = ObjectMeta {
             name: Some(name.to_owned()),
@@ -56,6 +56,11 @@ pub(crate) async fn create(client: &Client) -> Result<(), ApiError> {
         )
         .await?;
     }
+    Ok(())
+}
+
+/// Creates what is missing of the classes.
+pub(crate) async fn classes(client: &Client) -> Result<(), ApiError> {
     for (name, value, description) in CLASSES {
         let metadata = ObjectMeta {
             name: Some(name.to_owned()),

@@ -4,22 +4,26 @@
 //! Enter by [`serve`], which runs one task for each connection and owns them until it returns; what
 //! answers is a [`Service`]. A [`Peer`] is the other end of one connection: its certificates, its
 //! address, its slot within the [`ConnectionLimits`]. A [`Gate`] reads a request's body, then gives
-//! it a slot for work. There are no channels.
+//! it a slot for work; [`Flows`] say to which flow schema it belongs. There are no channels.
 
 mod bodies;
 mod connections;
 mod extensions;
+mod flows;
 mod gate;
 mod idle;
 mod peer;
 mod serve;
 mod service;
+mod stored_flows;
 mod write_timeout;
 
 pub use bodies::BodyLimits;
 pub use connections::ConnectionLimits;
 pub use extensions::{DenyList, Extensions};
+pub use flows::{Asked, Flow, Flows, Matter};
 pub use gate::{Entered, Gate, too_many};
 pub use peer::{Exchange, Peer};
 pub use serve::{ServeOptions, TlsError, serve, tls_config};
 pub use service::Service;
+pub use stored_flows::StoredFlows;

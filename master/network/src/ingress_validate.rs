@@ -166,7 +166,7 @@ fn backend(backend: &Fields, at: &At<'_>, faults: &mut Faults) {
             match text(service, "name") {
                 "" => faults.required(&at.field("name"), ""),
                 name => {
-                    if let Err(fault) = names::dns_label(name) {
+                    if let Err(fault) = names::label(name) {
                         faults.invalid(&at.field("name"), get(service, "name"), fault);
                     }
                 }

@@ -36,7 +36,8 @@ pub fn service() -> Kind {
         ]),
         strategy: Strategy {
             made_by_update: true,
-            names: names::dns_label,
+            // Upstream: the gate `RelaxedServiceNameValidation`.
+            names: names::label,
             defaults,
             create,
             update,

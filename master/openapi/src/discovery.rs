@@ -187,6 +187,41 @@ fn parts(kind: &Kind) -> impl Iterator<Item = Resource<'_>> {
     })
 }
 
+/// The priority of the core group, above all others (upstream's number).
+const FIRST: usize = 18_000;
+/// How much less the next group has.
+const STEP: usize = 100;
+
+/// The APIServices of a server that serves all its groups by itself: one for each version of each group, but for the group
+/// that they are of.
+pub fn services(registry: &Registry, own: &Kind) -> Vec<Value> {
+    let groups = registry.groups().into_iter();
+    let groups = groups.filter(|(group, _)| *group != own.group).enumerate();
+    let mut all = Vec::new();
+    for (place, (group, versions)) in groups {
+        for (order, version) in versions.into_iter().enumerate() {
+            let available = json!({
+                "type": "Available", "status": "True", "reason": "Local",
+                "message": "Local APIServices are always available",
+            });
+            all.push(json!({
+                "kind": own.kind, "apiVersion": own.api_version(),
+                "metadata": {
+                    "name": format!("{version}.{group}"), "creationTimestamp": null,
+                    "labels": {"kube-aggregator.kubernetes.io/automanaged": "onstart"},
+                },
+                "spec": {
+                    "group": group, "version": version,
+                    "groupPriorityMinimum": FIRST.saturating_sub(place * STEP),
+                    "versionPriority": 15_usize.saturating_sub(order).max(1),
+                },
+                "status": {"conditions": [available]},
+            }));
+        }
+    }
+    all
+}
+
 /// Tells clients when the storage version changes: the start of a hash of the stored version's
 /// name.
 fn storage_version(registry: &Registry, kind: &Kind) -> String {

@@ -50,7 +50,7 @@ pub use event::{Event, Held};
 pub use key::PodKey;
 pub use node::NodeInfo;
 pub use plugins::Plugins;
-pub use preempt::{Budget, Budgets, NoPreemption, Preemption, preempt};
+pub use preempt::{Budget, Budgets, NoPreemption, Preemption, Victim, preempt};
 pub use profile::{Point, Profile, Strategy};
 pub use queue::{CAPACITY, Queue, Waiting};
 pub use request::PodRequest;

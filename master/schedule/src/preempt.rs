@@ -55,10 +55,21 @@ pub type Budgets = BTreeMap<PodKey, Budget>;
 pub struct Preemption {
     /// The node on which they are.
     pub node: String,
-    /// The pods, and their UIDs.
-    pub victims: Vec<(PodKey, String)>,
+    /// The pods.
+    pub victims: Vec<Victim>,
     /// How many of them their budgets protect.
     pub violating: usize,
+}
+
+/// A pod that is to end for another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Victim {
+    /// Which pod.
+    pub key: PodKey,
+    /// Its UID.
+    pub uid: String,
+    /// Its `metadata.generation`, of which its condition speaks.
+    pub(crate) generation: Option<i64>,
 }
 
 /// Why no pods are to end, in upstream's words.
@@ -215,7 +226,11 @@ fn victims(
         violating,
         victims: ending
             .iter()
-            .map(|lower| (lower.key.clone(), lower.uid.clone()))
+            .map(|lower| Victim {
+                key: lower.key.clone(),
+                uid: lower.uid.clone(),
+                generation: lower.generation,
+            })
             .collect(),
     };
     Some((cost(&ending, violating), preemption))

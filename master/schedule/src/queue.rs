@@ -90,6 +90,7 @@ impl Queue {
     pub fn push(&mut self, request: PodRequest, now: Instant) -> bool {
         let key = request.key.clone();
         if let Some(waiting) = self.pods.get_mut(&key) {
+            waiting.request.generation = request.generation;
             if waiting.request == request {
                 return true;
             }

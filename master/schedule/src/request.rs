@@ -18,6 +18,8 @@ pub struct PodRequest {
     pub key: PodKey,
     /// Its UID.
     pub uid: String,
+    /// Its `metadata.generation`, of which conditions speak.
+    pub(crate) generation: Option<i64>,
     /// Higher values are scheduled first.
     pub priority: i32,
     /// By which its node is chosen.
@@ -73,6 +75,7 @@ impl PodRequest {
         Self {
             key: PodKey::of(pod),
             uid: meta.uid.clone().unwrap_or_default(),
+            generation: meta.generation,
             priority: spec.priority.unwrap_or(0),
             profile: Profile::usual(),
             spreads: Arc::new(Spread::of(spec, &labels)),

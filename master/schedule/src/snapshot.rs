@@ -17,6 +17,7 @@ use std::sync::Arc;
 pub(crate) struct Placed {
     node: NodeId,
     uid: Box<str>,
+    generation: Option<i64>,
     demand: Arc<Demand>,
     priority: i32,
     /// When it began, in seconds since 1970.
@@ -30,6 +31,7 @@ pub(crate) struct Placed {
 pub(crate) struct Lower {
     pub(crate) key: PodKey,
     pub(crate) uid: String,
+    pub(crate) generation: Option<i64>,
     pub(crate) node: NodeId,
     pub(crate) demand: Arc<Demand>,
     pub(crate) priority: i32,
@@ -192,6 +194,7 @@ impl Snapshot {
         });
         if known && let Some(placed) = self.placed.get_mut(&request.key) {
             placed.uid = request.uid.into();
+            placed.generation = request.generation;
             placed.assumed = false;
             return false;
         }
@@ -314,6 +317,7 @@ impl Snapshot {
         lower.map(|(key, placed)| Lower {
             key: key.clone(),
             uid: placed.uid.to_string(),
+            generation: placed.generation,
             node: placed.node,
             demand: Arc::clone(&placed.demand),
             priority: placed.priority,
@@ -385,6 +389,7 @@ impl Snapshot {
         Placed {
             node: self.nodes.number(node),
             uid: request.uid.into(),
+            generation: request.generation,
             demand: request.demand,
             priority: request.priority,
             since: request.since,

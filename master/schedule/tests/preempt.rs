@@ -1,7 +1,7 @@
 //! Preemption, tested with objects as the API returns them.
 
 use master_schedule::{
-    Budget, Budgets, NodeInfo, PodKey, PodRequest, Preemption, Snapshot, choose, preempt,
+    Budget, Budgets, NodeInfo, PodKey, PodRequest, Preemption, Snapshot, Victim, choose, preempt,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ fn budget(app: &str, allowed: i32) -> Budgets {
 
 fn victims(preemption: &Preemption) -> Vec<&str> {
     let victims = preemption.victims.iter();
-    victims.map(|(key, _)| key.name.as_str()).collect()
+    victims.map(|victim| victim.key.name.as_str()).collect()
 }
 
 /// Two nodes with two processors each.
@@ -188,13 +188,13 @@ proptest! {
         if let Ok(found) = preempt(&pod, &mut snapshot, &budgets) {
             prop_assert!(!found.victims.is_empty());
             prop_assert_eq!(choose(&pod, &snapshot), before, "nothing is left changed");
-            for (key, _) in &found.victims {
+            for Victim { key, .. } in &found.victims {
                 let (victim, on) = placed.iter().find(|(one, _)| one.key == *key).expect("it is placed");
                 prop_assert!(victim.priority < priority && *on == found.node);
                 snapshot.remove(key);
             }
             prop_assert_eq!(choose(&pod, &snapshot).map(|found| found.node), Ok(found.node.clone()));
-            for (key, _) in &found.victims {
+            for Victim { key, .. } in &found.victims {
                 let (victim, _) = placed.iter().find(|(one, _)| one.key == *key).expect("it is placed");
                 snapshot.place(victim.clone(), &found.node);
                 prop_assert!(choose(&pod, &snapshot).is_err(), "{} need not end", key.name);

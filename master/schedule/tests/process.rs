@@ -199,6 +199,17 @@ async fn a_pod_that_fits_nowhere_says_why_and_is_bound_when_room_comes() {
             "no nodes available to schedule pods".to_owned()
         )
     );
+    let conditions = cluster
+        .read("web")
+        .await
+        .status
+        .and_then(|status| status.conditions);
+    let observed: Vec<_> = conditions
+        .iter()
+        .flatten()
+        .map(|condition| condition.observed_generation)
+        .collect();
+    assert_eq!(observed, [Some(1)], "it says of which spec it speaks");
     cluster.node("small", "100m").await;
     let message = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: \
         1 Preemption is not helpful for scheduling.";
@@ -284,8 +295,11 @@ async fn a_more_important_pod_gets_the_place_of_another_one() {
     .await;
     let status = cluster.read("low").await.status.unwrap_or_default();
     let conditions = status.conditions.unwrap_or_default();
-    let mut reasons = conditions.iter().filter_map(|one| one.reason.as_deref());
-    assert!(reasons.any(|reason| reason == "PreemptionByScheduler"));
+    let preempted = conditions
+        .iter()
+        .find(|one| one.reason.as_deref() == Some("PreemptionByScheduler"));
+    let observed = preempted.map(|one| one.observed_generation);
+    assert_eq!(observed, Some(Some(1)));
     let nominated = cluster.read("high").await.status.unwrap_or_default();
     assert_eq!(nominated.nominated_node_name.as_deref(), Some("worker-1"));
     // A pod that is less important waits, also while the place is free.

@@ -150,12 +150,14 @@ pub enum Review {
     Components,
     /// Not a review and read-only: the usage of nodes and pods, as the nodes report it.
     Metrics,
+    /// Not a review and read-only: the API groups that are served, in all their versions.
+    Groups,
 }
 
 impl Review {
     /// Whether its objects are computed per request and take no body.
     pub fn is_read(self) -> bool {
-        matches!(self, Self::Components | Self::Metrics)
+        matches!(self, Self::Components | Self::Metrics | Self::Groups)
     }
 }
 
@@ -415,6 +417,9 @@ pub struct Kind {
     pub review: Option<Review>,
     /// The warning for every request if a newer version replaces this one.
     pub deprecated: Option<Word>,
+    /// Why no client may write objects of this kind: what they would ask for is not there. They can
+    /// be read, so that clients that look for them find none instead of an error.
+    pub refused: Option<Word>,
     /// Top-level fields with another name in the store: served name, stored name.
     pub renames: Vec<(Word, Word)>,
     /// Conversion to the stored version and back, if it is more than renaming.
@@ -455,6 +460,7 @@ impl Kind {
             strategy: Strategy::default(),
             review: None,
             deprecated: None,
+            refused: None,
             renames: Vec::new(),
             conversion: None,
             blank: None,
@@ -550,6 +556,7 @@ impl Kind {
         match self.review {
             Some(review) if review.is_read() => &["get", "list"],
             Some(_) => &["create"],
+            None if self.refused.is_some() => &["get", "list", "watch"],
             None => &[
                 "create",
                 "delete",

@@ -218,8 +218,9 @@ fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
         faults.immutable(&at.field(key), get(after, key), get(before, key));
     }
     let mut allowed = template(before).clone();
-    if on(before, "suspend") && !has(status_of(old), "startTime") {
+    if rests(old) {
         copy_scheduling(&mut allowed, template(after));
+        copy_resources(&mut allowed, template(after));
     }
     if template(after) != &allowed {
         faults.invalid(
@@ -248,7 +249,38 @@ fn completions_update(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faul
     }
 }
 
-/// Before a suspended job starts, its scheduling fields may change: copies them from the new
+/// Whether a Job is suspended and none of its pods runs: one that never began, or one whose controller has ended its pods
+/// (upstream: the gates `MutableSchedulingDirectivesForSuspendedJobs` and `MutablePodResourcesForSuspendedJobs`).
+fn rests(job: &Fields) -> bool {
+    let status = status_of(job);
+    let suspended = |condition: &Value| {
+        let is = |key: &str, value: &str| condition.get(key).is_some_and(|own| own == value);
+        is("type", "Suspended") && is("status", "True")
+    };
+    on(spec(job), "suspend")
+        && get(status, "active").as_i64().unwrap_or_default() == 0
+        && (!has(status, "startTime") || items(status, "conditions").iter().any(suspended))
+}
+
+/// The resources of a resting Job's containers may change: copies them from the new template, where a container of the same
+/// name has the same place.
+fn copy_resources(allowed: &mut Fields, new: &Fields) {
+    let from = object(new, "spec").cloned().unwrap_or_default();
+    let Some(own) = object_mut(allowed, "spec") else {
+        return;
+    };
+    for list in ["containers", "initContainers"] {
+        let into = own.get_mut(list).and_then(Value::as_array_mut);
+        let pairs = into.into_iter().flatten().zip(items(&from, list));
+        for (into, from) in pairs.filter(|(into, from)| into.get("name") == from.get("name")) {
+            if let (Some(into), Some(resources)) = (into.as_object_mut(), from.get("resources")) {
+                into.insert("resources".to_owned(), resources.clone());
+            }
+        }
+    }
+}
+
+/// While a suspended Job rests, its scheduling fields may change: copies them from the new
 /// template.
 fn copy_scheduling(allowed: &mut Fields, new: &Fields) {
     let take = |into: &mut Fields, from: &Fields, key: &str| match from.get(key) {

@@ -5,7 +5,9 @@ use config_kube::k8s_openapi::api::{
     coordination, core, discovery, events, flowcontrol, networking, node, policy, rbac, resource,
     scheduling, storage,
 };
+use config_kube::k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use config_kube::k8s_openapi::kube_aggregator::pkg::apis::apiregistration;
 use config_kube::metrics::{NodeMetrics, PodMetrics};
 use config_kube::{CertificatePolicy, ImageRelease, Machine, NodeAttestation};
 use schemars::SchemaGenerator;
@@ -26,6 +28,8 @@ types!(
     admissionregistration::v1::ValidatingWebhookConfiguration,
     admissionregistration::v1::ValidatingAdmissionPolicy,
     admissionregistration::v1::ValidatingAdmissionPolicyBinding,
+    apiextensions::v1::CustomResourceDefinition,
+    apiregistration::v1::APIService,
     apps::v1::ControllerRevision,
     apps::v1::DaemonSet,
     apps::v1::Deployment,

@@ -112,6 +112,7 @@ fn bound(call: &Call, entry: &Entry, binding: &Value, node: &str) -> Result<Byte
             metadata.set(kind, &own)
         })?;
     }
+    let generation: Value = pod.object("metadata")?.read("generation")?;
     pod.change("status", |status| {
         let mut conditions: Vec<Value> = status.read("conditions")?;
         conditions.retain(|condition| {
@@ -119,7 +120,8 @@ fn bound(call: &Call, entry: &Entry, binding: &Value, node: &str) -> Result<Byte
             kind.is_none_or(|kind| kind != "PodScheduled")
         });
         conditions.push(json!({
-            "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": call.clock().text(),
+            "type": "PodScheduled", "status": "True", "observedGeneration": generation,
+            "lastProbeTime": null, "lastTransitionTime": call.clock().text(),
         }));
         status.set("conditions", &conditions)
     })?;

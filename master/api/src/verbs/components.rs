@@ -1,8 +1,9 @@
-//! ComponentStatus: made at each request, in upstream's form and under upstream's names.
+//! ComponentStatus and APIService: made at each request, in upstream's form and under upstream's names.
 
 use super::Call;
 use http::{Response, StatusCode};
 use master_client::Body;
+use master_openapi::discovery;
 use master_schema::error::{ApiError, Reason};
 use master_schema::validate::Fields;
 use master_wire::path::{Verb, not_allowed};
@@ -10,22 +11,36 @@ use serde_json::{Value, json};
 
 /// Answers for one component or for all.
 pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
+    answer(call, all(call).await, || {
+        let text = format!("Component not found: {}", call.target.name);
+        ApiError::new(Reason::InternalError, text)
+    })
+}
+
+/// Answers for one version of an API group or for all.
+pub(super) fn groups(call: &Call) -> Result<Response<Body>, ApiError> {
+    let all = discovery::services(&call.registry, &call.kind);
+    answer(call, all, || call.not_found())
+}
+
+fn answer(
+    call: &Call,
+    all: Vec<Value>,
+    missing: impl FnOnce() -> ApiError,
+) -> Result<Response<Body>, ApiError> {
     match call.target.verb {
         Verb::Get => {
-            let found = all(call)
-                .await
+            let found = all
                 .into_iter()
                 .find(|part| part["metadata"]["name"] == *call.target.name);
             let Some(Value::Object(fields)) = found else {
-                let text = format!("Component not found: {}", call.target.name);
-                return Err(ApiError::new(Reason::InternalError, text));
+                return Err(missing());
             };
             call.fields_answer(StatusCode::OK, fields)
         }
         Verb::List => {
             let selector = call.selector()?;
-            let all = all(call).await.into_iter();
-            let chosen = all.filter(|part| selector.matches(part));
+            let chosen = all.into_iter().filter(|part| selector.matches(part));
             call.made_list(chosen.filter_map(fields).collect())
         }
         Verb::Watch

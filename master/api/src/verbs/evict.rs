@@ -293,6 +293,16 @@ mod tests {
     }
 
     #[test]
+    fn the_condition_of_an_evicted_pod_says_of_which_spec_it_speaks() {
+        let mut pod =
+            json!({"metadata": {"generation": 3}, "status": {"conditions": [{"type": "Ready"}]}});
+        announce(pod.as_object_mut().unwrap(), NOW);
+        let conditions = pod["status"]["conditions"].as_array().unwrap();
+        assert_eq!(conditions[1]["type"], "DisruptionTarget");
+        assert_eq!(conditions[1]["observedGeneration"], 3);
+    }
+
+    #[test]
     fn a_budget_allows_evictions_one_by_one_until_it_is_spent() {
         let full =
             budget(&json!({"observedGeneration": 2, "disruptionsAllowed": 1, "desiredHealthy": 2}));

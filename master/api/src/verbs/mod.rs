@@ -88,6 +88,11 @@ pub(crate) async fn run(call: Call, content: Body) -> Result<Response<Body>, Api
             no_resource()
         });
     }
+    if let Some(why) = &call.kind.refused
+        && !matches!(call.target.verb, Verb::Get | Verb::List | Verb::Watch)
+    {
+        return Err(ApiError::new(Reason::MethodNotAllowed, why.clone()));
+    }
     call.check_write_options()?;
     match call.kind.review {
         Some(Review::Binding)

@@ -25,6 +25,9 @@ async fn answer(call: &Call, review: Review, content: Body) -> Result<Response<B
     if review == Review::Components {
         return components::read(call).await;
     }
+    if review == Review::Groups {
+        return components::groups(call);
+    }
     if review == Review::Metrics {
         return metrics::read(call).await;
     }
@@ -54,7 +57,9 @@ async fn answer(call: &Call, review: Review, content: Body) -> Result<Response<B
         }
         Review::SelfSubjectRules => rules(call, spec).await?,
         // The deprecated binding and what is only read are handled before.
-        Review::Binding | Review::Components | Review::Metrics => return Err(not_allowed()),
+        Review::Binding | Review::Components | Review::Metrics | Review::Groups => {
+            return Err(not_allowed());
+        }
     };
     fields.insert("status".to_owned(), status);
     if !matches!(fields.get("metadata"), Some(Value::Object(_))) {

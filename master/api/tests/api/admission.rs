@@ -342,3 +342,70 @@ async fn no_request_may_ask_for_the_admins_group() {
         "use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed"
     ));
 }
+
+#[tokio::test]
+async fn a_resize_that_the_node_can_never_carry_out_is_refused() {
+    let local = Local::new().await;
+    let node = |name: &str, system: &str| json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": system}}});
+    let nodes = "/api/v1/nodes";
+    create(&local, nodes, &node("n1", "linux")).await;
+    create(&local, nodes, &node("n2", "windows")).await;
+    let room = json!({"status": {"allocatable": {"cpu": "2", "memory": "1Gi"}}});
+    local
+        .admin_ask(Method::PATCH, &format!("{nodes}/n1/status"), &room)
+        .await;
+    let needs = |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": memory}});
+    let with = |resources: Value| json!([{"name": "a", "image": "x", "resources": resources}]);
+    for (name, on) in [("p", "n1"), ("q", "n2"), ("r", "n3"), ("s", "")] {
+        let spec = json!({"nodeName": on, "containers": with(needs("1", "64Mi"))});
+        create(&local, PODS, &pod(name, &spec)).await;
+    }
+    let resize = async |name: &str, cpu: &str, memory: &str| {
+        let change =
+            json!({"spec": {"containers": [{"name": "a", "resources": needs(cpu, memory)}]}});
+        let path = format!("{PODS}/{name}/resize");
+        local.admin_ask(Method::PATCH, &path, &change).await
+    };
+    let told = |answer: &Value| {
+        (
+            answer["message"].as_str().unwrap_or_default().to_owned(),
+            answer["details"]["causes"][0]["reason"].clone(),
+        )
+    };
+    let (status, answer) = resize("p", "3", "2Gi").await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "{answer}");
+    assert_eq!(
+        told(&answer),
+        (
+            "pods \"p\" is forbidden: node didn't have enough allocatable resources: cpu, requested: 3000, \
+             allocatable: 2000; memory, requested: 2147483648, allocatable: 1073741824"
+                .to_owned(),
+            json!("NodeCapacity")
+        )
+    );
+    let (status, answer) = resize("p", "2", "1Gi").await;
+    assert_eq!(status, StatusCode::OK, "all that the node has: {answer}");
+    let (status, answer) = resize("q", "1100m", "64Mi").await;
+    let platform = "pods \"q\" is forbidden: pod resize is only supported on linux nodes, node \"n2\" is \"windows\"";
+    assert_eq!(
+        (status, told(&answer)),
+        (
+            StatusCode::FORBIDDEN,
+            (platform.to_owned(), json!("UnsupportedPlatform"))
+        )
+    );
+    let (status, answer) = resize("r", "1100m", "64Mi").await;
+    let missing = "pods \"r\" is forbidden: node \"n3\" not found";
+    assert_eq!(
+        (status, told(&answer).0),
+        (StatusCode::FORBIDDEN, missing.to_owned())
+    );
+    for (name, cpu) in [("r", "1"), ("s", "100")] {
+        let (status, answer) = resize(name, cpu, "64Mi").await;
+        assert_eq!(
+            status,
+            StatusCode::OK,
+            "nothing changes, or no node has it: {answer}"
+        );
+    }
+}

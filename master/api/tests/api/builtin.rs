@@ -371,3 +371,73 @@ async fn objects_older_than_a_rule_may_stay_and_new_ones_must_keep_it() {
         "{answer}"
     );
 }
+
+#[tokio::test]
+async fn extensions_of_the_api_are_found_and_refused_with_the_reason() {
+    let local = Local::new().await;
+    for (group, plural) in [
+        ("apiextensions.k8s.io", "customresourcedefinitions"),
+        ("apiregistration.k8s.io", "apiservices"),
+    ] {
+        let groups = get(&local, "/apis").await;
+        let mut named = groups["groups"].as_array().unwrap().iter();
+        assert!(named.any(|one| one["name"] == group), "{group}");
+        let own = get(&local, &format!("/apis/{group}")).await;
+        assert_eq!(own["preferredVersion"]["version"], "v1");
+        let served = get(&local, &format!("/apis/{group}/v1")).await;
+        let mut served = served["resources"].as_array().unwrap().iter();
+        let found = served.find(|one| one["name"] == plural).unwrap();
+        let verbs = found["verbs"].as_array().unwrap();
+        assert!(!verbs.contains(&json!("create")), "{verbs:?}");
+        let path = format!("/apis/{group}/v1/{plural}");
+        for (method, path) in [
+            (Method::POST, path.clone()),
+            (Method::PUT, format!("{path}/a")),
+            (Method::DELETE, path.clone()),
+        ] {
+            let body = json!({"metadata": {"name": "a"}, "spec": {}});
+            let (status, answer) = local.admin_ask(method, &path, &body).await;
+            assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED, "{answer}");
+            let why = answer["message"].as_str().unwrap();
+            assert!(why.contains("not supported by this version"), "{why}");
+        }
+        let (status, _) = local
+            .admin_ask(Method::GET, &format!("{path}/a"), &Value::Null)
+            .await;
+        assert_eq!(status, StatusCode::NOT_FOUND);
+    }
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    assert_eq!(get(&local, definitions).await["items"], json!([]));
+    let services = "/apis/apiregistration.k8s.io/v1/apiservices";
+    let list = get(&local, services).await;
+    assert_eq!(list["kind"], "APIServiceList");
+    let names: Vec<&str> = list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["metadata"]["name"].as_str().unwrap())
+        .collect();
+    for name in [
+        "v1.",
+        "v1.apps",
+        "v2.autoscaling",
+        "v1.autoscaling",
+        "v1beta1.metrics.k8s.io",
+    ] {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+    let apps = get(&local, &format!("{services}/v1.apps")).await;
+    assert_eq!(
+        (&apps["spec"]["group"], &apps["spec"]["version"]),
+        (&json!("apps"), &json!("v1"))
+    );
+    let available = &apps["status"]["conditions"][0];
+    assert_eq!(
+        (
+            &available["type"],
+            &available["status"],
+            &available["reason"]
+        ),
+        (&json!("Available"), &json!("True"), &json!("Local"))
+    );
+}

@@ -34,7 +34,12 @@ async fn a_pod_is_bound_once_and_goes_when_its_kubelet_says_so() {
         .admin_ask(Method::GET, &format!("{PODS}/p"), &Value::Null)
         .await;
     assert_eq!(bound["spec"]["nodeName"], "n1");
-    assert_eq!(bound["status"]["conditions"][0]["type"], "PodScheduled");
+    let scheduled = &bound["status"]["conditions"][0];
+    assert_eq!(scheduled["type"], "PodScheduled");
+    assert_eq!(
+        scheduled["observedGeneration"],
+        bound["metadata"]["generation"]
+    );
     let (_, going) = server
         .admin_ask(Method::DELETE, &format!("{PODS}/p"), &Value::Null)
         .await;

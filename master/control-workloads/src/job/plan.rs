@@ -441,6 +441,8 @@ impl Work<'_> {
         if suspended {
             let active: Vec<_> = self.active().into_iter().map(named).collect();
             self.status.active = 0;
+            // Its time limit counts from the next beginning.
+            self.status.started = None;
             if !active.is_empty() {
                 self.steps.push(Step::Delete(active));
             }

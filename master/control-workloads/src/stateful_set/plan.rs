@@ -76,6 +76,8 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration
         &spec.template,
         before.collision_count,
         &facts.revisions,
+        // As upstream, the newest one of this content.
+        &BTreeSet::new(),
     );
     if let Some(step) = update.step {
         return (vec![Step::Revision(step)], None);

@@ -150,15 +150,16 @@ pub struct Current {
     pub step: Option<Step>,
 }
 
-/// The revision of a template of an owner with this metadata: the one with this content, under the
-/// highest number, or a new one. It has the owner's annotations, among which people say why they
-/// change it.
+/// The revision of a template of an owner with this metadata: the one with this content that pods
+/// have (`used`, by its hash), else the one under the highest number, or a new one. It has the
+/// owner's annotations, among which people say why they change it.
 pub fn current(
     owner: &OwnerReference,
     meta: &ObjectMeta,
     template: &PodTemplateSpec,
     collisions: Option<i32>,
     known: &Entries<Kept<ControllerRevision>>,
+    used: &BTreeSet<&str>,
 ) -> Current {
     let data = data(template);
     let last = known.iter().map(|(_, one)| one.revision).max();
@@ -168,18 +169,22 @@ pub fn current(
         .filter(|(_, one)| content(one).is_some_and(|known| is_alike(known, &data)))
         .collect();
     equal.sort_by_key(|(_, one)| one.revision);
-    if let Some((key, found)) = equal.last() {
-        let labels = found.metadata.labels.clone().unwrap_or_default();
+    // Any client may copy a revision: pods of the one don't restart because another comes or they lose their own.
+    let newest_first = || equal.iter().rev();
+    let hash = of_patch(&data, collisions);
+    let found = newest_first()
+        .find(|(key, one)| used.contains(hash_of(key, one)))
+        .or_else(|| newest_first().find(|_| !used.contains(hash.as_str())));
+    if let Some((key, found)) = found {
         let uid = found.metadata.uid.clone().unwrap_or_default();
         let again =
             (Some(found.revision) != last).then(|| Step::Renumber(key.name.clone(), uid, next));
         return Current {
             name: key.name.clone(),
-            hash: labels.get(HASH).cloned().unwrap_or_default(),
+            hash: hash_of(key, found).to_owned(),
             step: again,
         };
     }
-    let hash = of_patch(&data, collisions);
     let name = format!("{}-{hash}", owner.name);
     let mut labels: Labels = labels_of(template);
     let label = if owner.kind == "StatefulSet" {
@@ -205,6 +210,13 @@ pub fn current(
         hash,
         step: Some(Step::Create(Box::new(new))),
     }
+}
+
+/// What pods of a revision have as their label; its name where it has none, as upstream.
+fn hash_of<'a>(key: &'a Key, revision: &'a Kept<ControllerRevision>) -> &'a str {
+    let labels = revision.metadata.labels.as_ref();
+    let hash = labels.and_then(|labels| labels.get(HASH));
+    hash.map_or(key.name.as_str(), String::as_str)
 }
 
 /// Whether a revision, of whatever version of Kubernetes, is of a template.
@@ -393,7 +405,14 @@ mod tests {
                 name: "web".to_owned(),
                 ..OwnerReference::default()
             };
-            let current = current(&owner, &meta, &template, None, &Vec::new());
+            let current = current(
+                &owner,
+                &meta,
+                &template,
+                None,
+                &Vec::new(),
+                &BTreeSet::new(),
+            );
             assert_eq!(
                 (&current.name, &current.hash),
                 (&format!("web-{hash}"), &hash)

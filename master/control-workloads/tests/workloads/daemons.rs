@@ -18,6 +18,7 @@ struct World {
     scene: Scene<DaemonSets>,
     set: Kept<DaemonSet>,
     pods: BTreeMap<String, OwnedPod>,
+    revisions: BTreeMap<String, ControllerRevision>,
     made: i64,
     told: Vec<Ended>,
 }
@@ -33,6 +34,7 @@ impl World {
             scene: Scene::new(),
             set,
             pods: BTreeMap::new(),
+            revisions: BTreeMap::new(),
             made: 0,
             told: Vec::new(),
         };
@@ -82,17 +84,15 @@ impl World {
         match step {
             Step::Revision(revision::Step::Create(new)) => {
                 let mut new = (**new).clone();
-                let name = new.metadata.name.clone().unwrap();
-                new.metadata.uid = Some(name.clone());
-                self.scene
-                    .stand
-                    .set(key(&name), Kept::<ControllerRevision>(new));
+                new.metadata.uid.clone_from(&new.metadata.name);
+                self.revise(new);
             }
-            Step::Revision(revision::Step::Delete(name, _)) => {
-                self.scene
-                    .stand
-                    .remove::<Kept<ControllerRevision>>(&key(name));
+            Step::Revision(revision::Step::Renumber(name, _, number)) => {
+                let mut revision = self.revisions[name].clone();
+                revision.revision = *number;
+                self.revise(revision);
             }
+            Step::Revision(revision::Step::Delete(name, _)) => self.forget(name),
             Step::Create(nodes, hash) => {
                 for node in nodes {
                     self.made += 1;
@@ -117,11 +117,25 @@ impl World {
             }
             Step::Tell(ended) => self.told.push(ended.clone()),
             Step::Status(status) => self.set.0.status = Some((**status).clone()),
-            Step::Revision(revision::Step::Own(_) | revision::Step::Renumber(..))
-            | Step::Own(_) => {
+            Step::Revision(revision::Step::Own(_)) | Step::Own(_) => {
                 unreachable!("{step:?}")
             }
         }
+    }
+
+    fn revise(&mut self, revision: ControllerRevision) {
+        let name = revision.metadata.name.clone().unwrap();
+        self.revisions.insert(name.clone(), revision.clone());
+        self.scene
+            .stand
+            .set(key(&name), Kept::<ControllerRevision>(revision));
+    }
+
+    fn forget(&mut self, name: &str) {
+        self.revisions.remove(name);
+        self.scene
+            .stand
+            .remove::<Kept<ControllerRevision>>(&key(name));
     }
 
     fn ready(&mut self) {
@@ -161,6 +175,41 @@ impl World {
         all.sort_unstable();
         all.dedup();
         all
+    }
+}
+
+#[test]
+fn pods_keep_running_when_a_client_copies_their_revision_or_deletes_it() {
+    for label in [Some("another"), None] {
+        let mut world = World::rolling(0, 1);
+        world.settle();
+        let pods: Vec<String> = world.pods.keys().cloned().collect();
+        let own = world.revisions.values().next().unwrap().clone();
+        let mut copy = own.clone();
+        copy.revision = 7;
+        copy.metadata.name = Some("copy".to_owned());
+        copy.metadata.uid = Some("copy".to_owned());
+        let labels = copy.metadata.labels.as_mut().unwrap();
+        labels.remove(revision::HASH);
+        if let Some(label) = label {
+            labels.insert(revision::HASH.to_owned(), label.to_owned());
+        }
+        world.revise(copy);
+        world.settle();
+        assert!(world.pods.keys().eq(&pods), "{label:?}");
+        let name = own.metadata.name.as_deref().unwrap();
+        assert_eq!(
+            world.revisions[name].revision, 8,
+            "it stays the current one"
+        );
+        world.forget(name);
+        world.settle();
+        assert!(world.pods.keys().eq(&pods), "{label:?}");
+        assert_eq!(world.revisions[name].revision, 8, "it is made again");
+        world.image("two");
+        world.settle();
+        assert_eq!(world.hashes().len(), 1);
+        assert!(!world.pods.keys().eq(&pods), "another template does roll");
     }
 }
 

@@ -272,6 +272,11 @@ fn a_suspended_job_ends_its_pods_uncounted_and_begins_anew() {
         (0, 0, 0)
     );
     assert_eq!(world.says(), pair("Suspended", "JobSuspended"));
+    assert_eq!(
+        world.status().started,
+        None,
+        "it has not begun while it rests"
+    );
     world.job.spec.as_mut().unwrap().suspend = Some(false);
     world.seconds = 60;
     world.settle();

@@ -13,7 +13,7 @@ use master_control::views::request::RequestView;
 use master_control::views::token::{SigningToken, TokenView};
 use master_control_cluster::{
     account_tokens, aggregation, bootstrap_signer, bootstrap_tokens, ephemeral_volume, event_ttl,
-    in_use, namespace, quota, root_ca, service_account,
+    flow_schemas, in_use, namespace, quota, root_ca, service_account,
 };
 use master_control_network::service_ranges;
 use master_control_nodes::{approver, csr_cleaner};
@@ -39,6 +39,35 @@ fn events_go_an_hour_after_they_were_seen_last() {
         scene.plan(&key("young"), 3600),
         Plan::wait(Duration::from_secs(1))
     );
+}
+
+#[test]
+fn a_flow_schema_says_whether_its_priority_level_is_there() {
+    let mut scene = Scene::<flow_schemas::FlowSchemas>::new();
+    let schema = |told: Option<(&str, &str)>| flow_schemas::SchemaView {
+        uid: "uid".to_owned(),
+        level: "low".to_owned(),
+        told: told.map(|(status, message)| (status.to_owned(), message.to_owned())),
+    };
+    let tell = |found: bool, message: &str| {
+        Plan::act(flow_schemas::Tell {
+            name: "all".to_owned(),
+            uid: "uid".to_owned(),
+            found,
+            message: message.to_owned(),
+        })
+    };
+    let all = Key::cluster("all");
+    let missing = "This FlowSchema references the PriorityLevelConfiguration object named \"low\" but there is no such object";
+    let found = "This FlowSchema references the PriorityLevelConfiguration object named \"low\" and it exists";
+    scene.set(all.clone(), schema(None));
+    assert_eq!(scene.plan(&all, 0), tell(false, missing));
+    scene.set(all.clone(), schema(Some(("True", missing))));
+    assert_eq!(scene.plan(&all, 0), Plan::nothing());
+    scene.set(Key::cluster("low"), flow_schemas::LevelView);
+    assert_eq!(scene.plan(&all, 0), tell(true, found));
+    scene.set(all.clone(), schema(Some(("False", found))));
+    assert_eq!(scene.plan(&all, 0), Plan::nothing());
 }
 
 #[test]

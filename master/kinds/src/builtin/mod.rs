@@ -12,6 +12,7 @@ mod data;
 mod deletion;
 mod event;
 mod event_validate;
+mod extensions;
 mod fairness;
 pub mod fairness_defaults;
 mod fairness_validate;
@@ -68,6 +69,8 @@ fn core() -> Vec<Kind> {
 /// The kinds of the groups after the admission kinds.
 fn groups() -> Vec<Kind> {
     vec![
+        extensions::definition(),
+        extensions::service(),
         review::self_subject(),
         review::token(),
         review::local_subject_access(),

@@ -60,9 +60,15 @@ fn without_nulls(value: &mut Value) {
 
 /// The kinds of upstream's `k8s.io/api`, from which the fixtures are.
 fn kinds() -> Registry {
+    let others = [
+        "pratique.dev",
+        "metrics.k8s.io",
+        "apiextensions.k8s.io",
+        "apiregistration.k8s.io",
+    ];
     let upstream = builtin::all()
         .into_iter()
-        .filter(|kind| !["pratique.dev", "metrics.k8s.io"].contains(&kind.group.as_str()));
+        .filter(|kind| !others.contains(&kind.group.as_str()));
     Registry::new(upstream.collect())
 }
 

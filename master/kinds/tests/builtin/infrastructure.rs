@@ -49,6 +49,9 @@ fn ingresses() {
         {"path": "/a", "pathType": "Prefix", "backend": backend},
     ]}}]});
     starts(&faults(&ingresses, &named(&good)), &[]);
+    let mut digit = good.clone();
+    digit["rules"][0]["http"]["paths"][0]["backend"]["service"]["name"] = json!("1a");
+    starts(&faults(&ingresses, &named(&digit)), &[]);
     let bad = json!({
         "tls": [{"hosts": ["A"]}],
         "rules": [{"host": "10.0.0.1", "http": {"paths": [
@@ -65,7 +68,7 @@ fn ingresses() {
             "spec.rules[0].http.paths[0].path: Invalid value: \"a//b\": must not contain '//'",
             "spec.rules[0].http.paths[0].backend: Invalid value: \"\": resource or service backend is required",
             "spec.rules[0].http.paths[1].pathType: Required value: pathType must be specified",
-            "spec.rules[0].http.paths[1].backend.service.name: Invalid value: \"A\": a DNS-1035 label",
+            "spec.rules[0].http.paths[1].backend.service.name: Invalid value: \"A\": a lowercase RFC 1123 label",
             "spec.rules[0].http.paths[1].backend.service.port: Invalid value: \"\": cannot set both port name & port number",
         ],
     );

@@ -24,6 +24,17 @@ fn missing_fields_get_defaults() {
 }
 
 #[test]
+fn names_may_begin_with_a_digit() {
+    let names = kind("", "services").strategy.names;
+    for name in ["8ball", "1", "a-1"] {
+        assert_eq!(names(name), Ok(()), "{name}");
+    }
+    for name in ["-a", "a.b", "A", ""] {
+        assert!(names(name).is_err(), "{name}");
+    }
+}
+
+#[test]
 fn a_balancer_gets_its_own_defaults() {
     let made = made(
         &kind("", "services"),

@@ -467,6 +467,58 @@ fn a_suspended_jobs_node_selection_can_change() {
 }
 
 #[test]
+fn a_suspended_jobs_resources_can_change_once_its_pods_are_gone() {
+    let jobs = kind("batch", "jobs");
+    let more = |new: &mut Value| {
+        new["spec"]["template"]["spec"]["nodeSelector"] = json!({"x": "y"});
+        new["spec"]["template"]["spec"]["containers"][0]["resources"] =
+            json!({"requests": {"cpu": "2"}});
+    };
+    let begun = "2026-01-01T00:00:00Z";
+    let suspended = json!([{"type": "Suspended", "status": "True"}]);
+    let resumed = json!([{"type": "Suspended", "status": "False"}]);
+    for (suspend, status, allowed) in [
+        (true, json!({}), true),
+        (
+            true,
+            json!({"startTime": begun, "conditions": suspended}),
+            true,
+        ),
+        (
+            true,
+            json!({"startTime": begun, "conditions": suspended, "active": 1}),
+            false,
+        ),
+        (
+            true,
+            json!({"startTime": begun, "conditions": resumed}),
+            false,
+        ),
+        (true, json!({"startTime": begun}), false),
+        (false, json!({}), false),
+    ] {
+        let mut old = job(json!({"suspend": suspend}));
+        old["status"] = status.clone();
+        let found = short(updated(&jobs, &old, more));
+        let expected = if allowed {
+            vec![]
+        } else {
+            vec!["spec.template Invalid"]
+        };
+        assert_eq!(found, expected, "{suspend} {status}");
+    }
+    let renamed = |new: &mut Value| {
+        let container = &mut new["spec"]["template"]["spec"]["containers"][0];
+        container["resources"] = json!({"requests": {"cpu": "2"}});
+        container["name"] = json!("other");
+    };
+    assert_eq!(
+        short(updated(&jobs, &job(json!({"suspend": true})), renamed)),
+        ["spec.template Invalid"]
+    );
+}
+
+#[test]
 fn all_faults_of_cron_jobs_are_reported() {
     let crons = kind("batch", "cronjobs");
     let with = |more: Value| {

@@ -142,6 +142,33 @@ fn only_upstreams_few_fields_of_a_pod_change() {
 }
 
 #[test]
+fn a_negative_grace_period_is_the_shortest_one() {
+    let short = |seconds: i64| {
+        let mut pod = plain();
+        pod["spec"]["terminationGracePeriodSeconds"] = seconds.into();
+        let mut fields = pod.as_object().unwrap().clone();
+        (super::pod().strategy.defaults)(&mut fields);
+        Value::Object(fields)
+    };
+    assert_eq!(short(-5)["spec"]["terminationGracePeriodSeconds"], 1);
+    assert_eq!(short(0)["spec"]["terminationGracePeriodSeconds"], 0);
+    assert_eq!(
+        (
+            short(1),
+            short(30)["spec"]["terminationGracePeriodSeconds"].clone()
+        ),
+        (short(-1), json!(30)),
+        "an update from 1 to -1 changes nothing"
+    );
+    let mut template = json!({"template": {"spec": {"terminationGracePeriodSeconds": -5}}});
+    podspec::template_defaults(template.as_object_mut().unwrap());
+    assert_eq!(
+        template["template"]["spec"]["terminationGracePeriodSeconds"],
+        -5
+    );
+}
+
+#[test]
 fn a_deadline_only_comes_nearer() {
     let with = || json!({"containers": [{"name": "c", "image": "a"}], "activeDeadlineSeconds": 10});
     assert!(changed(with(), "/activeDeadlineSeconds", json!(9)).is_empty());

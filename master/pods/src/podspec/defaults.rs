@@ -246,6 +246,13 @@ pub fn claim(template: &mut Fields) {
 /// Sets the defaults of pods only.
 pub fn of_pod(spec: &mut Fields) {
     of_spec(spec);
+    // Older versions stored negative times, and kubelets took them for the shortest one. Templates keep what they say.
+    if get(spec, "terminationGracePeriodSeconds")
+        .as_i64()
+        .is_some_and(|seconds| seconds < 0)
+    {
+        spec.insert("terminationGracePeriodSeconds".to_owned(), 1.into());
+    }
     default_to(spec, "enableServiceLinks", true);
     let host_network = on(spec, "hostNetwork");
     for list in ["containers", "initContainers"] {

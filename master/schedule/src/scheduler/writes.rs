@@ -3,7 +3,7 @@
 
 use super::Scheduler;
 use crate::key::PodKey;
-use crate::preempt::{NoPreemption, Preemption};
+use crate::preempt::{NoPreemption, Preemption, Victim};
 use crate::queue::Waiting;
 use crate::request::PodRequest;
 use crate::storage::Bindings;
@@ -96,7 +96,12 @@ impl Scheduler {
         lost_place: bool,
     ) -> Write {
         let recorder = self.recorder(&waiting.request);
-        let PodRequest { key, uid, .. } = waiting.request;
+        let PodRequest {
+            key,
+            uid,
+            generation,
+            ..
+        } = waiting.request;
         let mut message = why.to_string();
         let preemption = match preemption {
             Some(Err(none)) => {
@@ -116,7 +121,11 @@ impl Scheduler {
                     None if lost_place => Nominated::Nowhere,
                     None => Nominated::AsBefore,
                 };
-                let patch = unscheduled(&uid, (&message, &now(&client)), nominated);
+                let condition = json!({
+                    "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
+                    "observedGeneration": generation, "lastProbeTime": null, "lastTransitionTime": now(&client),
+                });
+                let patch = unscheduled(&uid, &condition, nominated);
                 let written = client
                     .patch_status::<Pod>(Some(&key.namespace), &key.name, &patch)
                     .await;
@@ -199,12 +208,17 @@ fn subject(key: &PodKey, uid: &str) -> Pod {
 /// Ends the victims of a preemption. What fails is tried again with the pod that needs the room.
 async fn make_room(client: &Client, recorder: &Recorder, preemptor: &str, preemption: Preemption) {
     let Preemption { node, victims, .. } = preemption;
-    for (key, uid) in victims {
+    for Victim {
+        key,
+        uid,
+        generation,
+    } in victims
+    {
         let about = subject(&key, &uid);
         let name = recorder.component();
         let message = format!("{name}: preempting to accommodate a higher priority pod");
         let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
-            "message": message, "lastProbeTime": null, "lastTransitionTime": now(client)});
+            "message": message, "observedGeneration": generation, "lastProbeTime": null, "lastTransitionTime": now(client)});
         let patch = Patch::Strategic(
             json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}}),
         );
@@ -253,11 +267,7 @@ enum Nominated<'a> {
 
 /// The condition of an unschedulable pod, and the node that is being made free for it; with the UID as precondition, as
 /// another pod may have the name by now.
-fn unscheduled(uid: &str, (message, now): (&str, &str), nominated: Nominated<'_>) -> Patch {
-    let condition = json!({
-        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
-        "lastProbeTime": null, "lastTransitionTime": now,
-    });
+fn unscheduled(uid: &str, condition: &Value, nominated: Nominated<'_>) -> Patch {
     let mut status = json!({"conditions": [condition]});
     match nominated {
         Nominated::AsBefore => {}

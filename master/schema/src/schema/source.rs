@@ -55,6 +55,10 @@ impl Source {
 fn definition_name(group: &str, version: &str, kind: &str) -> String {
     let package = match group {
         "" => "io.k8s.api.core".to_owned(),
+        "apiextensions.k8s.io" => {
+            "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions".to_owned()
+        }
+        "apiregistration.k8s.io" => "io.k8s.kube-aggregator.pkg.apis.apiregistration".to_owned(),
         "metrics.k8s.io" => "io.k8s.metrics.pkg.apis.metrics".to_owned(),
         "pratique.dev" => "dev.pratique".to_owned(),
         group => format!(

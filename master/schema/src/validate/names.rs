@@ -17,7 +17,7 @@ pub fn subdomain(name: &str) -> Result<(), String> {
         .to_owned())
 }
 
-/// RFC 1123 label: names of namespaces, containers and volumes.
+/// RFC 1123 label: names of namespaces, services, containers and volumes.
 ///
 /// # Errors
 /// Upstream's text for a name of another format.
@@ -34,7 +34,7 @@ pub fn label(name: &str) -> Result<(), String> {
         .to_owned())
 }
 
-/// RFC 1035 label: names of services.
+/// RFC 1035 label: versions of APIs.
 ///
 /// # Errors
 /// Upstream's text for a name of another format.

@@ -124,7 +124,10 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("master/openapi", &["schema"]),
-    ("master/listener", &["client", "auth"]),
+    (
+        "master/listener",
+        &["store", "client", "schema", "objects", "auth"],
+    ),
     ("master/wire", &["client", "schema"]),
     ("master/metrics", &["schema", "wire"]),
     ("master/gateway", &["client", "schema"]),

@@ -33,7 +33,8 @@ $ cluster-info
 $ cluster-info dump --namespaces=default
     \"kind\": \"ServiceList\"
 $ get --raw /readyz?verbose
-    [+]store ok
+    [+]etcd ok
+    [+]poststarthook/rbac/bootstrap-roles ok
     readyz check passed
 $ get --raw /livez/ping
     ok
@@ -42,6 +43,10 @@ $ get --raw /metrics
     process_resident_memory_bytes
 $ get --raw /openapi/v3
     apis/apps/v1
+$ get apiservices v1.apps
+    v1.apps   Local     True
+! get crd nothing
+    not found
 ! get --raw /nothing
     the server could not find the requested resource
 ! top nodes
