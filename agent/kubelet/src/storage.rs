@@ -1,11 +1,12 @@
 //! Ephemeral storage of a pod: usage against its limits.
 //!
 //! Measured from time to time by walks that follow nothing and look at a bounded number of files; a pod that takes more
-//! than its limits is evicted in upstream's words. What is deleted but still held open is not seen by a walk.
+//! than its limits is evicted in upstream's words. What is deleted but still open or mapped is met by no walk: it is looked for
+//! with the pod's processes ([`DeletedFiles`]), each minute, and sooner where the disk has become fuller.
 
 use crate::config::Config;
 use crate::names::log_folder;
-use agent_resources::{DiskUse, qos};
+use agent_resources::{DeletedFiles, DiskUse, qos};
 use agent_runtime::{Container as Seen, Kind, PodRef, Runtime};
 use agent_sys::beneath::{Beneath, Usage};
 use config_kube::k8s_openapi::api::core::v1::{Pod, Volume};
@@ -42,7 +43,8 @@ impl Layer {
 /// What the pod takes of the disk. Blocks while it looks; what is more than was looked at counts as more than any disk has.
 pub(crate) fn taken(config: &Config, pod: &Pod, reference: &PodRef, layers: &[Layer]) -> DiskUse {
     let bytes = |usage: Usage| if usage.more { u64::MAX } else { usage.bytes };
-    let mut total = usage(&config.pod_dir(&reference.uid));
+    let deleted = DeletedFiles::default().now(&config.data, pod, &reference.uid);
+    let mut total = usage(&config.pod_dir(&reference.uid)).and(deleted.all(&reference.uid));
     let mut containers = BTreeMap::new();
     for container in all(pod) {
         let used = used_by(config, reference, layers, container);
@@ -89,6 +91,7 @@ pub(crate) fn excess(
     pod: &Pod,
     reference: &PodRef,
     layers: &[Layer],
+    deleted: &DeletedFiles,
 ) -> Option<Excess> {
     let because = |signal, message| Some(Excess { signal, message });
     let dir = config.pod_dir(&reference.uid);
@@ -96,11 +99,10 @@ pub(crate) fn excess(
         let Some((limit, text)) = size_limit(volume) else {
             continue;
         };
-        if over(
-            usage(&dir.join("volumes/empty-dir").join(&volume.name)),
-            limit,
-        ) {
-            let name = &volume.name;
+        let name = &volume.name;
+        let folder = format!("volumes/empty-dir/{name}");
+        let open = deleted.below(&reference.uid, &folder);
+        if over(usage(&dir.join(&folder)).and(open), limit) {
             let text = format!("Usage of EmptyDir volume {name:?} exceeds the limit {text:?}. ");
             return because("emptydirfs.limit", text);
         }
@@ -109,7 +111,7 @@ pub(crate) fn excess(
     if limits.is_empty() {
         return None;
     }
-    let mut total = usage(&dir);
+    let mut total = usage(&dir).and(deleted.all(&reference.uid));
     for container in all(pod) {
         let used = used_by(config, reference, layers, container);
         total = total.and(used);
@@ -237,7 +239,7 @@ mod tests {
             path: dir.path().join("layer"),
         }];
         let excess = || {
-            let excess = excess(&config, &pod, &reference, &layers);
+            let excess = excess(&config, &pod, &reference, &layers, &DeletedFiles::default());
             excess.map_or_else(String::new, |excess| excess.message)
         };
         assert_eq!(excess(), "");

@@ -25,6 +25,7 @@ use agent_pods::{
     Action, Clocks, End, Ending, Eviction, Notes, Plan, Refusal, View, as_given, between, end_of,
     find, is_replaced, later, named_as_static, plan, plan_orphan, recover, round,
 };
+use agent_resources::DeletedFiles;
 use agent_resources::qos::pod_resources;
 use agent_runtime::{
     Container as Seen, ContainerState, Error, ErrorClass, Kind, PodRef, container_id,
@@ -84,6 +85,7 @@ pub(crate) struct Worker {
     /// The pod has limits of what it takes of the disk, and when that was measured last.
     limited: bool,
     measured: Instant,
+    deleted: DeletedFiles,
     /// As they were at the last look.
     clocks: Clocks,
 }
@@ -130,6 +132,7 @@ impl Worker {
             shown: None,
             limited: false,
             measured: Instant::now(),
+            deleted: DeletedFiles::default(),
             clocks: Clocks::new(Timestamp::now(), Instant::now()),
         }
     }

@@ -5,7 +5,8 @@
 //! as upstream's kubelet does: `/stats/summary` (JSON), `/metrics/resource` and `/metrics/cadvisor`
 //! (Prometheus' text). It also gives the candidates from which a node under pressure evicts one.
 //! [`Probed`] counts the results of probes, for `/metrics/probes`, and [`Done`] what the kubelet has done, for `/metrics`;
-//! [`Counted`] is an engine whose calls it counts, and [`Disks`] what pods take of disks.
+//! [`Counted`] is an engine whose calls it counts, [`Disks`] what pods take of disks, and
+//! [`DeletedFiles`] what of it no folder shows.
 //!
 //! [`machine`] has the facts about the machine in a node's status.
 //!
@@ -20,6 +21,7 @@ mod cadvisor;
 mod candidates;
 mod counted;
 mod counters;
+mod deleted;
 mod disks;
 mod done;
 pub mod figures;
@@ -39,6 +41,7 @@ mod summary;
 
 pub use candidates::DiskUse;
 pub use counted::Counted;
+pub use deleted::DeletedFiles;
 pub use disks::{Disks, Measure, Places, VolumePlace};
 pub use done::Done;
 pub use figures::{Figures, Question};

@@ -9,6 +9,11 @@ const ROOT: &str = "/sys/fs/cgroup";
 /// Bytes of a file at most; the longest that the kernel writes here is `memory.stat`, some 2 KiB.
 const MAX_FILE: u64 = 64 << 10;
 
+/// Bytes of a list of processes: more than any pod's limit lets it have.
+const MAX_LIST: u64 = 4 << 20;
+/// Groups below one that are looked into.
+const MAX_GROUPS: usize = 4096;
+
 /// What a pod's group limits.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
@@ -114,6 +119,34 @@ impl Groups {
         file.write_all(text.as_bytes())
     }
 
+    /// The processes of the group at `path` and of all below it. None where there is no such group.
+    ///
+    /// # Errors
+    /// The path leads out of the tree.
+    pub fn processes(&self, path: &str) -> io::Result<Vec<u32>> {
+        let mut groups = vec![self.tree("pids").join(inside(path)?)];
+        let (mut all, mut looked) = (Vec::new(), 0);
+        while let Some(group) = groups.pop() {
+            looked += 1;
+            let mut text = String::new();
+            // A group may go at any moment, with all that was in it.
+            if let Ok(list) = File::open(group.join("cgroup.procs"))
+                && list.take(MAX_LIST).read_to_string(&mut text).is_ok()
+            {
+                all.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+            }
+            let below = fs::read_dir(&group).into_iter().flatten();
+            let below = below.filter_map(Result::ok);
+            let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            groups.extend(
+                below
+                    .map(|entry| entry.path())
+                    .take(MAX_GROUPS - looked.min(MAX_GROUPS)),
+            );
+        }
+        Ok(all)
+    }
+
     fn tree(&self, controller: &str) -> PathBuf {
         match self.version {
             Version::One => self.root.join(controller),
@@ -164,6 +197,22 @@ mod tests {
         let groups = Groups::at(root.path());
         assert_eq!(groups.version(), Version::Two);
         assert_eq!(read(&groups).unwrap(), "two");
+    }
+
+    #[test]
+    fn the_processes_of_a_group_are_those_of_the_groups_below_it_too() {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "cgroup.controllers", "pids");
+        write(root.path(), "kubepods/a/cgroup.procs", "");
+        write(root.path(), "kubepods/a/one/cgroup.procs", "10\n11\n");
+        write(root.path(), "kubepods/a/two/x/cgroup.procs", "12\n");
+        write(root.path(), "kubepods/b/cgroup.procs", "13\n");
+        let groups = Groups::at(root.path());
+        let mut found = groups.processes("/kubepods/a").unwrap();
+        found.sort_unstable();
+        assert_eq!(found, [10, 11, 12]);
+        assert_eq!(groups.processes("/kubepods/c").unwrap(), []);
+        assert!(groups.processes("/kubepods/..").is_err());
     }
 
     #[test]

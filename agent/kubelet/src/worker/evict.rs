@@ -68,10 +68,15 @@ impl Worker {
             layers.extend(Layer::of(&*self.shared.runtime, seen).await);
         }
         let (shared, pod, reference) = (self.shared.clone(), pod.clone(), self.pod.clone());
+        let deleted = self.deleted.clone();
         let measured = tokio::task::spawn_blocking(move || {
-            storage::excess(&shared.config, &pod, &reference, &layers)
+            let deleted = deleted.now(&shared.config.data, &pod, &reference.uid);
+            let excess = storage::excess(&shared.config, &pod, &reference, &layers, &deleted);
+            (excess, deleted)
         });
-        measured.await.ok().flatten()
+        let (excess, deleted) = measured.await.ok()?;
+        self.deleted = deleted;
+        excess
     }
 }
 

@@ -296,6 +296,36 @@ async fn a_pod_that_takes_more_of_the_disk_than_it_may_is_evicted() {
     cluster.emptied("run/memory").await;
 }
 
+/// What is deleted while it is open takes the disk, though no folder shows it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_hides_what_it_takes_of_the_disk_is_evicted() {
+    let cluster = Cluster::new().await;
+    let hide = |path: &str| {
+        format!(
+            "exec 3>{path}; busybox rm {path}; busybox dd if=/dev/zero bs=1M count=8 >&3 2>/dev/null; sleep 600"
+        )
+    };
+    let wide = once(&hide("/v/f"), json!({"emptyDir": {"sizeLimit": "1Mi"}}));
+    cluster.create("hides-in-volume", wide).await;
+    let mut own = once(&hide("/f"), json!({"emptyDir": {}}));
+    own["containers"][0]["resources"] = json!({"limits": {"ephemeral-storage": "2Mi"}});
+    cluster.create("hides-in-layer", own).await;
+    let status = cluster
+        .reaches("hides-in-volume", "/reason", json!("Evicted"))
+        .await;
+    assert_eq!(
+        status["message"],
+        "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". "
+    );
+    let status = cluster
+        .reaches("hides-in-layer", "/reason", json!("Evicted"))
+        .await;
+    assert_eq!(
+        status["message"],
+        "Pod ephemeral local storage usage exceeds the total limit of containers 2097152. "
+    );
+}
+
 /// Memory in KiB by which the agent's process, or containerd, may grow over all rounds.
 const GROWTH: u64 = 64 << 10;
 
