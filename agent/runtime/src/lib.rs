@@ -27,6 +27,8 @@ mod credential;
 #[doc(hidden)]
 pub mod decoders;
 mod document;
+#[cfg(test)]
+mod endless;
 mod events;
 mod exec;
 mod http;
@@ -59,7 +61,7 @@ pub use agent_confine::{Capabilities, Seccomp, capability_fault, withheld};
 pub use containerd::{Containerd, Options};
 pub use credential::{Credential, Secret};
 pub use keyring::{Keyring, KeyringError, PullSecret};
-pub use log::{KEPT_LOGS, LONGEST_LOG, rotated};
+pub use log::{KEPT_LOGS, LOG_WRITES, LONGEST_LOG, rotated};
 pub use mapped::show;
 pub use model::{
     Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState, Error, ErrorClass,
