@@ -14,6 +14,8 @@
 //!
 //! Logs: `log` writes what containers print; `agent_server` reads it for who asks.
 //!
+//! Names that pods choose are looked up by `lookup`, for probes and hooks, too.
+//!
 //! Tasks: [`Containerd::run`] keeps one subscription to containerd's events and turns each exit into a
 //! record on the container; each running container has one log pump, a task that reads its two FIFOs.
 //! Channels: [`Runtime::changes`] is a broadcast of pod uids that changed; a reader that lags lists anew.
@@ -36,6 +38,7 @@ mod images;
 mod keyring;
 mod labels;
 mod log;
+mod lookup;
 mod mapped;
 mod memory;
 mod model;
@@ -62,6 +65,7 @@ pub use containerd::{Containerd, Options};
 pub use credential::{Credential, Secret};
 pub use keyring::{Keyring, KeyringError, PullSecret};
 pub use log::{KEPT_LOGS, LOG_WRITES, LONGEST_LOG, rotated};
+pub use lookup::{Lookups, OF_HANDLERS};
 pub use mapped::show;
 pub use model::{
     Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState, Error, ErrorClass,
