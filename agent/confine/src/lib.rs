@@ -15,6 +15,6 @@ mod seccomp;
 #[cfg(test)]
 mod upstream;
 
-pub use capabilities::{Capabilities, capabilities, capability_fault, withheld};
+pub use capabilities::{Capabilities, capabilities, capability_fault, resource_limits, withheld};
 pub use paths::{Device, READ_ONLY, Tpms, device_rules, devices, masked, nodes};
 pub use seccomp::{FilterOptions, Seccomp, filter};
