@@ -7,8 +7,8 @@
 //! address that was checked is the one that is connected to.
 
 use crate::credential::Secret;
-use crate::lookup::OF_IMAGES;
 use crate::reach::is_own;
+use agent_confine::OF_IMAGES;
 use bytes::Bytes;
 use config_http::{Body, Connection, Limits};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, LOCATION, USER_AGENT};

@@ -18,7 +18,7 @@ pub struct Lookups(Semaphore);
 pub static OF_HANDLERS: Lookups = Lookups::new(16);
 /// For images: pods that name registries which are never found leave places to others. A pod has
 /// one or two, as it pulls one image after another and later again.
-pub(crate) static OF_IMAGES: Lookups = Lookups::new(32);
+pub static OF_IMAGES: Lookups = Lookups::new(32);
 
 impl Lookups {
     /// As many at once.
