@@ -12,6 +12,9 @@ pub(crate) enum Who {
     /// Containers with this capability, and those that ask for `Unconfined`: without the capability
     /// the kernel refuses.
     With(&'static str),
+    /// Containers without this capability: with it the call does what no filter can look at, in
+    /// memory. The answer is ENOSYS, so that programs turn to another call.
+    Without(&'static str),
     /// Containers that ask for `Unconfined`.
     Unconfined,
     /// Every container that does not share the machine's process ids.
@@ -24,7 +27,7 @@ pub(crate) enum Who {
     Nobody,
 }
 
-use Who::{All, Examined, Nobody, OwnProcesses, Unconfined, UnconfinedOwnProcesses, With};
+use Who::{All, Examined, Nobody, OwnProcesses, Unconfined, UnconfinedOwnProcesses, With, Without};
 
 /// Calls with one purpose: what it is, and where nobody may make them, why; who may make them;
 /// their names.
@@ -106,10 +109,19 @@ pub(crate) const CALLS: &[(&str, Who, &str)] = &[
     (
         "scheduling and limits",
         All,
-        "sched_yield sched_getaffinity sched_setaffinity sched_getattr sched_setattr sched_getparam sched_setparam \
-         sched_getscheduler sched_setscheduler sched_get_priority_max sched_get_priority_min sched_rr_get_interval \
-         sched_rr_get_interval_time64 getpriority setpriority nice ioprio_get ioprio_set getrlimit ugetrlimit setrlimit \
-         getrusage getcpu times",
+        "sched_yield sched_getaffinity sched_setaffinity sched_getattr sched_getparam sched_setparam sched_getscheduler \
+         sched_get_priority_max sched_get_priority_min sched_rr_get_interval sched_rr_get_interval_time64 getpriority \
+         setpriority nice ioprio_get getrlimit ugetrlimit setrlimit getrusage getcpu times",
+    ),
+    (
+        "scheduling by classes that keep to a control group's share: real-time ones pass over it, and over the machine's own programs",
+        Examined,
+        "sched_setscheduler ioprio_set",
+    ),
+    (
+        "scheduling by a class that stands in memory; without the capability the kernel refuses real-time ones",
+        Without("SYS_NICE"),
+        "sched_setattr",
     ),
     (
         "limits, with the machine's process ids only its own",

@@ -12,6 +12,8 @@
 //! controls the machine's processes, also where it shares their process ids. And the programs that
 //! filter devices can be detached only with capabilities of that class.
 
+use serde_json::{Value, json};
+
 /// Capabilities beyond or below the default set, without the `CAP_` prefix; `ALL` means all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capabilities {
@@ -124,12 +126,12 @@ pub(crate) const TABLE: [(&str, Grant, &str); 41] = [
     (
         "SYS_NICE",
         OnRequest,
-        "raises priorities within the container's share of the processor",
+        "raises priorities within the container's share of processor and disks: the filter refuses the real-time classes, which pass over it",
     ),
     (
         "SYS_RESOURCE",
-        OnRequest,
-        "raises its own limits, within those of its control group",
+        Never,
+        "passes over limits and what file systems keep for root, and keeps the kernel from ending it where memory is short, so that neighbours and the agent end",
     ),
     (
         "SYS_TIME",
@@ -262,6 +264,13 @@ pub fn capabilities(wanted: &Capabilities, privileged: bool, available: u64) -> 
     all
 }
 
+/// The resource limits of a container, as the OCI specification has them: no real-time priority
+/// without a capability, whatever the runtime itself may. A privileged container has the runtime's.
+pub fn resource_limits(privileged: bool) -> Vec<Value> {
+    let own = (!privileged).then(|| json!({"type": "RLIMIT_RTPRIO", "hard": 0, "soft": 0}));
+    own.into_iter().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,6 +329,7 @@ mod tests {
             "BPF",
             "PERFMON",
             "NET_ADMIN",
+            "SYS_RESOURCE",
         ] {
             assert!(!all.contains(&format!("CAP_{name}")), "{name}");
             assert!(
@@ -344,6 +354,13 @@ mod tests {
             fault("SYS_ADMIM").unwrap(),
             "\"SYS_ADMIM\" is no capability of Linux"
         );
+    }
+
+    #[test]
+    fn no_container_gets_real_time_priority_by_a_limit_and_the_privileged_have_the_runtimes() {
+        let none = json!({"type": "RLIMIT_RTPRIO", "hard": 0, "soft": 0});
+        assert_eq!(resource_limits(false), [none]);
+        assert!(resource_limits(true).is_empty());
     }
 
     #[test]

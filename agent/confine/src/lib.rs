@@ -5,16 +5,20 @@
 //! and [`masked`] which paths of the kernel no container sees. A privileged container has none of
 //! this; a machine runs one only where its measured configuration says so.
 //!
+//! [`Lookups`] bounds what names that pods choose cost the machine.
+//!
 //! No tasks; of the machine it reads `/sys` and `/dev` ([`Tpms::find`], [`devices`]). Enter by
 //! these functions: `agent_runtime` writes what they answer into a container's specification.
 
 mod calls;
 mod capabilities;
+mod lookup;
 mod paths;
 mod seccomp;
 #[cfg(test)]
 mod upstream;
 
-pub use capabilities::{Capabilities, capabilities, capability_fault, withheld};
+pub use capabilities::{Capabilities, capabilities, capability_fault, resource_limits, withheld};
+pub use lookup::{Lookups, OF_HANDLERS, OF_IMAGES};
 pub use paths::{Device, READ_ONLY, Tpms, device_rules, devices, masked, nodes};
 pub use seccomp::{FilterOptions, Seccomp, filter};

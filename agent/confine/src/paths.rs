@@ -11,17 +11,22 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Hidden: facts of the machine that a container has no use for, and by which it could be observed.
-const MASKED: [&str; 16] = [
+/// The runtime passes over those that a kernel does not have.
+const MASKED: [&str; 20] = [
+    "/proc/allocinfo",
     "/proc/asound",
     "/proc/acpi",
     "/proc/interrupts",
     "/proc/kcore",
     "/proc/keys",
+    "/proc/kpagecgroup",
     "/proc/kpagecount",
     "/proc/kpageflags",
     "/proc/latency_stats",
+    "/proc/pagetypeinfo",
     "/proc/sched_debug",
     "/proc/scsi",
+    "/proc/slabinfo",
     "/proc/timer_list",
     "/proc/timer_stats",
     "/proc/vmallocinfo",
@@ -32,13 +37,19 @@ const MASKED: [&str; 16] = [
 /// Hidden from every container: the TPM's registers, its settings and its event log.
 const MASKED_TPM: [&str; 2] = ["/sys/class/tpm", "/sys/class/tpmrm"];
 
-/// Readable, and not to be written.
-pub const READ_ONLY: [&str; 5] = [
+/// Readable, and not to be written: root of a container may write there by the mode of the files
+/// alone. A test opens all that a kernel has (`tests/cluster/tests/node/floor.rs`).
+pub const READ_ONLY: [&str; 10] = [
     "/proc/bus",
+    "/proc/driver",
+    "/proc/dynamic_debug",
     "/proc/fs",
     "/proc/irq",
+    "/proc/mtrr",
+    "/proc/pressure",
     "/proc/sys",
     "/proc/sysrq-trigger",
+    "/proc/tty",
 ];
 
 /// `/dev/tpm0` (Documentation/admin-guide/devices.txt); the numbers of others, and of

@@ -17,6 +17,14 @@ const CLONE_NEW: u64 = 0x7e02_0000;
 /// (socket.h).
 const AF_VSOCK: u64 = 40;
 const AF_MAX: u64 = 46;
+/// Classes of the processor's scheduler that keep to the share of their control group (sched.h:
+/// `SCHED_OTHER`, `SCHED_BATCH`, `SCHED_IDLE`), and the mark that a class may have
+/// (`SCHED_RESET_ON_FORK`).
+const SHARED_CLASSES: [u64; 3] = [0, 3, 5];
+const RESET_ON_FORK: u64 = 0x4000_0000;
+/// The same of disks (ioprio.h: none, best effort, idle), and where a class begins in a priority.
+const DISK_CLASSES: [u64; 3] = [0, 2, 3];
+const DISK_CLASS: u32 = 13;
 /// What the kernel reads of an `int`; the upper half of the register is the caller's and means
 /// nothing.
 const INT: u64 = 0xffff_ffff;
@@ -51,17 +59,17 @@ impl FilterOptions<'_> {
         self.profile == Seccomp::Unconfined
     }
 
+    fn has(self, capability: &str) -> bool {
+        let mut all = self.capabilities.iter();
+        all.any(|name| name.strip_prefix("CAP_") == Some(capability))
+    }
+
     /// Whether a container may make calls of this class, whatever their arguments.
     fn allows(self, who: Who) -> bool {
         match who {
             Who::All => true,
-            Who::With(capability) => {
-                self.unconfined()
-                    || self
-                        .capabilities
-                        .iter()
-                        .any(|name| name.strip_prefix("CAP_") == Some(capability))
-            }
+            Who::With(capability) => self.unconfined() || self.has(capability),
+            Who::Without(capability) => !self.has(capability),
             Who::Unconfined => self.unconfined(),
             Who::OwnProcesses => !self.host_pid,
             Who::UnconfinedOwnProcesses => self.unconfined() && !self.host_pid,
@@ -77,9 +85,14 @@ pub fn filter(options: FilterOptions<'_>) -> Value {
         .filter(|(_, who, _)| options.allows(*who))
         .flat_map(|(.., names)| names.split_ascii_whitespace())
         .collect();
+    let withheld = CALLS
+        .iter()
+        .filter(|(_, who, _)| matches!(who, Who::Without(_)) && !options.allows(*who))
+        .flat_map(|(.., names)| names.split_ascii_whitespace());
+    let missing: Vec<&str> = withheld.chain(["clone3"]).collect();
     let mut rules = vec![json!({"names": allowed, "action": "SCMP_ACT_ALLOW"})];
     rules.extend(examined(options));
-    rules.push(json!({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}));
+    rules.push(json!({"names": missing, "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}));
     json!({
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": EPERM,
@@ -88,16 +101,26 @@ pub fn filter(options: FilterOptions<'_>) -> Value {
     })
 }
 
-/// Calls that are allowed by their first argument. Each comparison names what is allowed: one that
+/// Calls that are allowed by one of their arguments. Each comparison names what is allowed: one that
 /// names what is refused (`not AF_VSOCK`) would be passed by with a bit in the upper half of the
 /// register.
 fn examined(options: FilterOptions<'_>) -> Vec<Value> {
-    let first = |value: u64, two: u64, op: &str| json!([{"index": 0, "value": value, "valueTwo": two, "op": op}]);
+    let argument = |index: u32, value: u64, two: u64, op: &str| json!([{"index": index, "value": value, "valueTwo": two, "op": op}]);
+    let first = |value: u64, two: u64, op: &str| argument(0, value, two, op);
     let allow = |name: &str, args: Value| json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": args});
     let whole = |name: &str| json!({"names": [name], "action": "SCMP_ACT_ALLOW"});
     let mut rules = vec![allow("clone", first(CLONE_NEW, 0, "SCMP_CMP_MASKED_EQ"))];
     let families = (0..AF_MAX).filter(|family| *family != AF_VSOCK);
     rules.extend(families.map(|family| allow("socket", first(INT, family, "SCMP_CMP_MASKED_EQ"))));
+    let masked = "SCMP_CMP_MASKED_EQ";
+    rules.extend(SHARED_CLASSES.map(|class| {
+        let class = argument(1, INT & !RESET_ON_FORK, class, masked);
+        allow("sched_setscheduler", class)
+    }));
+    rules.extend(DISK_CLASSES.map(|class| {
+        let mask = INT >> DISK_CLASS << DISK_CLASS;
+        allow("ioprio_set", argument(2, mask, class << DISK_CLASS, masked))
+    }));
     if options.unconfined() {
         rules.push(whole("personality"));
     } else {
@@ -192,7 +215,7 @@ mod tests {
     fn with_the_machines_process_ids_nothing_reaches_into_a_process() {
         let reaching = "ptrace process_vm_readv process_vm_writev pidfd_getfd kcmp process_madvise process_mrelease \
             migrate_pages move_pages get_robust_list";
-        let (own, _) = allowed(&of(Seccomp::Unconfined, &[], false));
+        let (own, _) = allowed(&of(Seccomp::Unconfined, &["SYS_NICE"], false));
         let (shared, by_argument) = allowed(&of(Seccomp::Unconfined, &["SYS_NICE"], true));
         for name in words(reaching) {
             assert!(own.contains(name) && !shared.contains(name), "{name}");
@@ -254,7 +277,64 @@ mod tests {
             assert!(whole.contains(name), "{name}");
         }
         let examined: Vec<&str> = by_argument.iter().map(String::as_str).collect();
-        assert_eq!(examined, ["clone", "personality", "prlimit64", "socket"]);
+        assert_eq!(
+            examined,
+            [
+                "clone",
+                "ioprio_set",
+                "personality",
+                "prlimit64",
+                "sched_setscheduler",
+                "socket"
+            ]
+        );
+    }
+
+    /// Whether a call with these values of its argument passes by the rules for it.
+    fn passes(filter: &Value, name: &str, index: u64, value: u64) -> bool {
+        let rules = filter["syscalls"].as_array().unwrap().iter();
+        let mut rules = rules.filter(|rule| rule["names"] == json!([name]));
+        rules.any(|rule| {
+            let argument = &rule["args"][0];
+            assert_eq!(
+                (&argument["op"], argument["index"].as_u64()),
+                (&json!("SCMP_CMP_MASKED_EQ"), Some(index))
+            );
+            let part = |name: &str| argument[name].as_u64().unwrap();
+            value & part("value") == part("valueTwo")
+        })
+    }
+
+    #[test]
+    fn no_class_passes_by_which_a_container_leaves_its_share() {
+        for profile in [Seccomp::RuntimeDefault, Seccomp::Unconfined] {
+            for capabilities in [&[][..], &["SYS_NICE"]] {
+                let filter = of(profile, capabilities, false);
+                let (whole, _) = allowed(&filter);
+                assert!(!whole.contains("sched_setscheduler") && !whole.contains("ioprio_set"));
+                for class in 0..16 {
+                    for marks in [0, RESET_ON_FORK, 1 << 32] {
+                        let shares = matches!(class, 0 | 3 | 5);
+                        let value = class | marks;
+                        let passes = passes(&filter, "sched_setscheduler", 1, value);
+                        assert_eq!(passes, shares, "{value:#x}");
+                    }
+                }
+                assert!(!passes(&filter, "sched_setscheduler", 1, u64::MAX));
+                for class in 0..8 {
+                    for rest in [0, 7, 0x1fff, 1 << 32] {
+                        let value = class << 13 | rest;
+                        let passes = passes(&filter, "ioprio_set", 2, value);
+                        assert_eq!(passes, matches!(class, 0 | 2 | 3), "{value:#x}");
+                    }
+                }
+                let by_memory = capabilities.is_empty();
+                assert_eq!(whole.contains("sched_setattr"), by_memory);
+                let answers = filter["syscalls"].as_array().unwrap().last().unwrap();
+                let missing = answers["names"].as_array().unwrap();
+                assert_eq!(missing.contains(&json!("sched_setattr")), !by_memory);
+            }
+        }
     }
 
     #[test]

@@ -138,9 +138,14 @@ pub enum Error {
         /// Whole days since.
         days: u64,
     },
-    /// A task was ended.
-    #[error("a task ended before its result")]
-    Ended(#[source] tokio::task::JoinError),
+    /// The machine has no thread for the TPM's part.
+    #[error(
+        "the machine starts no thread for the work with its TPM: it has too many, or no memory"
+    )]
+    Thread(#[source] io::Error),
+    /// A thread was ended.
+    #[error("a thread ended before its result")]
+    Ended(#[source] tokio::sync::oneshot::error::RecvError),
 }
 
 impl Error {

@@ -26,6 +26,7 @@ use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 
@@ -316,11 +317,41 @@ fn der<const MAX: usize>(bytes: &[u8]) -> Result<config_protocol::wire::Blob<MAX
     config_protocol::wire::Blob::new(bytes).map_err(Error::TooLong)
 }
 
-/// Runs calls that block on the TPM outside of the runtime's threads.
+/// Runs calls that block on the TPM on a thread of their own: those of the runtime for what blocks
+/// may all be held by the work of pods, and the master gives an answer 30 s.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    tokio::task::spawn_blocking(work)
+    let (answer, answered) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("enrolment".to_owned());
+    // Who waits may be gone when the answer comes.
+    let begun = thread.spawn(move || drop(answer.send(work())));
+    begun.map_err(Error::Thread)?;
+    answered
         .await
         .unwrap_or_else(|ended| Err(Error::Ended(ended)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tpms_part_of_a_renewal_needs_no_thread_that_pods_can_hold() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let (release, hold) = std::sync::mpsc::channel::<()>();
+        runtime.block_on(async {
+            let busy = tokio::task::spawn_blocking(move || hold.recv().is_err());
+            // Without a thread of its own it would begin only when that one has ended.
+            let guard = Duration::from_secs(60);
+            let done = timeout(guard, blocking(|| Ok(7))).await;
+            drop(release);
+            assert!(busy.await.expect("the other work ends"));
+            assert_eq!(done.expect("it waits for nothing").expect("it is done"), 7);
+        });
+    }
 }

@@ -16,6 +16,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::unix::pipe::{OpenOptions, Receiver};
+use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
 /// Most output that is kept (upstream's limit for probes).
@@ -182,8 +183,11 @@ async fn own_process(engine: &Containerd, id: &str, command: &[String]) -> Resul
     Ok(process)
 }
 
+/// Reads for as long as it is polled. A pipe that is never empty is always readable, so each piece
+/// takes a part of the task's budget: others have their turn, the command's time limit among them.
 async fn keep_reading(output: &Receiver, text: &mut Vec<u8>) {
     while output.readable().await.is_ok() {
+        consume_budget().await;
         let mut piece = [0; 4096];
         if let Ok(count) = output.try_read(&mut piece) {
             keep(&piece[..count], text);
@@ -195,4 +199,21 @@ async fn keep_reading(output: &Receiver, text: &mut Vec<u8>) {
 fn keep(piece: &[u8], text: &mut Vec<u8>) {
     let room = MAX_OUTPUT.saturating_sub(text.len()).min(piece.len());
     text.extend_from_slice(&piece[..room]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endless::{endless, steps};
+
+    #[tokio::test]
+    async fn a_command_that_prints_without_an_end_leaves_the_worker_to_others() {
+        let (output, mut text) = (endless(), Vec::new());
+        tokio::select! {
+            () = steps() => {}
+            () = keep_reading(&output, &mut text) => {}
+        }
+        let left = output.try_read(&mut [0; 8]);
+        assert!(left.is_ok(), "nothing else ran until it ended");
+    }
 }

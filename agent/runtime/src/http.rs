@@ -8,6 +8,7 @@
 
 use crate::credential::Secret;
 use crate::reach::is_own;
+use agent_confine::OF_IMAGES;
 use bytes::Bytes;
 use config_http::{Body, Connection, Limits};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, LOCATION, USER_AGENT};
@@ -17,12 +18,11 @@ use rustls::pki_types::ServerName;
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use std::collections::BTreeSet;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -261,13 +261,12 @@ impl Http {
             source,
         };
         let name = url.host().unwrap_or_default().trim_matches(['[', ']']);
-        let found = timeout(CONNECT, lookup_host((name, port(url)))).await;
+        let found = timeout(CONNECT, OF_IMAGES.find(name, port(url))).await;
         let found = found
             .map_err(|_elapsed| HttpError::Silent {
                 host: host.to_owned(),
             })?
             .map_err(fail)?;
-        let found: Vec<SocketAddr> = found.collect();
         let named = self.named.hosts.contains(host);
         let mut failure = None;
         for address in found

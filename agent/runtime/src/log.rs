@@ -2,8 +2,12 @@
 //!
 //! Format of a line (Kubernetes, "CRI logging"): RFC 3339 time with nanoseconds, `stdout` or
 //! `stderr`, `F` for a full line or `P` for a part of one, the text. Each pump is one task; it
-//! opens its FIFOs for reading and writing, so that it never sees an end before [`Pump::finish`]
+//! opens its FIFOs for reading and writing, so that it never sees an end before [`Pumps::finish`]
 //! says that nothing more will come.
+//!
+//! A container may print without an end, and the kernel lets who writes wait for a slow disk. So a
+//! task of the runtime reads no more than a chunk at once, and lines are made and written on threads
+//! for what blocks: a few of them for all containers, who take turns.
 //!
 //! Logs lie below one folder; where a pod may write there by whatever way, its links and pipes are
 //! not followed.
@@ -19,8 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::unix::pipe::{OpenOptions, Receiver};
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::{JoinHandle, spawn_blocking};
 
 /// Longest text of one line in the file; what is longer becomes several parts.
 const MAX_LINE: usize = 16 * 1024;
@@ -33,6 +37,11 @@ pub const KEPT_LOGS: usize = 4;
 const MAX_NAMES: usize = 4096;
 /// Bytes taken from a FIFO at once.
 const CHUNK: usize = 8 * 1024;
+/// Logs that are written at once: each holds one of the runtime's threads for what blocks.
+pub const LOG_WRITES: usize = 2;
+/// Most bytes that an ended process left in a FIFO: the kernel's limit for one
+/// (`fs.pipe-max-size`). Who still writes then is read no further.
+const MOST_LEFT: u64 = 1 << 20;
 /// The end of the name of a file that was put aside: when that was.
 const ASIDE: &str = ".%Y%m%d-%H%M%S-%3f";
 
@@ -139,7 +148,7 @@ impl Lines {
 
     /// Takes what came and appends whole lines (or parts that are long enough) in the file's format
     /// to `out`.
-    fn take(&mut self, mut bytes: &[u8], now: Timestamp, out: &mut Vec<u8>) {
+    fn take(&mut self, mut bytes: &[u8], time: &Stamp, out: &mut Vec<u8>) {
         while !bytes.is_empty() {
             let end = bytes.iter().position(|&byte| byte == b'\n');
             let room = MAX_LINE - self.rest.len();
@@ -148,35 +157,108 @@ impl Lines {
             bytes = &bytes[text..];
             if bytes.first() == Some(&b'\n') {
                 bytes = &bytes[1..];
-                self.put(b'F', now, out);
+                self.put(b'F', time, out);
             } else if self.rest.len() == MAX_LINE {
-                self.put(b'P', now, out);
+                self.put(b'P', time, out);
             }
         }
     }
 
     /// Appends what is left without a line end.
-    fn flush(&mut self, now: Timestamp, out: &mut Vec<u8>) {
+    fn flush(&mut self, time: &Stamp, out: &mut Vec<u8>) {
         if !self.rest.is_empty() {
-            self.put(b'P', now, out);
+            self.put(b'P', time, out);
         }
         self.rest = Vec::new();
     }
 
-    fn put(&mut self, tag: u8, now: Timestamp, out: &mut Vec<u8>) {
+    fn put(&mut self, tag: u8, time: &Stamp, out: &mut Vec<u8>) {
         let stream = match self.stream {
             Stream::Stdout => "stdout",
             Stream::Stderr => "stderr",
         };
-        out.extend_from_slice(
-            now.strftime("%Y-%m-%dT%H:%M:%S.%9fZ ")
-                .to_string()
-                .as_bytes(),
-        );
+        out.extend_from_slice(time.text.as_bytes());
         out.extend_from_slice(stream.as_bytes());
         out.extend_from_slice(&[b' ', tag, b' ']);
         out.append(&mut self.rest);
         out.push(b'\n');
+    }
+}
+
+/// When a chunk came, and how its lines begin. Made once for each chunk, as one may be thousands of
+/// empty lines.
+#[derive(Debug)]
+struct Stamp {
+    time: Timestamp,
+    text: String,
+}
+
+impl Stamp {
+    fn of(time: Timestamp) -> Self {
+        let text = time.strftime("%Y-%m-%dT%H:%M:%S.%9fZ ").to_string();
+        Self { time, text }
+    }
+}
+
+/// What a pump writes to, and with what. It goes to a thread for what blocks and comes back.
+#[derive(Debug)]
+struct Writer {
+    file: LogFile,
+    outputs: [Lines; 2],
+    /// What was read of an output.
+    chunk: Vec<u8>,
+    /// The lines of it.
+    out: Vec<u8>,
+}
+
+impl Writer {
+    fn new(file: LogFile) -> Self {
+        Self {
+            file,
+            outputs: [Stream::Stdout, Stream::Stderr].map(Lines::new),
+            chunk: vec![0; CHUNK],
+            out: Vec::new(),
+        }
+    }
+
+    /// Writes the first `count` bytes of the chunk, which are of one output.
+    fn write(&mut self, output: usize, count: usize, now: &Stamp) {
+        self.outputs[output].take(&self.chunk[..count], now, &mut self.out);
+        save(&mut self.file, &mut self.out, now.time);
+    }
+
+    /// Writes what is left in the FIFO of one output, and its last line; what that was.
+    fn write_rest(&mut self, output: usize, fifo: Receiver, now: &Stamp) -> Vec<u8> {
+        let Self { file, out, .. } = self;
+        let lines = &mut self.outputs[output];
+        let mut rest = Vec::new();
+        read_rest(fifo, |chunk| {
+            lines.take(chunk, now, out);
+            save(file, out, now.time);
+            rest.extend_from_slice(chunk);
+        });
+        lines.flush(now, out);
+        save(file, out, now.time);
+        rest
+    }
+
+    /// Does some work on a thread for what blocks, once it is this pump's turn. Nothing comes back
+    /// where the runtime ends meanwhile, or the work panics.
+    async fn blocking<T: Send + 'static>(
+        mut self,
+        turns: &Arc<Semaphore>,
+        work: impl FnOnce(&mut Self) -> T + Send + 'static,
+    ) -> Option<(Self, T)> {
+        let turn = turns.clone().acquire_owned().await.ok()?;
+        let working = spawn_blocking(move || {
+            let done = work(&mut self);
+            drop(turn);
+            (self, done)
+        });
+        working
+            .await
+            .inspect_err(|error| tracing::warn!(%error, "a container log is no longer written"))
+            .ok()
     }
 }
 
@@ -234,9 +316,9 @@ impl Fifos {
         }
     }
 
-    fn open(&self) -> io::Result<(Receiver, Receiver)> {
+    fn open(&self) -> io::Result<[Receiver; 2]> {
         let open = |path| OpenOptions::new().read_write(true).open_receiver(path);
-        Ok((open(&self.stdout)?, open(&self.stderr)?))
+        Ok([open(&self.stdout)?, open(&self.stderr)?])
     }
 }
 
@@ -253,6 +335,8 @@ struct Pump {
 pub(crate) struct Pumps {
     /// The folder that all logs lie below.
     logs: PathBuf,
+    /// Whose turn it is to write, in the order in which they ask.
+    turns: Arc<Semaphore>,
     running: Mutex<HashMap<String, Pump>>,
 }
 
@@ -261,6 +345,7 @@ impl Pumps {
     pub(crate) fn new(logs: PathBuf) -> Self {
         Self {
             logs,
+            turns: Arc::new(Semaphore::new(LOG_WRITES)),
             running: Mutex::default(),
         }
     }
@@ -272,11 +357,18 @@ impl Pumps {
             return Ok(());
         }
         fifos.make()?;
-        let (stdout, stderr) = fifos.open()?;
-        let file = LogFile::open(&self.logs, log)?;
+        let outputs = fifos.open()?;
+        let writer = Writer::new(LogFile::open(&self.logs, log)?);
         let (stop, stopped) = oneshot::channel();
-        let taps = Taps::new();
-        let task = tokio::spawn(pump(stdout, stderr, file, taps.clone(), stopped));
+        let (taps, turns) = (Taps::new(), self.turns.clone());
+        let task = tokio::spawn({
+            let taps = taps.clone();
+            async move {
+                // Nothing comes back where the agent ends.
+                let _ended: Option<()> = pump(outputs, writer, &turns, &taps, stopped).await;
+                taps.close();
+            }
+        });
         running.insert(id.to_owned(), Pump { stop, task, taps });
         Ok(())
     }
@@ -306,20 +398,19 @@ impl Pumps {
 }
 
 /// The task of one pump; ends after `stopped`, with all read that the FIFOs hold.
+///
+/// Each chunk waits for a thread, so that a container whose FIFOs are never empty leaves the
+/// runtime's workers to others: waiting for readiness alone never does (a readiness that is there
+/// takes nothing of a task's budget).
 async fn pump(
-    stdout: Receiver,
-    stderr: Receiver,
-    mut file: LogFile,
-    taps: Arc<Taps>,
+    outputs: [Receiver; 2],
+    mut writer: Writer,
+    turns: &Arc<Semaphore>,
+    taps: &Taps,
     mut stopped: oneshot::Receiver<()>,
-) {
-    let mut outputs = [
-        (stdout, Lines::new(Stream::Stdout)),
-        (stderr, Lines::new(Stream::Stderr)),
-    ];
-    let (mut out, mut chunk) = (Vec::new(), vec![0; CHUNK]);
+) -> Option<()> {
     loop {
-        let [(stdout, _), (stderr, _)] = &outputs;
+        let [stdout, stderr] = &outputs;
         // Readiness is not consumed by waiting for it, so every arm may be dropped at any time.
         tokio::select! {
             _ = stdout.readable() => {}
@@ -327,29 +418,24 @@ async fn pump(
             _ = &mut stopped => break,
         }
         let now = Timestamp::now();
-        for (receiver, lines) in &mut outputs {
-            if let Ok(count) = receiver.try_read(&mut chunk) {
-                lines.take(&chunk[..count], now, &mut out);
+        for (number, output) in outputs.iter().enumerate() {
+            if let Ok(count) = output.try_read(&mut writer.chunk) {
+                let work = move |writer: &mut Writer| writer.write(number, count, &Stamp::of(now));
                 // In the log before any client has it.
-                save(&mut file, &mut out, now);
-                taps.send(lines.stream, &chunk[..count]).await;
+                (writer, ()) = writer.blocking(turns, work).await?;
+                let stream = writer.outputs[number].stream;
+                taps.send(stream, &writer.chunk[..count]).await;
             }
         }
     }
     let now = Timestamp::now();
-    for (receiver, mut lines) in outputs {
-        // No more than a pipe holds.
-        let mut rest = Vec::new();
-        read_rest(receiver, |chunk| {
-            lines.take(chunk, now, &mut out);
-            save(&mut file, &mut out, now);
-            rest.extend_from_slice(chunk);
-        });
-        lines.flush(now, &mut out);
-        save(&mut file, &mut out, now);
-        taps.send(lines.stream, &rest).await;
+    for (number, output) in outputs.into_iter().enumerate() {
+        let work = move |writer: &mut Writer| writer.write_rest(number, output, &Stamp::of(now));
+        let rest;
+        (writer, rest) = writer.blocking(turns, work).await?;
+        taps.send(writer.outputs[number].stream, &rest).await;
     }
-    taps.close();
+    Some(())
 }
 
 /// Reads all that a FIFO holds at this moment, past the readiness that the reactor knows of.
@@ -357,7 +443,7 @@ pub(crate) fn read_rest(receiver: Receiver, mut each: impl FnMut(&[u8])) {
     let Ok(fd) = receiver.into_nonblocking_fd() else {
         return;
     };
-    let mut fifo = File::from(fd);
+    let mut fifo = File::from(fd).take(MOST_LEFT);
     let mut chunk = [0; CHUNK];
     while let Ok(count @ 1..) = fifo.read(&mut chunk) {
         each(&chunk[..count]);
@@ -378,19 +464,20 @@ fn save(file: &mut LogFile, out: &mut Vec<u8>, now: Timestamp) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::endless::{Endless, steps};
     use proptest::prelude::*;
 
-    fn at() -> Timestamp {
-        "2026-01-02T03:04:05.000000006Z".parse().unwrap()
+    fn at() -> Stamp {
+        Stamp::of("2026-01-02T03:04:05.000000006Z".parse().unwrap())
     }
 
     #[test]
     fn lines_have_the_format_that_log_readers_expect() {
         let mut lines = Lines::new(Stream::Stderr);
         let mut out = Vec::new();
-        lines.take(b"one\ntw", at(), &mut out);
-        lines.take(b"o\nrest", at(), &mut out);
-        lines.flush(at(), &mut out);
+        lines.take(b"one\ntw", &at(), &mut out);
+        lines.take(b"o\nrest", &at(), &mut out);
+        lines.flush(&at(), &mut out);
         let prefix = "2026-01-02T03:04:05.000000006Z stderr";
         assert_eq!(
             String::from_utf8(out).unwrap(),
@@ -404,9 +491,9 @@ mod tests {
             let mut lines = Lines::new(Stream::Stdout);
             let mut out = Vec::new();
             for chunk in text.chunks(cut) {
-                lines.take(chunk, at(), &mut out);
+                lines.take(chunk, &at(), &mut out);
             }
-            lines.flush(at(), &mut out);
+            lines.flush(&at(), &mut out);
             let mut again = Vec::new();
             for line in out.split_inclusive(|&byte| byte == b'\n') {
                 let body = &line["2026-01-02T03:04:05.000000006Z stdout ".len()..];
@@ -534,5 +621,42 @@ mod tests {
                 .unwrap()
                 .contains("while nobody read")
         );
+    }
+
+    #[test]
+    fn containers_that_print_without_an_end_leave_the_workers_to_others() {
+        /// Threads of the agent's runtime, and containers that print.
+        const WORKERS: usize = 2;
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(WORKERS)
+            .enable_all()
+            .build()
+            .unwrap();
+        let pumps = Pumps::new(dir.path().to_owned());
+        let producers = (0..WORKERS).map(|number| {
+            let _entered = runtime.enter();
+            let id = format!("c{number}");
+            let fifos = Fifos::of(dir.path(), &id);
+            let log = dir.path().join(format!("{number}.log"));
+            pumps.begin(&id, &fifos, &log).unwrap();
+            Endless::begin(&fifos.stdout, 2 << 20)
+        });
+        let producers: Vec<Endless> = producers.collect();
+        producers.iter().for_each(Endless::is_read);
+        runtime.block_on(async {
+            tokio::spawn(steps()).await.unwrap();
+            for producer in &producers {
+                assert!(!producer.stop(), "nothing else ran until it ended");
+            }
+            for number in 0..WORKERS {
+                pumps.finish(&format!("c{number}")).await;
+            }
+        });
+        for number in 0..WORKERS {
+            let text = fs::read_to_string(dir.path().join(format!("{number}.log"))).unwrap();
+            let kept = |line: &str| line.ends_with("Z stdout F ");
+            assert!(!text.is_empty() && text.lines().all(kept), "{text:.200}");
+        }
     }
 }

@@ -23,6 +23,7 @@ use prost_types::Any;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::task::coop::consume_budget;
 
 /// Type of a process specification in containerd's messages.
 const PROCESS_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
@@ -67,6 +68,9 @@ impl Output {
     /// # Errors
     /// The FIFO can't be read.
     pub async fn read(&self, out: &mut Vec<u8>) -> std::io::Result<()> {
+        // A pipe that is never empty is always readable, and who reads it in a loop would never let
+        // others have their turn.
+        consume_budget().await;
         loop {
             self.0.readable().await?;
             out.reserve(CHUNK);
@@ -97,6 +101,8 @@ impl Input {
     /// # Errors
     /// The process reads no more.
     pub async fn write(&self, bytes: &[u8]) -> std::io::Result<usize> {
+        // As in `Output::read`.
+        consume_budget().await;
         loop {
             self.0.writable().await?;
             match self.0.try_write(bytes) {
@@ -321,4 +327,27 @@ async fn clear(mut tasks: TasksClient<Channel>, container: &str, exec_id: &str, 
     }
     // Nothing is lost where this fails: /run is empty after a boot.
     drop(std::fs::remove_dir_all(folder));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endless::{endless, steps};
+
+    #[tokio::test]
+    async fn who_reads_an_output_without_an_end_leaves_the_worker_to_others() {
+        let output = Output(endless());
+        let reading = async {
+            let mut bytes = Vec::new();
+            while output.read(&mut bytes).await.is_ok() {
+                bytes.clear();
+            }
+        };
+        tokio::select! {
+            () = steps() => {}
+            () = reading => {}
+        }
+        let left = output.0.try_read(&mut [0; 8]);
+        assert!(left.is_ok(), "nothing else ran until it ended");
+    }
 }

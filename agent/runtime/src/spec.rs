@@ -1,5 +1,4 @@
-//! The OCI runtime specification of a container, made from the pod's wishes and the image's
-//! configuration.
+//! The OCI runtime specification of a container, from the pod's wishes and its image's settings.
 
 use crate::model::{ContainerSpec, Error, ErrorClass, Resources, User};
 use crate::users::Identity;
@@ -142,6 +141,7 @@ fn process(
         "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
         "noNewPrivileges": spec.confinement.no_new_privileges,
         "oomScoreAdj": oom_score,
+        "rlimits": agent_confine::resource_limits(spec.privileged),
     }))
 }
 

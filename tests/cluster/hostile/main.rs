@@ -4,15 +4,22 @@
 //! `hostile calls NAME:NUMBER:NUMBER32:ARGUMENT,… …` makes each call by the 64-bit, the x32 and the 32-bit entry of the kernel, in
 //! a process of its own, and prints `NAME ENTRY ANSWER`: `ok`, `errno N` or `signal N`.
 //! `hostile processes` tries on every process id to look into it and prints `PID WAY` for each way that works.
+//! `hostile writes` opens every file of the kernel's below `/proc` and `/sys` for writing, but for those of processes, and prints `PATH`
+//! for each that opens and takes writes; then which hidden files show something, and how many it tried.
 //! `hostile life` does what ordinary programs do and prints `alive`.
 
 use std::arch::asm;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 /// The mark of x32 calls (asm/unistd.h).
 const X32: i64 = 0x4000_0000;
+/// errno-base.h, fcntl.h.
+const EIO: i32 = 5;
+const O_NONBLOCK: i32 = 0o4000;
 /// Process ids that are tried at most.
 const MOST: i64 = 20_000;
 
@@ -121,6 +128,43 @@ fn reached(pid: i64, own: i64) -> Vec<&'static str> {
     ways
 }
 
+/// Whether the kernel has something to do for who writes to a file: root opens any. Nothing is written. A hidden file is /dev/null.
+fn is_written(mut file: fs::File) -> bool {
+    let nothing_to_do = file.write(&[]).is_err_and(|error| error.raw_os_error() == Some(EIO));
+    !nothing_to_do && file.metadata().is_ok_and(|data| data.is_file())
+}
+
+/// Opens all below a folder; links are not followed, as they lead to what is seen by another name, or to a process.
+fn writes(folder: &Path, tried: &mut u64) {
+    let mut entries: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().collect();
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let (path, name) = (entry.path(), entry.file_name());
+        let is_process = folder == Path::new("/proc") && name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_dir() && !is_process {
+            writes(&path, tried);
+        } else if !kind.is_dir() && !kind.is_symlink() {
+            *tried += 1;
+            // Some wait for another end: none does without it.
+            let opened = fs::OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(&path);
+            if opened.is_ok_and(is_written) {
+                println!("{}", path.display());
+            }
+        }
+    }
+}
+
+fn hidden() {
+    for name in ["kcore", "keys", "kpagecgroup", "kpagecount", "kpageflags", "pagetypeinfo", "slabinfo", "timer_list", "vmallocinfo"] {
+        let path = format!("/proc/{name}");
+        let mut byte = [0];
+        if fs::File::open(&path).is_ok_and(|mut file| file.read(&mut byte).is_ok_and(|count| count > 0)) {
+            println!("{path} shows something");
+        }
+    }
+}
+
 fn life() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -141,6 +185,13 @@ fn main() {
     match words.next().as_deref() {
         Some("calls") => calls(words),
         Some("processes") => processes(),
+        Some("writes") => {
+            let mut tried = 0;
+            writes(Path::new("/proc"), &mut tried);
+            writes(Path::new("/sys"), &mut tried);
+            hidden();
+            println!("tried {tried}");
+        }
         Some("life") => life(),
         other => panic!("no such part: {other:?}"),
     }

@@ -542,3 +542,43 @@ async fn hostile_pods_leave_the_host_as_it_was() {
         }
     }
 }
+
+/// A container that prints empty lines without an end, as does the command of its probe.
+fn loud(name: &str) -> Value {
+    let mut container = shell("busybox yes '' & exec busybox yes '' >&2");
+    container["name"] = json!(name);
+    let command = json!({"command": ["busybox", "yes", ""]});
+    container["readinessProbe"] = json!({"exec": command, "periodSeconds": 1, "timeoutSeconds": 1});
+    container
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn containers_that_print_without_an_end_hold_up_no_other_pod() {
+    let cluster = Cluster::new().await;
+    let spec =
+        json!({"containers": [loud("main"), loud("other")], "terminationGracePeriodSeconds": 1});
+    cluster.create("loud", spec).await;
+    cluster.reaches("loud", "/phase", json!("Running")).await;
+    let pod = cluster.pod("loud").await.unwrap();
+    // More than the pipes between hold: somebody reads, and the log is put aside meanwhile.
+    eventually("an empty line", || async {
+        (cluster.log(&pod, 0).len() > 1 << 20).then_some(())
+    })
+    .await;
+    for number in 0..2 {
+        let name = format!("quiet{number}");
+        let mut main = shell("trap exit TERM; while :; do busybox sleep 0.1; done");
+        let probe = json!({"exec": {"command": ["busybox", "true"]}, "periodSeconds": 1});
+        main["readinessProbe"] = probe;
+        let spec = json!({"containers": [main], "terminationGracePeriodSeconds": 1});
+        cluster.create(&name, spec).await;
+        cluster
+            .reaches(&name, "/containerStatuses/0/ready", json!(true))
+            .await;
+        cluster.gone(&name).await;
+    }
+    let unready = cluster.pod("loud").await.unwrap().status.unwrap();
+    let restarts = unready.container_statuses.unwrap_or_default();
+    assert!(restarts.iter().all(|one| one.restart_count == 0));
+    cluster.gone("loud").await;
+}
