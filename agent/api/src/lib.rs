@@ -1,8 +1,8 @@
 //! The interface through which the node's parts use the master's API: calls, watches, events.
 //!
 //! Enter by [`Api`], which the `agent` program implements, and by [`get`], [`post`] and [`send`],
-//! which make its calls. [`Change::read`] reads a watch. [`events`] records what happened: one task writes events, and
-//! the channel to it is bounded.
+//! which make its calls. [`Change::read`] reads a watch. [`events`] records what happened: one task
+//! writes events, and the channel to it is bounded.
 
 pub mod events;
 mod watch;
@@ -65,7 +65,8 @@ pub enum ApiError {
 }
 
 impl ApiError {
-    /// The error of an answer whose status code is not 2xx, from its body (a `Status` object, or not).
+    /// The error of an answer whose status code is not 2xx, from its body (a `Status` object, or
+    /// not).
     pub fn from_answer(code: u16, body: &[u8]) -> Self {
         let status: Value = serde_json::from_slice(body).unwrap_or_default();
         let text = |key: &str| {
@@ -137,7 +138,8 @@ pub async fn get<T: DeserializeOwned>(api: &dyn Api, path: String) -> Result<T, 
 /// POST of one object whose answer is one.
 ///
 /// # Errors
-/// As [`Api::call`]; [`ApiError::Decode`] where the body cannot be written or the answer is no object of the type.
+/// As [`Api::call`]; [`ApiError::Decode`] where the body cannot be written or the answer is no
+/// object of the type.
 pub async fn post<T: DeserializeOwned>(
     api: &dyn Api,
     path: String,

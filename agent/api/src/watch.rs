@@ -33,7 +33,8 @@ impl Change {
     /// Reads a line, and moves `version` to the one that it tells.
     ///
     /// # Errors
-    /// [`ApiError::Status`] where the master ends the watch with an error; [`ApiError::Decode`] where the line is no event.
+    /// [`ApiError::Status`] where the master ends the watch with an error; [`ApiError::Decode`]
+    /// where the line is no event.
     pub fn read(line: &[u8], version: &mut String) -> Result<Self, ApiError> {
         let Event { kind, object } = serde_json::from_slice(line).map_err(ApiError::Decode)?;
         if kind == "ERROR" {

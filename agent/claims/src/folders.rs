@@ -91,7 +91,8 @@ impl Folders {
     /// Makes a volume's folder, if it isn't there already.
     ///
     /// # Errors
-    /// [`FolderError::Full`] if a new one has less free space; the space is only checked, not reserved.
+    /// [`FolderError::Full`] if a new one has less free space; the space is only checked, not
+    /// reserved.
     pub fn make(&self, name: &str, bytes: u64) -> Result<(), FolderError> {
         let fault = |error| FolderError::System(name.to_owned(), error);
         let path = plain(name)?;
@@ -148,7 +149,8 @@ impl Folders {
     /// continues an interrupted removal. It holds up no other folder, however long it takes.
     ///
     /// # Errors
-    /// [`FolderError::Going`] where not all of it is removed yet, or if something of it can't be removed.
+    /// [`FolderError::Going`] where not all of it is removed yet, or if something of it can't be
+    /// removed.
     pub fn remove(&self, name: &str) -> Result<(), FolderError> {
         self.remove_within(name, MOST_NAMES)
     }

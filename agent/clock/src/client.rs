@@ -67,7 +67,8 @@ pub enum AskError {
 /// server ends the wait.
 ///
 /// # Errors
-/// [`AskError`] where the name has no address, nothing came in time, or the server's answer is none.
+/// [`AskError`] where the name has no address, nothing came in time, or the server's answer is
+/// none.
 pub async fn ask(server: &Server, floor: Duration) -> Result<Sample, AskError> {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     let silent = |_elapsed| AskError::Silent;

@@ -7,8 +7,8 @@ use std::time::Duration;
 const AGREE: Duration = Duration::from_secs(1);
 /// A clock that is off by less is left alone.
 const SMALL: Duration = Duration::from_millis(500);
-/// How far back servers may set the clock: a battery clock in local time is off by less. Farther back,
-/// expired certificates and documents would be valid again.
+/// How far back servers may set the clock: a battery clock in local time is off by less. Farther
+/// back, expired certificates and documents would be valid again.
 const BACK: Duration = Duration::from_secs(24 * 3600);
 /// How far after the image's build a time can be: nobody runs an image for so long.
 const AHEAD: Duration = Duration::from_secs(10 * 365 * 24 * 3600);

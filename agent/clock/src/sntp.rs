@@ -10,8 +10,8 @@ pub const MAX_ANSWER: usize = 512;
 const UNIX: u64 = 2_208_988_800;
 /// Seconds of an era: NTP's seconds have 32 bits.
 const ERA: u64 = 1 << 32;
-/// Largest root distance of a usable answer, from its reference clock to here (RFC 5905: MAXDIST, with
-/// room for bad networks).
+/// Largest root distance of a usable answer, from its reference clock to here (RFC 5905: MAXDIST,
+/// with room for bad networks).
 const DISTANCE: Duration = Duration::from_secs(3);
 /// Longest round trip of a usable answer.
 const DELAY: Duration = Duration::from_secs(3);

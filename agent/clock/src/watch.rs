@@ -1,13 +1,13 @@
-//! The clock of an enrolled machine, compared with the master's time, which comes over an authenticated
-//! connection.
+//! The clock of an enrolled machine, compared with the master's time, which comes over an
+//! authenticated connection.
 
 use std::time::Duration;
 
-/// The smallest offset from the master that counts, nanoseconds: its Date header has whole seconds, and
-/// an exchange takes time.
+/// The smallest offset from the master that counts, nanoseconds: its Date header has whole seconds,
+/// and an exchange takes time.
 const NOISE: i64 = 3 * 1_000_000_000;
-/// The offset from the master above which the clock is reported as wrong, nanoseconds: certificates live
-/// for minutes.
+/// The offset from the master above which the clock is reported as wrong, nanoseconds: certificates
+/// live for minutes.
 const DOUBT: i64 = 30 * 1_000_000_000;
 /// Servers whose time differs more from the master's are ignored; nanoseconds.
 const TRUST: i64 = 10 * 1_000_000_000;

@@ -12,9 +12,9 @@
 //! pod's address.
 //!
 //! Decisions are pure: [`address`] (which pod has which address), [`users`] (which ids), [`rules`]
-//! (what the packet filter holds), [`policy`] (what network policies make of it), [`shares`] (what a
-//! pod may have of the connection table), [`settings`] (which kernel settings are safe). Calls block for a few milliseconds, and an event loop makes
-//! them on threads for that.
+//! (what the packet filter holds), [`policy`] (what network policies make of it), [`shares`] (what
+//! a pod may have of the connection table), [`settings`] (which kernel settings are safe). Calls
+//! block for a few milliseconds, and an event loop makes them on threads for that.
 //!
 //! Tasks: [`policy::Keeper::run`], [`policy::name_namespaces`], [`tunnel::Keeper::run`] and
 //! [`keep_routes`] follow what the kubelet's watches know of the cluster.

@@ -1,8 +1,10 @@
 //! What pods' sandboxes, their veth pairs and network policies cost a node. Run by hand, it
 //! measures; in the test command a few show that it runs. Needs root.
 //!
-//! `PACE_SANDBOXES=100 PACE_PODS=100 PACE_ELSEWHERE=10000 PACE_POLICIES=1000 PACE_CHANGES=200 PACE_MIB=1024 PACE_TURNS=15 cargo test --release -p agent-cluster --test pace -- --nocapture --test-threads 1`.
-//! Processor time is that of the process, as namespaces are made on threads of their own.
+//! `PACE_SANDBOXES=100 PACE_PODS=100 PACE_ELSEWHERE=10000 PACE_POLICIES=1000 PACE_CHANGES=200
+//! PACE_MIB=1024 PACE_TURNS=15 cargo test --release -p agent-cluster --test pace -- --nocapture
+//! --test-threads 1`. Processor time is that of the process, as namespaces are made on threads of
+//! their own.
 
 use agent_cluster::policy::model::{Pod, Policy};
 use agent_cluster::policy::{Policies, World};
@@ -98,8 +100,8 @@ fn carried(mib: usize, listener: &TcpListener, client: TcpStream) -> f64 {
     begun.elapsed().as_secs_f64()
 }
 
-/// Two hosts with nothing but a cable between them, as fast as those of pods: the folders of their networks, and the address of
-/// the second.
+/// Two hosts with nothing but a cable between them, as fast as those of pods: the folders of their
+/// networks, and the address of the second.
 fn hosts(dir: &Path) -> agent_sys::Result<([PathBuf; 2], IpAddr)> {
     let hosts = ["host-a", "host-b"].map(|name| dir.join(name));
     for host in &hosts {
@@ -159,7 +161,8 @@ impl Way {
     }
 }
 
-/// In turns: a pod sends to another one of its node, a host to another by a cable, and the machine to itself.
+/// In turns: a pod sends to another one of its node, a host to another by a cable, and the machine
+/// to itself.
 #[test]
 fn a_pod_sends_to_another_of_its_node() {
     let mib = number("PACE_MIB", 2_usize);

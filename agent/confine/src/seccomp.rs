@@ -101,9 +101,9 @@ pub fn filter(options: FilterOptions<'_>) -> Value {
     })
 }
 
-/// Calls that are allowed by one of their arguments. Each comparison names what is allowed: one that
-/// names what is refused (`not AF_VSOCK`) would be passed by with a bit in the upper half of the
-/// register.
+/// Calls that are allowed by one of their arguments. Each comparison names what is allowed: one
+/// that names what is refused (`not AF_VSOCK`) would be passed by with a bit in the upper half of
+/// the register.
 fn examined(options: FilterOptions<'_>) -> Vec<Value> {
     let argument = |index: u32, value: u64, two: u64, op: &str| json!([{"index": index, "value": value, "valueTwo": two, "op": op}]);
     let first = |value: u64, two: u64, op: &str| argument(0, value, two, op);

@@ -1,9 +1,9 @@
 //! Upstream's default filter beside ours: each difference with its reason.
 //!
-//! [`NAMES`] are facts of containerd's profile (contrib/seccomp/seccomp_default.go at 96929a5d3102bdc9d5d108c104ddb38c8991a789, of
-//! series 1.7): the calls that a container with Kubernetes' default capabilities may make on amd64
-//! under Linux 4.8 or later, whatever their arguments, and those that it may make with some
-//! ([`BY_ARGUMENT`]).
+//! [`NAMES`] are facts of containerd's profile (contrib/seccomp/seccomp_default.go at
+//! 96929a5d3102bdc9d5d108c104ddb38c8991a789, of series 1.7): the calls that a container with
+//! Kubernetes' default capabilities may make on amd64 under Linux 4.8 or later, whatever their
+//! arguments, and those that it may make with some ([`BY_ARGUMENT`]).
 
 use crate::seccomp::{FilterOptions, Seccomp, filter};
 use std::collections::BTreeSet;

@@ -1,6 +1,7 @@
 //! Variables from a file that a container of the pod has written into an `emptyDir` (`fileKeyRef`).
 //!
-//! The file is read when the container starts that names it, below the volume and through no link: it holds what the pod writes.
+//! The file is read when the container starts that names it, below the volume and through no link:
+//! it holds what the pod writes.
 
 use agent_sys::beneath::Beneath;
 use config_kube::k8s_openapi::api::core::v1::{Container, FileKeySelector};
@@ -11,10 +12,12 @@ use std::path::Path;
 /// Longest file, as upstream's.
 const MOST: u64 = 64 << 10;
 
-/// What the files hold that a container's variables name, by volume and path; nothing for one that isn't there.
+/// What the files hold that a container's variables name, by volume and path; nothing for one that
+/// isn't there.
 pub type EnvFiles = BTreeMap<(String, String), Option<String>>;
 
-/// Reads the files that a container's variables name; `folder` says where a volume is that a pod may fill.
+/// Reads the files that a container's variables name; `folder` says where a volume is that a pod
+/// may fill.
 ///
 /// # Errors
 /// A volume isn't there, or a file can't be read or is too long.
@@ -71,8 +74,9 @@ pub(crate) fn value(files: &EnvFiles, at: &FileKeySelector) -> Result<Option<Str
     })
 }
 
-/// The value of the last `NAME='VALUE'` of that name. Values are in single quotes, with nothing special inside, and may have several
-/// lines; empty lines and those that begin with `#` say nothing. The error is the number of a line that is something else.
+/// The value of the last `NAME='VALUE'` of that name. Values are in single quotes, with nothing
+/// special inside, and may have several lines; empty lines and those that begin with `#` say
+/// nothing. The error is the number of a line that is something else.
 fn find<'t>(text: &'t str, key: &str) -> Result<Option<&'t str>, usize> {
     let mut found = None;
     let mut rest = text;

@@ -1,7 +1,9 @@
-//! The content of config map, secret, downward API and projected volumes: which files, and how they are published.
+//! The content of config map, secret, downward API and projected volumes: which files, and how they
+//! are published.
 //!
-//! Files lie in a folder of their own; a link `..data` points to the current one and is swapped in one step, so that a
-//! container sees all of an update or nothing of it. The agent alone writes there; containers see it read-only.
+//! Files lie in a folder of their own; a link `..data` points to the current one and is swapped in
+//! one step, so that a container sees all of an update or nothing of it. The agent alone writes
+//! there; containers see it read-only.
 
 use crate::tokens::TokenKind;
 use crate::variables::{Sources, pod_field, resource_field};
@@ -22,8 +24,8 @@ const DATA: &str = "..data";
 const SWAP: &str = "..swap";
 /// Mode of files that name none (upstream's).
 const DEFAULT_MODE: i32 = 0o644;
-/// Most files of a pod's volumes, and most bytes of them together: they lie in memory that is nobody's limit. An object
-/// has at most a mebibyte.
+/// Most files of a pod's volumes, and most bytes of them together: they lie in memory that is
+/// nobody's limit. An object has at most a mebibyte.
 const MAX_FILES: usize = 8192;
 const MAX_BYTES: usize = 16 << 20;
 
@@ -54,7 +56,8 @@ impl Default for Room {
 }
 
 impl Room {
-    /// One more file for `entries`; nothing is copied before there is room for it, as a pod may name one object many times.
+    /// One more file for `entries`; nothing is copied before there is room for it, as a pod may
+    /// name one object many times.
     ///
     /// # Errors
     /// There is no room.
@@ -151,7 +154,8 @@ struct Collector<'a> {
     entries: Vec<Entry>,
 }
 
-/// The folder of the volume's kind and its files; `None` for volumes that hold no content of the master's.
+/// The folder of the volume's kind and its files; `None` for volumes that hold no content of the
+/// master's.
 ///
 /// # Errors
 /// If something that it needs isn't there, or there is no room for it.
@@ -252,7 +256,8 @@ impl Collector<'_> {
                     .tokens
                     .get(&TokenKind::from(source))
                     .ok_or("its token is not there")?;
-                // With a group or a user of its own, the token need not be everybody's (upstream's rule).
+                // With a group or a user of its own, the token need not be everybody's (upstream's
+                // rule).
                 let owner = only_user(self.pod);
                 let mode = if group.is_some() || owner.is_some() {
                     0o600

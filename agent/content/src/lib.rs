@@ -1,11 +1,12 @@
 //! What the API's objects hold for a pod's containers: variables, files of volumes, and tokens.
 //!
-//! Everything that references lead to is fetched before and stands in [`Sources`], so that [`variables`] and the choice of
-//! [`files`] are pure. Enter by [`variables::resolve`] for a container's environment, by [`files::entries`] and
-//! [`files::publish`] for a volume, and by [`Tokens::refresh`] for service account tokens, which the master gives out.
-//! [`Watched`] keeps the config maps and secrets that volumes show up to date: one task and one watch for each, and a
-//! `Notify` for each pod, which changes wake. There are no other tasks and no channels. What a pod has written for itself is
-//! read by [`env_files::read`].
+//! Everything that references lead to is fetched before and stands in [`Sources`], so that
+//! [`variables`] and the choice of [`files`] are pure. Enter by [`variables::resolve`] for a
+//! container's environment, by [`files::entries`] and [`files::publish`] for a volume, and by
+//! [`Tokens::refresh`] for service account tokens, which the master gives out. [`Watched`] keeps
+//! the config maps and secrets that volumes show up to date: one task and one watch for each, and a
+//! `Notify` for each pod, which changes wake. There are no other tasks and no channels. What a pod
+//! has written for itself is read by [`env_files::read`].
 
 pub mod env_files;
 pub mod files;

@@ -1,4 +1,5 @@
-//! Service account tokens of a pod: asked for when they are needed, kept until most of their life is over.
+//! Service account tokens of a pod: asked for when they are needed, kept until most of their life
+//! is over.
 //!
 //! A token is bound to its pod (KEP-1205): the master refuses it once the pod is gone.
 
@@ -64,7 +65,8 @@ impl Tokens {
         self.0.get(kind).map(|token| token.text.as_str())
     }
 
-    /// Brings the tokens of these kinds up to date. One that is still good outlives a master that doesn't answer.
+    /// Brings the tokens of these kinds up to date. One that is still good outlives a master that
+    /// doesn't answer.
     ///
     /// # Errors
     /// The master gives no token of a kind of which none is good any more.

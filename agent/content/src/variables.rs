@@ -1,4 +1,5 @@
-//! A container's environment: values, references to config maps, secrets and the pod itself, and `$(NAME)`.
+//! A container's environment: values, references to config maps, secrets and the pod itself, and
+//! `$(NAME)`.
 
 use crate::env_files::{self, EnvFiles};
 use crate::tokens::Tokens;
@@ -68,9 +69,9 @@ pub fn needs(container: &Container) -> (BTreeSet<String>, BTreeSet<String>) {
     (maps, secrets)
 }
 
-/// Most bytes of a container's variables, of its command and of its arguments: more than the kernel takes for all of them
-/// (`execve(2)`: a quarter of the stack's 8 MiB). A value may hold another one many times, so that a few lines of a pod could
-/// say more than the machine's memory holds.
+/// Most bytes of a container's variables, of its command and of its arguments: more than the kernel
+/// takes for all of them (`execve(2)`: a quarter of the stack's 8 MiB). A value may hold another
+/// one many times, so that a few lines of a pod could say more than the machine's memory holds.
 const MOST: usize = 2 << 20;
 /// Longest path that the kernel takes (`PATH_MAX`).
 const LONGEST_PATH: usize = 4096;
@@ -364,8 +365,8 @@ pub fn sub_path(text: &str, vars: &[(String, String)]) -> Result<String, String>
     Err(format!("missing value for {}", names.join(", ")))
 }
 
-/// Replaces `$(NAME)` by the variable's value; `$$` is a plain `$`; what isn't set stays as it is. `None` where the text
-/// becomes longer than `most`.
+/// Replaces `$(NAME)` by the variable's value; `$$` is a plain `$`; what isn't set stays as it is.
+/// `None` where the text becomes longer than `most`.
 fn replace<'a>(
     text: &str,
     most: usize,

@@ -1,11 +1,13 @@
 //! The config maps and secrets that pods here use, each followed by a watch of its own.
 //!
-//! A node may read only those that its pods name, so there is no list of many to follow. A pod's task holds a [`Use`] of the
-//! objects that its volumes show and is woken when one of them changes; [`Watched::read`] then answers from memory.
+//! A node may read only those that its pods name, so there is no list of many to follow. A pod's
+//! task holds a [`Use`] of the objects that its volumes show and is woken when one of them changes;
+//! [`Watched::read`] then answers from memory.
 //!
-//! Guarantees: what is read from memory is never older than what was read of the same object before; at most [`MOST`] watches
-//! are open and [`ROOM`] bytes kept; what has no watch, or no room, or may not be watched, is asked of the master at each
-//! read. While the master is away, the last state that it told stays.
+//! Guarantees: what is read from memory is never older than what was read of the same object
+//! before; at most [`MOST`] watches are open and [`ROOM`] bytes kept; what has no watch, or no
+//! room, or may not be watched, is asked of the master at each read. While the master is away, the
+//! last state that it told stays.
 
 use agent_api::{Api, ApiError, Change, get};
 use bytes::Bytes;
@@ -19,11 +21,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-/// Watches at most. All share one connection with everything else that the agent asks, and the master allows 250 requests on it.
+/// Watches at most. All share one connection with everything else that the agent asks, and the
+/// master allows 250 requests on it.
 const MOST: usize = 200;
 /// Bytes of objects at most that are kept.
 const ROOM: usize = 8 << 20;
-/// How long the master may keep a watch open, and how much longer it may keep some, so that they don't all end at once.
+/// How long the master may keep a watch open, and how much longer it may keep some, so that they
+/// don't all end at once.
 const WATCH_SECONDS: (u64, u64) = (480, 240);
 /// The pause between two watches of an object, which doubles with each failure.
 const PAUSE: Duration = Duration::from_secs(1);

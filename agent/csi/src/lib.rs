@@ -1,17 +1,21 @@
 //! Volumes of CSI drivers on this machine.
 //!
-//! A driver is a privileged pod that registers by a socket in `plugins_registry` and answers CSI's node service at another. Only a
-//! machine whose measured configuration allows privileged pods has drivers. Enter by [`Csi`]: [`Csi::mounted`] stages and publishes
-//! a pod's volume, [`Csi::release`] undoes it when the pod's containers are gone.
+//! A driver is a privileged pod that registers by a socket in `plugins_registry` and answers CSI's
+//! node service at another. Only a machine whose measured configuration allows privileged pods has
+//! drivers. Enter by [`Csi`]: [`Csi::mounted`] stages and publishes a pod's volume,
+//! [`Csi::release`] undoes it when the pod's containers are gone.
 //!
-//! - [`volume`] (pure) says which call comes next; [`request`] (pure) says what the driver is told, and refuses what the node does
-//!   not do for it: attaching, service account tokens.
-//! - [`ledger`] keeps what may be mounted on the disk, so that an agent that begins again goes on where the last one ended.
+//! - [`volume`] (pure) says which call comes next; [`request`] (pure) says what the driver is told,
+//!   and refuses what the node does not do for it: attaching, service account tokens.
+//! - [`ledger`] keeps what may be mounted on the disk, so that an agent that begins again goes on
+//!   where the last one ended.
 //! - [`registry`] meets drivers; [`node`] tells the cluster of them.
-//! - [`grpc`] makes one call on one connection. A driver's answers are hostile input: bounded in time and size, and what it says is
-//!   mounted is looked at by descriptors, without following a link.
+//! - [`grpc`] makes one call on one connection. A driver's answers are hostile input: bounded in
+//!   time and size, and what it says is mounted is looked at by descriptors, without following a
+//!   link.
 //!
-//! Tasks: [`Csi::run`] looks for drivers and unstages what no pod uses; a job for each pod that goes. No channels.
+//! Tasks: [`Csi::run`] looks for drivers and unstages what no pod uses; a job for each pod that
+//! goes. No channels.
 
 mod calls;
 mod csi;

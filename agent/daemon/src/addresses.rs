@@ -12,8 +12,9 @@ use tokio::task::JoinSet;
 /// How often the links are looked at.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// The machine's addresses, from now on; on a host, whose links are not this agent's, as they are now. Without any the last ones
-/// stay: a link that is down for a while loses them all, and a node without an address helps nobody.
+/// The machine's addresses, from now on; on a host, whose links are not this agent's, as they are
+/// now. Without any the last ones stay: a link that is down for a while loses them all, and a node
+/// without an address helps nobody.
 pub(crate) fn follow(
     machine: &MachineConfig,
     on_machine: bool,

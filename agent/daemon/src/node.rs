@@ -1,4 +1,5 @@
-//! The node itself, once the machine has an identity: the container engine, the kubelet, and the kubelet's API.
+//! The node itself, once the machine has an identity: the container engine, the kubelet, and the
+//! kubelet's API.
 
 use crate::RunArguments;
 use crate::console::say;
@@ -56,11 +57,12 @@ enum End {
     Done,
 }
 
-/// Runs the node until the agent is asked to end, the master orders the machine's end, or a part of it ends by itself. An order is
-/// returned, for init.
+/// Runs the node until the agent is asked to end, the master orders the machine's end, or a part of
+/// it ends by itself. An order is returned, for init.
 ///
-/// On a host the containers go on to run. On a machine init asks only before a power-off or reboot, and
-/// an order of the master leads to one: then every pod gets its grace and fails, and init kills the rest.
+/// On a host the containers go on to run. On a machine init asks only before a power-off or reboot,
+/// and an order of the master leads to one: then every pod gets its grace and fails, and init kills
+/// the rest.
 pub(crate) async fn serve(
     arguments: &RunArguments,
     machine: &MachineConfig,
@@ -141,7 +143,8 @@ fn ended_early(part: Result<&'static str, JoinError>) -> Error {
     }
 }
 
-/// Ends the node's parts: where the machine ends, after its pods, and before the rest of their containers.
+/// Ends the node's parts: where the machine ends, after its pods, and before the rest of their
+/// containers.
 async fn end_parts(
     parts: &mut JoinSet<&'static str>,
     end: &watch::Sender<bool>,
@@ -182,7 +185,8 @@ fn sandboxes(
     sandboxes.map_err(|error| Error::Part("pod network", error.into()))
 }
 
-/// Lets processes use io_uring, as the machine's measured configuration asks; seccomp profiles still decide for pods.
+/// Lets processes use io_uring, as the machine's measured configuration asks; seccomp profiles
+/// still decide for pods.
 fn open_io_uring(settings: &Path) -> Result<(), Error> {
     let path = settings.join(kernel::IO_URING);
     std::fs::write(&path, kernel::IO_URING_ON).map_err(|source| Error::File {
@@ -246,7 +250,8 @@ async fn first_end(
     }
 }
 
-/// TLS of the kubelet's API: the current serving certificate, and only callers from the cluster's roots.
+/// TLS of the kubelet's API: the current serving certificate, and only callers from the cluster's
+/// roots.
 fn server_tls(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
     let fault = |error: rustls::Error| Error::Part("kubelet's TLS", error.into());
     let callers = CurrentClients::new(identity.roots.clone(), Strangers::Anonymous)

@@ -68,7 +68,8 @@ pub(crate) fn static_pods(machine: &MachineConfig, node: &str) -> Result<Vec<Pod
         .collect()
 }
 
-/// Refuses registry credentials from a metadata service that pods can reach, and warns about all others.
+/// Refuses registry credentials from a metadata service that pods can reach, and warns about all
+/// others.
 pub(crate) fn credentials(arguments: &RunArguments, machine: &MachineConfig) -> Result<(), Error> {
     if machine.registries.has_credentials() {
         let instead = "give pods imagePullSecrets, or provide the user-data by another source, and treat these credentials as leaked";

@@ -58,7 +58,8 @@ fn answer(stream: &mut TcpStream, status: &str, headers: &str, body: &[u8]) {
         .ok();
 }
 
-/// Every service as its cloud's documentation describes it, on one server; any other request gets 400.
+/// Every service as its cloud's documentation describes it, on one server; any other request gets
+/// 400.
 fn clouds(head: &str, stream: &mut TcpStream) {
     let line = head.lines().next().unwrap_or_default();
     let says = |header: &str| head.lines().any(|line| line == header);

@@ -1,5 +1,5 @@
-//! Asks the endpoints one after another, trusts only the document's signature, and asks again before
-//! the document expires.
+//! Asks the endpoints one after another, trusts only the document's signature, and asks again
+//! before the document expires.
 
 use crate::fetch::{FetchError, fetch};
 use crate::memory::{Memory, MemoryError};

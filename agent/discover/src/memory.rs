@@ -61,7 +61,8 @@ impl Memory {
     /// Reads the memory; empty where there is no file.
     ///
     /// # Errors
-    /// [`MemoryError::Damaged`] where the file is no memory, [`MemoryError::File`] where it cannot be read.
+    /// [`MemoryError::Damaged`] where the file is no memory, [`MemoryError::File`] where it cannot
+    /// be read.
     pub fn open(path: &Path) -> Result<Self, MemoryError> {
         let mut bytes = Vec::new();
         let facts = match File::open(path).and_then(|file| file.take(LIMIT).read_to_end(&mut bytes))

@@ -69,8 +69,8 @@ pub struct Ending {
 /// Puts an issued identity in use. Blocks during the TPM's import.
 ///
 /// # Errors
-/// The certificate is for another key or was not signed under a pinned root, the TPM does not import the key, or the TLS library refuses
-/// it.
+/// The certificate is for another key or was not signed under a pinned root, the TPM does not
+/// import the key, or the TLS library refuses it.
 pub fn put_in_use(
     issued: Issued,
     endpoints: Endpoints,

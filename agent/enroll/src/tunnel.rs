@@ -3,9 +3,9 @@
 //!
 //! The key is published as a Node annotation. The annotation itself is not trusted: it carries the
 //! node's client certificate and a signature by the key of that certificate, which is the node key,
-//! in the TPM where there is one. So the text is valid only as long as the certificate is, and a user
-//! who may write Nodes can only remove a key, or restore an older one of the same node, whose private
-//! half no longer exists.
+//! in the TPM where there is one. So the text is valid only as long as the certificate is, and a
+//! user who may write Nodes can only remove a key, or restore an older one of the same node, whose
+//! private half no longer exists.
 //!
 //! Text: the version, the keys, the signature, and the certificate with its intermediates (DER),
 //! each but the first in standard base64, separated by dots. `v1` has the key of a tunnel's first
@@ -81,8 +81,8 @@ fn message<const KEYS: usize>(node: &str, keys: &[[u8; 32]; KEYS]) -> Vec<u8> {
 /// Blocks during the TPM's signature.
 ///
 /// # Errors
-/// [`NotSignedHere`] where the node has no certificate yet, or its key is not ECDSA P-256 or does not
-/// sign.
+/// [`NotSignedHere`] where the node has no certificate yet, or its key is not ECDSA P-256 or does
+/// not sign.
 pub fn publish<const KEYS: usize>(
     identity: &Slot,
     node: &str,

@@ -2,8 +2,8 @@
 //! their Unix sockets, and to programs with a health check over TCP.
 //!
 //! The other end is hostile: headers are read up to 16 KiB, an answer up to [`Call::longest`], and
-//! what is not known is skipped. The caller sets the time limit: nothing goes on after the future of
-//! a call is dropped.
+//! what is not known is skipped. The caller sets the time limit: nothing goes on after the future
+//! of a call is dropped.
 //!
 //! Enter by [`Channel::open`]. [`Answer::status`] says whether the server did what was asked;
 //! [`message`] reads what it answered.

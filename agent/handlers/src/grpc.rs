@@ -13,7 +13,8 @@ use tokio::time::timeout;
 
 /// A health answer has two bytes; a longer one than this is none.
 const LONGEST_ANSWER: usize = 4096;
-/// The gRPC status codes that have words of their own, and the one of a server that sends no number.
+/// The gRPC status codes that have words of their own, and the one of a server that sends no
+/// number.
 const OK: u32 = 0;
 const UNKNOWN: u32 = 2;
 const DEADLINE_EXCEEDED: u32 = 4;

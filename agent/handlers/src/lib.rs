@@ -1,5 +1,5 @@
-//! What probes and lifecycle hooks do: a command in the container, a request over HTTP or HTTPS, TCP or gRPC, a
-//! sleep.
+//! What probes and lifecycle hooks do: a command in the container, a request over HTTP or HTTPS,
+//! TCP or gRPC, a sleep.
 //!
 //! Enter by [`Target`], which names the container and where its pod is reached: [`Target::probe`]
 //! and [`Target::hook`] act once and return the result, in upstream's words. The kubelet decides
@@ -72,7 +72,8 @@ impl Target {
         outcome.map(|()| None)
     }
 
-    /// Asks over HTTP. A redirect to another host is not followed and passes with a warning (upstream's rule).
+    /// Asks over HTTP. A redirect to another host is not followed and passes with a warning
+    /// (upstream's rule).
     async fn ask(&self, get: &HTTPGetAction) -> Result<Option<Warning>, String> {
         let place = self.asked(get)?;
         let Answer { status, body, .. } = http::follow(get, place, PROBE_AGENT).await?;
@@ -125,8 +126,8 @@ impl Target {
         Ok(Url::of(get, &self.place(get.host.as_deref()), port))
     }
 
-    /// A hook over HTTPS whose server does not speak TLS is sent in the clear, without its credentials (upstream's rule: hooks
-    /// once ignored the scheme).
+    /// A hook over HTTPS whose server does not speak TLS is sent in the clear, without its
+    /// credentials (upstream's rule: hooks once ignored the scheme).
     async fn get_by_hook(&self, get: &HTTPGetAction) -> Result<Answer, String> {
         let asked = http::get(get, &self.asked(get)?, HOOK_AGENT).await;
         let Err(Failure::InTheClear(_)) = asked else {

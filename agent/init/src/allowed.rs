@@ -4,8 +4,8 @@
 //!
 //! The state is encrypted and not authenticated: sectors of its folders could be put back that are
 //! from before there was a list. So the list's existence is marked beside the state's generation
-//! ([`crate::generation`]), which cannot be set back: by the master when it makes the list, and here
-//! where an older master made it. From then on a missing list allows nothing.
+//! ([`crate::generation`]), which cannot be set back: by the master when it makes the list, and
+//! here where an older master made it. From then on a missing list allows nothing.
 
 use crate::fatal::Fatal;
 use crate::generation;
@@ -40,7 +40,8 @@ enum Other {
     Mark(#[source] io::Error),
 }
 
-/// Whether the state allows the configuration with this digest. `own`: init's own part of the state.
+/// Whether the state allows the configuration with this digest. `own`: init's own part of the
+/// state.
 ///
 /// # Errors
 /// `CONFIG_OTHER`, which stops the boot: the list does not have the digest, can't be read, or is

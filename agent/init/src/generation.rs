@@ -42,8 +42,8 @@ pub enum GenerationError {
 /// the next generation.
 ///
 /// # Errors
-/// [`GenerationError::Older`] where the state is older than its header, [`GenerationError::File`] where its file
-/// cannot be read or written.
+/// [`GenerationError::Older`] where the state is older than its header, [`GenerationError::File`]
+/// where its file cannot be read or written.
 pub fn advance(folder: &Path, header: u64) -> Result<(), GenerationError> {
     let state = read(folder).map_err(GenerationError::File)?;
     let Generation { number, listed } = state;

@@ -1,4 +1,5 @@
-//! Oneshot programs: init starts them before the services, and waits for their end for a limited time.
+//! Oneshot programs: init starts them before the services, and waits for their end for a limited
+//! time.
 
 use std::fs;
 use std::io::{PipeReader, Read as _};

@@ -2,8 +2,8 @@
 //! itself, exactly one of them; or, where there is none of these, the metadata service of the
 //! machine's cloud.
 //!
-//! A machine that has a source of its own never asks a metadata service, so the two can't contradict
-//! each other: an admin put the source there on purpose, and it needs no network.
+//! A machine that has a source of its own never asks a metadata service, so the two can't
+//! contradict each other: an admin put the source there on purpose, and it needs no network.
 
 use std::fs::{self, File};
 use std::io::Read as _;

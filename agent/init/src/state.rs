@@ -342,8 +342,9 @@ fn keeps_the_disk(reason: Reason, partition: &StatePartition) -> bool {
     as_before && (!partition.fresh || holds_a_state(Path::new(&partition.device.node())))
 }
 
-/// Whether a partition that the table labels as unfinished begins with a state's header: the label can
-/// be changed by anyone who has the disk. A partition that can't be read counts as one that does.
+/// Whether a partition that the table labels as unfinished begins with a state's header: the label
+/// can be changed by anyone who has the disk. A partition that can't be read counts as one that
+/// does.
 fn holds_a_state(partition: &Path) -> bool {
     let read = |offset: &u64| {
         let mut bytes = vec![0; SIZE];

@@ -1,7 +1,7 @@
 //! Which metadata service a machine has, by what its firmware says of itself (DMI). Pure.
 //!
-//! The services are never probed: on a network of another owner, any server that answers first at the
-//! link-local address could give the machine its user-data.
+//! The services are never probed: on a network of another owner, any server that answers first at
+//! the link-local address could give the machine its user-data.
 
 use std::str::FromStr;
 
@@ -155,8 +155,8 @@ impl FromStr for Platform {
 }
 
 impl Setting {
-    /// Reads the setting in the image's description. An empty one is `auto`; an unknown one counts as
-    /// `off`, so that no service is asked by mistake.
+    /// Reads the setting in the image's description. An empty one is `auto`; an unknown one counts
+    /// as `off`, so that no service is asked by mistake.
     pub fn parse(word: &str) -> Self {
         match word {
             "" | "auto" => Self::Auto,

@@ -1,8 +1,10 @@
-//! A DHCPv4 client (RFC 2131) without I/O: packets and time in; packets, leases and the next deadline out.
+//! A DHCPv4 client (RFC 2131) without I/O: packets and time in; packets, leases and the next
+//! deadline out.
 //!
-//! Guarantees: answers that don't carry our transaction and hardware address, or that lack what a lease needs, change
-//! nothing; an address is given up when its lease ends or the server takes it back; sending is paced from 1 s to 64 s.
-//! Left out: the probe for an address in use (RFC 2131, 2.2), which a machine network's own server does.
+//! Guarantees: answers that don't carry our transaction and hardware address, or that lack what a
+//! lease needs, change nothing; an address is given up when its lease ends or the server takes it
+//! back; sending is paced from 1 s to 64 s. Left out: the probe for an address in use (RFC 2131,
+//! 2.2), which a machine network's own server does.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -87,7 +89,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that asks at `now`. `seed` is random: it makes transactions hard to guess and spreads machines.
+    /// A client that asks at `now`. `seed` is random: it makes transactions hard to guess and
+    /// spreads machines.
     pub fn new(mac: [u8; 6], host_name: Option<String>, seed: u32, now: Duration) -> Self {
         Self {
             mac,
@@ -272,7 +275,8 @@ fn longer(pause: Duration) -> Duration {
     (pause * 2).min(LONGEST_PAUSE)
 }
 
-/// The lease in an offer or acknowledgement; `None` where address, server, mask or time are missing or senseless.
+/// The lease in an offer or acknowledgement; `None` where address, server, mask or time are missing
+/// or senseless.
 fn lease(reply: Reply<'_>) -> Option<Lease> {
     let address = usable(reply.yours()?)?;
     let server = usable(reply.address(wire::SERVER)?)?;

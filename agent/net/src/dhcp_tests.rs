@@ -208,7 +208,8 @@ fn an_offer_that_is_not_kept_makes_the_client_ask_around_again() {
 }
 
 proptest! {
-    /// Any bytes at all, also in our own transaction, are survived, and the client never stops asking.
+    /// Any bytes at all, also in our own transaction, are survived, and the client never stops
+    /// asking.
     #[test]
     fn noise_is_survived(packets in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..600), any::<bool>(), 0_u64..5), 1..40)) {
         let mut client = client();

@@ -21,7 +21,8 @@ const NO_DEVICE: i32 = 19;
 /// How long to wait before a socket that failed is opened again.
 const REOPEN: Duration = Duration::from_secs(2);
 
-/// Keeps a lease for one interface and reports each change. It ends when nobody listens or the interface is gone.
+/// Keeps a lease for one interface and reports each change. It ends when nobody listens or the
+/// interface is gone.
 pub(crate) async fn drive(link: Link, host_name: Option<String>, changes: mpsc::Sender<Change>) {
     let start = Instant::now();
     let mut client = Client::new(link.mac, host_name, seed(), Duration::ZERO);
@@ -95,7 +96,8 @@ async fn send(socket: &UdpSocket, to: Ipv4Addr, packet: &[u8], link: &Link) {
     }
 }
 
-/// A UDP socket of one interface only, at the client's port, that may send before there is an address.
+/// A UDP socket of one interface only, at the client's port, that may send before there is an
+/// address.
 fn open(interface: &str) -> std::io::Result<UdpSocket> {
     let fd: OwnedFd =
         agent_sys::socket::udp_on_interface(interface, CLIENT_PORT).map_err(|error| {

@@ -1,8 +1,8 @@
-//! One errand to one host, before the machine has a configuration: an address, a route to that host and to nobody
-//! else, and everything as it was afterwards.
+//! One errand to one host, before the machine has a configuration: an address, a route to that host
+//! and to nobody else, and everything as it was afterwards.
 //!
-//! Guarantees while it lasts: the address has no network (32 bits) and there is no other route, so that nobody but the
-//! host can be answered; IPv6 is off on the cards.
+//! Guarantees while it lasts: the address has no network (32 bits) and there is no other route, so
+//! that nobody but the host can be answered; IPv6 is off on the cards.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -44,18 +44,21 @@ struct Path {
     address: Ipv4Addr,
 }
 
-/// Does `work` while the host can be reached. Whatever comes, the cards are switched off again and have no address.
+/// Does `work` while the host can be reached. Whatever comes, the cards are switched off again and
+/// have no address.
 ///
 /// Not cancel-safe: dropped, it leaves what is set up.
 ///
 /// # Errors
-/// The kernel's netlink socket cannot be opened or is closed, or the host could not be reached in time.
+/// The kernel's netlink socket cannot be opened or is closed, or the host could not be reached in
+/// time.
 pub async fn run<F: Future>(
     errand: &Errand,
     work: impl FnOnce() -> F,
 ) -> Result<F::Output, NetError> {
     let (connection, netlink) = Netlink::open()?;
-    // The first arm only ends when the kernel closed the socket, and then nothing can be taken down any more either.
+    // The first arm only ends when the kernel closed the socket, and then nothing can be taken down
+    // any more either.
     tokio::select! {
         () = connection => Err(NetError::Closed),
         result = go(errand, &netlink, work) => result,
@@ -161,8 +164,8 @@ async fn lease(cards: &[Link]) -> Option<(Link, Ipv4Addr, Option<Ipv4Addr>)> {
     }
 }
 
-/// A link-local address made from the hardware's: the same at every boot, and never the host's. Not probed for
-/// (RFC 3927, 2.2): clouds that need it give each machine a segment of its own.
+/// A link-local address made from the hardware's: the same at every boot, and never the host's. Not
+/// probed for (RFC 3927, 2.2): clouds that need it give each machine a segment of its own.
 fn link_local(mac: [u8; 6], host: Ipv4Addr) -> Ipv4Addr {
     let [.., third, fourth] = mac;
     // The first and last 256 addresses are reserved.
@@ -174,7 +177,8 @@ fn link_local(mac: [u8; 6], host: Ipv4Addr) -> Ipv4Addr {
     }
 }
 
-/// Lets a card have IPv6 addresses or not. A kernel without IPv6 has no such file, and no such address.
+/// Lets a card have IPv6 addresses or not. A kernel without IPv6 has no such file, and no such
+/// address.
 fn ipv6(card: &Link, on: bool) {
     let file: PathBuf = ["/proc/sys/net/ipv6/conf", &card.name, "disable_ipv6"]
         .iter()

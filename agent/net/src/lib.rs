@@ -1,15 +1,18 @@
 //! Brings the machine's network up: addresses, routes and names from its configuration or DHCP.
 //!
-//! Enter at [`run`]: one future, to be spawned by its owner and ended by dropping it (what is configured stays). It
-//! looks for the interfaces that the configuration names (none named: every Ethernet card), sets them up over
-//! rtnetlink, keeps DHCP leases alive, writes the resolver's file, and publishes what the machine has in a watch
-//! channel. Inside, one DHCP driver for each interface runs in the same task and reports leases over a bounded
-//! channel; nothing else is spawned.
+//! Enter at [`run`]: one future, to be spawned by its owner and ended by dropping it (what is
+//! configured stays). It looks for the interfaces that the configuration names (none named: every
+//! Ethernet card), sets them up over rtnetlink, keeps DHCP leases alive, writes the resolver's
+//! file, and publishes what the machine has in a watch channel. Inside, one DHCP driver for each
+//! interface runs in the same task and reports leases over a bounded channel; nothing else is
+//! spawned.
 //!
-//! [`errand`] is the other way in: one host is reached for a while, before there is a configuration.
+//! [`errand`] is the other way in: one host is reached for a while, before there is a
+//! configuration.
 //!
-//! Decisions are pure: [`dhcp`] (a client as event and time in, packets and leases out), [`plan`] (which interface
-//! gets what), [`resolver`]. IPv6 addresses come from the configuration or from the kernel's own router discovery.
+//! Decisions are pure: [`dhcp`] (a client as event and time in, packets and leases out), [`plan`]
+//! (which interface gets what), [`resolver`]. IPv6 addresses come from the configuration or from
+//! the kernel's own router discovery.
 
 pub mod dhcp;
 mod driver;
@@ -98,7 +101,8 @@ pub async fn run(task: Task, status: watch::Sender<Status>) -> Result<Infallible
         setups: BTreeMap::new(),
         leases: BTreeMap::new(),
     };
-    // Both arms only end in an error; whichever is dropped holds nothing half-done but an unanswered request.
+    // Both arms only end in an error; whichever is dropped holds nothing half-done but an
+    // unanswered request.
     tokio::select! {
         () = connection => Err(NetError::Closed),
         result = keeper.keep() => result,
@@ -120,8 +124,8 @@ impl Keeper {
         let mut drivers: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
         let mut next_scan = Instant::now();
         loop {
-            // Cancel-safe: the time, a received change and a driver's end are each taken whole or not at all, and the
-            // drivers stay in their set.
+            // Cancel-safe: the time, a received change and a driver's end are each taken whole or
+            // not at all, and the drivers stay in their set.
             tokio::select! {
                 () = sleep_until(next_scan), if !self.complete() => {
                     for setup in self.scan().await? {
@@ -142,7 +146,8 @@ impl Keeper {
         }
     }
 
-    /// Whether every interface that the configuration names was found. Without names, cards may always come.
+    /// Whether every interface that the configuration names was found. Without names, cards may
+    /// always come.
     fn complete(&self) -> bool {
         !self.task.network.dhcp_everywhere()
             && self.setups.len() >= self.task.network.interfaces.len()

@@ -1,4 +1,5 @@
-//! rtnetlink: links, addresses, routes. Each call states what should be, and repeating it changes nothing.
+//! rtnetlink: links, addresses, routes. Each call states what should be, and repeating it changes
+//! nothing.
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,7 +18,8 @@ use crate::plan::{Link, Setup};
 /// Most interfaces that are read.
 const MOST: usize = 4096;
 const LOOPBACK: u32 = 1;
-/// Distance of default routes: those of the configuration win over those of DHCP, lower interfaces over higher.
+/// Distance of default routes: those of the configuration win over those of DHCP, lower interfaces
+/// over higher.
 const FIXED_METRIC: u32 = 512;
 const LEASED_METRIC: u32 = 1024;
 
@@ -26,7 +28,8 @@ const LEASED_METRIC: u32 = 1024;
 pub(crate) struct Netlink(Handle);
 
 impl Netlink {
-    /// Opens it. The future carries its traffic and must be polled beside the calls; it ends when the socket does.
+    /// Opens it. The future carries its traffic and must be polled beside the calls; it ends when
+    /// the socket does.
     pub(crate) fn open() -> Result<(impl Future<Output = ()>, Self), NetError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(NetError::Open)?;
         Ok((connection, Self(handle)))

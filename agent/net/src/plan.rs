@@ -33,7 +33,8 @@ pub struct Setup {
     pub mtu: Option<u16>,
 }
 
-/// The set-ups for these interfaces: those that the configuration names or, where it names none, every card by DHCP.
+/// The set-ups for these interfaces: those that the configuration names or, where it names none,
+/// every card by DHCP.
 pub fn setups(network: &Network, links: &[Link]) -> Vec<Setup> {
     if network.dhcp_everywhere() {
         let cards = links.iter().filter(|link| link.is_card);

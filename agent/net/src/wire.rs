@@ -1,7 +1,8 @@
-//! DHCPv4 packets (RFC 2131, section 2; options of RFC 2132), as much of them as a client of ours needs. Pure; reading
-//! is total over any bytes.
+//! DHCPv4 packets (RFC 2131, section 2; options of RFC 2132), as much of them as a client of ours
+//! needs. Pure; reading is total over any bytes.
 //!
-//! Read by hand because the crate for it asserts on what a packet says, and an agent must not die of a packet.
+//! Read by hand because the crate for it asserts on what a packet says, and an agent must not die
+//! of a packet.
 
 use std::net::Ipv4Addr;
 
@@ -113,7 +114,8 @@ impl<'a> Reply<'a> {
 pub(crate) struct Packet(Vec<u8>);
 
 impl Packet {
-    /// A request of `kind`; a client without an address of its `own` asks to be answered by broadcast.
+    /// A request of `kind`; a client without an address of its `own` asks to be answered by
+    /// broadcast.
     pub(crate) fn new(
         kind: Kind,
         transaction: u32,
@@ -177,8 +179,8 @@ impl Packet {
     }
 }
 
-/// An IPv4 packet with a UDP datagram from nobody (0.0.0.0, port 68) to all servers (255.255.255.255, port 67), as
-/// RFC 2131, section 4.1, wants it of a client without an address.
+/// An IPv4 packet with a UDP datagram from nobody (0.0.0.0, port 68) to all servers
+/// (255.255.255.255, port 67), as RFC 2131, section 4.1, wants it of a client without an address.
 pub(crate) fn from_nobody(payload: &[u8]) -> Vec<u8> {
     const UDP: u8 = 17;
     let datagram = u16::try_from(payload.len() + 8).unwrap_or(u16::MAX);

@@ -1,4 +1,5 @@
-//! An errand to one host over a virtual cable: what can be reached meanwhile, and that nothing stays. Needs root.
+//! An errand to one host over a virtual cable: what can be reached meanwhile, and that nothing
+//! stays. Needs root.
 #![allow(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
 
 use agent_net::errand::{Errand, run};

@@ -1,5 +1,5 @@
-//! The whole room in a network namespace of its own: fixed addresses, and DHCP from a server on the other end of a
-//! virtual cable. Needs root (the test suite runs as root).
+//! The whole room in a network namespace of its own: fixed addresses, and DHCP from a server on the
+//! other end of a virtual cable. Needs root (the test suite runs as root).
 #![allow(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,7 +17,8 @@ use tokio::time::timeout;
 
 const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 254);
 
-/// Runs `test` on a thread with a network namespace of its own, which holds a cable from `inside` to `outside`.
+/// Runs `test` on a thread with a network namespace of its own, which holds a cable from `inside`
+/// to `outside`.
 fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let body = move || {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
@@ -49,7 +50,8 @@ fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'stati
                 .execute()
                 .await
                 .unwrap();
-            // Both ends live in one namespace, so that the server's own address arrives from outside.
+            // Both ends live in one namespace, so that the server's own address arrives from
+            // outside.
             std::fs::write("/proc/sys/net/ipv4/conf/inside/accept_local", "1").unwrap();
             timeout(Duration::from_secs(180), test())
                 .await

@@ -10,8 +10,9 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 /// A container that ran this long begins anew without a wait (upstream's: twice the limit).
 pub(crate) const RESET: Duration = Duration::from_secs(600);
 
-/// The wait before the next attempt of a container whose last attempt had `before` as its own wait and ran for
-/// `ran`. The first restart waits not at all, the second 10 s, then 20 s, up to five minutes.
+/// The wait before the next attempt of a container whose last attempt had `before` as its own wait
+/// and ran for `ran`. The first restart waits not at all, the second 10 s, then 20 s, up to five
+/// minutes.
 pub(crate) fn after_run(before: Option<Duration>, ran: Duration) -> Duration {
     if ran >= RESET {
         return Duration::ZERO;

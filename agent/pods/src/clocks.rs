@@ -3,7 +3,8 @@
 use jiff::{SignedDuration, Timestamp};
 use std::time::Instant;
 
-/// Two clocks may run apart by so much between two looks: the wall clock is also made to run faster or slower.
+/// Two clocks may run apart by so much between two looks: the wall clock is also made to run faster
+/// or slower.
 const SLIGHT: SignedDuration = SignedDuration::from_secs(1);
 
 /// Both clocks, as they were at the last look.
@@ -19,7 +20,8 @@ impl Clocks {
         Self { wall, steady }
     }
 
-    /// How far somebody has set the wall clock forward since the last look, or back, which is negative; zero where it only ran.
+    /// How far somebody has set the wall clock forward since the last look, or back, which is
+    /// negative; zero where it only ran.
     pub fn set_by(&mut self, wall: Timestamp, steady: Instant) -> SignedDuration {
         let before = std::mem::replace(self, Self::new(wall, steady));
         let passed = steady.saturating_duration_since(before.steady);

@@ -26,7 +26,8 @@ pub fn mains(pod: &Pod) -> &[Container] {
         .map_or(&[], |spec| spec.containers.as_slice())
 }
 
-/// Whether one of `spec.initContainers` does its work and ends, or is a sidecar that runs as long as the pod (KEP-753).
+/// Whether one of `spec.initContainers` does its work and ends, or is a sidecar that runs as long
+/// as the pod (KEP-753).
 pub fn kind_of_initial(container: &Container) -> Kind {
     if container.restart_policy.as_deref() == Some("Always") {
         Kind::Sidecar
@@ -50,7 +51,8 @@ pub fn ephemeral(pod: &Pod) -> impl Iterator<Item = Container> {
         .map(as_container)
 }
 
-/// What an ephemeral container has in common with the others: all but its target. The API allows it no ports, probes and hooks.
+/// What an ephemeral container has in common with the others: all but its target. The API allows it
+/// no ports, probes and hooks.
 fn as_container(one: &EphemeralContainer) -> Container {
     let one = one.clone();
     Container {

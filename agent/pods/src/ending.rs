@@ -1,8 +1,10 @@
-//! The end of containers: in order, each with its hook before the stop, its grace, and the last resort after it.
+//! The end of containers: in order, each with its hook before the stop, its grace, and the last
+//! resort after it.
 //!
-//! All hooks begin at once, as upstream's do. A container is asked to end when its hook has ended and its turn has come:
-//! sidecars wait for all that was started after them, and all are asked when the grace is over. A container that was asked has
-//! [`LEAST`] of time even where hooks and turns took the whole grace.
+//! All hooks begin at once, as upstream's do. A container is asked to end when its hook has ended
+//! and its turn has come: sidecars wait for all that was started after them, and all are asked when
+//! the grace is over. A container that was asked has [`LEAST`] of time even where hooks and turns
+//! took the whole grace.
 
 use crate::backoff::{between, later};
 use crate::containers::{all, find};
@@ -16,7 +18,8 @@ use std::time::Duration;
 /// The default grace period (upstream's).
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
-/// The least time between the signal to end and the kill, unless there is no grace at all (upstream's).
+/// The least time between the signal to end and the kill, unless there is no grace at all
+/// (upstream's).
 pub(crate) const LEAST: Duration = Duration::from_secs(2);
 
 /// How long the pod's containers may take to end.
@@ -33,7 +36,8 @@ pub fn grace(pod: &Pod) -> Duration {
     seconds.map_or(DEFAULT_GRACE, Duration::from_secs)
 }
 
-/// How long a container may take to end whose probe failed, if the probe says so; not for a pod that is being deleted.
+/// How long a container may take to end whose probe failed, if the probe says so; not for a pod
+/// that is being deleted.
 pub(crate) fn probe_grace(pod: &Pod, container: &Container, death: Death) -> Option<Duration> {
     let probe = match death {
         Death::Startup => container.startup_probe.as_ref(),
@@ -70,8 +74,8 @@ pub fn plan_orphan(ending: Ending<'_>) -> Plan {
 }
 
 impl Ending<'_> {
-    /// Asks all to end, each in its turn, and kills those that take too long; true when none is left. What is being started is
-    /// waited for, and then ends like the others.
+    /// Asks all to end, each in its turn, and kills those that take too long; true when none is
+    /// left. What is being started is waited for, and then ends like the others.
     pub(crate) fn stop_all(self, plan: &mut Plan) -> bool {
         let mut over = self.notes.starting.is_empty();
         for container in self.seen {
@@ -101,7 +105,8 @@ impl Ending<'_> {
         }
         let asked = self.notes.asked.get(&id).copied();
         let hook = self.notes.pre_stop.get(&id);
-        // The pod's end may have begun before this container was seen: its grace is not longer for that.
+        // The pod's end may have begun before this container was seen: its grace is not longer for
+        // that.
         let began = self.notes.ending.or(hook.map(|hook| hook.at)).or(asked);
         let deadline = later(began.unwrap_or(self.now), self.grace);
         if let Some(asked) = asked {
@@ -133,8 +138,8 @@ impl Ending<'_> {
         })
     }
 
-    /// Whether nothing runs any more that was started after this sidecar; others wait for nobody. Of a pod that is not known
-    /// sidecars come after all others.
+    /// Whether nothing runs any more that was started after this sidecar; others wait for nobody.
+    /// Of a pod that is not known sidecars come after all others.
     fn is_turn(self, container: &Seen) -> bool {
         if container.key.kind != Kind::Sidecar {
             return true;

@@ -9,8 +9,8 @@ use std::time::Duration;
 /// Wait after a pod's own fault (a missing config map, say), which somebody may mend at any time.
 const CONFIG_RETRY: Duration = Duration::from_secs(10);
 
-/// Remembers a start that failed, for this image if it is one that could not be fetched, so that the status shows it and the next
-/// one waits.
+/// Remembers a start that failed, for this image if it is one that could not be fetched, so that
+/// the status shows it and the next one waits.
 pub fn remember(notes: &mut Notes, name: &str, (image, error): (&str, &Error), now: Timestamp) {
     let reason = match error.class {
         ErrorClass::InvalidImageName => "InvalidImageName",

@@ -1,5 +1,5 @@
-//! Whether a pod fits beside the others of its node: the kubelet decides last, no matter who bound the pod. Rules, reasons and
-//! messages are upstream's.
+//! Whether a pod fits beside the others of its node: the kubelet decides last, no matter who bound
+//! the pod. Rules, reasons and messages are upstream's.
 
 use crate::containers::{all, is_on_host};
 use crate::status::Refusal;
@@ -16,10 +16,12 @@ use std::time::Instant;
 pub(crate) const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 /// How the names of huge pages begin, of which this node has none.
 const PAGES: &str = "hugepages-";
-/// Resources of Kubernetes itself have its name; all others with a domain are of somebody else's making, such as devices.
+/// Resources of Kubernetes itself have its name; all others with a domain are of somebody else's
+/// making, such as devices.
 const OWN_DOMAIN: &str = "kubernetes.io/";
 
-/// Why a pod does not fit beside `others`, if it doesn't. `allocatable` is what the node has for all of them, by resource.
+/// Why a pod does not fit beside `others`, if it doesn't. `allocatable` is what the node has for
+/// all of them, by resource.
 pub fn misfit(
     pod: &Pod,
     others: &[Arc<Pod>],
@@ -48,8 +50,9 @@ pub fn misfit(
     })
 }
 
-/// Why a pod lacks something of somebody else's making (a device, say), by what its Node says that it has: no plug-in gives this
-/// node such, but an admin may count them there. Upstream's node runs a pod without what its Node does not name; here it is refused.
+/// Why a pod lacks something of somebody else's making (a device, say), by what its Node says that
+/// it has: no plug-in gives this node such, but an admin may count them there. Upstream's node runs
+/// a pod without what its Node does not name; here it is refused.
 pub fn missing(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Option<Refusal> {
     let has = node.status.as_ref();
     let has = has.and_then(|status| status.allocatable.as_ref());
@@ -104,8 +107,8 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Who is first in turn is least: the pod of higher priority, then that of the better class, then the one that has waited longest
-    /// (upstream's order).
+    /// Who is first in turn is least: the pod of higher priority, then that of the better class,
+    /// then the one that has waited longest (upstream's order).
     fn turn(&self) -> impl Ord + use<> {
         let spec = self.pod.spec.as_ref();
         let priority = spec.and_then(|spec| spec.priority).unwrap_or_default();
@@ -118,8 +121,8 @@ impl Waiting {
     }
 }
 
-/// Why the resources that a pod waits for do not fit beside the `others`, if they don't: those before it in turn that fit get theirs
-/// first. Names these by their numbers among the others.
+/// Why the resources that a pod waits for do not fit beside the `others`, if they don't: those
+/// before it in turn that fit get theirs first. Names these by their numbers among the others.
 pub fn misfit_in_turn(
     (has, waits): (&Arc<Pod>, &Waiting),
     others: &[Tenant],
@@ -144,7 +147,8 @@ pub fn misfit_in_turn(
     (misfit(&waits.pod, &room, allocatable), served)
 }
 
-/// Why the node has never room for the resources of a pod that asks for others, if it hasn't, in upstream's words.
+/// Why the node has never room for the resources of a pod that asks for others, if it hasn't, in
+/// upstream's words.
 pub fn beyond(pod: &Pod, allocatable: &BTreeMap<&'static str, Amount>) -> Option<String> {
     ["memory", "cpu"].into_iter().find_map(|resource| {
         let (asked, most) = (asks(pod, resource), *allocatable.get(resource)?);

@@ -1,14 +1,16 @@
-//! The pod machine: what to do for a pod, and what its status says, as pure functions of what is wanted, what is seen, what is
-//! remembered, and the time.
+//! The pod machine: what to do for a pod, and what its status says, as pure functions of what is
+//! wanted, what is seen, what is remembered, and the time.
 //!
-//! Enter by [`plan`], which says what to do now and when to look again, and by [`status`], which says it to users in the words
-//! that they know. There are no tasks and no channels; the kubelet's worker of a pod looks, asks, and acts.
+//! Enter by [`plan`], which says what to do now and when to look again, and by [`status`], which
+//! says it to users in the words that they know. There are no tasks and no channels; the kubelet's
+//! worker of a pod looks, asks, and acts.
 //!
-//! `containers` finds a pod's containers and their attempts, `policy` says which of them are started again, `machine` starts
-//! them in order (init containers, sidecars, main containers), `ending` ends them in order and with their hooks, `state` tells
-//! of one container and `status` of the pod, `resize` gives what runs more or less,
-//! `recover` remembers what the engine has lost, `failures` what could
-//! not be started, `fit` whether a node has room for a pod, `preempt` who makes room for a critical one, and `words` has the texts of events.
+//! `containers` finds a pod's containers and their attempts, `policy` says which of them are
+//! started again, `machine` starts them in order (init containers, sidecars, main containers),
+//! `ending` ends them in order and with their hooks, `state` tells of one container and `status` of
+//! the pod, `resize` gives what runs more or less, `recover` remembers what the engine has lost,
+//! `failures` what could not be started, `fit` whether a node has room for a pod, `preempt` who
+//! makes room for a critical one, and `words` has the texts of events.
 //!
 //! Properties are held by `simulation`, which drives the machine through whole lives.
 

@@ -1,10 +1,12 @@
 //! What to do for a pod now, and when to look again.
 //!
-//! Level-triggered. Invariants, held by property tests: no start while an attempt of the same container lives; init containers
-//! run one after the other, before all main ones; what comes after a sidecar starts when the sidecar has started; a main
-//! container starts when the hooks of those before it have ended, and for the first time when those before it have started; nothing is started for a pod that ends; a pod that is to go ends with nothing running and no start under way,
-//! however its containers behave, sidecars after all others and in reverse order. A start takes its time, and what is done for
-//! other containers meanwhile does not depend on it.
+//! Level-triggered. Invariants, held by property tests: no start while an attempt of the same
+//! container lives; init containers run one after the other, before all main ones; what comes after
+//! a sidecar starts when the sidecar has started; a main container starts when the hooks of those
+//! before it have ended, and for the first time when those before it have started; nothing is
+//! started for a pod that ends; a pod that is to go ends with nothing running and no start under
+//! way, however its containers behave, sidecars after all others and in reverse order. A start
+//! takes its time, and what is done for other containers meanwhile does not depend on it.
 
 use crate::backoff::later;
 use crate::containers::{attempts, ephemeral, initial, kind_of_initial, latest, mains, previous};
@@ -17,7 +19,8 @@ use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use jiff::Timestamp;
 use std::time::Duration;
 
-/// Grace of a pod that takes more of the disk than it may, or goes at once for what the node lacks (upstream's).
+/// Grace of a pod that takes more of the disk than it may, or goes at once for what the node lacks
+/// (upstream's).
 pub const EVICTION_GRACE: Duration = Duration::from_secs(1);
 
 /// How often a resize that waits for room is tried.
@@ -63,12 +66,14 @@ impl View<'_> {
         }
     }
 
-    /// Whether what still runs of the pod is to end: the pod must, or its work is over and only sidecars are left.
+    /// Whether what still runs of the pod is to end: the pod must, or its work is over and only
+    /// sidecars are left.
     pub fn ends(&self) -> bool {
         self.end().is_some() || is_finished(*self)
     }
 
-    /// The container runs, its hook after the start has ended well, and its startup probe passes if it has one.
+    /// The container runs, its hook after the start has ended well, and its startup probe passes if
+    /// it has one.
     pub(crate) fn has_started(&self, container: &Container) -> bool {
         latest(self.seen, &container.name).is_some_and(|seen| {
             let verdict = self.notes.verdicts.get(&seen.id);
@@ -78,8 +83,8 @@ impl View<'_> {
         })
     }
 
-    /// When an attempt that ended is followed by the next, and the wait before it. One that was ended for a new image is always
-    /// followed, whatever the policy.
+    /// When an attempt that ended is followed by the next, and the wait before it. One that was
+    /// ended for a new image is always followed, whatever the policy.
     pub(crate) fn next(&self, seen: &Seen) -> Option<(Timestamp, Duration)> {
         match seen.state {
             ContainerState::Exited { finished_at, .. }
@@ -88,7 +93,8 @@ impl View<'_> {
                 Some((finished_at, Duration::ZERO))
             }
             ContainerState::Exited { finished_at, .. } if self.is_of_earlier_round(seen) => {
-                // The end of the one by whose rule all start anew is waited after, as after any other.
+                // The end of the one by whose rule all start anew is waited after, as after any
+                // other.
                 let triggers = Triggers::of(self.pod, self.seen);
                 let own = triggers.is_some_and(|triggers| triggers.has(seen));
                 let own = own.then(|| restart(self.pod, seen)).flatten();
@@ -135,8 +141,8 @@ impl View<'_> {
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Make and start an attempt, which is in [`Notes::starting`] until that has ended; its hook after the start, if it has one,
-    /// is begun then.
+    /// Make and start an attempt, which is in [`Notes::starting`] until that has ended; its hook
+    /// after the start, if it has one, is begun then.
     Start {
         /// Its name.
         container: String,
@@ -257,7 +263,8 @@ pub fn plan(view: View<'_>) -> Plan {
     plan
 }
 
-/// Kills what is of an earlier round; true when nothing of it lives and nothing of it is being started.
+/// Kills what is of an earlier round; true when nothing of it lives and nothing of it is being
+/// started.
 fn begins_round(view: View<'_>, plan: &mut Plan) -> bool {
     let round = round(view.pod, view.seen);
     let mut alive = false;
@@ -312,8 +319,8 @@ fn sweep(view: View<'_>, plan: &mut Plan) {
     }
 }
 
-/// No main container runs or is to be started any more: each has ended for good, or an init container has failed for good.
-/// Sidecars have nobody left then whom they serve.
+/// No main container runs or is to be started any more: each has ended for good, or an init
+/// container has failed for good. Sidecars have nobody left then whom they serve.
 pub(crate) fn is_finished(view: View<'_>) -> bool {
     let for_good = |seen: &Seen| match seen.state {
         ContainerState::Exited { .. } => view.next(seen).is_none(),
@@ -337,7 +344,8 @@ pub(crate) fn init_failed(pod: &Pod, seen: &[Seen]) -> bool {
     })
 }
 
-/// A main container was started since the boot, in this round: what comes before it is done, and need not be done again.
+/// A main container was started since the boot, in this round: what comes before it is done, and
+/// need not be done again.
 pub(crate) fn main_started(pod: &Pod, seen: &[Seen]) -> bool {
     let round = round(pod, seen);
     let started = |one: &Seen| one.this_boot && one.round == round;
@@ -346,7 +354,8 @@ pub(crate) fn main_started(pod: &Pod, seen: &[Seen]) -> bool {
         .any(|main| latest(seen, &main.name).is_some_and(started))
 }
 
-/// True if what comes before the main containers is done: init containers ended well and sidecars have started.
+/// True if what comes before the main containers is done: init containers ended well and sidecars
+/// have started.
 pub(crate) fn initialized(view: View<'_>) -> bool {
     // Once it is for good, also when all containers are started anew (upstream's rule).
     let ran = |main: &Container| latest(view.seen, &main.name).is_some_and(|seen| seen.this_boot);
@@ -356,7 +365,8 @@ pub(crate) fn initialized(view: View<'_>) -> bool {
             .all(|container| initial_done(view, container))
 }
 
-/// An init container ended well, after a reboot once more unless nothing may be restarted; a sidecar has started.
+/// An init container ended well, after a reboot once more unless nothing may be restarted; a
+/// sidecar has started.
 pub(crate) fn initial_done(view: View<'_>, container: &Container) -> bool {
     if kind_of_initial(container) == Kind::Sidecar {
         return view.has_started(container);
@@ -368,8 +378,9 @@ pub(crate) fn initial_done(view: View<'_>, container: &Container) -> bool {
     })
 }
 
-/// Brings the first init container that isn't done a step further, and keeps sidecars running; true when main containers may
-/// start. A sidecar that ends later holds up nothing that was started after it.
+/// Brings the first init container that isn't done a step further, and keeps sidecars running; true
+/// when main containers may start. A sidecar that ends later holds up nothing that was started
+/// after it.
 fn start_initial(view: View<'_>, plan: &mut Plan) -> bool {
     let all = initial(view.pod);
     let done = main_started(view.pod, view.seen);
@@ -391,8 +402,9 @@ fn start_initial(view: View<'_>, plan: &mut Plan) -> bool {
     true
 }
 
-/// Starts main containers in order: one whose hook after the start still runs holds up those after it, as upstream's does, and
-/// one that is started for the first time those that were never started, either.
+/// Starts main containers in order: one whose hook after the start still runs holds up those after
+/// it, as upstream's does, and one that is started for the first time those that were never
+/// started, either.
 fn start_mains(view: View<'_>, plan: &mut Plan) {
     let (mut held, mut first) = (false, false);
     for container in mains(view.pod) {
@@ -422,7 +434,8 @@ fn starts(plan: &Plan, name: &str) -> bool {
         .any(|action| matches!(action, Action::Start { container, .. } if container == name))
 }
 
-/// One container: start it, start it again, or end it because its probe or its hook failed, or for its new image.
+/// One container: start it, start it again, or end it because its probe or its hook failed, or for
+/// its new image.
 fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
     if view.is_starting(container) {
         return;

@@ -4,10 +4,12 @@ use agent_runtime::PodRef;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::path::{Path, PathBuf};
 
-/// Log files of one container that are looked at; there are a handful of an attempt, and two attempts.
+/// Log files of one container that are looked at; there are a handful of an attempt, and two
+/// attempts.
 pub const MAX_LOGS: usize = 4096;
 
-/// The pod's identity; `None` for an object that lacks part of it, or whose parts could leave a folder.
+/// The pod's identity; `None` for an object that lacks part of it, or whose parts could leave a
+/// folder.
 pub fn pod_ref(pod: &Pod) -> Option<PodRef> {
     let meta = &pod.metadata;
     let plain = |text: &Option<String>| text.clone().filter(|text| is_plain(text));

@@ -83,26 +83,29 @@ impl Eviction {
     pub const SHUTDOWN: &'static str = "Terminated";
 }
 
-/// What the machine remembers beyond what the engine shows; lost with the agent, and then found out anew.
+/// What the machine remembers beyond what the engine shows; lost with the agent, and then found out
+/// anew.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// Starts that are under way, by container name. Their attempts are not among those that are seen, whatever the engine shows
-    /// of them by then; the end of a start is news.
+    /// Starts that are under way, by container name. Their attempts are not among those that are
+    /// seen, whatever the engine shows of them by then; the end of a start is news.
     pub starting: BTreeMap<String, Kind>,
     /// Failed starts, by container name.
     pub failures: BTreeMap<String, Failure>,
     /// Containers that were asked to end, by id, and when.
     pub asked: BTreeMap<String, Timestamp>,
-    /// Those of them whose pod had another image for them then: the next attempt comes at once, whatever the policy.
+    /// Those of them whose pod had another image for them then: the next attempt comes at once,
+    /// whatever the policy.
     pub replaced: BTreeSet<String>,
     /// Why other resources for what runs wait, if they do.
     pub pending: Option<Pending>,
-    /// Containers that could not be given other resources, by id: why, and when it may be tried again.
+    /// Containers that could not be given other resources, by id: why, and when it may be tried
+    /// again.
     pub unresized: BTreeMap<String, (String, Timestamp)>,
     /// Verdicts of probes, by container id.
     pub verdicts: BTreeMap<String, Verdict>,
-    /// Hooks after the start, by container id. A container that an earlier agent started has none, as upstream runs the hook
-    /// no second time.
+    /// Hooks after the start, by container id. A container that an earlier agent started has none,
+    /// as upstream runs the hook no second time.
     pub post_start: BTreeMap<String, Progress>,
     /// Hooks before the stop, by container id.
     pub pre_stop: BTreeMap<String, Begun>,
@@ -113,8 +116,9 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// Somebody has set the clock forward by so much, or back: what was noted before was then by the new clock. Without, a container
-    /// that was asked to end has an hour more of grace where the clock is set back by an hour, and none where it is set forward.
+    /// Somebody has set the clock forward by so much, or back: what was noted before was then by
+    /// the new clock. Without, a container that was asked to end has an hour more of grace where
+    /// the clock is set back by an hour, and none where it is set forward.
     pub fn shift(&mut self, by: SignedDuration) {
         let of_failures = self.failures.values_mut();
         let times = self.asked.values_mut();

@@ -1,5 +1,5 @@
-//! Whether a pod may run on its node at all: the kubelet asks once more, no matter who bound the pod. Rules, reasons and
-//! messages are upstream's.
+//! Whether a pod may run on its node at all: the kubelet asks once more, no matter who bound the
+//! pod. Rules, reasons and messages are upstream's.
 
 use crate::status::Refusal;
 use config_kube::identity::{OS, OS_LABELS};
@@ -25,8 +25,8 @@ pub fn foreign(pod: &Pod) -> Option<Refusal> {
     })
 }
 
-/// Why a pod of the API is not taken that has the name of a static pod: who asks the node for a pod by its name must never reach
-/// another one.
+/// Why a pod of the API is not taken that has the name of a static pod: who asks the node for a pod
+/// by its name must never reach another one.
 pub fn named_as_static(pod: &Pod, static_pods: &[Pod]) -> Option<Refusal> {
     let meta = &pod.metadata;
     let same = |one: &&Pod| {
@@ -44,7 +44,8 @@ pub fn named_as_static(pod: &Pod, static_pods: &[Pod]) -> Option<Refusal> {
     })
 }
 
-/// Why this node does not take the pod: the pod selects others, or does not tolerate a taint that ends pods.
+/// Why this node does not take the pod: the pod selects others, or does not tolerate a taint that
+/// ends pods.
 pub fn misplaced(pod: &Pod, node: &Node) -> Option<Refusal> {
     let spec = pod.spec.as_ref()?;
     let failed = |reason: &'static str, text: &str| {

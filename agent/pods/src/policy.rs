@@ -1,8 +1,10 @@
 //! Which containers are started again after their end, and when.
 //!
-//! A rule of a container may ask that all containers of the pod are started anew (`RestartAllContainers`, KEP-5532). They are so in
-//! rounds: an attempt remembers in which it was started, and one that ended by such a rule begins the next. What is of an earlier
-//! round is killed, without hook and grace; when none of it lives any more, the pod starts as if it had never run here.
+//! A rule of a container may ask that all containers of the pod are started anew
+//! (`RestartAllContainers`, KEP-5532). They are so in rounds: an attempt remembers in which it was
+//! started, and one that ended by such a rule begins the next. What is of an earlier round is
+//! killed, without hook and grace; when none of it lives any more, the pod starts as if it had
+//! never run here.
 
 use crate::backoff::{after_run, between, later};
 use crate::containers::{all, find, latest, mains};
@@ -48,8 +50,9 @@ impl RestartPolicy {
     }
 }
 
-/// Whether a container that ended with `code` is started again. An init container is so only after a failure, a sidecar
-/// always, an ephemeral one never; of a container's rules the first that speaks of the code decides, before any policy.
+/// Whether a container that ended with `code` is started again. An init container is so only after
+/// a failure, a sidecar always, an ephemeral one never; of a container's rules the first that
+/// speaks of the code decides, before any policy.
 pub fn restarts(pod: &Pod, kind: Kind, name: &str, code: i32) -> bool {
     match kind {
         Kind::Sidecar => return true,
@@ -127,7 +130,8 @@ impl<'a> Triggers<'a> {
         })
     }
 
-    /// Whether this attempt ended so. A sidecar that was ended because nobody is left whom it serves did not.
+    /// Whether this attempt ended so. A sidecar that was ended because nobody is left whom it
+    /// serves did not.
     pub(crate) fn has(&self, one: &Seen) -> bool {
         let ContainerState::Exited {
             code, finished_at, ..
@@ -160,9 +164,9 @@ pub(crate) fn outdated<'a>(pod: &Pod, seen: &'a [Seen]) -> impl Iterator<Item = 
     lasting.filter(lives).filter(move |one| one.round < round)
 }
 
-/// Whether an attempt is to be followed by one that is as the pod says now: the pod has another image for it, or resources for
-/// which it has to be started anew. Of kinds that do not last the next attempt has the new ones, if there is a next (upstream's
-/// rule).
+/// Whether an attempt is to be followed by one that is as the pod says now: the pod has another
+/// image for it, or resources for which it has to be started anew. Of kinds that do not last the
+/// next attempt has the new ones, if there is a next (upstream's rule).
 pub fn is_replaced(pod: &Pod, notes: &Notes, seen: &Seen) -> bool {
     let lasts = matches!(seen.key.kind, Kind::Main | Kind::Sidecar);
     lasts && (has_new_image(pod, seen) || needs_restart(pod, notes, seen))
@@ -192,7 +196,8 @@ pub fn restart(pod: &Pod, seen: &Seen) -> Option<(Timestamp, Duration)> {
     if !again && !restarts(pod, seen.key.kind, &seen.key.container, *code) {
         return None;
     }
-    // What the machine's own end ended is not the container's fault, and a new image may have mended the fault of the old.
+    // What the machine's own end ended is not the container's fault, and a new image may have
+    // mended the fault of the old.
     let wait = if seen.this_boot && !has_new_image(pod, seen) {
         after_run(seen.backoff, between(*started_at, *finished_at))
     } else {
@@ -201,8 +206,9 @@ pub fn restart(pod: &Pod, seen: &Seen) -> Option<(Timestamp, Duration)> {
     Some((later(*finished_at, wait), wait))
 }
 
-/// Whether the next attempt is still to come. One that waits not at all never is, whatever the clocks say: an end may be dated later
-/// than `now` by a clock that was set back. By the same clock others would wait for longer than they are to; they are due, too.
+/// Whether the next attempt is still to come. One that waits not at all never is, whatever the
+/// clocks say: an end may be dated later than `now` by a clock that was set back. By the same clock
+/// others would wait for longer than they are to; they are due, too.
 pub(crate) fn waits(at: Timestamp, backoff: Duration, now: Timestamp) -> bool {
     at > now && between(now, at) <= backoff
 }

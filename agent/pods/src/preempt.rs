@@ -1,4 +1,5 @@
-//! Which pods make room for one that the cluster depends on and that does not fit (upstream's admission of critical pods).
+//! Which pods make room for one that the cluster depends on and that does not fit (upstream's
+//! admission of critical pods).
 
 use crate::fit::{RESOURCES, asks as requested};
 use agent_resources::qos;
@@ -10,9 +11,9 @@ use std::sync::Arc;
 /// How much is lacking of a resource.
 type Lack = (&'static str, Amount);
 
-/// The pods among `others` that are to end, by their numbers, so that `pod` fits. Few rather than many, of the lowest class that will
-/// do, and of these the ones whose requests are nearest to what is lacking (upstream's rules). `None` where even the end of all that
-/// `may_end` makes no room.
+/// The pods among `others` that are to end, by their numbers, so that `pod` fits. Few rather than
+/// many, of the lowest class that will do, and of these the ones whose requests are nearest to what
+/// is lacking (upstream's rules). `None` where even the end of all that `may_end` makes no room.
 pub fn victims(
     pod: &Pod,
     others: &[Arc<Pod>],
@@ -35,7 +36,8 @@ pub fn victims(
     if !without(&lacks, others, &all).is_empty() {
         return None;
     }
-    // Of each class what is needed beside all of the lower ones, and what has been chosen of the higher ones.
+    // Of each class what is needed beside all of the lower ones, and what has been chosen of the
+    // higher ones.
     let lower = [&best_effort[..], burstable].concat();
     let mut chosen = nearest(without(&lacks, others, &lower), others, guaranteed);
     let rest = [&best_effort[..], &chosen].concat();
@@ -81,7 +83,8 @@ fn without(lacks: &[Lack], others: &[Arc<Pod>], ended: &[usize]) -> Vec<Lack> {
     lacks.iter().filter_map(left).collect()
 }
 
-/// The candidates that free what is lacking, the nearest to it first; all where they do not suffice.
+/// The candidates that free what is lacking, the nearest to it first; all where they do not
+/// suffice.
 fn nearest(mut lacks: Vec<Lack>, others: &[Arc<Pod>], candidates: &[usize]) -> Vec<usize> {
     let (mut left, mut chosen) = (candidates.to_vec(), Vec::new());
     while !lacks.is_empty() {
@@ -99,7 +102,8 @@ fn nearest(mut lacks: Vec<Lack>, others: &[Arc<Pod>], candidates: &[usize]) -> V
     chosen
 }
 
-/// How much of what is lacking the end of a pod leaves: the sum of the squares of the parts of each resource.
+/// How much of what is lacking the end of a pod leaves: the sum of the squares of the parts of each
+/// resource.
 fn distance(lacks: &[Lack], pod: &Pod) -> f64 {
     let part = |&(resource, lack): &Lack| {
         let left = (lack - takes(pod, resource)).max(Amount::ZERO);

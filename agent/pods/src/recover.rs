@@ -7,7 +7,8 @@ use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, ContainerUser, Po
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 
-/// Attempts that the engine has lost and the API still remembers, so that what is over isn't run again.
+/// Attempts that the engine has lost and the API still remembers, so that what is over isn't run
+/// again.
 pub fn recover(pod: &Pod, mut seen: Vec<Seen>, now: Timestamp) -> Vec<Seen> {
     let Some(status) = &pod.status else {
         return seen;

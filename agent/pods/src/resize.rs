@@ -1,7 +1,9 @@
-//! Other CPU and memory for containers that run (KEP-1287): what a pod says against what its attempts were given.
+//! Other CPU and memory for containers that run (KEP-1287): what a pod says against what its
+//! attempts were given.
 //!
-//! What an attempt was given is remembered by the engine as the pod said it, so that the status tells it in the same words. A
-//! resize for which the node has no room waits, and goes on when there is: [`Notes::pending`] says why it waits.
+//! What an attempt was given is remembered by the engine as the pod said it, so that the status
+//! tells it in the same words. A resize for which the node has no room waits, and goes on when
+//! there is: [`Notes::pending`] says why it waits.
 
 use crate::containers::{all, find};
 use crate::notes::Notes;
@@ -23,7 +25,8 @@ pub struct Pending {
     pub message: String,
 }
 
-/// What a container asks for, in the form that is kept with an attempt; `None` where it is too long for that.
+/// What a container asks for, in the form that is kept with an attempt; `None` where it is too long
+/// for that.
 pub fn needs(container: &Container) -> Option<String> {
     let text = serde_json::to_string(&container.resources.clone().unwrap_or_default()).ok()?;
     Some(text).filter(|text| text.len() <= LONGEST)
@@ -50,7 +53,8 @@ pub fn is_resized(pod: &Pod, seen: &Seen) -> bool {
     runs && lasts && seen.needs.is_some() && wanted.is_some() && seen.needs != wanted
 }
 
-/// Whether a running attempt has to be started anew for what its pod says now, as its resize policy asks.
+/// Whether a running attempt has to be started anew for what its pod says now, as its resize policy
+/// asks.
 pub(crate) fn needs_restart(pod: &Pod, notes: &Notes, seen: &Seen) -> bool {
     if notes.pending.is_some() || !is_resized(pod, seen) {
         return false;
@@ -72,7 +76,8 @@ pub(crate) fn needs_restart(pod: &Pod, notes: &Notes, seen: &Seen) -> bool {
     })
 }
 
-/// The pod with the resources that its containers have while a resize waits: those of their attempts, or else of their statuses.
+/// The pod with the resources that its containers have while a resize waits: those of their
+/// attempts, or else of their statuses.
 pub fn as_given(pod: &Pod, seen: &[Seen]) -> Pod {
     let mut pod = pod.clone();
     let status = pod.status.clone().unwrap_or_default();

@@ -1,6 +1,6 @@
-//! A machine with one pod on it: containers, hooks and probes that behave as they like, an agent that loses its memory, a
-//! machine that reboots. Time is simulated, so that hours pass in microseconds. Every action is checked against the rules as it
-//! is carried out.
+//! A machine with one pod on it: containers, hooks and probes that behave as they like, an agent
+//! that loses its memory, a machine that reboots. Time is simulated, so that hours pass in
+//! microseconds. Every action is checked against the rules as it is carried out.
 
 mod faults;
 
@@ -194,9 +194,11 @@ impl World {
             .any(|one| *one == kind)
     }
 
-    /// A main container starts after all initial ones, and after the main ones before it whose hooks run.
+    /// A main container starts after all initial ones, and after the main ones before it whose
+    /// hooks run.
     fn check_main_start(&self, name: &str) -> Result<(), TestCaseError> {
-        // A sidecar that has ended holds up nothing that comes after it; it is started again beside it.
+        // A sidecar that has ended holds up nothing that comes after it; it is started again beside
+        // it.
         let came = |init: &Container| {
             latest(&self.seen, &init.name).is_some_and(|seen| seen.this_boot)
                 && kind_of_initial(init) == Kind::Sidecar
@@ -225,7 +227,8 @@ impl World {
         Ok(())
     }
 
-    /// Initial containers start in their order for the first time in a boot, and one that is no sidecar beside sidecars alone.
+    /// Initial containers start in their order for the first time in a boot, and one that is no
+    /// sidecar beside sidecars alone.
     fn check_initial_start(&self, name: &str, kind: Kind) -> Result<(), TestCaseError> {
         let main_alive = self.has_alive(Kind::Main);
         let first = !self
@@ -364,7 +367,8 @@ impl World {
         }
     }
 
-    /// A container may be asked to end when its hook has ended and its turn has come, or when its time is over.
+    /// A container may be asked to end when its hook has ended and its turn has come, or when its
+    /// time is over.
     fn check_stop(&self, id: &str) -> Result<(), TestCaseError> {
         let hook = self.notes.pre_stop.get(id);
         let began = self.notes.ending.or(hook.map(|hook| hook.at));

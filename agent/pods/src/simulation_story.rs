@@ -62,7 +62,8 @@ pub(crate) enum Fault {
     Reboot,
     /// Somebody sets the clock, by so many seconds.
     Clock(i16),
-    /// The first main container gets other resources: CPU, which it is given as it runs, or memory, for which it is started anew.
+    /// The first main container gets other resources: CPU, which it is given as it runs, or memory,
+    /// for which it is started anew.
     Resize {
         anew: bool,
     },

@@ -374,7 +374,8 @@ fn starting_anew(policy: &'static str, natures: Vec<Nature>) -> World {
 #[test]
 fn all_containers_are_started_anew_by_the_rule_of_one_and_nothing_is_asked_to_end() {
     let (lasts, init) = (Nature::plain(None), Nature::plain(Some((5, 0))));
-    // Of what is started first, second …: the sidecar, the init container, the other sidecar, the main container.
+    // Of what is started first, second …: the sidecar, the init container, the other sidecar, the
+    // main container.
     let ends = Nature::plain(Some((20, 42)));
     let mut slow = lasts;
     slow.takes = 3;
@@ -551,8 +552,8 @@ fn a_debugger_runs_beside_an_init_container_once_and_decides_nothing() {
     assert_eq!(world.starts["debug0"], 1);
 }
 
-/// A pod of three main containers, of which the first crashes every few seconds and the second takes long to start.
-/// It comes to life though nobody waits for it, if it is one that `lives`.
+/// A pod of three main containers, of which the first crashes every few seconds and the second
+/// takes long to start. It comes to life though nobody waits for it, if it is one that `lives`.
 fn with_a_slow_start(lives: bool) -> World {
     let crashes = Nature::plain(Some((5, 1)));
     let mut story = plain("Always", crashes);

@@ -164,8 +164,9 @@ impl Scene<'_> {
         waiting(failure.reason, &failure.message)
     }
 
-    /// The waiting state of a container between two attempts; `None` if there is no next, or it comes at once after an end of
-    /// the container's own. One that was ended to be started anew does not look as if it had ended for good (upstream's).
+    /// The waiting state of a container between two attempts; `None` if there is no next, or it
+    /// comes at once after an end of the container's own. One that was ended to be started anew
+    /// does not look as if it had ended for good (upstream's).
     fn back_off(&self, container: &Container, seen: &Seen) -> Option<ContainerState> {
         if self.view.ends() {
             return None;

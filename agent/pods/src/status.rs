@@ -1,5 +1,5 @@
-//! A pod's status, as a pure function of what is wanted and seen: phases, conditions and container states in
-//! the words that users of Kubernetes know.
+//! A pod's status, as a pure function of what is wanted and seen: phases, conditions and container
+//! states in the words that users of Kubernetes know.
 
 use crate::containers::{ephemeral, initial, kind_of_initial, latest, mains};
 use crate::machine::{End, View, init_failed, initial_done, initialized};
@@ -73,8 +73,8 @@ fn is_last(phase: Option<&String>) -> bool {
     phase.is_some_and(|phase| matches!(phase.as_str(), "Succeeded" | "Failed"))
 }
 
-/// The status of a pod. `messages` gives the termination message of an attempt by its id. Conditions of others
-/// are not in it: a strategic merge patch leaves them as they are.
+/// The status of a pod. `messages` gives the termination message of an attempt by its id.
+/// Conditions of others are not in it: a strategic merge patch leaves them as they are.
 pub fn status(
     view: View<'_>,
     old: &PodStatus,
@@ -144,7 +144,8 @@ pub fn status(
     }
 }
 
-/// The part of a status that names addresses. A pod that has no sandbox yet, or no longer, keeps what its status said.
+/// The part of a status that names addresses. A pod that has no sandbox yet, or no longer, keeps
+/// what its status said.
 fn addressed(addresses: &Addresses, refused: bool) -> PodStatus {
     let texts = |addresses: &[IpAddr]| -> Vec<String> {
         one_of_each_family(addresses)
@@ -162,9 +163,9 @@ fn addressed(addresses: &Addresses, refused: bool) -> PodStatus {
     }
 }
 
-/// The strategic merge patch that makes the master's `status` of a pod this one. Conditions merge there by their types and
-/// addresses by themselves, so the patch clears what a condition no longer says and replaces addresses whole; conditions of
-/// others stay.
+/// The strategic merge patch that makes the master's `status` of a pod this one. Conditions merge
+/// there by their types and addresses by themselves, so the patch clears what a condition no longer
+/// says and replaces addresses whole; conditions of others stay.
 ///
 /// # Errors
 /// The status can't be written as JSON.
@@ -254,7 +255,8 @@ impl Scene<'_> {
                 let reason = eviction.map_or(Eviction::PRESSURE, |eviction| eviction.reason);
                 failed(reason, eviction.map(|eviction| eviction.message.clone()))
             }
-            // Upstream's words for what a node doesn't admit; nothing of it ever ran, so there are no containers to tell of.
+            // Upstream's words for what a node doesn't admit; nothing of it ever ran, so there are
+            // no containers to tell of.
             (None, Some(refusal)) => failed(
                 &refusal.reason,
                 Some(format!("Pod was rejected: {}", refusal.message)),
@@ -303,7 +305,8 @@ impl Scene<'_> {
         })
     }
 
-    /// The condition that tells of all containers being started anew, where a rule of the pod can ask for that.
+    /// The condition that tells of all containers being started anew, where a rule of the pod can
+    /// ask for that.
     fn restarting(&self, phase: &str, before: &[PodCondition]) -> Option<PodCondition> {
         let (pod, seen) = (self.view.pod, self.view.seen);
         Triggers::of(pod, seen)?;
@@ -332,7 +335,8 @@ impl Scene<'_> {
         let alive =
             seen.iter().any(|seen| running(&seen.state)) || !self.view.notes.starting.is_empty();
         if init_failed(pod, seen) {
-            // No phase is the last one while something still runs: sidecars end after what they served.
+            // No phase is the last one while something still runs: sidecars end after what they
+            // served.
             return if alive { "Pending" } else { "Failed" }.to_owned();
         }
         let (mut waiting, mut stopped, mut well, mut again) = (0, 0, 0, false);
@@ -346,7 +350,8 @@ impl Scene<'_> {
                 {
                     waiting += 1;
                 }
-                // Its hook after the start still runs: it does not count as running, nor as gone back to waiting.
+                // Its hook after the start still runs: it does not count as running, nor as gone
+                // back to waiting.
                 Some((seen, State::Running { .. })) => {
                     let first = seen.key.attempt == 0 && self.view.notes.is_held(&seen.id);
                     waiting += u32::from(first);

@@ -4,9 +4,10 @@ use config_kube::k8s_openapi::api::core::v1::{Container, PodSpec};
 
 /// Why a container of this pod can't run in a user namespace; none where the pod asks for none.
 ///
-/// A terminal of the container's own is refused for what crun 1.21 does with the streams that it is started with: it gives them to
-/// the pod's root. With a terminal containerd has no pipe for them, so that they are the machine's own `/dev/null`, which the pod's
-/// root could then close to all others.
+/// A terminal of the container's own is refused for what crun 1.21 does with the streams that it is
+/// started with: it gives them to the pod's root. With a terminal containerd has no pipe for them,
+/// so that they are the machine's own `/dev/null`, which the pod's root could then close to all
+/// others.
 pub fn users_fault(spec: &PodSpec, container: &Container) -> Option<&'static str> {
     let on = |wish: Option<bool>| wish == Some(true);
     let security = container.security_context.as_ref();

@@ -5,7 +5,8 @@ use crate::policy::{has_new_image, is_replaced, restarts};
 use agent_runtime::{Container as Seen, Kind};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-/// The events of containers that wait between two attempts: which container, whether it is a warning, and its words.
+/// The events of containers that wait between two attempts: which container, whether it is a
+/// warning, and its words.
 pub fn waits<'a>(status: &'a PodStatus, pod: &str) -> Vec<(&'a str, bool, String)> {
     let all = status
         .init_container_statuses

@@ -37,7 +37,8 @@ pub struct Limits {
     pub master: usize,
     /// Longest time for a TLS handshake, and for the head of a request.
     pub patience: Duration,
-    /// How long the master's connection may be without a request: it asks for figures once a minute.
+    /// How long the master's connection may be without a request: it asks for figures once a
+    /// minute.
     pub kept: Duration,
 }
 

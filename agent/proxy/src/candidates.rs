@@ -54,8 +54,9 @@ impl Near<'_> {
     }
 }
 
-/// Where callers of this node are led: by hints only if every ready endpoint has them and one is meant for these callers, so
-/// that hints of a moment before or after never leave anybody without an endpoint (upstream's rule, KEP-2433, KEP-3015).
+/// Where callers of this node are led: by hints only if every ready endpoint has them and one is
+/// meant for these callers, so that hints of a moment before or after never leave anybody without
+/// an endpoint (upstream's rule, KEP-2433, KEP-3015).
 pub(crate) fn nearest<'a>(
     endpoints: &[(&Endpoint, u16)],
     node: &'a str,
@@ -81,8 +82,8 @@ pub(crate) fn nearest<'a>(
         .unwrap_or(Near::Anywhere)
 }
 
-/// The endpoints that take connections: those that are ready, and where there is none, those that still serve on their way
-/// out (KEP-1669).
+/// The endpoints that take connections: those that are ready, and where there is none, those that
+/// still serve on their way out (KEP-1669).
 pub(crate) fn candidates(endpoints: &[(&Endpoint, u16)], near: Near<'_>) -> Vec<(IpAddr, u16)> {
     let with = |wanted: fn(&Endpoint) -> bool| {
         let own = endpoints.iter();

@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-/// Ports of a machine at which its own programs answer, on all of its addresses or the loopback one: the kubelet, the master,
-/// the service proxy ([`crate::HEALTH_PORT`], [`crate::STATUS_PORT`]), what hears servers of DHCP, and both links of the
-/// tunnel to other machines. What is for these goes to no pod.
+/// Ports of a machine at which its own programs answer, on all of its addresses or the loopback
+/// one: the kubelet, the master, the service proxy ([`crate::HEALTH_PORT`],
+/// [`crate::STATUS_PORT`]), what hears servers of DHCP, and both links of the tunnel to other
+/// machines. What is for these goes to no pod.
 pub const MACHINE_PORTS: [(Protocol, u16); 7] = [
     (Protocol::Tcp, 10250),
     (Protocol::Tcp, 6443),
@@ -40,12 +41,14 @@ pub struct Pick {
     pub endpoints: Vec<(IpAddr, u16)>,
     /// Seconds for which a client stays with one.
     pub affinity: Option<u32>,
-    /// Whether the connection leaves with the node's own address, so that answers come back this way.
+    /// Whether the connection leaves with the node's own address, so that answers come back this
+    /// way.
     pub as_node: bool,
-    /// Whether packets without a local endpoint are dropped instead of rejected (externalTrafficPolicy: Local).
+    /// Whether packets without a local endpoint are dropped instead of rejected
+    /// (externalTrafficPolicy: Local).
     pub silent: bool,
-    /// The endpoints for this node's pods and own programs, where callers from elsewhere reach none but those of this node;
-    /// empty where there is no such difference.
+    /// The endpoints for this node's pods and own programs, where callers from elsewhere reach none
+    /// but those of this node; empty where there is no such difference.
     pub inside: Vec<(IpAddr, u16)>,
     /// Ranges whose callers alone may come; empty where all may.
     pub sources: Vec<Cidr>,
@@ -92,8 +95,8 @@ pub fn fronts((services, slices): Whole<'_>, here: Here<'_>) -> Fronts {
             }
         }
     }
-    // What the control plane gave to one service alone stays that one's, whatever addresses another says are its own. Of two
-    // that say so the first by name has it.
+    // What the control plane gave to one service alone stays that one's, whatever addresses another
+    // says are its own. Of two that say so the first by name has it.
     for (front, pick) in claimed {
         all.entry(front).or_insert(pick);
     }
@@ -109,8 +112,9 @@ pub(crate) enum Source {
     Claimed,
 }
 
-/// Adds the ports of the node that its pods have; what a service or an earlier pod has stays theirs. The machine's own
-/// programs find them at its loopback address, too, where the pod asks for that one or for all.
+/// Adds the ports of the node that its pods have; what a service or an earlier pod has stays
+/// theirs. The machine's own programs find them at its loopback address, too, where the pod asks
+/// for that one or for all.
 pub fn add_host_ports(fronts: &mut Fronts, known: &Known, addresses: &[IpAddr]) {
     let health = health_ports(known.services.as_ref());
     for port in known.host_ports.iter().flat_map(|(_, ports)| ports) {
@@ -180,7 +184,8 @@ pub(crate) fn of_service(
 ) -> Vec<(Source, Front, Pick)> {
     let mut all = Vec::new();
     for family in Family::BOTH {
-        // A service is at addresses of its families alone, also at those that nodes and others give it.
+        // A service is at addresses of its families alone, also at those that nodes and others give
+        // it.
         if service.addresses.iter().any(|at| Family::of(*at) == family) {
             all.extend(of_family(family, service, slices, here));
         }
@@ -234,7 +239,8 @@ fn of_family(
         if let Some(node_port) = port.node_port {
             add(Source::Allocated, here.addresses, node_port, &outside);
         }
-        // First: an address that is a balancer's as well as one that the service names itself is open to these callers alone.
+        // First: an address that is a balancer's as well as one that the service names itself is
+        // open to these callers alone.
         let balanced = Pick {
             sources: sources(family, service, here.addresses),
             ..outside.clone()
@@ -245,8 +251,8 @@ fn of_family(
     all
 }
 
-/// Whose callers may come to a service's balancers. The node's own programs come from a balancer's address where the node has it,
-/// and may where the node's own address may (upstream's rule).
+/// Whose callers may come to a service's balancers. The node's own programs come from a balancer's
+/// address where the node has it, and may where the node's own address may (upstream's rule).
 fn sources(family: Family, service: &Service, own: &[IpAddr]) -> Vec<Cidr> {
     let ranges = service.sources.iter();
     let ranges = ranges.filter(|range| Family::of(range.address) == family);

@@ -200,7 +200,8 @@ fn balancers_are_open_to_the_ranges_that_the_service_names() {
         all.iter().filter_map(from).collect::<Vec<_>>()
     };
     assert_eq!(read(&[]), [""; 0]);
-    // A range of one family says nothing of the other. The address that is a balancer's, too, is no way around it.
+    // A range of one family says nothing of the other. The address that is a balancer's, too, is no
+    // way around it.
     assert_eq!(
         read(&[" 10.0.0.0/8 ", "10.9.0.0/16"]),
         [
@@ -422,7 +423,8 @@ fn what_the_machine_answers_itself_goes_to_no_pod_and_to_no_service() {
         own.map(line).collect()
     };
     assert_eq!(at_node(&fronts), ["192.0.2.1:30501", "192.0.2.1:30500"]);
-    // A service may name an address of the node, as one on bare metal does, for ports that are not the machine's.
+    // A service may name an address of the node, as one on bare metal does, for ports that are not
+    // the machine's.
     for (protocol, number) in MACHINE_PORTS {
         let named = |number| {
             let mut named = service("10.96.0.10", number);

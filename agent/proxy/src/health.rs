@@ -1,7 +1,8 @@
-//! Tells load balancers whether this node has endpoints of a service (`healthCheckNodePort`), so that they send callers only
-//! to nodes that take them without another hop.
+//! Tells load balancers whether this node has endpoints of a service (`healthCheckNodePort`), so
+//! that they send callers only to nodes that take them without another hop.
 //!
-//! The answers are upstream's: `200` with the number of endpoints here, or `503` where there is none, for any path.
+//! The answers are upstream's: `200` with the number of endpoints here, or `503` where there is
+//! none, for any path.
 
 use crate::view::{Key, Known, Objects, Service, View};
 use agent_port::{Limits, Place, Room};

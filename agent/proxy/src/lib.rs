@@ -1,13 +1,15 @@
-//! Services of the cluster on one node: what the packet filter holds for them, and the names by which pods find them.
+//! Services of the cluster on one node: what the packet filter holds for them, and the names by
+//! which pods find them.
 //!
-//! Enter by [`View`]: what the node knows of services, their endpoints and nodes, filled by the kubelet's watches and read by
-//! all. [`fronts`] says where services are called and who answers there, [`served`] which of these a change moves, and
-//! [`table`] what the packet filter should hold for them (all pure). [`Proxy`] applies the difference to what it holds, in one
-//! transaction, and opens the ports at which load balancers ask for endpoints of this node, and whether it serves at all. [`dns`] answers names from the
-//! same view.
+//! Enter by [`View`]: what the node knows of services, their endpoints and nodes, filled by the
+//! kubelet's watches and read by all. [`fronts`] says where services are called and who answers
+//! there, [`served`] which of these a change moves, and [`table`] what the packet filter should
+//! hold for them (all pure). [`Proxy`] applies the difference to what it holds, in one transaction,
+//! and opens the ports at which load balancers ask for endpoints of this node, and whether it
+//! serves at all. [`dns`] answers names from the same view.
 //!
-//! Tasks: [`Proxy::run`] and [`dns::serve`] run until they are dropped. They wait for the view to change; there are no other
-//! channels.
+//! Tasks: [`Proxy::run`] and [`dns::serve`] run until they are dropped. They wait for the view to
+//! change; there are no other channels.
 
 mod candidates;
 pub mod dns;

@@ -26,7 +26,8 @@ pub struct Proxy {
     addresses: watch::Receiver<Vec<IpAddr>>,
 }
 
-/// The services' part of the packet filter of the calling thread's network, as far as this process put it there.
+/// The services' part of the packet filter of the calling thread's network, as far as this process
+/// put it there.
 #[derive(Debug, Default)]
 pub struct Rules {
     served: Served,
@@ -44,12 +45,13 @@ enum Held {
 }
 
 impl Rules {
-    /// Brings the kernel to what is known, for a node of this name which answers for node ports at these addresses: by what
-    /// the change moves where it is known what the kernel holds, else by the whole table. Nothing changes before services and
-    /// slices are known.
+    /// Brings the kernel to what is known, for a node of this name which answers for node ports at
+    /// these addresses: by what the change moves where it is known what the kernel holds, else by
+    /// the whole table. Nothing changes before services and slices are known.
     ///
     /// # Errors
-    /// If the kernel refuses; it holds what it held, and the next call puts the whole table in place.
+    /// If the kernel refuses; it holds what it held, and the next call puts the whole table in
+    /// place.
     pub fn apply(
         &mut self,
         known: &Arc<Known>,
@@ -87,7 +89,8 @@ impl Rules {
         Ok(())
     }
 
-    /// Makes moves in the kernel; false where it is not as it was left, and nothing of it is known any more.
+    /// Makes moves in the kernel; false where it is not as it was left, and nothing of it is known
+    /// any more.
     fn lead(&mut self, family: Family, moves: &Moves) -> bool {
         let (filter, chains) = match self.held.get_mut(&family) {
             None => return false,
@@ -129,7 +132,8 @@ fn put(family: Family, fronts: &Fronts) -> Result<Held, agent_sys::Error> {
 }
 
 impl Proxy {
-    /// A proxy for the node of this name, which answers for node ports at these addresses, as they are at the time.
+    /// A proxy for the node of this name, which answers for node ports at these addresses, as they
+    /// are at the time.
     pub fn new(view: View, node: String, addresses: watch::Receiver<Vec<IpAddr>>) -> Self {
         Self {
             view,
@@ -138,8 +142,9 @@ impl Proxy {
         }
     }
 
-    /// Applies every change, for ever. Before services and slices are known, the kernel keeps what it has: that of an agent
-    /// before this one serves on. Load balancers are told meanwhile which services have endpoints here.
+    /// Applies every change, for ever. Before services and slices are known, the kernel keeps what
+    /// it has: that of an agent before this one serves on. Load balancers are told meanwhile which
+    /// services have endpoints here.
     pub async fn run(self) {
         let (view, node) = (self.view.clone(), self.node.clone());
         let freshness = Freshness::default();
@@ -184,8 +189,8 @@ impl Proxy {
     }
 }
 
-/// Forgets flows of datagrams that lead elsewhere than their front leads now: a client that goes on to send would not reach
-/// another endpoint. Connections of TCP end by themselves.
+/// Forgets flows of datagrams that lead elsewhere than their front leads now: a client that goes on
+/// to send would not reach another endpoint. Connections of TCP end by themselves.
 fn forget(moves: &Moves) {
     let changed = fronts::changed_datagrams(&moves.before, &moves.after);
     if changed.is_empty() {

@@ -7,7 +7,8 @@ use agent_sys::netlink::filter::{Change, Values};
 use agent_sys::netlink::links::{LOOPBACK, Links, Route};
 use std::net::UdpSocket;
 
-/// The address of the host on which servers and callers are, of the service, and of all of a socket.
+/// The address of the host on which servers and callers are, of the service, and of all of a
+/// socket.
 type Place = [&'static str; 3];
 const PLACES: [Place; 2] = [
     ["192.0.2.9", "10.96.0.1", "0.0.0.0"],

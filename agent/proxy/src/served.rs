@@ -1,7 +1,8 @@
-//! What a node serves, kept up to date service by service (pure): a change of one service costs the work of its own fronts, and
-//! for each other service and slice the time to compare two pointers.
+//! What a node serves, kept up to date service by service (pure): a change of one service costs the
+//! work of its own fronts, and for each other service and slice the time to compare two pointers.
 //!
-//! Guarantee: whatever states of a cluster are taken one after the other, their moves lead to the fronts of the last.
+//! Guarantee: whatever states of a cluster are taken one after the other, their moves lead to the
+//! fronts of the last.
 
 use crate::fronts::{Front, Fronts, Here, Pick, Source, of_host_port, of_service};
 use crate::health::health_ports;

@@ -10,7 +10,8 @@ fn key(name: &str) -> Arc<Key> {
     })
 }
 
-/// Services with few addresses, so that they claim each other's, also by naming them, and slices that may be of none.
+/// Services with few addresses, so that they claim each other's, also by naming them, and slices
+/// that may be of none.
 fn any_known() -> impl Strategy<Value = Known> {
     let service = (
         0_u8..4,

@@ -1,6 +1,7 @@
-//! Tells whether this node serves services, where upstream's kube-proxy does: load balancers ask before they send callers to
-//! the node (`/healthz`), and probes whether the proxy works (`/livez`), at [`HEALTH_PORT`] of all addresses; the machine's own
-//! programs ask how it works at [`STATUS_PORT`] of the loopback address.
+//! Tells whether this node serves services, where upstream's kube-proxy does: load balancers ask
+//! before they send callers to the node (`/healthz`), and probes whether the proxy works
+//! (`/livez`), at [`HEALTH_PORT`] of all addresses; the machine's own programs ask how it works at
+//! [`STATUS_PORT`] of the loopback address.
 
 use crate::health::{Answer, LIMITS, RETRY, accept};
 use crate::view::View;

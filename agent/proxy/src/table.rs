@@ -1,15 +1,19 @@
 //! What the packet filter holds for services (pure).
 //!
-//! A packet to an address, protocol and port of a service (its *front*) is found in one map, whatever the number of services.
-//! The map says which chain picks: there is one for each number of endpoints, since the kernel's random number wants a limit
-//! that is written in the rule. The number and the front together are the key of a second map, which holds endpoints. So a
-//! change of endpoints changes entries of maps, and a rule is added only where a service has as many endpoints as none had.
+//! A packet to an address, protocol and port of a service (its *front*) is found in one map,
+//! whatever the number of services. The map says which chain picks: there is one for each number of
+//! endpoints, since the kernel's random number wants a limit that is written in the rule. The
+//! number and the front together are the key of a second map, which holds endpoints. So a change of
+//! endpoints changes entries of maps, and a rule is added only where a service has as many
+//! endpoints as none had.
 //!
-//! This node's pods and own programs reach endpoints anywhere also where others reach those of this node alone
-//! (`externalTrafficPolicy: Local`): what they reach is in maps of their own, which are asked first.
+//! This node's pods and own programs reach endpoints anywhere also where others reach those of this
+//! node alone (`externalTrafficPolicy: Local`): what they reach is in maps of their own, which are
+//! asked first.
 //!
-//! Fronts that are open to some ranges of callers alone are in a set, and their ranges in one set for each length of a prefix:
-//! a rule masks a caller's address to that length, and looks for it behind the front.
+//! Fronts that are open to some ranges of callers alone are in a set, and their ranges in one set
+//! for each length of a prefix: a rule masks a caller's address to that length, and looks for it
+//! behind the front.
 
 use crate::fronts::{Front, Fronts};
 use crate::view::Protocol;
@@ -28,7 +32,8 @@ pub const TABLE: &str = "pratique-services";
 const FRONTS: &str = "fronts";
 /// Fronts with a number, and their endpoints.
 const ENDPOINTS: &str = "endpoints";
-/// Where this node's pods and its own programs are led, where that is elsewhere than where others are, and the endpoints there.
+/// Where this node's pods and its own programs are led, where that is elsewhere than where others
+/// are, and the endpoints there.
 const FRONTS_OF_PODS: &str = "fronts-of-pods";
 const FRONTS_OF_NODE: &str = "fronts-of-node";
 const ENDPOINTS_INSIDE: &str = "endpoints-inside";
@@ -183,8 +188,8 @@ pub fn entries(fronts: &Fronts) -> Entries {
     all
 }
 
-/// The whole table of a family, in place of one that this or another agent made. The clients that it remembers stay: only what
-/// was put there is cleared.
+/// The whole table of a family, in place of one that this or another agent made. The clients that
+/// it remembers stay: only what was put there is cleared.
 pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
     let (front, endpoint) = (front_bytes(family), endpoint_bytes(family));
     let verdicts = |name| map(name, front, Values::Verdicts);
@@ -320,8 +325,8 @@ fn difference(family: Family, before: &Entries, after: &Entries) -> Vec<Change> 
     changes
 }
 
-/// The chains of a table of a family and the lengths of prefixes that it has sets for, which stay: they are few, and may be
-/// needed again.
+/// The chains of a table of a family and the lengths of prefixes that it has sets for, which stay:
+/// they are few, and may be needed again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chains {
     family: Family,
@@ -339,8 +344,8 @@ impl Chains {
         }
     }
 
-    /// What makes of a table with these chains and some fronts one where they lead elsewhere; the chains that it needs
-    /// beside are among these then.
+    /// What makes of a table with these chains and some fronts one where they lead elsewhere; the
+    /// chains that it needs beside are among these then.
     pub fn lead(&mut self, before: &Fronts, after: &Fronts) -> Vec<Change> {
         let mut before = Entries {
             chains: self.picking.clone(),
@@ -408,8 +413,8 @@ fn set_difference(
     }
 }
 
-/// The rules by which callers who may not come are dropped, before their packets get another destination. A connection that is
-/// there goes on, whatever the ranges become.
+/// The rules by which callers who may not come are dropped, before their packets get another
+/// destination. A connection that is there goes on, whatever the ranges become.
 fn admission(family: Family, chain: &'static str) -> [Change; 2] {
     let begins = NEW.to_ne_bytes().to_vec();
     let of_restricted = || {
@@ -466,8 +471,9 @@ fn admitting(family: Family, prefix: u8) -> [Change; 3] {
     [made, cleared, rule(SOURCES, steps)]
 }
 
-/// The rules by which callers of fronts without endpoints are refused at once. A reset comes before TCP: a caller that is
-/// still sending its first packet sees the ICMP error only when it sends the next, a second later.
+/// The rules by which callers of fronts without endpoints are refused at once. A reset comes before
+/// TCP: a caller that is still sending its first packet sees the ICMP error only when it sends the
+/// next, a second later.
 fn refusals(family: Family, chain: &'static str) -> [Change; 2] {
     let told = |answer| {
         let of_empty = vec![Step::In(0, EMPTY.into()), Step::Count, answer];
@@ -513,8 +519,9 @@ fn load_front(family: Family, at: u32) -> Vec<Step> {
 
 /// The rules of a chain that picks one of a number of endpoints.
 ///
-/// Registers: a front and what follows it, then an endpoint. There is no room for the front once more behind the endpoint of
-/// IPv6, so that it is loaded anew right before it where both are asked for, and at the first register after that.
+/// Registers: a front and what follows it, then an endpoint. There is no room for the front once
+/// more behind the endpoint of IPv6, so that it is loaded anew right before it where both are asked
+/// for, and at the first register after that.
 fn picking(family: Family, chain: Chain) -> Vec<Change> {
     let behind_front = front_bytes(family) / REGISTER;
     let endpoint = behind_front + family.bytes() / REGISTER;

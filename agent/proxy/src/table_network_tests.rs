@@ -15,7 +15,8 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
 
-/// The address of the host on which servers and callers are: callers have none of their own on a loopback network.
+/// The address of the host on which servers and callers are: callers have none of their own on a
+/// loopback network.
 fn host(family: Family) -> IpAddr {
     at(family, 2, 9)
 }
@@ -154,7 +155,8 @@ fn datagrams_go_to_an_endpoint_and_answers_come_back() {
     });
 }
 
-/// Runs `test` for each family, on a machine with one pod behind a cable; it gets the place of the pod's network.
+/// Runs `test` for each family, on a machine with one pod behind a cable; it gets the place of the
+/// pod's network.
 fn with_a_pod(test: impl Fn(Family, &mut Filter, &Path) + Send + Sync) {
     for family in Family::BOTH {
         with_a_pod_of(family, |filter, place| test(family, filter, place));
@@ -255,7 +257,8 @@ fn callers_from_elsewhere_do_not_come_to_a_restricted_front() {
             };
             [(front(family, 80, Protocol::Tcp), pick)].into()
         };
-        // A packet that is dropped has no answer to wait for: a slow machine can only hide that it was not.
+        // A packet that is dropped has no answer to wait for: a slow machine can only hide that it
+        // was not.
         let call = |expected: bool| {
             let limit = Duration::from_millis(if expected { 60_000 } else { 100 });
             let called = TcpStream::connect_timeout(&service_at(family, 80), limit);

@@ -17,7 +17,8 @@ const AFFINITY_SECONDS: u32 = 10_800;
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label of a node that names its zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// Labels of services that no proxy of the cluster serves: another one does, or their names alone are served (upstream's).
+/// Labels of services that no proxy of the cluster serves: another one does, or their names alone
+/// are served (upstream's).
 const NOT_SERVED: [&str; 2] = [
     "service.kubernetes.io/service-proxy-name",
     "service.kubernetes.io/headless",
@@ -118,8 +119,8 @@ pub struct Service {
     pub internal_local: bool,
     /// Whether callers from outside reach only endpoints of the node that they called.
     pub external_local: bool,
-    /// The port at which each node tells load balancers whether it has endpoints of its own; only where callers from outside
-    /// reach none but those.
+    /// The port at which each node tells load balancers whether it has endpoints of its own; only
+    /// where callers from outside reach none but those.
     pub health_port: Option<u16>,
     /// Whether a label says that this proxy does not serve it.
     pub foreign: bool,
@@ -218,7 +219,8 @@ pub struct Endpoint {
     pub hostname: Option<String>,
     /// Its node.
     pub node: Option<String>,
-    /// Whose callers should take it, where the service wishes them to stay near (KEP-2433, KEP-3015).
+    /// Whose callers should take it, where the service wishes them to stay near (KEP-2433,
+    /// KEP-3015).
     pub hints: Option<Box<Hints>>,
 }
 
@@ -301,8 +303,8 @@ pub struct Node {
     pub tunnel_keys: Option<String>,
     /// Its zone, by its label.
     pub zone: Option<String>,
-    /// Whether it is on its way out, so that load balancers are to send it nobody: it is being deleted, or an autoscaler is
-    /// about to take its machine away.
+    /// Whether it is on its way out, so that load balancers are to send it nobody: it is being
+    /// deleted, or an autoscaler is about to take its machine away.
     pub leaving: bool,
 }
 
@@ -397,7 +399,8 @@ impl HostPort {
     }
 }
 
-/// Objects of a kind. Each change copies the map for those who still read the old one, so that keys are shared, too.
+/// Objects of a kind. Each change copies the map for those who still read the old one, so that keys
+/// are shared, too.
 pub type Objects<T> = BTreeMap<Arc<Key>, Arc<T>>;
 
 /// All that is known.
@@ -451,7 +454,8 @@ impl<S: Clone> View<S> {
         self.0.subscribe()
     }
 
-    /// Changes what is known, if it differs from what it should be; nobody is told where it does not.
+    /// Changes what is known, if it differs from what it should be; nobody is told where it does
+    /// not.
     pub fn change(&self, differs: impl FnOnce(&S) -> bool, change: impl FnOnce(&mut S)) {
         self.0.send_if_modified(|known| {
             let differs = differs(known);
@@ -464,8 +468,8 @@ impl<S: Clone> View<S> {
 }
 
 impl View {
-    /// Gives a pod these ports of the node, in place of those that it had; none takes them away. It keeps its place among
-    /// the other pods.
+    /// Gives a pod these ports of the node, in place of those that it had; none takes them away. It
+    /// keeps its place among the other pods.
     pub fn publish(&self, uid: &str, ports: &[HostPort]) {
         let place = |known: &Known| known.host_ports.iter().position(|(own, _)| own == uid);
         let had = |known: &Known| {

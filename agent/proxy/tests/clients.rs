@@ -1,4 +1,5 @@
-//! glibc's resolver as a pod's: names as programs ask for them, through a pod's search paths. Needs root.
+//! glibc's resolver as a pod's: names as programs ask for them, through a pod's search paths. Needs
+//! root.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use agent_proxy::dns::{self, Settings};
@@ -102,7 +103,8 @@ fn glibc_finds_services_and_pods_by_every_name_that_they_have() {
     in_new(&[Kind::Network], || {
         let mut links = Links::open()?;
         links.switch_on(LOOPBACK)?;
-        // glibc asks for addresses of the families that the machine has beyond its loopback addresses.
+        // glibc asks for addresses of the families that the machine has beyond its loopback
+        // addresses.
         links.add_address(LOOPBACK, "10.2.0.1".parse().unwrap(), 32)?;
         links.add_address(LOOPBACK, "fd00:2::1".parse().unwrap(), 128)?;
         let files = tempfile::tempdir().unwrap();

@@ -1,8 +1,9 @@
-//! What the services and names of a large cluster cost one node. Run by hand, it measures; in the test command a small cluster
-//! shows that it runs. Needs root.
+//! What the services and names of a large cluster cost one node. Run by hand, it measures; in the
+//! test command a small cluster shows that it runs. Needs root.
 //!
-//! `PACE_SERVICES=10000 cargo test --release -p agent-proxy --test pace -- --nocapture --test-threads 1`. Processor time is that
-//! of the thread which does the work; the kernel's part of a transaction is in it.
+//! `PACE_SERVICES=10000 cargo test --release -p agent-proxy --test pace -- --nocapture
+//! --test-threads 1`. Processor time is that of the thread which does the work; the kernel's part
+//! of a transaction is in it.
 
 use agent_proxy::dns::{self, Settings};
 use agent_proxy::{Key, Known, Rules, Service, Slice, View};
@@ -155,7 +156,8 @@ fn question(name: &str, id: u16) -> Vec<u8> {
     message.to_vec().expect("a message")
 }
 
-/// Asks for the names of services, each after the last answer; how long each took, and how many there were not.
+/// Asks for the names of services, each after the last answer; how long each took, and how many
+/// there were not.
 fn ask(from: usize, questions: usize, services: usize) -> (Vec<Duration>, usize) {
     let socket = UdpSocket::bind((HOST, 0)).expect("a socket");
     socket.connect((HOST, 53)).expect("a server");

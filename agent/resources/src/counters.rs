@@ -241,7 +241,8 @@ impl Counters {
     }
 }
 
-/// Nanoseconds in which CPUs were busy (proc_stat(5)), as the root group counts: user and nice; system, irq, softirq and steal.
+/// Nanoseconds in which CPUs were busy (proc_stat(5)), as the root group counts: user and nice;
+/// system, irq, softirq and steal.
 fn jiffies(stat: &str) -> Option<Split> {
     let all = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let fields: Vec<u64> = all

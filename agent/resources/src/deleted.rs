@@ -26,8 +26,8 @@ pub struct DeletedFiles {
 }
 
 impl DeletedFiles {
-    /// What the pod keeps on the disk with the folder `data`, looked at anew where that is due. Blocks
-    /// while it looks.
+    /// What the pod keeps on the disk with the folder `data`, looked at anew where that is due.
+    /// Blocks while it looks.
     #[must_use]
     pub fn now(mut self, data: &Path, pod: &Pod, uid: &str) -> Self {
         let free = nix::sys::statvfs::statvfs(data);
@@ -48,8 +48,8 @@ impl DeletedFiles {
         self
     }
 
-    /// What of it lies in a folder of the pod on the disk. A file whose mount no process has any more
-    /// may lie in any.
+    /// What of it lies in a folder of the pod on the disk. A file whose mount no process has any
+    /// more may lie in any.
     pub fn below(&self, uid: &str, folder: &str) -> Usage {
         let part = format!("/pods/{uid}/{folder}");
         let lies_in = |root: &Path| {

@@ -1,8 +1,9 @@
 //! What pods take of disks: their containers' layers and logs, and their volumes.
 //!
-//! The kubelet says where each pod keeps them ([`Disks::keep`]). A look walks through them and follows nothing that is found there;
-//! it is made when somebody asks for figures, at most one at a time and for each pod at most once in [`PERIOD`]. It looks at
-//! [`MOST_ENTRIES`] files and folders at most: pods that it does not reach are the first of the next one. File systems as a whole,
+//! The kubelet says where each pod keeps them ([`Disks::keep`]). A look walks through them and
+//! follows nothing that is found there; it is made when somebody asks for figures, at most one at a
+//! time and for each pod at most once in [`PERIOD`]. It looks at [`MOST_ENTRIES`] files and folders
+//! at most: pods that it does not reach are the first of the next one. File systems as a whole,
 //! which hold claimed volumes, are asked for their sizes alone.
 
 use crate::subjects::Disk;
@@ -143,8 +144,8 @@ impl Disks {
         self.lock().get(uid)?.found.clone()
     }
 
-    /// Looks at the pods that nobody has looked at for [`PERIOD`], unless a look is under way. `disk` is the file system with the
-    /// pods' data.
+    /// Looks at the pods that nobody has looked at for [`PERIOD`], unless a look is under way.
+    /// `disk` is the file system with the pods' data.
     pub async fn look(&self, runtime: &dyn Runtime, disk: Disk) {
         let Ok(mut rests_until) = self.turn.try_lock() else {
             return;
@@ -196,7 +197,8 @@ impl Disks {
             .collect()
     }
 
-    /// `kubelet_volume_stats_*` of claimed volumes, as they are now. Blocks: it asks the file systems.
+    /// `kubelet_volume_stats_*` of claimed volumes, as they are now. Blocks: it asks the file
+    /// systems.
     #[must_use]
     pub fn claims(&self) -> String {
         let places: Vec<Arc<Places>> = self

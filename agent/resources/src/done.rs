@@ -1,4 +1,5 @@
-//! `/metrics`: what the kubelet has done since it began, under the names of upstream's own figures, in Prometheus' text format.
+//! `/metrics`: what the kubelet has done since it began, under the names of upstream's own figures,
+//! in Prometheus' text format.
 //!
 //! Bounded: every label is a word of this program, or an exit code.
 
@@ -8,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Upper bounds of durations in seconds: from calls of the engine to starts of pods whose images have to be pulled.
+/// Upper bounds of durations in seconds: from calls of the engine to starts of pods whose images
+/// have to be pulled.
 const BOUNDS: [f64; 15] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0,
 ];
@@ -139,8 +141,8 @@ impl Done {
         self.lock().alive.insert(id, pod_uid.to_owned());
     }
 
-    /// The engine shows these attempts, of one pod or of all: those whose end is new are counted. What had ended before this kubelet
-    /// looked first was counted by the one before.
+    /// The engine shows these attempts, of one pod or of all: those whose end is new are counted.
+    /// What had ended before this kubelet looked first was counted by the one before.
     pub fn looked(&self, pod_uid: Option<&str>, seen: &[Container]) {
         let mut all = self.lock();
         let all = &mut *all;
@@ -158,7 +160,8 @@ impl Done {
             }
         }
         all.alive.extend(there);
-        // What was removed before anybody saw its end has none to tell. A start that goes on is shown soon.
+        // What was removed before anybody saw its end has none to tell. A start that goes on is
+        // shown soon.
         if let Some(pod_uid) = pod_uid.filter(|_| seen.is_empty()) {
             all.alive.retain(|_, uid| uid != pod_uid);
         }

@@ -188,8 +188,8 @@ impl Figures {
             .clone()
     }
 
-    /// Drops the probes and disks of pods that are gone, and the last reading if it contains one of them, by
-    /// UID.
+    /// Drops the probes and disks of pods that are gone, and the last reading if it contains one of
+    /// them, by UID.
     pub fn retain(&self, is_here: impl Fn(&str) -> bool) {
         self.probed.retain(&is_here);
         self.disks.retain(&is_here);

@@ -1,4 +1,5 @@
-//! Whole answers, as they are kept in `golden`: a node with a pod of its own network, and one in the machine's.
+//! Whole answers, as they are kept in `golden`: a node with a pod of its own network, and one in
+//! the machine's.
 
 use crate::counters::{Counters, Memory, Split, Throttling};
 use crate::disks::{ContainerSpace, Disks, PodSpace, Space, VolumeSpace};

@@ -1,9 +1,10 @@
-//! Control groups of pods and of their service classes: how the processor is shared between pods, and what a pod's containers may
-//! use together.
+//! Control groups of pods and of their service classes: how the processor is shared between pods,
+//! and what a pod's containers may use together.
 //!
-//! The kernel shares the processor among the groups of one group. A container's part counts within its pod, a pod's within its class
-//! (guaranteed pods stand beside the other classes), so that each of them needs its own: without, a pod that requests four
-//! processors and one that requests none have the same.
+//! The kernel shares the processor among the groups of one group. A container's part counts within
+//! its pod, a pod's within its class (guaranteed pods stand beside the other classes), so that each
+//! of them needs its own: without, a pod that requests four processors and one that requests none
+//! have the same.
 
 use crate::qos;
 use agent_runtime::Resources;
@@ -40,8 +41,9 @@ pub fn burstable_millis<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> u64 {
     requests.fold(0, u64::saturating_add)
 }
 
-/// Gives the groups of the lower classes their parts of the processor: that of the pods which request something what those request
-/// together, that of the others the least there is (upstream's rule).
+/// Gives the groups of the lower classes their parts of the processor: that of the pods which
+/// request something what those request together, that of the others the least there is (upstream's
+/// rule).
 ///
 /// # Errors
 /// If the kernel refuses one.
@@ -95,8 +97,8 @@ fn settings(version: Version, limits: Resources) -> Vec<(&'static str, &'static 
     .collect()
 }
 
-/// The weight of a group for these shares: the least, the default and the most of the one are those of the other (upstream's
-/// function).
+/// The weight of a group for these shares: the least, the default and the most of the one are those
+/// of the other (upstream's function).
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

@@ -17,7 +17,8 @@ pub(crate) struct DeviceIo {
 /// Most devices of one group.
 const MOST: usize = 64;
 
-/// Names of devices by their numbers, `major:minor`, as `/proc/diskstats` lists them (proc_diskstats(5)).
+/// Names of devices by their numbers, `major:minor`, as `/proc/diskstats` lists them
+/// (proc_diskstats(5)).
 pub(crate) fn devices(diskstats: &str) -> HashMap<String, String> {
     let name = |line: &str| {
         let mut parts = line.split_whitespace();

@@ -1,12 +1,13 @@
 //! Resources of a node's pods: what they may use, and what they use.
 //!
 //! [`qos`] says what a pod may use: its service class, its control group, the limits of its
-//! containers; [`group`] tells the kernel. [`Figures`] measures what the node, its pods and their containers use, and answers
-//! as upstream's kubelet does: `/stats/summary` (JSON), `/metrics/resource` and `/metrics/cadvisor`
-//! (Prometheus' text). It also gives the candidates from which a node under pressure evicts one.
-//! [`Probed`] counts the results of probes, for `/metrics/probes`, and [`Done`] what the kubelet has done, for `/metrics`;
-//! [`Counted`] is an engine whose calls it counts, [`Disks`] what pods take of disks, and
-//! [`DeletedFiles`] what of it no folder shows.
+//! containers; [`group`] tells the kernel. [`Figures`] measures what the node, its pods and their
+//! containers use, and answers as upstream's kubelet does: `/stats/summary` (JSON),
+//! `/metrics/resource` and `/metrics/cadvisor` (Prometheus' text). It also gives the candidates
+//! from which a node under pressure evicts one. [`Probed`] counts the results of probes, for
+//! `/metrics/probes`, and [`Done`] what the kubelet has done, for `/metrics`; [`Counted`] is an
+//! engine whose calls it counts, [`Disks`] what pods take of disks, and [`DeletedFiles`] what of it
+//! no folder shows.
 //!
 //! [`machine`] has the facts about the machine in a node's status.
 //!
@@ -15,7 +16,8 @@
 //! figures. CPU per second is computed from two readings. Only the last reading is kept, and of it
 //! only pods that are still here ([`Figures::retain`]).
 //!
-//! `counters`, `io` and `links` read the kernel's texts, `rate` compares two readings, `summary`, `resource` and `cadvisor` write answers: all pure.
+//! `counters`, `io` and `links` read the kernel's texts, `rate` compares two readings, `summary`,
+//! `resource` and `cadvisor` write answers: all pure.
 
 mod cadvisor;
 mod candidates;

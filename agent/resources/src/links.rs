@@ -69,7 +69,8 @@ pub(crate) fn of_node(all: Vec<Link>, of_pods: &str) -> Vec<Link> {
     all.into_iter().filter(|link| is_own(&link.name)).collect()
 }
 
-/// The link by which packets leave where no other route is known, by `/proc/net/route`, or else by `/proc/net/ipv6_route`.
+/// The link by which packets leave where no other route is known, by `/proc/net/route`, or else by
+/// `/proc/net/ipv6_route`.
 pub(crate) fn default_link(four: &str, six: &str) -> Option<String> {
     let flags = |text: &str| u32::from_str_radix(text, 16).unwrap_or_default();
     let four = four.lines().find_map(|line| {

@@ -8,8 +8,8 @@ use config_kube::quantity::Amount;
 /// Upstream's OOM scores: guaranteed containers are killed last, best-effort ones first.
 const GUARANTEED_SCORE: i32 = -997;
 const BEST_EFFORT_SCORE: i32 = 1000;
-/// More CPU than any machine has. A pod may name up to 2^63 millicores, and what is reckoned with them must stay within 64 bits: an
-/// overflow ends the agent.
+/// More CPU than any machine has. A pod may name up to 2^63 millicores, and what is reckoned with
+/// them must stay within 64 bits: an overflow ends the agent.
 const MOST_MILLIS: u64 = 1 << 40;
 const RESOURCES: [&str; 2] = ["cpu", "memory"];
 /// The control group above those of all pods.
@@ -65,8 +65,8 @@ pub fn overhead(pod: &Pod, resource: &str) -> Option<Amount> {
     Amount::try_from(overhead.get(resource)?).ok()
 }
 
-/// The request of the containers that run together, or of an init container with the sidecars before it if that is more
-/// (KEP-753).
+/// The request of the containers that run together, or of an init container with the sidecars
+/// before it if that is more (KEP-753).
 fn containers_request(pod: &Pod, resource: &str) -> Amount {
     at_once(pod, |container| request(container, resource))
 }
@@ -82,7 +82,8 @@ fn containers_limit(pod: &Pod, resource: &str) -> Option<Amount> {
         .then(|| at_once(pod, |container| limit(container, resource)))
 }
 
-/// An amount of the containers that run together, or of an init container with the sidecars before it if that is more.
+/// An amount of the containers that run together, or of an init container with the sidecars before
+/// it if that is more.
 fn at_once(pod: &Pod, amount: impl Fn(&Container) -> Option<Amount>) -> Amount {
     let of = |container: &Container| amount(container).unwrap_or(Amount::ZERO);
     let spec = pod.spec.iter();
@@ -102,8 +103,8 @@ fn at_once(pod: &Pod, amount: impl Fn(&Container) -> Option<Amount>) -> Amount {
     most.max(mains.fold(sidecars, |sum, one| sum + one))
 }
 
-/// `Guaranteed`, `Burstable` or `BestEffort`: by the resources of the pod as a whole where it has such, or else by those of its
-/// containers.
+/// `Guaranteed`, `Burstable` or `BestEffort`: by the resources of the pod as a whole where it has
+/// such, or else by those of its containers.
 pub fn class(pod: &Pod) -> &'static str {
     let nothing = ResourceRequirements::default();
     let spec = pod.spec.iter();
@@ -148,8 +149,8 @@ pub fn resources(pod: &Pod, container: &Container) -> Resources {
     }
 }
 
-/// The resources of all containers of a pod together: what it names as a whole, or else what its containers do. One container
-/// without a limit leaves the pod without.
+/// The resources of all containers of a pod together: what it names as a whole, or else what its
+/// containers do. One container without a limit leaves the pod without.
 pub fn pod_resources(pod: &Pod) -> Resources {
     if class(pod) == "BestEffort" {
         return Resources::default();
@@ -176,7 +177,8 @@ fn bytes(amount: Amount) -> Option<u64> {
     u64::try_from(amount.ceil_units()).ok()
 }
 
-/// What a pod requests as a whole beyond its containers' requests, in equal parts for each container.
+/// What a pod requests as a whole beyond its containers' requests, in equal parts for each
+/// container.
 fn part_of_rest(pod: &Pod, resource: &str) -> i64 {
     let rest =
         pod_request(pod, resource).ceil_units() - containers_request(pod, resource).ceil_units();

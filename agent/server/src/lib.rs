@@ -1,11 +1,13 @@
-//! The kubelet's own API on port 10250: logs of pods and of the machine, tunnels, pods, what they use, the agent's figures,
-//! folders of persistent volumes, and the machine's end.
+//! The kubelet's own API on port 10250: logs of pods and of the machine, tunnels, pods, what they
+//! use, the agent's figures, folders of persistent volumes, and the machine's end.
 //!
-//! Enter by [`Server::new`], which takes the parts of the node that answers come from ([`Parts`]), and by [`serve`]. What only
-//! the kubelet knows, it tells by [`Node`]. TLS verified a certificate to the cluster's root, or the caller has a token; the
-//! master says who that is and whether it may (`reviews`, [`agent_port::Access`]). Nothing is told to others, not even health.
+//! Enter by [`Server::new`], which takes the parts of the node that answers come from ([`Parts`]),
+//! and by [`serve`]. What only the kubelet knows, it tells by [`Node`]. TLS verified a certificate
+//! to the cluster's root, or the caller has a token; the master says who that is and whether it may
+//! (`reviews`, [`agent_port::Access`]). Nothing is told to others, not even health.
 //!
-//! Tasks: one for each connection, which are [`agent_port`]'s, and a look at pods' disks after a request for all figures. One channel takes the order that ends the machine to the daemon
+//! Tasks: one for each connection, which are [`agent_port`]'s, and a look at pods' disks after a
+//! request for all figures. One channel takes the order that ends the machine to the daemon
 //! ([`Server::ending_by`]).
 
 #[doc(hidden)]
@@ -56,7 +58,8 @@ pub trait Node: Send + Sync + fmt::Debug + 'static {
     /// A pod by namespace and name; the newest where one of the same name still ends.
     fn pod(&self, namespace: &str, name: &str) -> Option<PodRef>;
 
-    /// The UID under which a pod runs here, by that of the object which shows it at the API. They differ for static pods.
+    /// The UID under which a pod runs here, by that of the object which shows it at the API. They
+    /// differ for static pods.
     fn uid_of(&self, shown: &str) -> String;
 
     /// By what the kubelet works: the JSON document below `/configz`. Nothing of it is secret.
@@ -102,7 +105,8 @@ pub struct Server {
 
 /// Serves the kubelet's API until `shutdown` is true or its sender is gone.
 ///
-/// `tls` must verify client certificates against the cluster's root, and let callers without one in: they may have a token.
+/// `tls` must verify client certificates against the cluster's root, and let callers without one
+/// in: they may have a token.
 pub async fn serve(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
@@ -261,7 +265,8 @@ impl Server {
         Answer::Whole(answer(StatusCode::OK, asked.media_type(), told.into()))
     }
 
-    /// Looks at what pods take of disks, so that a later answer has it: a disk that is slow delays none.
+    /// Looks at what pods take of disks, so that a later answer has it: a disk that is slow delays
+    /// none.
     fn look_at_disks(&self) {
         let parts = self.parts.clone();
         tokio::spawn(async move {
@@ -280,8 +285,8 @@ impl Server {
         self.tunnels.exec(request, self.parts.runtime.clone(), id)
     }
 
-    /// The streams of a running container's own process. One of `stdinOnce` reads to the end of one client; a terminal has no
-    /// such end, and can be attached to again.
+    /// The streams of a running container's own process. One of `stdinOnce` reads to the end of one
+    /// client; a terminal has no such end, and can be attached to again.
     async fn attach(
         &self,
         request: &mut Request<Incoming>,

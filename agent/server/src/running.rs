@@ -1,5 +1,5 @@
-//! `/runningpods/`: the pods of which something runs, as the container engine tells, whatever the master wants. The form is
-//! upstream's: what the engine knows of a pod, and no more.
+//! `/runningpods/`: the pods of which something runs, as the container engine tells, whatever the
+//! master wants. The form is upstream's: what the engine knows of a pod, and no more.
 
 use agent_runtime::{Container as Seen, ContainerState};
 use config_kube::k8s_openapi::List;

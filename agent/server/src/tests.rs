@@ -169,7 +169,8 @@ impl Lab {
         socket.connect(self.address).await.unwrap()
     }
 
-    /// A request by the holder of a certificate with this name; the status line. `None` where it was cut.
+    /// A request by the holder of a certificate with this name; the status line. `None` where it
+    /// was cut.
     async fn ask(&self, from: Ipv4Addr, name: Option<&str>, path: &str) -> Option<String> {
         let answer = self.ask_whole(from, name, path).await?;
         answer.lines().next().map(str::to_owned)
@@ -340,8 +341,8 @@ async fn the_masters_connection_waits_for_its_next_request_for_a_while() {
         .ok();
 }
 
-/// Strangers who hold every place in the handshake, and take each one again that they lose, keep the master out of nothing: from one
-/// address, and from every address of the master's own network.
+/// Strangers who hold every place in the handshake, and take each one again that they lose, keep
+/// the master out of nothing: from one address, and from every address of the master's own network.
 #[tokio::test]
 async fn strangers_in_the_handshake_hold_no_place_of_the_masters() {
     let lab = Lab::new(limits()).await;

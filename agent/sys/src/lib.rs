@@ -10,8 +10,8 @@
 //! Enter at the module of the thing: [`verity`] opens a read-only verified root, [`crypt`] an
 //! encrypted volume, [`module`] loads kernel modules, [`process`] starts services, [`landlock`]
 //! keeps their signals among themselves, [`tpm`] extends a PCR, [`beneath`] handles files that a
-//! pod can touch, [`held`] finds files that have no name any more, [`cgroup`] reads control groups, [`namespace`] holds a pod's namespaces,
-//! [`netlink`] its links and the packet filter.
+//! pod can touch, [`held`] finds files that have no name any more, [`cgroup`] reads control groups,
+//! [`namespace`] holds a pod's namespaces, [`netlink`] its links and the packet filter.
 //!
 //! Containers must never be given a TPM device: [`tpm::DEVICE_NAMES`] lists the names to leave out.
 

@@ -32,8 +32,8 @@ impl Superblock {
     /// Reads the first 512 bytes of a hash partition.
     ///
     /// # Errors
-    /// [`SuperblockError::Absent`] where there is no superblock, [`SuperblockError::Foreign`] with the field that is
-    /// not what images of this project have.
+    /// [`SuperblockError::Absent`] where there is no superblock, [`SuperblockError::Foreign`] with
+    /// the field that is not what images of this project have.
     pub fn parse(bytes: &[u8]) -> std::result::Result<Self, SuperblockError> {
         let absent = || SuperblockError::Absent;
         let bytes: &[u8; 512] = bytes.first_chunk().ok_or_else(absent)?;

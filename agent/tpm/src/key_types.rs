@@ -1,5 +1,5 @@
-//! The types of the TPM's keys: their public parts, and what loads them again. `endorsement` and `keys`
-//! derive them, and [`crate::device::Device`] keeps them.
+//! The types of the TPM's keys: their public parts, and what loads them again. `endorsement` and
+//! `keys` derive them, and [`crate::device::Device`] keeps them.
 
 use crate::templates::EkKind;
 use tss_esapi::structures::Auth;

@@ -5,13 +5,15 @@
 //! `spawn_blocking`, and a TLS handshake that signs with [`Tpm::sign`] needs a multi-thread
 //! runtime.
 //!
-//! Keys: the endorsement keys ([`EndorsementKey`]); the attestation key, a primary of the endorsement hierarchy whose
-//! auth value is random for each start of the thread and never leaves it (the auth value is no part of the key's
-//! derivation, so the key is the same for the life of the TPM); the node key, a primary of the NULL hierarchy bound to
-//! the registers as they are, which lives as long as the boot. No key stays loaded between requests: a TPM without a
-//! resource manager has three slots.
+//! Keys: the endorsement keys ([`EndorsementKey`]); the attestation key, a primary of the
+//! endorsement hierarchy whose auth value is random for each start of the thread and never leaves
+//! it (the auth value is no part of the key's derivation, so the key is the same for the life of
+//! the TPM); the node key, a primary of the NULL hierarchy bound to the registers as they are,
+//! which lives as long as the boot. No key stays loaded between requests: a TPM without a resource
+//! manager has three slots.
 //!
-//! Everything that is handed out is in the TPM's own encoding (TPM 2.0 Library, part 2), as `config-protocol` sends it.
+//! Everything that is handed out is in the TPM's own encoding (TPM 2.0 Library, part 2), as
+//! `config-protocol` sends it.
 
 #[doc(hidden)]
 pub mod decoders;

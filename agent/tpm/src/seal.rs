@@ -1,8 +1,9 @@
 //! Sealing: bytes that only this TPM can open, and only for boots that a release key approved.
 //!
-//! A TPM seals at most 128 bytes, so it seals a random AES-256-GCM key, and the key seals the bytes. The blob:
-//! `2` ‖ u64 floor ‖ u16 length ‖ `TPM2B_PUBLIC` ‖ u16 length ‖ the private part ‖ 12-byte nonce ‖ ciphertext and tag. The head
-//! up to the nonce is authenticated with the ciphertext. A blob without a policy begins with `1` and has no floor.
+//! A TPM seals at most 128 bytes, so it seals a random AES-256-GCM key, and the key seals the
+//! bytes. The blob: `2` ‖ u64 floor ‖ u16 length ‖ `TPM2B_PUBLIC` ‖ u16 length ‖ the private part ‖
+//! 12-byte nonce ‖ ciphertext and tag. The head up to the nonce is authenticated with the
+//! ciphertext. A blob without a policy begins with `1` and has no floor.
 //!
 //! Guarantees: the TPM opens a blob with a policy while its registers are approved, under
 //! [`Use::Seal`], for the blob's floor ([`config_unlock::approvals`]); the key is encrypted on the

@@ -321,8 +321,8 @@ impl Device {
         self.with_policy(unlock, approval, &[], flow, command)
     }
 
-    /// As [`Device::with_approval`], for an object whose policy has the machine's Secure Boot settings,
-    /// too ([`state_key_policy`]).
+    /// As [`Device::with_approval`], for an object whose policy has the machine's Secure Boot
+    /// settings, too ([`state_key_policy`]).
     fn with_own_approval<T>(
         &mut self,
         unlock: &Unlock,
@@ -333,7 +333,8 @@ impl Device {
         self.with_policy(unlock, approval, &[SECURE_BOOT_PCR], flow, command)
     }
 
-    /// PolicyPCR and PolicyAuthorize, then PolicyPCR over the machine's `own` registers, if there are some.
+    /// PolicyPCR and PolicyAuthorize, then PolicyPCR over the machine's `own` registers, if there
+    /// are some.
     fn with_policy<T>(
         &mut self,
         unlock: &Unlock,

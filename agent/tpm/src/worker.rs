@@ -122,9 +122,9 @@ impl Tpm {
     ///
     /// # Errors
     /// [`Error::ForAnotherTpm`] where this TPM does not have that endorsement key,
-    /// [`Error::NotImported`] where the TPM refuses the wrapped secret, [`Error::Malformed`] where the secret is for images of
-    /// another release key or floor, [`Error::NotApproved`] where this boot is not approved for the
-    /// floor.
+    /// [`Error::NotImported`] where the TPM refuses the wrapped secret, [`Error::Malformed`] where
+    /// the secret is for images of another release key or floor, [`Error::NotApproved`] where this
+    /// boot is not approved for the floor.
     pub fn unwrap_secret(
         &self,
         unlock: &Unlock,
@@ -205,7 +205,8 @@ impl Tpm {
         self.call(move |device| device.seal_floor(&sealing))
     }
 
-    /// Seals at most [`crate::SEAL_LIMIT`] bytes to this TPM and to the boots that `sealing` allows.
+    /// Seals at most [`crate::SEAL_LIMIT`] bytes to this TPM and to the boots that `sealing`
+    /// allows.
     ///
     /// # Errors
     /// [`Error::BootNotApproved`] and [`Error::SealFloor`] where this boot could not open it again.
@@ -214,13 +215,13 @@ impl Tpm {
         self.call(move |device| device.seal(&sealing, &secret))
     }
 
-    /// Opens what [`Tpm::seal`] made. That it opens does not prove who made it: anyone with the owner
-    /// hierarchy can seal under the same policy.
+    /// Opens what [`Tpm::seal`] made. That it opens does not prove who made it: anyone with the
+    /// owner hierarchy can seal under the same policy.
     ///
     /// # Errors
-    /// [`Error::BootNotApproved`], [`Error::SealFloor`] and [`Error::OtherReleaseKey`] where this boot
-    /// may not open it; [`Error::UnboundSeal`] and [`Error::BoundSeal`] where it is a seal of the other
-    /// kind; [`Error::NotSealedHere`] where another TPM made it, or it was altered.
+    /// [`Error::BootNotApproved`], [`Error::SealFloor`] and [`Error::OtherReleaseKey`] where this
+    /// boot may not open it; [`Error::UnboundSeal`] and [`Error::BoundSeal`] where it is a seal of
+    /// the other kind; [`Error::NotSealedHere`] where another TPM made it, or it was altered.
     pub fn unseal(
         &self,
         sealing: &Sealing,

@@ -1,15 +1,18 @@
-//! Tunnels into pods: a client's upgraded connection on one side, a process of a container or programs' ports on the other.
+//! Tunnels into pods: a client's upgraded connection on one side, a process of a container or
+//! programs' ports on the other.
 //!
-//! Enter by [`Tunnels`]: it judges a request, and answers with a [`Tunnel`], whose head is sent to the client and whose work
-//! is then run, by the task that served the request; or with a [`Refusal`]. The protocol inside is that of `config/tunnel`: a
-//! WebSocket, or SPDY as older clients ask for it. Either way the rest is the same code, but for ports over a WebSocket without SPDY
-//! (`channels`).
+//! Enter by [`Tunnels`]: it judges a request, and answers with a [`Tunnel`], whose head is sent to
+//! the client and whose work is then run, by the task that served the request; or with a
+//! [`Refusal`]. The protocol inside is that of `config/tunnel`: a WebSocket, or SPDY as older
+//! clients ask for it. Either way the rest is the same code, but for ports over a WebSocket without
+//! SPDY (`channels`).
 //!
 //! [`Tunnels::reach`] is the way of the API's proxy, on which the master speaks HTTP itself.
 //!
-//! Bounds: so many tunnels at once ([`Tunnels::new`]); of each, one buffer from the client and one to it. A client that does
-//! not read stops the process's output, and a process that does not read stops the client. A client that went is found by
-//! pings, which its machine answers or its connection fails on; its process is killed then, and its connections end.
+//! Bounds: so many tunnels at once ([`Tunnels::new`]); of each, one buffer from the client and one
+//! to it. A client that does not read stops the process's output, and a process that does not read
+//! stops the client. A client that went is found by pings, which its machine answers or its
+//! connection fails on; its process is killed then, and its connections end.
 
 mod attach;
 mod channels;
@@ -40,9 +43,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Tunnels of a node at once. Each has up to three pipes, whose buffers are the kernel's (64 KiB), and some 100 KiB here.
+/// Tunnels of a node at once. Each has up to three pipes, whose buffers are the kernel's (64 KiB),
+/// and some 100 KiB here.
 pub const MOST: usize = 64;
-/// Connections to ports of pods at once, of all tunnels. Each has a socket and, while its program does not read, some bytes here.
+/// Connections to ports of pods at once, of all tunnels. Each has a socket and, while its program
+/// does not read, some bytes here.
 const MOST_CONNECTIONS: usize = 1024;
 
 /// Connections of the API's proxy to pods at once: as many as the master opens to one node.
@@ -87,8 +92,8 @@ impl Tunnels {
         }
     }
 
-    /// A tunnel for a client that `protocol` was agreed on with: `work` gets its connection, once it is no HTTP any more.
-    /// `to` is what the tunnel leads to, for the log.
+    /// A tunnel for a client that `protocol` was agreed on with: `work` gets its connection, once
+    /// it is no HTTP any more. `to` is what the tunnel leads to, for the log.
     fn agreed<B, W>(
         &self,
         request: &mut Request<B>,

@@ -221,7 +221,8 @@ impl<S: AsyncRead + AsyncWrite> Link<S> {
     }
 }
 
-/// Writes some of the bytes and says how many; with none, sends on what lies in buffers, and says 0.
+/// Writes some of the bytes and says how many; with none, sends on what lies in buffers, and says
+/// 0.
 ///
 /// Cancel-safe, as writing and flushing are.
 pub(crate) async fn push<W: AsyncWrite + Unpin>(writer: &mut W, bytes: &[u8]) -> io::Result<usize> {

@@ -6,10 +6,10 @@
 //! ahead: a header older than the TPM's generation is an old copy.
 //!
 //! Guarantees: [`Opening::Opened`] has a key that an approved boot under this boot's configuration
-//! made, for a header that is not older than the last boot that opened it. A power cut after any write leaves a volume that opens
-//! or, while one is made, one that is made again. What this can't detect: a copy of the disk that
-//! was taken and restored within one generation, or a restored part of the volume behind its
-//! header.
+//! made, for a header that is not older than the last boot that opened it. A power cut after any
+//! write leaves a volume that opens or, while one is made, one that is made again. What this can't
+//! detect: a copy of the disk that was taken and restored within one generation, or a restored part
+//! of the volume behind its header.
 
 use crate::header::{self, Header, HeaderError, VolumeKey, WrappingKey};
 use crate::kept::{Kept, MADE};
@@ -197,8 +197,8 @@ pub fn open<S: Store>(
                 foreign = true;
                 continue;
             }
-            // By floor first: a power cut while the floor was raised leaves the key of the lower floor in
-            // the other slot.
+            // By floor first: a power cut while the floor was raised leaves the key of the lower
+            // floor in the other slot.
             let newer = |best: &Open| {
                 (floor, kept.generation, header.generation)
                     > (best.floor, best.kept.generation, best.header.generation)
@@ -273,7 +273,8 @@ fn why(slots: &[Found]) -> Reason {
 }
 
 impl Open {
-    /// SHA-256 of the key of the admin who moved the volume to this board; `None` if it was made here.
+    /// SHA-256 of the key of the admin who moved the volume to this board; `None` if it was made
+    /// here.
     pub fn admin(&self) -> Option<[u8; 32]> {
         self.header.admin()
     }
@@ -309,8 +310,8 @@ impl Open {
         disk.write(self.copy, &self.header.to_bytes())
             .map_err(Fault::Disk)?;
         self.kept.generation = generation;
-        // An index has its floor in its policy for life: a higher one needs another index, and the old
-        // one is deleted only after that.
+        // An index has its floor in its policy for life: a higher one needs another index, and the
+        // old one is deleted only after that.
         if floor > self.floor {
             self.floor = floor;
             self.slot = other(self.slot, 2);
@@ -494,8 +495,8 @@ impl Recovered {
         let slot = of(&|slot| self::kept(slot).is_some_and(|(_, old)| old.key == kept.key))
             .or_else(|| of(&|slot| self::kept(slot).is_none()))
             .unwrap_or(0);
-        // With the old generation: until the header is written this key opens none, and the volume can
-        // be recovered again, by the same derived key.
+        // With the old generation: until the header is written this key opens none, and the volume
+        // can be recovered again, by the same derived key.
         store.write(slot, floor, &kept).map_err(Fault::Store)?;
         let header = self
             .header
@@ -527,7 +528,8 @@ pub fn finish<S: Store>(
     };
     match open(disk, store, boot)? {
         Opening::Opened(opened) => opened.advance(disk, store, 0).map(drop),
-        // Header or TPM were changed since the volume was made: the next boot finds and reports that.
+        // Header or TPM were changed since the volume was made: the next boot finds and reports
+        // that.
         Opening::Closed(_) => Ok(()),
     }
 }
@@ -540,7 +542,8 @@ fn keep<S: Store>(
     header: &Header,
     kept: &Kept,
 ) -> Result<(), Fault<S::Error>> {
-    // The TPM last: before it has the key nothing opens the new header, and the volume is made again.
+    // The TPM last: before it has the key nothing opens the new header, and the volume is made
+    // again.
     for copy in 0..header::COPIES.len() {
         disk.write(copy, &header.to_bytes()).map_err(Fault::Disk)?;
     }

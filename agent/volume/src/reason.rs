@@ -11,7 +11,8 @@ pub const MOST_ABOVE: u64 = 31;
 pub enum Reason {
     /// Neither disk nor TPM have anything: the machine's first start.
     FirstStart,
-    /// The TPM has a key, and the disk has no state partition, or one that was not finished: what made it was cut off.
+    /// The TPM has a key, and the disk has no state partition, or one that was not finished: what
+    /// made it was cut off.
     PartitionGone,
     /// The partition has no header: it is unencrypted, made by another system, or was overwritten.
     NoHeader,
@@ -25,10 +26,11 @@ pub enum Reason {
     OtherKey,
     /// The header is older than the TPM's generation: an older copy of the disk.
     OlderCopy,
-    /// It was made under other user-data. A boot of an approved image under other user-data gets neither what another
-    /// configuration stored, nor has what theirs stored believed.
+    /// It was made under other user-data. A boot of an approved image under other user-data gets
+    /// neither what another configuration stored, nor has what theirs stored believed.
     OtherConfiguration,
-    /// The volume was opened, and its file system is damaged, or not there: what made the volume anew was cut off before.
+    /// The volume was opened, and its file system is damaged, or not there: what made the volume
+    /// anew was cut off before.
     Damaged,
     /// The release key did not approve the boot, or the state was opened already in this boot.
     NotApproved,

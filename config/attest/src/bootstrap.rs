@@ -257,8 +257,8 @@ impl AdminStatement {
     /// Verifies a statement by the key whose SubjectPublicKeyInfo has the hash `admin_key`.
     ///
     /// # Errors
-    /// [`StatementError::Malformed`] where the bytes are no statement of this version; [`StatementError::Signature`]
-    /// where another key than `admin_key` signed them.
+    /// [`StatementError::Malformed`] where the bytes are no statement of this version;
+    /// [`StatementError::Signature`] where another key than `admin_key` signed them.
     pub fn open(
         bytes: &[u8],
         signature: &[u8],
@@ -272,7 +272,8 @@ impl AdminStatement {
         if statement.version != STATEMENT_VERSION {
             return Err(StatementError::Malformed);
         }
-        // The key comes with the statement, from the master: only the pinned hash makes it the admin's.
+        // The key comes with the statement, from the master: only the pinned hash makes it the
+        // admin's.
         let verified = Digest::of(&spki) == *admin_key
             && p256::PublicKey::from_public_key_der(&spki).is_ok_and(|key| {
                 DerSignature::from_bytes(signature).is_ok_and(|signature| {

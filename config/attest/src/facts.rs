@@ -18,8 +18,9 @@ const VARIABLES: [(&str, [u8; 16]); 5] = [
     ("dbx", EFI_SECURITY_DATABASE),
 ];
 
-/// Whether a register's events stop before the separator that every boot has in PCR 0, 2, 4 and 7, or,
-/// in another register, before the first event. Such a log was cut, which has a code of its own.
+/// Whether a register's events stop before the separator that every boot has in PCR 0, 2, 4 and 7,
+/// or, in another register, before the first event. Such a log was cut, which has a code of its
+/// own.
 pub(crate) fn ends_early(log: &EventLog, pcr: u8) -> bool {
     let booted = matches!(pcr, 0 | 2 | 4 | 7);
     if booted {
@@ -29,8 +30,8 @@ pub(crate) fn ends_early(log: &EventLog, pcr: u8) -> bool {
     }
 }
 
-/// Whether an event's digest is that of its data. Registers hold digests alone: without this, data and
-/// type of an event are whatever the sender of the log wrote.
+/// Whether an event's digest is that of its data. Registers hold digests alone: without this, data
+/// and type of an event are whatever the sender of the log wrote.
 fn covers_data(event: &Event) -> bool {
     event.digest == Digest::of(&event.data)
 }
@@ -62,8 +63,8 @@ fn variable(data: &[u8]) -> Option<Variable> {
 }
 
 /// Secure Boot on or off, from PCR 7: its first five events must be the variables, in order, with
-/// data that was measured. `None` where they are not; the failed check says why. An event of the same
-/// form later in the log could come from a boot loader, so place and order count.
+/// data that was measured. `None` where they are not; the failed check says why. An event of the
+/// same form later in the log could come from a boot loader, so place and order count.
 pub(crate) fn secure_boot(log: &EventLog, checks: &mut Checks) -> Option<bool> {
     let mut on = None;
     let mut events = log.of(7);
@@ -247,8 +248,8 @@ fn known(pcr: u8, index: usize, event: &Event) -> bool {
         },
         9 => event.kind == kind::EVENT_TAG,
         11 => event.kind == kind::IPL,
-        // None in 12 (arguments from outside), 14 (shim's keys) and 15 (systemd's measurements of the
-        // running system): an image starts without shim, and runs no systemd.
+        // None in 12 (arguments from outside), 14 (shim's keys) and 15 (systemd's measurements of
+        // the running system): an image starts without shim, and runs no systemd.
         _ => false,
     }
 }

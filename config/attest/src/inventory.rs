@@ -100,8 +100,8 @@ impl Inventory {
             .collect()
     }
 
-    /// Whether an EK is in the inventory: a Machine lists its hash, or is bound to it. It chooses limits
-    /// for callers, who may have no more than the public key, and admits nothing.
+    /// Whether an EK is in the inventory: a Machine lists its hash, or is bound to it. It chooses
+    /// limits for callers, who may have no more than the public key, and admits nothing.
     pub fn lists(&self, ek: &Digest) -> bool {
         self.knows(ek)
     }
@@ -200,8 +200,8 @@ pub(crate) fn readmitted(machine: &Machine, now: u64) -> bool {
         .is_some_and(|until| u64::try_from(until.as_second()).is_ok_and(|until| now < until))
 }
 
-/// The Machine's status; `None` if it is about a board that an admin has replaced: pinned registers,
-/// counters and approvals of one board must not count for another.
+/// The Machine's status; `None` if it is about a board that an admin has replaced: pinned
+/// registers, counters and approvals of one board must not count for another.
 pub(crate) fn current_status(machine: &Machine) -> Option<&MachineStatus> {
     let replaced = machine
         .status

@@ -183,7 +183,8 @@ fn waiting(queue: &QueueRule, faults: &mut Vec<String>) -> (u64, usize) {
     (expires, usize::try_from(most).unwrap_or(DEFAULT_WAITING))
 }
 
-/// Which checks run, and which must pass: those of the rule if it enforces, otherwise [`STRICTEST`].
+/// Which checks run, and which must pass: those of the rule if it enforces, otherwise
+/// [`STRICTEST`].
 #[allow(
     clippy::struct_excessive_bools,
     reason = "each is a switch of the rule as the admin writes it"
@@ -198,8 +199,8 @@ struct Conditions {
     privileged_pods: bool,
 }
 
-/// Under a rule that does not enforce, every check runs: failures are shown to the person who decides
-/// or, where nobody decides, in the Machine's status.
+/// Under a rule that does not enforce, every check runs: failures are shown to the person who
+/// decides or, where nobody decides, in the Machine's status.
 const STRICTEST: Conditions = Conditions {
     ek_inventory: true,
     ek_require: Require::All,

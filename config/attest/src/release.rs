@@ -183,7 +183,8 @@ impl KnownRelease {
     }
 }
 
-/// Whether one of the release's first 16 signatures is by this key. Work for a hostile object is bounded.
+/// Whether one of the release's first 16 signatures is by this key. Work for a hostile object is
+/// bounded.
 fn signed_by(spec: &ImageReleaseSpec, key: &ReleaseKey) -> bool {
     spec.signatures.iter().take(16).any(|signature| {
         // The id first: a signature is verified by the one key that it names, not by each.

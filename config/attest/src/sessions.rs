@@ -213,8 +213,8 @@ pub struct Sessions<P = Pending> {
     strangers: Table,
     listed: Table,
     renewals: Table,
-    /// The open sessions of strangers by network. Each has a number of its own: a place is taken before
-    /// the session has its id.
+    /// The open sessions of strangers by network. Each has a number of its own: a place is taken
+    /// before the session has its id.
     shares: Places<Network>,
     numbers: HashMap<PlaceId, SessionId>,
     last_share: PlaceId,
@@ -361,8 +361,8 @@ impl<P: HalfOpen> Sessions<P> {
             return Err(Code::SessionUnknown);
         };
         let (opened, class) = (entry.opened, entry.class);
-        // Marked used before the evidence is looked at: a second answer is refused whatever becomes of
-        // the first.
+        // Marked used before the evidence is looked at: a second answer is refused whatever becomes
+        // of the first.
         match std::mem::replace(&mut entry.slot, Slot::Used) {
             Slot::Used => Err(Code::SessionUsed),
             Slot::Open(pending) if over(opened, now) => {

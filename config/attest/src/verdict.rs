@@ -49,8 +49,8 @@ pub struct Verdict {
     pub claims: Claims,
 }
 
-/// The name of the last check of those that show which machine it is: where it passed, all before it
-/// did ([`Verdict::shows_possession`]).
+/// The name of the last check of those that show which machine it is: where it passed, all before
+/// it did ([`Verdict::shows_possession`]).
 pub(crate) const POSSESSION: &str = "NK policy";
 
 impl Verdict {

@@ -240,7 +240,8 @@ fn anchored(certificate: &X509Certificate<'_>, issuer: &EkIssuer, now: u64) -> A
     let mut current = certificate;
     for depth in 0..MAX_DEPTH {
         let Some(parent) = parsed.iter().find(|parent| signed_by(current, parent)) else {
-            // Each certificate of the list is an anchor: a chain that has reached one may end there.
+            // Each certificate of the list is an anchor: a chain that has reached one may end
+            // there.
             return if depth == 0 {
                 Anchor::None
             } else {

@@ -67,7 +67,8 @@ pub struct EkSelector {
     /// `sha256:<hex>` of the SubjectPublicKeyInfo DER of each EK that the TPM has.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hashes: Vec<String>,
-    /// Names of EK issuers in the cluster's configuration, any of which must have signed the EK certificate.
+    /// Names of EK issuers in the cluster's configuration, any of which must have signed the EK
+    /// certificate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub issuers: Vec<String>,
     /// `sha256:<hex>` of EKs that `insecure-always-approve` admitted without verification: a
@@ -147,8 +148,9 @@ pub struct MachineStatus {
     /// `sha256:<hex>` of the EK's SubjectPublicKeyInfo to which this Machine is bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_ek: Option<String>,
-    /// Name of the EK issuer in the cluster's configuration whose certificate the bound EK had at the last accepted proof; absent
-    /// without one. A Machine that lists no hashes has the EK only while it names this issuer.
+    /// Name of the EK issuer in the cluster's configuration whose certificate the bound EK had at
+    /// the last accepted proof; absent without one. A Machine that lists no hashes has the EK only
+    /// while it names this issuer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ek_issuer: Option<String>,
     /// Hex of the AK's TPM Name at the last exchange.
@@ -157,7 +159,8 @@ pub struct MachineStatus {
     /// Hex of the NK's TPM Name at the last exchange.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nk_name: Option<String>,
-    /// `sha256:<hex>` of the node key's SubjectPublicKeyInfo: certificates over an earlier node key are denied.
+    /// `sha256:<hex>` of the node key's SubjectPublicKeyInfo: certificates over an earlier node key
+    /// are denied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_key: Option<String>,
     /// The image that it proved.
@@ -185,13 +188,15 @@ pub struct MachineStatus {
     /// RFC 3339 time until which one of them is good.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub earlier_names: BTreeMap<String, String>,
-    /// Version of the TPM's firmware, as four decimal numbers of 16 bits (`TPMS_ATTEST.firmwareVersion`; TPM 2.0 part 2, 10.12.8).
+    /// Version of the TPM's firmware, as four decimal numbers of 16 bits
+    /// (`TPMS_ATTEST.firmwareVersion`; TPM 2.0 part 2, 10.12.8).
     #[serde(skip_serializing_if = "String::is_empty")]
     pub tpm_firmware: String,
     /// The TPM's counters at the last accepted proof.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counters: Option<Counters>,
-    /// Hex digests of the learned registers, by index: 0 and 2, and 7 where Secure Boot's databases are not the release's.
+    /// Hex digests of the learned registers, by index: 0 and 2, and 7 where Secure Boot's databases
+    /// are not the release's.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub pinned_pcrs: BTreeMap<String, String>,
     /// The last `spec.readmitUntil` that was used.
@@ -207,7 +212,8 @@ pub struct MachineStatus {
     /// Every check of the last exchange that was proved to come from this machine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
-    /// The admin's signed verdict, on the first master only (base64 of the signed bytes and the signature).
+    /// The admin's signed verdict, on the first master only (base64 of the signed bytes and the
+    /// signature).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin_verdict: Option<AdminVerdict>,
     /// Standard conditions (`Attested`).
@@ -216,7 +222,8 @@ pub struct MachineStatus {
 }
 
 impl MachineStatus {
-    /// Sets the condition `Attested`. Its transition time stays where the condition had the same value before.
+    /// Sets the condition `Attested`. Its transition time stays where the condition had the same
+    /// value before.
     pub fn set_attested(&mut self, good: bool, reason: &str, message: &str, now: Time) {
         let value = if good { "True" } else { "False" };
         let attested = |condition: &Condition| condition.type_ == "Attested";

@@ -21,7 +21,8 @@ pub const VERSION: i64 = 1;
 
 /// Pods of a node where `node.max_pods` is not given: upstream's default.
 pub const MAX_PODS: u32 = 110;
-/// Largest `node.max_pods`: addresses of a /22 of the pod network, upstream's tested limit is below.
+/// Largest `node.max_pods`: addresses of a /22 of the pod network, upstream's tested limit is
+/// below.
 pub const MAX_PODS_LIMIT: u32 = 1000;
 /// Processes and threads of a container where `node.pids_per_container` is not given: more than
 /// large Java programs have, and an eighth of the kernel's smallest global limit, so that a fork
@@ -29,21 +30,27 @@ pub const MAX_PODS_LIMIT: u32 = 1000;
 pub const PIDS_PER_CONTAINER: u32 = 4096;
 /// Smallest `node.pids_per_container`: below it the runtime and ordinary shells fail.
 pub const PIDS_MIN: i64 = 64;
-/// Largest `node.pids_per_container`: the kernel's own limit of all processes (`PID_MAX_LIMIT` on 64 bits).
+/// Largest `node.pids_per_container`: the kernel's own limit of all processes (`PID_MAX_LIMIT` on
+/// 64 bits).
 pub const PIDS_MAX: i64 = 4_194_304;
-/// Images that a node pulls at the same time where `node.max_parallel_image_pulls` is not given: enough that a slow registry keeps no
-/// other waiting, and few enough that each, with its three layers at a time, gets on.
+/// Images that a node pulls at the same time where `node.max_parallel_image_pulls` is not given:
+/// enough that a slow registry keeps no other waiting, and few enough that each, with its three
+/// layers at a time, gets on.
 pub const PARALLEL_IMAGE_PULLS: u32 = 5;
 /// Largest `node.max_parallel_image_pulls`: each holds connections and files.
 pub const PARALLEL_IMAGE_PULLS_MAX: i64 = 100;
-/// How long a condition of pressure stays where `node.eviction.transition` is not given: upstream's.
+/// How long a condition of pressure stays where `node.eviction.transition` is not given:
+/// upstream's.
 pub const EVICTION_TRANSITION: Duration = Duration::from_secs(300);
-/// Longest grace at a soft threshold where `node.eviction.max_pod_grace` is not given: upstream's, the least that a pod may have.
+/// Longest grace at a soft threshold where `node.eviction.max_pod_grace` is not given: upstream's,
+/// the least that a pod may have.
 pub const EVICTION_MAX_POD_GRACE: Duration = Duration::ZERO;
-/// Time for all pods to end with the machine where `node.shutdown_grace` is not given. Clouds switch a machine off by force after
-/// two minutes or less (Google Compute Engine: 90 s), and its file systems must be unmounted before that.
+/// Time for all pods to end with the machine where `node.shutdown_grace` is not given. Clouds
+/// switch a machine off by force after two minutes or less (Google Compute Engine: 90 s), and its
+/// file systems must be unmounted before that.
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(60);
-/// The part of it that critical pods have where `node.shutdown_grace_critical` is not given: that of upstream's guide.
+/// The part of it that critical pods have where `node.shutdown_grace_critical` is not given: that
+/// of upstream's guide.
 pub const SHUTDOWN_GRACE_CRITICAL: Duration = Duration::from_secs(10);
 /// Largest `node.shutdown_grace`: init waits so long for an agent that hangs.
 pub const SHUTDOWN_GRACE_MAX: Duration = config_machine::end::LONGEST_GRACE;
@@ -71,7 +78,8 @@ pub const NODE_CIDR_MASK_IPV6: u8 = 64;
 pub const NODE_CIDRS_BITS: u8 = 16;
 /// How often each WireGuard key is renewed: a key that leaks lets its holder read a day at most.
 pub const WIREGUARD_KEY_PERIOD: Duration = Duration::from_secs(24 * 60 * 60);
-/// Shortest such time: a new key has to prove itself with every node first, which takes up to three minutes.
+/// Shortest such time: a new key has to prove itself with every node first, which takes up to three
+/// minutes.
 pub const WIREGUARD_KEY_PERIOD_MIN: Duration = Duration::from_secs(5 * 60);
 /// Longest such time: beyond it `never` says what is meant.
 pub const WIREGUARD_KEY_PERIOD_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);

@@ -22,8 +22,8 @@ pub const SIGNALS: [&str; 6] = [
 /// When the node evicts pods. A setting that is absent has upstream's default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eviction {
-    /// The thresholds: at most a hard and a soft one for each signal. A signal without a hard one has the
-    /// default.
+    /// The thresholds: at most a hard and a soft one for each signal. A signal without a hard one
+    /// has the default.
     pub thresholds: Vec<Threshold>,
     /// How far above a threshold the node frees the resource once it evicts, by signal (upstream:
     /// `evictionMinimumReclaim`).

@@ -128,7 +128,8 @@ pub struct NodeSettings {
     pub eviction: Eviction,
 }
 
-/// Time for pods to end when their machine is powered off or rebooted; critical ones end after all others.
+/// Time for pods to end when their machine is powered off or rebooted; critical ones end after all
+/// others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShutdownGrace {
     /// For all pods but critical ones.

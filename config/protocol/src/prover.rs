@@ -35,7 +35,8 @@ pub enum ProverError {
 /// padding.
 ///
 /// # Errors
-/// [`ProverError::TooLong`] where a public area or the certificate is longer than a message may carry.
+/// [`ProverError::TooLong`] where a public area or the certificate is longer than a message may
+/// carry.
 pub fn keys(
     ek: &[u8],
     ak: &[u8],
@@ -96,8 +97,8 @@ pub struct Answer {
 /// `csr_hash` is the SHA-256 of the root's DER). The caller activates `challenge.credential`.
 ///
 /// # Errors
-/// [`ProverError::Selection`] where the challenge asks for other registers than [`QUOTE_PCRS`]; [`ProverError::Key`]
-/// where a public area cannot be parsed.
+/// [`ProverError::Selection`] where the challenge asks for other registers than [`QUOTE_PCRS`];
+/// [`ProverError::Key`] where a public area cannot be parsed.
 pub fn answer(
     purpose: Purpose,
     keys: &Keys,
@@ -160,7 +161,8 @@ impl Answer {
     /// Step 3, second half: assembles the proof.
     ///
     /// # Errors
-    /// [`ProverError::TooLong`] where an output of the TPM or the event log is longer than a message may carry.
+    /// [`ProverError::TooLong`] where an output of the TPM or the event log is longer than a
+    /// message may carry.
     pub fn proof(&self, outputs: TpmOutputs) -> Result<Proof, ProverError> {
         let signed = |what, attest: Vec<u8>, signature: Vec<u8>| {
             let too_long = |cause| ProverError::TooLong(what, cause);

@@ -14,8 +14,9 @@ use std::fmt;
 
 /// How deep objects and lists nest at most; the deepest message, a manifest, has six levels.
 const MAX_DEPTH: u8 = 16;
-/// Names of fields that are lists in some message. No message has a struct under one of these names, so
-/// that the types refuse a list in the wrong place. A manifest also has lists under the numbers of registers.
+/// Names of fields that are lists in some message. No message has a struct under one of these
+/// names, so that the types refuse a list in the wrong place. A manifest also has lists under the
+/// numbers of registers.
 const LISTS: [&str; 6] = [
     "addresses",
     "boots",

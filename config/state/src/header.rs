@@ -4,10 +4,10 @@
 //! in bytes, u8 whether there is a recovery slot, the recovery slot (zeros where there is none),
 //! the key slot, 32 bytes that name the key of the admin who moved the volume to this board (zeros
 //! if it was made here), 32 bytes with the digest of the configuration that the volume belongs to
-//! (zeros if it belongs to none), zeros. A slot is a nonce of 12 bytes and the volume key of 64 bytes,
-//! encrypted by AES-256-GCM, with its tag of 16. The recovery slot authenticates magic and offset,
-//! as it outlives generations; the key slot authenticates all that lies before it, the admin's key
-//! and the configuration.
+//! (zeros if it belongs to none), zeros. A slot is a nonce of 12 bytes and the volume key of 64
+//! bytes, encrypted by AES-256-GCM, with its tag of 16. The recovery slot authenticates magic and
+//! offset, as it outlives generations; the key slot authenticates all that lies before it, the
+//! admin's key and the configuration.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
@@ -93,9 +93,9 @@ pub fn random_key() -> Result<WrappingKey, HeaderError> {
     random()
 }
 
-/// The wrapping key under which a board's TPM keeps a volume that was moved to it: HMAC-SHA-256 by the
-/// recovery key over the volume's generation and a value that only this board has. It is derived and
-/// not random, so that a move that a power cut interrupted continues with the same key.
+/// The wrapping key under which a board's TPM keeps a volume that was moved to it: HMAC-SHA-256 by
+/// the recovery key over the volume's generation and a value that only this board has. It is
+/// derived and not random, so that a move that a power cut interrupted continues with the same key.
 pub fn wrapping_key_on(recovery: &WrappingKey, generation: u64, board: &[u8; 32]) -> WrappingKey {
     let mut context =
         hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, recovery.as_slice()));

@@ -1,8 +1,10 @@
-//! Static pods: what a machine's own configuration says that it runs, with or without a master. No I/O.
+//! Static pods: what a machine's own configuration says that it runs, with or without a master. No
+//! I/O.
 //!
-//! [`read`] makes a pod from a manifest, as upstream's kubelet does: its name ends with the node's, and its UID follows from the
-//! manifest, so that a changed one is another pod. The master shows a *mirror* of it, an object that the node makes; [`steps`] says
-//! which mirrors are to be made and deleted. A mirror decides nothing: the manifest was measured with the configuration, and what
+//! [`read`] makes a pod from a manifest, as upstream's kubelet does: its name ends with the node's,
+//! and its UID follows from the manifest, so that a changed one is another pod. The master shows a
+//! *mirror* of it, an object that the node makes; [`steps`] says which mirrors are to be made and
+//! deleted. A mirror decides nothing: the manifest was measured with the configuration, and what
 //! anybody writes to the mirror changes no container.
 
 mod manifest;

@@ -89,7 +89,8 @@ fn made(mut pod: Pod, given: &Value, node: &str) -> Result<Pod, ManifestError> {
     if !is_node_name(&namespace) || namespace.contains('.') {
         return Err(ManifestError::Namespace(namespace));
     }
-    // Keys of JSON objects are sorted here, so the same manifest with another layout is the same pod.
+    // Keys of JSON objects are sorted here, so the same manifest with another layout is the same
+    // pod.
     let digest = Digest::of_parts(&[node.as_bytes(), &[0], given.to_string().as_bytes()]);
     let uid: String = digest.to_hex().chars().take(UID_DIGITS).collect();
     let annotations = pod.metadata.annotations.get_or_insert_default();
@@ -105,7 +106,8 @@ fn made(mut pod: Pod, given: &Value, node: &str) -> Result<Pod, ManifestError> {
     Ok(pod)
 }
 
-/// What the API server would have filled in, as far as the node does not take it for granted itself.
+/// What the API server would have filled in, as far as the node does not take it for granted
+/// itself.
 fn fill(spec: &mut PodSpec) {
     // No taint ends it (upstream's rule): only another configuration does.
     spec.tolerations.get_or_insert_default().push(Toleration {
@@ -115,7 +117,8 @@ fn fill(spec: &mut PodSpec) {
     });
     let initial = spec.init_containers.iter_mut().flatten();
     for container in spec.containers.iter_mut().chain(initial) {
-        // A limit without a request is a request, too: quality of service and room are counted by requests.
+        // A limit without a request is a request, too: quality of service and room are counted by
+        // requests.
         if let Some(resources) = &mut container.resources {
             let limits = resources.limits.clone().unwrap_or_default();
             let requests: &mut BTreeMap<_, _> = resources.requests.get_or_insert_default();
@@ -175,7 +178,8 @@ fn given_by_others(pod: &Pod, spec: &PodSpec, node: &str) -> Option<&'static str
     .find_map(|(field, found)| found.then_some(field))
 }
 
-/// An object of the API that the pod can't do without: what the API server refuses in a mirror (upstream's rule).
+/// An object of the API that the pod can't do without: what the API server refuses in a mirror
+/// (upstream's rule).
 fn reference(spec: &PodSpec, given: &Value) -> Option<&'static str> {
     if spec.service_account_name.is_some() || spec.service_account.is_some() {
         return Some("spec.serviceAccountName");

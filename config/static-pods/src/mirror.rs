@@ -32,7 +32,8 @@ impl Mirror {
         })
     }
 
-    /// Whether it shows this static pod: it names it, and stands in its place. Anyone who may create pods can write the annotation.
+    /// Whether it shows this static pod: it names it, and stands in its place. Anyone who may
+    /// create pods can write the annotation.
     pub fn shows(&self, pod: &Pod) -> bool {
         pod.metadata.uid.as_ref() == Some(&self.of) && self.has_name_of(pod)
     }
@@ -52,8 +53,8 @@ pub enum Step<'a> {
     Delete(&'a Mirror),
 }
 
-/// What is to be done so that there is one mirror of each static pod, and no other. A mirror that stands in the way of another is
-/// deleted first, and the new one is a step of the next round.
+/// What is to be done so that there is one mirror of each static pod, and no other. A mirror that
+/// stands in the way of another is deleted first, and the new one is a step of the next round.
 pub fn steps<'a>(pods: &'a [Pod], mirrors: &'a [Mirror]) -> Vec<Step<'a>> {
     let wrong = |mirror: &&Mirror| mirror.deleted || !pods.iter().any(|pod| mirror.shows(pod));
     let deletions = mirrors.iter().filter(wrong).map(Step::Delete);
@@ -62,7 +63,8 @@ pub fn steps<'a>(pods: &'a [Pod], mirrors: &'a [Mirror]) -> Vec<Step<'a>> {
     deletions.chain(creations).collect()
 }
 
-/// The mirror of a static pod, as the API server takes it from a node: it is the Node's, and names what it shows.
+/// The mirror of a static pod, as the API server takes it from a node: it is the Node's, and names
+/// what it shows.
 pub fn mirror_of(pod: &Pod, node: &str, node_uid: &str) -> Pod {
     let mut mirror = pod.clone();
     let meta = &mut mirror.metadata;

@@ -182,8 +182,8 @@ impl ServerCertVerifier for PinnedVerifier {
         if intermediates.len() > CHAIN_LIMIT {
             return Err(CertificateError::BadEncoding.into());
         }
-        // Only pinned roots among those that the server shows are anchors; the others can be no more
-        // than intermediates.
+        // Only pinned roots among those that the server shows are anchors; the others can be no
+        // more than intermediates.
         let pins = self.pins.get();
         let (roots, others): (Vec<_>, Vec<_>) = intermediates.iter().partition(|certificate| {
             spki_hash(certificate).is_some_and(|hash| pins.contains(&hash))
@@ -214,8 +214,8 @@ impl ServerCertVerifier for PinnedVerifier {
         .map_err(refused)?;
         leaf.verify_is_valid_for_subject_name(server_name)
             .map_err(refused)?;
-        // Of a verified master alone: these roots decide what the node reports as its readiness for a
-        // new root.
+        // Of a verified master alone: these roots decide what the node reports as its readiness for
+        // a new root.
         self.pins.note(roots_of(intermediates));
         Ok(ServerCertVerified::assertion())
     }

@@ -21,7 +21,8 @@ pub struct CredentialBlob {
 /// Assumes that `ek` is a storage key of its template.
 ///
 /// # Errors
-/// [`TpmError::Key`] where its numbers are no key; [`TpmError::Unsupported`] for a name algorithm that no template has.
+/// [`TpmError::Key`] where its numbers are no key; [`TpmError::Unsupported`] for a name algorithm
+/// that no template has.
 pub fn make_credential(
     ek: &Public,
     name: &Name,

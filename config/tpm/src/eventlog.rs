@@ -189,8 +189,8 @@ impl EventLog {
     /// Parses a crypto-agile log; every byte must belong to it.
     ///
     /// # Errors
-    /// [`EventLogError::TooLarge`] beyond the limits of bytes and events, [`EventLogError::Header`] where the log
-    /// does not begin as a crypto-agile one, [`EventLogError::Truncated`] or
+    /// [`EventLogError::TooLarge`] beyond the limits of bytes and events, [`EventLogError::Header`]
+    /// where the log does not begin as a crypto-agile one, [`EventLogError::Truncated`] or
     /// [`EventLogError::Event`] with the number of the event that cannot be read.
     pub fn parse(bytes: &[u8]) -> Result<Self, EventLogError> {
         if bytes.len() > MAX_EVENT_LOG {

@@ -235,8 +235,8 @@ impl Public {
     /// Parses a TPMT_PUBLIC; every byte must belong to it.
     ///
     /// # Errors
-    /// [`TpmError::Unsupported`] for key types and algorithms that no template here has, [`TpmError::Malformed`] where
-    /// bytes are missing or left.
+    /// [`TpmError::Unsupported`] for key types and algorithms that no template here has,
+    /// [`TpmError::Malformed`] where bytes are missing or left.
     pub fn parse(bytes: &[u8]) -> Result<Self, TpmError> {
         let mut reader = Reader::new(bytes, "public area");
         let kind = reader.u16()?;
@@ -355,7 +355,8 @@ impl Public {
     /// As an RSA key.
     ///
     /// # Errors
-    /// [`TpmError::Key`] where it is no RSA key, or the modulus has not the length that is declared.
+    /// [`TpmError::Key`] where it is no RSA key, or the modulus has not the length that is
+    /// declared.
     pub fn rsa(&self) -> Result<rsa::RsaPublicKey, TpmError> {
         let Key::Rsa {
             exponent,

@@ -24,8 +24,8 @@ impl EcdsaSignature {
     /// Parses a TPMT_SIGNATURE; every byte must belong to it.
     ///
     /// # Errors
-    /// [`TpmError::Unsupported`] for other algorithms than ECDSA, [`TpmError::Malformed`] where bytes are missing or
-    /// left.
+    /// [`TpmError::Unsupported`] for other algorithms than ECDSA, [`TpmError::Malformed`] where
+    /// bytes are missing or left.
     pub fn parse(bytes: &[u8]) -> Result<Self, TpmError> {
         let mut reader = Reader::new(bytes, "signature");
         let algorithm = reader.u16()?;

@@ -1,9 +1,11 @@
-//! Connections to ports of a pod over channels of a WebSocket (Kubernetes, `portforward` by `v4.channel.k8s.io`): what client
-//! libraries that know no SPDY ask for, such as those of Python and Rust.
+//! Connections to ports of a pod over channels of a WebSocket (Kubernetes, `portforward` by
+//! `v4.channel.k8s.io`): what client libraries that know no SPDY ask for, such as those of Python
+//! and Rust.
 //!
-//! The client names the ports in its request, and there is one connection to each. Channel 2n carries the bytes of the nth port,
-//! channel 2n+1 why it can't be reached. The first message of each channel to the client is the port's number, 16 bits,
-//! little-endian. No half of a connection ends by itself: a client that has no more to say keeps silent.
+//! The client names the ports in its request, and there is one connection to each. Channel 2n
+//! carries the bytes of the nth port, channel 2n+1 why it can't be reached. The first message of
+//! each channel to the client is the port's number, 16 bits, little-endian. No half of a connection
+//! ends by itself: a client that has no more to say keeps silent.
 
 /// The WebSocket subprotocol.
 pub const PROTOCOL: &str = "v4.channel.k8s.io";
@@ -42,8 +44,9 @@ pub struct Input {
 }
 
 impl Input {
-    /// Takes a piece of a message: whether it starts the message, as [`crate::websocket::Event::Data`] tells. What is for no
-    /// port is ignored, as upstream does: clients may not write to channels of faults, and lose nothing by it.
+    /// Takes a piece of a message: whether it starts the message, as
+    /// [`crate::websocket::Event::Data`] tells. What is for no port is ignored, as upstream does:
+    /// clients may not write to channels of faults, and lose nothing by it.
     pub fn take<'a>(&mut self, starts: bool, mut bytes: &'a [u8]) -> Option<PortData<'a>> {
         if starts {
             self.channel = None;

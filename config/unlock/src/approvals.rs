@@ -1,17 +1,17 @@
 //! Which boots may open a machine's secrets: TPM policies that a release key approves.
 //!
-//! A key in the TPM (an NV index with the state's key, or a sealed blob) carries one policy:
-//! "any policy that this release key approved under this reference" (PolicyAuthorize, TPM 2.0 part 3,
+//! A key in the TPM (an NV index with the state's key, or a sealed blob) carries one policy: "any
+//! policy that this release key approved under this reference" (PolicyAuthorize, TPM 2.0 part 3,
 //! 23.16). The image build approves the registers that it predicts for its own image (PolicyPCR,
 //! 23.7), so that each image of the same release key opens it and nothing else does. The reference
 //! names the image's role, so that a worker's image opens nothing of a master, and it carries a
 //! floor: an image of SVN n is approved for the floors up to n alone, so that a TPM whose floor was
 //! raised to f opens nothing for an image below f, and needs no counter.
 //!
-//! The policy of the state's key has a second part, which no release key can predict: the Secure Boot
-//! settings under which the key was made ([`state_key_policy`]). Without it, anyone who switches Secure Boot off on
-//! the machine could load a driver that changes the genuine kernel in memory, and no predicted register
-//! would show that.
+//! The policy of the state's key has a second part, which no release key can predict: the Secure
+//! Boot settings under which the key was made ([`state_key_policy`]). Without it, anyone who
+//! switches Secure Boot off on the machine could load a driver that changes the genuine kernel in
+//! memory, and no predicted register would show that.
 //!
 //! Approvals need not be secret or measured: the TPM verifies each signature before it accepts one.
 

@@ -95,7 +95,8 @@ pub struct OneOff {
 /// Makes a one-off key that carries `content`.
 ///
 /// # Errors
-/// [`OneOffError::Make`] where the content is too long, or the endorsement key's numbers are no key.
+/// [`OneOffError::Make`] where the content is too long, or the endorsement key's numbers are no
+/// key.
 pub fn make(
     terms: Terms<'_>,
     content: &[u8],
@@ -150,7 +151,8 @@ impl OneOff {
     /// Reads what [`make`] wrote, with zeros after it. Total over all bytes.
     ///
     /// # Errors
-    /// [`OneOffError::Absent`] where something else is there, [`OneOffError::Damaged`] where a byte of it was changed.
+    /// [`OneOffError::Absent`] where something else is there, [`OneOffError::Damaged`] where a byte
+    /// of it was changed.
     pub fn parse(bytes: &[u8]) -> Result<Self, OneOffError> {
         if !bytes.starts_with(MAGIC) {
             return Err(OneOffError::Absent);

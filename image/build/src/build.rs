@@ -63,7 +63,8 @@ struct Kernel {
 /// `ROLE.parts.json`.
 ///
 /// # Errors
-/// Packages or tools cannot be fetched, a program is missing, an input is refused, or the output cannot be written.
+/// Packages or tools cannot be fetched, a program is missing, an input is refused, or the output
+/// cannot be written.
 pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
     let work = work_folder(options)?;
     let tools = tools::build(fetcher, &options.tools)?;
@@ -366,14 +367,14 @@ fn approvals(key: Option<&SigningKey>, options: &Options, boots: &[Boot]) -> Res
     })
 }
 
-/// The salt of the verity tree. It is derived from the image's id, so that builds are reproducible, and
-/// need not be secret.
+/// The salt of the verity tree. It is derived from the image's id, so that builds are reproducible,
+/// and need not be secret.
 fn salt(id: &str) -> [u8; 32] {
     Digest::of_parts(&[b"pratique verity salt", id.as_bytes()]).0
 }
 
-/// The kernel command line: the words of [`config_machine::kernel`], the root's hash, and the further
-/// arguments of the description.
+/// The kernel command line: the words of [`config_machine::kernel`], the root's hash, and the
+/// further arguments of the description.
 fn command_line(root: &[u8; 32], lockdown: Lockdown, extra: &str) -> Result<String> {
     let mut words = kernel::words(lockdown);
     words.push(format!("pratique.roothash={}", Digest(*root).to_hex()));

@@ -18,8 +18,8 @@ const CLOUD: &str = include_str!("../cloud.toml");
 /// The lists for the flavour that also runs on hardware.
 const FULL: &str = include_str!("../full.toml");
 
-/// Features that every image must have, and the modules for each. A description may list more modules,
-/// and other drivers.
+/// Features that every image must have, and the modules for each. A description may list more
+/// modules, and other drivers.
 const NEEDED: [(&str, &[&str]); 5] = [
     ("the root", &["dm_verity", "erofs"]),
     ("the encrypted state", &["ext4", "dm_crypt", "xts"]),
@@ -110,8 +110,8 @@ impl Wanted {
 /// Picks modules from an unpacked kernel's `/usr/lib/modules/<release>`.
 ///
 /// # Errors
-/// A module that is wanted, or one that it needs, is missing or cannot be unpacked; the lists lack one that images cannot do
-/// without; they have too many, or one that is kept out.
+/// A module that is wanted, or one that it needs, is missing or cannot be unpacked; the lists lack
+/// one that images cannot do without; they have too many, or one that is kept out.
 pub fn pick(tools: &Tools, folder: &Path, wanted: &Wanted) -> Result<Modules> {
     let mut modules = ModuleFolder::open(tools, folder)?;
     let mut loaded = BTreeSet::new();
@@ -189,8 +189,8 @@ impl<'a> ModuleFolder<'a> {
         })
     }
 
-    /// The modules that a key of the description names and what they need, in load order, without those in `loaded`, to which
-    /// they are added.
+    /// The modules that a key of the description names and what they need, in load order, without
+    /// those in `loaded`, to which they are added.
     fn closure(
         &mut self,
         key: &str,

@@ -28,8 +28,8 @@ pub const PROGRAMS: [&str; 4] = [
     "usr/bin/crun",
     "usr/sbin/mke2fs",
 ];
-/// Every executable file of a worker's image, as README promises. [`check`] refuses an image with any
-/// other.
+/// Every executable file of a worker's image, as README promises. [`check`] refuses an image with
+/// any other.
 const PROMISED: [&str; 7] = [
     "/usr/bin/agent",
     "/usr/bin/containerd",

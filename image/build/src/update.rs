@@ -1,13 +1,15 @@
 //! Writes an image onto a disk that has an older one, and keeps the machine's state partition.
 //!
-//! The disk has room for two roots. The new root and its verity tree go into the pair that the machine does not use; then the partition
-//! table names them; then the EFI system partition gets the new kernel image, in the half of it that is not in use, and last the one
-//! sector that leads there ([`image_format::slots`]). All other entries of the table, the state's first of
-//! all, stay as they are, and nothing behind the image is written.
+//! The disk has room for two roots. The new root and its verity tree go into the pair that the
+//! machine does not use; then the partition table names them; then the EFI system partition gets
+//! the new kernel image, in the half of it that is not in use, and last the one sector that leads
+//! there ([`image_format::slots`]). All other entries of the table, the state's first of all, stay
+//! as they are, and nothing behind the image is written.
 //!
-//! A power cut before the last step leaves a disk that boots the older image, one after it a disk that boots the newer one. Only an EFI
-//! system partition that is not as an image or this command made it is written as a whole: a power cut in that leaves a disk that
-//! boots nothing until the same command has run to its end. In any case the state is untouched.
+//! A power cut before the last step leaves a disk that boots the older image, one after it a disk
+//! that boots the newer one. Only an EFI system partition that is not as an image or this command
+//! made it is written as a whole: a power cut in that leaves a disk that boots nothing until the
+//! same command has run to its end. In any case the state is untouched.
 //!
 //! Enter at [`Update::plan`].
 
@@ -124,11 +126,13 @@ impl Update {
         found.map(|entry| entry.extent.size)
     }
 
-    /// Checks that the machine opens its state with the image, as it does with the image on the disk.
+    /// Checks that the machine opens its state with the image, as it does with the image on the
+    /// disk.
     ///
     /// # Errors
-    /// The image, or the one on the disk, was not signed by the key `release` (PEM), they are for different roles, or the
-    /// image opens nothing of a machine that the older one was admitted with.
+    /// The image, or the one on the disk, was not signed by the key `release` (PEM), they are for
+    /// different roles, or the image opens nothing of a machine that the older one was admitted
+    /// with.
     pub fn keeps_the_state(&self, release: &Path) -> Result<()> {
         let pem = std::fs::read_to_string(release).map_err(at("read", release))?;
         let key = VerifyingKey::from_public_key_pem(&pem).map_err(|cause| Error::Key {
@@ -190,7 +194,8 @@ impl Update {
         steps
     }
 
-    /// The steps that bring the kernel image beside the one that is there; `None` if all of its partition must be written.
+    /// The steps that bring the kernel image beside the one that is there; `None` if all of its
+    /// partition must be written.
     fn kernel(&self) -> Option<Vec<Step>> {
         let [image, disk] = [&self.image, &self.disk].map(|source| {
             let extent = source.parts[ESP].extent;
@@ -209,7 +214,8 @@ impl Update {
         Some(writes.map(step).collect())
     }
 
-    /// Carries out one step; it is on the medium when this returns. What is there already is not written again.
+    /// Carries out one step; it is on the medium when this returns. What is there already is not
+    /// written again.
     ///
     /// # Errors
     /// The image can't be read or the disk can't be written.

@@ -22,8 +22,8 @@ pub enum FatError {
     Label(String),
 }
 
-/// A volume of `size` bytes with a label and files. The folders of a file's path (separated by slashes)
-/// are made.
+/// A volume of `size` bytes with a label and files. The folders of a file's path (separated by
+/// slashes) are made.
 ///
 /// # Errors
 /// [`FatError`]: a label or a name that the format cannot hold, or files that do not fit.

@@ -1,16 +1,20 @@
-//! Two places for a kernel image in one EFI system partition, so that one sector decides which of them the firmware starts.
+//! Two places for a kernel image in one EFI system partition, so that one sector decides which of
+//! them the firmware starts.
 //!
-//! An image's partition (FAT16, as [`crate::fat`] makes it) uses the first clusters and no more than half of all. A newer image's
-//! clusters go into the half that is not in use, moved by a fixed number of clusters together with their entries in the file
-//! allocation tables. Nothing leads there until the first sector of the root directory is written, which names the folder of the
-//! kernel image: before that write the firmware finds the older image whole, after it the newer one.
+//! An image's partition (FAT16, as [`crate::fat`] makes it) uses the first clusters and no more
+//! than half of all. A newer image's clusters go into the half that is not in use, moved by a fixed
+//! number of clusters together with their entries in the file allocation tables. Nothing leads
+//! there until the first sector of the root directory is written, which names the folder of the
+//! kernel image: before that write the firmware finds the older image whole, after it the newer
+//! one.
 //!
 //! What the disk has besides, such as files that somebody put there, is not kept.
 
 use std::ops::Range;
 
 const SECTOR: usize = 512;
-/// Bytes of an entry of a folder, and of the file allocation table (FAT: General Overview, version 1.03).
+/// Bytes of an entry of a folder, and of the file allocation table (FAT: General Overview, version
+/// 1.03).
 const ENTRY: usize = 32;
 const LINK: usize = 2;
 /// Links in a sector of the file allocation table.
@@ -44,12 +48,13 @@ pub struct Write {
 /// Reads these bytes of a volume.
 pub type Read<'a> = &'a dyn Fn(Range<usize>) -> Option<Vec<u8>>;
 
-/// The writes that bring the files of `image`, which [`crate::fat`] made, into the volume `disk`: in this order, each on the
-/// medium before the next. The last one is of one sector, and switches to the new files. The list is empty if the files are
-/// there already.
+/// The writes that bring the files of `image`, which [`crate::fat`] made, into the volume `disk`:
+/// in this order, each on the medium before the next. The last one is of one sector, and switches
+/// to the new files. The list is empty if the files are there already.
 ///
-/// `None` if the two volumes differ in their layout, if the files on the disk lie in both halves or there are none, or if the
-/// image does not fit into a half: then the whole volume has to be written.
+/// `None` if the two volumes differ in their layout, if the files on the disk lie in both halves or
+/// there are none, or if the image does not fit into a half: then the whole volume has to be
+/// written.
 pub fn switch(disk: Read<'_>, image: Read<'_>) -> Option<Vec<Write>> {
     let (disk, image) = (Volume::open(disk)?, Volume::open(image)?);
     if disk.geometry != image.geometry {
@@ -140,7 +145,8 @@ impl<'a> Volume<'a> {
         start..start + self.cluster
     }
 
-    /// The writes that put this volume's files `by` clusters further; `None` if they don't fit into `half` clusters.
+    /// The writes that put this volume's files `by` clusters further; `None` if they don't fit into
+    /// `half` clusters.
     fn moved(&self, by: usize, half: usize) -> Option<Vec<Write>> {
         let Reached { folders, clusters } = self.reached()?;
         let root = self.root..self.root + SECTOR;
@@ -167,7 +173,8 @@ impl<'a> Volume<'a> {
         Some(all.map(|(offset, bytes)| Write { offset, bytes }).collect())
     }
 
-    /// Follows folders and files; `None` where a link leads nowhere or in circles, and where there is nothing.
+    /// Follows folders and files; `None` where a link leads nowhere or in circles, and where there
+    /// is nothing.
     fn reached(&self) -> Option<Reached> {
         let mut open = first_clusters(&(self.read)(self.root..self.data)?);
         let (mut folders, mut all) = (Vec::new(), Vec::new());
@@ -211,8 +218,8 @@ fn first_cluster(entry: &[u8; ENTRY]) -> usize {
     u16::from_le_bytes([entry[CLUSTER], entry[CLUSTER + 1]]).into()
 }
 
-/// Adds `by` to the first cluster of each of a folder's entries. Entries without one, such as parts of long names and the
-/// `..` of a folder in the root, stay.
+/// Adds `by` to the first cluster of each of a folder's entries. Entries without one, such as parts
+/// of long names and the `..` of a folder in the root, stay.
 fn relocate(folder: &mut [u8], by: usize) -> Option<()> {
     let count = entries(folder).count();
     for entry in folder.as_chunks_mut::<ENTRY>().0.iter_mut().take(count) {
@@ -225,8 +232,8 @@ fn relocate(folder: &mut [u8], by: usize) -> Option<()> {
     Some(())
 }
 
-/// A part of the file allocation table with `by` added to its links. The table's first two entries stand for no clusters; where
-/// the part goes they stand for two clusters that are free.
+/// A part of the file allocation table with `by` added to its links. The table's first two entries
+/// stand for no clusters; where the part goes they stand for two clusters that are free.
 fn links(table: &[u16], by: usize) -> Option<Vec<u8>> {
     let mut moved = Vec::with_capacity(table.len() * LINK);
     for (cluster, link) in table.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Reads a GUID partition table and changes it, by writes after each of which a power cut leaves the
-//! old table or the new one (UEFI specification 2.10, chapter 5.3).
+//! Reads a GUID partition table and changes it, by writes after each of which a power cut leaves
+//! the old table or the new one (UEFI specification 2.10, chapter 5.3).
 //!
 //! A [`Table`] proves that its checksums held and that its partitions lie within the disk without
 //! overlap. Entries that are not changed stay as they are, byte by byte.

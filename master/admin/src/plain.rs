@@ -1,7 +1,7 @@
 //! Untrusted texts, cleaned for a terminal, and names, checked for use in a path.
 
-/// The text with control characters replaced, except line ends and tabs, so that it cannot control the
-/// terminal.
+/// The text with control characters replaced, except line ends and tabs, so that it cannot control
+/// the terminal.
 pub(crate) fn clean(text: &str) -> String {
     let plain = |c: char| {
         if c.is_control() && c != '\n' && c != '\t' {

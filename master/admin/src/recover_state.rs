@@ -160,7 +160,8 @@ fn image(args: &RecoverStateArgs) -> Result<(ReleaseKey, u64)> {
     Ok((key, svn))
 }
 
-/// Opens the first recovery copy that is of this cluster: it holds the private key of a pinned root.
+/// Opens the first recovery copy that is of this cluster: it holds the private key of a pinned
+/// root.
 fn copy(args: &RecoverStateArgs, disk: &Disk, pem: &str) -> Result<Recovered> {
     let texts = match &args.copy {
         Some(path) => vec![files::read_text(path)?],

@@ -1,5 +1,5 @@
-//! `PodResizeValidator`: a resize that a pod's node could never carry out is refused at once, instead of waiting in the
-//! pod's status for ever.
+//! `PodResizeValidator`: a resize that a pod's node could never carry out is refused at once,
+//! instead of waiting in the pod's status for ever.
 
 use crate::plugin::{Admitted, Operation, Plugin, Request, name_of, read};
 use master_client::BoxFuture;

@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher as _, RandomState};
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Number of locks. Machines are distributed among them by hash; two that share a lock wait for each
-/// other without need.
+/// Number of locks. Machines are distributed among them by hash; two that share a lock wait for
+/// each other without need.
 const LOCKS: u64 = 64;
 
 /// The locks.

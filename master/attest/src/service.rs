@@ -39,8 +39,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 
-/// Edits of Machines that may wait to be written into the log of verdicts. More are not written: the
-/// log then has a record with their number.
+/// Edits of Machines that may wait to be written into the log of verdicts. More are not written:
+/// the log then has a record with their number.
 const DECISIONS: usize = 8192;
 
 /// How long the API's answer to a write of reference values waits until the inventory has it,

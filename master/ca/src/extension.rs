@@ -1,9 +1,8 @@
 //! The X.509 extension of node certificates: which Machine, image, policy and node key the
 //! certificate was issued for.
 //!
-//! DER:
-//! `SEQUENCE { machineUid UTF8String, imageId UTF8String, policyGeneration INTEGER, nodeKey UTF8String OPTIONAL }`,
-//! not critical, so that other TLS stacks ignore it.
+//! DER: `SEQUENCE { machineUid UTF8String, imageId UTF8String, policyGeneration INTEGER, nodeKey
+//! UTF8String OPTIONAL }`, not critical, so that other TLS stacks ignore it.
 
 use x509_parser::der_parser::asn1_rs::{FromDer, Integer, Sequence, Utf8String};
 use x509_parser::prelude::X509Certificate;

@@ -37,7 +37,8 @@ struct Envelope {
 /// the file's JSON.
 ///
 /// # Errors
-/// [`Error::Key`] where the recipient's key is no P-256 key; [`Error::Recovery`] where the encryption fails.
+/// [`Error::Key`] where the recipient's key is no P-256 key; [`Error::Recovery`] where the
+/// encryption fails.
 pub fn encrypt(recipient_spki: &[u8], secret: &[u8]) -> Result<String> {
     let recipient = p256::PublicKey::from_public_key_der(recipient_spki)
         .map_err(|_opaque| Error::Key("a recovery copy needs a P-256 public key"))?;
@@ -61,8 +62,8 @@ pub fn encrypt(recipient_spki: &[u8], secret: &[u8]) -> Result<String> {
 /// Opens a recovery copy with the admin's private key (PKCS#8 PEM, P-256).
 ///
 /// # Errors
-/// [`Error::Recovery`] where the key is none, the file is no recovery copy of this version, it was encrypted to
-/// another key, or it was changed.
+/// [`Error::Recovery`] where the key is none, the file is no recovery copy of this version, it was
+/// encrypted to another key, or it was changed.
 pub fn decrypt(admin_key_pem: &str, file: &str) -> Result<Zeroizing<Vec<u8>>> {
     let secret = p256::SecretKey::from_pkcs8_pem(admin_key_pem)
         .map_err(|_opaque| Error::Recovery("the admin's key is not a PKCS#8 PEM P-256 key"))?;

@@ -25,7 +25,8 @@ const LIMIT: u64 = 64 << 10;
 /// leaves the file, and the next call does everything again.
 ///
 /// # Errors
-/// [`Error::Restore`] where the keys are not those of the authority's roots; then nothing was changed.
+/// [`Error::Restore`] where the keys are not those of the authority's roots; then nothing was
+/// changed.
 pub fn restore(
     folder: &Path,
     cluster: &str,

@@ -1,4 +1,5 @@
-//! Says of each flow schema whether its priority level is there (upstream: the condition `Dangling`).
+//! Says of each flow schema whether its priority level is there (upstream: the condition
+//! `Dangling`).
 
 use config_kube::k8s_openapi::api::flowcontrol::v1::{
     FlowSchema, FlowSchemaCondition, PriorityLevelConfiguration,

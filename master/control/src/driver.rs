@@ -137,8 +137,8 @@ struct Worker {
 }
 
 impl Worker {
-    /// Whether it may plan: every source is listed, as a plan on half of the objects would do harm, and
-    /// its share of the runs is not used up.
+    /// Whether it may plan: every source is listed, as a plan on half of the objects would do harm,
+    /// and its share of the runs is not used up.
     fn may_plan(&self) -> bool {
         self.informed && self.running < SHARE
     }
@@ -384,8 +384,8 @@ impl Driver {
         self.figures.ended(worker.name, took, ended.end);
     }
 
-    /// Takes a change. Changes and workers are many, and a change concerns few workers: nothing here
-    /// may loop over all of them.
+    /// Takes a change. Changes and workers are many, and a change concerns few workers: nothing
+    /// here may loop over all of them.
     fn changed(&mut self, changed: Changed, now: Instant) {
         let readers = self
             .readers

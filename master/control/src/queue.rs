@@ -11,8 +11,8 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Wait after the first failure. It is also the shortest time between a failure and the next run, even
-/// if the key changes.
+/// Wait after the first failure. It is also the shortest time between a failure and the next run,
+/// even if the key changes.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 /// Longest wait after failures.
 pub const BACKOFF_LAST: Duration = Duration::from_secs(60);

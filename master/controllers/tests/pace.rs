@@ -2,7 +2,8 @@
 //! in one process and kubelets that only say what a kubelet would. Run by hand, it measures; in the
 //! test command a few of everything show that it runs.
 //!
-//! `PACE_NODES=100 PACE_REPLICAS=1000 PACE_JOBS=1000 PACE_OBJECTS=10000 cargo test --release -p master-controllers --test pace -- --nocapture`
+//! `PACE_NODES=100 PACE_REPLICAS=1000 PACE_JOBS=1000 PACE_OBJECTS=10000 cargo test --release -p
+//! master-controllers --test pace -- --nocapture`
 
 #![allow(clippy::print_stdout, reason = "a measurement is printed")]
 

@@ -18,7 +18,8 @@ use tokio_rustls::client::TlsStream;
 /// Time for connecting and for TLS.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Connects to nodes with a client certificate of the cluster, renewed when a third of its life is left, or under another root.
+/// Connects to nodes with a client certificate of the cluster, renewed when a third of its life is
+/// left, or under another root.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     authority: Arc<Authority>,
@@ -26,8 +27,8 @@ pub(crate) struct Dialer {
     means: Mutex<Option<Means>>,
 }
 
-/// TLS settings for calls; made again when the authority's generation changes. To read a key and check it takes as long as half a
-/// handshake, so that no call does it by itself.
+/// TLS settings for calls; made again when the authority's generation changes. To read a key and
+/// check it takes as long as half a handshake, so that no call does it by itself.
 #[derive(Debug, Clone)]
 struct Means {
     generation: u64,
@@ -49,7 +50,8 @@ impl Means {
     }
 }
 
-/// The settings that calls to all nodes share. No session is resumed: that would pass over the verifier.
+/// The settings that calls to all nodes share. No session is resumed: that would pass over the
+/// verifier.
 fn shared_settings(
     verifier: Arc<WebPkiServerVerifier>,
     identity: &Identity,

@@ -286,9 +286,9 @@ impl Journal {
         }
     }
 
-    /// A user orders a node's machine to end, such as by `reboot`. `outcome` is the result, and empty in
-    /// the record that is written before the order is sent. A node without a Machine is recorded by its
-    /// own name.
+    /// A user orders a node's machine to end, such as by `reboot`. `outcome` is the result, and
+    /// empty in the record that is written before the order is sent. A node without a Machine is
+    /// recorded by its own name.
     ///
     /// # Errors
     /// The log could not write the record.

@@ -1,5 +1,6 @@
-//! Flows: the FlowSchema that a request matches, and its priority level (upstream: API Priority and Fairness). Answers name
-//! both, as upstream's do. Nothing is queued or limited by them: the limits are those of [`Gate`](crate::Gate).
+//! Flows: the FlowSchema that a request matches, and its priority level (upstream: API Priority and
+//! Fairness). Answers name both, as upstream's do. Nothing is queued or limited by them: the limits
+//! are those of [`Gate`](crate::Gate).
 
 use config_kube::k8s_openapi::api::flowcontrol::v1::{
     FlowSchema, NonResourcePolicyRule, PolicyRulesWithSubjects, PriorityLevelConfiguration,
@@ -91,7 +92,8 @@ impl Flows {
         Self(read.into_iter().map(|(_, flow)| flow).collect())
     }
 
-    /// The flow of a request; none only where the mandatory schema of all other requests is missing.
+    /// The flow of a request; none only where the mandatory schema of all other requests is
+    /// missing.
     pub fn find(&self, asked: &Asked<'_>) -> Option<Flow> {
         let flow = self
             .0

@@ -16,8 +16,8 @@ const LEVELS: &str = "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io/"
 
 /// The flows of the moment.
 ///
-/// Guarantee: an answer's flow is that of all writes that were acknowledged before its request, unless another request is
-/// reading them at this moment; then it may be that of the writes before.
+/// Guarantee: an answer's flow is that of all writes that were acknowledged before its request,
+/// unless another request is reading them at this moment; then it may be that of the writes before.
 #[derive(Debug, Default)]
 pub struct StoredFlows {
     now: RwLock<Arc<Flows>>,
@@ -27,7 +27,8 @@ pub struct StoredFlows {
 }
 
 impl StoredFlows {
-    /// The flow of a request. Without a change of the store since the last request this costs two reads of memory and the match.
+    /// The flow of a request. Without a change of the store since the last request this costs two
+    /// reads of memory and the match.
     pub async fn find(&self, reader: &dyn Reader, asked: &Asked<'_>) -> Option<Flow> {
         let head = reader.revision().await.ok()?;
         if self.seen.load(Ordering::Acquire) < head

@@ -216,6 +216,7 @@ fn label(config: &Fields, write: &Write<'_>) -> String {
 
 /// Upstream's error for conflicts.
 fn refusal(conflicts: &[Conflict<'_>]) -> ApiError {
+    // By manager: the text must not depend on the order of the list.
     let mut sorted: Vec<&Conflict<'_>> = conflicts.iter().collect();
     sorted.sort_by(|left, right| left.manager.cmp(&right.manager));
     let mut causes = Vec::new();

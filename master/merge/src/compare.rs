@@ -156,8 +156,8 @@ fn items<'a>(
             })
         }));
     }
-    // Items of both lists with the same keys stand together, the old ones first. The sort is stable,
-    // so equal ones keep their order.
+    // Items of both lists with the same keys stand together, the old ones first. The sort is
+    // stable, so equal ones keep their order.
     all.sort_by(|one, other| {
         let by_step = one.step.cmp(&other.step);
         by_step.then(one.is_new.cmp(&other.is_new))

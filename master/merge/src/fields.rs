@@ -76,6 +76,7 @@ impl<'de> Visitor<'de> for Level {
     }
 
     fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        // `null` is read as `{}`.
         Ok(Below {
             set: Set::default(),
             member: true,

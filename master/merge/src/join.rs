@@ -56,8 +56,8 @@ fn steps<'a>(list: &'a List, items: &'a [Value]) -> Result<Vec<Element<'a>>, Str
         .collect()
 }
 
-/// Merges two lists (upstream: `mergeListItems`). The walk over both puts out what only the object has
-/// at its place among the items that both have, and those in the order of the configuration.
+/// Merges two lists (upstream: `mergeListItems`). The walk over both puts out what only the object
+/// has at its place among the items that both have, and those in the order of the configuration.
 fn items(
     old: &[Value],
     new: &[Value],
@@ -67,7 +67,8 @@ fn items(
     let (before, after) = (steps(list, old)?, steps(list, new)?);
     let mut known: BTreeMap<&Element<'_>, Option<&Value>> = BTreeMap::new();
     for (step, item) in before.iter().zip(old) {
-        // The configuration's item replaces duplicates: nobody can tell which it would be merged with.
+        // The configuration's item replaces duplicates: nobody can tell which it would be merged
+        // with.
         known
             .entry(step)
             .and_modify(|found| *found = None)
@@ -103,8 +104,8 @@ fn items(
                 (left, right, next) = (left + 1, right + 1, shared.next());
                 continue;
             }
-            // Another shared item comes first in the configuration: this one is put out at its place
-            // there.
+            // Another shared item comes first in the configuration: this one is put out at its
+            // place there.
             if wanted.contains(&before[left]) && next.is_some_and(|next| *next != before[left]) {
                 left += 1;
                 continue;

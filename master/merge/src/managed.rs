@@ -42,8 +42,8 @@ impl Manager<'_> {
         if self.applies { "Apply" } else { "Update" }
     }
 
-    /// Upstream's order of the list: `Apply` first, then by time in seconds, then by name. An equal list
-    /// has to be encoded equally, or a write that changes nothing would be a change.
+    /// Upstream's order of the list: `Apply` first, then by time in seconds, then by name. An equal
+    /// list has to be encoded equally, or a write that changes nothing would be a change.
     fn order(&self, other: &Self) -> Ordering {
         let time = |manager: &Self| manager.time.as_deref().map_or(0, seconds);
         other

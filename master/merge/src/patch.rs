@@ -22,8 +22,8 @@ pub enum Patch {
 const MAX_OPERATIONS: usize = 10_000;
 /// Bytes that the copies of one JSON patch may add in total (upstream: `JSONPatchMaxCopyBytes`).
 const MAX_COPIED: usize = 3 << 20;
-/// List elements that the operations of one patch may move: to insert or remove one moves all after it,
-/// so that 10,000 operations on a long list could keep a server busy for minutes.
+/// List elements that the operations of one patch may move: to insert or remove one moves all after
+/// it, so that 10,000 operations on a long list could keep a server busy for minutes.
 const MAX_MOVED: usize = 50_000_000;
 
 /// Depth of nesting that a patch may create by copies; the same as for bodies.
@@ -127,6 +127,7 @@ impl Patch {
             Self::Strategic(patch) => strategic::apply(&mut value, patch, place)?,
             Self::Json(patch) => operate(&mut value, patch)?,
         }
+        // A JSON patch can replace the whole document, by something that is no object, too.
         match value {
             Value::Object(fields) => Ok(fields),
             Value::Null

@@ -27,8 +27,8 @@ pub(crate) fn remove(
     left
 }
 
-/// A value without the fields below it that are in the set; `None` if nothing is left, so that no empty
-/// object or list stays behind.
+/// A value without the fields below it that are in the set; `None` if nothing is left, so that no
+/// empty object or list stays behind.
 fn below(value: &Value, set: &Set<'_>, place: Place<'_>) -> Option<Value> {
     match (place.shape(), value) {
         (
@@ -50,6 +50,7 @@ fn below(value: &Value, set: &Set<'_>, place: Place<'_>) -> Option<Value> {
 
 fn items(all: &[Value], set: &Set<'_>, list: &List, place: Place<'_>) -> Vec<Value> {
     let kept = all.iter().filter_map(|item| {
+        // An item without an identity cannot be in the set, and stays.
         let Some(node) = element(list, item).ok().and_then(|step| set.get(&step)) else {
             return Some(item.clone());
         };

@@ -1,5 +1,5 @@
-//! Managed fields of the number of replicas, for the scale subresource (upstream: `ScaleHandler`). The
-//! Scale is another object than the stored one, so that owners have to be translated both ways.
+//! Managed fields of the number of replicas, for the scale subresource (upstream: `ScaleHandler`).
+//! The Scale is another object than the stored one, so that owners have to be translated both ways.
 
 use crate::managed::{Manager, Managers};
 use crate::path::Element;
@@ -64,8 +64,8 @@ pub fn from_scale(
                 api_version: Cow::Borrowed(SCALE),
                 ..manager.clone()
             };
-            // A manager that is still among the owners of the scale keeps the replicas; from any other
-            // the write took them.
+            // A manager that is still among the owners of the scale keeps the replicas; from any
+            // other the write took them.
             match owners.find(&seen) {
                 Some(index) => drop(owners.0.remove(index)),
                 None => manager.set = manager.set.difference(&path(&steps)),

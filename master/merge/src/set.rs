@@ -10,8 +10,8 @@ pub struct Set<'a> {
     nodes: Vec<Node<'a>>,
 }
 
-/// A path element, whether the path that ends here is a member, and the longer paths. A node that is
-/// no member has longer paths: empty nodes are not kept.
+/// A path element, whether the path that ends here is a member, and the longer paths. A node that
+/// is no member has longer paths: empty nodes are not kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node<'a> {
     /// The step.
@@ -231,8 +231,9 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// Adds each declared field that has a member below it (upstream: `EnsureNamedFieldsAreMembers`):
-    /// managed fields do not list it, as it is there for the sake of its parts, and it goes with them.
+    /// Adds each declared field that has a member below it (upstream:
+    /// `EnsureNamedFieldsAreMembers`): managed fields do not list it, as it is there for the sake
+    /// of its parts, and it goes with them.
     #[must_use]
     pub fn with_declared(&self, place: Place<'_>) -> Self {
         let nodes = self.nodes.iter().map(|node| {

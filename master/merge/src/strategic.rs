@@ -50,11 +50,11 @@ fn merge_object(
         }
         Some(other) => return Err(bad_directive(other, patch)),
     }
-    // `$retainKeys` first: it is about the fields of the live object, not about those that this patch
-    // adds.
+    // `$retainKeys` first: it is about the fields of the live object, not about those that this
+    // patch adds.
     retain(fields, patch)?;
-    // Lists with an order directive before all others: to place items that only the live list has, the
-    // live list must be unchanged.
+    // Lists with an order directive before all others: to place items that only the live list has,
+    // the live list must be unchanged.
     for (key, order) in patch {
         if let Some(field) = key.strip_prefix(ORDER) {
             merge_ordered(fields, field, order, patch.get(field), place)?;
@@ -87,7 +87,8 @@ fn retain(fields: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result
     let named = patch.iter().filter(|(key, value)| {
         !(value.is_null() || *key == RETAIN || key.starts_with(DELETE) || key.starts_with(ORDER))
     });
-    // A patch that sets a field and does not retain it contradicts itself: upstream refuses it, too.
+    // A patch that sets a field and does not retain it contradicts itself: upstream refuses it,
+    // too.
     if !named.map(|(key, _)| key).all(kept) {
         return Err(bad());
     }

@@ -27,8 +27,8 @@ pub(crate) enum Form<'a> {
     Items(&'a List),
 }
 
-/// The type of the values at a position. Values of different types are leaves, and so is an empty object
-/// or list: it has no parts that could have owners.
+/// The type of the values at a position. Values of different types are leaves, and so is an empty
+/// object or list: it has no parts that could have owners.
 pub(crate) fn form<'a>(place: Place<'a>, values: [Option<&Value>; 2]) -> Form<'a> {
     let mut present = values.into_iter().flatten();
     match place.shape() {

@@ -32,8 +32,8 @@ pub struct Write<'a> {
     pub subresource: &'a str,
     /// The time of the write (RFC 3339).
     pub now: &'a str,
-    /// Dotted paths that this write leaves as they are stored, such as `status` in a write of the object
-    /// itself: its manager does not own them.
+    /// Dotted paths that this write leaves as they are stored, such as `status` in a write of the
+    /// object itself: its manager does not own them.
     pub reset: &'a [&'a str],
     /// The kind's versions.
     pub versions: &'a dyn Versions,
@@ -56,7 +56,8 @@ pub enum Given<'a> {
     List(&'a Value),
 }
 
-/// Fields that the server sets or that name the object: no manager owns them (upstream: `stripSet`).
+/// Fields that the server sets or that name the object: no manager owns them (upstream:
+/// `stripSet`).
 pub(crate) const STRIPPED: &[&str] = &[
     "apiVersion",
     "kind",

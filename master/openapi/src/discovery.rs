@@ -192,8 +192,8 @@ const FIRST: usize = 18_000;
 /// How much less the next group has.
 const STEP: usize = 100;
 
-/// The APIServices of a server that serves all its groups by itself: one for each version of each group, but for the group
-/// that they are of.
+/// The APIServices of a server that serves all its groups by itself: one for each version of each
+/// group, but for the group that they are of.
 pub fn services(registry: &Registry, own: &Kind) -> Vec<Value> {
     let groups = registry.groups().into_iter();
     let groups = groups.filter(|(group, _)| *group != own.group).enumerate();

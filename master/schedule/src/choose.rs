@@ -19,8 +19,9 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Assumes the pod on the node that was chosen for it. The next decision begins behind the nodes that this one has looked at,
-    /// so that decisions which look at a part of the nodes come to all of them in turns.
+    /// Assumes the pod on the node that was chosen for it. The next decision begins behind the
+    /// nodes that this one has looked at, so that decisions which look at a part of the nodes come
+    /// to all of them in turns.
     pub fn assume(&self, request: PodRequest, snapshot: &mut Snapshot) {
         snapshot.turn(self.looked);
         snapshot.assume(request, &self.node);
@@ -29,18 +30,20 @@ impl Placement {
 
 /// Feasible nodes below which all nodes are looked at (upstream: `minFeasibleNodesToFind`).
 const LEAST_FEASIBLE: usize = 100;
-/// Per cent of the nodes of a small cluster among which the best is chosen, and of the largest one; between them one per cent
-/// less for every so many nodes (upstream's adaptive `percentageOfNodesToScore`).
+/// Per cent of the nodes of a small cluster among which the best is chosen, and of the largest one;
+/// between them one per cent less for every so many nodes (upstream's adaptive
+/// `percentageOfNodesToScore`).
 const MOST_PERCENT: usize = 50;
 const LEAST_PERCENT: usize = 5;
 const NODES_BY_PERCENT: usize = 125;
 
 /// Chooses a node. Pure: the same pod and snapshot give the same node.
 ///
-/// Where there are more than a hundred nodes, it chooses among a part of the feasible ones only, as upstream does.
+/// Where there are more than a hundred nodes, it chooses among a part of the feasible ones only, as
+/// upstream does.
 ///
-/// Guarantees: nothing that a plugin of the profile looks at stands against the node, with all pods placed there counted; and a
-/// pod is refused only after all nodes were looked at.
+/// Guarantees: nothing that a plugin of the profile looks at stands against the node, with all pods
+/// placed there counted; and a pod is refused only after all nodes were looked at.
 ///
 /// # Errors
 /// No node is feasible, or the pod needs a feature that is not supported.
@@ -97,8 +100,8 @@ pub fn choose(pod: &PodRequest, snapshot: &Snapshot) -> Result<Placement, Unsche
     }
 }
 
-/// A pod's place on a certain node, if it fits there. Where others have ended for it on that node, no other one is looked for
-/// (upstream: `evaluateNominatedNode`).
+/// A pod's place on a certain node, if it fits there. Where others have ended for it on that node,
+/// no other one is looked for (upstream: `evaluateNominatedNode`).
 pub(crate) fn choose_on(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> Option<Placement> {
     let node = snapshot.candidate(node)?;
     if against_all(pod, snapshot).is_some() {
@@ -113,7 +116,8 @@ pub(crate) fn choose_on(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> 
     })
 }
 
-/// The number of feasible nodes among which the best is chosen, of so many nodes (upstream: `numFeasibleNodesToFind`).
+/// The number of feasible nodes among which the best is chosen, of so many nodes (upstream:
+/// `numFeasibleNodesToFind`).
 fn enough(nodes: usize) -> usize {
     let percent = MOST_PERCENT
         .saturating_sub(nodes / NODES_BY_PERCENT)
@@ -149,7 +153,8 @@ fn mix(hash: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// As upstream documents: a half less one per cent for each 125 nodes, at least 5 % and 100 nodes.
+    /// As upstream documents: a half less one per cent for each 125 nodes, at least 5 % and 100
+    /// nodes.
     #[test]
     fn as_many_nodes_are_enough_as_upstream_documents() {
         for (nodes, expected) in [

@@ -17,8 +17,8 @@ pub(crate) struct Count {
 /// Pods by node.
 type ByNode = HashMap<NodeId, Count, BuildHasherDefault<NumberHasher>>;
 
-/// Hashes numbers of nodes by one multiplication. No client chooses them, so they need no hash that is hard to foresee; each
-/// decision looks up hundreds.
+/// Hashes numbers of nodes by one multiplication. No client chooses them, so they need no hash that
+/// is hard to foresee; each decision looks up hundreds.
 #[derive(Debug, Default)]
 pub(crate) struct NumberHasher(u64);
 
@@ -39,14 +39,15 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// Pods by namespace, labels and node; once more by owner, and those that ask something of the places of others. Invariant: it
-/// holds the placed pods, each once.
+/// Pods by namespace, labels and node; once more by owner, and those that ask something of the
+/// places of others. Invariant: it holds the placed pods, each once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Groups {
     by_labels: HashMap<Box<str>, HashMap<Labels, ByNode>>,
     /// Replicas, by their owner's UID.
     by_owner: HashMap<String, ByNode>,
-    /// Those that ask something, by that: replicas ask the same, also where each has a label of its own.
+    /// Those that ask something, by that: replicas ask the same, also where each has a label of its
+    /// own.
     asking: HashMap<Affinity, ByNode>,
 }
 

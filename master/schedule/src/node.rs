@@ -6,7 +6,8 @@ use config_kube::k8s_openapi::api::core::v1::{Node, NodeStatus};
 use config_kube::taints::{NOT_READY, UNREACHABLE};
 use std::collections::BTreeMap;
 
-/// The number of a node, for as long as the node or a pod on it is known. It is given again afterwards.
+/// The number of a node, for as long as the node or a pod on it is known. It is given again
+/// afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct NodeId(pub(crate) usize);
 

@@ -1,4 +1,5 @@
-//! The nodes of a snapshot: each has a number, so that what is counted by node costs no look at names.
+//! The nodes of a snapshot: each has a number, so that what is counted by node costs no look at
+//! names.
 
 use crate::node::{HostPort, NodeId, NodeInfo};
 use crate::request::Demand;
@@ -69,7 +70,8 @@ pub(crate) struct Nodes {
     free: Vec<NodeId>,
     by_name: HashMap<Arc<str>, NodeId>,
     topologies: Topologies,
-    /// The known nodes, zone by zone in turns; made at its first use after a node came, went or changed its zone.
+    /// The known nodes, zone by zone in turns; made at its first use after a node came, went or
+    /// changed its zone.
     order: OnceLock<Vec<NodeId>>,
 }
 
@@ -169,7 +171,8 @@ impl Nodes {
             .filter_map(|id| self.candidate(*id))
     }
 
-    /// One node of each zone in turns, so that the first nodes are in all zones (upstream: `nodeTree`); by name within a zone.
+    /// One node of each zone in turns, so that the first nodes are in all zones (upstream:
+    /// `nodeTree`); by name within a zone.
     fn order(&self) -> &[NodeId] {
         self.order.get_or_init(|| {
             let mut zones: BTreeMap<Option<&str>, BTreeMap<&str, NodeId>> = BTreeMap::new();

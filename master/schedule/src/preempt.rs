@@ -1,4 +1,5 @@
-//! Preemption: which pods of lower priority would have to end so that a pod finds a node (upstream: `DefaultPreemption`).
+//! Preemption: which pods of lower priority would have to end so that a pod finds a node (upstream:
+//! `DefaultPreemption`).
 
 use crate::key::PodKey;
 use crate::node::NodeId;
@@ -79,7 +80,8 @@ pub enum NoPreemption {
     Never,
     /// It has a node already, and waits for pods that are ending there.
     Waits,
-    /// The end of pods helps on none of so many nodes, and on so many others there are none that may end.
+    /// The end of pods helps on none of so many nodes, and on so many others there are none that
+    /// may end.
     Nowhere {
         /// All nodes.
         nodes: usize,
@@ -113,9 +115,10 @@ impl fmt::Display for NoPreemption {
     }
 }
 
-/// Finds the pods of lower priority whose end lets a pod that fits nowhere have a node, and the node where that costs least:
-/// the fewest protected by their budgets, then the lowest of highest priorities, the lowest sum of them, the fewest pods, the
-/// youngest. The snapshot is as before afterwards.
+/// Finds the pods of lower priority whose end lets a pod that fits nowhere have a node, and the
+/// node where that costs least: the fewest protected by their budgets, then the lowest of highest
+/// priorities, the lowest sum of them, the fewest pods, the youngest. The snapshot is as before
+/// afterwards.
 ///
 /// # Errors
 /// There are none, or the pod may not preempt.
@@ -148,7 +151,8 @@ pub fn preempt(
     best.map(|(_, preemption)| preemption).ok_or(none)
 }
 
-/// The number of nodes, and those against which nothing stands that the end of pods could not remove.
+/// The number of nodes, and those against which nothing stands that the end of pods could not
+/// remove.
 fn hopeful(pod: &PodRequest, snapshot: &Snapshot) -> (usize, Vec<NodeId>) {
     let filters = Prepared::of(pod, snapshot);
     let mut refusing = Plugins::default();
@@ -175,8 +179,8 @@ fn fits(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> bool {
 /// The cost of a preemption, the most important part first.
 type Cost = (usize, i32, i64, usize, Reverse<i64>);
 
-/// The victims on one node: of all pods of lower priority those without whose end the pod would not fit. Pods that are
-/// protected, and then more important ones, are let stay first.
+/// The victims on one node: of all pods of lower priority those without whose end the pod would not
+/// fit. Pods that are protected, and then more important ones, are let stay first.
 fn victims(
     pod: &PodRequest,
     snapshot: &mut Snapshot,

@@ -1,5 +1,5 @@
-//! Profiles: the names by which pods ask for this scheduler, and how each weighs the resources of nodes (upstream:
-//! `KubeSchedulerProfile`, and `scoringStrategy` of `NodeResourcesFit`).
+//! Profiles: the names by which pods ask for this scheduler, and how each weighs the resources of
+//! nodes (upstream: `KubeSchedulerProfile`, and `scoringStrategy` of `NodeResourcesFit`).
 
 use crate::NAME;
 use crate::resources::{CPU, MEMORY};
@@ -50,15 +50,16 @@ pub struct Point {
 }
 
 impl Profile {
-    /// The default one: its name is [`NAME`], processors and memory count the same, and what is left of them is the score.
+    /// The default one: its name is [`NAME`], processors and memory count the same, and what is
+    /// left of them is the score.
     pub fn usual() -> Arc<Self> {
         Arc::clone(&USUAL)
     }
 }
 
 impl Strategy {
-    /// The score of one resource, of which so much is left on the node with the pod on it, in whole per cent rounded down;
-    /// and so much used.
+    /// The score of one resource, of which so much is left on the node with the pod on it, in whole
+    /// per cent rounded down; and so much used.
     pub(crate) fn score(&self, free: i64, used: i64) -> i64 {
         match self {
             Self::LeastAllocated => free,
@@ -67,7 +68,8 @@ impl Strategy {
         }
     }
 
-    /// The score of all resources together, of the sum of their weighted scores and the sum of their weights.
+    /// The score of all resources together, of the sum of their weighted scores and the sum of
+    /// their weights.
     pub(crate) fn mean(&self, sum: i64, weights: i64) -> i64 {
         match self {
             _ if weights == 0 => 0,
@@ -86,7 +88,8 @@ impl Strategy {
     }
 }
 
-/// The score at a use on the line through these points; before the first and behind the last one it is level.
+/// The score at a use on the line through these points; before the first and behind the last one it
+/// is level.
 fn along(shape: &[Point], used: i64) -> i64 {
     let Some(next) = shape.iter().position(|point| used <= point.utilization) else {
         return shape.last().map_or(0, |last| last.score);

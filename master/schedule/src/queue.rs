@@ -201,8 +201,8 @@ impl Queue {
         true
     }
 
-    /// The cluster changed by an event that may help pods which these plugins refused; those of them that `helps` are tried
-    /// again after their backoff.
+    /// The cluster changed by an event that may help pods which these plugins refused; those of
+    /// them that `helps` are tried again after their backoff.
     pub fn cluster_changed(
         &mut self,
         now: Instant,

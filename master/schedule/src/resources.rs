@@ -18,12 +18,14 @@ const SCORED_CPU: Amount = Amount::milli(100);
 /// As [`SCORED_CPU`].
 const SCORED_MEMORY: Amount = Amount::units(200 << 20);
 
-/// The most of a resource that counts. Sums end at the largest quantity, and what is taken from such a sum is no longer what was
-/// added: a pod that asks for that much could take the books of a node from others. A thousand times this is still below it.
+/// The most of a resource that counts. Sums end at the largest quantity, and what is taken from
+/// such a sum is no longer what was added: a pod that asks for that much could take the books of a
+/// node from others. A thousand times this is still below it.
 const MAX_AMOUNT: Amount = Amount::units(1 << 52);
 
-/// Quantities by resource name; absent ones are zero. Processors and memory have fields of their own, as each decision reads
-/// them of hundreds of nodes; the others are a sorted list, as it is short and there are very many of them.
+/// Quantities by resource name; absent ones are zero. Processors and memory have fields of their
+/// own, as each decision reads them of hundreds of nodes; the others are a sorted list, as it is
+/// short and there are very many of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources {
     cpu: Amount,
@@ -127,8 +129,8 @@ impl Resources {
 /// Room for errors of the floating point, so that what is a whole number by its quantities is one.
 const EPSILON: f64 = 1e-9;
 
-/// What is left of a quantity and what is used of it, each in whole per cent rounded down; none where there is nothing to begin
-/// with.
+/// What is left of a quantity and what is used of it, each in whole per cent rounded down; none
+/// where there is nothing to begin with.
 pub(crate) fn percents(used: Amount, whole: Amount) -> Option<(i64, i64)> {
     if whole <= Amount::ZERO {
         return None;

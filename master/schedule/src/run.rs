@@ -1,4 +1,5 @@
-//! The loop: follows pods, nodes and the rest through the API, and drives the scheduler by what it sees.
+//! The loop: follows pods, nodes and the rest through the API, and drives the scheduler by what it
+//! sees.
 
 use crate::node::NodeInfo;
 use crate::preempt::Budget;
@@ -17,7 +18,8 @@ use std::time::Instant;
 pub struct Options {
     /// Concurrent writes (binds, conditions).
     pub in_flight: usize,
-    /// The profiles, each with a name of its own. Pods that name none of them are another scheduler's.
+    /// The profiles, each with a name of its own. Pods that name none of them are another
+    /// scheduler's.
     pub profiles: Vec<Arc<Profile>>,
 }
 

@@ -40,8 +40,8 @@ const FOLLOWED: [&str; 8] = [
     "limits",
 ];
 
-/// The scheduler without its loop: what it has seen, what waits, and what it has decided. It follows nothing and has no clock;
-/// [`run`](crate::run) drives it, and so does a simulation.
+/// The scheduler without its loop: what it has seen, what waits, and what it has decided. It
+/// follows nothing and has no clock; [`run`](crate::run) drives it, and so does a simulation.
 pub struct Scheduler {
     client: Client,
     reader: Reader,
@@ -55,7 +55,8 @@ pub struct Scheduler {
     overflowed: bool,
 }
 
-/// A change of something that a scheduler follows. Nothing is decided before all of it was listed once.
+/// A change of something that a scheduler follows. Nothing is decided before all of it was listed
+/// once.
 #[derive(Debug)]
 pub enum News {
     /// Of pods, as [`Reader::read`] sees them.
@@ -86,7 +87,8 @@ impl std::fmt::Debug for Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler that has seen nothing, with its profiles: pods that name none of them are another one's.
+    /// A scheduler that has seen nothing, with its profiles: pods that name none of them are
+    /// another one's.
     pub fn new(client: Client, profiles: Vec<Arc<Profile>>) -> Self {
         Self {
             client,
@@ -135,7 +137,8 @@ impl Scheduler {
         self.queue.wake(now)
     }
 
-    /// Whether pods must be listed anew, as some had no room in the queue and there is room now; asked once.
+    /// Whether pods must be listed anew, as some had no room in the queue and there is room now;
+    /// asked once.
     pub fn must_relist(&mut self) -> bool {
         let is_due = self.overflowed && self.queue.is_empty();
         self.overflowed &= !is_due;
@@ -286,8 +289,8 @@ impl Scheduler {
         None
     }
 
-    /// Keeps the place again on which others end for a pod that is new here: this process may have begun after they were asked to.
-    /// From then on its own decisions count.
+    /// Keeps the place again on which others end for a pod that is new here: this process may have
+    /// begun after they were asked to. From then on its own decisions count.
     fn nominated(&mut self, request: &PodRequest, node: Option<&str>) {
         if !self.queue.knows(&request.key, &request.uid) {
             self.snapshot.release(&request.key);
@@ -381,7 +384,8 @@ impl Scheduler {
         };
         match result {
             Ok(()) => self.queue.bound(&key, &uid),
-            // It counts on its node, and is bound there again, until it is known to be there or not.
+            // It counts on its node, and is bound there again, until it is known to be there or
+            // not.
             Err(Unbound::Unclear(error)) => {
                 tracing::warn!(pod = %key, %error, "a pod may be bound; trying again");
                 self.queue.failed(&key, now);

@@ -38,8 +38,8 @@ pub(crate) struct Lower {
     pub(crate) since: i64,
 }
 
-/// Nodes and placed pods. Invariant: the load of each node is the sum of the placed pods on it, and the groups hold the
-/// same pods.
+/// Nodes and placed pods. Invariant: the load of each node is the sum of the placed pods on it, and
+/// the groups hold the same pods.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     nodes: Nodes,

@@ -53,7 +53,8 @@ impl Storage {
         self.claims.remove(key);
     }
 
-    /// Adds or updates a volume; returns whether anything changed. What the API shows of its claim counts from then on.
+    /// Adds or updates a volume; returns whether anything changed. What the API shows of its claim
+    /// counts from then on.
     pub fn set_volume(&mut self, name: String, volume: Volume) -> bool {
         if volume.claim.is_some() {
             self.assumed.remove(&name);

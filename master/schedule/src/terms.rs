@@ -111,7 +111,8 @@ pub(crate) struct Affinity {
     pub(crate) required: Vec<Term>,
     /// Places that it must not share.
     pub(crate) refused: Vec<Term>,
-    /// Places that it would share or not, by their weights; those that it would not share weigh less than nothing.
+    /// Places that it would share or not, by their weights; those that it would not share weigh
+    /// less than nothing.
     pub(crate) preferred: Vec<(i64, Term)>,
 }
 

@@ -4,7 +4,8 @@ use crate::node::NodeId;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The key of the failure zones' topology, which takes two labels together. No label has an empty name.
+/// The key of the failure zones' topology, which takes two labels together. No label has an empty
+/// name.
 pub(crate) const FAILURE_ZONE: &str = "";
 
 /// The number of a topology.
@@ -53,8 +54,8 @@ impl Topology {
     }
 }
 
-/// Places by each label that a node has. Numbers of what no node has any more are given again, so that it stays as large as the
-/// labels of the nodes.
+/// Places by each label that a node has. Numbers of what no node has any more are given again, so
+/// that it stays as large as the labels of the nodes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Topologies {
     by_key: HashMap<Box<str>, TopologyId>,

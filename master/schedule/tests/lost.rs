@@ -107,7 +107,8 @@ impl Scene {
             .see(News::Pods(Change::Set(seen)), self.start);
     }
 
-    /// It decides and writes, after so many seconds, as long as it has something to decide; its first answers are lost.
+    /// It decides and writes, after so many seconds, as long as it has something to decide; its
+    /// first answers are lost.
     async fn work(&mut self, seconds: u64, lost: usize) {
         let now = self.start + Duration::from_secs(seconds);
         self.api.lost.store(lost, Ordering::Relaxed);

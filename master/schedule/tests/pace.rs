@@ -1,8 +1,9 @@
-//! The cost of a decision in a large cluster, and how evenly pods are spread. Run by hand, it measures; in the test
-//! command a small cluster shows that it runs.
+//! The cost of a decision in a large cluster, and how evenly pods are spread. Run by hand, it
+//! measures; in the test command a small cluster shows that it runs.
 //!
-//! `PACE_NODES=5000 PACE_PODS=50000 cargo test --release -p master-schedule --test pace -- --nocapture`; `PACE_ONLY` names one of
-//! the kinds of pods. Processor time is that of the thread which decides.
+//! `PACE_NODES=5000 PACE_PODS=50000 cargo test --release -p master-schedule --test pace --
+//! --nocapture`; `PACE_ONLY` names one of the kinds of pods. Processor time is that of the thread
+//! which decides.
 
 use master_schedule::{NodeInfo, PodRequest, Snapshot, choose};
 use serde_json::{Value, json};
@@ -13,8 +14,8 @@ use tests_harness::pace::{number, spent_by_thread};
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOST: &str = "kubernetes.io/hostname";
 
-/// Kinds of pods: without an owner, of a ReplicaSet, with constraints on their spread, that refuse each other, and the same
-/// where each has a label of its own, as those of a StatefulSet have.
+/// Kinds of pods: without an owner, of a ReplicaSet, with constraints on their spread, that refuse
+/// each other, and the same where each has a label of its own, as those of a StatefulSet have.
 const KINDS: [&str; 6] = [
     "bare",
     "replicas",
@@ -53,7 +54,8 @@ fn pod(kind: &str, app: usize, at: usize) -> PodRequest {
     match kind {
         "bare" => pod["metadata"]["ownerReferences"] = json!([]),
         "even" => {
-            // Two in a hundred of a node, so that each pod counts in scores, which are whole per cent.
+            // Two in a hundred of a node, so that each pod counts in scores, which are whole per
+            // cent.
             let requests = json!({"requests": {"cpu": "640m", "memory": "2621440Ki"}});
             pod["spec"]["containers"][0]["resources"] = requests;
             pod["metadata"]["ownerReferences"] = json!([]);
@@ -77,8 +79,8 @@ fn deviation(pods: &[usize]) -> f64 {
     (squares.sum::<f64>() / pods.len() as f64).sqrt()
 }
 
-/// Places pods of a kind one after the other; returns each decision's cost, and how many pods each node has then. An
-/// application has pods for three in five nodes.
+/// Places pods of a kind one after the other; returns each decision's cost, and how many pods each
+/// node has then. An application has pods for three in five nodes.
 fn place(kind: &str, nodes: usize, pods: usize) -> (Vec<Duration>, Vec<usize>) {
     let mut snapshot = Snapshot::default();
     let mut used = BTreeMap::new();
@@ -137,8 +139,9 @@ fn decisions_in_a_large_cluster() {
     }
 }
 
-/// Where all nodes and all pods are alike, upstream places a pod on any of the nodes with the fewest pods among those that it looks
-/// at. These are as many as it documents, and begin where the last decision ended. Ours spreads no wider.
+/// Where all nodes and all pods are alike, upstream places a pod on any of the nodes with the
+/// fewest pods among those that it looks at. These are as many as it documents, and begin where the
+/// last decision ended. Ours spreads no wider.
 #[test]
 fn pods_are_spread_as_evenly_over_many_nodes_as_upstream_spreads_them() {
     let (nodes, pods) = (300, 1500);

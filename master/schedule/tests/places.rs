@@ -1,5 +1,6 @@
-//! Affinity to pods and their spread over places, tested with objects as the API returns them: upstream's documented rules and
-//! formulas, and that a snapshot which follows changes decides as one that is built anew.
+//! Affinity to pods and their spread over places, tested with objects as the API returns them:
+//! upstream's documented rules and formulas, and that a snapshot which follows changes decides as
+//! one that is built anew.
 
 #![allow(clippy::needless_pass_by_value, reason = "cases are written in place")]
 
@@ -517,8 +518,9 @@ proptest! {
         }
     }
 
-    /// However pods that refuse each other, and pods under a hard constraint, come and go: none share a place, and no place has
-    /// more than the skew above the emptiest one when a pod is placed.
+    /// However pods that refuse each other, and pods under a hard constraint, come and go: none
+    /// share a place, and no place has more than the skew above the emptiest one when a pod is
+    /// placed.
     #[test]
     fn what_is_required_holds_after_every_decision(
         zones in proptest::collection::vec(0..3_usize, 1..7),

@@ -161,8 +161,8 @@ fn where_no_end_helps_upstreams_words_say_so() {
 }
 
 proptest! {
-    /// Victims are less important and on one node; with them gone the pod fits there, and with any of them left it would not;
-    /// the snapshot is as it was.
+    /// Victims are less important and on one node; with them gone the pod fits there, and with any
+    /// of them left it would not; the snapshot is as it was.
     #[test]
     fn victims_are_enough_and_none_is_too_many(
         pods in proptest::collection::vec((0..6_i32, 1..4_i32, 0..3_usize), 1..14),

@@ -318,8 +318,8 @@ async fn a_more_important_pod_gets_the_place_of_another_one() {
     assert!(events.starts_with("Preempted by pod ") && events.ends_with(" on node worker-1"));
 }
 
-/// Otherwise a scheduler that begins while a pod ends for another one would have one more end elsewhere, where that seems to cost
-/// less by now.
+/// Otherwise a scheduler that begins while a pod ends for another one would have one more end
+/// elsewhere, where that seems to cost less by now.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_place_that_is_kept_for_a_pod_survives_a_restart() {
     let mut cluster = cluster().await;
@@ -344,7 +344,8 @@ async fn a_place_that_is_kept_for_a_pod_survives_a_restart() {
         })
         .await;
     cluster.start();
-    // The important pod comes first, so that it was decided anew when this one waits, for which nothing ends.
+    // The important pod comes first, so that it was decided anew when this one waits, for which
+    // nothing ends.
     cluster.pod("late", unimportant).await;
     eventually("it waits", || Box::pin(cluster.waits_for("late"))).await;
     cluster.ended("low").await;
@@ -479,8 +480,8 @@ async fn a_crowd_is_spread_and_no_node_is_overcommitted() {
     }
 }
 
-/// What a node's kubelet does with pods that are bound to it: it runs those for which it has room and refuses the others, in
-/// the order in which it sees them.
+/// What a node's kubelet does with pods that are bound to it: it runs those for which it has room
+/// and refuses the others, in the order in which it sees them.
 #[derive(Default)]
 struct Kubelet {
     /// Thousandths of a CPU that run, by pod.
@@ -520,8 +521,9 @@ impl Kubelet {
     }
 }
 
-/// Two schedulers begin at once with the same view of one node, and know nothing of each other's decisions; static pods take
-/// room beside them. Each pod is bound once, the node is full, and what is beyond its room waits or was refused by the kubelet.
+/// Two schedulers begin at once with the same view of one node, and know nothing of each other's
+/// decisions; static pods take room beside them. Each pod is bound once, the node is full, and what
+/// is beyond its room waits or was refused by the kubelet.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_schedulers_and_static_pods_fill_a_node_and_never_overcommit_it() {
     let mut cluster = cluster().await;

@@ -97,7 +97,8 @@ proptest! {
         }
     }
 
-    /// In a cluster of which each decision looks at a part, a snapshot that followed any history of nodes decides as a fresh one.
+    /// In a cluster of which each decision looks at a part, a snapshot that followed any history of
+    /// nodes decides as a fresh one.
     #[test]
     fn many_nodes_are_looked_at_in_the_same_order_whatever_their_history(
         steps in proptest::collection::vec((0_usize..160, proptest::option::of(0_u8..3)), 0..80),

@@ -1,11 +1,12 @@
-//! How many pods the scheduler binds through the real API with its real store, which flushes each write. Run by hand, it measures;
-//! in the test command a small cluster shows that it runs.
+//! How many pods the scheduler binds through the real API with its real store, which flushes each
+//! write. Run by hand, it measures; in the test command a small cluster shows that it runs.
 //!
-//! `PACE_NODES=1000 PACE_PODS=5000 cargo test --release -p master-schedule --features jemalloc --test throughput -- --nocapture`: pods
-//! are created while others are bound; with `PACE_BACKLOG=1` the scheduler begins when all are there. `PACE_SHAPE=spread` spreads
-//! the pods of each application over zones, `PACE_SHAPE=anti` lets no two of them on one node. API, store and scheduler are
-//! one process, with the master's allocator. The clients are in it too; they made their pods before the clock starts, and the
-//! answers are not decoded.
+//! `PACE_NODES=1000 PACE_PODS=5000 cargo test --release -p master-schedule --features jemalloc
+//! --test throughput -- --nocapture`: pods are created while others are bound; with
+//! `PACE_BACKLOG=1` the scheduler begins when all are there. `PACE_SHAPE=spread` spreads the pods
+//! of each application over zones, `PACE_SHAPE=anti` lets no two of them on one node. API, store
+//! and scheduler are one process, with the master's allocator. The clients are in it too; they made
+//! their pods before the clock starts, and the answers are not decoded.
 
 #![allow(clippy::print_stdout, reason = "a measurement is printed")]
 
@@ -84,7 +85,8 @@ async fn make_pod(admin: &Client, pod: &Pod) {
     admin.add(pod).await.expect("the pod is made");
 }
 
-/// Waits until each of these pods has a node. Pods are bound in their order, so that only the last ones are asked for.
+/// Waits until each of these pods has a node. Pods are bound in their order, so that only the last
+/// ones are asked for.
 async fn all_bound(admin: &Client, pods: usize) {
     let limit = Instant::now() + LIMIT;
     for at in pods.saturating_sub(100)..pods {

@@ -20,12 +20,12 @@ pub(crate) struct HistoryLimits {
     pub(crate) unpacked: usize,
 }
 
-/// How many of a table's newest events are recent: their derived data is cached, and their values are
-/// not packed. Enough for all watchers to receive an event while it is recent.
+/// How many of a table's newest events are recent: their derived data is cached, and their values
+/// are not packed. Enough for all watchers to receive an event while it is recent.
 const RECENT: usize = 64;
 
-/// Bytes of values that a table reads from disk before it packs them. Most values of a long history are
-/// superseded a little later, so that packing each at once would be wasted; to hold all of them
+/// Bytes of values that a table reads from disk before it packs them. Most values of a long history
+/// are superseded a little later, so that packing each at once would be wasted; to hold all of them
 /// unpacked would take most of the process's memory.
 pub(crate) const READ_AT_ONCE: usize = 32 << 20;
 
@@ -58,8 +58,8 @@ impl Table {
         }
     }
 
-    /// Bytes that an event counts for the limit. The new value is not counted: it is the key's present
-    /// value, or another event's superseded one.
+    /// Bytes that an event counts for the limit. The new value is not counted: it is the key's
+    /// present value, or another event's superseded one.
     fn weight(event: &Event) -> usize {
         event.before.as_ref().map_or(0, |before| before.value.len()) + event.key.len()
     }
@@ -88,7 +88,8 @@ impl Table {
         }
     }
 
-    /// Packs the values of the event at an index, which is no longer recent, and drops its derived data.
+    /// Packs the values of the event at an index, which is no longer recent, and drops its derived
+    /// data.
     fn age(&mut self, at: usize) {
         if let Some(event) = self.events.get(at).cloned() {
             // A new event takes the old one's place: watchers may hold that still.
@@ -119,13 +120,14 @@ impl Table {
         Some(now)
     }
 
-    /// Packs everything that was read from disk since the last call and is not recent. Each value is
-    /// tried once: one that resembles no sample stays as it is.
+    /// Packs everything that was read from disk since the last call and is not recent. Each value
+    /// is tried once: one that resembles no sample stays as it is.
     fn pack(&mut self) {
         let old = self.events.len().saturating_sub(RECENT);
         let last = old.checked_sub(1).and_then(|last| self.events.get(last));
         let through = last.map_or(self.floor, |last| last.revision.max(self.floor));
-        // Again from the last revision on: some of its events may have been recent at the last call.
+        // Again from the last revision on: some of its events may have been recent at the last
+        // call.
         let fresh = self.packed_through..=through;
         for at in self.position(self.packed_through.saturating_sub(1))..old {
             self.age(at);
@@ -146,8 +148,8 @@ impl Table {
             if !over && first.revision > at_least && first.revision > self.floor {
                 break;
             }
-            // The floor is the revision of what goes, so that the next turn also drops the other events
-            // of that transaction.
+            // The floor is the revision of what goes, so that the next turn also drops the other
+            // events of that transaction.
             self.floor = self.floor.max(first.revision);
             self.bytes -= Self::weight(first);
             let first = self.events.pop_front();
@@ -182,7 +184,8 @@ impl CapturedTable {
     pub(crate) fn entries_at_floor(&self) -> Vec<Entry> {
         let mut at_floor: HashMap<&str, Option<&Entry>> = HashMap::new();
         for event in &self.events {
-            // The first event of a key has the entry at the floor; later ones have entries in between.
+            // The first event of a key has the entry at the floor; later ones have entries in
+            // between.
             at_floor.entry(&event.key).or_insert(event.before.as_ref());
         }
         let kept = self
@@ -206,8 +209,8 @@ pub(crate) struct Published {
     head: Revision,
     floor: Revision,
     limits: HistoryLimits,
-    /// Whether values are packed when their events are no longer recent. Not while the state is read
-    /// from disk, as most of those values are superseded a little later.
+    /// Whether values are packed when their events are no longer recent. Not while the state is
+    /// read from disk, as most of those values are superseded a little later.
     packs: bool,
 }
 
@@ -314,8 +317,8 @@ impl Published {
             .collect();
     }
 
-    /// Replaces the entries by those of another state. Its history is not known, so that watches from
-    /// before it fail with [`StoreError::Compacted`], and their clients list again.
+    /// Replaces the entries by those of another state. Its history is not known, so that watches
+    /// from before it fail with [`StoreError::Compacted`], and their clients list again.
     pub(crate) fn replace(&mut self, found: &Listing) {
         for table in self.tables.values_mut() {
             table.entries.clear();
@@ -388,6 +391,7 @@ impl Published {
     }
 
     fn check(&self, asked: Revision, floor: Revision) -> Result<(), StoreError> {
+        // A client can be ahead only with a revision of another store.
         if asked > self.head {
             return Err(StoreError::Future {
                 asked,
@@ -411,6 +415,7 @@ impl Published {
                 remaining: 0,
             });
         };
+        // At the head nothing is to be undone, whatever the history still has.
         let undone = if revision == self.head {
             BTreeMap::new()
         } else {
@@ -420,8 +425,8 @@ impl Published {
         Ok(collect(table, &undone, query, revision))
     }
 
-    /// Events under `prefix`, or without one all events, after `after`, at most `limit`, and the revision up to which
-    /// they are complete.
+    /// Events under `prefix`, or without one all events, after `after`, at most `limit`, and the
+    /// revision up to which they are complete.
     pub(crate) fn events_after(
         &self,
         prefix: Option<&str>,
@@ -445,8 +450,8 @@ impl Published {
                     .last()
                     .is_some_and(|last| last.revision < event.revision)
             {
-                // Only between revisions: a watch goes on after `through`, and would miss the rest of a
-                // transaction.
+                // Only between revisions: a watch goes on after `through`, and would miss the rest
+                // of a transaction.
                 let through = event.revision - 1;
                 return Ok((found, through));
             }
@@ -497,8 +502,8 @@ fn undo(table: &Table, revision: Revision, prefix: &str) -> BTreeMap<Arc<str>, O
     undone
 }
 
-/// Merges two sorted runs, the current entries and the undone ones; an undone one replaces the current
-/// one of its key.
+/// Merges two sorted runs, the current entries and the undone ones; an undone one replaces the
+/// current one of its key.
 fn collect(
     table: &Table,
     undone: &BTreeMap<Arc<str>, Option<Entry>>,

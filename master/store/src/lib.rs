@@ -15,9 +15,9 @@
 //! they read the published state, and each watcher has its own position in the shared history, so a
 //! slow one delays no other. A write wakes the watchers of its keys and no others.
 //!
-//! Values that are not among the newest changes of a table are packed in memory: each is kept as its
-//! differences from a value that resembles it ([`Value`]), as tens of thousands of objects repeat a few
-//! templates.
+//! Values that are not among the newest changes of a table are packed in memory: each is kept as
+//! its differences from a value that resembles it ([`Value`]), as tens of thousands of objects
+//! repeat a few templates.
 //!
 //! Keys are `table/rest`: the part before the first `/` names a table, and each table has its own
 //! history, so that a busy table (leases, events) does not push out the history of a quiet one.

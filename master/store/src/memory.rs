@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::watch;
 
-/// Events returned at once, at most; more only where one transaction has more. A watcher far behind so
-/// uses little memory.
+/// Events returned at once, at most; more only where one transaction has more. A watcher far behind
+/// so uses little memory.
 const BATCH: usize = 500;
 
 /// The shared state.
@@ -102,8 +102,8 @@ impl Memory {
         }))
     }
 
-    /// Publishes events, which are in the order of their revisions, and `head`: all revisions up to it
-    /// have happened.
+    /// Publishes events, which are in the order of their revisions, and `head`: all revisions up to
+    /// it have happened.
     pub(crate) fn publish(
         &self,
         head: Revision,
@@ -124,8 +124,8 @@ impl Memory {
         self.reached.send_replace(head);
     }
 
-    /// Compacts history up to a revision and returns the head. Watchers that have returned all their
-    /// changes lose nothing.
+    /// Compacts history up to a revision and returns the head. Watchers that have returned all
+    /// their changes lose nothing.
     pub(crate) fn compact(&self, revision: Revision) -> Revision {
         let mut published = self.write();
         published.compact(revision);
@@ -136,8 +136,8 @@ impl Memory {
     pub(crate) fn replace(&self, found: &Listing) {
         let woken = {
             let mut published = self.write();
-            // No watcher has returned a change after the old head. The mark is below the new floor, so
-            // that each fails with `Compacted` at its next turn.
+            // No watcher has returned a change after the old head. The mark is below the new floor,
+            // so that each fails with `Compacted` at its next turn.
             let woken = self.watchers.mark_all(published.head() + 1);
             published.replace(found);
             woken
@@ -195,8 +195,8 @@ impl WatchStream for Watcher {
 
     fn progress(&self) -> Revision {
         let published = self.memory.published();
-        // Without a mark nothing waits: all revisions up to the head are done, as their changes were of
-        // other keys.
+        // Without a mark nothing waits: all revisions up to the head are done, as their changes
+        // were of other keys.
         let first = self.watching.mark().first();
         first.map_or(published.head(), |first| first - 1)
     }

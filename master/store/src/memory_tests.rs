@@ -173,7 +173,8 @@ impl Scene {
         });
     }
 
-    /// A watcher returns what is due until it has to wait; it has failed if some of that is compacted.
+    /// A watcher returns what is due until it has to wait; it has failed if some of that is
+    /// compacted.
     fn take(&mut self, number: usize) {
         let Some(watched) = self.watched.get_mut(number) else {
             return;

@@ -22,8 +22,8 @@ const WINDOW: usize = 8;
 /// have.
 const PROBES: usize = 8;
 const LEAST_PROBES: usize = 3;
-/// A packed value has at most [`LITTLE`] bytes and one [`PART`]th of its size; a value that would take
-/// more is kept as it is, and becomes a sample.
+/// A packed value has at most [`LITTLE`] bytes and one [`PART`]th of its size; a value that would
+/// take more is kept as it is, and becomes a sample.
 const LITTLE: usize = 128;
 const PART: usize = 8;
 
@@ -91,9 +91,9 @@ impl Packed {
     }
 }
 
-/// The parts of a packed value, one for each step. A step begins with a number: twice the part's length
-/// where the part's bytes follow; twice the length and one where the part is copied from the sample,
-/// and the offset in the sample follows. Numbers are LEB128.
+/// The parts of a packed value, one for each step. A step begins with a number: twice the part's
+/// length where the part's bytes follow; twice the length and one where the part is copied from the
+/// sample, and the offset in the sample follows. Numbers are LEB128.
 struct Parts<'a> {
     sample: &'a [u8],
     steps: &'a [u8],

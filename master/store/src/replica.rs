@@ -1,4 +1,5 @@
-//! Reads of an engine whose data is elsewhere, from a copy in memory that the engine's watch keeps up to date.
+//! Reads of an engine whose data is elsewhere, from a copy in memory that the engine's watch keeps
+//! up to date.
 //!
 //! A read asks the engine for its newest revision, waits until the copy has it, and is answered
 //! from memory; so it sees every commit that was acknowledged before. If the copy lags, or its

@@ -21,7 +21,8 @@ const NONE: Revision = 0;
 /// What one watcher has not returned yet.
 #[derive(Debug, Default)]
 pub(crate) struct Mark {
-    /// The first revision at which a change may wait, or [`NONE`]. The lock of the published state orders accesses.
+    /// The first revision at which a change may wait, or [`NONE`]. The lock of the published state
+    /// orders accesses.
     first: AtomicU64,
     added: Notify,
 }
@@ -56,8 +57,8 @@ impl Mark {
 type Index = BTreeMap<Arc<str>, Vec<Arc<Mark>>>;
 
 /// The marks of the watchers whose prefix `key` begins with. They lie between others in the sorted
-/// index: each step takes the last prefix that is not after `part`. If `key` does not begin with it, no
-/// prefix that is longer than what the two have in common can be one of `key`.
+/// index: each step takes the last prefix that is not after `part`. If `key` does not begin with
+/// it, no prefix that is longer than what the two have in common can be one of `key`.
 fn concerned<'a>(index: &'a Index, key: &str) -> impl Iterator<Item = &'a Arc<Mark>> {
     let mut rest = Some(key);
     let found = std::iter::from_fn(move || {

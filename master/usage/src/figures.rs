@@ -22,11 +22,13 @@ struct Told {
     before: Option<Answer>,
     /// It did not answer the last scrape.
     silent: bool,
-    /// When somebody last asked for its figures or for those of a pod on it, in milliseconds since the usage was made; 0 for never.
+    /// When somebody last asked for its figures or for those of a pod on it, in milliseconds since
+    /// the usage was made; 0 for never.
     read: AtomicU64,
 }
 
-/// For how long a node's figures are wanted after somebody asked for them: several times an autoscaler's own period.
+/// For how long a node's figures are wanted after somebody asked for them: several times an
+/// autoscaler's own period.
 const WANTED_FOR: Duration = Duration::from_secs(120);
 
 /// The known usage. Cheap to clone; all clones share it.
@@ -77,8 +79,8 @@ impl Usage {
         u64::try_from(age).unwrap_or(u64::MAX).max(1)
     }
 
-    /// Whether a node's figures are wanted sooner than by the way: somebody asked for them of late, or it has answered once,
-    /// which makes no rate.
+    /// Whether a node's figures are wanted sooner than by the way: somebody asked for them of late,
+    /// or it has answered once, which makes no rate.
     pub(crate) fn is_wanted(&self, node: &str, now: Instant) -> bool {
         let nodes = self.read();
         let Some(told) = nodes.get(node) else {
@@ -101,7 +103,8 @@ impl Usage {
         (!told.silent).then_some(told)
     }
 
-    /// Waits until somebody asks for figures that nobody had asked for of late, and takes the names of their nodes.
+    /// Waits until somebody asks for figures that nobody had asked for of late, and takes the names
+    /// of their nodes.
     ///
     /// Cancel-safe: names are taken only when they are returned.
     pub(crate) async fn newly_wanted(&self) -> BTreeSet<String> {
@@ -220,7 +223,8 @@ mod tests {
 
     const SECOND: i64 = 1_700_000_000;
 
-    /// An answer of a node at a second: CPU time of the node and of the containers of its pods, each in seconds.
+    /// An answer of a node at a second: CPU time of the node and of the containers of its pods,
+    /// each in seconds.
     fn answer(at: i64, node: f64, containers: &[(&str, &str, f64)]) -> Answer {
         let at = (SECOND + at) * 1000;
         let of_node = format!(

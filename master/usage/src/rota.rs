@@ -151,9 +151,9 @@ impl Rota {
         self.turns.get(node).is_some_and(|turn| turn.asked)
     }
 
-    /// A scrape ended. Its node, if it still exists, is due again a pause after its
-    /// last due time, or after now if that has passed. Where the pause becomes longer, the first one is the node's own part of the
-    /// difference longer, so that nodes that began together are scraped apart.
+    /// A scrape ended. Its node, if it still exists, is due again a pause after its last due time,
+    /// or after now if that has passed. Where the pause becomes longer, the first one is the node's
+    /// own part of the difference longer, so that nodes that began together are scraped apart.
     pub(crate) fn asked(&mut self, node: &str, answered: bool, now: Instant, pause: Duration) {
         let Some(turn) = self.turns.get_mut(node).filter(|turn| turn.asked) else {
             return;

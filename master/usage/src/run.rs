@@ -15,14 +15,15 @@ use std::time::{Duration, Instant};
 /// Limits of scrapes.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// The time between two questions to a node whose figures nobody reads (upstream's metrics server asks every 60 s): as long
-    /// as a connection is kept for the next question.
+    /// The time between two questions to a node whose figures nobody reads (upstream's metrics
+    /// server asks every 60 s): as long as a connection is kept for the next question.
     pub period: Duration,
-    /// The time between two questions to nodes whose figures nobody reads, at least: in a large cluster each of them is asked less
-    /// often, as what nobody reads must not cost more the more nodes there are.
+    /// The time between two questions to nodes whose figures nobody reads, at least: in a large
+    /// cluster each of them is asked less often, as what nobody reads must not cost more the more
+    /// nodes there are.
     pub gap: Duration,
-    /// The same as `period` for a node whose figures are wanted: somebody asked for them, or there are none yet (what autoscalers and the
-    /// manifests of upstream's metrics server take: 15 s).
+    /// The same as `period` for a node whose figures are wanted: somebody asked for them, or there
+    /// are none yet (what autoscalers and the manifests of upstream's metrics server take: 15 s).
     pub wanted_period: Duration,
     /// The time for a node's whole answer (upstream's metrics server: 10 s).
     pub patience: Duration,
@@ -101,7 +102,8 @@ pub async fn run(
                 None => std::future::pending().await,
             }
         };
-        // All arms are cancel-safe: follower and stream keep what they have not returned, the others hold nothing.
+        // All arms are cancel-safe: follower and stream keep what they have not returned, the
+        // others hold nothing.
         tokio::select! {
             () = &mut shutdown => return,
             change = nodes.next() => take(change, &mut rota, &usage),

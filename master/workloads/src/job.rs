@@ -249,8 +249,9 @@ fn completions_update(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faul
     }
 }
 
-/// Whether a Job is suspended and none of its pods runs: one that never began, or one whose controller has ended its pods
-/// (upstream: the gates `MutableSchedulingDirectivesForSuspendedJobs` and `MutablePodResourcesForSuspendedJobs`).
+/// Whether a Job is suspended and none of its pods runs: one that never began, or one whose
+/// controller has ended its pods (upstream: the gates `MutableSchedulingDirectivesForSuspendedJobs`
+/// and `MutablePodResourcesForSuspendedJobs`).
 fn rests(job: &Fields) -> bool {
     let status = status_of(job);
     let suspended = |condition: &Value| {
@@ -262,8 +263,8 @@ fn rests(job: &Fields) -> bool {
         && (!has(status, "startTime") || items(status, "conditions").iter().any(suspended))
 }
 
-/// The resources of a resting Job's containers may change: copies them from the new template, where a container of the same
-/// name has the same place.
+/// The resources of a resting Job's containers may change: copies them from the new template, where
+/// a container of the same name has the same place.
 fn copy_resources(allowed: &mut Fields, new: &Fields) {
     let from = object(new, "spec").cloned().unwrap_or_default();
     let Some(own) = object_mut(allowed, "spec") else {

@@ -1,11 +1,12 @@
-//! A hostile program: what a container's root tries against its machine. Tests compile it with `rustc` alone, put it into a
-//! container and read what it reached.
+//! A hostile program: what a container's root tries against its machine. Tests compile it with
+//! `rustc` alone, put it into a container and read what it reached.
 //!
-//! `hostile calls NAME:NUMBER:NUMBER32:ARGUMENT,… …` makes each call by the 64-bit, the x32 and the 32-bit entry of the kernel, in
-//! a process of its own, and prints `NAME ENTRY ANSWER`: `ok`, `errno N` or `signal N`.
-//! `hostile processes` tries on every process id to look into it and prints `PID WAY` for each way that works.
-//! `hostile writes` opens every file of the kernel's below `/proc` and `/sys` for writing, but for those of processes, and prints `PATH`
-//! for each that opens and takes writes; then which hidden files show something, and how many it tried.
+//! `hostile calls NAME:NUMBER:NUMBER32:ARGUMENT,… …` makes each call by the 64-bit, the x32 and the
+//! 32-bit entry of the kernel, in a process of its own, and prints `NAME ENTRY ANSWER`: `ok`,
+//! `errno N` or `signal N`. `hostile processes` tries on every process id to look into it and
+//! prints `PID WAY` for each way that works. `hostile writes` opens every file of the kernel's
+//! below `/proc` and `/sys` for writing, but for those of processes, and prints `PATH` for each
+//! that opens and takes writes; then which hidden files show something, and how many it tried.
 //! `hostile life` does what ordinary programs do and prints `alive`.
 
 use std::arch::asm;
@@ -31,7 +32,8 @@ unsafe extern "C" {
 
 fn call(number: i64, a: [i64; 6]) -> i64 {
     let answer;
-    // SAFETY: the kernel reads and writes what the arguments point to: nothing, or memory that outlives the call.
+    // SAFETY: the kernel reads and writes what the arguments point to: nothing, or memory that
+    // outlives the call.
     unsafe {
         asm!("syscall", inlateout("rax") number => answer, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
             in("r10") a[3], in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _);
@@ -128,13 +130,15 @@ fn reached(pid: i64, own: i64) -> Vec<&'static str> {
     ways
 }
 
-/// Whether the kernel has something to do for who writes to a file: root opens any. Nothing is written. A hidden file is /dev/null.
+/// Whether the kernel has something to do for who writes to a file: root opens any. Nothing is
+/// written. A hidden file is /dev/null.
 fn is_written(mut file: fs::File) -> bool {
     let nothing_to_do = file.write(&[]).is_err_and(|error| error.raw_os_error() == Some(EIO));
     !nothing_to_do && file.metadata().is_ok_and(|data| data.is_file())
 }
 
-/// Opens all below a folder; links are not followed, as they lead to what is seen by another name, or to a process.
+/// Opens all below a folder; links are not followed, as they lead to what is seen by another name,
+/// or to a process.
 fn writes(folder: &Path, tried: &mut u64) {
     let mut entries: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().collect();
     entries.sort_by_key(fs::DirEntry::file_name);

@@ -1,5 +1,6 @@
-//! Thirty days of thirty-minute certificates by a simulated clock: the agent's own cadence, the verifier, the authority and
-//! the deny list, with outages, clock steps, restarts, a rotation of the intermediate and revocations in between.
+//! Thirty days of thirty-minute certificates by a simulated clock: the agent's own cadence, the
+//! verifier, the authority and the deny list, with outages, clock steps, restarts, a rotation of
+//! the intermediate and revocations in between.
 
 #![allow(
     clippy::unwrap_used,
@@ -104,8 +105,8 @@ impl Cluster {
         self.world.sessions = config_attest::sessions::Sessions::default();
     }
 
-    /// Whether the master accepts a connection with this client certificate chain: TLS' own checks, and
-    /// the deny list.
+    /// Whether the master accepts a connection with this client certificate chain: TLS' own checks,
+    /// and the deny list.
     fn hears(&self, node: &str, chain: &[CertificateDer<'static>], t: u64) -> bool {
         let now = self.now(t);
         let root = self.authority.root();
@@ -167,7 +168,8 @@ impl Cluster {
         let heard = self.hears(&node.machine.node, &node.chain, t);
         let outcome = match next {
             Next::Wait(_) => return,
-            // TLS or the deny list ends it before the verifier sees it; the agent takes a plain 401 for a refusal too.
+            // TLS or the deny list ends it before the verifier sees it; the agent takes a plain 401
+            // for a refusal too.
             Next::Renew if !heard => {
                 node.cadence.failed(now, true, chance);
                 return;
@@ -229,7 +231,8 @@ fn run(
     }
 }
 
-/// A good node never lapses; a bad one is out from its proof to its re-admission, whatever it was given before.
+/// A good node never lapses; a bad one is out from its proof to its re-admission, whatever it was
+/// given before.
 #[test]
 fn thirty_days_without_a_lapse_and_without_a_forgotten_revocation() {
     let mut cluster = Cluster::new();
@@ -327,7 +330,8 @@ fn thirty_days_without_a_lapse_and_without_a_forgotten_revocation() {
     );
 }
 
-/// The negative control of the outages: one longer than a certificate lives is a lapse, and ends in a whole exchange.
+/// The negative control of the outages: one longer than a certificate lives is a lapse, and ends in
+/// a whole exchange.
 #[test]
 fn an_outage_longer_than_a_certificate_lapses_and_heals() {
     let mut cluster = Cluster::new();

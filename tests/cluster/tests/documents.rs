@@ -1,5 +1,6 @@
-//! Documents that people copy from are documents that hold: their TOML parses, their links lead somewhere, and the
-//! functions that they name exist. (Command lines are read by the programs' own tests.)
+//! Documents that people copy from are documents that hold: their TOML parses, their links lead
+//! somewhere, and the functions that they name exist. (Command lines are read by the programs' own
+//! tests.)
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! The master as a process on a plain host, driven by the real kubectl: what it acknowledged survives a power cut.
+//! The master as a process on a plain host, driven by the real kubectl: what it acknowledged
+//! survives a power cut.
 
 #![allow(
     clippy::unwrap_used,
@@ -116,8 +117,8 @@ impl Site {
     }
 }
 
-/// Clients create and delete without pause; the master is killed in the middle, three times over. Every creation that
-/// was acknowledged is there, and nothing whose deletion was acknowledged.
+/// Clients create and delete without pause; the master is killed in the middle, three times over.
+/// Every creation that was acknowledged is there, and nothing whose deletion was acknowledged.
 #[test]
 fn a_killed_master_loses_nothing_that_it_acknowledged() {
     let site = Site::new();
@@ -139,7 +140,8 @@ fn a_killed_master_loses_nothing_that_it_acknowledged() {
                         }
                         created.lock().unwrap().insert(name.clone());
                         if number % 3 == 0 {
-                            // Once the deletion is sent, the object may be gone even without an answer.
+                            // Once the deletion is sent, the object may be gone even without an
+                            // answer.
                             created.lock().unwrap().remove(&name);
                             if site.kubectl(&["delete", "configmap", &name]).is_err() {
                                 return;
@@ -173,7 +175,8 @@ fn a_killed_master_loses_nothing_that_it_acknowledged() {
     assert!(risen.is_empty(), "deleted and back: {risen:?}");
 }
 
-/// The kernel shows it by an owner: what is in /proc of a process that keeps to itself belongs to root, no matter who runs it (proc(5)).
+/// The kernel shows it by an owner: what is in /proc of a process that keeps to itself belongs to
+/// root, no matter who runs it (proc(5)).
 #[test]
 fn agent_and_master_keep_their_memory_to_themselves() {
     const NOBODY: u32 = 65534;
@@ -228,8 +231,9 @@ impl Drop for Child {
     }
 }
 
-/// The store's folder goes away under a running master, so that it can make no file there any more: it ends, says why in its
-/// last line, and fails. Started anew on the same folder it has all that it acknowledged.
+/// The store's folder goes away under a running master, so that it can make no file there any more:
+/// it ends, says why in its last line, and fails. Started anew on the same folder it has all that
+/// it acknowledged.
 #[test]
 fn a_master_whose_store_fails_ends_and_says_why() {
     let site = Site::new();

@@ -104,8 +104,8 @@ fn overwrite(input: &mut [u8], at: usize, with: &[u8]) {
     }
 }
 
-/// Changes the bytes inside one base64 or hex text of a JSON document, or the text itself. Falls back to [`bytes`] where the input is
-/// no JSON.
+/// Changes the bytes inside one base64 or hex text of a JSON document, or the text itself. Falls
+/// back to [`bytes`] where the input is no JSON.
 pub fn json(input: &mut Vec<u8>, random: &mut Random) {
     let Ok(mut document) = serde_json::from_slice::<Value>(input) else {
         return bytes(input, random);

@@ -8,7 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Longest processor time of one case, without optimisation. Other load on the machine does not count.
+/// Longest processor time of one case, without optimisation. Other load on the machine does not
+/// count.
 pub const CASE_LIMIT: Duration = Duration::from_secs(5);
 /// Longest wall clock time of one case: a decoder only waits for the processor.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(120);

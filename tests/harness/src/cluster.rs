@@ -50,8 +50,8 @@ pub struct Lab {
     /// Cables from the master's machine to the others, one for each slot; [`Lab::cables`] makes
     /// them.
     pub cables: Vec<Cable>,
-    /// Further keys of the section `[network]` in every machine's user-data, as lines of TOML; may be
-    /// empty.
+    /// Further keys of the section `[network]` in every machine's user-data, as lines of TOML; may
+    /// be empty.
     pub network: &'static str,
 }
 

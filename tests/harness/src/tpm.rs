@@ -86,8 +86,9 @@ impl SoftTpm {
     }
 }
 
-/// A machine's TPM as a foreign system on the same board finds it: powered on, without the measurements
-/// of an image, and usable with the owner hierarchy's empty authorization. It ends when this is dropped.
+/// A machine's TPM as a foreign system on the same board finds it: powered on, without the
+/// measurements of an image, and usable with the owner hierarchy's empty authorization. It ends
+/// when this is dropped.
 #[derive(Debug)]
 pub struct Foreign {
     process: Owned,
@@ -123,7 +124,8 @@ impl SoftTpm {
 }
 
 impl Foreign {
-    /// Runs a command of tpm2-tools, with its arguments separated by single spaces; returns its output.
+    /// Runs a command of tpm2-tools, with its arguments separated by single spaces; returns its
+    /// output.
     ///
     /// # Errors
     /// The command fails, as where the TPM refuses it.

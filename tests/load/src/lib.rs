@@ -1,11 +1,11 @@
 //! Load on a master, by clients that cost little themselves, and the check that what they saw could
 //! be true.
 //!
-//! [`site::Site`] is a master as a process on loopback, [`client::Connection`] one HTTPS connection to it;
-//! [`linear`] decides whether a history of concurrent calls has an order that explains every answer; [`workload`]
-//! makes such histories over the API; [`bench`] measures the figures of tests/FIGURES.md. All of it
-//! runs on one thread, so that the load takes as little as can be of the machine that it shares
-//! with the master.
+//! [`site::Site`] is a master as a process on loopback, [`client::Connection`] one HTTPS connection
+//! to it; [`linear`] decides whether a history of concurrent calls has an order that explains every
+//! answer; [`workload`] makes such histories over the API; [`bench`] measures the figures of
+//! tests/FIGURES.md. All of it runs on one thread, so that the load takes as little as can be of
+//! the machine that it shares with the master.
 
 #![allow(
     clippy::missing_errors_doc,

@@ -1,6 +1,8 @@
-//! A CSI driver in the test's own process: it registers at an agent, and mounts file systems in memory.
+//! A CSI driver in the test's own process: it registers at an agent, and mounts file systems in
+//! memory.
 //!
-//! It checks that the agent's calls are in the order of the CSI specification, and misbehaves where a test asks for it.
+//! It checks that the agent's calls are in the order of the CSI specification, and misbehaves where
+//! a test asks for it.
 
 use agent_csi::messages::{
     NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesResponse,
@@ -46,7 +48,8 @@ pub enum Fault {
     Links,
 }
 
-/// A driver, with its sockets below the folder of a machine's volumes. What it has mounted ends with it.
+/// A driver, with its sockets below the folder of a machine's volumes. What it has mounted ends
+/// with it.
 #[derive(Debug)]
 pub struct Driver {
     state: Arc<Mutex<State>>,
@@ -77,7 +80,8 @@ impl Driver {
         Self::start_with(data, name, name, &[])
     }
 
-    /// As [`Driver::start`], with a socket file of another name than the driver reports, and with a topology of the node.
+    /// As [`Driver::start`], with a socket file of another name than the driver reports, and with a
+    /// topology of the node.
     pub fn start_with(data: &Path, file: &str, told: &str, topology: &[(&str, &str)]) -> Self {
         let folder = data.join("plugins").join(file);
         let registration = data.join("plugins_registry");

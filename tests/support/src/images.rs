@@ -61,7 +61,8 @@ pub fn boot_under(swtpm: &mut Swtpm, seed: u8, settings: u8) -> Tpm {
     tpm
 }
 
-/// Runs a command of tpm2-tools, as the owner of the hierarchy on a foreign system can; returns its output, or the error.
+/// Runs a command of tpm2-tools, as the owner of the hierarchy on a foreign system can; returns its
+/// output, or the error.
 pub fn tool(swtpm: &Swtpm, line: &str) -> Result<Vec<u8>, String> {
     let mut words = line.split(' ');
     let mut command = Command::new(words.next().expect("a program"));

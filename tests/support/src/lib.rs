@@ -1,8 +1,10 @@
 //! Shared by tests of several rooms: a master that certifies, images of release keys, and two hosts
 //! on one cable.
 //!
-//! Enter by [`master::Master`] for tests of the agent against the real verifier, by [`network::with_peer`] for tests of the
-//! agent's network, by [`network::with_addresses`] for crowds of callers, and by [`csi::Driver`] for a driver of volumes. A software TPM and machines are in `tests-harness`.
+//! Enter by [`master::Master`] for tests of the agent against the real verifier, by
+//! [`network::with_peer`] for tests of the agent's network, by [`network::with_addresses`] for
+//! crowds of callers, and by [`csi::Driver`] for a driver of volumes. A software TPM and machines
+//! are in `tests-harness`.
 
 #![allow(
     clippy::missing_errors_doc,

@@ -1,4 +1,5 @@
-//! A master for these tests: the project's verifier over HTTP, and an authority that certifies what it verified.
+//! A master for these tests: the project's verifier over HTTP, and an authority that certifies what
+//! it verified.
 //!
 //! It is not the product's master: nothing is stored, and no policy but the strictest is known.
 
@@ -151,7 +152,8 @@ impl Master {
         Self { port, pin, shared }
     }
 
-    /// Boots a machine with its TPM at `tcti` into an image of `role`, and puts it into the inventory as `name`.
+    /// Boots a machine with its TPM at `tcti` into an image of `role`, and puts it into the
+    /// inventory as `name`.
     pub fn register(&self, name: &str, role: &str, tcti: &str, issuer: &str) -> Booted {
         let tpm = Tpm::open(tcti).expect("a TPM");
         let mut world = self.shared.world.lock().expect("not poisoned");

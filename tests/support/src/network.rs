@@ -1,5 +1,5 @@
-//! Two network namespaces with a cable between them, a DHCP server, and a namespace that owns a whole range of addresses.
-//! Needs root (the test suite runs as root).
+//! Two network namespaces with a cable between them, a DHCP server, and a namespace that owns a
+//! whole range of addresses. Needs root (the test suite runs as root).
 #![allow(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,8 +24,8 @@ pub const DNS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 53);
 /// The kernel's table of a host's own addresses (ip-route(8), `local`).
 const LOCAL: u32 = 255;
 
-/// Runs what `test` makes on a thread with a network namespace of its own in which every address of this range is its own: sockets
-/// bind to any of them, and reach each other.
+/// Runs what `test` makes on a thread with a network namespace of its own in which every address of
+/// this range is its own: sockets bind to any of them, and reach each other.
 pub fn with_addresses<T: Future>(
     (range, prefix): (Ipv6Addr, u8),
     test: impl FnOnce() -> T + Send + 'static,
@@ -58,8 +58,9 @@ pub fn with_addresses<T: Future>(
     std::thread::spawn(body).join().unwrap();
 }
 
-/// Runs `test` on a thread with a network namespace of its own that has a card `inside`; the cable's other end, with
-/// these addresses, is in another namespace, where `serve` runs until the test is over.
+/// Runs `test` on a thread with a network namespace of its own that has a card `inside`; the
+/// cable's other end, with these addresses, is in another namespace, where `serve` runs until the
+/// test is over.
 pub fn with_peer<S: Future>(
     addresses: &'static [(Ipv4Addr, u8)],
     serve: impl FnOnce() -> S + Send + 'static,
@@ -97,7 +98,8 @@ pub fn with_peer<S: Future>(
 
 type Ends = (Sender<()>, Sender<()>);
 
-/// The other end's thread: it gives its namespace away, waits for the cable, and serves until the ends are dropped.
+/// The other end's thread: it gives its namespace away, waits for the cable, and serves until the
+/// ends are dropped.
 fn peer<S: Future>(
     addresses: &'static [(Ipv4Addr, u8)],
     serve: impl FnOnce() -> S + Send + 'static,
@@ -167,7 +169,8 @@ pub async fn dhcp(socket: UdpSocket, router: Ipv4Addr) {
     lend(socket, router, lent, 1800).await;
 }
 
-/// Lends the address that `lent` has at the time. Clients ask each second to keep theirs, and are refused another one.
+/// Lends the address that `lent` has at the time. Clients ask each second to keep theirs, and are
+/// refused another one.
 pub async fn dhcp_of(socket: UdpSocket, router: Ipv4Addr, lent: watch::Receiver<Ipv4Addr>) {
     lend(socket, router, lent, 1).await;
 }

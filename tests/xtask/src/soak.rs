@@ -1,4 +1,5 @@
-//! `cargo xtask soak`: searches for new cases for any time, while `cargo xtask test` repeats known ones.
+//! `cargo xtask soak`: searches for new cases for any time, while `cargo xtask test` repeats known
+//! ones.
 //!
 //! A find is printed with the seed and the command that repeat it, and is kept where the test
 //! command begins with it: cases of properties in the crate's `proptest-regressions`, inputs of
@@ -48,7 +49,8 @@ enum What {
         /// The decoders; all where none is named.
         targets: Vec<String>,
     },
-    /// Lives of clusters, in which controllers and schedulers meet faults, one after another from `--seed` on (0 where none is given).
+    /// Lives of clusters, in which controllers and schedulers meet faults, one after another from
+    /// `--seed` on (0 where none is given).
     Worlds {
         /// How many.
         #[arg(long, value_name = "N", default_value_t = WORLDS)]
@@ -124,7 +126,8 @@ fn properties(wish: &Soak) -> Outcome {
     })
 }
 
-/// Names by which a program's modules with properties are chosen, none for all of its tests; nothing where it has no property.
+/// Names by which a program's modules with properties are chosen, none for all of its tests;
+/// nothing where it has no property.
 fn properties_of(source: &Path) -> Option<Vec<String>> {
     let has =
         |file: &Path| std::fs::read_to_string(file).is_ok_and(|text| text.contains("proptest! {"));
@@ -144,7 +147,8 @@ fn properties_of(source: &Path) -> Option<Vec<String>> {
     (!modules.is_empty()).then_some(modules)
 }
 
-/// The last name of a file's module; a file of tests alone (`x_tests.rs`) belongs to the module beside it.
+/// The last name of a file's module; a file of tests alone (`x_tests.rs`) belongs to the module
+/// beside it.
 fn module(file: &Path) -> String {
     let stem = |path: &Path| {
         path.file_stem()
@@ -180,7 +184,8 @@ fn pods(wish: &Soak) -> Outcome {
     steps.step("image builder", build::builder)?;
     steps.step("tools", build::tools_tree)?;
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // The whole workspace, so that the libraries are built with the features that the test command gave them.
+    // The whole workspace, so that the libraries are built with the features that the test command
+    // gave them.
     command.args([
         "test",
         "--workspace",
@@ -213,8 +218,8 @@ fn in_rounds(first: u64, seeds: u64) -> Vec<std::ops::Range<u64>> {
         .collect()
 }
 
-/// Tests play the seeds in this variable: with the controllers of workloads and with the whole control plane, each without and
-/// with storms. Optimised: a life takes seconds otherwise.
+/// Tests play the seeds in this variable: with the controllers of workloads and with the whole
+/// control plane, each without and with storms. Optimised: a life takes seconds otherwise.
 fn worlds(first: u64, seeds: u64) -> Outcome {
     let mut steps = Steps::new();
     steps.step("packages", host::packages)?;

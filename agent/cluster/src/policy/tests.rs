@@ -100,8 +100,8 @@ impl Filterer<'_> {
             connection,
             registers: [0; 64],
         };
-        // Veth pairs are not looked at here: the first two rules drop what comes from or goes to pods
-        // that are not known.
+        // Veth pairs are not looked at here: the first two rules drop what comes from or goes to
+        // pods that are not known.
         let [_, _, to_pods @ ..] = table::to_pods(family);
         let judges: [&[Vec<Step>]; 2] = [&to_pods, &table::from_pods(family)];
         judges

@@ -146,7 +146,8 @@ impl World {
         }
     }
 
-    /// Starts that are under way have nobody any more who waits for them: what is there of them stays, or comes to life yet.
+    /// Starts that are under way have nobody any more who waits for them: what is there of them
+    /// stays, or comes to life yet.
     fn break_off(&mut self, lives: impl Fn(Nature) -> bool) {
         self.fates.retain(|(_, _, fate)| *fate != Fate::Started);
         for (seen, nature) in std::mem::take(&mut self.half).into_values() {

@@ -199,7 +199,8 @@ fn authority() -> Option<Record> {
     Some(Record::from_rdata(zone, TTL, RData::SOA(soa)))
 }
 
-/// An answer's bytes; one that is too long for a datagram says that it was cut, and the client asks by TCP.
+/// An answer's bytes; one that is too long for a datagram says that it was cut, and the client asks
+/// by TCP.
 pub fn written(answer: &Message, limit: usize) -> Option<Vec<u8>> {
     let bytes = answer.to_vec().ok()?;
     if bytes.len() <= limit {

@@ -1,5 +1,5 @@
-//! Names that are not the cluster's: the machine's own servers are asked, or those of a stub domain, and what they say is
-//! remembered for a while.
+//! Names that are not the cluster's: the machine's own servers are asked, or those of a stub
+//! domain, and what they say is remembered for a while.
 
 use super::answer::{Question, plain};
 use super::zone::below;
@@ -213,8 +213,8 @@ async fn exchange(server: SocketAddr, (name, kind): &Asked) -> io::Result<Messag
     fitting(&buffer, &request).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// What a server says to a question, as it is passed on, and the seconds for which it is remembered, if it is; `None` for what
-/// answers no question. For the fuzz targets of `tests/fuzz`.
+/// What a server says to a question, as it is passed on, and the seconds for which it is
+/// remembered, if it is; `None` for what answers no question. For the fuzz targets of `tests/fuzz`.
 #[doc(hidden)]
 pub fn heard(bytes: &[u8]) -> Option<(Message, Option<u32>)> {
     let mut request = Message::query();

@@ -1,8 +1,8 @@
 //! The cluster's names, answered on the node itself.
 //!
-//! [`zone`] finds what a name means (pure); [`answer`] makes messages of it (pure); [`server`] listens, asks the
-//! machine's own servers for all other names, and remembers their answers for a while; [`shares`] keeps one client from taking
-//! what others need (pure).
+//! [`zone`] finds what a name means (pure); [`answer`] makes messages of it (pure); [`server`]
+//! listens, asks the machine's own servers for all other names, and remembers their answers for a
+//! while; [`shares`] keeps one client from taking what others need (pure).
 
 pub mod answer;
 mod forward;

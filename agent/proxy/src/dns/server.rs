@@ -19,8 +19,8 @@ use tokio::time::timeout;
 
 /// Questions that are answered at once; others are dropped, and their clients ask again.
 const MOST_QUESTIONS: usize = 1024;
-/// Those among them for which other servers are asked. These may take long, so that clients have shares of them, and what the
-/// node knows itself is answered beside them.
+/// Those among them for which other servers are asked. These may take long, so that clients have
+/// shares of them, and what the node knows itself is answered beside them.
 const MOST_FORWARDED: usize = 1024;
 /// Connections at once, and how long each may stand still.
 const MOST_CONNECTIONS: usize = 256;
@@ -38,7 +38,8 @@ const RETRY: Duration = Duration::from_secs(1);
 pub struct Settings {
     /// The address: the node's own in its range of pod addresses. It need not be there yet.
     pub address: IpAddr,
-    /// The sources whose questions are answered; others are ignored, so that a node is no server for its segment.
+    /// The sources whose questions are answered; others are ignored, so that a node is no server
+    /// for its segment.
     pub clients: Vec<Cidr>,
     /// The machine's own resolver file, for names that are not the cluster's.
     pub resolv_conf: PathBuf,
@@ -152,7 +153,8 @@ impl Server {
         Ok(())
     }
 
-    /// The answer's bytes; none where nothing is sent. `limit`: its most bytes, where the client's word does not count.
+    /// The answer's bytes; none where nothing is sent. `limit`: its most bytes, where the client's
+    /// word does not count.
     async fn answered(
         &self,
         bytes: &[u8],

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// This part of the places is for clients that hold none, one for each. Of the others that are free, a client that holds some has
-/// fewer than this part again.
+/// This part of the places is for clients that hold none, one for each. Of the others that are
+/// free, a client that holds some has fewer than this part again.
 const PART: usize = 4;
 
-/// A number of places. A client that takes all it can leaves most of them to others, and many such leave one for each other client.
+/// A number of places. A client that takes all it can leaves most of them to others, and many such
+/// leave one for each other client.
 #[derive(Debug)]
 pub(super) struct Shares {
     whole: usize,

@@ -1,6 +1,8 @@
-//! The meaning of the cluster's names (pure): the schema of Kubernetes' DNS specification, version 1.1.0.
+//! The meaning of the cluster's names (pure): the schema of Kubernetes' DNS specification, version
+//! 1.1.0.
 //!
-//! Names of pods by their addresses (`10-1-0-2.ns.pod.…`) say nothing that is proved: any address has one in any namespace.
+//! Names of pods by their addresses (`10-1-0-2.ns.pod.…`) say nothing that is proved: any address
+//! has one in any namespace.
 
 use crate::DOMAIN;
 use crate::view::{Endpoint, Key, Known, Service, Slice, Whole};
@@ -109,8 +111,9 @@ fn is_there(known: &Known, namespace: &str) -> bool {
     services.any(|key| key.namespace == namespace)
 }
 
-/// The address that the name of a pod says, with dashes in place of dots or colons. Whether a pod has it is not asked: clusters'
-/// DNS answers so by default (CoreDNS with `pods insecure`), so that names of hosts match certificates for wildcards.
+/// The address that the name of a pod says, with dashes in place of dots or colons. Whether a pod
+/// has it is not asked: clusters' DNS answers so by default (CoreDNS with `pods insecure`), so that
+/// names of hosts match certificates for wildcards.
 fn dashed(pod: &str) -> Option<IpAddr> {
     let is_v4 = pod.matches('-').count() == 3 && !pod.contains("--");
     let address = if is_v4 {
@@ -213,7 +216,8 @@ fn of_host(whole: Whole<'_>, host: &str, service: &str, namespace: &str) -> Opti
     (!addresses.is_empty()).then(|| addresses.into_iter().collect())
 }
 
-/// Named ports: of the service's own name where it has an address, of each endpoint's where it has not.
+/// Named ports: of the service's own name where it has an address, of each endpoint's where it has
+/// not.
 fn ports(
     whole: Whole<'_>,
     port: &str,
@@ -276,7 +280,8 @@ fn has_port(service: &Service, port: &str, protocol: &str) -> bool {
         .any(|own| own.name == port && own.protocol.name().eq_ignore_ascii_case(protocol))
 }
 
-/// The address that a name for reverse look-ups means (RFC 1035, section 3.5; RFC 3596, section 2.5).
+/// The address that a name for reverse look-ups means (RFC 1035, section 3.5; RFC 3596, section
+/// 2.5).
 fn reversed(name: &str) -> Option<IpAddr> {
     if let Some(labels) = name.strip_suffix(".in-addr.arpa") {
         let parts: Vec<u8> = labels
@@ -300,8 +305,8 @@ fn reversed(name: &str) -> Option<IpAddr> {
     (count == 32).then(|| Ipv6Addr::from(number).into())
 }
 
-/// The names of an address: the service's that has it, or an endpoint's of a headless service. Other addresses may have names
-/// elsewhere.
+/// The names of an address: the service's that has it, or an endpoint's of a headless service.
+/// Other addresses may have names elsewhere.
 fn reverse(known: &Known, address: IpAddr, kind: Kind) -> Outcome {
     let Some(whole) = known.whole() else {
         return Outcome::Foreign;

@@ -168,8 +168,8 @@ impl Claimant {
         matches!(self.basis, Basis::Attested(_))
     }
 
-    /// [`Claimant::machine`] where the EK is the Machine's by list or binding, so that a refusal may
-    /// have a consequence for it.
+    /// [`Claimant::machine`] where the EK is the Machine's by list or binding, so that a refusal
+    /// may have a consequence for it.
     pub fn own_machine(&self) -> Option<&MachineId> {
         self.machine().filter(|_| self.accused().is_some())
     }
@@ -405,8 +405,8 @@ impl Claimant {
         if let Some(proven) = proven_of(self.subject()) {
             return Some(proven);
         }
-        // An admin or another exchange may have created a Machine of this name first; the spec shows
-        // whether it is for this EK.
+        // An admin or another exchange may have created a Machine of this name first; the spec
+        // shows whether it is for this EK.
         let (wanted, made) = (self.to_make()?, made?);
         let same = made.metadata.name == wanted.metadata.name && made.spec == wanted.spec;
         let id = machine_id(made);

@@ -379,8 +379,8 @@ impl<'a> Draft<'a> {
         } = endorsement_key(&hello.keys, &mut self.checks)?;
         self.ek_hash = Some(ek_hash);
         self.listed = reference.inventory.lists(&ek_hash);
-        // The Machine is the certificate's; the EK chooses nothing here. The admin's entry must still
-        // name the EK: taking it out of `spec.ek` ends the renewals.
+        // The Machine is the certificate's; the EK chooses nothing here. The admin's entry must
+        // still name the EK: taking it out of `spec.ek` ends the renewals.
         let machine = self.renewing_machine(peer, reference)?;
         identity::spec_accepts(machine, &ek_hash, reference, &mut self.checks)?;
         identity::admissible(
@@ -393,8 +393,8 @@ impl<'a> Draft<'a> {
         )?;
         may_renew(machine, &mut self.checks)?;
         let keys = checked_keys(&hello.keys, ek, ek_hash, &mut self.checks)?;
-        // The NK's hierarchy has a new seed after each reset of the TPM: other keys than the recorded
-        // ones mean another boot or another TPM, and need a join.
+        // The NK's hierarchy has a new seed after each reset of the TPM: other keys than the
+        // recorded ones mean another boot or another TPM, and need a join.
         self.recorded_keys(machine, &keys, peer)?;
         let certificate = keys.ek_certificate.as_deref();
         let issuer = identity::endorsement(
@@ -430,7 +430,8 @@ impl<'a> Draft<'a> {
         peer: &RenewingPeer,
         reference: &Reference<'r>,
     ) -> Result<&'r Machine, Stop> {
-        // By uid, too: the certificate of a deleted Machine is not one of a new Machine with its name.
+        // By uid, too: the certificate of a deleted Machine is not one of a new Machine with its
+        // name.
         let machine = reference
             .inventory
             .of_node(&peer.node_name)
@@ -464,7 +465,8 @@ impl<'a> Draft<'a> {
         peer: &RenewingPeer,
     ) -> Result<(), Stop> {
         recorded(machine, &keys.ek_hash, &keys.names, &mut self.checks)?;
-        // The TLS client and the NK that step 4 certifies are one key: the connection is the node's.
+        // The TLS client and the NK that step 4 certifies are one key: the connection is the
+        // node's.
         let same = keys.parsed.nk_spki == peer.spki;
         let found = if same { "the node key" } else { "another key" };
         self.checks.must(

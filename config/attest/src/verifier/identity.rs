@@ -83,8 +83,8 @@ pub(super) fn find<'a>(
         )?;
         bound
     } else if listing.is_empty() {
-        // Only here does the claimed name choose: a board that is listed cannot become, by a claim, a
-        // Machine that takes every board of an issuer.
+        // Only here does the claimed name choose: a board that is listed cannot become, by a claim,
+        // a Machine that takes every board of an issuer.
         return by_name(ek, claims, reference, checks);
     } else {
         let mut fitting = listing.iter().filter(named);
@@ -116,8 +116,8 @@ pub(super) fn find<'a>(
     Ok(Found::Known(machine))
 }
 
-/// Checks that the Machine's spec names this EK, whatever the Machine was bound to before. A rule that
-/// enforces its verdict requires an admin's entry: a hash or an issuer. `seen`, written when a
+/// Checks that the Machine's spec names this EK, whatever the Machine was bound to before. A rule
+/// that enforces its verdict requires an admin's entry: a hash or an issuer. `seen`, written when a
 /// machine was admitted without a decision, is no such entry. For an issuer, [`endorsement`] checks
 /// the certificate later.
 pub(super) fn spec_accepts(
@@ -151,9 +151,9 @@ pub(super) fn spec_accepts(
     issuer_still_named(machine, ek, checks)
 }
 
-/// Checks an EK to which the Machine was bound by its issuer: the spec must still name the issuer that
-/// signed its certificate at the last proof. Naming another issuer instead is how an admin replaces
-/// the board.
+/// Checks an EK to which the Machine was bound by its issuer: the spec must still name the issuer
+/// that signed its certificate at the last proof. Naming another issuer instead is how an admin
+/// replaces the board.
 fn issuer_still_named(machine: &Machine, ek: &Digest, checks: &mut Checks) -> Result<(), Stop> {
     let (spec, status) = (&machine.spec.ek, machine.status.clone().unwrap_or_default());
     // The recorded binding without its effect ([`bound_ek`]): the spec has changed since.
@@ -275,7 +275,8 @@ pub(super) fn unclaimed(
     inventory: &Inventory,
     checks: &mut Checks,
 ) -> Result<(), Stop> {
-    // The new Machine gets the node's name as its own: no object may have that, whatever Node it is.
+    // The new Machine gets the node's name as its own: no object may have that, whatever Node it
+    // is.
     let mut owners = inventory.of_node(node);
     owners.extend(inventory.get(node));
     let bound = owners

@@ -37,8 +37,8 @@ pub(super) fn endorsement_key(keys: &Keys, checks: &mut Checks) -> Result<Endors
     let ek = Public::parse(keys.ek.as_bytes())
         .map_err(|fault| checks.fail(CHECK, Code::EkTemplate, WANTED, fault))?;
     // The template makes it a restricted decryption key: TPM2_RSA_Decrypt refuses that, and
-    // TPM2_ActivateCredential opens the challenge only where the AK is in the same TPM. Any other key
-    // would open it for an AK that is elsewhere.
+    // TPM2_ActivateCredential opens the challenge only where the AK is in the same TPM. Any other
+    // key would open it for an AK that is elsewhere.
     checks.must(
         CHECK,
         Code::EkTemplate,
@@ -105,9 +105,9 @@ fn attestation_key(bytes: &[u8], checks: &mut Checks) -> Result<Public, Stop> {
     let ak = Public::parse(bytes)
         .map_err(|fault| checks.fail(CHECK, Code::AkTemplate, describe(&wanted), fault))?;
     wanted.attributes = wanted.attributes.no_da_of(ak.attributes);
-    // The code names the attack. Without sensitiveDataOrigin the private key was loaded from outside;
-    // without fixedTPM and fixedParent it can be copied to where no TPM guards it; an unrestricted key
-    // signs any bytes, a forged quote too.
+    // The code names the attack. Without sensitiveDataOrigin the private key was loaded from
+    // outside; without fixedTPM and fixedParent it can be copied to where no TPM guards it; an
+    // unrestricted key signs any bytes, a forged quote too.
     let code = if !ak.attributes.has(Attributes::SENSITIVE_DATA_ORIGIN) {
         Code::AkExternal
     } else if !ak
@@ -147,8 +147,8 @@ fn node_key(bytes: &[u8], checks: &mut Checks) -> Result<Public, Stop> {
         Code::NkTemplate
     };
     wanted.attributes = wanted.attributes.no_da_of(nk.attributes);
-    // The policy is compared with the quoted registers in step 4, when they are known; here only its
-    // length is checked.
+    // The policy is compared with the quoted registers in step 4, when they are known; here only
+    // its length is checked.
     if nk.auth_policy.len() == wanted.auth_policy.len() {
         wanted.auth_policy.clone_from(&nk.auth_policy);
     }

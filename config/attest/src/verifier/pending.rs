@@ -61,8 +61,8 @@ impl Opening for CheckedHello {
         rng.fill_bytes(&mut session.0);
         rng.fill_bytes(&mut nonce.0);
         rng.fill_bytes(secret.as_mut());
-        // The credential holds S for the EK and names the AK: a TPM opens it only where both keys are
-        // loaded (TPM 2.0 Part 1, credential protection).
+        // The credential holds S for the EK and names the AK: a TPM opens it only where both keys
+        // are loaded (TPM 2.0 Part 1, credential protection).
         let made = make_credential(&self.parsed.ek, &self.names.ak, &secret, rng)
             .and_then(|made| Credential::try_from(made).map_err(|_too_long| TpmError::Key));
         let credential = match made {

@@ -33,10 +33,10 @@ impl PriorApproval {
     }
 }
 
-/// Whether an earlier approval of a Machine holds for these registers and names. A renewal of a machine
-/// that the verifier admitted needs no comparison of registers: the node key works only while its
-/// registers are unchanged (PolicyPCR). A machine that was admitted without a decision is new to a
-/// person.
+/// Whether an earlier approval of a Machine holds for these registers and names. A renewal of a
+/// machine that the verifier admitted needs no comparison of registers: the node key works only
+/// while its registers are unchanged (PolicyPCR). A machine that was admitted without a decision is
+/// new to a person.
 pub(super) fn prior_approval(
     machine: &Machine,
     purpose: Purpose,
@@ -74,7 +74,8 @@ pub(super) fn prior_approval(
     PriorApproval::Changed(changes)
 }
 
-/// Whether an earlier approval holds for a machine without a TPM: it was for one key and its claims.
+/// Whether an earlier approval holds for a machine without a TPM: it was for one key and its
+/// claims.
 pub(super) fn prior_approval_without_tpm(
     machine: &Machine,
     key: &Digest,

@@ -125,8 +125,8 @@ pub(crate) fn check_proof(
         Ok(quote) => quote,
         Err(stop) => return Err(refused(&pending, stop, checks)),
     };
-    // Only now may the caller learn why it was refused in step 2: it has the EK, so that names in the
-    // answer are its own.
+    // Only now may the caller learn why it was refused in step 2: it has the EK, so that names in
+    // the answer are its own.
     if let Subject::Refused(code) = *pending.subject() {
         return Err(refused(&pending, Stop(code), checks));
     }
@@ -178,9 +178,9 @@ pub(super) fn proven_of(subject: &Subject) -> Option<ProvenMachine> {
 }
 
 /// The Machine of step 2, if the EK still leads to it, and whether the EK is the Machine's by its
-/// binding or list. Since step 2 the object may have been deleted (a new one under its name is another
-/// machine), a second session or an admin may have given the EK to another Machine, and the EK of a
-/// stranger may have got a Machine.
+/// binding or list. Since step 2 the object may have been deleted (a new one under its name is
+/// another machine), a second session or an admin may have given the EK to another Machine, and the
+/// EK of a stranger may have got a Machine.
 fn machine_of_step_2<'a>(
     pending: &'a Pending,
     reference: &Reference<'a>,
@@ -273,7 +273,8 @@ fn binding(
         "quote",
         kind(&quote),
     )?;
-    // Q covers nonce and session, so the TPM made this quote after the challenge, for this exchange.
+    // Q covers nonce and session, so the TPM made this quote after the challenge, for this
+    // exchange.
     extra_data("quote", Code::QuoteExtraData, &quote, &question, checks)?;
     signature("quote", Code::QuoteSignature, &proof.quote, pending, checks)?;
     Ok(quote)
@@ -309,8 +310,9 @@ pub(super) fn same_exchange(
         wanted.claims_hash,
         found.claims_hash,
     )?;
-    // All three: what the master expects, what the prover hashed into Q, and the connection on which
-    // the evidence came. A relay has one connection to each side, with another key or exporter.
+    // All three: what the master expects, what the prover hashed into Q, and the connection on
+    // which the evidence came. A relay has one connection to each side, with another key or
+    // exporter.
     let same = wanted.server_spki == found.server_spki && wanted.server_spki == channel.server_spki;
     checks.must(
         "server key",
@@ -329,9 +331,9 @@ pub(super) fn same_exchange(
     )
 }
 
-/// Parses one TPMS_ATTEST. A restricted key signs data from outside the TPM only if they do not begin
-/// with TPM_GENERATED_VALUE (TPM 2.0 Part 1, restricted signing keys): with that magic and the
-/// AK's signature, the TPM itself made the structure.
+/// Parses one TPMS_ATTEST. A restricted key signs data from outside the TPM only if they do not
+/// begin with TPM_GENERATED_VALUE (TPM 2.0 Part 1, restricted signing keys): with that magic and
+/// the AK's signature, the TPM itself made the structure.
 fn attestation(name: &str, signed: &Signed, checks: &mut Checks) -> Result<Attest, Stop> {
     let check = format!("{name}: structure");
     match Attest::parse(signed.attest.as_bytes()) {
@@ -464,8 +466,8 @@ fn quoted(
     proof: &Proof,
     checks: &mut Checks,
 ) -> Result<(), Stop> {
-    // A qualified Name hashes the Names of all parents up to the hierarchy: only a primary key of the
-    // endorsement hierarchy has this one. In other hierarchies the TPM obfuscates resetCount.
+    // A qualified Name hashes the Names of all parents up to the hierarchy: only a primary key of
+    // the endorsement hierarchy has this one. In other hierarchies the TPM obfuscates resetCount.
     let wanted = qualified_name_of_primary(ENDORSEMENT_HIERARCHY, &pending.names().ak);
     let found = &quote.qualified_signer;
     checks.must(

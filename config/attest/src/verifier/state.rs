@@ -23,13 +23,13 @@ use config_tpm::eventlog::{EventLog, EventLogError};
 use config_tpm::pcr::{CONFIG_PCR, QUOTE_PCRS, extended};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The registers of the firmware's own code and of option ROMs. No release can predict them, so they
-/// are pinned at the first admission.
+/// The registers of the firmware's own code and of option ROMs. No release can predict them, so
+/// they are pinned at the first admission.
 pub(super) const PINNED_PCRS: [u8; 2] = [0, 2];
 /// The register of Secure Boot.
 const SECURE_BOOT_PCR: u8 = 7;
-/// The registers that the release predicts. The first that differs names the refusal, so PCR 9 comes
-/// first: another command line in the kernel image changes all three.
+/// The registers that the release predicts. The first that differs names the refusal, so PCR 9
+/// comes first: another command line in the kernel image changes all three.
 const IMAGE_PCRS: [u8; 3] = [9, 4, 11];
 
 /// The evidence about the machine's state, from the quote, the log and the claims.
@@ -68,8 +68,8 @@ impl StateEvidence<'_> {
     }
 }
 
-/// Checks the evidence. The counters stop an exchange under every rule; the other checks stop it only
-/// under a rule that enforces its verdict, and are shown to the person who decides otherwise.
+/// Checks the evidence. The counters stop an exchange under every rule; the other checks stop it
+/// only under a rule that enforces its verdict, and are shown to the person who decides otherwise.
 pub(super) fn check(
     evidence: &StateEvidence<'_>,
     machine: &Machine,
@@ -83,7 +83,8 @@ pub(super) fn check(
     let enforces = reference.rule.enforces();
     checks.judged(judgement, enforces);
     checks.all_passed()?;
-    // A missing image is a failed check already. This guards against a later change that forgets one.
+    // A missing image is a failed check already. This guards against a later change that forgets
+    // one.
     if enforces && accepted.image.is_none() {
         return Err(Stop(Code::ImageUnknown));
     }
@@ -187,8 +188,8 @@ fn counters(evidence: &StateEvidence<'_>, machine: &Machine, checks: &mut Checks
         checks.pass("counters", "first seen", found);
         return;
     };
-    // Compared in this order: the clock is saved only from time to time, so that it goes back after a
-    // power cut, in which case resetCount has grown.
+    // Compared in this order: the clock is saved only from time to time, so that it goes back after
+    // a power cut, in which case resetCount has grown.
     let before = (reset_count, restart_count, clock);
     let shown = (now.reset_count, now.restart_count, now.clock);
     let good = shown >= before;
@@ -409,8 +410,8 @@ fn booted<'a>(
     })
 }
 
-/// Checks the registers against this release, and the release against the rule. Returns the value of
-/// PCR 7 where it was learned ([`databases`]).
+/// Checks the registers against this release, and the release against the rule. Returns the value
+/// of PCR 7 where it was learned ([`databases`]).
 fn image(
     (release, boot): Started<'_>,
     evidence: &StateEvidence<'_>,
@@ -559,8 +560,8 @@ fn registers(evidence: &StateEvidence<'_>) -> String {
     shown.join(", ")
 }
 
-/// Checks that at most `maxConcurrent` signed releases of the role are newer than the image, by SVN and
-/// then by build time. Zero is no limit.
+/// Checks that at most `maxConcurrent` signed releases of the role are newer than the image, by SVN
+/// and then by build time. Zero is no limit.
 fn concurrency(image: &Manifest, role: &str, reference: &Reference<'_>, checks: &mut Checks) {
     let limit = reference.rule.max_concurrent;
     if limit == 0 {

@@ -210,9 +210,9 @@ pub(crate) fn release_key(path: &Path) -> Result<ReleaseKey> {
     })
 }
 
-/// The issuers, to one of which the EK's certificate must chain: those of the file, if there is one.
-/// Floors for the TPM's firmware name issuers as the cluster does. Where the cluster's own rule has
-/// floors, its issuers are used, and the file must hold certificates of some of them.
+/// The issuers, to one of which the EK's certificate must chain: those of the file, if there is
+/// one. Floors for the TPM's firmware name issuers as the cluster does. Where the cluster's own
+/// rule has floors, its issuers are used, and the file must hold certificates of some of them.
 fn issuers(file: Option<&Path>, cluster: &ClusterConfig) -> Result<Vec<EkIssuer>> {
     let given = file.map(issuer).transpose()?;
     let Some(rule) = own_rule(cluster).filter(|rule| !rule.ek.min_firmware.is_empty()) else {
@@ -304,8 +304,8 @@ pub(super) fn allowed(privileged: bool) -> String {
     }
 }
 
-/// The rule by which the master is verified: what the cluster's own rule for machines asks, and in any
-/// case the EK, image and user-data that the admin gave.
+/// The rule by which the master is verified: what the cluster's own rule for machines asks, and in
+/// any case the EK, image and user-data that the admin gave.
 fn rule(
     cluster: &ClusterConfig,
     keys: &[ReleaseKey],

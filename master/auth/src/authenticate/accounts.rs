@@ -159,7 +159,8 @@ impl Accounts<'_> {
             )
             .await?;
         }
-        // A token that was made before its pod was bound names no node, and is the pod's all the same.
+        // A token that was made before its pod was bound names no node, and is the pod's all the
+        // same.
         let mut node = own.node.clone();
         match (&own.pod, &own.node) {
             (Some(pod), _) => {

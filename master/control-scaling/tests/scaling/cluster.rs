@@ -1,4 +1,5 @@
-//! An API over a store, the controllers of workloads and of autoscalers, and nodes that run every pod at once.
+//! An API over a store, the controllers of workloads and of autoscalers, and nodes that run every
+//! pod at once.
 
 use config_kube::FromJson as _;
 use config_kube::identity::{CONTROLLER_MANAGER_USER, USAGE_USER};

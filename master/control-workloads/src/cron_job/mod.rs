@@ -1,7 +1,7 @@
 //! CronJobs: a Job for each time of a schedule.
 //!
-//! A Job's name tells the time that it was made for, so that no time has two Jobs, whenever this process stops. What the
-//! status says is read from the Jobs that are there.
+//! A Job's name tells the time that it was made for, so that no time has two Jobs, whenever this
+//! process stops. What the status says is read from the Jobs that are there.
 
 mod schedule;
 

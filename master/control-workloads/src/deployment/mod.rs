@@ -1,11 +1,13 @@
 //! Deployments: a ReplicaSet for each template, and the way from one to the next.
 //!
 //! - `set`: a ReplicaSet as the plan counts with it
-//! - `rollout`: rolling update and recreation, revisions and their history, scaling in proportion; pure
+//! - `rollout`: rolling update and recreation, revisions and their history, scaling in proportion;
+//!   pure
 //! - `status`: counts, conditions and the deadline of progress; pure
 //!
-//! Guarantees, at every write: during a rolling update there are never more than `replicas + maxSurge` pods wanted in all,
-//! and the number of available pods is never brought below `replicas - maxUnavailable` by this controller.
+//! Guarantees, at every write: during a rolling update there are never more than `replicas +
+//! maxSurge` pods wanted in all, and the number of available pods is never brought below `replicas
+//! - maxUnavailable` by this controller.
 
 mod rollout;
 mod set;
@@ -87,7 +89,8 @@ impl Controller for Deployments {
         let sets: Store<Kept<ReplicaSet>> =
             setup.follow(move |delta, keys| concerned(&around, delta, keys));
         let owners = sets.clone();
-        // A Deployment that is recreated waits for the end of its old pods; nothing else about pods concerns it.
+        // A Deployment that is recreated waits for the end of its old pods; nothing else about pods
+        // concerns it.
         let pods: Store<OwnedPod> = setup.follow(move |delta: &Delta<OwnedPod>, keys| {
             let runs = |pod: &OwnedPod| !pod.ended();
             let came = delta.before.is_none();
@@ -192,8 +195,9 @@ impl Deployments {
         own.iter().map(|(_, one)| set(one)).collect()
     }
 
-    /// Creates the ReplicaSet of the current template. One of its name that is not of this template means that two
-    /// templates have one hash: the number of collisions grows, and with it the hash changes.
+    /// Creates the ReplicaSet of the current template. One of its name that is not of this template
+    /// means that two templates have one hash: the number of collisions grows, and with it the hash
+    /// changes.
     async fn create(
         &self,
         writer: &Writer,

@@ -6,8 +6,9 @@
 //! - `indexes`: completion indexes
 //! - `status`: the status
 //!
-//! Guarantee: a pod that ended is counted once, whenever this process stops. Its pods hold a finalizer; the UID of one that
-//! ended is written into the status first, then the finalizer goes, then the UID becomes a count (KEP-2307).
+//! Guarantee: a pod that ended is counted once, whenever this process stops. Its pods hold a
+//! finalizer; the UID of one that ended is written into the status first, then the finalizer goes,
+//! then the UID becomes a count (KEP-2307).
 
 mod indexes;
 mod plan;
@@ -135,7 +136,8 @@ impl Controller for Jobs {
                 if let OwnerChange::Release(pod, id) = &change {
                     untrack(writer, pod, id).await?;
                 }
-                // Another controller frees a pod while it has no owner, and one without the finalizer would never be counted.
+                // Another controller frees a pod while it has no owner, and one without the
+                // finalizer would never be counted.
                 change
                     .carry_out_with::<Job, Pod>(writer, &owner, &[JOB_TRACKING])
                     .await
@@ -188,7 +190,8 @@ async fn untrack(writer: &Writer, pod: &Key, uid: &str) -> Result<(), ApiError> 
     }
 }
 
-/// Frees pods that no Job will ever count: their Job is gone, or they have no controller. Its keys are pods.
+/// Frees pods that no Job will ever count: their Job is gone, or they have no controller. Its keys
+/// are pods.
 #[derive(Debug)]
 pub struct StrayPods {
     pods: Store<OwnedPod>,
@@ -248,7 +251,8 @@ impl Controller for StrayPods {
 
     async fn carry_out(&self, stray: Stray, writer: &Writer) -> Result<(), ApiError> {
         let Stray(key, uid) = stray;
-        // Past all caches: a Job that is younger than the picture may want it. Its owner is asked for by the pod as it is.
+        // Past all caches: a Job that is younger than the picture may want it. Its owner is asked
+        // for by the pod as it is.
         let pod: Option<Pod> = writer.client().get_opt(key.namespace(), &key.name).await?;
         let Some(pod) = pod else { return Ok(()) };
         if let Some(owner) = crate::workload::kept::controller(&pod.metadata)

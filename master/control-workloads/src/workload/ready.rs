@@ -1,6 +1,7 @@
-//! For how long pods have been ready. Their own times are of a clock that people and time servers set: where it is set back, all
-//! pods of a workload would have become ready in the future, would not be available, and a rollout would end them first, as
-//! upstream's does. So a pod's age is read from that clock once, and counted on the monotonic clock from then on.
+//! For how long pods have been ready. Their own times are of a clock that people and time servers
+//! set: where it is set back, all pods of a workload would have become ready in the future, would
+//! not be available, and a rollout would end them first, as upstream's does. So a pod's age is read
+//! from that clock once, and counted on the monotonic clock from then on.
 
 use super::pod::OwnedPod;
 use jiff::{SignedDuration, Timestamp};
@@ -33,8 +34,9 @@ impl Since {
             Some(Some(known)) if known.said == said => return *known,
             // It has just become ready, by whatever clock.
             Some(_) => age.max(SignedDuration::ZERO),
-            // A new process finds it ready. A time in the future says that a clock was set back, and nothing of the pod: to
-            // take one for new that serves costs a pod, the other way a rollout goes on sooner by these seconds.
+            // A new process finds it ready. A time in the future says that a clock was set back,
+            // and nothing of the pod: to take one for new that serves costs a pod, the other way a
+            // rollout goes on sooner by these seconds.
             None if age.is_negative() => SignedDuration::from_secs(i64::from(least)),
             None => age,
         };
@@ -56,8 +58,8 @@ impl Since {
 }
 
 impl ReadyTimes {
-    /// The pods of an owner whose pods must be ready for so many seconds, with the time since which each is ready by the clock as
-    /// it is now.
+    /// The pods of an owner whose pods must be ready for so many seconds, with the time since which
+    /// each is ready by the clock as it is now.
     pub fn on_clock(
         &self,
         owner: &Key,

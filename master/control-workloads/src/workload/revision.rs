@@ -169,7 +169,8 @@ pub fn current(
         .filter(|(_, one)| content(one).is_some_and(|known| is_alike(known, &data)))
         .collect();
     equal.sort_by_key(|(_, one)| one.revision);
-    // Any client may copy a revision: pods of the one don't restart because another comes or they lose their own.
+    // Any client may copy a revision: pods of the one don't restart because another comes or they
+    // lose their own.
     let newest_first = || equal.iter().rev();
     let hash = of_patch(&data, collisions);
     let found = newest_first()

@@ -91,7 +91,8 @@ fn missing_pods_are_made_and_the_status_counts_them() {
     assert_eq!(scene.plan(&key("web"), 4).actions, []);
 }
 
-/// What serves counts on although someone sets the clock back, while it is known and to a new process.
+/// What serves counts on although someone sets the clock back, while it is known and to a new
+/// process.
 #[test]
 fn available_pods_stay_available_while_the_clock_is_set_back() {
     let mut scene = Scene::<ReplicaSets>::new();

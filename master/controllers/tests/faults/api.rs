@@ -22,7 +22,8 @@ pub(crate) struct Faults {
 #[derive(Debug)]
 pub(crate) struct Faulty {
     api: Arc<dyn Transport>,
-    /// One call is answered after the other, in the order in which they begin: else the store's thread would decide it.
+    /// One call is answered after the other, in the order in which they begin: else the store's
+    /// thread would decide it.
     turn: tokio::sync::Mutex<()>,
     state: Mutex<FaultyState>,
 }

@@ -57,7 +57,8 @@ impl World {
         }
     }
 
-    /// Time goes on, after each process has done what it saw to do. Machines that are up are heard all the while.
+    /// Time goes on, after each process has done what it saw to do. Machines that are up are heard
+    /// all the while.
     async fn pass_time(&mut self, seconds: u64) {
         self.see_all();
         for number in 0..self.processes.all.len() {
@@ -255,7 +256,8 @@ impl World {
         }
     }
 
-    /// A scheduler that is late binds a pod that has a node already, or one that has the name of another that is gone.
+    /// A scheduler that is late binds a pod that has a node already, or one that has the name of
+    /// another that is gone.
     async fn bind_late(&mut self) {
         let pods = self.history.pods_now();
         let Some(pod) = self.dice.pick(&pods).cloned() else {

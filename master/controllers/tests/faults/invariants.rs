@@ -12,7 +12,8 @@ use master_control_workloads::stateful_set::ordinal;
 use master_control_workloads::workload::pod::OwnedPod;
 use std::collections::BTreeSet;
 
-/// The desired replicas of a ReplicaSet of the Deployment, and how many are available by its status.
+/// The desired replicas of a ReplicaSet of the Deployment, and how many are available by its
+/// status.
 fn replicas_of_web(any: &Any) -> Option<(usize, usize)> {
     let Any::ReplicaSet(set) = any else {
         return None;
@@ -77,7 +78,8 @@ impl World {
         self.known = self.history.pods().into_iter().map(uid).collect();
     }
 
-    /// A pod on a node goes only when the node confirms it, or can run nothing: so no identity ever exists twice.
+    /// A pod on a node goes only when the node confirms it, or can run nothing: so no identity ever
+    /// exists twice.
     fn check_identities(&mut self) {
         let there: BTreeSet<String> = self.history.pods().into_iter().map(uid).collect();
         for gone in self.bound.difference(&there) {
@@ -115,7 +117,8 @@ impl World {
         );
         let spec = job.spec.as_ref();
         let is_indexed = spec.and_then(|spec| spec.completion_mode.as_deref()) == Some("Indexed");
-        // Without indexes a pod on a lost node may succeed beside its replacement (as upstream's may).
+        // Without indexes a pod on a lost node may succeed beside its replacement (as upstream's
+        // may).
         assert!(
             said.0 <= self.completions || (self.weather.storm && !is_indexed),
             "{said:?}: more than is wanted"
@@ -173,7 +176,8 @@ impl World {
         let of = |name: &str| active(history, name);
         let ready = |pods: &[&Pod]| pods.iter().filter(|pod| is_ready(pod)).count();
         let web = of("web");
-        // As upstream has it: the surge bounds what ReplicaSets are to have, and what they are yet to delete comes on top.
+        // As upstream has it: the surge bounds what ReplicaSets are to have, and what they are yet
+        // to delete comes on top.
         let sets = self.history.objects("replicasets").iter();
         let sets: Vec<_> = sets.filter_map(replicas_of_web).collect();
         let specified: usize = sets.iter().map(|(wanted, _)| wanted).sum();
@@ -182,8 +186,8 @@ impl World {
             "{specified} replicas: beyond the surge"
         );
         let floor = self.replicas.saturating_sub(self.missing);
-        // From the time at which the Deployment knows that it serves. It may end pods that it has never known to serve, and
-        // they may come to serve between its decision and their end.
+        // From the time at which the Deployment knows that it serves. It may end pods that it has
+        // never known to serve, and they may come to serve between its decision and their end.
         let kept: usize = sets.iter().map(|(_, available)| available).sum();
         let deployments = self.history.objects("deployments").iter();
         let known = deployments.filter_map(available_in_web).max();

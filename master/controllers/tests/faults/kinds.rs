@@ -53,7 +53,8 @@ macro_rules! kinds {
                 self.meta().name.as_deref().unwrap_or_default()
             }
 
-            /// Shows that it came or changed, or that it is gone since a resource version; the keys that this concerns.
+            /// Shows that it came or changed, or that it is gone since a resource version; the keys
+            /// that this concerns.
             pub(crate) fn show(&self, stand: &mut Stand, gone: Option<u64>) -> Vec<Key> {
                 let mut keys = Vec::new();
                 match self {
@@ -165,7 +166,8 @@ struct List<'a> {
     items: Vec<&'a RawValue>,
 }
 
-/// Objects by what was written of them: few change between two lists, and the others are not read again.
+/// Objects by what was written of them: few change between two lists, and the others are not read
+/// again.
 pub(crate) type Read = HashMap<Box<str>, Any>;
 
 /// All objects of a kind, and at which resource version.

@@ -9,8 +9,8 @@ use config_kube::taints::{NO_EXECUTE, NOT_READY, OUT_OF_SERVICE, UNREACHABLE};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long a kubelet must have been silent before its node is given up, and how long the node must then have been tainted before
-/// pods are driven out that tolerate it for this time.
+/// How long a kubelet must have been silent before its node is given up, and how long the node must
+/// then have been tainted before pods are driven out that tolerate it for this time.
 const GRACE: Duration = Duration::from_secs(40);
 pub(crate) const TOLERATED: u64 = 30;
 /// How long a node must be gone before its pods are collected.
@@ -93,8 +93,8 @@ impl World {
         }
     }
 
-    /// No scheduler gives a node more than it has; and where only one binds pods, no node has more. What several give it beyond
-    /// its room its kubelet refuses.
+    /// No scheduler gives a node more than it has; and where only one binds pods, no node has more.
+    /// What several give it beyond its room its kubelet refuses.
     fn check_capacity(&self) {
         let alone = !self.style.two && !self.style.statics;
         for machine in &self.machines {
@@ -122,7 +122,8 @@ impl World {
         }
     }
 
-    /// Only its kubelet says that a pod has failed, and others where the machine is off. From then on anybody may delete it.
+    /// Only its kubelet says that a pod has failed, and others where the machine is off. From then
+    /// on anybody may delete it.
     fn check_failures(&mut self) {
         let pods = self.history.pods().into_iter();
         let failed = pods.filter(|pod| phase(pod) == "Failed" && !node_of(pod).is_empty());
@@ -214,7 +215,8 @@ impl World {
         );
     }
 
-    /// A pod is collected where its node is gone for some time or out of service, or it never had one.
+    /// A pod is collected where its node is gone for some time or out of service, or it never had
+    /// one.
     fn check_collection(&self, pod: &Pod) {
         let (now, node) = (self.processes.now.instant, node_of(pod));
         let leaves = pod.metadata.deletion_timestamp.is_some();

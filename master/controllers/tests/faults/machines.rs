@@ -1,5 +1,5 @@
-//! Machines with hollow kubelets: they renew their leases, take pods for which they have room, run and end them, fall silent,
-//! lose power, and come back.
+//! Machines with hollow kubelets: they renew their leases, take pods for which they have room, run
+//! and end them, fall silent, lose power, and come back.
 
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::quantity::Amount;

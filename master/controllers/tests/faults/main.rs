@@ -29,8 +29,8 @@ use world::World;
 
 /// Steps of a case with faults.
 const STEPS: usize = 220;
-/// The seeds that are played in each weather: as many as a minute of one processor allows. `cargo xtask soak worlds` names others
-/// in a variable, as `FIRST..END`.
+/// The seeds that are played in each weather: as many as a minute of one processor allows. `cargo
+/// xtask soak worlds` names others in a variable, as `FIRST..END`.
 const SEEDS: Range<u64> = 0..12;
 const ASKED: &str = "PRATIQUE_WORLDS";
 
@@ -39,7 +39,8 @@ const ASKED: &str = "PRATIQUE_WORLDS";
 pub(crate) enum Cast {
     /// The controllers of workloads. Pods are bound by chance, to any node.
     Workloads,
-    /// Schedulers, and the controllers of nodes, of their pods and of garbage as well. Machines have kubelets.
+    /// Schedulers, and the controllers of nodes, of their pods and of garbage as well. Machines
+    /// have kubelets.
     ControlPlane,
 }
 
@@ -47,7 +48,8 @@ pub(crate) enum Cast {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Weather {
     pub(crate) cast: Cast,
-    /// Pods of services fail, nodes go, and numbers of replicas change: bounds that others can break are not checked.
+    /// Pods of services fail, nodes go, and numbers of replicas change: bounds that others can
+    /// break are not checked.
     pub(crate) storm: bool,
     /// Watches are lost, clocks are set, and pods must be ready for some time.
     pub(crate) mishaps: bool,
@@ -90,7 +92,8 @@ fn written_in(seed: u64, weather: Weather) -> BTreeMap<&'static str, Vec<Event>>
         world.settle().await;
         world.history.logs
     };
-    // Nothing ever gives way because it has done much: how much it does at a time is for the store's thread to say.
+    // Nothing ever gives way because it has done much: how much it does at a time is for the
+    // store's thread to say.
     let written = runtime.block_on(tokio::task::unconstrained(life));
     drop(playing);
     written
@@ -110,9 +113,11 @@ fn play_all(weather: Weather) {
     }
 }
 
-/// Named invariants, at every step: what is specified stays within the surge, and what serves within the unavailability; a budget is never violated; a
-/// StatefulSet's places are filled in order and no pod is taken from its node; a Job runs no more pods at once than it
-/// may, none twice for an index, and counts each end once; no node has two daemons. At the end all is as specified, and nothing is an orphan.
+/// Named invariants, at every step: what is specified stays within the surge, and what serves
+/// within the unavailability; a budget is never violated; a StatefulSet's places are filled in
+/// order and no pod is taken from its node; a Job runs no more pods at once than it may, none twice
+/// for an index, and counts each end once; no node has two daemons. At the end all is as specified,
+/// and nothing is an orphan.
 #[test]
 fn promises_hold_through_refused_calls_lost_watches_set_clocks_and_restarts() {
     let faults = Faults {
@@ -127,8 +132,8 @@ fn promises_hold_through_refused_calls_lost_watches_set_clocks_and_restarts() {
     });
 }
 
-/// With lost answers, failing pods and dying nodes as well: ends are counted once, no pod is taken from its node, nothing runs
-/// twice or beyond its number, and all comes to what is specified.
+/// With lost answers, failing pods and dying nodes as well: ends are counted once, no pod is taken
+/// from its node, nothing runs twice or beyond its number, and all comes to what is specified.
 #[test]
 fn workloads_reach_their_spec_after_any_sequence_of_events() {
     let faults = Faults {
@@ -143,8 +148,9 @@ fn workloads_reach_their_spec_after_any_sequence_of_events() {
     });
 }
 
-/// The same of a whole control plane, with real schedulers and machines that have only so much room: no scheduler gives a node more
-/// than it has, and no pod two nodes; no node is given up whose kubelet is heard; garbage has no owner that lives.
+/// The same of a whole control plane, with real schedulers and machines that have only so much
+/// room: no scheduler gives a node more than it has, and no pod two nodes; no node is given up
+/// whose kubelet is heard; garbage has no owner that lives.
 #[test]
 fn a_control_plane_keeps_its_promises_through_refused_calls_lost_watches_and_restarts() {
     let faults = Faults {
@@ -159,8 +165,9 @@ fn a_control_plane_keeps_its_promises_through_refused_calls_lost_watches_and_res
     });
 }
 
-/// With lost answers, failing pods, and machines that fall silent or lose power as well: pods are driven out and collected only
-/// after their times, no identity runs twice, and all comes back when the machines do.
+/// With lost answers, failing pods, and machines that fall silent or lose power as well: pods are
+/// driven out and collected only after their times, no identity runs twice, and all comes back when
+/// the machines do.
 #[test]
 fn a_control_plane_heals_after_its_machines_come_back() {
     let faults = Faults {
@@ -175,7 +182,8 @@ fn a_control_plane_heals_after_its_machines_come_back() {
     });
 }
 
-/// A find can be looked into only if its seed shows it again: what is written, when and in which order is the same each time.
+/// A find can be looked into only if its seed shows it again: what is written, when and in which
+/// order is the same each time.
 #[test]
 fn a_seed_repeats_itself() {
     let faults = Faults {

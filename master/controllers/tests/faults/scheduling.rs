@@ -1,4 +1,5 @@
-//! The scheduler in its process: it decides while its writes are under way, and sees the cluster late.
+//! The scheduler in its process: it decides while its writes are under way, and sees the cluster
+//! late.
 
 use super::dice::Dice;
 use super::kinds::Any;

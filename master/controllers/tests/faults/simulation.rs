@@ -122,8 +122,8 @@ impl History {
             self.logs.get_mut(kind).unwrap(),
         );
         let before = log.len();
-        // What goes is shown first, so that it must not say that all has been seen up to the list: a process would take what it
-        // has made at the same time for seen, and make it again.
+        // What goes is shown first, so that it must not say that all has been seen up to the list:
+        // a process would take what it has made at the same time for seen, and make it again.
         let first_change = |known: &[Any]| {
             let before: HashMap<&str, u64> = known
                 .iter()

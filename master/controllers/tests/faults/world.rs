@@ -351,7 +351,8 @@ impl World {
         }
     }
 
-    /// Time goes on. It is longer than any watch lags: a controller waits half a minute to see what it wrote.
+    /// Time goes on. It is longer than any watch lags: a controller waits half a minute to see what
+    /// it wrote.
     fn wait(&mut self) {
         self.see_all();
         self.processes.wait();
@@ -371,7 +372,8 @@ impl World {
         let ends = (self.dice.below(12) == 0).then(|| self.dice.below(4));
         self.processes.run(number, &mut self.history, ends).await;
         if ends.is_some() {
-            // What it did is seen before its successor, which does not know of it, does the next thing.
+            // What it did is seen before its successor, which does not know of it, does the next
+            // thing.
             self.check();
             self.seen.last_emptied.clear();
         }
@@ -397,7 +399,8 @@ impl World {
             .await;
     }
 
-    /// What node and scheduler do next with a pod; a pod of the Job fails if that is given, another one if it breaks.
+    /// What node and scheduler do next with a pod; a pod of the Job fails if that is given, another
+    /// one if it breaks.
     pub(crate) async fn live(&mut self, pod: &Pod, fails: bool, breaks: bool) -> bool {
         if self.weather.cast == Cast::ControlPlane {
             return self.live_on_its_machine(pod, fails, breaks).await;
@@ -523,7 +526,8 @@ impl World {
         }
     }
 
-    /// Someone drains a node: a pod of the protected application is evicted, if its budget allows it.
+    /// Someone drains a node: a pod of the protected application is evicted, if its budget allows
+    /// it.
     pub(crate) async fn evict(&mut self) {
         let pods = self.history.pods().into_iter();
         let pods: Vec<String> = pods

@@ -1,4 +1,5 @@
-//! A controller that sees the cluster late: what cannot be undone it does only after it has asked again, past all caches.
+//! A controller that sees the cluster late: what cannot be undone it does only after it has asked
+//! again, past all caches.
 
 use super::{Cluster, cluster_without};
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};

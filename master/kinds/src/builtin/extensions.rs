@@ -1,5 +1,5 @@
-//! What upstream extends its API with. Neither can be written: CustomResourceDefinitions are not supported yet, and there are
-//! none; APIServices say which groups this server serves by itself.
+//! What upstream extends its API with. Neither can be written: CustomResourceDefinitions are not
+//! supported yet, and there are none; APIServices say which groups this server serves by itself.
 
 use config_kube::k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use config_kube::k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;

@@ -25,6 +25,7 @@ pub(super) fn allowed(live: &Fields, write: &Write<'_>) -> Option<Set<'static>> 
     let Value::Object(last) = decode::json(text.as_bytes()).ok()?.value else {
         return None;
     };
+    // In another version the fields have other names, which cannot be compared with these.
     if last.get("apiVersion").and_then(Value::as_str) != Some(write.api_version) {
         return None;
     }
@@ -74,8 +75,8 @@ pub(super) fn update_annotation(live: &mut Fields, config: &Fields) {
         .iter()
         .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
         .sum();
-    // Validation would refuse the object. Without the annotation client-side apply only loses the base
-    // of its next comparison.
+    // Validation would refuse the object. Without the annotation client-side apply only loses the
+    // base of its next comparison.
     if size > ANNOTATIONS {
         annotations.remove(ANNOTATION);
     }

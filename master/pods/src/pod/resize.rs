@@ -10,8 +10,8 @@ const RESIZED: [&str; 2] = ["cpu", "memory"];
 /// The lists of containers, in the order in which their faults are told.
 const LISTS: [&str; 2] = ["containers", "initContainers"];
 
-/// The old pod with the new one's resources and resize policies, container by container. Lists of other containers, or in another
-/// order, are the new pod's, for [`validate`] to refuse.
+/// The old pod with the new one's resources and resize policies, container by container. Lists of
+/// other containers, or in another order, are the new pod's, for [`validate`] to refuse.
 pub(super) fn compose(result: &mut Fields, new: &Fields, old: &Fields) {
     result.clone_from(old);
     let mut given = spec(new).clone();

@@ -246,7 +246,8 @@ pub fn claim(template: &mut Fields) {
 /// Sets the defaults of pods only.
 pub fn of_pod(spec: &mut Fields) {
     of_spec(spec);
-    // Older versions stored negative times, and kubelets took them for the shortest one. Templates keep what they say.
+    // Older versions stored negative times, and kubelets took them for the shortest one. Templates
+    // keep what they say.
     if get(spec, "terminationGracePeriodSeconds")
         .as_i64()
         .is_some_and(|seconds| seconds < 0)

@@ -1,4 +1,5 @@
-//! Processors and memory of a node used in equal shares (upstream: `NodeResourcesBalancedAllocation`).
+//! Processors and memory of a node used in equal shares (upstream:
+//! `NodeResourcesBalancedAllocation`).
 
 use super::{Candidate, Plugin, never};
 use crate::request::PodRequest;

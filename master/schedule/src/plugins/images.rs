@@ -19,8 +19,8 @@ const MIN_BYTES: i64 = 23 * MIB;
 /// Bytes for each container above which more count for nothing.
 const MAX_BYTES: i64 = 1000 * MIB;
 
-/// The more bytes of images a node has, each weighed by the share of nodes that have it: a new image shall not draw all pods to
-/// the first node that has it.
+/// The more bytes of images a node has, each weighed by the share of nodes that have it: a new
+/// image shall not draw all pods to the first node that has it.
 fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) -> Option<Vec<i64>> {
     let images = pod.images.iter();
     let spread: Vec<(&str, usize)> = images

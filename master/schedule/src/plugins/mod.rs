@@ -1,7 +1,9 @@
-//! The plugins of the default profile, in the order in which they look at a node, with their weights as upstream's.
+//! The plugins of the default profile, in the order in which they look at a node, with their
+//! weights as upstream's.
 //!
-//! A plugin is a line of [`PROFILE`] and a file. It is asked once for each pod whether it has anything to say of it, and only
-//! then about nodes: a plugin that a pod does not ask for costs nothing by node.
+//! A plugin is a line of [`PROFILE`] and a file. It is asked once for each pod whether it has
+//! anything to say of it, and only then about nodes: a plugin that a pod does not ask for costs
+//! nothing by node.
 
 mod balance;
 mod images;
@@ -161,7 +163,8 @@ pub(crate) fn volumes() -> Plugins {
     Plugins::named("VolumeBinding")
 }
 
-/// What stands against every node, whichever it is (upstream: `PreFilter`), and the plugin that says so.
+/// What stands against every node, whichever it is (upstream: `PreFilter`), and the plugin that
+/// says so.
 pub(crate) fn against_all(pod: &PodRequest, snapshot: &Snapshot) -> Option<(String, Plugins)> {
     let fault = Wishes::of(pod, snapshot.storage()).err()?;
     Some((fault, volumes()))

@@ -112,7 +112,8 @@ struct Required<'a> {
     refused: Places<'a>,
     /// Pods that refuse it.
     refusing: Places<'a>,
-    /// Whether it may be the first one: it means itself, and none of those that it means are anywhere.
+    /// Whether it may be the first one: it means itself, and none of those that it means are
+    /// anywhere.
     first: bool,
 }
 

@@ -41,7 +41,8 @@ impl Filter for Fit<'_> {
     }
 }
 
-/// The mean of what the strategy of the pod's profile says of each resource, with the pod on the node.
+/// The mean of what the strategy of the pod's profile says of each resource, with the pod on the
+/// node.
 fn score(pod: &PodRequest, candidates: &[Candidate<'_>]) -> Vec<i64> {
     let Profile {
         strategy, weights, ..

@@ -1,5 +1,5 @@
-//! The spread of pods over places (upstream: `PodTopologySpread`, with the defaults of the system for pods that ask for
-//! nothing).
+//! The spread of pods over places (upstream: `PodTopologySpread`, with the defaults of the system
+//! for pods that ask for nothing).
 
 use super::{Candidate, FULL, Filter, Obstacle, Plugin};
 use crate::event::{Event, Kind};
@@ -46,8 +46,8 @@ fn has_all(tallies: &[Option<Tally<'_>>], node: NodeId) -> bool {
     tallies.all(|tally| tally.as_ref().is_some_and(|tally| tally.has_place(node)))
 }
 
-/// Pods like it by place, those that are being deleted not counted. Places are those that are open. `among` says which nodes
-/// have all labels.
+/// Pods like it by place, those that are being deleted not counted. Places are those that are open.
+/// `among` says which nodes have all labels.
 fn fill(
     spread: &Spread,
     pod: &PodRequest,

@@ -1,5 +1,6 @@
-//! How many volumes of a CSI driver a node takes, as its CSINode says (upstream: `NodeVolumeLimits`). Volumes in a pod's own
-//! specification are not counted, as upstream does not count them.
+//! How many volumes of a CSI driver a node takes, as its CSINode says (upstream:
+//! `NodeVolumeLimits`). Volumes in a pod's own specification are not counted, as upstream does not
+//! count them.
 
 use super::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{Event, Kind};

@@ -1,4 +1,5 @@
-//! Claims that one pod alone may use (upstream: `VolumeRestrictions`, as far as its kinds of volumes are mounted here).
+//! Claims that one pod alone may use (upstream: `VolumeRestrictions`, as far as its kinds of
+//! volumes are mounted here).
 
 use super::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{Event, Kind};

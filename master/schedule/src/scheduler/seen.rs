@@ -27,7 +27,8 @@ pub(super) enum State {
     NotOurs(String),
 }
 
-/// Reads pods as a scheduler with certain profiles sees them. Clones share what pods have in common.
+/// Reads pods as a scheduler with certain profiles sees them. Clones share what pods have in
+/// common.
 #[derive(Debug, Clone)]
 pub struct Reader {
     profiles: Vec<Arc<Profile>>,

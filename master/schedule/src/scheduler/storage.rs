@@ -1,8 +1,10 @@
-//! Claims, volumes and classes in the loop: followed, and written for a pod that has its node and waits for its volumes.
+//! Claims, volumes and classes in the loop: followed, and written for a pod that has its node and
+//! waits for its volumes.
 //!
-//! A pod whose claims wait for its node is not bound yet: its place is kept, a volume is kept for each claim (`claimRef`) or the
-//! node is named on it (`selected-node`), and the pod is decided anew when the claim is bound. Nothing of that lives in this process
-//! alone: another one finds the same node named on the claim.
+//! A pod whose claims wait for its node is not bound yet: its place is kept, a volume is kept for
+//! each claim (`claimRef`) or the node is named on it (`selected-node`), and the pod is decided
+//! anew when the claim is bound. Nothing of that lives in this process alone: another one finds the
+//! same node named on the claim.
 
 use super::Scheduler;
 use super::writes::{Outcome, Write, Written};
@@ -113,7 +115,8 @@ impl Scheduler {
         }
     }
 
-    /// Keeps a pod's place on its node until its claims are bound, and writes what they need for that.
+    /// Keeps a pod's place on its node until its claims are bound, and writes what they need for
+    /// that.
     pub(super) fn claim(
         &mut self,
         waiting: &Waiting,
@@ -166,7 +169,8 @@ impl Scheduler {
         }))
     }
 
-    /// What was written shows in the claims. Where it was refused, the pods that wait for the claims are decided anew.
+    /// What was written shows in the claims. Where it was refused, the pods that wait for the
+    /// claims are decided anew.
     pub(super) fn claimed(
         &mut self,
         result: Result<(), ApiError>,

@@ -1,5 +1,5 @@
-//! The writes that follow decisions: a Binding, or the condition and event that say why there is none, and the end of those
-//! that make room.
+//! The writes that follow decisions: a Binding, or the condition and event that say why there is
+//! none, and the end of those that make room.
 
 use super::Scheduler;
 use crate::key::PodKey;
@@ -14,7 +14,8 @@ use futures_util::future::BoxFuture;
 use master_client::{ApiError, Client, DeleteParams, Happening, Patch, Recorder, Severity};
 use serde_json::{Value, json};
 
-/// A write that follows from a decision. It needs nothing of the scheduler, which takes its result by [`Scheduler::written`].
+/// A write that follows from a decision. It needs nothing of the scheduler, which takes its result
+/// by [`Scheduler::written`].
 pub type Write = BoxFuture<'static, Written>;
 
 /// The result of a write.
@@ -86,8 +87,8 @@ impl Scheduler {
         })
     }
 
-    /// Writes the condition and the event that say why a pod is pending, and ends the pods that make room for it. No node is
-    /// nominated any more for one that has lost its place.
+    /// Writes the condition and the event that say why a pod is pending, and ends the pods that
+    /// make room for it. No node is nominated any more for one that has lost its place.
     pub(super) fn report(
         &mut self,
         waiting: Waiting,
@@ -150,7 +151,8 @@ impl Scheduler {
     }
 }
 
-/// Whether a pod is on its node although the answer says otherwise: an answer may be lost after its request was done.
+/// Whether a pod is on its node although the answer says otherwise: an answer may be lost after its
+/// request was done.
 async fn look(
     client: &Client,
     (key, uid): (&PodKey, &str),
@@ -265,8 +267,8 @@ enum Nominated<'a> {
     Nowhere,
 }
 
-/// The condition of an unschedulable pod, and the node that is being made free for it; with the UID as precondition, as
-/// another pod may have the name by now.
+/// The condition of an unschedulable pod, and the node that is being made free for it; with the UID
+/// as precondition, as another pod may have the name by now.
 fn unscheduled(uid: &str, condition: &Value, nominated: Nominated<'_>) -> Patch {
     let mut status = json!({"conditions": [condition]});
     match nominated {

@@ -79,7 +79,8 @@ impl Folder {
         self.path.join(format!("{name}-{number}{UNFINISHED}"))
     }
 
-    /// Removes unfinished files of an earlier process. No other process writes any: the folder is locked.
+    /// Removes unfinished files of an earlier process. No other process writes any: the folder is
+    /// locked.
     pub(super) fn sweep(&self) -> Result<(), StoreError> {
         for entry in std::fs::read_dir(&self.path).map_err(StoreError::Folder)? {
             let path = entry.map_err(StoreError::Folder)?.path();

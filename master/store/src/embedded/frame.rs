@@ -80,7 +80,8 @@ pub(crate) fn at<'a>(bytes: &'a [u8], offset: usize, id: &FileId) -> Option<(&'a
 /// Whether a complete frame follows after `from`: then a broken frame before it had been
 /// acknowledged, and is damage.
 pub(crate) fn any_after(bytes: &[u8], from: usize, id: &FileId) -> bool {
-    // Frames begin at multiples of 8. The length in a broken header says nothing about the next one.
+    // Frames begin at multiples of 8. The length in a broken header says nothing about the next
+    // one.
     let mut offset = from.next_multiple_of(8);
     while let Some(rest) = bytes.get(offset..) {
         if rest.first_chunk() == Some(&MAGIC) && at(bytes, offset, id).is_some() {
@@ -133,6 +134,7 @@ impl<R: Read> Frames<R> {
         let (length, stored) = header(&bytes, self.offset).ok_or(Broken::Changed(self.offset))?;
         let mut payload = std::mem::take(&mut self.payload);
         payload.resize(padded(length), 0);
+        // The padding is read and not verified: nothing uses it.
         self.fill(&mut payload)?;
         payload.truncate(length);
         if self.offset == 0 {

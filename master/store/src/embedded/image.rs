@@ -101,8 +101,8 @@ pub(super) fn write_state(capture: &Capture, made: u64, to: &mut dyn io::Write) 
     let mut packer = ImageWriter::new(Purpose::State, capture.head, capture.floor, made)?;
     let mut put = |frame: Option<Vec<u8>>| frame.map_or(Ok(()), |frame| to.write_all(&frame));
     let mut events: Vec<&Arc<Event>> = Vec::new();
-    // Entries at the floor and the events after it: the history is kept, so that watches go on after a
-    // restart.
+    // Entries at the floor and the events after it: the history is kept, so that watches go on
+    // after a restart.
     for table in &capture.tables {
         put(packer.push(&Record::Table {
             name: &table.name,

@@ -191,8 +191,8 @@ impl Log {
         Ok(())
     }
 
-    /// Starts a new segment after `head`, so that a state file can replace the earlier ones: the one that
-    /// the keeper created or, as the writer waits for it, a small one.
+    /// Starts a new segment after `head`, so that a state file can replace the earlier ones: the
+    /// one that the keeper created or, as the writer waits for it, a small one.
     pub(super) fn cut(&mut self, head: Revision) -> Result<(), StoreError> {
         self.rotate(head, self.segments.bytes.min(FIRST_SEGMENT))
     }
@@ -225,6 +225,7 @@ impl Log {
 
     /// Whether the next segment should be created now.
     pub(super) fn wants_next(&self) -> bool {
+        // Half a segment early, as the keeper has to write the next one full of zeros.
         let half = self
             .active
             .as_ref()

@@ -133,8 +133,8 @@ impl EmbeddedStore {
             bytes: options.segment_bytes,
             spare: options.spare_bytes,
         };
-        // A new segment at each start: the last frame of an old one may be torn, and recovery would not
-        // read what follows it.
+        // A new segment at each start: the last frame of an old one may be torn, and recovery would
+        // not read what follows it.
         let log = Log::open(
             folder.clone(),
             segments,
@@ -203,7 +203,8 @@ impl EmbeddedStore {
         let mut written = HashSet::with_capacity(ops.len());
         for op in ops {
             table_of(&op.key)?;
-            // Both would have one revision: a watcher could not tell which of the values is the last.
+            // Both would have one revision: a watcher could not tell which of the values is the
+            // last.
             if !matches!(op.action, Action::Check) && !written.insert(&op.key) {
                 return Err(StoreError::Invalid(format!(
                     "{} is written twice in one transaction",

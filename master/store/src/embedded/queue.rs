@@ -90,7 +90,8 @@ impl<T> Queue<T> {
             else {
                 return true;
             };
-            // Under the lock that the wait gives back: no job is added without a wake-up in between.
+            // Under the lock that the wait gives back: no job is added without a wake-up in
+            // between.
             state.waiting = true;
             state = self
                 .filled

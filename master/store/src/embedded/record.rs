@@ -53,6 +53,7 @@ pub(crate) enum Record<'a> {
 }
 
 fn text(buffer: &mut Vec<u8>, bytes: &[u8]) {
+    // The engine's limits keep every value far below 4 GiB.
     buffer.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
     buffer.extend_from_slice(bytes);
 }

@@ -15,8 +15,8 @@ use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A restored store continues this many revisions after its snapshot: more than any store writes while
-/// snapshots of it are kept, so that no revision that a client remembers is assigned twice.
+/// A restored store continues this many revisions after its snapshot: more than any store writes
+/// while snapshots of it are kept, so that no revision that a client remembers is assigned twice.
 pub const RESTORED_AHEAD: Revision = 1 << 32;
 
 /// The header and counts of a snapshot.

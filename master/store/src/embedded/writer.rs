@@ -94,8 +94,8 @@ impl Pending {
                 });
             }
         }
-        // After the preconditions: a conflict tells the caller more. A full disk takes deletions still,
-        // as they are how an admin makes room.
+        // After the preconditions: a conflict tells the caller more. A full disk takes deletions
+        // still, as they are how an admin makes room.
         if let Some(why) = full
             && ops.iter().any(|op| matches!(op.action, Action::Put(_)))
         {
@@ -145,7 +145,8 @@ pub(super) struct Writer {
     frame: Vec<u8>,
     /// Bytes of the newest state file.
     state_bytes: u64,
-    /// Bytes of changes that the state file being written will replace; `None` while none is written.
+    /// Bytes of changes that the state file being written will replace; `None` while none is
+    /// written.
     saving: Option<u64>,
     /// No state file is written before this time: the last attempt failed.
     save_after: Instant,
@@ -204,8 +205,8 @@ impl Writer {
         }
     }
 
-    /// Refuses all waiting and later writes. The queue first: a caller that learns of the failure must
-    /// not be able to queue another write.
+    /// Refuses all waiting and later writes. The queue first: a caller that learns of the failure
+    /// must not be able to queue another write.
     fn stop(&self, error: StoreError) {
         self.queue.abandon();
         self.shared.fail(error);

@@ -1,4 +1,5 @@
-//! The runtime of a test's engine: init's, with the specifications that the test's agents write beside this program.
+//! The runtime of a test's engine: init's, with the specifications that the test's agents write
+//! beside this program.
 
 use std::path::Path;
 use std::process::ExitCode;

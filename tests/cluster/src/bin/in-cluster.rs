@@ -1,5 +1,5 @@
-//! A program of a pod that uses the API by kube-rs, with nothing but what its container has: the API's address in the environment,
-//! and token, namespace and root in files.
+//! A program of a pod that uses the API by kube-rs, with nothing but what its container has: the
+//! API's address in the environment, and token, namespace and root in files.
 
 use config_kube::k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -9,8 +9,9 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use std::error::Error;
 use std::pin::pin;
 
-/// Waits by a watch until the config map `question` has a word, and makes the config map `answer` with that word, with the user that
-/// the API takes this program for, and with the code by which it refuses what the user may not.
+/// Waits by a watch until the config map `question` has a word, and makes the config map `answer`
+/// with that word, with the user that the API takes this program for, and with the code by which it
+/// refuses what the user may not.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let client = kube::Client::try_default().await?;

@@ -174,8 +174,9 @@ pub(crate) async fn a_tpm_whose_counters_went_back_is_refused(lab: &Lab) {
         .await;
 }
 
-/// The machine reboots into a bad image while its certificate lives: it proves so itself, and the certificate is denied at
-/// the next request, an open watch ends, and a restarted master denies it still.
+/// The machine reboots into a bad image while its certificate lives: it proves so itself, and the
+/// certificate is denied at the next request, an open watch ends, and a restarted master denies it
+/// still.
 pub(crate) async fn a_valid_certificate_is_denied_once_its_machine_proves_a_bad_image() {
     let lab = Lab::start().await;
     let (mut machine, who) = joined(&lab).await;
@@ -259,7 +260,8 @@ pub(crate) async fn certificates_of_retired_and_deleted_machines_are_denied(lab:
             assert!(start.elapsed() < LIMIT, "{} is not denied", machine.node);
         }
     }
-    // Its pods are evicted like an Untrusted one's, and its Node is as before when the admin takes that back.
+    // Its pods are evicted like an Untrusted one's, and its Node is as before when the admin takes
+    // that back.
     for retired in [true, false] {
         lab.site
             .patch::<Machine>(&machine.node, &json!({ "spec": { "retired": retired } }))
@@ -633,7 +635,8 @@ pub(crate) async fn a_serving_certificate_is_no_client_certificate(lab: &Lab) {
     );
 }
 
-/// A person approves a request of upstream's client signer: it is signed for its key, and a denied or unapproved one is not.
+/// A person approves a request of upstream's client signer: it is signed for its key, and a denied
+/// or unapproved one is not.
 pub(crate) async fn a_client_certificate_request_is_signed_once_approved(lab: &Lab) {
     for (name, condition) in [("jane-approved", "Approved"), ("jane-denied", "Denied")] {
         lab.site.create(&client_request(name, "jane", &[])).await;

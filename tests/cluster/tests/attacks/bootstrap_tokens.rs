@@ -214,8 +214,8 @@ fn token(id: &str, secret: &str, seconds: i64) -> String {
     )
 }
 
-/// A token's request waits for a person until a binding says otherwise; the certificate is a node's; an ended token is
-/// refused, and gone.
+/// A token's request waits for a person until a binding says otherwise; the certificate is a
+/// node's; an ended token is refused, and gone.
 pub(crate) async fn an_ordinary_kubelet_gets_its_certificate_by_an_expiring_token(lab: &Lab) {
     let kubectl = Kubectl::new(lab);
     kubectl.make("token", &token("abcdef", "0123456789abcdef", 3600));
@@ -340,7 +340,8 @@ async fn a_token_does_nothing_else_and_ends(kubectl: &Kubectl) {
     );
 }
 
-/// An ordinary kubelet's serving certificate waits for a person, is for its own names, and never for the API server's.
+/// An ordinary kubelet's serving certificate waits for a person, is for its own names, and never
+/// for the API server's.
 async fn serving_certificates(kubectl: &Kubectl, credential: &[String]) {
     let serving = ("kubernetes.io/kubelet-serving", "server auth");
     for (name, dns, signed) in [
@@ -384,8 +385,9 @@ async fn serving_certificates(kubectl: &Kubectl, credential: &[String]) {
     kubectl.until("client-denied", "Denied").await;
 }
 
-/// A stolen token, and an admin who approves by the name alone: only the machine's own proof makes the node of a Machine. The
-/// control is the story above, in which the same request for a node that is no Machine's is signed.
+/// A stolen token, and an admin who approves by the name alone: only the machine's own proof makes
+/// the node of a Machine. The control is the story above, in which the same request for a node that
+/// is no Machine's is signed.
 pub(crate) async fn a_stolen_token_gets_no_certificate_for_a_machines_node(lab: &Lab) {
     let kubectl = Kubectl::new(lab);
     let machine = lab.machine().await;

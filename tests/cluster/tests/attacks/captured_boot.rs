@@ -1,5 +1,5 @@
-//! What a real machine measured: event logs captured in QEMU under OVMF, byte for byte, with the release of the image that
-//! it had booted, sent to a running master.
+//! What a real machine measured: event logs captured in QEMU under OVMF, byte for byte, with the
+//! release of the image that it had booted, sent to a running master.
 
 use crate::lab::Lab;
 use config_attest::release::Manifest;

@@ -1,5 +1,6 @@
-//! Every code of a refusal is expected by an assertion of an attack here, at a running master or, where it is the admin's tool that
-//! refuses, at the running tool. That each assertion is reached is for the attacks to show.
+//! Every code of a refusal is expected by an assertion of an attack here, at a running master or,
+//! where it is the admin's tool that refuses, at the running tool. That each assertion is reached
+//! is for the attacks to show.
 
 use config_protocol::Code;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! A cluster on a discovery endpoint, from the admin's command to what a machine finds; and an endpoint that turns hostile.
+//! A cluster on a discovery endpoint, from the admin's command to what a machine finds; and an
+//! endpoint that turns hostile.
 
 use crate::site::Site;
 use agent_discover::{Finder, Progress, Report};
@@ -113,8 +114,9 @@ async fn config_map(site: &Site) -> serde_json::Value {
     site.api(Method::GET, path, Vec::new()).await.json["data"].clone()
 }
 
-/// The cluster is published by one command; a machine finds it by what the command printed, and only it. A restarted master
-/// publishes a higher generation, and what was served before is refused from then on. Neither key nor credential shows.
+/// The cluster is published by one command; a machine finds it by what the command printed, and
+/// only it. A restarted master publishes a higher generation, and what was served before is refused
+/// from then on. Neither key nor credential shows.
 pub(crate) async fn a_published_cluster_is_found_and_an_older_document_refused() {
     let dir = tempfile::tempdir().unwrap();
     let site =
@@ -138,7 +140,8 @@ pub(crate) async fn a_published_cluster_is_found_and_an_older_document_refused()
         "PIN_UNKNOWN"
     );
     the_credential_is_in_the_secret_alone(&site, dir.path()).await;
-    // An old state of the endpoint's own disk is restored after the master published a newer document.
+    // An old state of the endpoint's own disk is restored after the master published a newer
+    // document.
     let old = dir.path().join("old");
     endpoint.process.stop(LIMIT).unwrap();
     copy(&dir.path().join("endpoint"), &old);

@@ -76,7 +76,8 @@ impl Voices {
         }
     }
 
-    /// The statuses of a request on the kept connection, on a new one, on a resumed session, and with the pod's token.
+    /// The statuses of a request on the kept connection, on a new one, on a resumed session, and
+    /// with the pod's token.
     async fn speak(&mut self, lab: &Lab) -> [StatusCode; 4] {
         let kept = self.kept.status(Method::GET, &self.node, Vec::new()).await;
         let mut bearer = lab.connect().await.with_token(&self.token);

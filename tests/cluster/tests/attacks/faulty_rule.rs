@@ -1,4 +1,5 @@
-//! A rule with a fault that no write can create: it is in the store from a version that accepted it.
+//! A rule with a fault that no write can create: it is in the store from a version that accepted
+//! it.
 
 use crate::lab::{LIMIT, Lab};
 use config_kube::{CertificatePolicy, MachineState};

@@ -1,5 +1,5 @@
-//! The first master: attested and taken over by its admin with the real tools, once; its machine's TPM is in software
-//! behind the real attestor socket's protocol.
+//! The first master: attested and taken over by its admin with the real tools, once; its machine's
+//! TPM is in software behind the real attestor socket's protocol.
 
 use crate::lab::{EK_USAGE, chain, issuer};
 use crate::takeover;
@@ -40,8 +40,8 @@ pub(crate) struct FirstMaster {
     process: Owned,
 }
 
-/// Serves the attestor socket for a machine in software. What it seals is only marked: the real TPM's sealing has tests of
-/// its own.
+/// Serves the attestor socket for a machine in software. What it seals is only marked: the real
+/// TPM's sealing has tests of its own.
 fn attestor(path: &Path, machine: SoftMachine) {
     let listener = UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {
@@ -275,8 +275,8 @@ fn user_data(admin_key: &str, release: &str) -> String {
     )
 }
 
-/// Before its admin comes, a master answers health and bootstrap only; a wrong machine, image or configuration is not
-/// admitted; the right one is, once.
+/// Before its admin comes, a master answers health and bootstrap only; a wrong machine, image or
+/// configuration is not admitted; the right one is, once.
 pub(crate) async fn the_first_master_is_taken_over_once_by_its_admin_alone() {
     let mut first = FirstMaster::new();
     let anonymous = first.anonymous().await;
@@ -480,7 +480,8 @@ fn the_recovery_copy_opens(first: &FirstMaster) {
     );
 }
 
-/// No private key lies in the data folder in the clear; a restarted master has them opened by its TPM.
+/// No private key lies in the data folder in the clear; a restarted master has them opened by its
+/// TPM.
 async fn the_keys_are_sealed(first: &mut FirstMaster) {
     for name in [
         "root.key",

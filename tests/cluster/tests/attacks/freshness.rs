@@ -1,4 +1,5 @@
-//! Replays, splices, late and second answers, other versions, floods, and forged evidence against good machines.
+//! Replays, splices, late and second answers, other versions, floods, and forged evidence against
+//! good machines.
 
 use crate::lab::{Greeting, LIMIT, Lab, Outcome, identity};
 use crate::wire::{Answer, Connection, config};
@@ -101,7 +102,8 @@ pub(crate) async fn evidence_for_an_invented_session_is_refused(lab: &Lab) {
     open.answer(&evidence).await.accepted();
 }
 
-/// A man in the middle: the machine's evidence names the connection to him, not his connection to the master.
+/// A man in the middle: the machine's evidence names the connection to him, not his connection to
+/// the master.
 pub(crate) async fn evidence_bound_to_another_tls_connection_is_refused(lab: &Lab) {
     let between = lab.connect().await.channel;
     let splice = move |channel: &mut Channel| channel.exporter = between.exporter;
@@ -135,8 +137,8 @@ pub(crate) async fn a_proof_for_the_bootstrap_admits_no_node(lab: &Lab) {
     .await;
 }
 
-/// A join whose evidence is made for another purpose, or for the connection as the machine sees it, is refused with this code; an
-/// honest one of the same machine is accepted.
+/// A join whose evidence is made for another purpose, or for the connection as the machine sees it,
+/// is refused with this code; an honest one of the same machine is accepted.
 async fn refused_as_seen(lab: &Lab, purpose: Purpose, seen: impl FnOnce(&mut Channel), code: Code) {
     let machine = lab.machine().await;
     let connection = lab.connect().await;
@@ -162,12 +164,14 @@ pub(crate) async fn an_older_protocol_version_is_refused(lab: &Lab) {
     lab.join(&machine).await.accepted();
 }
 
-/// Forged evidence in the name of a good machine changes nothing for it, and a flood of hellos does not evict its session.
+/// Forged evidence in the name of a good machine changes nothing for it, and a flood of hellos does
+/// not evict its session.
 pub(crate) async fn forged_evidence_in_a_machines_name_changes_nothing_for_it(lab: &Lab) {
     let machine = lab.machine().await;
     lab.join(&machine).await.accepted();
     let before = lab.status(&machine.node).await;
-    // Anyone who knows the EK and its certificate, which are not secret, can send them with other keys.
+    // Anyone who knows the EK and its certificate, which are not secret, can send them with other
+    // keys.
     let mut attacker = SoftMachine::new("attacker", EkKind::P256);
     attacker.node.clone_from(&machine.node);
     attacker.ek_public = machine.ek_public.clone();
@@ -220,7 +224,8 @@ pub(crate) async fn forged_evidence_in_a_machines_name_changes_nothing_for_it(la
     );
 }
 
-/// One TPM that answers as two machines at once, where an admin lists its EK for both by mistake, is one node.
+/// One TPM that answers as two machines at once, where an admin lists its EK for both by mistake,
+/// is one node.
 pub(crate) async fn one_tpm_that_answers_as_two_machines_is_one_node(lab: &Lab) {
     let machine = lab.machine().await;
     let mut second = machine.clone();
@@ -247,7 +252,8 @@ pub(crate) async fn one_tpm_that_answers_as_two_machines_is_one_node(lab: &Lab) 
     assert!(lab.status(&second.node).await.certificate.is_none());
 }
 
-/// Traffic of others from a node's address, such as its pods', does not keep the node from renewing.
+/// Traffic of others from a node's address, such as its pods', does not keep the node from
+/// renewing.
 pub(crate) async fn a_flood_from_its_own_address_does_not_stop_a_node(lab: &Lab) {
     let mut machine = lab.machine().await;
     let who = identity(&machine, &lab.join(&machine).await.accepted());
@@ -336,7 +342,8 @@ pub(crate) async fn malformed_and_oversized_bodies_are_refused(lab: &Lab) {
     lab.join(&machine).await.accepted();
 }
 
-/// Bodies that are no hello: not JSON, not whole, nested too deep, with a key too many or twice, with a text too long.
+/// Bodies that are no hello: not JSON, not whole, nested too deep, with a key too many or twice,
+/// with a text too long.
 fn malformed(machine: &SoftMachine, hello: &[u8]) -> Vec<Vec<u8>> {
     let mut bodies = vec![
         Vec::new(),
@@ -424,7 +431,8 @@ async fn huge_evidence_is_refused(lab: &Lab, machine: &SoftMachine) {
     lab.refused(&outcome, Code::SessionUnknown, false).await;
 }
 
-/// An attacker who holds back what a machine sent, until it has proved something newer, makes no machine Untrusted by it.
+/// An attacker who holds back what a machine sent, until it has proved something newer, makes no
+/// machine Untrusted by it.
 pub(crate) async fn evidence_that_was_held_back_makes_no_machine_untrusted(lab: &Lab) {
     let mut machine = lab.machine().await;
     let mut held_back = Open::new(lab, &machine).await;
@@ -438,8 +446,8 @@ pub(crate) async fn evidence_that_was_held_back_makes_no_machine_untrusted(lab: 
     lab.join(&machine).await.accepted();
 }
 
-/// Half-open sessions and requests are bounded, no matter who floods; the machine in whose name it is, and others, join all the
-/// while, from elsewhere.
+/// Half-open sessions and requests are bounded, no matter who floods; the machine in whose name it
+/// is, and others, join all the while, from elsewhere.
 pub(crate) async fn a_flood_of_hellos_is_limited_and_machines_still_join(lab: &Lab) {
     let (machine, other) = (lab.machine().await, lab.machine().await);
     let before = lab.site.resident();

@@ -145,7 +145,8 @@ pub(crate) async fn a_role_that_the_rule_does_not_admit_is_refused(lab: &Lab) {
     lab.until_accepted(&machine).await;
 }
 
-/// A machine that claims no name learns the one that the inventory has for its key, after its proof.
+/// A machine that claims no name learns the one that the inventory has for its key, after its
+/// proof.
 pub(crate) async fn a_machine_without_a_name_learns_it_from_the_inventory(lab: &Lab) {
     let machine = lab.machine().await;
     let derived = config_protocol::name::derived(&machine.ek_hash());
@@ -181,7 +182,8 @@ pub(crate) async fn a_retired_machine_is_refused_until_an_admin_reinstates_it(la
     lab.until_accepted(&machine).await;
 }
 
-/// An EK that is bound to one Machine is refused for a second one, even if an admin lists it there by mistake.
+/// An EK that is bound to one Machine is refused for a second one, even if an admin lists it there
+/// by mistake.
 pub(crate) async fn an_ek_of_one_machine_is_refused_under_a_second_name(lab: &Lab) {
     let mut machine = lab.machine().await;
     lab.join(&machine).await.accepted();
@@ -229,7 +231,8 @@ pub(crate) async fn a_name_of_one_machine_is_refused_to_a_second_ek(lab: &Lab) {
     lab.join(&machine).await.accepted();
 }
 
-/// A Machine that proved something bad is refused, with its certificate and without, until an admin readmits it.
+/// A Machine that proved something bad is refused, with its certificate and without, until an admin
+/// readmits it.
 pub(crate) async fn an_untrusted_machine_is_refused_until_an_admin_readmits_it(lab: &Lab) {
     let mut machine = lab.machine().await;
     let mut bad = lab.image.clone();

@@ -113,8 +113,9 @@ pub(crate) fn self_made(name: &str) -> Identity {
     }
 }
 
-/// What the master gets for a pod's log is the node's own or nothing: at the node's address another node's serving
-/// certificate, the node's own client certificate and a self-signed one are refused, and the master sends their servers nothing.
+/// What the master gets for a pod's log is the node's own or nothing: at the node's address another
+/// node's serving certificate, the node's own client certificate and a self-signed one are refused,
+/// and the master sends their servers nothing.
 pub(crate) async fn the_master_sends_nothing_to_an_impostor_at_a_nodes_address(lab: &Lab) {
     let (machine, other) = (lab.machine().await, lab.machine().await);
     let certificates = lab.join(&machine).await.accepted();

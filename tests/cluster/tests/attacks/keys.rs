@@ -1,4 +1,5 @@
-//! Keys: whose they are, where they were made, what they may do; and attestations of the wrong form.
+//! Keys: whose they are, where they were made, what they may do; and attestations of the wrong
+//! form.
 
 use crate::{Case, Change, nothing};
 use config_protocol::Code;

@@ -159,7 +159,8 @@ impl Lab {
         machine
     }
 
-    /// Writes the machine's line of the inventory, and waits until the attestation service knows it.
+    /// Writes the machine's line of the inventory, and waits until the attestation service knows
+    /// it.
     pub(crate) async fn register(&self, machine: &SoftMachine, name: &str) {
         self.list(machine, name).await;
         self.known(machine).await;
@@ -299,8 +300,8 @@ impl Lab {
             .unwrap_or_default()
     }
 
-    /// The exchange was refused with one generic answer, the code is on record for it, and the Machine's state is what the
-    /// code's consequence and standing say.
+    /// The exchange was refused with one generic answer, the code is on record for it, and the
+    /// Machine's state is what the code's consequence and standing say.
     pub(crate) async fn refused(&self, outcome: &Outcome, code: Code, proven: bool) {
         let Outcome {
             answer,
@@ -369,7 +370,8 @@ impl Lab {
         }
     }
 
-    /// Tries until the master's record has this code: the admin's change takes effect a moment later.
+    /// Tries until the master's record has this code: the admin's change takes effect a moment
+    /// later.
     pub(crate) async fn until<F: Future<Output = Outcome>>(
         &self,
         code: Code,

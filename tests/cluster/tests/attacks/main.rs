@@ -1,6 +1,6 @@
-//! The attacks that need no virtual machine, mounted against a running master over TLS; each is refused with its own code,
-//! and the same exchange without it is accepted (the negative control). The machines are in software, bit for bit on the
-//! wire what a TPM says.
+//! The attacks that need no virtual machine, mounted against a running master over TLS; each is
+//! refused with its own code, and the same exchange without it is accepted (the negative control).
+//! The machines are in software, bit for bit on the wire what a TPM says.
 
 #![allow(
     clippy::unwrap_used,

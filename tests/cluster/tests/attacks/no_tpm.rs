@@ -86,8 +86,9 @@ async fn renew(lab: &Lab, machine: &SoftKeyed, identity: &Identity) -> Outcome {
     .await
 }
 
-/// Under a rule that does not say it: refused, with its own code on record and no more than a no to the caller. Under a rule
-/// that says it, a person is told what is not proven, and everything that shows the machine says it too. A reboot asks again.
+/// Under a rule that does not say it: refused, with its own code on record and no more than a no to
+/// the caller. Under a rule that says it, a person is told what is not proven, and everything that
+/// shows the machine says it too. A reboot asks again.
 pub(crate) async fn a_machine_without_a_tpm_joins_only_where_the_rule_allows_it() {
     let lab = Lab::start().await;
     let machine = edge("edge-1", "1");
@@ -331,7 +332,8 @@ pub(crate) async fn replayed_spliced_and_cross_protocol_messages_are_refused() {
         "always-approve"
     );
 
-    // A key in another encoding, by which one key would be two; and no name, where the name is all that there is.
+    // A key in another encoding, by which one key would be two; and no name, where the name is all
+    // that there is.
     let (mut longer, mut nameless) = (machine.clone(), machine.clone());
     longer.announced.push(0);
     lab.refused(&join(&lab, &longer).await, Code::UnprovenKey, false)

@@ -30,7 +30,8 @@ async fn rule(lab: &Lab, node: Value) -> StatusCode {
     answer.status
 }
 
-/// Waits until a Node has exactly these of the labels and taints that this file uses, by key and value.
+/// Waits until a Node has exactly these of the labels and taints that this file uses, by key and
+/// value.
 async fn has(lab: &Lab, name: &str, labels: &[(&str, &str)], taints: &[&str]) -> Node {
     let ours = |key: &str| key.starts_with("example.com/");
     eventually("the Node's labels and taints", lab, || async {
@@ -65,8 +66,9 @@ async fn has(lab: &Lab, name: &str, labels: &[(&str, &str)], taints: &[&str]) ->
     .await
 }
 
-/// What a rule gives, every Node of its machines has, and loses with it; an admin's own labels and taints stay, and so does
-/// his role; what names the system's own is refused; a node changes none of it.
+/// What a rule gives, every Node of its machines has, and loses with it; an admin's own labels and
+/// taints stay, and so does his role; what names the system's own is refused; a node changes none
+/// of it.
 pub(crate) async fn labels_and_taints_of_a_rule_go_with_it_and_an_admins_stay() {
     let lab = Lab::start().await;
     let (before, who) = joined(&lab).await;

@@ -1,4 +1,5 @@
-//! The same wire with a real TPM stack at the other end: tpm2-tss over a software TPM, driven by the agent's own rooms.
+//! The same wire with a real TPM stack at the other end: tpm2-tss over a software TPM, driven by
+//! the agent's own rooms.
 
 use crate::lab::{CONFIG, Lab};
 use agent_enroll::{
@@ -20,10 +21,12 @@ use tests_harness::swtpm::Swtpm;
 use tests_machines::SoftImage;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// Time for an exchange with a software TPM on a busy machine, or for a renewal at a third of 30 seconds.
+/// Time for an exchange with a software TPM on a busy machine, or for a renewal at a third of 30
+/// seconds.
 const LIMIT: Duration = Duration::from_secs(270);
 
-/// Measures an image and a configuration as firmware, stub and init would, and writes the logs that they leave.
+/// Measures an image and a configuration as firmware, stub and init would, and writes the logs that
+/// they leave.
 pub(crate) fn boot(tpm: &Tpm, image: &SoftImage, dir: &Path) -> Logs {
     let mut log = image.log();
     // This TPM was started in locality 0.

@@ -428,8 +428,8 @@ const ATTESTATIONS: [(Code, bool, &str, Change); 9] = [
     ),
 ];
 
-/// Everything that is done to a proof on its way, to two TPMs, to registers after and before the node key was made, and to what
-/// a TPM keeps.
+/// Everything that is done to a proof on its way, to two TPMs, to registers after and before the
+/// node key was made, and to what a TPM keeps.
 pub(crate) async fn altered_evidence_of_a_real_tpm_is_refused() {
     let (mut swtpm, second) = (Swtpm::new(), Swtpm::blank());
     let lab = Lab::start_with(&swtpm.issuer_pem(), "30m").await;
@@ -458,7 +458,8 @@ pub(crate) async fn altered_evidence_of_a_real_tpm_is_refused() {
     lab.site.stop();
 }
 
-/// Another TPM's keys beside this one's endorsement key: it can't open the credential made for the two.
+/// Another TPM's keys beside this one's endorsement key: it can't open the credential made for the
+/// two.
 async fn another_tpms_keys(lab: &Lab, Machines { own, other }: &Machines) {
     own.admitted(lab, "mixed").await;
     let keys = other.prover.keys(&own.ek).unwrap();
@@ -561,7 +562,8 @@ fn reboot(swtpm: &mut Swtpm, meanwhile: impl FnOnce(&Path)) {
     swtpm.power_cycle_with(meanwhile);
 }
 
-/// Something is measured after the node key was made, before, and a second time; each boot between them is honest.
+/// Something is measured after the node key was made, before, and a second time; each boot between
+/// them is honest.
 async fn registers_change(lab: &Lab, swtpm: &mut Swtpm, own: Agent) {
     own.admitted(lab, "late").await;
     let greeting = own.greeting("late");

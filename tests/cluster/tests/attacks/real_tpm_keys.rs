@@ -1,5 +1,6 @@
-//! Keys that the owner of a machine makes in its real TPM: unrestricted, loaded from outside, of another hierarchy or policy;
-//! declared truthfully, or as the protocol requires them. With the agent's own keys the same exchange is accepted.
+//! Keys that the owner of a machine makes in its real TPM: unrestricted, loaded from outside, of
+//! another hierarchy or policy; declared truthfully, or as the protocol requires them. With the
+//! agent's own keys the same exchange is accepted.
 
 use crate::lab::{Lab, Outcome};
 use crate::real_tpm;

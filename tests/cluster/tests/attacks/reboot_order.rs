@@ -1,4 +1,5 @@
-//! The end of a machine by its master's order: the real programs, from `pratique node reboot` to the exit code for init.
+//! The end of a machine by its master's order: the real programs, from `pratique node reboot` to
+//! the exit code for init.
 
 use crate::lab::{LIMIT, Lab};
 use crate::wire::Identity;
@@ -118,7 +119,8 @@ async fn recorded(lab: &Lab, name: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The order of an admin ends the agent with init's code; nobody else's does, and a host without our init says so.
+/// The order of an admin ends the agent with init's code; nobody else's does, and a host without
+/// our init says so.
 pub(crate) async fn only_a_logged_order_of_an_admin_reboots_a_machine(lab: &Lab) {
     for (name, word, code) in [("ends-1", "reboot", 100), ("ends-2", "poweroff", 101)] {
         let dir = tempfile::tempdir().unwrap();

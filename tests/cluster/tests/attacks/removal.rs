@@ -215,7 +215,8 @@ async fn request_of(lab: &Lab, name: &str, user: &str, groups: &[&str]) {
     say(lab, name, "Approved").await;
 }
 
-/// A person approves a client's request that has a machine's node for its name, in whatever organization: it is not signed.
+/// A person approves a client's request that has a machine's node for its name, in whatever
+/// organization: it is not signed.
 pub(crate) async fn a_client_request_with_a_machines_node_name_is_not_signed(lab: &Lab) {
     let (machine, _) = joined(lab).await;
     let user = format!("system:node:{}", machine.node);
@@ -274,8 +275,9 @@ async fn insist(
     answered
 }
 
-/// From the moment in which the admin has the answer to `retired`, no request of the machine is answered: not on connections
-/// that are open, not on new ones, not with a pod's token; and its watches tell nothing more.
+/// From the moment in which the admin has the answer to `retired`, no request of the machine is
+/// answered: not on connections that are open, not on new ones, not with a pod's token; and its
+/// watches tell nothing more.
 pub(crate) async fn no_request_of_a_retired_machine_is_answered(lab: &Lab) {
     let late = AtomicUsize::new(0);
     let told = AtomicUsize::new(0);
@@ -358,8 +360,8 @@ pub(crate) async fn no_request_of_a_retired_machine_is_answered(lab: &Lab) {
     );
 }
 
-/// What a caller sees of the answer to its hello, but for what is drawn anew for each: its status, its headers, and of its body
-/// every name and number and the length of every text.
+/// What a caller sees of the answer to its hello, but for what is drawn anew for each: its status,
+/// its headers, and of its body every name and number and the length of every text.
 async fn seen(lab: &Lab, machine: &SoftMachine) -> (StatusCode, BTreeMap<String, String>, Value) {
     let hello = serde_json::to_vec(&machine.hello().0).unwrap();
     let mut connection = lab.connect().await;
@@ -487,8 +489,8 @@ pub(crate) async fn a_claim_beyond_its_approval_waits_for_a_new_one() {
     lab.site.stop();
 }
 
-/// Two machines under a rule that takes claimed addresses: one of them holds the address, also where they come at once and after
-/// a restart, until it gives it up.
+/// Two machines under a rule that takes claimed addresses: one of them holds the address, also
+/// where they come at once and after a restart, until it gives it up.
 pub(crate) async fn an_address_that_two_machines_claim_is_given_to_one() {
     let lab = Lab::start().await;
     set_policy(&lab, "cloud-verify", &by_issuer("")).await;

@@ -26,7 +26,8 @@ use tests_machines::SoftMachine;
 const LIMIT: Duration = Duration::from_secs(180);
 /// Time between two renewals of one machine, within the master's rate limit.
 const PACE: Duration = Duration::from_millis(250);
-/// How long after the lab's preparation its intermediate is due; the second where a machine can't join in half of the first.
+/// How long after the lab's preparation its intermediate is due; the second where a machine can't
+/// join in half of the first.
 const DUE: [Duration; 2] = [Duration::from_secs(20), Duration::from_secs(120)];
 
 async fn eventually<F: Future<Output = bool>>(what: &str, lab: &Lab, mut look: impl FnMut() -> F) {
@@ -41,8 +42,8 @@ async fn eventually<F: Future<Output = bool>>(what: &str, lab: &Lab, mut look: i
     }
 }
 
-/// Nodes renew while the intermediate is renewed under them: no renewal fails, no connection ends, what was signed by the old
-/// one stays good, and the root is the same.
+/// Nodes renew while the intermediate is renewed under them: no renewal fails, no connection ends,
+/// what was signed by the old one stays good, and the root is the same.
 pub(crate) async fn nodes_renew_without_failure_while_the_intermediate_changes() {
     let (lab, first, certificates) = joined_in_time().await;
     let old = identity(&first, &certificates);

@@ -1,5 +1,5 @@
-//! A TPM that an attacker with its machine controls: keys by any template or from outside, and every quote, certification and
-//! signature that the TPM itself gives for them.
+//! A TPM that an attacker with its machine controls: keys by any template or from outside, and
+//! every quote, certification and signature that the TPM itself gives for them.
 
 use config_protocol::wire::{Blob, Credential, Signed};
 use config_tpm::{Digest, pcr};

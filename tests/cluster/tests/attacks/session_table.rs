@@ -1,5 +1,5 @@
-//! A flood that fills the table of half-open exchanges, by the endorsement keys of machines that the inventory knows, which
-//! are no secrets.
+//! A flood that fills the table of half-open exchanges, by the endorsement keys of machines that
+//! the inventory knows, which are no secrets.
 
 use crate::after_join::joined;
 use crate::freshness::Open;
@@ -14,12 +14,14 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio_rustls::TlsConnector;
 
-/// Sessions that this master holds open, by its configuration: so few that a slow machine fills the table long before the
-/// first of them ends, and that a fast one sends no more than the rate limits let pass.
+/// Sessions that this master holds open, by its configuration: so few that a slow machine fills the
+/// table long before the first of them ends, and that a fast one sends no more than the rate limits
+/// let pass.
 const TOTAL: usize = 64;
 /// Of one endorsement key from one network.
 const PER_EK: usize = 4;
-/// Networks from which the flood comes. Each sends fewer requests than one network may at once (200).
+/// Networks from which the flood comes. Each sends fewer requests than one network may at once
+/// (200).
 const NETWORKS: usize = 2;
 /// Endorsement keys: more than enough to fill the table.
 const EKS: usize = 20;
@@ -28,8 +30,8 @@ const OTHERS: usize = 16;
 /// Time for the story: if it takes longer, sessions may have expired, the table may not have been
 /// full at the check, and the test proves nothing.
 const LIMIT: Duration = Duration::from_secs(SESSION_SECONDS - 1);
-/// Connections of one node: as many pieces of evidence as the master reads of nodes and known machines at once, and some. Fewer than
-/// the requests that one node may send at once (200).
+/// Connections of one node: as many pieces of evidence as the master reads of nodes and known
+/// machines at once, and some. Fewer than the requests that one node may send at once (200).
 const SLOW: usize = 195;
 /// Tries: the story is about a hundred requests, but a busy machine may stop in the middle of them.
 const TRIES: usize = 10;
@@ -118,7 +120,8 @@ async fn flooded() -> bool {
         hellos.push(serde_json::to_vec(&known.hello().0).unwrap());
     }
     let hellos = Arc::new(hellos);
-    // From here on sessions are opened; a machine of the inventory becomes known when all before it are.
+    // From here on sessions are opened; a machine of the inventory becomes known when all before it
+    // are.
     let begun = Instant::now();
     let (machine, who) = joined(&lab).await;
     let (early, late) = (lab.machine().await, lab.machine().await);

@@ -1,4 +1,5 @@
-//! Static joins: `pratique issue` against the running master, the agent with what it wrote, and what such a node may not do.
+//! Static joins: `pratique issue` against the running master, the agent with what it wrote, and
+//! what such a node may not do.
 
 use crate::after_join::ask;
 use crate::lab::Lab;

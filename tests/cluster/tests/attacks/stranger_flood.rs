@@ -25,9 +25,11 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Addresses of IPv4, each in a /24 of its own, so that no limit of a network meets them; more than the master ever held connections.
+/// Addresses of IPv4, each in a /24 of its own, so that no limit of a network meets them; more than
+/// the master ever held connections.
 const ADDRESSES: usize = 12_000;
-/// Addresses of one /48, each in a /64 of its own, of all of its /56; more than the master holds connections of strangers.
+/// Addresses of one /48, each in a /64 of its own, of all of its /56; more than the master holds
+/// connections of strangers.
 const ADDRESSES_OF_ONE: usize = 5_000;
 /// Well before the master ends connections on which nothing is asked.
 const CLOSING: Duration = Duration::from_secs(20);
@@ -37,8 +39,8 @@ const AT_ONCE: usize = 128;
 const RESTLESS: usize = 16;
 /// Longest wait with the answer to a session: a slow host's crowd must not make it expire.
 const SESSION_PATIENCE: Duration = Duration::from_secs(SESSION_SECONDS / 3);
-/// Resident memory that the master may gain, in KiB: 2,048 connections of strangers, 4,096 half-open exchanges. It gains 67 MiB
-/// (tests/FIGURES.md).
+/// Resident memory that the master may gain, in KiB: 2,048 connections of strangers, 4,096
+/// half-open exchanges. It gains 67 MiB (tests/FIGURES.md).
 const GAIN: u64 = 128 << 10;
 
 /// What one of them holds.
@@ -210,8 +212,8 @@ fn allow_open_files() {
     );
 }
 
-/// Connections that one /48 may hold at most: a quarter of the strangers' stays for others. The master scales it to half of the
-/// open files that it may have.
+/// Connections that one /48 may hold at most: a quarter of the strangers' stays for others. The
+/// master scales it to half of the open files that it may have.
 fn share_of_one() -> usize {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let connections = usize::try_from(most / 2).unwrap_or(usize::MAX);
@@ -226,8 +228,8 @@ pub(crate) async fn ten_thousand_hostile_addresses_stop_no_renewal_and_no_join()
     lab.site.stop();
 }
 
-/// The owner of a /48, in which the machines are, too, does no more harm with thousands of addresses than with a few: a
-/// part of the strangers' connections is for other networks.
+/// The owner of a /48, in which the machines are, too, does no more harm with thousands of
+/// addresses than with a few: a part of the strangers' connections is for other networks.
 pub(crate) async fn an_owner_of_thousands_of_ipv6_addresses_stops_no_renewal_and_no_join() {
     allow_open_files();
     let [a, b, c] = V6;
@@ -256,7 +258,8 @@ pub(crate) async fn an_owner_of_thousands_of_ipv6_addresses_stops_no_renewal_and
     });
 }
 
-/// Connections of the attacker's /48 that the master's side has not ended, by the kernel's table of this thread's namespace.
+/// Connections of the attacker's /48 that the master's side has not ended, by the kernel's table of
+/// this thread's namespace.
 fn established(master: SocketAddr) -> usize {
     const ESTABLISHED: &str = "01";
     let table = std::fs::read_to_string("/proc/thread-self/net/tcp6").unwrap();
@@ -274,7 +277,8 @@ fn established(master: SocketAddr) -> usize {
     table.lines().skip(1).filter(own).count()
 }
 
-/// An address and a port as the kernel's table shows them: four numbers of the machine's byte order, and one.
+/// An address and a port as the kernel's table shows them: four numbers of the machine's byte
+/// order, and one.
 fn endpoint(text: &str) -> SocketAddr {
     let (address, port) = text.split_once(':').unwrap();
     let mut octets = [0; 16];
@@ -285,8 +289,8 @@ fn endpoint(text: &str) -> SocketAddr {
     SocketAddr::new(octets.into(), u16::from_str_radix(port, 16).unwrap())
 }
 
-/// All addresses do their worst while an exchange goes on, a node renews, another machine joins, and admin and node are served.
-/// What the addresses still hold then.
+/// All addresses do their worst while an exchange goes on, a node renews, another machine joins,
+/// and admin and node are served. What the addresses still hold then.
 async fn flood(lab: &Lab, addresses: usize, place: Place) -> Vec<Held> {
     let (mut machine, who) = joined(lab).await;
     let (early, late) = (lab.machine().await, lab.machine().await);

@@ -92,8 +92,8 @@ async fn limit(lab: &Lab, most: u32) {
         .await;
 }
 
-/// Other firmware than at the first admission shuts a machine out; an admin's one act learns the new one, is on record, and
-/// counts for that firmware and no other.
+/// Other firmware than at the first admission shuts a machine out; an admin's one act learns the
+/// new one, is on record, and counts for that firmware and no other.
 pub(crate) async fn changed_firmware_is_refused_until_an_admin_readmits_it(lab: &Lab) {
     let (mut machine, who) = joined(lab).await;
     let first = lab.status(&machine.node).await.pinned_pcrs;
@@ -161,8 +161,8 @@ pub(crate) async fn changed_firmware_is_refused_until_an_admin_readmits_it(lab: 
         .await;
 }
 
-/// A maker's keys and its list of revoked programs shut a machine out until an admin's one act learns them; that act is worth
-/// nothing for the list after them.
+/// A maker's keys and its list of revoked programs shut a machine out until an admin's one act
+/// learns them; that act is worth nothing for the list after them.
 pub(crate) async fn changed_secure_boot_databases_are_refused_until_an_admin_readmits_them(
     lab: &Lab,
 ) {
@@ -193,8 +193,8 @@ pub(crate) async fn changed_secure_boot_databases_are_refused_until_an_admin_rea
         .await;
 }
 
-/// A renewal is of the boot and the keys of the whole exchange before it; who becomes Suspect is given no new pods, and heals
-/// by the whole exchange.
+/// A renewal is of the boot and the keys of the whole exchange before it; who becomes Suspect is
+/// given no new pods, and heals by the whole exchange.
 pub(crate) async fn a_renewal_from_another_boot_or_key_is_refused(lab: &Lab) {
     let (mut machine, who) = joined(lab).await;
     machine.clock.reset_count += 1;

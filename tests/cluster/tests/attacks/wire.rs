@@ -84,8 +84,9 @@ impl Answer {
 pub(crate) const V6: [u16; 3] = [0xfd00, 7, 7];
 pub(crate) const V6_MACHINES: u16 = 0xff00;
 
-/// The next address from which a connection is made, so that the master, which limits each address and each network, takes the
-/// machines of all tests for as many machines: of the loopback range, or a /64 of [`V6`].
+/// The next address from which a connection is made, so that the master, which limits each address
+/// and each network, takes the machines of all tests for as many machines: of the loopback range,
+/// or a /64 of [`V6`].
 fn next(master: IpAddr) -> IpAddr {
     static NEXT: AtomicU8 = AtomicU8::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed) % 250 + 2;
@@ -225,8 +226,9 @@ impl Connection {
         })
     }
 
-    /// Sends evidence and reads the answer, [`Answer::cut`] if the connection is cut before one: evidence may have its own
-    /// sender denied, and what the master then takes more than a second for is not sent to a denied client.
+    /// Sends evidence and reads the answer, [`Answer::cut`] if the connection is cut before one:
+    /// evidence may have its own sender denied, and what the master then takes more than a second
+    /// for is not sent to a denied client.
     pub(crate) async fn post_or_cut(
         &mut self,
         path: &str,
@@ -252,7 +254,8 @@ impl Connection {
             Ok(answer) => {
                 let status = answer.status();
                 let body = Limited::new(answer.into_body(), MOST).collect();
-                // For the next request on this connection; what was said stands, though it be cut now.
+                // For the next request on this connection; what was said stands, though it be cut
+                // now.
                 drop(
                     tokio::time::timeout(PATIENCE, body)
                         .await

@@ -71,7 +71,8 @@ async fn kubectl_attaches_to_a_containers_own_streams_and_the_log_goes_on() {
     runs(&site, "stays", REPEATS, json!({})).await;
     // Without stdinOnce the input outlives its clients, of which there may be several.
     let (mut one, mut two) = (attach(&site, "stays"), attach(&site, "stays"));
-    // A client gets only output written after it attached: each sends its own line until it reads it.
+    // A client gets only output written after it attached: each sends its own line until it reads
+    // it.
     for (child, word) in [(&mut one, "first"), (&mut two, "second")] {
         say(child, &format!("{word}\n")).await;
         until(child, &format!("got {word}\n")).await;

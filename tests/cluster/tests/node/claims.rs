@@ -1,4 +1,5 @@
-//! Persistent volumes from claim to data: the real kubectl, scheduler, controllers, kubelet and containerd.
+//! Persistent volumes from claim to data: the real kubectl, scheduler, controllers, kubelet and
+//! containerd.
 
 use crate::cluster::shell;
 use crate::site::{eventually, texts};

@@ -1,5 +1,5 @@
-//! Client libraries: tunnels by the Python client of PyPI and by kube-rs, unmodified, and kube-rs in a pod. kubectl's own tunnels are
-//! in `tunnels`, `attach` and `forward`.
+//! Client libraries: tunnels by the Python client of PyPI and by kube-rs, unmodified, and kube-rs
+//! in a pod. kubectl's own tunnels are in `tunnels`, `attach` and `forward`.
 
 use crate::cluster::{Cluster, shell};
 use crate::forward;
@@ -20,7 +20,8 @@ use tokio::time::timeout;
 /// Echoes each line until its input ends.
 const REPEATS: &str = "while read line; do echo got $line; done";
 
-/// Everything that the client offers: commands with their streams and codes, files by tar, a container's own streams, and ports.
+/// Everything that the client offers: commands with their streams and codes, files by tar, a
+/// container's own streams, and ports.
 const PYTHON: &str = r#"
 import io, tarfile
 from kubernetes import client, config
@@ -187,7 +188,8 @@ fn kube_rs_runs_commands_attaches_and_forwards() {
     });
 }
 
-/// Puts a program of this host into a folder, with its loader and libraries: containers of busybox have none.
+/// Puts a program of this host into a folder, with its loader and libraries: containers of busybox
+/// have none.
 fn pack(program: &str, folder: &Path) {
     std::fs::create_dir(folder).unwrap();
     std::fs::copy(program, folder.join("program")).unwrap();
@@ -200,7 +202,8 @@ fn pack(program: &str, folder: &Path) {
     }
 }
 
-/// What pods of the namespace need to use the API: rights of its service account over config maps, and the root's certificate.
+/// What pods of the namespace need to use the API: rights of its service account over config maps,
+/// and the root's certificate.
 async fn give_rights(site: &Site) {
     let meta = |name: &str| json!({"name": name, "namespace": "default"});
     let core = "/api/v1/namespaces/default";

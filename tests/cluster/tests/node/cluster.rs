@@ -1,4 +1,5 @@
-//! A cluster of one node for tests: the master's own API, in process, the kubelet, and the real containerd.
+//! A cluster of one node for tests: the master's own API, in process, the kubelet, and the real
+//! containerd.
 
 use crate::api::InProcess;
 use crate::site::{IMAGE, LIMIT, Site, eventually};
@@ -60,7 +61,8 @@ impl Cluster {
         let roles = master_control::roles(&master_controllers::all());
         let options = Options {
             roles,
-            // It keeps from the kubelet what a node can never carry out, and that is shown here, too.
+            // It keeps from the kubelet what a node can never carry out, and that is shown here,
+            // too.
             admission: Admission::new(&[], &["PodResizeValidator"]).unwrap(),
             ..Options::default()
         };

@@ -1,4 +1,5 @@
-//! The container engine against the real containerd, crun and registry: images, containers, logs and ends.
+//! The container engine against the real containerd, crun and registry: images, containers, logs
+//! and ends.
 
 use crate::site::{IMAGE, LIMIT, Site, eventually, subdir, texts};
 use agent_runtime::{
@@ -50,7 +51,8 @@ async fn ends(agent: &Containerd, spec: &ContainerSpec) {
     .await;
 }
 
-/// Anyone who has the disk writes what he likes below containerd's root, where it would look for shims, libraries and plugins.
+/// Anyone who has the disk writes what he likes below containerd's root, where it would look for
+/// shims, libraries and plugins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_program_on_the_state_partition_is_run() {
     let site = Site::with_state(|share, root| {
@@ -369,7 +371,8 @@ async fn a_kill_for_memory_is_reported_also_when_no_agent_was_listening() {
     ends_by_memory(&site, &site.agent()).await;
 }
 
-/// containerd asks a container's shim for its state and calls it unknown after 2 s, as on a machine that is busy.
+/// containerd asks a container's shim for its state and calls it unknown after 2 s, as on a machine
+/// that is busy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_whose_shim_is_slow_to_answer_goes_on_to_run() {
     let (site, agent) = with_image().await;

@@ -10,7 +10,8 @@ fn map(name: &str, text: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": text}})
 }
 
-/// A pod that prints the files of a config map, of a secret, and of a config map that may be missing.
+/// A pod that prints the files of a config map, of a secret, and of a config map that may be
+/// missing.
 async fn printing(cluster: &Cluster) -> Pod {
     let folder = "/api/v1/namespaces/default";
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"k": "hidden"}});

@@ -1,5 +1,5 @@
-//! Shims and containerd that are killed, while a container runs and at the steps of its start: it runs afterwards, once, and leaves
-//! nothing when its pod goes.
+//! Shims and containerd that are killed, while a container runs and at the steps of its start: it
+//! runs afterwards, once, and leaves nothing when its pod goes.
 
 use crate::cluster::{Cluster, shell};
 use crate::site::{RUNTIME, Site, eventually, subdir};
@@ -15,7 +15,8 @@ const PROGRAM: &str = "sleep";
 struct Strikes(PathBuf);
 
 impl Strikes {
-    /// A site whose runtime kills its shim, or containerd, before or after it creates or starts a container.
+    /// A site whose runtime kills its shim, or containerd, before or after it creates or starts a
+    /// container.
     fn prepared() -> (Site, Self) {
         let site = Site::new();
         let dir = subdir(site.dir.path(), "strikes");
@@ -80,7 +81,8 @@ async fn runs_once(cluster: &Cluster, name: &str) {
     .await;
 }
 
-/// Deletes the pod and waits until nothing of it is left: no object, no container, no process, no shim.
+/// Deletes the pod and waits until nothing of it is left: no object, no container, no process, no
+/// shim.
 async fn leaves_nothing(cluster: &Cluster, name: &str) {
     cluster.delete(name, 1).await;
     let agent = cluster.site.agent();

@@ -1,4 +1,5 @@
-//! Volumes of CSI drivers: the real kubelet and containerd, the master's API and its authorizer, and a driver in this process.
+//! Volumes of CSI drivers: the real kubelet and containerd, the master's API and its authorizer,
+//! and a driver in this process.
 
 use crate::api::InProcess;
 use crate::cluster::{Cluster, NODE, shell};
@@ -181,8 +182,8 @@ async fn a_machine_without_privileged_pods_mounts_no_drivers_volume_and_says_why
     assert_eq!((driver.told(), driver.calls()), (None, Vec::new()));
 }
 
-/// The containers of a driver's pod as charts have them: a registrar without rights, and the driver, which mounts where all pods
-/// of the machine see it.
+/// The containers of a driver's pod as charts have them: a registrar without rights, and the
+/// driver, which mounts where all pods of the machine see it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_privileged_container_mounts_below_the_folder_of_volumes_is_mounted_on_the_machine()
 {

@@ -1,7 +1,9 @@
-//! The floor under containers: what root in a container reaches when its pod asks for all that a pod may ask for.
+//! The floor under containers: what root in a container reaches when its pod asks for all that a
+//! pod may ask for.
 //!
-//! The hostile program is compiled here and tries each way by each entry of the kernel. Stand-in for a TPM where the host has
-//! none: `/dev/kmsg`, a device that every kernel has and no container is given.
+//! The hostile program is compiled here and tries each way by each entry of the kernel. Stand-in
+//! for a TPM where the host has none: `/dev/kmsg`, a device that every kernel has and no container
+//! is given.
 
 use crate::cluster::{Cluster, shell};
 use crate::containers::run_to_end;
@@ -12,8 +14,8 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
 
-/// Calls that no container makes: name, number for 64-bit programs, number for 32-bit ones (−1: none), arguments with which it
-/// does nothing where it is allowed.
+/// Calls that no container makes: name, number for 64-bit programs, number for 32-bit ones (−1:
+/// none), arguments with which it does nothing where it is allowed.
 const REFUSED: &str = "bpf:321:357: perf_event_open:298:336: io_uring_setup:425:425: io_uring_enter:426:426:-1 \
     io_uring_register:427:427:-1 keyctl:250:288:0,-4,1 add_key:248:286: request_key:249:287: userfaultfd:323:374:1 \
     kexec_load:246:283: kexec_file_load:320:-1:-1,-1 init_module:175:128: finit_module:313:350:-1 delete_module:176:129: \
@@ -151,7 +153,8 @@ async fn root_of_a_container_writes_no_file_of_the_kernels_and_sees_none_that_is
 async fn a_container_with_the_capability_chooses_among_the_classes_that_keep_to_its_share() {
     let site = Site::new();
     let program = hostile(&site);
-    // Where the filter passes a call, the kernel looks for parameters, of which there are none (EINVAL, 22).
+    // Where the filter passes a call, the kernel looks for parameters, of which there are none
+    // (EINVAL, 22).
     let calls = "sched_setscheduler:144:156:0,0 sched_setscheduler:144:156:0,3 sched_setscheduler:144:156:0,1073741829 \
         ioprio_set:251:289:1,0,16388 sched_setattr:314:351:";
     for (name, add, by_memory) in [
@@ -215,7 +218,8 @@ async fn ordinary_programs_live_with_the_default_filter() {
     spec.mounts = vec![hostile(&site)];
     spec.confinement.no_new_privileges = true;
     assert_eq!(lines(&site, &spec).await, ["alive", "1"]);
-    // Without the filter this is answered: the execution domain that turns the randomness of addresses off.
+    // Without the filter this is answered: the execution domain that turns the randomness of
+    // addresses off.
     let mut spec = site.spec("domain", "");
     spec.mounts = vec![hostile(&site)];
     spec.command = Some(

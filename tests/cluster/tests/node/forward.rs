@@ -1,4 +1,5 @@
-//! Ports of pods by the real kubectl, through the master's API to programs that listen on a pod's own loopback alone.
+//! Ports of pods by the real kubectl, through the master's API to programs that listen on a pod's
+//! own loopback alone.
 
 use crate::cluster::shell;
 use crate::network::{create, on_a_machine, with_addresses};
@@ -71,7 +72,8 @@ async fn rest(stream: &mut TcpStream) -> Vec<u8> {
     answer
 }
 
-/// A pod with a web server and a program that sends back what it gets, and a service and a deployment that lead to it.
+/// A pod with a web server and a program that sends back what it gets, and a service and a
+/// deployment that lead to it.
 pub(crate) async fn site() -> Site {
     let site = Site::over(with_addresses().await).await;
     let script = format!(

@@ -1,5 +1,5 @@
-//! Servers on this host that probes and hooks ask: one of gRPC's health protocol, whose services are as healthy as a test says,
-//! and one over TLS.
+//! Servers on this host that probes and hooks ask: one of gRPC's health protocol, whose services
+//! are as healthy as a test says, and one over TLS.
 
 use crate::cluster::{Cluster, shell};
 use crate::lifecycle::told;
@@ -55,7 +55,8 @@ impl Health {
         Self { port, known }
     }
 
-    /// Sets the status of a service by its number in the protocol; `None`: the server does not know the protocol for it.
+    /// Sets the status of a service by its number in the protocol; `None`: the server does not know
+    /// the protocol for it.
     pub(crate) fn set(&self, service: &str, status: Option<u8>) {
         let services = &mut self.known.lock().unwrap().services;
         match status {
@@ -97,7 +98,8 @@ async fn answer(
     Ok(answer.body(body.boxed()).unwrap())
 }
 
-/// A server over TLS with a self-signed certificate for another name; it ends with the test's runtime.
+/// A server over TLS with a self-signed certificate for another name; it ends with the test's
+/// runtime.
 struct Secure {
     port: u16,
     /// The status of its answers.
@@ -196,7 +198,8 @@ async fn probes_and_hooks_ask_over_tls_whatever_certificate_the_server_has() {
     assert!(secure.was_asked("/stopping kube-lifecycle/1.36"));
 }
 
-/// A server without TLS: it answers what is no request with 400, as servers do, and writes down the heads of requests.
+/// A server without TLS: it answers what is no request with 400, as servers do, and writes down the
+/// heads of requests.
 async fn plain() -> (u16, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();

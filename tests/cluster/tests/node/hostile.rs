@@ -1,4 +1,5 @@
-//! Hostile pods on a real engine: what they do to their volumes, logs and disk stays theirs, and leaves nothing.
+//! Hostile pods on a real engine: what they do to their volumes, logs and disk stays theirs, and
+//! leaves nothing.
 //!
 //! One round of all of them is part of the ordinary run. `PRATIQUE_SOAK_MINUTES` makes
 //! [`hostile_pods_leave_the_host_as_it_was`] repeat its rounds for that long.
@@ -53,7 +54,8 @@ impl Cluster {
             .collect()
     }
 
-    /// Waits until nothing is left in a folder of the agent's: it cleans up once the API has forgotten the pod.
+    /// Waits until nothing is left in a folder of the agent's: it cleans up once the API has
+    /// forgotten the pod.
     async fn emptied(&self, folder: &str) {
         let path = self.site.dir.path().join(folder);
         eventually(folder, || async {
@@ -71,8 +73,8 @@ impl Cluster {
     }
 }
 
-/// A pod that gets the secret by all ways but a volume alone: variables by key and by all keys, and an argument made of one; a
-/// hook is started with them, too.
+/// A pod that gets the secret by all ways but a volume alone: variables by key and by all keys, and
+/// an argument made of one; a hook is started with them, too.
 fn variables() -> Value {
     let script = "until [ -e /hooked ]; do busybox sleep 0.1; done; for value in \"$ONE\" \"$ALL_k\" \"$0\"; do printf %s \"$value\" | busybox cmp - /v/k && echo same; done";
     let mut pod = once(script, json!({"secret": {"secretName": "s"}}));
@@ -149,8 +151,9 @@ async fn content_of_volumes_is_read_only_and_a_secret_never_lies_on_the_disk() {
         ["same", "same", "same"]
     );
 
-    // The store of the test's own master and the log that the pod wrote itself hold the word; nothing else does. The engine's
-    // state and the folder of the agent's FIFOs are in memory on a machine.
+    // The store of the test's own master and the log that the pod wrote itself hold the word;
+    // nothing else does. The engine's state and the folder of the agent's FIFOs are in memory on a
+    // machine.
     let dir = cluster.site.dir.path();
     let device = std::fs::metadata(dir).unwrap().dev();
     for part in ["kubelet", "engine/root", "run"] {
@@ -457,7 +460,8 @@ fn hostile(logs: &Path, victim: &Path) -> Vec<(&'static str, Value, &'static str
         ("words", once(words, empty.clone()), "Succeeded"),
         ("bomb", once(bomb, empty), "Failed"),
         ("leaves", leaves(), "Succeeded"),
-        // The folder of logs, to put links into it: never writable, although this machine's configuration says so.
+        // The folder of logs, to put links into it: never writable, although this machine's
+        // configuration says so.
         (
             "plants",
             once("ls /v", json!({"hostPath": {"path": logs}})),
@@ -485,7 +489,8 @@ impl Cluster {
         for (name, spec, phase) in hostile(logs, victim) {
             self.create(name, spec).await;
             if phase.is_empty() {
-                // No matter who wins the race for a name, the pod ends or waits for its sub path to be a folder.
+                // No matter who wins the race for a name, the pod ends or waits for its sub path to
+                // be a folder.
                 eventually(name, || async { self.ran(name).await.then_some(()) }).await;
             } else {
                 self.reaches(name, "/phase", json!(phase)).await;
@@ -531,7 +536,8 @@ async fn hostile_pods_leave_the_host_as_it_was() {
             now.resident[0] >> 10,
             now.resident[1] >> 10
         );
-        // Both vary with connections and what is cached; a leak of a little in each round shows over rounds.
+        // Both vary with connections and what is cached; a leak of a little in each round shows
+        // over rounds.
         let first = first.get_or_insert((now.descriptors, now.resident));
         assert!(now.descriptors < first.0 + 64, "descriptors leak");
         for (now, first) in now.resident.into_iter().zip(first.1) {

@@ -1,4 +1,5 @@
-//! A node's own logs, by the real kubectl through the master's API: no node has a shell to look from.
+//! A node's own logs, by the real kubectl through the master's API: no node has a shell to look
+//! from.
 
 use crate::site::eventually;
 use crate::tunnels::Site;

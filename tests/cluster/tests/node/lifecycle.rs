@@ -1,4 +1,5 @@
-//! The lives of containers: hooks, sidecars, health over gRPC. Between the master's API, in process, and the real containerd.
+//! The lives of containers: hooks, sidecars, health over gRPC. Between the master's API, in
+//! process, and the real containerd.
 
 use crate::cluster::{Cluster, shell};
 use crate::health::Health;
@@ -118,7 +119,8 @@ async fn hooks_run_after_the_start_and_before_the_stop() {
     let spec = json!({"containers": [first, second], "volumes": volumes(&folder), "terminationGracePeriodSeconds": 300});
     cluster.create("hooked", spec).await;
 
-    // The container runs, and counts as one that does not before its hook has ended; nor is the next one started.
+    // The container runs, and counts as one that does not before its hook has ended; nor is the
+    // next one started.
     let first_state = "/containerStatuses/0/state/waiting/reason";
     eventually("the hook to run", || async {
         (folder.join("runs").exists() && order(&folder) == ["post"]).then_some(())

@@ -1,4 +1,5 @@
-//! The node against real parts on this host: containerd, crun, a registry, and the master's API in process.
+//! The node against real parts on this host: containerd, crun, a registry, and the master's API in
+//! process.
 
 #![allow(
     clippy::unwrap_used,

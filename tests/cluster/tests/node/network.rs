@@ -1,5 +1,5 @@
-//! Pods with a network of their own: real containers in namespaces of a machine that is a namespace itself. What the packet
-//! filter keeps pods from is tested beside it (`agent/cluster`).
+//! Pods with a network of their own: real containers in namespaces of a machine that is a namespace
+//! itself. What the packet filter keeps pods from is tested beside it (`agent/cluster`).
 
 use crate::cluster::{Cluster, shell};
 use crate::site::{eventually, texts};
@@ -10,7 +10,8 @@ use http::Method;
 use master_client::Patch;
 use serde_json::{Value, json};
 
-/// Runs a test on threads of its own, whose network is that of no other: the machine's, as far as its parts see.
+/// Runs a test on threads of its own, whose network is that of no other: the machine's, as far as
+/// its parts see.
 pub(crate) fn on_a_machine<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send) {
     in_new(&[Kind::Network], || {
         Links::open()?.switch_on(LOOPBACK)?;

@@ -1,8 +1,9 @@
-//! What a node costs and how fast it is. Run by `cargo xtask bench node`, it measures; in the test command a few of everything show
-//! that it runs.
+//! What a node costs and how fast it is. Run by `cargo xtask bench node`, it measures; in the test
+//! command a few of everything show that it runs.
 //!
-//! The node is this process: kubelet, sandboxes and the kubelet's port, with the real containerd beside it; the master's API and
-//! store are in the process, too, so that its memory and processor time are more than a node's.
+//! The node is this process: kubelet, sandboxes and the kubelet's port, with the real containerd
+//! beside it; the master's API and store are in the process, too, so that its memory and processor
+//! time are more than a node's.
 
 use crate::cluster::{Cluster, shell};
 use crate::forward::Forward;

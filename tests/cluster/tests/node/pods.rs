@@ -1,4 +1,5 @@
-//! The kubelet between the master's own API, in process, and the real containerd: what users see of their pods.
+//! The kubelet between the master's own API, in process, and the real containerd: what users see of
+//! their pods.
 
 use crate::cluster::{Cluster, NODE, shell};
 use crate::site::{IMAGE, LIMIT, eventually, texts};
@@ -367,7 +368,8 @@ async fn the_node_reports_its_status_and_renews_its_lease() {
         (Some(NODE), Some(40))
     );
     let port = status.daemon_endpoints;
-    // As upstream's tests advertise a resource: by a whole status, in which what they do not know is nought.
+    // As upstream's tests advertise a resource: by a whole status, in which what they do not know
+    // is nought.
     let patch = json!({"status": {"capacity": {"example.com/chip": "5"},
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 0}}}});
     let patch = Patch::Strategic(patch);

@@ -132,7 +132,8 @@ async fn a_pod_that_goes_for_a_soft_threshold_has_its_grace_and_is_evicted_also_
     assert_eq!(status["phase"], "Running", "{status}");
     assert_eq!(status.get("reason"), None, "{status}");
 
-    // The agent that comes meanwhile sees a machine without pressure, and goes on with what the one before began.
+    // The agent that comes meanwhile sees a machine without pressure, and goes on with what the one
+    // before began.
     let cluster = cluster.under(Thresholds::none()).await;
     eventually("the signal of the next agent", || async {
         let log = cluster.log(&pod, 0);

@@ -151,7 +151,8 @@ fn service(name: &str) -> Value {
     })
 }
 
-/// A pod that runs [`PORTER`] at its address and another server at its loopback alone, and a service that leads to it.
+/// A pod that runs [`PORTER`] at its address and another server at its loopback alone, and a
+/// service that leads to it.
 async fn site() -> Site {
     let site = Site::over(with_addresses().await).await;
     let mut main = shell(
@@ -193,7 +194,8 @@ fn programs_are_reached_through_the_api_as_upstreams_conformance_tests_ask() {
             let page = format!("<a href=\"{BASE}/{place}/proxy/rewriteme\">test</a>");
             assert_eq!(proxy.get(&path).await, (200, page), "{place}");
         }
-        // "A set of valid responses are returned for both pod and service Proxy", and "… ProxyWithPath"
+        // "A set of valid responses are returned for both pod and service Proxy", and "…
+        // ProxyWithPath"
         for place in ["pods/porter", "services/svc:web"] {
             for method in ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"] {
                 let path = format!("{BASE}/{place}/proxy/some/path/with/{method}");

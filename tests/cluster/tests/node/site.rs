@@ -37,8 +37,8 @@ impl Site {
         Self::with_state(|_, _| {})
     }
 
-    /// A site whose containerd finds below its root what `prepare` put there; it is called with the folder that containerd
-    /// sees of this host, and with that root.
+    /// A site whose containerd finds below its root what `prepare` put there; it is called with the
+    /// folder that containerd sees of this host, and with that root.
     pub(crate) fn with_state(prepare: impl FnOnce(&Path, &Path)) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .ancestors()

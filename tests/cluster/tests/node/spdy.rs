@@ -1,5 +1,5 @@
-//! Tunnels into pods over SPDY/3.1, as kubectl before 1.31 and older client libraries ask for them: by the real kubectl, told not
-//! to use WebSockets.
+//! Tunnels into pods over SPDY/3.1, as kubectl before 1.31 and older client libraries ask for them:
+//! by the real kubectl, told not to use WebSockets.
 
 use crate::attach::{input_ends_with_its_client, until};
 use crate::site::{LIMIT, eventually};
@@ -29,7 +29,8 @@ async fn kubectl_that_speaks_spdy_runs_commands_and_leaves_nothing() {
     a_client_that_reads_nothing_holds_up_no_other(&site).await;
 }
 
-/// A command writes without end to a client that does not read: it is held up, and what goes on beside it is not.
+/// A command writes without end to a client that does not read: it is held up, and what goes on
+/// beside it is not.
 async fn a_client_that_reads_nothing_holds_up_no_other(site: &Site) {
     let script = "echo begun; busybox yes 55555";
     let mut idle = site
@@ -45,7 +46,8 @@ async fn a_client_that_reads_nothing_holds_up_no_other(site: &Site) {
     let (code, out, errors) = site.run(&words, Some(input.clone())).await;
     assert_eq!(code, 0, "{errors}");
     assert!(out == input, "{} bytes came back", out.len());
-    // What is written meanwhile waits in the pipe: the node holds no more of it than a tunnel's buffers.
+    // What is written meanwhile waits in the pipe: the node holds no more of it than a tunnel's
+    // buffers.
     let grown = resident().saturating_sub(before);
     assert!(grown < 200 << 20, "{grown} bytes");
     idle.kill().await.unwrap();
@@ -71,9 +73,10 @@ async fn kubectl_that_speaks_spdy_attaches() {
 async fn a_terminal_over_spdy_follows_the_size_of_the_clients() {
     let site = site().await;
     site.runs("talks", "sleep 100000").await;
-    // The command says when its terminal is small, and the shell around kubectl makes its own large then, until that is heard:
-    // kubectl forgets a size that comes while another waits to be sent, and stty changes rows and columns one after another.
-    // Neither command line holds the words that are looked for: `script` begins its file with both.
+    // The command says when its terminal is small, and the shell around kubectl makes its own large
+    // then, until that is heard: kubectl forgets a size that comes while another waits to be sent,
+    // and stty changes rows and columns one after another. Neither command line holds the words
+    // that are looked for: `script` begins its file with both.
     let inside = "until busybox stty size | grep -q '24 80'; do sleep 0.1; done; echo sm\"\"all; \
         until busybox stty size | grep -q '43 132'; do sleep 0.1; done; echo lar\"\"ge; read word; echo got $word; exit 5";
     let log = site.cluster.site.dir.path().join("terminal");

@@ -1,4 +1,5 @@
-//! Containers that are slow to start, beside others of their pod: a shim that stops while containerd waits for it.
+//! Containers that are slow to start, beside others of their pod: a shim that stops while
+//! containerd waits for it.
 
 use crate::cluster::{Cluster, shell};
 use crate::site::{LIMIT, Site, eventually, subdir};
@@ -19,7 +20,8 @@ impl Gate {
         let mut site = Site::new();
         let dir = subdir(site.dir.path(), "slow");
         let (at, shim) = (dir.display(), dir.join("shim"));
-        // Its working directory has the container's id for a name; the specification lies elsewhere.
+        // Its working directory has the container's id for a name; the specification lies
+        // elsewhere.
         let kept = site.dir.path().join("io").display().to_string();
         let script = format!(
             "#!/usr/bin/busybox sh\nif busybox grep -q {MARK} {kept}/${{PWD##*/}}/config.json; then echo >> {at}/began; \
@@ -32,7 +34,8 @@ impl Gate {
         (site, Self(dir))
     }
 
-    /// The second container waits for its shim, which was started once, and the third one for its turn.
+    /// The second container waits for its shim, which was started once, and the third one for its
+    /// turn.
     fn assert_shut(&self, status: &Value) {
         for waits in [1, 2] {
             let waiting = &status["containerStatuses"][waits]["state"]["waiting"];
@@ -42,7 +45,8 @@ impl Gate {
         assert!(began.len() <= 1, "the first start ended: {status}");
     }
 
-    /// Waits until containerd has been asked for the slow container: until then a start can be given up.
+    /// Waits until containerd has been asked for the slow container: until then a start can be
+    /// given up.
     async fn reached(&self) {
         eventually("the slow start to begin", || async {
             std::fs::exists(self.0.join("began")).unwrap().then_some(())
@@ -163,8 +167,9 @@ async fn an_agent_that_begins_during_a_slow_start_starts_what_did_not_start() {
     let status = cluster
         .reaches("p", "/containerStatuses/2/started", json!(true))
         .await;
-    // containerd gives up what the agent that is gone had asked for, so the second container has another attempt, as on
-    // upstream's kubelet; those beside it are not touched, and each runs once.
+    // containerd gives up what the agent that is gone had asked for, so the second container has
+    // another attempt, as on upstream's kubelet; those beside it are not touched, and each runs
+    // once.
     let restarts =
         |container: usize| status["containerStatuses"][container]["restartCount"].clone();
     assert_eq!([restarts(0), restarts(2)], [0, 0], "{status}");

@@ -115,7 +115,8 @@ async fn a_static_pod_runs_without_its_mirror_and_the_mirror_decides_nothing() {
     .await;
 }
 
-/// Who may make pods in the namespace gives one the static pod's name, to be led to the static pod by it.
+/// Who may make pods in the namespace gives one the static pod's name, to be led to the static pod
+/// by it.
 #[tokio::test]
 async fn a_pod_with_the_name_of_a_static_pod_does_not_run_and_leads_to_nothing() {
     let cluster = Cluster::new().await;

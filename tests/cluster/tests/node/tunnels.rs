@@ -1,4 +1,5 @@
-//! Tunnels into pods by the real kubectl, through the master's API to the kubelet's port and the real containerd.
+//! Tunnels into pods by the real kubectl, through the master's API to the kubelet's port and the
+//! real containerd.
 
 use crate::cluster::{Cluster, shell};
 use crate::port::Authority;
@@ -213,7 +214,8 @@ impl Site {
         (ended.status.code().unwrap_or(-1), ended.stdout, errors)
     }
 
-    /// `pratique` with the admin's kubeconfig: what it prints and what it says beside it, or what it says when it fails.
+    /// `pratique` with the admin's kubeconfig: what it prints and what it says beside it, or what
+    /// it says when it fails.
     pub(crate) async fn pratique(&self, words: &[&str]) -> Result<(String, String), String> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
         let program = root.unwrap().join(".pratique/bin/pratique");

@@ -1,4 +1,5 @@
-//! What pods use, by the real control groups of the real containerd: at the kubelet's port, through the master's API.
+//! What pods use, by the real control groups of the real containerd: at the kubelet's port, through
+//! the master's API.
 
 use crate::cluster::shell;
 use crate::network::{create, on_a_machine, server, with_addresses};

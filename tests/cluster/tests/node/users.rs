@@ -275,7 +275,8 @@ fn the_root_of_a_pod_has_no_right_over_the_machine_whatever_it_asks_for() {
     });
 }
 
-/// The runtime gives away the streams that it is started with: no device of the machine is among them.
+/// The runtime gives away the streams that it is started with: no device of the machine is among
+/// them.
 fn devices_are_the_machines() {
     for name in ["null", "zero", "full", "tty", "random", "urandom"] {
         let found = std::fs::metadata(Path::new("/dev").join(name)).unwrap();

@@ -51,8 +51,9 @@ fn spawn(site: &Site, log: &Path) -> Child {
     Child(site.command().stderr(log).spawn().unwrap())
 }
 
-/// The store refuses writes with the cure, and reads and deletions go on. A master that starts on such a disk ends, and its last
-/// line names the cure. With room again it has all that it acknowledged, and takes writes.
+/// The store refuses writes with the cure, and reads and deletions go on. A master that starts on
+/// such a disk ends, and its last line names the cure. With room again it has all that it
+/// acknowledged, and takes writes.
 #[test]
 fn a_master_on_a_full_disk_names_the_cure_and_loses_nothing() {
     let site = Site::new();

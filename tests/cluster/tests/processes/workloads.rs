@@ -1,4 +1,5 @@
-//! Workloads by the real kubectl on a master without nodes: pods are marked as kubelets would mark them.
+//! Workloads by the real kubectl on a master without nodes: pods are marked as kubelets would mark
+//! them.
 
 use super::{LIMIT, Site};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -269,7 +270,8 @@ fn kubectl_autoscales_and_reads_why_nothing_can_be_measured() {
     }
 }
 
-/// Nodes without machines: they are alive, run each pod that is bound to them at once, and end each that is deleted.
+/// Nodes without machines: they are alive, run each pod that is bound to them at once, and end each
+/// that is deleted.
 fn play_nodes(cluster: &Cluster, nodes: &[&str]) {
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
     let size = r#"{"cpu":"8","memory":"8Gi","pods":"110"}"#;
@@ -387,8 +389,8 @@ fn kubectl_rolls_out_undoes_and_restarts_stateful_sets_and_daemon_sets() {
     });
 }
 
-/// What is deleted alone leaves its pods, and takes them over where it comes back; with `foreground` it goes last, with
-/// `background` first.
+/// What is deleted alone leaves its pods, and takes them over where it comes back; with
+/// `foreground` it goes last, with `background` first.
 #[test]
 fn kubectl_deletes_workloads_with_each_propagation() {
     const OWNERS: &str =

@@ -21,8 +21,9 @@ node = { labels = { "example.com/approved" = "by-hand" }, taints = ["example.com
 certificate = { ttl = "3m", roles = ["worker", "master"] }
 "#;
 
-/// A machine without a name in its user-data and without a Machine in the inventory waits, is shown with what it proved and
-/// what not, is approved, and becomes Ready under the name that its key gives, with the labels and taints of the rule.
+/// A machine without a name in its user-data and without a Machine in the inventory waits, is shown
+/// with what it proved and what not, is approved, and becomes Ready under the name that its key
+/// gives, with the labels and taints of the rule.
 pub(crate) fn a_machine_without_a_name_joins_after_approval(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let before = cluster.lab.kubectl(&[

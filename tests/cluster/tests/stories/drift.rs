@@ -14,8 +14,9 @@ const CODE: &str = "OUTSIDE_ARGUMENTS";
 /// How `kubectl describe` shows what to do.
 const COMMAND: &str = "kubectl patch machine worker-1 ";
 
-/// The good worker boots with a kernel argument from outside, while its certificate lives: it is Untrusted, its Node tainted, and
-/// everything that shows it says why. A proper boot alone does not bring it back, the printed command does, under its name.
+/// The good worker boots with a kernel argument from outside, while its certificate lives: it is
+/// Untrusted, its Node tainted, and everything that shows it says why. A proper boot alone does not
+/// bring it back, the printed command does, under its name.
 pub(crate) fn a_machine_that_drifts_is_shut_out_until_an_admin_readmits_it(
     world: &mut World,
 ) -> Result<()> {

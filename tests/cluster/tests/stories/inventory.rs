@@ -14,7 +14,8 @@ const NODE: &[&str] = &["--as=system:node:worker-1", "--as-group=system:nodes"];
 const ACCOUNT: &[&str] = &["--as=system:serviceaccount:default:default"];
 const SOMEBODY: &[&str] = &["--as=jane"];
 
-/// A node, a pod's account and an ordinary user add nothing to inventory and cluster and remove nothing of it; an admin does.
+/// A node, a pod's account and an ordinary user add nothing to inventory and cluster and remove
+/// nothing of it; an admin does.
 pub(crate) fn only_admins_add_and_remove_machines_and_nodes(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let before = members(cluster)?;

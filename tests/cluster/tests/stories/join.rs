@@ -84,8 +84,9 @@ pub(crate) fn power_on_ends_in_a_running_pod_with_logs(world: &mut World) -> Res
         .map(drop)
 }
 
-/// The verdict's checks carry the quoted registers, and the master accepted them against the release's predictions;
-/// here the release is read again and each predicted register compared with what the machine's TPM showed.
+/// The verdict's checks carry the quoted registers, and the master accepted them against the
+/// release's predictions; here the release is read again and each predicted register compared with
+/// what the machine's TPM showed.
 pub(crate) fn quoted_registers_equal_the_predicted_ones(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     for (machine, role) in [("worker-1", "worker"), ("master-1", "master")] {
@@ -152,7 +153,8 @@ pub(crate) fn images_hold_no_shell_and_containers_get_no_tpm(world: &mut World) 
         .map(drop)
 }
 
-/// A machine without a shell shows what its kernel, init and programs say, to the admin who asks the API.
+/// A machine without a shell shows what its kernel, init and programs say, to the admin who asks
+/// the API.
 pub(crate) fn machines_without_a_shell_show_their_logs(world: &mut World) -> Result<()> {
     let lab = &world.cluster()?.lab;
     let kernel = "/api/v1/nodes/worker-1/proxy/logs/?query=kernel";
@@ -224,8 +226,8 @@ pub(crate) fn machines_without_a_shell_show_their_logs(world: &mut World) -> Res
     Ok(())
 }
 
-/// As the machine's kernel shows the mount of its state. (A pod's own volume is mounted again, so that the pod may run what it
-/// wrote there.)
+/// As the machine's kernel shows the mount of its state. (A pod's own volume is mounted again, so
+/// that the pod may run what it wrote there.)
 fn the_state_is_mounted_without_execution(cluster: &Cluster) -> Result<()> {
     let console = cluster.worker.console_text();
     let told = console
@@ -241,7 +243,8 @@ fn the_state_is_mounted_without_execution(cluster: &Cluster) -> Result<()> {
     )
 }
 
-/// The kernel is as the one table of settings says, as a pod sees it; a pod still executes what it wrote to a volume.
+/// The kernel is as the one table of settings says, as a pod sees it; a pod still executes what it
+/// wrote to a volume.
 pub(crate) fn the_kernel_runs_with_the_settings_of_its_table(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let settings: Vec<Sysctl> = SYSCTLS.into_iter().chain([LAST]).collect();
@@ -266,9 +269,10 @@ pub(crate) fn the_kernel_runs_with_the_settings_of_its_table(world: &mut World) 
         log.lines()
             .find_map(|line| line.strip_prefix(file)?.strip_prefix(": "))
     };
-    // The kernel shows this one to holders of SYS_ADMIN alone, which no container is, and lockdown and the security modules in a
-    // file system that no container has. init reads all three back, and starts no service where one is not in force
-    // (agent_init::hardening), so that a machine that runs this pod has them.
+    // The kernel shows this one to holders of SYS_ADMIN alone, which no container is, and lockdown
+    // and the security modules in a file system that no container has. init reads all three back,
+    // and starts no service where one is not in force (agent_init::hardening), so that a machine
+    // that runs this pod has them.
     let hidden = "net/core/bpf_jit_harden";
     for Sysctl { path, value, .. } in settings
         .into_iter()
@@ -316,7 +320,8 @@ pub(crate) fn the_kernel_runs_with_the_settings_of_its_table(world: &mut World) 
         .map(drop)
 }
 
-/// A machine that gets its user-data as a cloud-config, by QEMU's fw_cfg, proves just that and joins.
+/// A machine that gets its user-data as a cloud-config, by QEMU's fw_cfg, proves just that and
+/// joins.
 pub(crate) fn a_machine_joins_with_a_cloud_config_from_fw_cfg(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let (mut blueprint, text) = cluster.unregistered("worker-fw")?;
@@ -345,8 +350,8 @@ pub(crate) fn a_machine_joins_with_a_cloud_config_from_fw_cfg(world: &mut World)
         .map(drop)
 }
 
-/// A machine whose firmware says EC2 and that has no user-data of its own asks the metadata service, measures what it
-/// gets under the service's name, and joins.
+/// A machine whose firmware says EC2 and that has no user-data of its own asks the metadata
+/// service, measures what it gets under the service's name, and joins.
 pub(crate) fn a_machine_joins_with_user_data_from_a_metadata_service(
     world: &mut World,
 ) -> Result<()> {
@@ -382,7 +387,8 @@ pub(crate) fn a_machine_joins_with_user_data_from_a_metadata_service(
         .map(drop)
 }
 
-/// A machine with a dead battery that gets its user-data by SMBIOS sets its clock by the time server that this names, and joins.
+/// A machine with a dead battery that gets its user-data by SMBIOS sets its clock by the time
+/// server that this names, and joins.
 pub(crate) fn a_machine_joins_with_user_data_from_smbios_and_time_from_a_server(
     world: &mut World,
 ) -> Result<()> {
@@ -440,8 +446,8 @@ pub(crate) fn a_machine_joins_with_user_data_from_smbios_and_time_from_a_server(
         .map(drop)
 }
 
-/// A static join: the admin issues, the machine imports the key into its TPM and is a node, and everybody can see that
-/// nothing was proven.
+/// A static join: the admin issues, the machine imports the key into its TPM and is a node, and
+/// everybody can see that nothing was proven.
 pub(crate) fn a_machine_joins_by_certificates_that_an_admin_issued(
     world: &mut World,
 ) -> Result<()> {
@@ -468,7 +474,8 @@ pub(crate) fn a_machine_joins_by_certificates_that_an_admin_issued(
         .map(drop)
 }
 
-/// A machine that is not told where its master is learns it from an endpoint on the host, by what the master signed, and joins.
+/// A machine that is not told where its master is learns it from an endpoint on the host, by what
+/// the master signed, and joins.
 pub(crate) fn a_machine_joins_a_master_that_it_found_by_discovery(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let (mut blueprint, text) = cluster.unregistered("worker-found")?;

@@ -37,7 +37,8 @@ spec:
 /// Two renewals fit into this with the stories' lifetime of three minutes, on a busy host.
 const RENEWAL_LIMIT: Duration = Duration::from_secs(900);
 
-/// The longest grace of a machine's containers, what the agent and init take besides, and room for a busy host.
+/// The longest grace of a machine's containers, what the agent and init take besides, and room for
+/// a busy host.
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(900);
 
 /// The certificate is renewed by a fresh quote, and the node is Ready all the while.
@@ -77,8 +78,9 @@ pub(crate) fn a_certificate_is_renewed_without_a_lapse(world: &mut World) -> Res
     )
 }
 
-/// The power button gives a pod the time that it asked for, and the master learns that it was terminated; the next start makes a new
-/// key and a new exchange under the same name, and a `StatefulSet`'s pod has the volume that it had.
+/// The power button gives a pod the time that it asked for, and the master learns that it was
+/// terminated; the next start makes a new key and a new exchange under the same name, and a
+/// `StatefulSet`'s pod has the volume that it had.
 pub(crate) fn pods_get_their_grace_at_power_off_and_a_reboot_proves_anew(
     world: &mut World,
 ) -> Result<()> {
@@ -150,8 +152,9 @@ pub(crate) fn pods_get_their_grace_at_power_off_and_a_reboot_proves_anew(
         .map(drop)
 }
 
-/// While the root is rotated, the master's own machine follows, and a worker that has the old pin alone goes on and says what it
-/// lacks; the end of the old root is refused for its sake, and the rotation is given up.
+/// While the root is rotated, the master's own machine follows, and a worker that has the old pin
+/// alone goes on and says what it lacks; the end of the old root is refused for its sake, and the
+/// rotation is given up.
 pub(crate) fn a_root_rotation_that_would_lock_out_a_node_is_refused_and_given_up(
     world: &mut World,
 ) -> Result<()> {

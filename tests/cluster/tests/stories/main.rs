@@ -1,7 +1,9 @@
-//! Stories in real machines: one master and one good worker, shared by all; each story gives one verdict.
+//! Stories in real machines: one master and one good worker, shared by all; each story gives one
+//! verdict.
 //!
-//! They run one after another, in the order of the list below; `cargo test -p tests-cluster --test stories NAME`
-//! runs one. The images must be built (`cargo xtask test build`). Consoles stay in `.pratique/stories`.
+//! They run one after another, in the order of the list below; `cargo test -p tests-cluster --test
+//! stories NAME` runs one. The images must be built (`cargo xtask test build`). Consoles stay in
+//! `.pratique/stories`.
 
 #![allow(
     clippy::print_stdout,
@@ -93,13 +95,15 @@ const STORIES: &[(&str, Story)] = stories![
     offline_attacks::older_data_behind_the_current_header_is_not_trusted,
     offline_attacks::corrupted_sectors_end_in_the_machines_own_state_or_a_new_one,
     update::a_machine_boots_a_newer_image_that_carries_its_user_data,
-    // Last: these change what the whole cluster accepts, and a good machine that renews meanwhile is refused, too.
+    // Last: these change what the whole cluster accepts, and a good machine that renews meanwhile
+    // is refused, too.
     refusal::a_release_that_no_release_key_signed_is_refused,
     refusal::an_image_below_the_minimum_svn_is_refused,
 ];
 
-/// Refusals that the attacks and the agent's tests show, too, with a software TPM and no machine. Run only with
-/// `--include-ignored` (`cargo xtask test tail`), as each boots a machine to learn nothing that only a machine can show.
+/// Refusals that the attacks and the agent's tests show, too, with a software TPM and no machine.
+/// Run only with `--include-ignored` (`cargo xtask test tail`), as each boots a machine to learn
+/// nothing that only a machine can show.
 const TAIL: &[&str] = &[
     "recovery::a_masters_state_is_recovered_on_another_board",
     "older_disk::an_older_copy_of_the_whole_disk_is_not_trusted",

@@ -10,8 +10,8 @@ use tests_harness::{Error, Result, demo};
 /// A pod under emulation: pull, unpack, start, and what its script waits for.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// Answers of a machine, five a second, between a look at them and the end after its retirement: two seconds of them, and one
-/// for the look and the order themselves.
+/// Answers of a machine, five a second, between a look at them and the end after its retirement:
+/// two seconds of them, and one for the look and the order themselves.
 const CUT_OFF: usize = 15;
 
 /// A pod with a network of its own, made to stay where its script ends.
@@ -87,8 +87,8 @@ pub(crate) fn pods_of_a_node_reach_each_other_and_the_api(world: &mut World) -> 
     Ok(())
 }
 
-/// A service of pods on two machines is reached by its name from a pod on one of them, and so is the API. An eavesdropper
-/// between the machines reads nothing of it.
+/// A service of pods on two machines is reached by its name from a pod on one of them, and so is
+/// the API. An eavesdropper between the machines reads nothing of it.
 pub(crate) fn a_service_is_reached_by_its_name_across_machines(world: &mut World) -> Result<()> {
     let tap = world.tap()?;
     world.companion()?;
@@ -148,8 +148,9 @@ pub(crate) fn a_service_is_reached_by_its_name_across_machines(world: &mut World
     )
 }
 
-/// A pod on another machine is reached by that machine's address, at a port of the node and at a port of the host. A policy
-/// lets one of two clients on this machine pass, from a connection that was open to the next one, and ends with its removal.
+/// A pod on another machine is reached by that machine's address, at a port of the node and at a
+/// port of the host. A policy lets one of two clients on this machine pass, from a connection that
+/// was open to the next one, and ends with its removal.
 pub(crate) fn ports_of_a_node_are_reached_and_a_policy_holds_between_machines(
     world: &mut World,
 ) -> Result<()> {
@@ -180,7 +181,8 @@ pub(crate) fn ports_of_a_node_are_reached_and_a_policy_holds_between_machines(
     ];
     let outsider = crate::join::pod("outsider", "worker-1", &asks.join("; "));
     cluster.apply("outsider", &outsider)?;
-    // Each says how its requests end, once for each change. The friend is patient: a slow host is no policy.
+    // Each says how its requests end, once for each change. The friend is patient: a slow host is
+    // no policy.
     for (client, patience) in [("friend", 60), ("stranger", 10)] {
         let get = format!("/bin/busybox wget -q -T {patience} -O /dev/null http://gate/");
         let asks = format!(
@@ -251,7 +253,8 @@ fn keys(cluster: &Cluster, node: &str) -> Result<[String; 2]> {
     }
 }
 
-/// A pod on the good worker that asks a pod on another machine five times a second, by both families.
+/// A pod on the good worker that asks a pod on another machine five times a second, by both
+/// families.
 #[derive(Debug)]
 pub(crate) struct Asking {
     /// The other machine.
@@ -308,8 +311,8 @@ impl Asking {
         cluster.lab.kubectl(&["logs", &name])
     }
 
-    /// Waits until packets go by a link of which both machines have new keys, and checks that each question was answered. An
-    /// eavesdropper sees by which link they go.
+    /// Waits until packets go by a link of which both machines have new keys, and checks that each
+    /// question was answered. An eavesdropper sees by which link they go.
     fn keys_are_renewed(&self, cluster: &Cluster, tap: &Tap) -> Result<()> {
         let mut seen = tap.sealed();
         let what = "packets by a link whose keys are new on both machines";
@@ -341,7 +344,8 @@ impl Asking {
         addresses.try_for_each(|address| all_answered(&log, address))
     }
 
-    /// A machine that is retired while a pod elsewhere speaks with one of its pods is reached no more.
+    /// A machine that is retired while a pod elsewhere speaks with one of its pods is reached no
+    /// more.
     fn cut_off(&self, cluster: &Cluster) -> Result<()> {
         let count = |log: &str| self.addresses.each_ref().map(|of| answered(log, of).len());
         let before = count(&self.log(cluster)?);
@@ -385,8 +389,9 @@ impl Asking {
     }
 }
 
-/// A pod asks a pod on another machine while both machines' keys are renewed and packets go over to a link with new ones: each
-/// question is answered. It has been asking since an earlier story, as keys take their time.
+/// A pod asks a pod on another machine while both machines' keys are renewed and packets go over to
+/// a link with new ones: each question is answered. It has been asking since an earlier story, as
+/// keys take their time.
 pub(crate) fn no_packet_is_lost_while_wireguards_keys_are_renewed(world: &mut World) -> Result<()> {
     let tap = world.tap()?;
     let asking = world.asking.take();
@@ -423,7 +428,8 @@ fn all_answered(log: &str, address: &str) -> Result<()> {
     )
 }
 
-/// A Deployment is rolled to another version while a client in a pod asks its Service by name: no request fails.
+/// A Deployment is rolled to another version while a client in a pod asks its Service by name: no
+/// request fails.
 pub(crate) fn a_deployment_is_rolled_under_traffic_without_a_failed_request(
     world: &mut World,
 ) -> Result<()> {

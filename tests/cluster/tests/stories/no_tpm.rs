@@ -10,8 +10,9 @@ use tests_harness::{Error, Result};
 const NEXT: Duration = Duration::from_secs(600);
 const NODE: &str = "worker-bare";
 
-/// The console says what cannot be proven and that the master refuses. Under a rule with `insecure_no_tpm` the machine waits for
-/// approval under the key that its console shows, and is then Ready; everything that shows it says that nothing is proven.
+/// The console says what cannot be proven and that the master refuses. Under a rule with
+/// `insecure_no_tpm` the machine waits for approval under the key that its console shows, and is
+/// then Ready; everything that shows it says that nothing is proven.
 pub(crate) fn a_machine_without_a_tpm_joins_where_a_rule_allows_it(
     world: &mut World,
 ) -> Result<()> {

@@ -101,8 +101,8 @@ pub(crate) fn another_machines_disk_is_not_trusted(world: &mut World) -> Result<
     cluster.never_ready("neighbour")
 }
 
-/// Everything behind the header is set back to what it was before the machine's last boot, and the header is not: the file
-/// system is whole, and of the past.
+/// Everything behind the header is set back to what it was before the machine's last boot, and the
+/// header is not: the file system is whole, and of the past.
 pub(crate) fn older_data_behind_the_current_header_is_not_trusted(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let mut victim = Victim::start(cluster, "past")?;
@@ -122,8 +122,9 @@ pub(crate) fn older_data_behind_the_current_header_is_not_trusted(world: &mut Wo
     )
 }
 
-/// Sectors of journal, metadata and files (what changes from boot to boot) are set back or spoiled at random: the machine
-/// comes up with its own state or a new one, and is itself. It does not hang, nor does its kernel panic.
+/// Sectors of journal, metadata and files (what changes from boot to boot) are set back or spoiled
+/// at random: the machine comes up with its own state or a new one, and is itself. It does not
+/// hang, nor does its kernel panic.
 pub(crate) fn corrupted_sectors_end_in_the_machines_own_state_or_a_new_one(
     world: &mut World,
 ) -> Result<()> {
@@ -185,7 +186,8 @@ impl Victim {
         Ok(victim)
     }
 
-    /// Waits until the pod is ready in a container that it had not before: one of the machine's present boot.
+    /// Waits until the pod is ready in a container that it had not before: one of the machine's
+    /// present boot.
     fn container(&mut self, cluster: &Cluster) -> Result<()> {
         let status = "jsonpath={.status.containerStatuses[0].ready} {.status.containerStatuses[0].containerID}";
         let words = ["get", "pod", self.name, "-o", status];
@@ -210,8 +212,8 @@ impl Victim {
         Disk::copy_of(&self.blueprint, &cluster.lab.tools, &path)
     }
 
-    /// Powers the machine on and waits until its Node shows a state that was made anew for this reason, is Ready, and shows
-    /// nothing of the state that was planted.
+    /// Powers the machine on and waits until its Node shows a state that was made anew for this
+    /// reason, is Ready, and shows nothing of the state that was planted.
     fn renewed(&mut self, cluster: &mut Cluster, reason: &str) -> Result<()> {
         let mark = cluster.worker.mark();
         let line = self.until_a_state(cluster)?;
@@ -248,7 +250,8 @@ impl Victim {
         )
     }
 
-    /// Waits until the machine is Ready and the pod runs on it in a container of this boot; then removes it.
+    /// Waits until the machine is Ready and the pod runs on it in a container of this boot; then
+    /// removes it.
     fn runs_again(&mut self, cluster: &Cluster) -> Result<()> {
         cluster.lab.wait_ready("worker-1", BOOT_LIMIT)?;
         self.container(cluster)?;
@@ -265,8 +268,8 @@ impl Victim {
         cluster.lab.kubectl(&delete).map(drop)
     }
 
-    /// Powers the machine on and waits until it has a state, its own or a new one, over the reboots that it makes by
-    /// itself; the line that says so.
+    /// Powers the machine on and waits until it has a state, its own or a new one, over the reboots
+    /// that it makes by itself; the line that says so.
     fn until_a_state(&self, cluster: &mut Cluster) -> Result<String> {
         let mark = cluster.worker.mark();
         cluster.restart_worker(&self.blueprint)?;
@@ -313,9 +316,9 @@ fn two_copies(cluster: &mut Cluster, victim: &mut Victim) -> Result<(Disk, Disk)
     Ok((older, newer))
 }
 
-/// As the owner of the hierarchy: removes what the TPM keeps of the state, after an attempt to read it, and puts there an
-/// index of the machine's own policy that he can write, too, with a key of his; and one that is the machine's own in every
-/// bit, which he can't write.
+/// As the owner of the hierarchy: removes what the TPM keeps of the state, after an attempt to read
+/// it, and puts there an index of the machine's own policy that he can write, too, with a key of
+/// his; and one that is the machine's own in every bit, which he can't write.
 fn plant_key(cluster: &Cluster, dir: &Path, kept: &Kept) -> Result<()> {
     let (tools, blueprint) = (&cluster.lab.tools, &cluster.worker_blueprint);
     let foreign = blueprint

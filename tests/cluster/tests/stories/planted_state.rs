@@ -1,4 +1,5 @@
-//! A state that an attacker made for a machine, with a trap for everything that reads the state and would show it:
+//! A state that an attacker made for a machine, with a trap for everything that reads the state and
+//! would show it:
 //!
 //! | planted | a machine that believes it |
 //! |---|---|
@@ -8,8 +9,8 @@
 //! | a log of the pod's container, and links in its place | shows it by `kubectl logs` |
 //! | a count of unhealthy boots | is held and never Ready |
 //!
-//! The floor of a last admission is not among them: init bounds it by the image's own version, which is the machine's floor
-//! here. A planted memory of discovery is a test of `agent/discover`.
+//! The floor of a last admission is not among them: init bounds it by the image's own version,
+//! which is the machine's floor here. A planted memory of discovery is a test of `agent/discover`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -26,7 +27,8 @@ pub(crate) const WORD: &str = "planted";
 /// Bytes of the planted file system.
 const SIZE: u64 = 96 << 20;
 
-/// Makes an ext4 file system with a whole state in it, for a pod with the emptyDir `scratch`, and returns its file.
+/// Makes an ext4 file system with a whole state in it, for a pod with the emptyDir `scratch`, and
+/// returns its file.
 pub(crate) fn state(tools: &Tools, dir: &Path, pod: &str, uid: &str) -> Result<PathBuf> {
     let tree = dir.join("state");
     containerd(tools, dir, &tree.join("lib/containerd"))?;
@@ -68,7 +70,8 @@ pub(crate) fn state(tools: &Tools, dir: &Path, pod: &str, uid: &str) -> Result<P
     Ok(file)
 }
 
-/// A root of containerd's in which [`IMAGE`] was imported and unpacked, as containerd itself left it.
+/// A root of containerd's in which [`IMAGE`] was imported and unpacked, as containerd itself left
+/// it.
 fn containerd(tools: &Tools, dir: &Path, root: &Path) -> Result<()> {
     let share = dir.join("share");
     let archive = share.join("busybox.tar");

@@ -1,9 +1,11 @@
-//! What pods get of a real machine: its control groups of version 2, its mounts and its read-only root.
+//! What pods get of a real machine: its control groups of version 2, its mounts and its read-only
+//! root.
 
 use crate::world::{World, expect};
 use tests_harness::Result;
 
-/// A pod of two containers that share their process ids, with limits as a whole, and with the files of an image.
+/// A pod of two containers that share their process ids, with limits as a whole, and with the files
+/// of an image.
 const POD: &str = r#"apiVersion: v1
 kind: Pod
 metadata: {name: whole}
@@ -40,7 +42,8 @@ spec:
     command: [/bin/busybox, sleep, "4321"]
 "#;
 
-/// Containers of a pod share process ids with a first process of the node's own, have the pod's limits, and read an image's files.
+/// Containers of a pod share process ids with a first process of the node's own, have the pod's
+/// limits, and read an image's files.
 pub(crate) fn a_pod_shares_process_ids_has_limits_as_a_whole_and_reads_an_image(
     world: &mut World,
 ) -> Result<()> {

@@ -1,4 +1,5 @@
-//! Power cuts, after which what was acknowledged is there, and ends of a machine by an admin's order.
+//! Power cuts, after which what was acknowledged is there, and ends of a machine by an admin's
+//! order.
 
 use crate::join::pod;
 use crate::world::{World, expect};
@@ -14,8 +15,8 @@ const RENEWAL_LIMIT: Duration = Duration::from_secs(900);
 /// How many pods come and go before the plug is pulled.
 const CHURN: usize = 4;
 
-/// The worker loses power while pods come and go; it comes back under its name, pods that were to run run, pods that
-/// were deleted do not come back.
+/// The worker loses power while pods come and go; it comes back under its name, pods that were to
+/// run run, pods that were deleted do not come back.
 pub(crate) fn a_power_cut_of_a_worker_loses_no_pod(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let names: Vec<String> = (0..CHURN).map(|index| format!("churn-{index}")).collect();
@@ -74,8 +75,8 @@ pub(crate) fn a_power_cut_of_a_worker_loses_no_pod(world: &mut World) -> Result<
     Ok(())
 }
 
-/// The master loses power and comes back: the worker's pod goes on, its certificate is renewed by the same key without another
-/// enrolment, and it is Ready.
+/// The master loses power and comes back: the worker's pod goes on, its certificate is renewed by
+/// the same key without another enrolment, and it is Ready.
 pub(crate) fn a_power_cut_of_the_master_lets_nodes_go_on(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     cluster.apply(
@@ -153,8 +154,8 @@ pub(crate) fn a_power_cut_of_the_master_lets_nodes_go_on(world: &mut World) -> R
     )
 }
 
-/// `pratique node reboot` gives pods their grace and ends them, and the machine comes back by a new proof; `pratique node poweroff` ends it. Both
-/// orders are in the verdict log.
+/// `pratique node reboot` gives pods their grace and ends them, and the machine comes back by a new
+/// proof; `pratique node poweroff` ends it. Both orders are in the verdict log.
 pub(crate) fn an_admins_order_reboots_a_machine_and_turns_it_off(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let script = "trap '/bin/busybox sleep 3; echo in peace; exit 0' TERM; echo up; while :; do /bin/busybox sleep 1; done";

@@ -16,8 +16,9 @@ const RENEWAL_LIMIT: Duration = Duration::from_secs(900);
 const FRONT: usize = 1 << 20;
 const OBJECT: [&str; 3] = ["get", "configmap", "survivor"];
 
-/// The master's board dies, TPM and firmware variables with it. On another board its disk is refused until the admin gives
-/// that board a one-off key; then the master comes up with its store and its keys, and the worker renews.
+/// The master's board dies, TPM and firmware variables with it. On another board its disk is
+/// refused until the admin gives that board a one-off key; then the master comes up with its store
+/// and its keys, and the worker renews.
 pub(crate) fn a_masters_state_is_recovered_on_another_board(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let lab = cluster.lab.clone();
@@ -167,7 +168,8 @@ fn convert(lab: &Lab, from: &Path, kind: &str, to: &Path) -> Result<()> {
     run(convert).map(drop)
 }
 
-/// Where the state partition begins on a disk, in bytes (UEFI 2.10, 5.3: GPT with entries of 128 bytes at sector 2).
+/// Where the state partition begins on a disk, in bytes (UEFI 2.10, 5.3: GPT with entries of 128
+/// bytes at sector 2).
 fn state_offset(disk: &Path) -> Result<u64> {
     const ENTRY: usize = 128;
     let mut entries = vec![0; 128 * ENTRY];

@@ -1,7 +1,7 @@
 //! Machines that must not get in: each is refused with its own code, and none becomes Ready.
 //!
-//! The negative control of all of them is the good worker: the same image, the same user-data but for its name and
-//! address, and no attack, and it is Ready.
+//! The negative control of all of them is the good worker: the same image, the same user-data but
+//! for its name and address, and no attack, and it is Ready.
 
 use crate::partition_table;
 use crate::update::release_name;
@@ -61,9 +61,9 @@ pub(crate) fn user_data_that_the_inventory_does_not_know_is_refused(
     refused_as_machine(world, &blueprint, "edited", code::CONFIG)
 }
 
-/// The genuine master's machine, disk and TPM, with user-data that lets everybody do everything: its state opens, and nothing
-/// is served from it. With another partition table, in which there is no state, it makes none. With its own user-data and
-/// table it is the cluster's master again.
+/// The genuine master's machine, disk and TPM, with user-data that lets everybody do everything:
+/// its state opens, and nothing is served from it. With another partition table, in which there is
+/// no state, it makes none. With its own user-data and table it is the cluster's master again.
 pub(crate) fn a_master_with_changed_user_data_or_partition_table_serves_nothing(
     world: &mut World,
 ) -> Result<()> {

@@ -9,13 +9,14 @@ use tests_harness::machine::Machine;
 
 /// Pull and start under emulation, and some thousand signals.
 const LIMIT: Duration = Duration::from_secs(900);
-/// Signals that end a program, or that an init takes for a request: HUP, INT, QUIT, KILL, USR1, USR2, TERM, PWR and systemd's
-/// request for a power-off.
+/// Signals that end a program, or that an init takes for a request: HUP, INT, QUIT, KILL, USR1,
+/// USR2, TERM, PWR and systemd's request for a power-off.
 const TO_INIT: &str = "1 2 3 9 10 12 15 30 38";
 
-/// On the worker and on the master's machine, root in a pod with `hostPID` sends SIGKILL to every process id from init's to its own
-/// shim's (whose end would be the pod's), and to init every signal that an init might heed. Agent and master go on in the same
-/// processes, init stops nothing; containerd, which is in the pod's reach, comes back and runs the next pod.
+/// On the worker and on the master's machine, root in a pod with `hostPID` sends SIGKILL to every
+/// process id from init's to its own shim's (whose end would be the pod's), and to init every
+/// signal that an init might heed. Agent and master go on in the same processes, init stops
+/// nothing; containerd, which is in the pod's reach, comes back and runs the next pod.
 pub(crate) fn no_signal_of_a_pod_reaches_init_agent_or_master(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let machines = [
@@ -42,11 +43,13 @@ pub(crate) fn no_signal_of_a_pod_reaches_init_agent_or_master(world: &mut World)
     Ok(())
 }
 
-/// Runs the hostile pod on one machine; what its console says of programs that it had to start again, or of a request to stop.
+/// Runs the hostile pod on one machine; what its console says of programs that it had to start
+/// again, or of a request to stop.
 fn attack(cluster: &Cluster, node: &str, machine: &Machine) -> Result<Vec<String>> {
     let name = format!("signals-{node}");
-    // All services are older than the shim, and have lower process ids. The pod waits for the word to begin, as signals to a
-    // containerd that has not answered for its start yet would end it by themselves; and then until the word's own end was told.
+    // All services are older than the shim, and have lower process ids. The pod waits for the word
+    // to begin, as signals to a containerd that has not answered for its start yet would end it by
+    // themselves; and then until the word's own end was told.
     let script = format!(
         "until [ -e /tmp/go ]; do /bin/busybox sleep 1; done; /bin/busybox sleep 5; i=2; while [ $i -lt $PPID ]; do \
          kill -9 $i 2>/dev/null; i=$((i + 1)); done; for s in {TO_INIT}; do kill -$s 1 2>/dev/null; done; echo all sent; \
@@ -71,7 +74,8 @@ fn attack(cluster: &Cluster, node: &str, machine: &Machine) -> Result<Vec<String
     )?;
     // The control: the signals were sent, as containerd is within their reach.
     machine.wait_after(mark, "containerd ended (Signal(9))", LIMIT)?;
-    // The removal comes back from the node's agent, so that what a signal did before is on the console by then.
+    // The removal comes back from the node's agent, so that what a signal did before is on the
+    // console by then.
     cluster
         .lab
         .kubectl(&["delete", "pod", &name, "--timeout=600s"])?;

@@ -27,7 +27,8 @@ spec:
         command: [/bin/busybox, sh, -c, "[ $JOB_COMPLETION_INDEX != 1 ]"]
 "#;
 
-/// An index that failed as often as it may fails its Job, which says which one, and runs the others to their end.
+/// An index that failed as often as it may fails its Job, which says which one, and runs the others
+/// to their end.
 pub(crate) fn an_indexed_job_says_which_index_failed(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     cluster.apply("counted", JOB)?;
@@ -76,7 +77,8 @@ fn on_the_second(cluster: &Cluster, name: &str, replicas: usize) -> Result<()> {
     made
 }
 
-/// Waits until a Deployment has as many ready pods as it should, all of them on one node, and no other pod.
+/// Waits until a Deployment has as many ready pods as it should, all of them on one node, and no
+/// other pod.
 fn runs_on(cluster: &Cluster, name: &str, node: &str, replicas: usize) -> Result<()> {
     let label = format!("app={name}");
     let path =
@@ -93,7 +95,8 @@ fn runs_on(cluster: &Cluster, name: &str, node: &str, replicas: usize) -> Result
         .map(drop)
 }
 
-/// `kubectl drain` moves both pods of an application to another machine, one after the other, as its budget asks.
+/// `kubectl drain` moves both pods of an application to another machine, one after the other, as
+/// its budget asks.
 pub(crate) fn a_drain_waits_for_a_budget(world: &mut World) -> Result<()> {
     world.companion()?;
     let cluster = world.cluster()?;
@@ -128,7 +131,8 @@ pub(crate) fn a_drain_waits_for_a_budget(world: &mut World) -> Result<()> {
     lab.kubectl(&words).map(drop)
 }
 
-/// A machine loses its power: its pod runs elsewhere. It gets its power back: it is Ready, and its old pod runs on it no more.
+/// A machine loses its power: its pod runs elsewhere. It gets its power back: it is Ready, and its
+/// old pod runs on it no more.
 pub(crate) fn pods_of_a_lost_machine_move_and_it_comes_back(world: &mut World) -> Result<()> {
     world.companion()?;
     on_the_second(world.cluster()?, "moved", 1)?;

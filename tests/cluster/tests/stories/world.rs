@@ -1,4 +1,5 @@
-//! The world that stories share: a master, a good worker, a registry; started by the first story that needs them.
+//! The world that stories share: a master, a good worker, a registry; started by the first story
+//! that needs them.
 
 use crate::network::Asking;
 use std::path::{Path, PathBuf};
@@ -105,7 +106,8 @@ impl World {
         Ok(machine)
     }
 
-    /// Powers on `worker-2` where it does not run, and waits until it is Ready. It stays until [`World::end_companion`].
+    /// Powers on `worker-2` where it does not run, and waits until it is Ready. It stays until
+    /// [`World::end_companion`].
     pub(crate) fn companion(&mut self) -> Result<()> {
         if self.companion.is_none() {
             let (blueprint, _) = self.second_worker("worker-2")?;
@@ -140,7 +142,8 @@ impl World {
         }
     }
 
-    /// A worker's blueprint on the second slot, with the user-data that the inventory expects, registered.
+    /// A worker's blueprint on the second slot, with the user-data that the inventory expects,
+    /// registered.
     pub(crate) fn second_worker(&mut self, name: &str) -> Result<(Blueprint, PathBuf)> {
         let cluster = self.cluster()?;
         let (mut blueprint, text) = cluster.unregistered(name)?;
@@ -206,7 +209,8 @@ impl World {
 }
 
 impl Cluster {
-    /// A second worker's blueprint and the user-data that it should have; the inventory does not know it.
+    /// A second worker's blueprint and the user-data that it should have; the inventory does not
+    /// know it.
     pub(crate) fn unregistered(&self, name: &str) -> Result<(Blueprint, String)> {
         let mut blueprint = self.lab.worker(name, OTHER_SLOT)?;
         std::fs::remove_file(blueprint.overlay_path()).ok();
@@ -237,8 +241,8 @@ impl Cluster {
         ])
     }
 
-    /// Waits until a Machine is refused with a code, and checks that `kubectl describe machine` shows it and that
-    /// no Ready node came of it.
+    /// Waits until a Machine is refused with a code, and checks that `kubectl describe machine`
+    /// shows it and that no Ready node came of it.
     pub(crate) fn refused(&self, name: &str, code: &str, limit: Duration) -> Result<()> {
         let words = ["get", "machine", name, "-o", "jsonpath={.status.reason}"];
         self.lab.kubectl_until(

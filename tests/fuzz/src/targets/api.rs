@@ -1,4 +1,5 @@
-//! Whole requests, as the API server gets them: path, query, headers (credentials among them) and bodies of every encoding.
+//! Whole requests, as the API server gets them: path, query, headers (credentials among them) and
+//! bodies of every encoding.
 
 use crate::run::{Shape, Target};
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode};

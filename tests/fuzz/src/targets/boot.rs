@@ -1,4 +1,5 @@
-//! What a machine reads from its state, its firmware and its segment before it is a node: small files, tables, datagrams.
+//! What a machine reads from its state, its firmware and its segment before it is a node: small
+//! files, tables, datagrams.
 
 use crate::run::{Decoder, Shape, Target};
 use agent_discover::Memory;

@@ -1,4 +1,5 @@
-//! What a node reads of its disk, of images, of pods and of drivers: seals, documents, archives, answers.
+//! What a node reads of its disk, of images, of pods and of drivers: seals, documents, archives,
+//! answers.
 
 use super::boot::{folder, target};
 use crate::run::{Shape, Target};

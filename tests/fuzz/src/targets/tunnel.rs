@@ -102,7 +102,8 @@ fn forwarding() -> Vec<u8> {
     seed
 }
 
-/// The result of a command's streams: its input, how often that ended, the last size, and the answers to the client.
+/// The result of a command's streams: its input, how often that ended, the last size, and the
+/// answers to the client.
 type Commanded = (Vec<u8>, usize, Option<(u16, u16)>, Vec<u8>);
 
 fn command(bytes: &[u8], cut: usize) -> Result<Commanded, spdy::Fault> {
@@ -125,7 +126,8 @@ fn command(bytes: &[u8], cut: usize) -> Result<Commanded, spdy::Fault> {
     Ok((input, ends, size, told))
 }
 
-/// All streams of a command, one twice, with input, a size in two frames, a ping and the end of the input.
+/// All streams of a command, one twice, with input, a size in two frames, a ping and the end of the
+/// input.
 fn commanding() -> Vec<u8> {
     let (mut opener, mut seed) = (Opener::default(), Vec::new());
     let names = ["error", "stdin", "stdout", "stderr", "resize", "stdin"];

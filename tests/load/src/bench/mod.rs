@@ -20,11 +20,12 @@ use std::time::Duration;
 /// Connections at once.
 const CONNECTIONS: usize = 16;
 
-/// A part of the settings of the shipped allocator (`.cargo/config.toml`), as they stand in the program.
+/// A part of the settings of the shipped allocator (`.cargo/config.toml`), as they stand in the
+/// program.
 const ALLOCATOR: &[u8] = b"narenas:";
 
-/// Whether a program has the allocator that is shipped. The test command builds the master without it, as its C sources take
-/// minutes; its memory is another then.
+/// Whether a program has the allocator that is shipped. The test command builds the master without
+/// it, as its C sources take minutes; its memory is another then.
 fn has_shipped_allocator(program: &[u8]) -> bool {
     program
         .windows(ALLOCATOR.len())

@@ -9,7 +9,8 @@ use agent_runtime::{
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-/// An agent with these registries. They answer before it asks containerd for anything; there is none.
+/// An agent with these registries. They answer before it asks containerd for anything; there is
+/// none.
 fn agent(
     list: Vec<Registry>,
     authority: Option<&Authority>,
@@ -218,7 +219,8 @@ async fn a_registry_that_always_asks_for_more_is_asked_twice() {
     .await;
     let (_dir, agent) = agent(vec![known(&registry)], Some(&authority));
     let pod = keys(&registry.host(), "puller", "hunter2");
-    // The realm has no address of its own in this answer, so that the token service is not reached at all.
+    // The realm has no address of its own in this answer, so that the token service is not reached
+    // at all.
     refused_with(&agent, &format!("{}/busybox:1", registry.host()), &pod).await;
     assert_eq!(registry.seen().len(), 1);
 

@@ -1,4 +1,5 @@
-//! Registries against the agent's client: honest ones, and those that want more than to hand out an image.
+//! Registries against the agent's client: honest ones, and those that want more than to hand out an
+//! image.
 
 mod hostile;
 mod private;

@@ -1,4 +1,5 @@
-//! Images of a TLS registry that asks for credentials, in a real containerd: who gets them, and who does not.
+//! Images of a TLS registry that asks for credentials, in a real containerd: who gets them, and who
+//! does not.
 
 use super::upstream::{Authority, Reply, Seen, Upstream, serves};
 use super::{keys, keys_of, pem};
@@ -81,7 +82,8 @@ async fn a_private_image_is_not_run_because_a_neighbour_pulled_it() {
         );
     }
 
-    // The owner does not ask again, also under another agent; a neighbour whose own secret is good asks once.
+    // The owner does not ask again, also under another agent; a neighbour whose own secret is good
+    // asks once.
     let second = agent(&site, &authority, vec![known(&registry)]);
     let asked = registry.seen().len();
     second
@@ -134,8 +136,9 @@ fn document(value: &Value) -> Blob {
     (digest(&bytes), bytes)
 }
 
-/// Documents of a registry that has not got a private image, and names its parts all the same: the manifest in an index, the
-/// configuration and the layer in a manifest, and what the layer unpacks to in a configuration.
+/// Documents of a registry that has not got a private image, and names its parts all the same: the
+/// manifest in an index, the configuration and the layer in a manifest, and what the layer unpacks
+/// to in a configuration.
 fn stolen(image: &Image) -> [(&'static str, Vec<Blob>); 3] {
     let [manifest, config, _] = image.blobs();
     let read = |bytes: &[u8]| -> Value { serde_json::from_slice(bytes).unwrap() };

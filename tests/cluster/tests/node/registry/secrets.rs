@@ -119,7 +119,8 @@ async fn pull_secrets_of_a_pod_or_of_its_account_fetch_its_image_and_no_other_po
     }
 }
 
-/// No file below holds the password, in any form. Root file systems come from images, and are skipped.
+/// No file below holds the password, in any form. Root file systems come from images, and are
+/// skipped.
 fn nothing_of_it(path: &Path) {
     let Ok(meta) = path.symlink_metadata() else {
         return;

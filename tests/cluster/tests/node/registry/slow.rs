@@ -27,7 +27,8 @@ async fn a_fetch_keeps_no_other_container_of_the_pod_waiting() {
     let spec = json!({"containers": [shell("exit 1"), stuck("second"), stuck("third")], "terminationGracePeriodSeconds": 1});
     cluster.create("p", spec).await;
 
-    // The first container is started again while the second one's image is on its way, and the third one waits its turn.
+    // The first container is started again while the second one's image is on its way, and the
+    // third one waits its turn.
     let status = cluster
         .reaches("p", "/containerStatuses/0/restartCount", json!(1))
         .await;

@@ -1,4 +1,5 @@
-//! A registry of a test's own: plain or with TLS, with answers that the test makes, and a record of what it was asked.
+//! A registry of a test's own: plain or with TLS, with answers that the test makes, and a record of
+//! what it was asked.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use rustls::ServerConfig;
@@ -88,7 +89,8 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Each authority has a name of its own, as in life: two of one name would differ by their signatures alone.
+        // Each authority has a name of its own, as in life: two of one name would differ by their
+        // signatures alone.
         let number = AUTHORITIES.fetch_add(1, Ordering::Relaxed);
         params
             .distinguished_name
