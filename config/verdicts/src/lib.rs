@@ -128,7 +128,31 @@ pub struct Entry {
     pub count: Option<u64>,
 }
 
+/// Bytes of an entry's message in its JSON, and of each of the other texts: with seven of these,
+/// the record's own fields and the signature, a line stays below [`MAX_LINE`].
+const MAX_MESSAGE: usize = 8 << 10;
+const MAX_TEXT: usize = 768;
+
 impl Entry {
+    /// The entry with its texts cut, so that a reader takes its line: a caller's name, for one, may
+    /// be as long as its certificate allows. A text that was cut ends with `…`.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        cut(&mut self.message, MAX_MESSAGE);
+        for text in [
+            &mut self.name,
+            &mut self.uid,
+            &mut self.by,
+            &mut self.code,
+            &mut self.ek,
+            &mut self.image,
+            &mut self.serial,
+        ] {
+            cut(text, MAX_TEXT);
+        }
+        self
+    }
+
     /// An entry about an object; the other fields are empty.
     pub fn of(kind: Kind, name: &str) -> Self {
         let empty = String::new;
@@ -143,6 +167,28 @@ impl Entry {
             image: empty(),
             serial: empty(),
             count: None,
+        }
+    }
+}
+
+/// Cuts a text to `limit` bytes of JSON.
+fn cut(text: &mut String, limit: usize) {
+    let in_json = |c: char| match c {
+        '"' | '\\' => 2,
+        '\0'..='\u{1f}' => "\\u0000".len(),
+        _ => c.len_utf8(),
+    };
+    let room = limit - '…'.len_utf8();
+    let (mut bytes, mut end) = (0, 0);
+    for (at, c) in text.char_indices() {
+        bytes += in_json(c);
+        if bytes <= room {
+            end = at + c.len_utf8();
+        }
+        if bytes > limit {
+            text.truncate(end);
+            text.push('…');
+            return;
         }
     }
 }

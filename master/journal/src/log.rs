@@ -30,8 +30,6 @@ const SEGMENT: usize = 1 << 20;
 const KEPT: usize = 64;
 /// Records that wait for the disk at most; beyond it a caller gets [`Error::Busy`].
 const QUEUE: usize = 4096;
-/// Longest message of a record, in characters.
-const MAX_MESSAGE: usize = 2048;
 
 /// Reports to a caller whether its record is on disk.
 type Reply = oneshot::Sender<Result<(), Error>>;
@@ -94,8 +92,8 @@ impl VerdictLog {
     ///
     /// # Errors
     /// Too many records wait, or the disk failed.
-    pub async fn append(&self, mut entry: Entry) -> Result<(), Error> {
-        entry.message = entry.message.chars().take(MAX_MESSAGE).collect();
+    pub async fn append(&self, entry: Entry) -> Result<(), Error> {
+        let entry = entry.bounded();
         let (reply, replied) = oneshot::channel();
         {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -220,8 +218,10 @@ impl Writer {
             self.missing.fetch_add(missing, Ordering::Relaxed);
             tracing::error!(error = %chain(error), "verdicts could not be written");
             // A failed write may have left part of the batch: read the segment again, as at a
-            // start.
+            // start. Before that, all that was not flushed goes: after a failed flush the kernel
+            // counts it as written, and a second flush would say nothing of it.
             self.file = None;
+            self.cut_unflushed();
             if let Err(error) = self.resume() {
                 tracing::error!(error = %chain(&error), "the log of verdicts cannot be opened");
             }
@@ -233,6 +233,19 @@ impl Writer {
             } else {
                 Err(Error::Busy)
             }));
+        }
+    }
+
+    /// Cuts the segment in use to what is known to be on disk.
+    fn cut_unflushed(&self) {
+        let size = u64::try_from(self.size).unwrap_or(u64::MAX);
+        let cut = std::fs::OpenOptions::new()
+            .write(true)
+            .open(self.path(self.segment))
+            .and_then(|segment| segment.set_len(size).and_then(|()| segment.sync_all()));
+        if let Err(error) = cut {
+            // Where there is no segment yet there is nothing to cut.
+            tracing::debug!(%error, "the log's segment cannot be cut to what was flushed");
         }
     }
 
@@ -294,13 +307,15 @@ impl Writer {
             .mode(0o600)
             .open(&path)
             .map_err(fail)?;
-        fresh
+        let written = fresh
             .write_all(&bytes)
             .and_then(|()| fresh.sync_all())
-            .map_err(fail)?;
-        File::open(&self.folder)
-            .and_then(|folder| folder.sync_all())
-            .map_err(fail)?;
+            .and_then(|()| File::open(&self.folder)?.sync_all());
+        if let Err(source) = written {
+            // A beginning that may not be on disk is not continued.
+            drop(std::fs::remove_file(&path));
+            return Err(fail(source));
+        }
         (self.file, self.segment, self.size) = (Some(fresh), number, bytes.len());
         self.publish_flushed();
         let mut all = segments(&self.folder)?;
@@ -447,6 +462,59 @@ mod tests {
                 r#""joined","name":"worker-1""#
             ]
         );
+    }
+
+    /// A person with a name as long as a certificate or a header allows does not end the log.
+    #[tokio::test]
+    async fn a_record_of_texts_without_end_is_cut_and_the_log_goes_on() {
+        let (keys, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let authority = authority(keys.path());
+        let open = || {
+            let signer = authority.log_signer(SystemTime::now()).unwrap();
+            VerdictLog::open(folder.path(), signer).unwrap()
+        };
+        for text in ["\"", "\u{1}", "é", "x"] {
+            let long = text.repeat(20 << 10);
+            let mut entry = Entry::of(Kind::Decision, &long);
+            (entry.by, entry.message, entry.uid) = (long.clone(), long.clone(), long.clone());
+            (entry.code, entry.ek, entry.image) = (long.clone(), long.clone(), long.clone());
+            entry.serial = long;
+            open().append(entry).await.unwrap();
+        }
+        append(&open(), 1).await;
+        let pin = authority.pin().parse().unwrap();
+        let summary = verify(&files(folder.path()), &[pin], &[]).unwrap();
+        assert_eq!(summary.head.number, 5);
+    }
+
+    /// What a failed flush left in the segment is not taken for a record later.
+    #[tokio::test]
+    async fn what_was_not_flushed_is_not_continued() {
+        let (keys, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let authority = authority(keys.path());
+        let signer = || authority.log_signer(SystemTime::now()).unwrap();
+        let log = VerdictLog::open(folder.path(), signer()).unwrap();
+        append(&log, 1).await;
+        {
+            let mut writer = log.writer.lock().await;
+            let path = writer.path(writer.segment);
+            let flushed = (writer.head, writer.size);
+            writer
+                .write_all(vec![Entry::of(Kind::Joined, "unflushed")])
+                .unwrap();
+            // As if the flush had failed: the bytes are in the file, and nobody was told so. A file
+            // that is open for reading alone fails the next write, too.
+            (writer.head, writer.size) = flushed;
+            writer.file = Some(File::open(path).unwrap());
+        }
+        log.append(Entry::of(Kind::Joined, "refused"))
+            .await
+            .unwrap_err();
+        append(&log, 1).await;
+        let written = files(folder.path());
+        let pin = authority.pin().parse().unwrap();
+        assert_eq!(verify(&written, &[pin], &[]).unwrap().head.number, 2);
+        assert!(!String::from_utf8_lossy(&written[0].1).contains("unflushed"));
     }
 
     /// A log with damage that no crash causes is not continued.
