@@ -196,7 +196,7 @@ fn refused_boot(cluster: &mut Cluster, blueprint: &Blueprint) -> Result<()> {
         .map(drop)
 }
 
-fn moment(text: &str) -> Result<jiff::Timestamp> {
+pub(crate) fn moment(text: &str) -> Result<jiff::Timestamp> {
     text.parse()
         .map_err(|error| Error::Missing(format!("{text:?} is no time: {error}")))
 }

@@ -1,5 +1,6 @@
 //! Pods with a network of their own, on machines: addresses, and what they reach by them.
 
+use crate::drift::moment;
 use crate::world::{Cluster, World, expect};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -10,9 +11,9 @@ use tests_harness::{Error, Result, demo};
 /// A pod under emulation: pull, unpack, start, and what its script waits for.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// Answers of a machine, five a second, between a look at them and the end after its retirement:
-/// two seconds of them, and one for the look and the order themselves.
-const CUT_OFF: usize = 15;
+/// How long after its retirement is on record a machine may answer: two seconds, and one by which
+/// the clocks of two machines may differ.
+const CUT_OFF: jiff::SignedDuration = jiff::SignedDuration::from_secs(3);
 
 /// A pod with a network of its own, made to stay where its script ends.
 fn pod(name: &str, node: &str, script: &str) -> String {
@@ -346,38 +347,53 @@ impl Asking {
 
     /// A machine that is retired while a pod elsewhere speaks with one of its pods is reached no
     /// more.
+    /// The times of both ends are the machines' own: of the record in the log of verdicts, and of
+    /// the last answer in the pod's log.
     fn cut_off(&self, cluster: &Cluster) -> Result<()> {
         let count = |log: &str| self.addresses.each_ref().map(|of| answered(log, of).len());
         let before = count(&self.log(cluster)?);
+        expect(
+            before.iter().all(|count| *count > 0),
+            &format!("answers before it was retired: {before:?}"),
+        )?;
         let retire = "{\"spec\":{\"retired\":true}}";
         let words = ["patch", "machine", self.node, "--type=merge", "-p", retire];
         cluster.lab.kubectl(&words)?;
-        let begin = Instant::now();
         let name = format!("asking-{}", self.node);
         cluster.pod_log(&name, "the way is cut")?;
-        println!(
-            "cut off after {:.1} s, as kubectl sees it",
-            begin.elapsed().as_secs_f64()
-        );
         let last = Cell::new([0; 2]);
-        let words = ["logs", &name];
+        let words = ["logs", &name, "--timestamps"];
         let what = "no answer any more";
         let log = cluster.lab.kubectl_until(&words, what, LIMIT, |log| {
-            let count = count(log);
+            let count = [&self.addresses[0], &self.addresses[1]].map(|of| answers(log, of).count());
             last.replace(count) == count && count != [0; 2]
         })?;
-        let after = count(&log);
-        println!("answers before and after it, five a second: {before:?}, {after:?}");
-        let most = after
-            .iter()
-            .zip(before)
-            .map(|(after, before)| after - before)
-            .max();
-        expect(
-            most.unwrap_or_default() <= CUT_OFF,
-            &format!("answers before it was retired and in all: {before:?}, {after:?}"),
-        )?;
+        let retired = self.retired(cluster)?;
+        for address in &self.addresses {
+            let last = answers(&log, address).last();
+            let last = moment(last.unwrap_or_default())?;
+            let after = last.duration_since(retired);
+            println!("the last answer of {address} came {after:#} after the retirement");
+            expect(
+                after <= CUT_OFF,
+                &format!("retired at {retired}, and {address} answered until {last}"),
+            )?;
+        }
         self.end(cluster)
+    }
+
+    /// When the machine's retirement was recorded.
+    fn retired(&self, cluster: &Cluster) -> Result<jiff::Timestamp> {
+        let log = cluster.lab.kubectl(&["get", "--raw", "/verdicts"])?;
+        let records = log.lines().rev().filter_map(|line| {
+            serde_json::from_str::<serde_json::Value>(line.split_once(' ')?.1).ok()
+        });
+        let mut decisions = records.filter(|record| {
+            let verdict = &record["verdict"];
+            verdict["kind"] == "decision" && verdict["name"] == self.node
+        });
+        let record = decisions.next().unwrap_or_default();
+        moment(record["time"].as_str().unwrap_or_default())
     }
 
     fn end(&self, cluster: &Cluster) -> Result<()> {
@@ -402,6 +418,14 @@ pub(crate) fn no_packet_is_lost_while_wireguards_keys_are_renewed(world: &mut Wo
     };
     asking.keys_are_renewed(cluster, &tap)?;
     asking.end(cluster)
+}
+
+/// The times at which an address answered, of a log with times.
+fn answers<'a>(log: &'a str, address: &str) -> impl Iterator<Item = &'a str> {
+    let from = format!(" bytes from {address}: seq=");
+    log.lines()
+        .filter(move |line| line.contains(&from))
+        .filter_map(|line| line.split_once(' ').map(|(time, _)| time))
 }
 
 /// The numbers of the questions that an address answered.
