@@ -44,8 +44,8 @@ struct Path {
     address: Ipv4Addr,
 }
 
-/// Does `work` while the host can be reached. Whatever comes, the cards are switched off again and
-/// have no address.
+/// Does `work` while the host can be reached. Also where it fails, the cards are switched off again
+/// afterwards and have no address.
 ///
 /// Not cancel-safe: dropped, it leaves what is set up.
 ///
