@@ -117,7 +117,7 @@ fn run_with(
         // Another boot of this machine may open it: one with the user-data that made it, or of the
         // newer image. Made anew here, it would be lost by a typing error, and the floor would sink
         // to that of any older image.
-        Opening::Closed(Closed { reason, .. }) if is_for_another_boot(reason, svn) => {
+        Opening::Closed(closed) if let Some(reason) = of_another_boot(closed, svn) => {
             tell(output, &without(reason, &image)?)?;
         }
         Opening::Closed(closed) => {
@@ -144,9 +144,13 @@ fn run_with(
     Ok(0)
 }
 
-/// Whether the state is one that the machine opens when it boots as it did before.
-fn is_for_another_boot(reason: Reason, svn: u64) -> bool {
-    reason == Reason::OtherConfiguration || matches!(reason, Reason::Floor(floor) if floor > svn)
+/// Why the machine has a state that it opens when it boots as it did before, if it has. A key of a
+/// newer image counts whatever is on the disk, which anyone can change who has it.
+fn of_another_boot(closed: Closed, svn: u64) -> Option<Reason> {
+    let newer = closed.floor.filter(|floor| *floor > svn);
+    newer
+        .map(Reason::Floor)
+        .or((closed.reason == Reason::OtherConfiguration).then_some(closed.reason))
 }
 
 /// The TPM and the image's approvals, or why no key can be kept.

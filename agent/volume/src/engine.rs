@@ -123,6 +123,8 @@ pub struct Closed {
     /// Whether the TPM may hold the key of a state that was finished. The disk says nothing about
     /// that: anyone can write a partition table in which the state is missing.
     pub finished: bool,
+    /// The highest floor of a key that this boot can't read.
+    pub floor: Option<u64>,
 }
 
 /// What init knows of this boot.
@@ -152,11 +154,13 @@ pub fn open<S: Store>(
         .max()
         .unwrap_or(0);
     let finished = slots.iter().any(finished);
+    let floor = slots.iter().filter_map(closed_floor).max();
     let closed = |reason| {
         Ok(Opening::Closed(Closed {
             reason,
             renewals,
             finished,
+            floor,
         }))
     };
     if boot.fresh {
@@ -242,6 +246,13 @@ fn kept(found: &Found) -> Option<(u64, &Kept)> {
     }
 }
 
+fn closed_floor(found: &Found) -> Option<u64> {
+    match found {
+        Found::Closed(floor) => Some(*floor),
+        Found::Absent | Found::Foreign | Found::Unwritten | Found::Open(..) => None,
+    }
+}
+
 /// Whether a slot may hold the key of a state that was finished: one that this boot can't read may.
 fn finished(found: &Found) -> bool {
     match found {
@@ -254,16 +265,9 @@ fn finished(found: &Found) -> bool {
 /// Why no header opened, by the TPM's slots.
 fn why(slots: &[Found]) -> Reason {
     let any = |wanted: fn(&Found) -> bool| slots.iter().any(wanted);
-    let floor = |slot: &Found| {
-        if let Found::Closed(floor) = slot {
-            Some(*floor)
-        } else {
-            None
-        }
-    };
     if any(|slot| kept(slot).is_some()) {
         Reason::OtherKey
-    } else if let Some(floor) = slots.iter().filter_map(floor).max() {
+    } else if let Some(floor) = slots.iter().filter_map(closed_floor).max() {
         Reason::Floor(floor)
     } else if any(|slot| *slot == Found::Foreign) {
         Reason::ForeignIndex

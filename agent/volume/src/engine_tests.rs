@@ -48,7 +48,8 @@ impl Machine {
             Closed {
                 reason: Reason::FirstStart,
                 renewals: 0,
-                finished: false
+                finished: false,
+                floor: None
             }
         );
         let volume = machine.make(closed).unwrap().volume;
@@ -246,7 +247,8 @@ fn a_removed_partition_differs_from_a_first_start() {
         Closed {
             reason: Reason::PartitionGone,
             renewals: 0,
-            finished: true
+            finished: true,
+            floor: None,
         }
     );
     let made = machine.make(closed).unwrap();
@@ -270,6 +272,7 @@ fn a_state_is_finished_once_its_making_was_answered() {
         reason: Reason::FirstStart,
         renewals: 0,
         finished: false,
+        floor: None,
     };
     let made = machine.make(closed).unwrap();
     assert!(!finished(), "a power cut before there was a file system");
@@ -321,6 +324,7 @@ fn made_with_recovery() -> (Machine, Made) {
         reason: Reason::FirstStart,
         renewals: 0,
         finished: false,
+        floor: None,
     };
     let made = machine.make(closed).unwrap();
     machine.boot(0);
@@ -441,7 +445,7 @@ proptest! {
     fn a_power_cut_in_a_renewal_leaves_it_done_or_to_be_made_again(writes in 0_usize..6) {
         let (machine, old) = Machine::made();
         let before = machine.copy();
-        let closed = Closed { reason: Reason::Damaged, renewals: 0, finished: true };
+        let closed = Closed { reason: Reason::Damaged, renewals: 0, finished: true, floor: None };
         let made = machine.with_power(writes).make(closed);
         machine.with_power(usize::MAX);
         match machine.look(false).unwrap() {

@@ -301,6 +301,12 @@ fn an_update_opens_the_state_and_nothing_else_does() {
     let before = machine.disk();
     assert_temporary(&machine.start(WORKER, 3), Reason::Floor(4));
     assert_eq!(machine.disk(), before, "the header was touched");
+    // Nor where the disk says that there is none: its headers are gone, or its table was changed.
+    machine.set_disk(&[]);
+    assert_temporary(&machine.start(WORKER, 3), Reason::Floor(4));
+    machine.boot(WORKER);
+    assert_temporary(&machine.ask(true).end(0), Reason::Floor(4));
+    machine.set_disk(&before);
     assert_eq!(opened(&machine.start(update, 4)), Some(key));
 }
 
