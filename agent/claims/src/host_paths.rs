@@ -94,27 +94,43 @@ impl HostPaths<'_> {
         }
     }
 
+    /// Whether pods may write at a path that they may read. Where they may not, a mount is
+    /// read-only whatever it asks for: most pods that leave `readOnly` out never write.
+    pub fn is_writable(&self, source: &HostPathVolumeSource, right: Right) -> bool {
+        self.allowed(trimmed(&source.path), right, true).is_ok()
+    }
+
+    /// The volumes that a pod gets read-only although one of its mounts does not ask for that.
+    pub fn narrowed(&self, pod: &Pod, right: Right) -> Vec<String> {
+        let spec = pod.spec.iter();
+        let mounts = spec.flat_map(|spec| {
+            let lasting = spec
+                .containers
+                .iter()
+                .chain(spec.init_containers.iter().flatten());
+            lasting.flat_map(|container| container.volume_mounts.iter().flatten())
+        });
+        let volumes = pod
+            .spec
+            .iter()
+            .flat_map(|spec| spec.volumes.iter().flatten());
+        let all = volumes.filter(|volume| {
+            let source = volume.host_path.as_ref();
+            source.is_some_and(|source| !self.is_writable(source, right))
+                && mounts
+                    .clone()
+                    .any(|mount| mount.name == volume.name && mount.read_only != Some(true))
+        });
+        all.map(|volume| volume.name.clone()).collect()
+    }
+
     /// Why the node doesn't give the pod a path of the machine, if it asks for one that it doesn't
     /// get.
     pub fn fault(&self, pod: &Pod, right: Right) -> Option<String> {
         let spec = pod.spec.as_ref()?;
-        let lasting = || {
-            let all = spec
-                .containers
-                .iter()
-                .chain(spec.init_containers.iter().flatten());
-            all.flat_map(|container| container.volume_mounts.iter().flatten())
-        };
-        let debuggers = || {
-            let all = spec.ephemeral_containers.iter().flatten();
-            all.flat_map(|container| container.volume_mounts.iter().flatten())
-        };
         spec.volumes.iter().flatten().find_map(|volume| {
             let path = trimmed(&volume.host_path.as_ref()?.path);
-            let writes = lasting()
-                .chain(debuggers())
-                .any(|mount| mount.name == volume.name && mount.read_only != Some(true));
-            let refused = self.allowed(path, right, writes).err()?;
+            let refused = self.allowed(path, right, false).err()?;
             Some(format!(
                 "volume {}: {}",
                 volume.name,
@@ -217,6 +233,42 @@ fn met<'a>(path: &str, list: &[&'a str]) -> Option<&'a str> {
 mod tests {
     use super::*;
     use config_model::host_path::allows;
+
+    #[test]
+    fn a_mount_that_may_not_write_is_narrowed_and_what_may_not_be_read_is_refused() {
+        let entry = |path: &str, writable| HostPath {
+            path: path.parse().unwrap(),
+            writable,
+        };
+        let listed = [entry("/srv/read", false), entry("/srv/write", true)];
+        let paths = HostPaths {
+            listed: &listed,
+            data: Path::new("/var/lib/kubelet"),
+            run: Path::new("/run/agent"),
+            logs: Path::new("/srv/read/logs"),
+        };
+        let judged = |path: &str, mount: serde_json::Value| {
+            let volumes = serde_json::json!([{"name": "v", "hostPath": {"path": path}}]);
+            let container = serde_json::json!({"name": "c", "volumeMounts": [mount]});
+            let spec = serde_json::json!({"containers": [container], "volumes": volumes});
+            let pod = serde_json::from_value(serde_json::json!({"spec": spec})).unwrap();
+            let refused = paths.fault(&pod, Right::Listed).is_some();
+            (paths.narrowed(&pod, Right::Listed), refused)
+        };
+        let write = serde_json::json!({"name": "v", "mountPath": "/v"});
+        let read = serde_json::json!({"name": "v", "mountPath": "/v", "readOnly": true});
+        let narrowed = vec!["v".to_owned()];
+        assert_eq!(
+            judged("/srv/read", write.clone()),
+            (narrowed.clone(), false)
+        );
+        assert_eq!(judged("/srv/read/", read), (vec![], false));
+        assert_eq!(judged("/srv/write/below", write.clone()), (vec![], false));
+        let logs = judged("/srv/read/logs", write.clone());
+        assert_eq!(logs, (narrowed, false), "the agent writes there");
+        assert!(judged("/srv", write.clone()).1);
+        assert!(judged("/run/agent", write).1);
+    }
 
     /// What a configuration refuses is not recommended: each text names a cure that there is.
     #[test]

@@ -69,7 +69,8 @@ mod tests {
         refused(added, "SYS_PTRACE is never given");
         let mount = |read_only: bool| json!({"volumeMounts": [{"name": "v", "mountPath": "/m", "readOnly": read_only}]});
         assert_eq!(asked(mount(true)), Ok(None));
-        refused(mount(false), "`writable = true`");
+        let text = "it is mounted read-only, as a pod's is";
+        assert_eq!(asked(mount(false)), Ok(None), "{text}");
         refused(
             json!({"targetContainerName": "a"}),
             "unable to find target container a",

@@ -156,7 +156,13 @@ impl Maker<'_> {
             let right = right_of(self.config, self.pod);
             // It is looked at once before any container is made, and then by each one.
             self.config.paths().place(host, right, true, None)?;
-            return Ok(Source::Host(host.clone(), right));
+            let source = Source::Host(host.clone(), right);
+            let writable = self.config.paths().is_writable(host, right);
+            return Ok(if writable {
+                source
+            } else {
+                Source::ReadOnly(Box::new(source))
+            });
         }
         if !crate::names::is_plain(&volume.name) {
             return Err("its name can't be a folder's".to_owned());

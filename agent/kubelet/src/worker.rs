@@ -10,6 +10,7 @@ mod resize;
 
 use crate::handle::Taken;
 use crate::hooks::Hooks;
+use crate::host_paths::right_of;
 use crate::names::pod_path;
 use crate::network::Addresses;
 use crate::probes::Probes;
@@ -23,7 +24,7 @@ use crate::{cleanup, debug, preemption, storage, support, volumes};
 use agent_api::send;
 use agent_pods::{
     Action, Clocks, End, Ending, Eviction, Notes, Plan, Refusal, View, as_given, between, end_of,
-    find, is_replaced, later, named_as_static, plan, plan_orphan, recover, round,
+    find, is_replaced, later, named_as_static, plan, plan_orphan, quiet_until, recover, round,
 };
 use agent_resources::DeletedFiles;
 use agent_resources::qos::pod_resources;
@@ -216,19 +217,13 @@ impl Worker {
             self.shown_as = shown_as;
             self.told = false;
         }
-        let told = match timeout(PATIENCE, self.report(pod, view)).await {
-            Ok(Ok(status)) => {
-                self.count_start(pod, status.as_ref());
-                self.written = status.or(self.written.take());
-                self.told = true;
-                true
-            }
-            Ok(Err(error)) => {
-                self.not_written(&error);
-                false
-            }
-            // Written or not: the same status is sent again.
-            Err(_) => false,
+        let told = if let Some(until) = quiet_until(view) {
+            plan.wake_at(until);
+            true
+        } else {
+            let told = timeout(PATIENCE, self.report(pod, view)).await;
+            // Written or not after that time: the same status is sent again.
+            told.is_ok_and(|told| self.is_told(pod, told))
         };
         if !told {
             // Containers are kept while the master is away; only the pod itself stays until its last status is known there.
@@ -417,6 +412,15 @@ impl Worker {
         } else if support::has_selinux_label(pod) {
             let text = "seLinuxOptions have no effect: this machine does not use SELinux";
             events.normal(pod, "SELinuxNotInUse", text);
+        }
+        if refusal.is_none() {
+            for volume in config.paths().narrowed(pod, right_of(config, pod)) {
+                let text = format!(
+                    "volume {volume} is mounted read-only: `host_paths` under `[node]` in the \
+                     machine's configuration does not say `writable = true` for its path"
+                );
+                events.warning(pod, "HostPathReadOnly", text);
+            }
         }
         self.refused = refusal;
         true

@@ -10,7 +10,7 @@ use std::time::Duration;
 const CONFIG_RETRY: Duration = Duration::from_secs(10);
 
 /// Remembers a start that failed, for this image if it is one that could not be fetched, so that
-/// the status shows it and the next one waits.
+/// the status shows it and the next one waits; longer each time, until the cause is another image.
 pub fn remember(notes: &mut Notes, name: &str, (image, error): (&str, &Error), now: Timestamp) {
     let reason = match error.class {
         ErrorClass::InvalidImageName => "InvalidImageName",
@@ -27,6 +27,7 @@ pub fn remember(notes: &mut Notes, name: &str, (image, error): (&str, &Error), n
     let count = notes
         .failures
         .get(name)
+        .filter(|failure| failure.image == image)
         .map_or(1, |failure| failure.count.saturating_add(1));
     let wait = if error.class == ErrorClass::Config {
         CONFIG_RETRY

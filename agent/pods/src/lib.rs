@@ -9,7 +9,7 @@
 //! started again, `machine` starts them in order (init containers, sidecars, main containers),
 //! `ending` ends them in order and with their hooks, `state` tells of one container and `status` of
 //! the pod, `resize` gives what runs more or less, `recover` remembers what the engine has lost,
-//! `failures` what could not be started, `fit` whether a node has room for a pod, `preempt` who
+//! `failures` what could not be started, `replacing` when a status is better told a moment later, `fit` whether a node has room for a pod, `preempt` who
 //! makes room for a critical one, and `words` has the texts of events.
 //!
 //! Properties are held by `simulation`, which drives the machine through whole lives.
@@ -27,6 +27,7 @@ mod placement;
 mod policy;
 mod preempt;
 mod recover;
+mod replacing;
 mod resize;
 #[cfg(test)]
 mod simulation;
@@ -54,6 +55,7 @@ pub use placement::{foreign, misplaced, named_as_static};
 pub use policy::{is_replaced, restart, restarts, round};
 pub use preempt::victims;
 pub use recover::recover;
+pub use replacing::quiet_until;
 pub use resize::{Pending, as_given, given, has_other_needs, is_resized, needs};
 pub use status::{Addresses, Refusal, base, change, status};
 pub use users::users_fault;

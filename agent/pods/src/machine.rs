@@ -194,7 +194,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn wake_at(&mut self, at: Timestamp) {
+    /// Looks again at this time at the latest.
+    pub fn wake_at(&mut self, at: Timestamp) {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
     }
 }
@@ -490,7 +491,7 @@ fn start(
     backoff: Option<Duration>,
     plan: &mut Plan,
 ) {
-    if let Some(failure) = view.notes.failures.get(&container.name)
+    if let Some(failure) = view.notes.failure(view.pod, container)
         && failure.retry_at > view.now
     {
         let shown = later(failure.at, PULL_ERROR_SHOWN);

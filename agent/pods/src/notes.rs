@@ -2,6 +2,7 @@
 
 use crate::resize::Pending;
 use agent_runtime::Kind;
+use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -128,6 +129,22 @@ impl Notes {
         for time in times.chain(&mut self.ending) {
             *time = time.checked_add(by).unwrap_or(*time);
         }
+    }
+
+    /// Why a container of the pod could not be started, if its last start failed. A failure to
+    /// fetch an image that the pod no longer names is of the past: its successor waits for nothing.
+    pub(crate) fn failure(&self, pod: &Pod, container: &Container) -> Option<&Failure> {
+        let failure = self.failures.get(&container.name)?;
+        let volumes = || {
+            pod.spec
+                .iter()
+                .flat_map(|spec| spec.volumes.iter().flatten())
+        };
+        let mut of_volumes = volumes().filter_map(|one| one.image.as_ref()?.reference.as_ref());
+        let is_named = failure.image.is_empty()
+            || container.image.as_ref() == Some(&failure.image)
+            || of_volumes.any(|image| *image == failure.image);
+        is_named.then_some(failure)
     }
 
     /// The container's hook after the start has not ended well yet.

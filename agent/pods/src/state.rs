@@ -137,7 +137,7 @@ impl Scene<'_> {
     }
 
     fn not_started(&self, container: &Container) -> ContainerState {
-        if let Some(failure) = self.view.notes.failures.get(&container.name) {
+        if let Some(failure) = self.view.notes.failure(self.view.pod, container) {
             return self.failed(failure);
         }
         // Init containers too wait for the pod to initialize, whosever turn it is (upstream's).
@@ -172,7 +172,7 @@ impl Scene<'_> {
             return None;
         }
         let (at, wait) = self.view.next(seen)?;
-        if let Some(failure) = self.view.notes.failures.get(&container.name) {
+        if let Some(failure) = self.view.notes.failure(self.view.pod, container) {
             return Some(self.failed(failure));
         }
         let pod = &self.view.pod.metadata;

@@ -55,6 +55,22 @@ impl Worker {
         Ok(Some(status))
     }
 
+    /// Takes note of a status that was written, or of why it was not.
+    pub(super) fn is_told(&mut self, pod: &Pod, told: Result<Option<PodStatus>, ApiError>) -> bool {
+        match told {
+            Ok(status) => {
+                self.count_start(pod, status.as_ref());
+                self.written = status.or(self.written.take());
+                self.told = true;
+                true
+            }
+            Err(error) => {
+                self.not_written(&error);
+                false
+            }
+        }
+    }
+
     /// Counts how long the pod took to run, the first time that its status says so; one that ran before this kubelet did is not
     /// counted.
     pub(super) fn count_start(&mut self, pod: &Pod, told: Option<&PodStatus>) {

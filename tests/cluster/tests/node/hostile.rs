@@ -5,6 +5,7 @@
 //! [`hostile_pods_leave_the_host_as_it_was`] repeat its rounds for that long.
 
 use crate::cluster::{Cluster, shell};
+use crate::lifecycle::told;
 use crate::site::{eventually, texts};
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use config_model::host_path::HostPath;
@@ -208,11 +209,29 @@ async fn a_path_of_the_machine_is_given_as_its_configuration_lists_it() {
     );
     assert!(message.contains("`host_paths` under `[node]`"), "{message}");
 
-    let entry = HostPath {
+    let entry = |writable| HostPath {
         path: listed.display().to_string().parse().unwrap(),
-        writable: true,
+        writable,
     };
-    let cluster = cluster.again(vec![entry]).await;
+    let cluster = cluster.again(vec![entry(false)]).await;
+    // A mount that does not say `readOnly` gets what there is, and the pod's events say so.
+    let reads = once(
+        "cat /v/f; echo x 2>/dev/null > /v/new || echo refused",
+        path(&listed),
+    );
+    cluster.create("narrowed", reads).await;
+    assert_eq!(
+        cluster.output("narrowed", "Succeeded").await,
+        ["of the machine", "refused"]
+    );
+    told(
+        &cluster,
+        "HostPathReadOnly",
+        "volume v is mounted read-only: `host_paths` under `[node]` in the machine's configuration does not say `writable = \
+         true` for its path",
+    )
+    .await;
+    let cluster = cluster.again(vec![entry(true)]).await;
     cluster
         .create(
             "listed",

@@ -1,0 +1,140 @@
+//! The moment between a container that was ended for another image and its successor.
+
+use crate::containers::latest;
+use crate::machine::View;
+use crate::{later, mains};
+use agent_runtime::ContainerState;
+use jiff::Timestamp;
+use std::time::Duration;
+
+/// How long the moment is not told. A fetch or a start that takes longer is.
+const UNTOLD: Duration = Duration::from_secs(2);
+
+/// Until when the pod's status stays as it was last told, because a container has been replaced and
+/// its successor starts.
+///
+/// Upstream's kubelet ends, fetches and starts in one pass and tells the status before it and after
+/// it; who changes an image there never sees the pod unready for want of that container. Here each
+/// of these is a step of its own, and the steps between them would be told.
+pub fn quiet_until(view: View<'_>) -> Option<Timestamp> {
+    if view.end().is_some() || view.refused {
+        return None;
+    }
+    let spec = view.pod.spec.iter();
+    let inits = spec.flat_map(|spec| spec.init_containers.iter().flatten());
+    let ended = mains(view.pod).iter().chain(inits).filter_map(|container| {
+        let seen = latest(view.seen, &container.name)?;
+        let ContainerState::Exited { finished_at, .. } = seen.state else {
+            return None;
+        };
+        let untold = view.notes.replaced.contains(&seen.id)
+            && view.notes.failure(view.pod, container).is_none();
+        untold.then_some(finished_at)
+    });
+    // A time that is yet to come is of a clock that was set back: nothing is held for it.
+    let until = |ended: Timestamp| {
+        let until = later(ended, UNTOLD);
+        (ended <= view.now && view.now < until).then_some(until)
+    };
+    ended.filter_map(until).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::notes::{Failure, Notes};
+    use agent_runtime::{Container as Seen, ContainerKey, Kind, PodRef};
+    use config_kube::k8s_openapi::api::core::v1::Pod;
+    use serde_json::json;
+
+    fn pod() -> Pod {
+        let main = json!({"name": "a", "image": "new"});
+        serde_json::from_value(json!({"spec": {"containers": [main]}})).unwrap()
+    }
+
+    fn ended(finished_at: Timestamp) -> Seen {
+        let pod = PodRef {
+            namespace: "n".into(),
+            name: "p".into(),
+            uid: "u".into(),
+        };
+        Seen {
+            id: "1".into(),
+            key: ContainerKey {
+                pod,
+                container: "a".into(),
+                kind: Kind::Main,
+                attempt: 0,
+            },
+            image: "old".into(),
+            image_id: String::new(),
+            state: ContainerState::Exited {
+                started_at: Timestamp::UNIX_EPOCH,
+                finished_at,
+                code: 0,
+                oom_killed: false,
+                start_error: None,
+            },
+            backoff: None,
+            round: 0,
+            this_boot: true,
+            stop_signal: None,
+            needs: None,
+            user: None,
+        }
+    }
+
+    fn seconds(count: i64) -> Timestamp {
+        Timestamp::from_second(count).unwrap()
+    }
+
+    #[test]
+    fn the_moment_after_a_replaced_container_is_told_after_two_seconds() {
+        let (pod, seen) = (pod(), [ended(seconds(100))]);
+        let mut notes = Notes::default();
+        let until = |notes: &Notes, now| {
+            quiet_until(View {
+                pod: &pod,
+                seen: &seen,
+                notes,
+                refused: false,
+                now: seconds(now),
+            })
+        };
+        assert_eq!(until(&notes, 100), None, "it ended by itself");
+        notes.replaced.insert("1".into());
+        assert_eq!(until(&notes, 100), Some(seconds(102)));
+        assert_eq!(until(&notes, 101), Some(seconds(102)));
+        assert_eq!(until(&notes, 102), None);
+        assert_eq!(until(&notes, 99), None, "the clock was set back");
+        let failure = |image: &str| Failure {
+            reason: "ErrImagePull",
+            image: image.into(),
+            message: String::new(),
+            at: seconds(101),
+            retry_at: seconds(111),
+            count: 1,
+        };
+        notes.failures.insert("a".into(), failure("new"));
+        assert_eq!(until(&notes, 101), None, "a fetch that failed is told");
+        notes.failures.insert("a".into(), failure("older"));
+        assert_eq!(until(&notes, 101), Some(seconds(102)), "of another image");
+    }
+
+    #[test]
+    fn the_end_of_a_pod_is_told_at_once() {
+        let mut pod = pod();
+        pod.metadata.deletion_timestamp =
+            Some(config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(seconds(100)));
+        let (seen, mut notes) = ([ended(seconds(100))], Notes::default());
+        notes.replaced.insert("1".into());
+        let view = View {
+            pod: &pod,
+            seen: &seen,
+            notes: &notes,
+            refused: false,
+            now: seconds(100),
+        };
+        assert_eq!(quiet_until(view), None);
+    }
+}
