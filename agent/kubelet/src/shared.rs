@@ -100,12 +100,19 @@ impl Shared {
         refusal
     }
 
+    /// Whether a pod that does not fit now will, once those pods have left that the master has no longer. Upstream's kubelet
+    /// does not count these; here the newcomer waits for them, and no room is given twice.
+    pub(crate) fn fits_soon(&self, pod: &Pod) -> bool {
+        let staying = staying(&self.handles(), pod);
+        misfit(pod, &staying, &self.allocatable()).is_none()
+    }
+
     /// Why the pod may not run on this node, by labels, taints and devices that are ten seconds old at most, or new where they
     /// speak against the pod. A master that does not give them has other ways to end a pod.
     pub(crate) async fn misplaced(&self, pod: &Pod) -> Option<Refusal> {
         let asked = async {
             let against = |node: &Node| {
-                let lacks = || agent_pods::missing(pod, &others(&self.handles(), pod), node);
+                let lacks = || agent_pods::missing(pod, &staying(&self.handles(), pod), node);
                 misplaced(pod, node).or_else(lacks)
             };
             let node = self.own_node(NODE_AGE).await?;
@@ -232,12 +239,25 @@ impl Shared {
 
 /// The pods that take room of the node beside this one.
 fn others(handles: &HashMap<String, Handle>, pod: &Pod) -> Vec<Arc<Pod>> {
+    let others = beside(handles, pod);
+    others.filter_map(Handle::room).collect()
+}
+
+/// Those of the others that the master still has. One that was deleted without its grace takes its
+/// room until its processes have ended, which is soon.
+fn staying(handles: &HashMap<String, Handle>, pod: &Pod) -> Vec<Arc<Pod>> {
+    let others = beside(handles, pod).filter(|handle| handle.latest().is_some());
+    others.filter_map(Handle::room).collect()
+}
+
+fn beside<'a>(
+    handles: &'a HashMap<String, Handle>,
+    pod: &'a Pod,
+) -> impl Iterator<Item = &'a Handle> {
     let uid = pod.metadata.uid.as_deref();
-    handles
-        .iter()
-        .filter(|(other, _)| Some(other.as_str()) != uid)
-        .filter_map(|(_, handle)| handle.room())
-        .collect()
+    let others = handles.iter();
+    let others = others.filter(move |(other, _)| Some(other.as_str()) != uid);
+    others.map(|(_, handle)| handle)
 }
 
 #[cfg(test)]
@@ -302,5 +322,31 @@ mod tests {
         assert_eq!(named(), None, "a mirror of something else");
         shared.mirrors.listed(vec![mirror(&fixed)]);
         assert_eq!(named(), Some(fixed));
+    }
+
+    #[tokio::test]
+    async fn a_pod_waits_for_the_port_of_one_that_was_deleted_without_its_grace() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = shared_with(dir.path(), vec![]);
+        let pod = |uid: &str| -> Arc<Pod> {
+            let ports = json!([{"containerPort": 80, "hostPort": 8080}]);
+            let spec = json!({"containers": [{"name": "main", "image": "i", "ports": ports}]});
+            let meta = json!({"namespace": "default", "name": uid, "uid": uid});
+            Arc::new(serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap())
+        };
+        let (old, new) = (pod("old"), pod("new"));
+        let leaving = handle((*old).clone());
+        leaving.taken.set(old.clone());
+        let taken = leaving.taken.clone();
+        shared.handles().insert("old".to_owned(), leaving);
+        let own = Taken::default();
+        assert!(shared.admit(&new, &own).is_some());
+        assert!(!shared.fits_soon(&new), "its neighbour stays");
+        let gone = Wanted::Gone(Duration::ZERO);
+        shared.handles()["old"].wanted.send_replace(gone);
+        assert!(shared.admit(&new, &own).is_some(), "its processes may run");
+        assert!(shared.fits_soon(&new));
+        taken.leave();
+        assert_eq!(shared.admit(&new, &own), None);
     }
 }

@@ -46,6 +46,9 @@ pub(crate) const RESYNC: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause after the engine or the master could not be reached.
 const RETRY: Duration = Duration::from_secs(2);
+/// How long a new pod waits for the room of those that leave. Processes that not even a kill ends
+/// keep it longer: then the pod is refused, and somebody makes another one elsewhere.
+const LEAVING: Duration = Duration::from_secs(30);
 /// What goes on after a step.
 enum Next {
     /// Wait for news, at most until then.
@@ -81,6 +84,8 @@ pub(crate) struct Worker {
     fetches: Fetches,
     starts: Starts,
     refreshed: Instant,
+    /// When the node heard of the pod.
+    begun: Instant,
     /// The labels and annotations that its volumes show.
     shown: Option<volumes::Noted>,
     /// The pod has limits of what it takes of the disk, and when that was measured last.
@@ -130,6 +135,7 @@ impl Worker {
             fetches: Fetches::default(),
             starts,
             refreshed: Instant::now(),
+            begun: Instant::now(),
             shown: None,
             limited: false,
             measured: Instant::now(),
@@ -396,10 +402,11 @@ impl Worker {
         let refusal = match refusal {
             None => {
                 let lack = self.shared.admit(pod, &self.taken);
-                if lack
-                    .as_ref()
-                    .is_some_and(|lack| self.shared.make_room(pod, lack))
-                {
+                let waits = |lack| {
+                    let leaves = self.begun.elapsed() < LEAVING && self.shared.fits_soon(pod);
+                    leaves || self.shared.make_room(pod, lack)
+                };
+                if lack.as_ref().is_some_and(waits) {
                     return false;
                 }
                 lack
