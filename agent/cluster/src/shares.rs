@@ -42,10 +42,13 @@ const AFTER_LOOK_UP: i32 = -150;
 /// Where the kernel has the table's size.
 const SIZE: &str = "net/netfilter/nf_conntrack_max";
 /// Bytes of the machine's memory for each entry of the table. An entry takes about 400, with what
-/// its share costs, so that a full table takes a twentieth of the memory.
+/// its share costs, so that a full table takes a twentieth of the memory of
+/// all but the smallest machines.
 const MEMORY_OF_ENTRY: u64 = 8192;
-/// Upstream's least (`conntrack.min` of kube-proxy), and a size beyond which a search takes long.
-const SIZES: (u64, u64) = (131_072, 2_097_152);
+/// The least, twice upstream's (`conntrack.min` of kube-proxy), so that a pod of a small machine
+/// with both families opens hundreds of connections in the time for which closed ones are known;
+/// and a size beyond which a search takes long.
+const SIZES: (u64, u64) = (262_144, 2_097_152);
 /// How much of the table live connections of pods have.
 const LIVE: u32 = 2;
 /// How much of the table one address may open in a second, and how many seconds at once.

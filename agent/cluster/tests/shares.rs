@@ -284,7 +284,7 @@ fn no_service_leads_a_pod_to_what_is_the_machines() {
 fn shares_of_all_pods_leave_a_half_of_the_table_and_memory_bounds_it() {
     const GIB: u64 = 1 << 30;
     let sizes = [1, 2, 4, 16, 1024].map(|gib| size_for(gib * GIB));
-    assert_eq!(sizes, [131_072, 262_144, 524_288, 2_097_152, 2_097_152]);
+    assert_eq!(sizes, [262_144, 262_144, 524_288, 2_097_152, 2_097_152]);
     for size in sizes {
         let size = u32::try_from(size).unwrap();
         for (pods, families) in [(110, 1), (110, 2), (1000, 2)] {

@@ -272,6 +272,11 @@ impl Worker {
             if let (Some(kind), Some(outcome)) = (kind, &ended.outcome) {
                 let done = self.shared.figures.done();
                 done.container(kind, outcome.is_ok());
+                // Upstream's count of such pods' errors is of their containers, too.
+                let own_users = pod.spec.as_ref().and_then(|spec| spec.host_users) == Some(false);
+                if own_users && outcome.is_err() {
+                    done.user_pod_failed();
+                }
             }
             match &ended.outcome {
                 Some(Ok(())) => {
