@@ -1,8 +1,9 @@
-//! The end of a machine: every container runs its hook before the stop and is asked to end, sidecars after those whom they
-//! serve; it gets the grace of its pod, and is killed after it.
+//! The end of a machine: every container runs its hook before the stop and is asked to end,
+//! sidecars after those whom they serve; it gets the grace of its pod, and is killed after it.
 //!
-//! Runs after the kubelet's own tasks have ended, so that nothing is started anew meanwhile. By then the pods' tasks have ended
-//! what the master knows of ([`Drain::end_pods`]); this is for the rest: pods that took longer, and containers without a pod.
+//! Runs after the kubelet's own tasks have ended, so that nothing is started anew meanwhile. By
+//! then the pods' tasks have ended what the master knows of ([`Drain::end_pods`]); this is for the
+//! rest: pods that took longer, and containers without a pod.
 
 use crate::hooks::Hooks;
 use crate::sandbox::Own;
@@ -47,8 +48,9 @@ impl Drain {
         &self.shared
     }
 
-    /// Asks every container to end, and kills those that do not end in the grace of their pod, at most `longest`. Returns
-    /// when none is left, at the latest 5 seconds after the longest grace among them.
+    /// Asks every container to end, and kills those that do not end in the grace of their pod, at
+    /// most `longest`. Returns when none is left, at the latest 5 seconds after the longest grace
+    /// among them.
     pub async fn end_all(self, longest: Duration) -> Drained {
         let pods = self.pods();
         let mut hooks: HashMap<String, Hooks> = HashMap::new();
@@ -148,7 +150,8 @@ impl Drain {
         }
     }
 
-    /// Does all of it at the same time, so that no container waits for another's engine call; bounded in time.
+    /// Does all of it at the same time, so that no container waits for another's engine call;
+    /// bounded in time.
     async fn act(&self, actions: Vec<Action>) {
         let mut calls = JoinSet::new();
         for action in actions {

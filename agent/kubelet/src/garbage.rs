@@ -53,7 +53,8 @@ pub(crate) async fn collect(shared: Arc<Shared>) {
 pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
     let mut known = shared.images.0.lock().await;
     let images = shared.runtime.images().await?;
-    // By what runs, not by what the pod calls it: a name without a host is that of the default registry.
+    // By what runs, not by what the pod calls it: a name without a host is that of the default
+    // registry.
     let used: BTreeSet<String> = shared
         .runtime
         .list(None)
@@ -80,8 +81,8 @@ pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
     Ok(chosen.len())
 }
 
-/// The images that nobody uses, but for young ones: first those whose last use is longest ago, and of those that nobody used the
-/// oldest (upstream's order). Takes note of what is in use now.
+/// The images that nobody uses, but for young ones: first those whose last use is longest ago, and
+/// of those that nobody used the oldest (upstream's order). Takes note of what is in use now.
 fn unused<'a>(
     known: &mut BTreeMap<String, Known>,
     images: &'a [Image],
@@ -106,8 +107,8 @@ fn unused<'a>(
     unused.into_iter().map(|(_, image)| image).collect()
 }
 
-/// The names of images that volumes of pods show which are not over: their layers stay in use, so that their removal would free
-/// nothing.
+/// The names of images that volumes of pods show which are not over: their layers stay in use, so
+/// that their removal would free nothing.
 fn shown(pods: &[Arc<Pod>], full_name: impl Fn(&str) -> Option<String>) -> BTreeSet<String> {
     let is_over = |pod: &&Arc<Pod>| {
         let phase = pod
@@ -144,7 +145,8 @@ fn id(image: &Image) -> String {
     format!("{name}@{}", image.digest)
 }
 
-/// The first of the images whose removal brings the disk below the lower mark; none below the higher.
+/// The first of the images whose removal brings the disk below the lower mark; none below the
+/// higher.
 fn surplus<'a>(unused: &[&'a Image], space: Disk, marks: ImageMarks) -> Vec<&'a Image> {
     let in_use = space.size.saturating_sub(space.free);
     let never = space.size == 0 || marks.high >= 100;

@@ -67,7 +67,8 @@ impl Taken {
         }
     }
 
-    /// It takes no room any more: another may have it before the master has told that this one is gone.
+    /// It takes no room any more: another may have it before the master has told that this one is
+    /// gone.
     pub(crate) fn leave(&self) {
         self.put(Place::Left);
     }
@@ -101,8 +102,8 @@ impl Handle {
         matches!(self.phase().as_deref(), Some("Succeeded" | "Failed"))
     }
 
-    /// The pod as it takes room of the node: the node has taken it, and it is not over. One that an earlier agent has taken, and
-    /// whose task has not looked yet, is known by its phase.
+    /// The pod as it takes room of the node: the node has taken it, and it is not over. One that an
+    /// earlier agent has taken, and whose task has not looked yet, is known by its phase.
     pub(crate) fn tenant(&self) -> Option<Tenant> {
         if self.is_over() {
             return None;

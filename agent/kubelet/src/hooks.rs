@@ -1,7 +1,8 @@
-//! Lifecycle hooks: one task for each that runs; what has come of them is read by the pod's own task.
+//! Lifecycle hooks: one task for each that runs; what has come of them is read by the pod's own
+//! task.
 //!
-//! When a hook is begun, and what follows from its end, is the pod machine's work. A hook ends with its container, and one after
-//! the start also with its pod's life, as upstream's does.
+//! When a hook is begun, and what follows from its end, is the pod machine's work. A hook ends with
+//! its container, and one after the start also with its pod's life, as upstream's does.
 
 use agent_api::events::Recorder;
 use agent_handlers::Target;
@@ -48,8 +49,8 @@ impl Hooks {
         }
     }
 
-    /// Ends the hooks of what doesn't run any more, those after the start also where the pod `ends`, and writes down how far the
-    /// others have come.
+    /// Ends the hooks of what doesn't run any more, those after the start also where the pod
+    /// `ends`, and writes down how far the others have come.
     pub(crate) fn follow(&mut self, seen: &[Seen], ends: bool, notes: &mut Notes) {
         let runs = |id: &String| {
             seen.iter()
@@ -100,8 +101,8 @@ impl Hooks {
         self.after_start.insert(id.to_owned(), task.abort_handle());
     }
 
-    /// Begins the hook before the stop of a container, which may take so long. After that time the container is asked to end,
-    /// whatever has become of the hook.
+    /// Begins the hook before the stop of a container, which may take so long. After that time the
+    /// container is asked to end, whatever has become of the hook.
     pub(crate) fn begin_pre_stop(
         &mut self,
         pod: &Arc<Pod>,

@@ -1,4 +1,5 @@
-//! Mirrors of static pods at the API: what is known of them, and the task that keeps them right ([`config_static_pods::steps`]).
+//! Mirrors of static pods at the API: what is known of them, and the task that keeps them right
+//! ([`config_static_pods::steps`]).
 
 use crate::shared::Shared;
 use agent_api::{ApiError, JSON, send};
@@ -43,7 +44,8 @@ impl Mirrors {
         self.news.notify_one();
     }
 
-    /// The UID of the object by which the API shows a pod: its own, or that of a static pod's mirror, if there is one.
+    /// The UID of the object by which the API shows a pod: its own, or that of a static pod's
+    /// mirror, if there is one.
     pub(crate) fn shown_as(&self, pod: &Pod, is_static: bool) -> Option<String> {
         if !is_static {
             return pod.metadata.uid.clone();

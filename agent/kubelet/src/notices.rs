@@ -1,10 +1,11 @@
-//! Conditions and events of the Node that report what other parts of the agent know about the machine.
+//! Conditions and events of the Node that report what other parts of the agent know about the
+//! machine.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Conditions that others set, by type. Clones share them; the kubelet writes them with the Node's status, and an event
-/// where one changes.
+/// Conditions that others set, by type. Clones share them; the kubelet writes them with the Node's
+/// status, and an event where one changes.
 #[derive(Debug, Clone, Default)]
 pub struct Notices(Arc<Mutex<BTreeMap<&'static str, Notice>>>);
 

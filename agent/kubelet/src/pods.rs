@@ -208,7 +208,8 @@ impl Pods {
         tokio::pin!(end);
         loop {
             tokio::select! {
-                // A stream's next and a channel's receive lose nothing when dropped; the sleep is kept outside.
+                // A stream's next and a channel's receive lose nothing when dropped; the sleep is
+                // kept outside.
                 line = lines.next() => match line {
                     Some(line) => self.take(&line?, &mut version)?,
                     None => lines = self.again(&version).await?,

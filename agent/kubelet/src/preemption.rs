@@ -14,7 +14,8 @@ const MESSAGE: &str = "Preempted in order to admit critical pod";
 pub(crate) const WAIT: Duration = Duration::from_millis(100);
 
 impl Shared {
-    /// Has other pods end for a critical one that does not fit beside them, for this reason; true where it will fit once those have ended.
+    /// Has other pods end for a critical one that does not fit beside them, for this reason; true
+    /// where it will fit once those have ended.
     pub(crate) fn make_room(&self, pod: &Pod, lack: &Refusal) -> bool {
         if !is_critical(pod) {
             return false;

@@ -1,11 +1,12 @@
-//! The node under pressure: what is low is measured every ten seconds; first unused images go, then one pod at a time.
+//! The node under pressure: what is low is measured every ten seconds; first unused images go, then
+//! one pod at a time.
 //!
 //! Which pod goes is decided by `agent_pressure`, and ended by its own worker.
 
 use crate::garbage::{self, Goal};
 use crate::handle::Handle;
 use crate::shared::Shared;
-use crate::storage::{self, Layer};
+use agent_mounts::storage::{self, Layer};
 use agent_pods::{DEFAULT_GRACE, EVICTION_GRACE, Eviction, Refusal, pod_ref};
 use agent_pressure::{
     Bound, Candidate, Condition, EVICTED, Kind, Signal, Thresholds, choose, most_urgent, refusal,
@@ -35,7 +36,8 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
     }
 }
 
-/// Measures once, and evicts one pod at most. `last` is the UID of the pod that was evicted last, and when.
+/// Measures once, and evicts one pod at most. `last` is the UID of the pod that was evicted last,
+/// and when.
 async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Result<(), Error> {
     let thresholds = &shared.config.thresholds;
     let levels = shared.facts.levels();
@@ -90,8 +92,8 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Res
     Ok(())
 }
 
-/// How long a pod has to end: none at a hard threshold, and at a soft one as long as it asks for within the longest that the node
-/// grants.
+/// How long a pod has to end: none at a hard threshold, and at a soft one as long as it asks for
+/// within the longest that the node grants.
 fn grace(bound: Bound, thresholds: &Thresholds, pod: Option<&Pod>) -> Duration {
     let granted = match bound.kind {
         Kind::Hard => Duration::ZERO,
@@ -142,7 +144,7 @@ async fn measure(
         }
         let (shared, pod, uid) = (shared.clone(), pod.clone(), reference.uid.clone());
         let taken = tokio::task::spawn_blocking(move || {
-            storage::taken(&shared.config, &pod, &reference, &layers)
+            storage::taken(&shared.config.machine, &pod, &reference, &layers)
         });
         if let Ok(taken) = taken.await {
             all.insert(uid, taken);

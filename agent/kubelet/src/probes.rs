@@ -1,8 +1,9 @@
-//! Probes: one task for each running container that has some; verdicts are read by the pod's own task.
+//! Probes: one task for each running container that has some; verdicts are read by the pod's own
+//! task.
 //!
-//! The startup probe comes first and alone; then liveness and readiness side by side. A failed liveness or
-//! startup probe marks the container dead; ending it is the pod machine's work. While a deleted pod ends, readiness alone is
-//! asked for: it may serve to its end.
+//! The startup probe comes first and alone; then liveness and readiness side by side. A failed
+//! liveness or startup probe marks the container dead; ending it is the pod machine's work. While a
+//! deleted pod ends, readiness alone is asked for: it may serve to its end.
 
 use agent_api::events::Recorder;
 use agent_handlers::Target;
@@ -75,8 +76,8 @@ impl Probes {
         }
     }
 
-    /// Starts probes for what runs and ends those of what doesn't. A container is not probed before its hook after the start has
-    /// ended.
+    /// Starts probes for what runs and ends those of what doesn't. A container is not probed before
+    /// its hook after the start has ended.
     pub(crate) fn follow(
         &mut self,
         pod: &Arc<Pod>,
@@ -99,7 +100,8 @@ impl Probes {
         }
     }
 
-    /// The pod is being deleted: of the probes that are under way, those of readiness go on where containers run.
+    /// The pod is being deleted: of the probes that are under way, those of readiness go on where
+    /// containers run.
     pub(crate) fn end_all_but_readiness(&mut self, seen: &[Seen]) {
         self.ends.store(true, Ordering::Relaxed);
         self.keep(seen);
@@ -181,8 +183,9 @@ fn has_probe(container: &Container) -> bool {
         || container.readiness_probe.is_some()
 }
 
-/// What is known of a container before its first probe. One that runs on under an agent that begins anew is what its status says,
-/// until a probe says otherwise: services do not lose a node because its agent begins anew.
+/// What is known of a container before its first probe. One that runs on under an agent that begins
+/// anew is what its status says, until a probe says otherwise: services do not lose a node because
+/// its agent begins anew.
 fn first_verdict(pod: &Pod, container: &Container, id: &str) -> Verdict {
     let known = status_of(pod, id);
     let was_started = known.is_some_and(|status| status.started == Some(true));
@@ -206,8 +209,8 @@ fn status_of<'a>(pod: &'a Pod, id: &str) -> Option<&'a ContainerStatus> {
     })
 }
 
-/// What is left of a probe's initial delay, which counts from the container's start (upstream's rule): neither a startup probe nor
-/// an agent that begins anew makes it longer.
+/// What is left of a probe's initial delay, which counts from the container's start (upstream's
+/// rule): neither a startup probe nor an agent that begins anew makes it longer.
 fn rest(delay: Duration, started_at: Timestamp, now: Timestamp) -> Duration {
     delay.saturating_sub(between(started_at, now))
 }
@@ -256,7 +259,8 @@ impl Prober {
         own.is_some_and(|verdict| verdict.started)
     }
 
-    /// Probes until it is decided (a startup probe that passes, or one that declares the container dead) or of no interest.
+    /// Probes until it is decided (a startup probe that passes, or one that declares the container
+    /// dead) or of no interest.
     async fn repeat(&self, role: Role, probe: &Probe) {
         let seconds = |value: Option<i32>, default: u64| {
             Duration::from_secs(
@@ -315,7 +319,8 @@ impl Prober {
         }
     }
 
-    /// Whether anybody asks for the result: of a pod that is being deleted only readiness is of interest.
+    /// Whether anybody asks for the result: of a pod that is being deleted only readiness is of
+    /// interest.
     fn matters(&self, role: Role) -> bool {
         role == Role::Readiness || !self.ends.load(Ordering::Relaxed)
     }

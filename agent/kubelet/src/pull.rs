@@ -1,10 +1,11 @@
 //! Images for a pod's containers, by the pod's pull secrets.
 //!
-//! Pull secrets are asked of the master by name, kept in memory while the pod is here, and go to nobody but the registry
-//! that they are for. Where the master can't be reached, those that were read last count, so that a container of a private
-//! image starts again.
+//! Pull secrets are asked of the master by name, kept in memory while the pod is here, and go to
+//! nobody but the registry that they are for. Where the master can't be reached, those that were
+//! read last count, so that a container of a private image starts again.
 //!
-//! A fetch goes on beside the pod's steps ([`Fetches`]), so that a slow registry keeps no other container of the pod waiting.
+//! A fetch goes on beside the pod's steps ([`Fetches`]), so that a slow registry keeps no other
+//! container of the pod waiting.
 
 use crate::names::is_plain;
 use crate::shared::Shared;
@@ -104,8 +105,8 @@ impl Drop for AtItsEnd {
 }
 
 impl Fetches {
-    /// The images that a container needs, in their order, once they are on the machine and the pod may run them; `None` while
-    /// they are still fetched. `news` is told at the end.
+    /// The images that a container needs, in their order, once they are on the machine and the pod
+    /// may run them; `None` while they are still fetched. `news` is told at the end.
     pub(crate) async fn images(
         &mut self,
         shared: &Arc<Shared>,
@@ -218,7 +219,8 @@ impl Puller {
         Ok(fetched)
     }
 
-    /// The pod's pull secrets, read anew. Those that aren't there, or can't be read, are told and left out (upstream's).
+    /// The pod's pull secrets, read anew. Those that aren't there, or can't be read, are told and
+    /// left out (upstream's).
     async fn read(&self, shared: &Shared, pod: &Pod, reference: &PodRef) -> Keyring {
         let held = || self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = pod

@@ -89,8 +89,9 @@ impl Shared {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the pod as it says now if it fits beside those that the node has taken; why it doesn't, if it doesn't. One pod is
-    /// decided upon at a time, so that two never take the same room.
+    /// Takes the pod as it says now if it fits beside those that the node has taken; why it
+    /// doesn't, if it doesn't. One pod is decided upon at a time, so that two never take the same
+    /// room.
     pub(crate) fn admit(&self, pod: &Arc<Pod>, taken: &Taken) -> Option<Refusal> {
         let handles = self.handles();
         let refusal = misfit(pod, &others(&handles, pod), &self.allocatable());
@@ -100,8 +101,9 @@ impl Shared {
         refusal
     }
 
-    /// Why the pod may not run on this node, by labels, taints and devices that are ten seconds old at most, or new where they
-    /// speak against the pod. A master that does not give them has other ways to end a pod.
+    /// Why the pod may not run on this node, by labels, taints and devices that are ten seconds old
+    /// at most, or new where they speak against the pod. A master that does not give them has other
+    /// ways to end a pod.
     pub(crate) async fn misplaced(&self, pod: &Pod) -> Option<Refusal> {
         let asked = async {
             let against = |node: &Node| {
@@ -130,8 +132,8 @@ impl Shared {
         Some(node)
     }
 
-    /// Takes a pod that the node has taken already with other resources, after those that wait for such and are before it in turn;
-    /// why that waits, if it does.
+    /// Takes a pod that the node has taken already with other resources, after those that wait for
+    /// such and are before it in turn; why that waits, if it does.
     pub(crate) fn resize(&self, pod: &Arc<Pod>, taken: &Taken) -> Option<Pending> {
         let handles = self.handles();
         let uid = pod.metadata.uid.as_deref();
@@ -162,7 +164,8 @@ impl Shared {
         })
     }
 
-    /// Gives the control group of a pod its part of the processor, among those of the other pods as they are now, and its limits.
+    /// Gives the control group of a pod its part of the processor, among those of the other pods as
+    /// they are now, and its limits.
     ///
     /// # Errors
     /// The kernel refuses one.
@@ -184,7 +187,8 @@ impl Shared {
     pub(crate) async fn weigh(self: &Arc<Self>) -> io::Result<()> {
         let shared = self.clone();
         let weighed = tokio::task::spawn_blocking(move || {
-            // Counted and written by one at a time, so that the last that is written is as the pods are.
+            // Counted and written by one at a time, so that the last that is written is as the pods
+            // are.
             let mut known = shared
                 .burstable
                 .lock()
@@ -211,8 +215,9 @@ impl Shared {
         handles.values().filter_map(Handle::latest).collect()
     }
 
-    /// The pod that the API shows by this name; the newest, where the node has not heard yet that an older one is gone. A static
-    /// pod is shown by its mirror alone: whatever else has its name, nobody reaches it by that.
+    /// The pod that the API shows by this name; the newest, where the node has not heard yet that
+    /// an older one is gone. A static pod is shown by its mirror alone: whatever else has its name,
+    /// nobody reaches it by that.
     pub(crate) fn pod_named(&self, namespace: &str, name: &str) -> Option<PodRef> {
         let handles = self.handles();
         let named = handles.values().filter_map(|handle| {

@@ -1,20 +1,21 @@
-//! Starts of a pod's containers, each a task beside the pod's steps: what is slow to start keeps no probe and no status of the
-//! others waiting.
+//! Starts of a pod's containers, each a task beside the pod's steps: what is slow to start keeps no
+//! probe and no status of the others waiting.
 //!
-//! The task gathers what the container is given, waits for its turn, and has the engine make and start it. Until it has ended,
-//! the attempt is none of those that the pod machine sees: half a container has no state that a user knows. A start that the
-//! engine has not been asked for is given up when its pod ends; any other is waited for, since what is given up half way can
-//! still come to life. An agent that begins meanwhile finds what became of it, as the engine shows it.
+//! The task gathers what the container is given, waits for its turn, and has the engine make and
+//! start it. Until it has ended, the attempt is none of those that the pod machine sees: half a
+//! container has no state that a user knows. A start that the engine has not been asked for is
+//! given up when its pod ends; any other is waited for, since what is given up half way can still
+//! come to life. An agent that begins meanwhile finds what became of it, as the engine shows it.
 
 use crate::launch::{self, Attempt};
 use crate::network::Addresses;
 use crate::pull::Wanted;
 use crate::shared::Shared;
-use crate::stage::Staged;
 use crate::supplies::{Reading, Supplies};
-use crate::volumes::Source;
 use agent_cluster::Sandbox;
 use agent_content::{env_files, variables};
+use agent_mounts::stage::Staged;
+use agent_mounts::volumes::Source;
 use agent_runtime::{
     Container as Seen, ContainerSpec, Error, ErrorClass, Kind, PodRef, Resources, container_id,
     withheld,
@@ -81,7 +82,8 @@ pub(crate) struct Ended {
     pub(crate) outcome: Option<Result<(), Error>>,
 }
 
-/// Tells of a start's end, however it ends: a panic too is news for the pod's task, which asks what came of it.
+/// Tells of a start's end, however it ends: a panic too is news for the pod's task, which asks what
+/// came of it.
 struct AtItsEnd(Arc<Notify>);
 
 impl Drop for AtItsEnd {
@@ -141,8 +143,8 @@ impl Starts {
         self.running.insert(name, start);
     }
 
-    /// The starts that have ended since the last call. Where the pod `ends`, those for which the engine was not asked yet end,
-    /// too.
+    /// The starts that have ended since the last call. Where the pod `ends`, those for which the
+    /// engine was not asked yet end, too.
     pub(crate) fn ended(&mut self, ends: bool) -> Vec<Ended> {
         let mut all = Vec::new();
         self.running.retain(|name, start| {
@@ -182,7 +184,8 @@ impl Starts {
     }
 }
 
-/// Gathers what the container needs, and has the engine make and start it unless that was given up meanwhile.
+/// Gathers what the container needs, and has the engine make and start it unless that was given up
+/// meanwhile.
 async fn start(
     shared: &Arc<Shared>,
     supplies: &Supplies,
@@ -241,7 +244,8 @@ async fn start(
         events.normal("CapabilitiesNarrowed", text);
     }
     let users = users.as_ref().map(|users| users.namespace.as_path());
-    let staged = Staged::make(&shared.config, &launch.id, &launch.wanted, users).map_err(config)?;
+    let staged =
+        Staged::make(&shared.config.machine, &launch.id, &launch.wanted, users).map_err(config)?;
     if *fate.get_or_init(|| Fate::Asked) == Fate::GivenUp {
         return Ok(());
     }
@@ -250,8 +254,8 @@ async fn start(
     started
 }
 
-/// Has the engine make and start the container, after the pod's control group has its part and its limits, and after the process
-/// whose process ids it shares with others of its pod.
+/// Has the engine make and start the container, after the pod's control group has its part and its
+/// limits, and after the process whose process ids it shares with others of its pod.
 async fn begin(
     shared: &Arc<Shared>,
     supplies: &Supplies,

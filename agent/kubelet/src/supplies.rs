@@ -1,17 +1,18 @@
-//! What the master has for a pod's containers: config maps, secrets, tokens, claims, and the volumes that are made of them.
+//! What the master has for a pod's containers: config maps, secrets, tokens, claims, and the
+//! volumes that are made of them.
 //!
-//! Clones share the volumes and tokens. While one of them makes these, the others wait; a pod's steps do not wait. The first
-//! time, config maps and secrets are asked for as they are now; the pod's task is woken when one of them changes, and reads them
-//! from the node's memory then.
+//! Clones share the volumes and tokens. While one of them makes these, the others wait; a pod's
+//! steps do not wait. The first time, config maps and secrets are asked for as they are now; the
+//! pod's task is woken when one of them changes, and reads them from the node's memory then.
 
 mod claims;
 
 use crate::names::is_plain;
 use crate::network::{Addresses, service_variables};
 use crate::shared::Shared;
-use crate::volumes::{self, Source};
 use agent_api::ApiError;
 use agent_content::{Kind, Name, Sources, Tokens, Use};
+use agent_mounts::volumes::{self, Source};
 use agent_runtime::{Error, ErrorClass, PodRef, Users, show};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
@@ -121,7 +122,12 @@ impl Supplies {
             return Err(fault("its name can't be a folder's".to_owned()));
         }
         let layers = self.shared.runtime.layers(image, digest).await?;
-        let place = self.shared.config.images_dir(&self.pod.uid).join(volume);
+        let place = self
+            .shared
+            .config
+            .machine
+            .images_dir(&self.pod.uid)
+            .join(volume);
         let shown = Source::Image {
             place: show(&place, &layers.folders, users).map_err(fault)?,
             layers: layers.name,
@@ -152,7 +158,8 @@ impl Supplies {
         reading: Reading,
     ) -> Result<Volumes, String> {
         let needs = volumes::needs(pod);
-        // Before they are read, so that no change is missed; the earlier use ends after this one has begun.
+        // Before they are read, so that no change is missed; the earlier use ends after this one
+        // has begun.
         let names = self.names(Kind::ConfigMap, &needs.0)?;
         let names = names.into_iter().chain(self.names(Kind::Secret, &needs.1)?);
         let watched = &self.shared.watched;
@@ -166,9 +173,9 @@ impl Supplies {
             claims: self.claims(pod).await?,
             ..self.sources(pod, needs, at, reading).await?
         };
-        let config = &self.shared.config;
-        let volumes = volumes::prepare(pod, &self.pod.uid, config, &sources)?;
-        let places = volumes::measured(config, pod, &self.pod, &volumes);
+        let machine = &self.shared.config.machine;
+        let volumes = volumes::prepare(pod, &self.pod.uid, machine, &sources)?;
+        let places = volumes::measured(machine, pod, &self.pod, &volumes);
         self.shared.figures.disks().keep(&self.pod.uid, places);
         made.volumes = Some(volumes.clone());
         Ok(volumes)

@@ -1,9 +1,10 @@
 //! One task for each pod: looks, plans, reports and acts, until the pod is gone.
 //!
-//! The only writer of its pod's status and the only one that touches its containers, so that nothing about a
-//! pod ever happens twice at once. Woken by: a new version of the pod, news from the engine or from a probe,
-//! the time that the plan named, or at the latest after [`RESYNC`].
+//! The only writer of its pod's status and the only one that touches its containers, so that
+//! nothing about a pod ever happens twice at once. Woken by: a new version of the pod, news from
+//! the engine or from a probe, the time that the plan named, or at the latest after [`RESYNC`].
 
+mod end;
 mod evict;
 mod report;
 mod resize;
@@ -19,11 +20,12 @@ use crate::shared::Shared;
 use crate::starts::{Ended, Order, Starts};
 use crate::supplies::Supplies;
 use crate::wanted::Wanted;
-use crate::{cleanup, debug, preemption, storage, support, volumes};
+use crate::{cleanup, debug, preemption, support};
 use agent_api::send;
+use agent_mounts::{storage, volumes};
 use agent_pods::{
     Action, Clocks, End, Ending, Eviction, Notes, Plan, Refusal, View, as_given, between, end_of,
-    find, is_replaced, later, named_as_static, plan, plan_orphan, recover, round,
+    find, later, named_as_static, plan, plan_orphan, recover, round,
 };
 use agent_resources::DeletedFiles;
 use agent_resources::qos::pod_resources;
@@ -74,7 +76,8 @@ pub(crate) struct Worker {
     /// When this kubelet saw the pod first, until it runs.
     seen_at: Option<Instant>,
     refused: Option<Refusal>,
-    /// Whether the node has taken the pod: pods and pressure that come later are no reason to refuse it then.
+    /// Whether the node has taken the pod: pods and pressure that come later are no reason to
+    /// refuse it then.
     taken: Taken,
     supplies: Supplies,
     fetches: Fetches,
@@ -157,7 +160,8 @@ impl Worker {
                 }
             };
             tokio::select! {
-                // All three only say "look again"; the look sees everything, so none is lost by being dropped.
+                // All three only say "look again"; the look sees everything, so none is lost by
+                // being dropped.
                 changed = self.wanted.changed() => if changed.is_err() { return },
                 () = self.news.notified() => {}
                 () = tokio::time::sleep(wait) => {}
@@ -192,7 +196,8 @@ impl Worker {
             Ok(seen) => seen,
             Err(error) => return self.unreachable(&error),
         };
-        // Taken after the look: nothing seen is of a later time, unless somebody set the clock back.
+        // Taken after the look: nothing seen is of a later time, unless somebody set the clock
+        // back.
         let now = self.look_at_clock();
         let seen = recover(pod, seen, now);
         self.evict(pod, &seen, now).await;
@@ -231,7 +236,8 @@ impl Worker {
             Err(_) => false,
         };
         if !told {
-            // Containers are kept while the master is away; only the pod itself stays until its last status is known there.
+            // Containers are kept while the master is away; only the pod itself stays until its
+            // last status is known there.
             plan.actions.retain(|action| *action != Action::Finish);
         }
         self.refresh(pod, now).await;
@@ -292,7 +298,8 @@ impl Worker {
         }
     }
 
-    /// Starts and stops probes and hooks to match the running containers, and records their results.
+    /// Starts and stops probes and hooks to match the running containers, and records their
+    /// results.
     fn follow(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
         self.known = Some(pod.clone());
         let end = end_of(pod, now);
@@ -333,7 +340,8 @@ impl Worker {
         self.sandbox.addresses(&self.shared, pod)
     }
 
-    /// A pod that is over needs no network and no volumes of drivers: others may have them. Its status goes on to name its address.
+    /// A pod that is over needs no network and no volumes of drivers: others may have them. Its
+    /// status goes on to name its address.
     async fn end_sandbox(&mut self, seen: &[Seen]) -> Result<(), Error> {
         let ended = |seen: &Seen| matches!(seen.state, ContainerState::Exited { .. });
         if !self.is_over() || !self.notes.starting.is_empty() || !seen.iter().all(ended) {
@@ -375,10 +383,11 @@ impl Worker {
         Next::Wait(Some(later(Timestamp::now(), RETRY)))
     }
 
-    /// Decides whether this node can run the pod; what runs already, or is over, is not refused. False where that is not decided
-    /// yet: others end to make room for it.
+    /// Decides whether this node can run the pod; what runs already, or is over, is not refused.
+    /// False where that is not decided yet: others end to make room for it.
     async fn refuse(&mut self, pod: &Arc<Pod>, seen: &[Seen]) -> bool {
-        // Once refused is refused for good: the pod has failed, and somebody may have acted on that.
+        // Once refused is refused for good: the pod has failed, and somebody may have acted on
+        // that.
         let decided = self.taken.pod().is_some() || self.refused.is_some();
         if decided || end_of(pod, Timestamp::now()).is_some() {
             return true;
@@ -436,7 +445,8 @@ impl Worker {
         if due && !ends {
             self.refreshed = Instant::now();
             let addresses = self.addresses(pod);
-            // A master that answers nothing must not keep the containers waiting; what is there stays until the next time.
+            // A master that answers nothing must not keep the containers waiting; what is there
+            // stays until the next time.
             let refreshed = timeout(PATIENCE, self.supplies.refresh(pod, &addresses)).await;
             if let Ok(Err(message)) = refreshed {
                 self.shared.events.warning(pod, "FailedMount", message);
@@ -495,70 +505,8 @@ impl Worker {
         }
     }
 
-    async fn stop(
-        &mut self,
-        pod: Option<&Arc<Pod>>,
-        seen: &[Seen],
-        id: String,
-    ) -> Result<(), Error> {
-        if !self.notes.pre_stop.contains_key(&id) {
-            self.tell_killing(pod, seen, &id);
-        }
-        self.note_replaced(pod, seen, &id);
-        self.shared.runtime.stop(&id).await?;
-        self.notes.asked.insert(id, Timestamp::now());
-        Ok(())
-    }
-
-    async fn kill(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str) -> Result<(), Error> {
-        self.note_replaced(pod, seen, id);
-        self.shared.runtime.kill(id).await
-    }
-
-    /// Remembers that a container is being ended for its new image.
-    fn note_replaced(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str) {
-        let found = seen.iter().find(|seen| seen.id == id);
-        if let (Some(pod), Some(seen), None) = (pod, found, self.notes.ending)
-            && is_replaced(pod, &self.notes, seen)
-        {
-            self.notes.replaced.insert(id.to_owned());
-        }
-    }
-
-    /// Begins the hook before the stop.
-    fn pre_stop(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str, limit: Duration) {
-        self.tell_killing(pod, seen, id);
-        let found = seen.iter().find(|seen| seen.id == id);
-        if let (Some(known), Some(seen)) = (self.known.clone(), found) {
-            let host = self.host(&known);
-            let name = &seen.key.container;
-            self.hooks.begin_pre_stop(&known, name, id, host, limit);
-        }
-    }
-
-    /// Says that a container is being ended, and why.
-    fn tell_killing(&self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str) {
-        let (Some(pod), Some(seen)) = (pod, seen.iter().find(|seen| seen.id == id)) else {
-            return;
-        };
-        let text = agent_pods::killing(pod, &self.notes, seen);
-        let events = self.shared.events.of(pod, &seen.key.container);
-        events.normal("Killing", text);
-    }
-
-    /// Removes an attempt with its log: nobody can ask for it any more.
-    async fn remove(&self, seen: &[Seen], id: &str) -> Result<(), Error> {
-        self.shared.runtime.remove(id).await?;
-        if let Some(seen) = seen.iter().find(|seen| seen.id == id)
-            && let Err(error) = cleanup::clear_log(&self.shared.config, &seen.key)
-        {
-            tracing::warn!(container = id, %error, "cannot delete the log of a removed container");
-        }
-        Ok(())
-    }
-
-    /// Begins to start an attempt, once its image is there; what stands in the way becomes a note that the status shows. False
-    /// where its end is news.
+    /// Begins to start an attempt, once its image is there; what stands in the way becomes a note
+    /// that the status shows. False where its end is news.
     async fn start(
         &mut self,
         pod: &Arc<Pod>,
@@ -622,7 +570,8 @@ impl Worker {
         }
     }
 
-    /// Tells of a start that failed, and remembers it. `image` is the one that could not be fetched, if that is why.
+    /// Tells of a start that failed, and remembers it. `image` is the one that could not be
+    /// fetched, if that is why.
     fn put_off(&mut self, pod: &Pod, name: &str, image: &str, error: &Error) {
         let events = self.shared.events.of(pod, name);
         if error.class == ErrorClass::ImagePull {
@@ -690,7 +639,8 @@ impl Worker {
                 return Next::Wait(Some(later(Timestamp::now(), RETRY)));
             }
         }
-        // Finalizers may keep the object; the watch tells when it goes, and until then there is nothing to do.
+        // Finalizers may keep the object; the watch tells when it goes, and until then there is
+        // nothing to do.
         Next::Done
     }
 }

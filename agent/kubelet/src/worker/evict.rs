@@ -1,8 +1,9 @@
-//! The pod's eviction: it takes more of the disk than it may, or the node is under pressure and has chosen it.
+//! The pod's eviction: it takes more of the disk than it may, or the node is under pressure and has
+//! chosen it.
 
 use super::Worker;
 use crate::config::Config;
-use crate::storage::{self, Excess, Layer};
+use agent_mounts::storage::{self, Excess, Layer};
 use agent_pods::{EVICTION_GRACE, Eviction, end_of};
 use agent_runtime::Container as Seen;
 use agent_sys::beneath::Beneath;
@@ -21,7 +22,8 @@ const NEW_RECORD: &str = "eviction.new";
 const LONGEST: u64 = 1 << 20;
 
 impl Worker {
-    /// Evicts the pod where it was chosen for that, or where a look at the disk, which it has now and then, says so.
+    /// Evicts the pod where it was chosen for that, or where a look at the disk, which it has now
+    /// and then, says so.
     pub(super) async fn evict(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
         let stays = self.notes.evicted.is_none() && end_of(pod, now).is_none();
         self.limited = stays && storage::is_limited(pod);
@@ -46,8 +48,9 @@ impl Worker {
         }
     }
 
-    /// Tells of the eviction, and writes it down. The end of the machine is the Node's news, and no agent comes meanwhile: where the
-    /// master does not learn of it, the pod runs again after the next boot.
+    /// Tells of the eviction, and writes it down. The end of the machine is the Node's news, and no
+    /// agent comes meanwhile: where the master does not learn of it, the pod runs again after the
+    /// next boot.
     fn announce(&self, pod: &Pod, eviction: &Eviction) {
         let (events, text) = (&self.shared.events, eviction.message.clone());
         events.warning(pod, eviction.reason, text);
@@ -70,8 +73,9 @@ impl Worker {
         let (shared, pod, reference) = (self.shared.clone(), pod.clone(), self.pod.clone());
         let deleted = self.deleted.clone();
         let measured = tokio::task::spawn_blocking(move || {
-            let deleted = deleted.now(&shared.config.data, &pod, &reference.uid);
-            let excess = storage::excess(&shared.config, &pod, &reference, &layers, &deleted);
+            let deleted = deleted.now(&shared.config.machine.data, &pod, &reference.uid);
+            let excess =
+                storage::excess(&shared.config.machine, &pod, &reference, &layers, &deleted);
             (excess, deleted)
         });
         let (excess, deleted) = measured.await.ok()?;
@@ -80,9 +84,10 @@ impl Worker {
     }
 }
 
-/// Writes an eviction down: its grace in seconds and its reason, and after the first line end its message.
+/// Writes an eviction down: its grace in seconds and its reason, and after the first line end its
+/// message.
 fn remember(config: &Config, uid: &str, eviction: &Eviction) -> io::Result<()> {
-    let dir = Beneath::make_root(&config.pod_dir(uid))?;
+    let dir = Beneath::make_root(&config.machine.pod_dir(uid))?;
     let (grace, reason) = (eviction.grace.as_secs(), eviction.reason);
     let text = format!("{grace} {reason}\n{}", eviction.message);
     let mut file = dir.rewrite(Path::new(NEW_RECORD), 0o600)?;
@@ -92,7 +97,7 @@ fn remember(config: &Config, uid: &str, eviction: &Eviction) -> io::Result<()> {
 
 /// The eviction that an earlier agent began.
 pub(super) fn remembered(config: &Config, uid: &str) -> Option<Eviction> {
-    let dir = Beneath::root(&config.pod_dir(uid)).ok()?;
+    let dir = Beneath::root(&config.machine.pod_dir(uid)).ok()?;
     let record = dir.read(Path::new(RECORD), LONGEST).ok()?;
     let record = String::from_utf8(record).ok()?;
     let (first, message) = record.split_once('\n')?;
@@ -132,7 +137,7 @@ mod tests {
         };
         remember(&config, "u", &preempted).unwrap();
         assert_eq!(remembered(&config, "u"), Some(preempted));
-        std::fs::write(config.pod_dir("u").join(RECORD), "30").unwrap();
+        std::fs::write(config.machine.pod_dir("u").join(RECORD), "30").unwrap();
         assert_eq!(remembered(&config, "u"), None);
     }
 }

@@ -9,8 +9,9 @@ use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
 
 impl Worker {
-    /// Writes the status where it differs from what was written last; returns what is written now. A conflict is an error like
-    /// others: the same status is sent again, or the watch tells that the pod went and another has its name.
+    /// Writes the status where it differs from what was written last; returns what is written now.
+    /// A conflict is an error like others: the same status is sent again, or the watch tells that
+    /// the pod went and another has its name.
     pub(super) async fn report(
         &self,
         pod: &Pod,
@@ -28,7 +29,8 @@ impl Worker {
         if self.told && self.written.as_ref() == Some(&status) {
             return Ok(None);
         }
-        // A static pod without a mirror has nobody to tell; the status is remembered until it has one.
+        // A static pod without a mirror has nobody to tell; the status is remembered until it has
+        // one.
         let Some(uid) = &self.shown_as else {
             return Ok(Some(status));
         };
@@ -55,8 +57,8 @@ impl Worker {
         Ok(Some(status))
     }
 
-    /// Counts how long the pod took to run, the first time that its status says so; one that ran before this kubelet did is not
-    /// counted.
+    /// Counts how long the pod took to run, the first time that its status says so; one that ran
+    /// before this kubelet did is not counted.
     pub(super) fn count_start(&mut self, pod: &Pod, told: Option<&PodStatus>) {
         let phase = |status: &PodStatus| status.phase.clone();
         let before = self.written.as_ref().or(pod.status.as_ref());

@@ -1,4 +1,5 @@
-//! Other resources for a pod that runs: whether the node has room for them, and what its containers are given.
+//! Other resources for a pod that runs: whether the node has room for them, and what its containers
+//! are given.
 
 use super::Worker;
 use crate::cleanup;
@@ -16,7 +17,8 @@ use std::time::Duration;
 const RETRY: Duration = Duration::from_secs(10);
 
 impl Worker {
-    /// Decides whether the pod gets the resources that it says now, where those that the node has taken it with are others.
+    /// Decides whether the pod gets the resources that it says now, where those that the node has
+    /// taken it with are others.
     pub(super) fn resize(&mut self, pod: &Arc<Pod>, seen: &[Seen]) {
         let Some(taken) = self.taken.pod() else {
             return;
@@ -45,7 +47,8 @@ impl Worker {
         }
     }
 
-    /// Gives a container what its pod says now; what stands in the way becomes a note that the status shows.
+    /// Gives a container what its pod says now; what stands in the way becomes a note that the
+    /// status shows.
     pub(super) async fn give(&mut self, pod: Option<&Arc<Pod>>, all: &[Seen], id: &str) {
         let seen = all.iter().find(|seen| seen.id == id);
         let (Some(pod), Some(seen)) = (pod, seen) else {

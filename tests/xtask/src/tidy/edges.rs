@@ -48,6 +48,10 @@ const EDGES: &[(&str, &[&str])] = &[
         &["sys", "runtime", "claims", "resources", "pods", "api"],
     ),
     (
+        "agent/mounts",
+        &["sys", "runtime", "claims", "resources", "pods", "content"],
+    ),
+    (
         "agent/server",
         &[
             "sys",
@@ -79,6 +83,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "journal",
             "api",
             "content",
+            "mounts",
             "server",
         ],
     ),
