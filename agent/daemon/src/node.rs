@@ -15,12 +15,13 @@ use crate::time::Clock;
 use crate::tunnel::Tunnel;
 use agent_cluster::Sandboxes;
 use agent_enroll::Identity;
+use agent_images::{Registries, Registry};
 use agent_journal::{Journal, Places};
 use agent_kubelet::{
     Config, Drain, Drained, Kubelet, Least, Machine, Notices, Signal, Soft, Thresholds,
 };
 use agent_proxy::{Proxy, View};
-use agent_runtime::{Containerd, Options, Programs, Registries, Registry};
+use agent_runtime::{Containerd, Options, Programs};
 use config_machine::end::REST_GRACE;
 use config_machine::power::Order;
 use config_machine::{kernel, programs, specification};

@@ -1,9 +1,10 @@
 //! Images that nobody uses are removed when the disk fills up.
 
 use crate::shared::Shared;
+use agent_images::Reference;
 use agent_pressure::ImageMarks;
 use agent_resources::Disk;
-use agent_runtime::{Error, Image, Reference};
+use agent_runtime::{Error, Image};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

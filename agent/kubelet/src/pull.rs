@@ -10,7 +10,8 @@
 use crate::names::is_plain;
 use crate::shared::Shared;
 use agent_api::{ApiError, get};
-use agent_runtime::{Error, ErrorClass, Image, Keyring, PodRef, PullPolicy, PullSecret, Reference};
+use agent_images::{Image, Keyring, PullPolicy, PullSecret, Reference};
+use agent_runtime::{Error, ErrorClass, PodRef};
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, Secret};
 use std::collections::{BTreeMap, BTreeSet};

@@ -12,21 +12,18 @@ mod pause;
 mod removal;
 mod resize;
 
-use crate::connection::{channel, failed, request};
 use crate::exec;
-use crate::images::Images;
-use crate::keyring::Keyring;
 use crate::labels::Labels;
 use crate::log::Pumps;
 use crate::model::{
-    Change, Container, ContainerSpec, Error, ErrorClass, ExecOutput, Image, Layers, Pause, Pending,
-    PullPolicy, Resources, Runtime,
+    Change, Container, ContainerSpec, ExecOutput, Layers, Pause, Resources, Runtime,
 };
 use crate::open;
 use crate::process::{Attached, Command, Process};
 use crate::programs::Programs;
-use crate::registry::Registries;
 use crate::spec::Host;
+use agent_containerd::{Error, ErrorClass, Pending, channel, failed, request};
+use agent_images::{Image, Images, Keyring, PullPolicy, Registries};
 use containerd_client::services::v1::containers_client::ContainersClient;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
 use containerd_client::services::v1::tasks_client::TasksClient;

@@ -1,10 +1,9 @@
 //! Turns containerd's events into news for the kubelet, and prepares containerd once it is up.
 
-use crate::archive;
-use crate::connection::{failed, unlimited};
 use crate::containerd::Containerd;
 use crate::labels;
-use crate::model::{Change, Error, ErrorClass};
+use crate::model::Change;
+use agent_containerd::{Error, ErrorClass, failed, unlimited};
 use containerd_client::events::{TaskExit, TaskOom};
 use containerd_client::services::v1::SubscribeRequest;
 use containerd_client::services::v1::events_client::EventsClient;
@@ -36,7 +35,7 @@ impl Containerd {
         self.ask_version().await?;
         if !*imported {
             for dir in &self.options.archives {
-                let names = archive::import(&self.images, dir).await;
+                let names = agent_images::import(&self.images, dir).await;
                 tracing::info!(path = %dir.display(), images = names.len(), "image archives imported");
             }
             *imported = true;

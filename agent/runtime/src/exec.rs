@@ -1,12 +1,12 @@
 //! Commands inside running containers, for probes: started, read, and ended when they take too
 //! long.
 
-use crate::connection::{failed, request, settled, unlimited};
 use crate::containerd::Containerd;
 use crate::log::{Fifos, read_rest};
-use crate::model::{Error, ErrorClass, ExecOutput};
+use crate::model::ExecOutput;
 use crate::process;
 use crate::specification;
+use agent_containerd::{Error, ErrorClass, failed, request, settled, unlimited};
 use containerd_client::services::v1::{
     DeleteProcessRequest, ExecProcessRequest, KillRequest, StartRequest, WaitRequest,
 };

@@ -6,8 +6,8 @@
 //! says that nothing more will come.
 //!
 //! A container may print without an end, and the kernel lets who writes wait for a slow disk. So a
-//! task of the runtime reads no more than a chunk at once, and lines are made and written on threads
-//! for what blocks: a few of them for all containers, who take turns.
+//! task of the runtime reads no more than a chunk at once, and lines are made and written on
+//! threads for what blocks: a few of them for all containers, who take turns.
 //!
 //! Logs lie below one folder; where a pod may write there by whatever way, its links and pipes are
 //! not followed.

@@ -1,18 +1,13 @@
 //! What a container engine is to the kubelet: the trait, what goes in and what is seen.
 
-use crate::keyring::Keyring;
 use agent_confine::{Capabilities, Seccomp};
+use agent_containerd::Pending;
+use agent_images::{Image, Keyring, PullPolicy};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use std::fmt;
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::time::Duration;
-use thiserror::Error;
-
-/// A future of the engine's answer; boxed so that the trait can be an object.
-pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
 /// The pod that a container belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -240,30 +235,6 @@ pub struct ContainerSpec {
     pub log_path: PathBuf,
 }
 
-/// When an image must be asked for at its registry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PullPolicy {
-    /// At each start.
-    Always,
-    /// When it isn't on the machine.
-    IfNotPresent,
-    /// Never: it must be on the machine.
-    Never,
-}
-
-/// An image on the machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Image {
-    /// Full reference.
-    pub name: String,
-    /// `sha256:…` of the manifest (or index) that the reference stands for.
-    pub digest: String,
-    /// Bytes of its layers and manifests as transferred.
-    pub size: u64,
-    /// True if it was fetched just now.
-    pub pulled: bool,
-}
-
 /// What has become of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ContainerState {
@@ -346,69 +317,6 @@ pub enum Change {
     All,
 }
 
-/// The kubelet's view of an error: which of upstream's reasons it becomes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ErrorClass {
-    /// The engine can't be reached; nothing is known.
-    Unavailable,
-    /// The text is no image reference (`InvalidImageName`).
-    InvalidImageName,
-    /// The image isn't there and may not be fetched (`ErrImageNeverPull`).
-    ImageNeverPull,
-    /// Fetching failed (`ErrImagePull`).
-    ImagePull,
-    /// The pod asks for something impossible (`CreateContainerConfigError`).
-    Config,
-    /// Making the container failed (`CreateContainerError`).
-    Create,
-    /// Starting its first process failed (`RunContainerError`).
-    Start,
-    /// There is no such container.
-    NotFound,
-}
-
-/// The failure as text for the pod's events, and its class.
-#[derive(Debug, Error)]
-#[error("{message}")]
-pub struct Error {
-    /// Class.
-    pub class: ErrorClass,
-    /// For a person: what was tried, and on what.
-    pub message: String,
-    /// What stood in the way.
-    #[source]
-    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
-}
-
-impl Error {
-    /// An error without a deeper cause.
-    pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
-        Self {
-            class,
-            message: message.into(),
-            source: None,
-        }
-    }
-
-    /// An error with its cause.
-    pub fn caused(
-        class: ErrorClass,
-        message: impl Into<String>,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
-        Self {
-            class,
-            message: message.into(),
-            source: Some(source.into()),
-        }
-    }
-
-    /// The whole chain in one line, for an event or a waiting message.
-    pub fn chain(&self) -> String {
-        config_errors::chain(self)
-    }
-}
-
 /// A container engine.
 ///
 /// Guarantees: [`Runtime::list`] shows every container that was ever made and not removed, also
@@ -440,7 +348,7 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
 
     /// Makes the container and starts its first process.
     ///
-    /// After an error nothing of it runs. An error of class [`ErrorClass::Start`] leaves the
+    /// After an error nothing of it runs. An error of class [`crate::ErrorClass::Start`] leaves the
     /// container as [`ContainerState::Exited`] with code 128, so that it counts as an attempt.
     fn start<'a>(&'a self, spec: &'a ContainerSpec) -> Pending<'a, ()>;
 
@@ -519,15 +427,5 @@ mod tests {
         assert_ne!(container_id("u", "a", 0), container_id("u", "a", 1));
         assert_eq!(container_id("u", "a", 0), container_id("u", "a", 0));
         assert!(container_id("u", "a", 0).len() <= 76);
-    }
-
-    #[test]
-    fn an_error_says_its_whole_chain() {
-        let inner = std::io::Error::other("connection refused");
-        let error = Error::caused(ErrorClass::ImagePull, "pull registry.example/app:1", inner);
-        assert_eq!(
-            error.chain(),
-            "pull registry.example/app:1: connection refused"
-        );
     }
 }

@@ -3,10 +3,10 @@
 use crate::containerd::Containerd;
 use crate::exec;
 use crate::log::Fifos;
-use crate::model::{Error, ErrorClass};
 use crate::pids::Depth;
 use crate::process::{Attached, Command, Control, Input, Output, Outputs, Process};
 use crate::specification;
+use agent_containerd::{Error, ErrorClass};
 use nix::errno::Errno;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

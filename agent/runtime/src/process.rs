@@ -7,11 +7,10 @@
 //! A process whose [`Control`] is dropped is killed with its session, so that a client that goes
 //! leaves nothing behind.
 
-use crate::connection::{failed, request, settled, unlimited};
 use crate::log::read_rest;
-use crate::model::{Error, ErrorClass};
 use crate::pids::{Depth, kill_session};
 use crate::taps::Tap;
+use agent_containerd::{Error, ErrorClass, failed, request, settled, unlimited};
 use containerd_client::services::v1::tasks_client::TasksClient;
 use containerd_client::services::v1::{
     CloseIoRequest, DeleteProcessRequest, ExecProcessRequest, KillRequest, ResizePtyRequest,

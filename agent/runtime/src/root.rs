@@ -1,7 +1,7 @@
 //! The root file system of a container before it is mounted: its layers, which are folders on the
 //! host.
 
-use crate::model::{Error, ErrorClass};
+use agent_containerd::{Error, ErrorClass};
 use containerd_client::types::Mount;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};

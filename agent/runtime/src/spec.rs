@@ -1,11 +1,12 @@
 //! The OCI runtime specification of a container, from the pod's wishes and its image's settings.
 
-use crate::model::{ContainerSpec, Error, ErrorClass, Resources, User};
+use crate::model::{ContainerSpec, Resources, User};
 use crate::users::Identity;
 use agent_confine::{Device, FilterOptions, READ_ONLY, Tpms, filter};
+use agent_containerd::{Error, ErrorClass};
+use agent_images::ImageDefaults;
 use agent_sys::attach::Propagation;
 use agent_sys::namespace::IDS;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -16,19 +17,6 @@ const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/b
 const MAX_ID: u32 = (1 << 31) - 1;
 /// Period of CPU limits in microseconds, the kernel's default.
 const CPU_PERIOD: u64 = 100_000;
-
-/// The part of an image's configuration that a container takes over (OCI image specification,
-/// `config`).
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub(crate) struct ImageDefaults {
-    pub(crate) env: Option<Vec<String>>,
-    pub(crate) entrypoint: Option<Vec<String>>,
-    pub(crate) cmd: Option<Vec<String>>,
-    pub(crate) user: Option<String>,
-    pub(crate) working_dir: Option<String>,
-    pub(crate) stop_signal: Option<String>,
-}
 
 /// What the host offers and asks for.
 #[derive(Debug, Clone)]

@@ -1,12 +1,10 @@
 //! The start of an attempt: its record, its root file system, its task.
 
 use super::Containerd;
-use crate::connection::{failed, request, settled};
-use crate::images::{Ready, SNAPSHOTTER};
 use crate::labels::{self, End, Record};
 use crate::log::Fifos;
 use crate::mapped::mapped;
-use crate::model::{ContainerSpec, Error, ErrorClass, container_id};
+use crate::model::{ContainerSpec, container_id};
 use crate::process::Control;
 use crate::programs;
 use crate::root;
@@ -14,6 +12,8 @@ use crate::signals::signal_number;
 use crate::spec::{Host, runtime_spec};
 use crate::specification;
 use crate::users::{Accounts, Wish};
+use agent_containerd::{Error, ErrorClass, failed, request, settled};
+use agent_images::{Ready, SNAPSHOTTER};
 use containerd_client::services::v1::snapshots::{PrepareSnapshotRequest, RemoveSnapshotRequest};
 use containerd_client::services::v1::{
     Container as Stored, CreateContainerRequest, CreateTaskRequest, StartRequest,

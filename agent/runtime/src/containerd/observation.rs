@@ -2,13 +2,13 @@
 //! written down.
 
 use super::Containerd;
-use crate::connection::{CALL_LIMIT, failed, is_absent, request, unlimited};
-use crate::images::SNAPSHOTTER;
 use crate::labels::{self, End, Record};
 use crate::log::Fifos;
 use crate::memory;
-use crate::model::{Container, ContainerState, Error, ErrorClass};
+use crate::model::{Container, ContainerState};
 use crate::signals::signal_name;
+use agent_containerd::{CALL_LIMIT, Error, ErrorClass, failed, is_absent, request, unlimited};
+use agent_images::SNAPSHOTTER;
 use containerd_client::services::v1::{GetContainerRequest, GetRequest, ListContainersRequest};
 use containerd_client::tonic::Status;
 use containerd_client::types::v1::{Process, Status as TaskStatus};

@@ -1,10 +1,10 @@
 //! Other limits for a container that runs.
 
 use super::Containerd;
-use crate::connection::{failed, request};
 use crate::labels;
-use crate::model::{Error, ErrorClass, Resources};
+use crate::model::Resources;
 use crate::spec::limits;
+use agent_containerd::{Error, ErrorClass, failed, request};
 use containerd_client::services::v1::UpdateTaskRequest;
 use prost_types::Any;
 

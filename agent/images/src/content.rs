@@ -1,7 +1,6 @@
 //! containerd's content store: blobs by digest.
 
-use crate::connection::{failed, leased, request};
-use crate::model::{Error, ErrorClass};
+use agent_containerd::{Error, ErrorClass, failed, leased, request};
 use bytes::Bytes;
 use containerd_client::services::v1::content_client::ContentClient;
 use containerd_client::services::v1::{
