@@ -1,4 +1,5 @@
-//! The way to containerd's socket: one lazy channel that connects anew by itself, and its errors.
+//! The connection to containerd's socket: one lazy channel that reconnects by itself, and its
+//! errors.
 
 use crate::error::{Error, ErrorClass};
 use containerd_client::tonic::transport::{Channel, Endpoint};
@@ -58,7 +59,8 @@ fn ascii(
     })
 }
 
-/// An error of containerd during `doing`; `class` is what it means where containerd itself is well.
+/// An error of containerd during `doing`; `class` is its class unless containerd itself is
+/// unreachable.
 pub fn failed(class: ErrorClass, doing: impl Into<String>) -> impl FnOnce(Status) -> Error {
     move |status| {
         let code = status.code();
@@ -73,7 +75,7 @@ pub fn failed(class: ErrorClass, doing: impl Into<String>) -> impl FnOnce(Status
     }
 }
 
-/// containerd's own words.
+/// containerd's own message.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refusal(String);

@@ -7,7 +7,7 @@ use thiserror::Error;
 /// A future of the engine's answer; boxed so that the trait can be an object.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
-/// The kubelet's view of an error: which of upstream's reasons it becomes.
+/// The class of an error, by which the kubelet chooses upstream's reason for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
     /// The engine can't be reached; nothing is known.
@@ -34,9 +34,9 @@ pub enum ErrorClass {
 pub struct Error {
     /// Class.
     pub class: ErrorClass,
-    /// For a person: what was tried, and on what.
+    /// What was tried, and on what.
     pub message: String,
-    /// What stood in the way.
+    /// The cause.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }

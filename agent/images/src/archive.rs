@@ -109,8 +109,8 @@ impl Source for Archive {
 }
 
 /// Imports every archive (`*.tar`) of a directory whose images aren't there yet; returns the names
-/// that are there then. A directory that doesn't exist holds none; a bad archive doesn't hinder the
-/// others.
+/// that are there then. A directory that doesn't exist holds none; a bad archive doesn't keep the
+/// others from being imported.
 pub async fn import(images: &Images, dir: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(dir) else {
         return Vec::new();

@@ -1,8 +1,8 @@
 //! Images in containerd: fetched or imported, unpacked to snapshots, looked up, forgotten.
 //!
 //! Guarantee: an image that [`Images::find`] returns is whole: the snapshot of its topmost layer is
-//! there, and manifest and configuration were there when this engine first looked. While it comes
-//! in, a lease keeps its parts from containerd's collector.
+//! there, and manifest and configuration were there when this engine first read them. While an
+//! image is pulled, a lease keeps its parts from containerd's garbage collector.
 
 mod unpack;
 
@@ -81,7 +81,7 @@ pub struct Images {
     /// Pulls under way, by reference: every caller that needs the same image waits for that one
     /// pull.
     incoming: Turns<Mutex<()>>,
-    /// Pulls under way, by registry: one that is slow keeps no image of another waiting.
+    /// Pulls under way, by registry: a slow one delays no image of another.
     pulls: Turns<Semaphore>,
     /// Snapshots that are being made, by name: images that share a layer have it unpacked once.
     unpacking: Turns<Mutex<()>>,
@@ -206,8 +206,8 @@ impl Images {
         })
     }
 
-    /// Brings in an image that came with the machine, for all of its pods; nothing but the right to
-    /// it where it is there.
+    /// Brings in an image that came with the machine, for all of its pods; an image that is there
+    /// is only labelled so.
     pub(crate) async fn take_in(
         &self,
         name: &Reference,

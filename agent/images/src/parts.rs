@@ -1,5 +1,5 @@
-//! What was read of images: each start asks twice for what is in documents that their digests name,
-//! and that never change.
+//! A cache of image documents: each start needs them twice, and documents that digests name never
+//! change.
 
 use crate::image::ImageDefaults;
 use std::collections::HashMap;

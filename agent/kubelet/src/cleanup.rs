@@ -1,4 +1,5 @@
-//! What a pod leaves on the machine: last words to read, folders and control groups to remove.
+//! What a pod leaves on the machine: termination messages to read, folders and control groups to
+//! remove.
 
 use crate::config::Config;
 use crate::launch::termination_file;
@@ -11,20 +12,20 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Longest last words (upstream's limit).
-const MAX_WORDS: u64 = 4096;
-/// Longest end of a log that stands for last words (upstream's limit).
-const MAX_LOG_WORDS: u64 = 2048;
+/// Longest termination message (upstream's limit).
+const MAX_MESSAGE: u64 = 4096;
+/// Longest end of a log that stands for a termination message (upstream's limit).
+const MAX_LOG_MESSAGE: u64 = 2048;
 /// Where control groups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// The termination message of an attempt: its file, or the end of its log where the pod wishes
-/// that.
-pub(crate) fn last_words(config: &Config, view: View<'_>, id: &str) -> Option<String> {
+/// The termination message of an attempt: its file, or the end of its log, by
+/// `terminationMessagePolicy`.
+pub(crate) fn termination_message(config: &Config, view: View<'_>, id: &str) -> Option<String> {
     let seen = view.seen.iter().find(|seen| seen.id == id)?;
     let words = Beneath::root(&config.machine.pod_dir(&seen.key.pod.uid)).ok();
     let words = words
-        .and_then(|dir| tail(&dir, &termination_file(id), MAX_WORDS))
+        .and_then(|dir| tail(&dir, &termination_file(id), MAX_MESSAGE))
         .filter(|words| !words.is_empty());
     if words.is_some() {
         return words;
@@ -39,7 +40,7 @@ pub(crate) fn last_words(config: &Config, view: View<'_>, id: &str) -> Option<St
         .ok()?
         .dir(&log_folder(&seen.key.pod, &seen.key.container))
         .ok()?;
-    let log = tail(&dir, Path::new(&log_name(seen.key.attempt)), MAX_LOG_WORDS)?;
+    let log = tail(&dir, Path::new(&log_name(seen.key.attempt)), MAX_LOG_MESSAGE)?;
     let text = |line: &str| line.splitn(4, ' ').nth(3).map(str::to_owned);
     let lines: Vec<String> = log.lines().filter_map(text).collect();
     Some(lines.join("\n"))
@@ -60,7 +61,7 @@ pub(crate) fn clear(config: &Config, pod: &PodRef, cgroup: Option<&str>) -> io::
     remove(&config.machine.data.join("pods"), Path::new(&pod.uid))?;
     remove(&config.machine.logs, &pod_logs(pod))?;
     for dir in cgroup.map(cgroup_dirs).unwrap_or_default() {
-        // It goes with its last process; what is left then is empty and harmless.
+        // The kernel removes it with its last process; a group that stays is empty and harmless.
         fs::remove_dir(dir).ok();
     }
     Ok(())

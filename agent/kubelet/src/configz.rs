@@ -1,4 +1,4 @@
-//! `/configz`: by what this kubelet works, under the names of upstream's `KubeletConfiguration`
+//! `/configz`: the settings of this kubelet, under the names of upstream's `KubeletConfiguration`
 //! (`kubelet.config.k8s.io/v1beta1`). What has no counterpart here is left out; nothing of it is
 //! secret.
 
@@ -80,7 +80,7 @@ fn settings(config: &Config) -> Value {
     })
 }
 
-/// How long soft thresholds may be met, by the signals' names.
+/// Grace periods of soft thresholds, by the signals' names.
 fn graces(thresholds: &Thresholds) -> Value {
     let soft = thresholds.soft.iter();
     soft.map(|(signal, soft)| (signal.name().to_owned(), json!(written(soft.grace))))

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Between two looks (upstream's).
+/// Time between two checks of the disk (upstream's).
 const PERIOD: Duration = Duration::from_secs(300);
 /// An image that was just fetched is kept for the container that is to come (upstream's).
 pub(crate) const YOUNG: Duration = Duration::from_secs(120);
@@ -22,22 +22,22 @@ pub(crate) struct Images(tokio::sync::Mutex<BTreeMap<String, Known>>);
 /// What is known of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Known {
-    /// When a look showed it in use last; none where none did.
+    /// When it was last seen in use; none if it never was.
     used: Option<Instant>,
     /// When it was first seen here.
     first: Instant,
 }
 
-/// How much is to go.
+/// How much is to be freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goal {
-    /// What brings the disk below the lower mark, where it is above the higher.
+    /// Enough to bring the disk below the lower mark, if it is above the higher.
     Marks,
-    /// All that nobody uses.
+    /// All unused images.
     All,
 }
 
-/// Looks at the disk for ever.
+/// Checks the disk periodically, for ever.
 pub(crate) async fn collect(shared: Arc<Shared>) {
     loop {
         if let Err(error) = sweep(&shared, Goal::Marks).await {
@@ -47,15 +47,15 @@ pub(crate) async fn collect(shared: Arc<Shared>) {
     }
 }
 
-/// Removes images that nobody uses, but for young ones; returns how many.
+/// Removes unused images, except those fetched recently; returns how many.
 ///
 /// # Errors
 /// containerd cannot list or delete images.
 pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
     let mut known = shared.images.0.lock().await;
     let images = shared.runtime.images().await?;
-    // By what runs, not by what the pod calls it: a name without a host is that of the default
-    // registry.
+    // By the names that the engine has, not those in the pod: a name without a host is that of the
+    // default registry.
     let used: BTreeSet<String> = shared
         .runtime
         .list(None)
@@ -82,8 +82,8 @@ pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
     Ok(chosen.len())
 }
 
-/// The images that nobody uses, but for young ones: first those whose last use is longest ago, and
-/// of those that nobody used the oldest (upstream's order). Takes note of what is in use now.
+/// The unused images, except those fetched recently: first those whose last use is longest ago, and
+/// of those never used the oldest (upstream's order). Takes note of what is in use now.
 fn unused<'a>(
     known: &mut BTreeMap<String, Known>,
     images: &'a [Image],

@@ -1,5 +1,4 @@
-//! Lifecycle hooks: one task for each that runs; what has come of them is read by the pod's own
-//! task.
+//! Lifecycle hooks: one task for each that runs; the pod's own task reads their results.
 //!
 //! When a hook is begun, and what follows from its end, is the pod machine's work. A hook ends with
 //! its container, and one after the start also with its pod's life, as upstream's does.
@@ -20,7 +19,7 @@ use tokio::task::AbortHandle;
 /// A hook after the start may take as long as its container runs; one that takes a day hangs.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How far the hooks of one pod have come, by container id.
+/// Progress of one pod's hooks, by container id.
 #[derive(Debug, Default)]
 struct Course {
     post_start: BTreeMap<String, Progress>,
@@ -65,7 +64,7 @@ impl Hooks {
         notes.pre_stop.clone_from(&course.pre_stop);
     }
 
-    /// Begins the hook after the start of a container that was just started, if it has one.
+    /// Begins the postStart hook of a container that was just started, if it has one.
     pub(crate) fn begin_post_start(
         &mut self,
         pod: &Arc<Pod>,
@@ -86,7 +85,7 @@ impl Hooks {
                 Ok(()) => Progress::Done,
                 Err(why) => {
                     tracing::debug!(container = target.id, reason = why, "postStart hook failed");
-                    // No more words: what a hook prints may be secret (upstream's rule).
+                    // Without its output: what a hook prints may be secret (upstream's rule).
                     let words = "PostStartHook failed";
                     let events = events.of(&pod, &target.container.name);
                     events.warning("FailedPostStartHook", words);
@@ -101,8 +100,8 @@ impl Hooks {
         self.after_start.insert(id.to_owned(), task.abort_handle());
     }
 
-    /// Begins the hook before the stop of a container, which may take so long. After that time the
-    /// container is asked to end, whatever has become of the hook.
+    /// Begins the preStop hook of a container. After `limit` the container is asked to end, even if
+    /// the hook still runs.
     pub(crate) fn begin_pre_stop(
         &mut self,
         pod: &Arc<Pod>,

@@ -1,4 +1,4 @@
-//! From a container in a pod to what the engine is told: user, mounts, command, limits.
+//! Makes the engine's specification of a container: user, mounts, command, limits.
 
 use crate::config::Config;
 use crate::network::{self, hosts_text, resolv_text};
@@ -29,7 +29,7 @@ use std::time::Duration;
 /// Most `volumeMounts` of a container, to which files of the node's own come. Each holds a
 /// descriptor while the container starts.
 const MOST_MOUNTS: usize = 1000;
-/// Where a container leaves its last words, if it names no other place (upstream's).
+/// Default of `terminationMessagePath` (upstream's).
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
 /// Which attempt is to be started.
@@ -221,12 +221,12 @@ fn namespaces(sandbox: &Sandbox, layers: PathBuf) -> PodNamespaces {
     }
 }
 
-/// The signal by which the container wishes to be asked to end (KEP-4960).
+/// The container's own stop signal (KEP-4960).
 fn stop_signal(container: &Container) -> Option<String> {
     container.lifecycle.as_ref()?.stop_signal.clone()
 }
 
-/// The mounts of what the container is to see, each from its number below the stage.
+/// The container's mounts; the source of each is its number below the staging folder.
 fn staged(stage: &Path, places: &[Place]) -> Vec<Mount> {
     let mount = |(index, (wanted, destination)): (usize, &Place)| Mount {
         source: stage.join(index.to_string()),
@@ -238,7 +238,7 @@ fn staged(stage: &Path, places: &[Place]) -> Vec<Mount> {
     places.iter().enumerate().map(mount).collect()
 }
 
-/// The pod's and the container's wishes, of which the container's win.
+/// The security contexts of pod and container; the container's fields win.
 struct Security<'a> {
     pod: Option<&'a PodSecurityContext>,
     container: Option<&'a SecurityContext>,
@@ -404,7 +404,8 @@ fn volume_mount(
     Ok((wanted, destination))
 }
 
-/// Name resolution and the place for last words, unless the pod mounts something there itself.
+/// The files of name resolution and of the termination message, unless the pod mounts something
+/// there itself.
 fn own_files(
     config: &Config,
     attempt: Attempt<'_>,
@@ -462,15 +463,15 @@ fn own_files(
     mounts.map(held).collect()
 }
 
-/// The folder of last words in the pod's.
+/// Folder of termination messages, below the pod's.
 const MESSAGES: &str = "messages";
 
-/// The file of an attempt's last words in the pod's folder.
+/// File of an attempt's termination message, below the pod's folder.
 pub(crate) fn termination_file(id: &str) -> PathBuf {
     Path::new(MESSAGES).join(id)
 }
 
-/// What the pod's programs have as their host's name.
+/// The host name that the pod's programs see.
 fn host_name(pod: &Pod) -> String {
     if is_on_host(pod) {
         machine_name()

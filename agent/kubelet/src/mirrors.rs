@@ -23,13 +23,13 @@ pub(crate) struct Mirrors {
 }
 
 impl Mirrors {
-    /// All that a list has.
+    /// Takes the mirrors of a whole list.
     pub(crate) fn listed(&self, all: Vec<Mirror>) {
         *self.known() = all;
         self.news.notify_one();
     }
 
-    /// One that a watch tells of.
+    /// Takes a mirror from a watch.
     pub(crate) fn seen(&self, mirror: Mirror) {
         let mut known = self.known();
         known.retain(|one| one.uid != mirror.uid);
@@ -38,7 +38,7 @@ impl Mirrors {
         self.news.notify_one();
     }
 
-    /// One that is no more.
+    /// Forgets a mirror that was deleted.
     pub(crate) fn gone(&self, mirror: &Mirror) {
         self.known().retain(|one| one.uid != mirror.uid);
         self.news.notify_one();
@@ -92,7 +92,7 @@ async fn carry_out(shared: &Shared, step: Step<'_>) {
         Step::Delete(mirror) => (Some(mirror.name.clone()), delete(shared, mirror).await),
     };
     match done {
-        // The watch tells what has become of it.
+        // The watch reports the result.
         Ok(()) => {}
         Err(error) if error.is_not_found() || error.is_conflict() => {
             tracing::debug!(

@@ -162,8 +162,7 @@ impl Reporter {
         Ok(ready)
     }
 
-    /// The Node as the master has it. While the master does not answer, what it gave last stands:
-    /// there is nobody to tell more.
+    /// The Node as the master has it. While the master does not answer, the last answer counts.
     async fn live(&mut self) -> Result<Node, ApiError> {
         match (
             get::<Node>(&*self.shared.api, path(&self.shared)).await,
@@ -175,7 +174,7 @@ impl Reporter {
         }
     }
 
-    /// The images on the machine, looked at now and then: each costs the engine a few reads.
+    /// The images on the machine, listed from time to time: each costs the engine a few reads.
     async fn images(&mut self) -> Vec<ContainerImage> {
         let fresh = self
             .images
@@ -213,7 +212,7 @@ async fn label(shared: &Shared, node: &Node) -> Result<(), ApiError> {
     )
     .await
     {
-        // A master that gives labels itself only: the node is as good without them.
+        // This master lets only itself set labels; the node works without them.
         Err(error @ ApiError::Status { code: 403, .. }) => {
             tracing::warn!(
                 error = error.chain(),
@@ -252,7 +251,7 @@ fn path(shared: &Shared) -> String {
     format!("/api/v1/nodes/{}", shared.config.node_name)
 }
 
-/// Equal but for heartbeats.
+/// Equal except for heartbeats.
 fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
     let without = |status: &NodeStatus| {
         let mut status = status.clone();

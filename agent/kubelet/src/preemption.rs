@@ -22,7 +22,7 @@ impl Shared {
         }
         let handles = self.handles();
         let own = pod.metadata.uid.as_deref();
-        // Who has begun to leave counts as gone, so that no other is chosen in its place meanwhile.
+        // A pod that is ending counts as gone, so that no other is chosen in its place meanwhile.
         let staying = handles.iter().filter_map(|(uid, handle)| {
             let stays = Some(uid.as_str()) != own && !handle.is_leaving();
             Some((handle.room().filter(|_| stays)?, handle))
@@ -33,7 +33,7 @@ impl Shared {
         let Some(chosen) = victims(pod, &others, may_end, &allocatable) else {
             return false;
         };
-        // Of all that speaks against the pod only a lack of resources ends with others.
+        // Of all reasons against the pod, ending others removes only a lack of resources.
         let rest = others.iter().enumerate();
         let rest = rest.filter(|(at, _)| !chosen.contains(at));
         let rest: Vec<Arc<Pod>> = rest.map(|(_, other)| other.clone()).collect();

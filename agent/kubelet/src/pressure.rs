@@ -20,12 +20,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two looks (upstream's).
+/// Time between two measurements (upstream's).
 const PERIOD: Duration = Duration::from_secs(10);
-/// How long an evicted pod is awaited before another goes (upstream's).
+/// How long an evicted pod may take to end before another is evicted (upstream's).
 const CLEANUP: Duration = Duration::from_secs(30);
 
-/// Looks for ever.
+/// Measures periodically, for ever.
 pub(crate) async fn keep(shared: Arc<Shared>) {
     let mut last = None;
     loop {
@@ -57,11 +57,11 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Res
     {
         return Ok(());
     }
-    // What that freed shows at the next look.
+    // The next measurement shows what that freed.
     if signal.is_of_disk() && garbage::sweep(shared, Goal::All).await? > 0 {
         return Ok(());
     }
-    // Of half a list the wrong pod would be chosen.
+    // Before the first complete list the wrong pod could be chosen.
     if !shared.listed.load(Ordering::Acquire) {
         return Ok(());
     }
@@ -154,7 +154,7 @@ async fn measure(
 }
 
 impl Shared {
-    /// Conditions of the Node that something runs out.
+    /// The pressure conditions of the Node that hold.
     pub(crate) fn pressures(&self) -> BTreeSet<Condition> {
         let pressure = self.pressure.lock();
         pressure

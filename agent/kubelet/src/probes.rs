@@ -1,5 +1,5 @@
-//! Probes: one task for each running container that has some; verdicts are read by the pod's own
-//! task.
+//! Probes: one task for each running container that has some; the pod's own task reads their
+//! verdicts.
 //!
 //! The startup probe comes first and alone; then liveness and readiness side by side. A failed
 //! liveness or startup probe marks the container dead; ending it is the pod machine's work. While a
@@ -40,7 +40,7 @@ pub(crate) struct Probes {
     ends: Arc<AtomicBool>,
 }
 
-/// Which of the three.
+/// The kinds of probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Startup,
@@ -183,9 +183,9 @@ fn has_probe(container: &Container) -> bool {
         || container.readiness_probe.is_some()
 }
 
-/// What is known of a container before its first probe. One that runs on under an agent that begins
-/// anew is what its status says, until a probe says otherwise: services do not lose a node because
-/// its agent begins anew.
+/// What is known of a container before its first probe. A container that runs on while the agent
+/// restarts is what its status says, until a probe says otherwise: services do not lose a node
+/// because its agent restarts.
 fn first_verdict(pod: &Pod, container: &Container, id: &str) -> Verdict {
     let known = status_of(pod, id);
     let was_started = known.is_some_and(|status| status.started == Some(true));

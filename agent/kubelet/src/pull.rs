@@ -25,7 +25,7 @@ use tokio::time::timeout;
 const MAX_SECRETS: usize = 64;
 /// Most images of a container: its own and those that its volumes show.
 const MOST_IMAGES: usize = 65;
-/// How long a step waits for a fetch: what an image that is there takes at most, mostly.
+/// How long a step waits for a fetch: nearly always enough for an image that is there.
 const SOON: Duration = Duration::from_millis(200);
 
 /// The fetches of one pod that are under way, by container.
@@ -45,7 +45,7 @@ struct Fetch {
 /// An image that a container needs: its own, or one that a volume shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// The volume, if it is one's.
+    /// The volume that shows it; none for the container's own image.
     pub(crate) volume: Option<String>,
     /// As the pod writes it.
     pub(crate) image: String,
@@ -220,8 +220,8 @@ impl Puller {
         Ok(fetched)
     }
 
-    /// The pod's pull secrets, read anew. Those that aren't there, or can't be read, are told and
-    /// left out (upstream's).
+    /// The pod's pull secrets, read anew. Those that aren't there, or can't be read, are reported
+    /// and left out (upstream's rule).
     async fn read(&self, shared: &Shared, pod: &Pod, reference: &PodRef) -> Keyring {
         let held = || self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = pod

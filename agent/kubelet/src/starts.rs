@@ -51,12 +51,12 @@ pub(crate) struct Order {
     pub(crate) images: Vec<(Wanted, String)>,
 }
 
-/// What the task of a start and that of the pod agree upon, once.
+/// Whether a start goes ahead; decided once, by the start's task or by the pod's.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
-    /// The engine is asked for it.
+    /// The engine was asked to start it.
     Asked,
-    /// It is not to be asked any more.
+    /// The engine must not be asked any more.
     GivenUp,
 }
 
@@ -82,8 +82,7 @@ pub(crate) struct Ended {
     pub(crate) outcome: Option<Result<(), Error>>,
 }
 
-/// Tells of a start's end, however it ends: a panic too is news for the pod's task, which asks what
-/// came of it.
+/// Wakes the pod's task when a start ends, also by a panic.
 struct AtItsEnd(Arc<Notify>);
 
 impl Drop for AtItsEnd {
@@ -111,7 +110,7 @@ impl Starts {
         }
     }
 
-    /// Begins a start, whose end is news.
+    /// Begins a start; its end wakes the pod's task.
     pub(crate) fn begin(&mut self, order: Order) {
         let (name, pod, number) = (
             order.container.name.clone(),
@@ -124,7 +123,7 @@ impl Starts {
         let (shared, supplies) = (self.shared.clone(), self.supplies.clone());
         let mut task = JoinSet::new();
         task.spawn(async move {
-            // Dropped after `told`: who hears the news finds the outcome.
+            // Dropped after `told`, so that the woken task finds the outcome.
             let _news = AtItsEnd(news);
             let told = told;
             let result = start(&shared, &supplies, &order, &own).await;

@@ -31,10 +31,10 @@ pub(crate) struct Supplies {
     shared: Arc<Shared>,
     pod: PodRef,
     made: Arc<Mutex<Made>>,
-    /// Whether something changed of which volumes were made, and what wakes the pod's task then.
+    /// Whether a source of the volumes changed, and what wakes the pod's task then.
     changed: Arc<AtomicBool>,
     news: Arc<Notify>,
-    /// Held by who makes the process whose process ids the pod's containers share.
+    /// Held while the process is made whose process ids the pod's containers share.
     pub(crate) sharing: Arc<Mutex<()>>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum Reading {
 }
 
 impl Supplies {
-    /// `news` is told when something changes of which the pod's volumes were made.
+    /// `news` is notified when a source of the pod's volumes changes.
     pub(crate) fn new(shared: Arc<Shared>, pod: PodRef, news: Arc<Notify>) -> Self {
         Self {
             shared,
@@ -90,12 +90,12 @@ impl Supplies {
         }
     }
 
-    /// Whether the volumes show what is no longer so.
+    /// Whether the volumes are out of date.
     pub(crate) fn is_stale(&self) -> bool {
         self.changed.load(Ordering::Acquire)
     }
 
-    /// Nobody reads the volumes any more.
+    /// The pod is over: its volumes are not kept up to date any more.
     pub(crate) fn end(&self) {
         if let Ok(mut made) = self.made.try_lock() {
             made.shown = None;

@@ -41,13 +41,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-/// A look at the latest after this time; volumes are refreshed then, tokens among them.
+/// Longest time between two steps; volumes and their tokens are refreshed then.
 pub(crate) const RESYNC: Duration = Duration::from_secs(60);
 /// How long a step waits for the master to take a status, before it goes on with the containers.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause after the engine or the master could not be reached.
 const RETRY: Duration = Duration::from_secs(2);
-/// What goes on after a step.
+/// What follows a step.
 enum Next {
     /// Wait for news, at most until then.
     Wait(Option<Timestamp>),
@@ -76,7 +76,7 @@ pub(crate) struct Worker {
     /// When this kubelet saw the pod first, until it runs.
     seen_at: Option<Instant>,
     refused: Option<Refusal>,
-    /// Whether the node has taken the pod: pods and pressure that come later are no reason to
+    /// Whether the node has admitted the pod: pods and pressure that come later are no reason to
     /// refuse it then.
     taken: Taken,
     supplies: Supplies,
@@ -89,7 +89,7 @@ pub(crate) struct Worker {
     limited: bool,
     measured: Instant,
     deleted: DeletedFiles,
-    /// As they were at the last look.
+    /// The clocks at the last step.
     clocks: Clocks,
 }
 
@@ -190,14 +190,13 @@ impl Worker {
     }
 
     async fn step(&mut self, pod: &Arc<Pod>) -> Next {
-        // Before the look: what has started by then is seen as it is now.
+        // Before the list of containers, so that starts which have ended are in it.
         self.settle(self.notes.evicted.is_some() || end_of(pod, Timestamp::now()).is_some());
         let seen = match self.look().await {
             Ok(seen) => seen,
             Err(error) => return self.unreachable(&error),
         };
-        // Taken after the look: nothing seen is of a later time, unless somebody set the clock
-        // back.
+        // Taken after the list: no time in it is later, unless somebody set the clock back.
         let now = self.look_at_clock();
         let seen = recover(pod, seen, now);
         self.evict(pod, &seen, now).await;
@@ -255,7 +254,7 @@ impl Worker {
         next
     }
 
-    /// The time. What was noted before somebody set the clock is then by the new clock.
+    /// The time. If somebody has set the clock, times in the notes are moved to the new clock.
     fn look_at_clock(&mut self) -> Timestamp {
         let now = Timestamp::now();
         let by = self.clocks.set_by(now, Instant::now());
@@ -269,7 +268,7 @@ impl Worker {
         Ok(self.starts.whole(&self.pod, seen))
     }
 
-    /// Takes note of what has become of starts, and begins the hooks after those that went well.
+    /// Records how starts ended, and begins the postStart hooks of containers that started.
     fn settle(&mut self, ends: bool) {
         for ended in self.starts.ended(ends) {
             let Ended { name, pod, .. } = &ended;
@@ -281,7 +280,7 @@ impl Worker {
             match &ended.outcome {
                 Some(Ok(())) => {
                     self.notes.failures.remove(name);
-                    // The engine makes and starts it in one step; upstream tells of two.
+                    // The engine creates and starts it in one step; upstream reports two events.
                     let events = self.shared.events.of(pod, name);
                     events.normal("Created", format!("Created container: {name}"));
                     events.normal("Started", format!("Started container {name}"));
@@ -350,7 +349,7 @@ impl Worker {
         if self.sandbox.is_there() {
             self.sandbox.remove(&self.shared).await?;
         }
-        // Tried again with the next look, and at the latest when the pod is deleted.
+        // Tried again at the next step, and at the latest when the pod is deleted.
         self.unmount(None).await;
         Ok(())
     }
@@ -386,14 +385,13 @@ impl Worker {
     /// Decides whether this node can run the pod; what runs already, or is over, is not refused.
     /// False where that is not decided yet: others end to make room for it.
     async fn refuse(&mut self, pod: &Arc<Pod>, seen: &[Seen]) -> bool {
-        // Once refused is refused for good: the pod has failed, and somebody may have acted on
-        // that.
+        // A refusal is final: the pod has failed, and controllers may have acted on that.
         let decided = self.taken.pod().is_some() || self.refused.is_some();
         if decided || end_of(pod, Timestamp::now()).is_some() {
             return true;
         }
         if !seen.is_empty() {
-            // An earlier agent has taken it, with what its containers have.
+            // An earlier agent admitted it, with the resources that its containers have.
             self.taken.set(Arc::new(as_given(pod, seen)));
             self.supplies.adopt();
             return true;
@@ -445,8 +443,8 @@ impl Worker {
         if due && !ends {
             self.refreshed = Instant::now();
             let addresses = self.addresses(pod);
-            // A master that answers nothing must not keep the containers waiting; what is there
-            // stays until the next time.
+            // A master that does not answer must not keep the containers waiting; the volumes stay
+            // as they are until the next time.
             let refreshed = timeout(PATIENCE, self.supplies.refresh(pod, &addresses)).await;
             if let Ok(Err(message)) = refreshed {
                 self.shared.events.warning(pod, "FailedMount", message);
@@ -497,7 +495,7 @@ impl Worker {
                 }
             }
         }
-        // After a kill the engine tells the end; a look at once would only see the same.
+        // The engine reports the end after a kill; a step at once would only see the same.
         if acted {
             Next::Wait(Some(later(Timestamp::now(), Duration::from_millis(50))))
         } else {
@@ -505,8 +503,8 @@ impl Worker {
         }
     }
 
-    /// Begins to start an attempt, once its image is there; what stands in the way becomes a note
-    /// that the status shows. False where its end is news.
+    /// Begins to start an attempt, once its image is there; an obstacle becomes a note that the
+    /// status shows. False where the end of the start wakes this task.
     async fn start(
         &mut self,
         pod: &Arc<Pod>,
@@ -516,7 +514,7 @@ impl Worker {
         backoff: Option<Duration>,
         seen: &[Seen],
     ) -> Result<bool, Error> {
-        // While a resize waits, the next attempt has what this one had.
+        // While a resize is pending, the next attempt gets the resources of this one.
         let given = self.notes.pending.is_some().then(|| as_given(pod, seen));
         let Some((_, container)) = find(given.as_ref().unwrap_or(pod), name) else {
             return Ok(true);
@@ -570,8 +568,8 @@ impl Worker {
         }
     }
 
-    /// Tells of a start that failed, and remembers it. `image` is the one that could not be
-    /// fetched, if that is why.
+    /// Writes the events of a start that failed, and remembers it. `image` is the one that could
+    /// not be fetched, if that is why.
     fn put_off(&mut self, pod: &Pod, name: &str, image: &str, error: &Error) {
         let events = self.shared.events.of(pod, name);
         if error.class == ErrorClass::ImagePull {

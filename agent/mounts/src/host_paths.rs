@@ -16,7 +16,7 @@ pub fn is_plug_in(machine: &Machine, pod: &Pod) -> bool {
     machine.privileged && agent_pods::all(pod).any(|(_, one)| privileged(one))
 }
 
-/// By what right a pod mounts paths of the machine.
+/// Whether a pod mounts paths of the machine as a plug-in, or as the configuration lists them.
 pub(crate) fn right_of(machine: &Machine, pod: &Pod) -> Right {
     if is_plug_in(machine, pod) {
         Right::PlugIn

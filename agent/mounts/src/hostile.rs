@@ -15,7 +15,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 const ATTEMPTS: usize = 2_000;
-/// Where that many met only one side of a race there is none.
+/// If that many attempts meet only one side of the race, there is no race.
 const MOST_ATTEMPTS: usize = 100 * ATTEMPTS;
 
 fn pod(volume: Value) -> Pod {

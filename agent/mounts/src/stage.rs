@@ -1,5 +1,5 @@
-//! Where containers' mounts wait for the engine: places of the agent's own, made from descriptors,
-//! gone as soon as the container is made.
+//! Staging folders: the mounts of a container that is being made, below a folder of the agent's
+//! own, from where the engine takes them. They are removed as soon as the container is made.
 //!
 //! What a container is to see is resolved once, to a descriptor. The engine wants a path, so the
 //! descriptor is mounted at one that no pod can reach, below [`Machine::run`]; whatever a pod does
@@ -25,7 +25,7 @@ const HELD_LEAST: u64 = 64 << 20;
 /// Bytes of a file system's block: it needs no more inodes than it has of these.
 const BLOCK: u64 = 4096;
 
-/// One mount of a container to be.
+/// One mount of a container that is to be made.
 #[derive(Debug)]
 pub struct Wanted {
     /// What is mounted, resolved.
@@ -60,7 +60,7 @@ impl Staged {
     /// user namespace, held at `users`, its users own what they see.
     ///
     /// # Errors
-    /// Says which mount the kernel refused; nothing stays then.
+    /// Names the mount that the kernel refused; nothing stays mounted then.
     pub fn make(
         machine: &Machine,
         id: &str,
@@ -99,7 +99,8 @@ impl Drop for Staged {
     }
 }
 
-/// Takes away what is staged in a folder. What is mounted there is never entered.
+/// Unmounts what is staged in a folder, and removes the folder. What is mounted there is never
+/// entered.
 fn clear(dir: &Path) {
     let Ok(folder) = Beneath::root(dir) else {
         return;
@@ -119,9 +120,8 @@ fn clear(dir: &Path) {
     }
 }
 
-/// Before the first pod: takes away what an earlier agent staged and did not come to use, and makes
-/// the file system in memory that holds the content of volumes, if it isn't there from an earlier
-/// agent.
+/// Before the first pod: removes what an earlier agent staged and did not use, and makes the file
+/// system in memory that holds the content of volumes, if it isn't there from an earlier agent.
 pub fn begin(machine: &Machine, memory: u64) {
     let stages = machine.run.join("mounts");
     for name in Beneath::root(&stages)
@@ -168,7 +168,7 @@ pub(crate) fn memory_folder(target: &Path, size: u64, options: &str) -> agent_sy
     )
 }
 
-/// Ends a pod's volumes in memory, and those that show images.
+/// Unmounts and removes a pod's volumes in memory, and those that show images.
 ///
 /// # Errors
 /// A folder can't be read or removed.
@@ -212,7 +212,7 @@ mod tests {
         fs::write(layers[1].join("one"), "1").unwrap();
         let machine = machine(dir.path());
         let place = machine.images_dir("u").join("v");
-        // The second time upon what an agent before this one left.
+        // The second time over the mounts that the first one left.
         for _ in 0..2 {
             assert_eq!(show(&place, &layers, None), Ok(place.clone()));
         }

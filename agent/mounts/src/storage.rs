@@ -1,8 +1,8 @@
 //! Ephemeral storage of a pod: usage against its limits.
 //!
-//! Measured from time to time by walks that follow nothing and look at a bounded number of files; a
-//! pod that takes more than its limits is evicted in upstream's words. What is deleted but still
-//! open or mapped is met by no walk: it is looked for with the pod's processes ([`DeletedFiles`]),
+//! Measured periodically by walks that follow no link and look at a bounded number of files; a pod
+//! that takes more than its limits is evicted in upstream's words. No walk meets a file that is
+//! deleted but still open or mapped: those are looked up by the pod's processes ([`DeletedFiles`]),
 //! each minute, and sooner where the disk has become fuller.
 
 use crate::machine::Machine;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Between two looks (upstream's).
+/// Time between two measurements (upstream's).
 pub const PERIOD: Duration = Duration::from_secs(10);
 /// Files and folders that are looked at in one folder; a pod that has more is over every limit.
 const MAX_ENTRIES: u64 = 500_000;
@@ -43,8 +43,8 @@ impl Layer {
     }
 }
 
-/// What the pod takes of the disk. Blocks while it looks; what is more than was looked at counts as
-/// more than any disk has.
+/// What the pod takes of the disk. Blocks while it measures; a pod with more files than are looked
+/// at counts as larger than any disk.
 pub fn taken(machine: &Machine, pod: &Pod, reference: &PodRef, layers: &[Layer]) -> DiskUse {
     let bytes = |usage: Usage| if usage.more { u64::MAX } else { usage.bytes };
     let deleted = DeletedFiles::default().now(&machine.data, pod, &reference.uid);
@@ -81,7 +81,7 @@ pub fn counts_layers(pod: &Pod) -> bool {
     !limits(pod).is_empty()
 }
 
-/// Which limit a pod is beyond.
+/// The limit that a pod exceeds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Excess {
     /// Upstream's word for it.
@@ -90,7 +90,7 @@ pub struct Excess {
     pub message: String,
 }
 
-/// Why the pod is to be evicted, if it is. Blocks while it looks.
+/// Why the pod is to be evicted, if it is. Blocks while it measures.
 pub fn excess(
     machine: &Machine,
     pod: &Pod,

@@ -2,7 +2,7 @@
 //!
 //! What the agent fills (config maps, secrets, tokens, the downward API) lies in memory and is
 //! read-only for containers, always. What pods fill lies on the disk, or in memory where they ask
-//! for it, and is entered by descriptors only: every name below a volume is the pod's word (see
+//! for it, and is entered by descriptors only: pods choose every name below a volume (see
 //! `agent_sys::beneath`).
 
 use crate::host_paths::right_of;
@@ -34,7 +34,7 @@ pub enum Source {
     Host(HostPathVolumeSource, Right),
     /// What a CSI driver has mounted, below the folder of the machine's volumes.
     Driver(PathBuf),
-    /// One of these, which the pod may only read.
+    /// Another source, which the pod may only read.
     ReadOnly(Box<Source>),
     /// The files of an image, which nobody writes.
     Image {
@@ -74,7 +74,7 @@ pub fn tokens(pod: &Pod) -> Vec<TokenKind> {
 /// A pod's labels and annotations.
 pub type Noted = [BTreeMap<String, String>; 2];
 
-/// The labels and annotations of a pod some of whose volumes show some of them.
+/// A pod's labels and annotations, if one of its volumes shows any of them.
 pub fn shown_notes(pod: &Pod) -> Option<Noted> {
     let direct = volumes(pod).iter();
     let direct = direct.filter_map(|volume| volume.downward_api.as_ref()?.items.as_ref());
@@ -118,7 +118,7 @@ pub fn prepare(
 ) -> Result<BTreeMap<String, Source>, String> {
     let mut room = Room::default();
     let mut places = BTreeMap::new();
-    // Images are shown once they are here, for the containers that mount them.
+    // Volumes of images are made when the containers that mount them start.
     let others = volumes(pod).iter().filter(|volume| volume.image.is_none());
     for volume in others {
         let fault = |error: String| {
@@ -155,7 +155,7 @@ impl Maker<'_> {
         }
         if let Some(host) = &volume.host_path {
             let right = right_of(self.machine, self.pod);
-            // It is looked at once before any container is made, and then by each one.
+            // Checked here before any container is made, and again for each container.
             self.machine.paths().place(host, right, true, None)?;
             return Ok(Source::Host(host.clone(), right));
         }
@@ -235,7 +235,7 @@ impl Maker<'_> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             found => return found.map(|_| parent.join(name)).map_err(text),
         }
-        // It gets its name when all else of it is there.
+        // Renamed last, so that a folder of this name is complete.
         let make = || {
             folder.remove_tree(new)?;
             let fresh = folder.make_dirs(new, mode)?;
@@ -263,8 +263,8 @@ impl Maker<'_> {
     }
 }
 
-/// Where the pod takes of disks and memory. What a driver has mounted, and what is the machine's
-/// own, is not measured.
+/// The folders by which the pod's use of disks and memory is measured. Mounts of drivers and paths
+/// of the machine are not measured.
 pub fn measured(
     machine: &Machine,
     pod: &Pod,
@@ -301,7 +301,7 @@ pub fn measured(
     }
 }
 
-/// A source without the rule that the pod may only read it.
+/// The source inside [`Source::ReadOnly`].
 fn unwrapped(mut source: &Source) -> &Source {
     while let Source::ReadOnly(inner) = source {
         source = inner;
@@ -371,7 +371,7 @@ fn plain_sub_path(path: &str) -> Result<PathBuf, String> {
 }
 
 /// What a driver has mounted at a path below the folder of the machine's volumes: pods of drivers
-/// can change that path, so no link is followed, and what is no mount is not taken for one.
+/// can change that path, so no link is followed, and a folder that is no mount is an error.
 fn driven(machine: &Machine, path: &Path) -> io::Result<Beneath> {
     let parent = path.parent().unwrap_or(Path::new(""));
     let folder = Beneath::root(&machine.data)?.dir(parent)?;

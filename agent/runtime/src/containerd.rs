@@ -49,8 +49,8 @@ pub struct Options {
     /// Directory of FIFOs and specifications, in memory: it must outlive the agent and not the boot
     /// ([`config_machine::specification::FOLDER`]).
     pub fifos: PathBuf,
-    /// Directory below which all logs lie; what a container's record says of its log is believed no
-    /// further.
+    /// Directory below which all logs lie; a log path in a container's record is trusted only below
+    /// it.
     pub logs: PathBuf,
     /// Registries.
     pub registries: Registries,
@@ -72,7 +72,7 @@ pub struct Containerd {
     known: Known,
     boot: String,
     host: Host,
-    /// One look at the layers of an image is taken at a time.
+    /// Layers of images are looked up one image at a time.
     viewing: Mutex<()>,
 }
 

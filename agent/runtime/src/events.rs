@@ -19,8 +19,8 @@ const FILTER: &str = "namespace==k8s.io,topic~=\"^/tasks/(exit|oom)$\"";
 
 impl Containerd {
     /// Follows containerd's events for as long as the agent lives: connects, imports archives,
-    /// reports changes. Dropping the future ends it; nothing is left half done that the next start
-    /// doesn't repeat.
+    /// reports changes. Dropping the future ends it; what was interrupted is repeated at the next
+    /// start.
     pub async fn run(&self) {
         let mut imported = false;
         loop {
@@ -74,7 +74,7 @@ impl Containerd {
         Ok(())
     }
 
-    /// The container that an event is about; that memory ran out is written down at once.
+    /// The container that an event is about; an out-of-memory event is recorded at once.
     async fn noted(&self, event: &Envelope) -> Option<String> {
         let body = event.event.as_ref()?.value.as_slice();
         if event.topic == "/tasks/oom" {

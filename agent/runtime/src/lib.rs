@@ -7,12 +7,12 @@
 //!
 //! Images come from `agent_images`, requests to containerd from `agent_containerd`.
 //!
-//! Specifications: `spec` makes a container's, and `specification` keeps it where containerd's
-//! database holds nothing of it.
+//! Specifications: `spec` makes a container's, and `specification` keeps it outside of containerd's
+//! database.
 //!
 //! Pods with user namespaces: `mapped` shows them the layers of images as their own files.
 //!
-//! Logs: `log` writes what containers print; `agent_server` reads it for who asks.
+//! Logs: `log` writes what containers print; `agent_server` serves it.
 //!
 //! Names that pods choose are looked up by `agent_confine::Lookups`, for probes and hooks, too.
 //!
@@ -79,8 +79,8 @@ mod endless {
     /// How often the tasks of these tests hand their worker on.
     const STEPS: u32 = 32;
 
-    /// How often [`endless`] is read before it ends all the same: without, a test that fails would
-    /// never.
+    /// How often [`endless`] can be read before it ends after all: without an end, a test that
+    /// fails would run for ever.
     const READS: u32 = 1_000_000;
 
     /// An output that has something whenever it is read, as no writer can be relied on to be
@@ -91,8 +91,8 @@ mod endless {
         Receiver::from_owned_fd_unchecked(counter.into()).unwrap()
     }
 
-    /// A thread that writes into a FIFO, but for a bound without which a test that fails would
-    /// never end.
+    /// A thread that writes into a FIFO, up to a bound: without one, a test that fails would run
+    /// for ever.
     #[derive(Debug)]
     pub(crate) struct Endless {
         written: Arc<AtomicU64>,
@@ -141,7 +141,7 @@ mod endless {
         }
     }
 
-    /// What another task does: it needs a worker again and again.
+    /// Another task: it yields again and again, so that it needs a worker each time.
     pub(crate) async fn steps() {
         for _ in 0..STEPS {
             tokio::task::yield_now().await;

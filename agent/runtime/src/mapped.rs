@@ -2,8 +2,8 @@
 //! that shows ids of the file system as ids of the user namespace (`MOUNT_ATTR_IDMAP`,
 //! mount_setattr(2)). On the disk nothing changes, so that all pods share layers.
 //!
-//! overlayfs can't be mounted so itself, and takes layers that are. A container's own layer is no
-//! such mount: what the pod writes there belongs to the pod's ids on the disk, too.
+//! overlayfs itself can't be mounted so, but it takes layers that are. A container's own layer is
+//! no such mount: what the pod writes there belongs to the pod's ids on the disk, too.
 
 use crate::model::Users;
 use agent_containerd::{Error, ErrorClass};
@@ -134,8 +134,8 @@ fn attach_to(folder: &Path, users: &Users, place: &Path) -> io::Result<()> {
     attached.map_err(io::Error::other)
 }
 
-/// Gives a container's own layer, which is empty yet and belongs to whom its image says, to the
-/// same of the pod's users.
+/// Gives a container's own layer, which is still empty and has the owner that its image says, to
+/// the same id among the pod's users.
 pub(crate) fn give(layer: &Path, first: u32) -> io::Result<()> {
     let found = layer.symlink_metadata()?;
     let own = |id: u32| {
@@ -192,7 +192,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (users, layers) = made(dir.path());
         let place = dir.path().join("v");
-        // The second time upon what an agent before this one left.
+        // The second time over the mounts that the first one left.
         for layers in [&layers[..], &layers[..], &layers[1..]] {
             assert_eq!(show(&place, layers, Some(&users)), Ok(place.clone()));
             assert_eq!(owner(place.join("of-user-7")), (FIRST + 7, FIRST + 8));

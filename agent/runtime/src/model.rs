@@ -1,4 +1,4 @@
-//! What a container engine is to the kubelet: the trait, what goes in and what is seen.
+//! The container engine as the kubelet uses it: the trait, its arguments and its results.
 
 use agent_confine::{Capabilities, Seccomp};
 use agent_containerd::Pending;
@@ -109,7 +109,7 @@ pub struct Users {
     /// them).
     pub first: u32,
     /// Where the engine may mount the layers of an image while a container is made. Its parent is
-    /// there, and the caller of [`Runtime::start`] takes away what is left.
+    /// there, and the caller of [`Runtime::start`] removes what is left.
     pub layers: PathBuf,
 }
 
@@ -140,7 +140,7 @@ pub struct Confinement {
     pub run_as_non_root: bool,
     /// No writes to the root file system.
     pub read_only_root: bool,
-    /// Set-user-id programs gain nothing.
+    /// Set-user-id programs gain no privileges.
     pub no_new_privileges: bool,
 }
 
@@ -208,8 +208,8 @@ pub struct ContainerSpec {
     pub capabilities: Capabilities,
     /// What it may not do.
     pub confinement: Confinement,
-    /// All capabilities, no filter of system calls, and the machine's devices but its TPM. Whether
-    /// the machine's configuration allows that, the caller knows.
+    /// All capabilities, no filter of system calls, and the machine's devices but its TPM. The
+    /// caller has checked that the machine's configuration allows that.
     pub privileged: bool,
     /// Replaces the image's stop signal: `SIGUSR1` (KEP-4960).
     pub stop_signal: Option<String>,
@@ -217,7 +217,8 @@ pub struct ContainerSpec {
     pub seccomp: Seccomp,
     /// Limits.
     pub resources: Resources,
-    /// What the pod says of them, in whatever form: [`Container::needs`]. 3 KiB at most.
+    /// The resources as the pod's spec has them, in the caller's form: [`Container::needs`]. 3 KiB
+    /// at most.
     pub needs: Option<String>,
     /// −1000 (last to die) … 1000.
     pub oom_score_adj: i32,
@@ -235,7 +236,7 @@ pub struct ContainerSpec {
     pub log_path: PathBuf,
 }
 
-/// What has become of an attempt.
+/// The state of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ContainerState {
     /// Made, and (so far as is known) never started.
@@ -275,27 +276,28 @@ pub struct Container {
     pub state: ContainerState,
     /// The back-off that came before it.
     pub backoff: Option<Duration>,
-    /// How often all of its pod's containers were started anew before it, as who started it says.
+    /// How often all of its pod's containers were started anew before it, as its [`ContainerSpec`]
+    /// said.
     pub round: u32,
     /// It was started since the machine booted.
     pub this_boot: bool,
     /// The name of the signal by which it is asked to end: `SIGTERM`.
     pub stop_signal: Option<String>,
-    /// What it was given of the machine last, as who gave it wrote it.
+    /// The resources that it was given last, as the caller wrote them ([`ContainerSpec::needs`]).
     pub needs: Option<String>,
-    /// Who its first process was at its start; none before that, and where there are too many
-    /// groups to be kept.
+    /// User and groups of its first process at its start; none before that, and if there are too
+    /// many groups to be kept.
     pub user: Option<User>,
 }
 
-/// Who a process is to the kernel.
+/// User and groups of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     /// Its user.
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// All groups that count for what it may open, that one too.
+    /// All groups by which its access to files is checked, including that one.
     pub groups: Vec<u32>,
 }
 
@@ -326,9 +328,9 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
     /// Name and version, as in `containerd://1.7.24`; an error means that the engine isn't up.
     fn version(&self) -> Pending<'_, String>;
 
-    /// Makes sure that the image is on the machine and ready to run, and that who has these keys
+    /// Makes sure that the image is on the machine and ready to run, and that a pod with these keys
     /// may run it: an image that a registry gave only to the holder of a pull secret is given to
-    /// others when the registry gives it to them, too (KEP-2535, policy
+    /// other pods only when the registry gives it to them, too (KEP-2535, policy
     /// `NeverVerifyPreloadedImages`).
     fn obtain_image<'a>(
         &'a self,
@@ -337,7 +339,7 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
         keys: &'a Keyring,
     ) -> Pending<'a, Image>;
 
-    /// The same for who has no keys.
+    /// The same for a pod without keys.
     fn ensure_image<'a>(&'a self, image: &'a str, policy: PullPolicy) -> Pending<'a, Image> {
         self.obtain_image(image, policy, Keyring::NONE)
     }

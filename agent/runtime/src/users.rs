@@ -1,4 +1,5 @@
-//! Who a container's process is: numbers for the names in images, from the image's own files.
+//! User and groups of a container's process: ids for the names in images, from the image's own
+//! files.
 //!
 //! The files are read from the layers' directories on the host, without a mount. Nothing of the
 //! image is trusted: symbolic links are not followed, sizes are bounded.
@@ -27,7 +28,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Who the first process of a container is: with the groups that its pod names, and those of
+    /// User and groups of a container's first process: the groups that its pod names, and those of
     /// the image where the pod wants them.
     pub(crate) fn user(&self, spec: &ContainerSpec) -> User {
         let mut groups = match spec.groups_policy {
@@ -68,7 +69,8 @@ impl Accounts {
         }
     }
 
-    /// The numbers for the image's user (`name|uid[:group|gid]`) and the pod's wish, which wins.
+    /// The numbers for the image's user (`name|uid[:group|gid]`) and the ids in the pod's spec,
+    /// which win.
     pub(crate) fn identity(&self, image_user: &str, wish: Wish) -> Result<Identity, Error> {
         let (user, group) = match (wish.user, image_user.split_once(':')) {
             (Some(uid), _) => (uid.to_string(), None),

@@ -1,5 +1,5 @@
-//! Layers unpacked to snapshots: those of an image one after another, each within a time; images
-//! beside one another.
+//! Layers unpacked to snapshots: those of one image one after another, each within a time limit;
+//! several images at the same time.
 
 use super::{Images, SNAPSHOTTER, bad};
 use crate::content::Descriptor;
@@ -160,7 +160,7 @@ impl Images {
         Ok(applied.map(|applied| applied.digest).unwrap_or_default())
     }
 
-    /// A layer whose files are still in memory must not count as unpacked: power may go at any
+    /// A layer whose files are still in memory must not count as unpacked: power may fail at any
     /// time.
     async fn sync(&self) -> Result<(), Error> {
         let state = self.state.clone();
@@ -195,8 +195,8 @@ impl Images {
     }
 }
 
-/// The time that unpacking a layer of so many bytes may take. A small one that takes long holds
-/// more than a disk should.
+/// The time that unpacking a layer of so many bytes may take. A small layer that takes long unpacks
+/// to more than a disk should hold.
 fn unpacks_within(size: i64) -> Duration {
     let (least, rate) = UNPACKING;
     least + Duration::from_secs(size.unsigned_abs() / rate)

@@ -45,7 +45,7 @@ impl Worker {
         }
     }
 
-    /// Begins the hook before the stop.
+    /// Begins the preStop hook.
     pub(super) fn pre_stop(
         &mut self,
         pod: Option<&Arc<Pod>>,
@@ -62,7 +62,7 @@ impl Worker {
         }
     }
 
-    /// Says that a container is being ended, and why.
+    /// Writes the event that a container is being ended, and why.
     fn tell_killing(&self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str) {
         let (Some(pod), Some(seen)) = (pod, seen.iter().find(|seen| seen.id == id)) else {
             return;

@@ -14,7 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// In a pod's folder: its eviction, so that an agent that comes meanwhile ends the pod as evicted.
+/// File in a pod's folder that records its eviction, so that an agent that begins meanwhile ends
+/// the pod as evicted.
 const RECORD: &str = "eviction";
 /// The same while it is written.
 const NEW_RECORD: &str = "eviction.new";
@@ -22,8 +23,8 @@ const NEW_RECORD: &str = "eviction.new";
 const LONGEST: u64 = 1 << 20;
 
 impl Worker {
-    /// Evicts the pod where it was chosen for that, or where a look at the disk, which it has now
-    /// and then, says so.
+    /// Evicts the pod if it was chosen for that, or if it exceeds a limit of disk space, which is
+    /// measured every [`storage::PERIOD`].
     pub(super) async fn evict(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
         let stays = self.notes.evicted.is_none() && end_of(pod, now).is_none();
         self.limited = stays && storage::is_limited(pod);
@@ -48,14 +49,14 @@ impl Worker {
         }
     }
 
-    /// Tells of the eviction, and writes it down. The end of the machine is the Node's news, and no
-    /// agent comes meanwhile: where the master does not learn of it, the pod runs again after the
-    /// next boot.
+    /// Writes the event of the eviction, and records it on the disk. Not for the end of the
+    /// machine: the Node's condition says that, and no agent begins before the next boot; where the
+    /// master does not learn of the eviction, the pod runs again then.
     fn announce(&self, pod: &Pod, eviction: &Eviction) {
         let (events, text) = (&self.shared.events, eviction.message.clone());
         events.warning(pod, eviction.reason, text);
         if let Err(error) = remember(&self.shared.config, &self.pod.uid, eviction) {
-            // A disk that takes no more is no reason to keep the pod.
+            // A full disk is no reason to keep the pod.
             tracing::warn!(pod = self.pod.name, %error, "cannot write down that the pod is evicted");
         }
     }
@@ -84,7 +85,7 @@ impl Worker {
     }
 }
 
-/// Writes an eviction down: its grace in seconds and its reason, and after the first line end its
+/// Records an eviction: its grace in seconds and its reason, and after the first line end its
 /// message.
 fn remember(config: &Config, uid: &str, eviction: &Eviction) -> io::Result<()> {
     let dir = Beneath::make_root(&config.machine.pod_dir(uid))?;

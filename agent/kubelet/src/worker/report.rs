@@ -1,4 +1,4 @@
-//! A pod's status, told to the master.
+//! Reports a pod's status to the master.
 
 use super::Worker;
 use crate::cleanup;
@@ -17,7 +17,7 @@ impl Worker {
         pod: &Pod,
         view: View<'_>,
     ) -> Result<Option<PodStatus>, ApiError> {
-        let messages = |id: &str| cleanup::last_words(&self.shared.config, view, id);
+        let messages = |id: &str| cleanup::termination_message(&self.shared.config, view, id);
         let old = base(pod, self.written.as_ref());
         let status = status(
             view,
@@ -29,7 +29,7 @@ impl Worker {
         if self.told && self.written.as_ref() == Some(&status) {
             return Ok(None);
         }
-        // A static pod without a mirror has nobody to tell; the status is remembered until it has
+        // Without a mirror no object shows a static pod's status; it is remembered until there is
         // one.
         let Some(uid) = &self.shown_as else {
             return Ok(Some(status));
@@ -85,7 +85,7 @@ impl Worker {
         }
     }
 
-    /// A master that is away is no news of each pod; one that refuses a status is.
+    /// An unreachable master is not logged for each pod; a refused status is.
     pub(super) fn not_written(&self, error: &ApiError) {
         let (pod, reason) = (&self.pod.name, error.chain());
         if matches!(

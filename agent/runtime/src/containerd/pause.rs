@@ -1,5 +1,6 @@
 //! The process that holds the process ids which a pod's containers share: a container of its own,
-//! with nothing in it but [`crate::pause`], beside those of the pod and none of them.
+//! with nothing in it but [`crate::pause`]. The pod's spec does not have it, and lists don't show
+//! it.
 
 use super::Containerd;
 use crate::labels::{self, Labels};
@@ -25,7 +26,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Upstream's: nearly the last to die.
+/// Upstream's: nearly the last to be killed for memory.
 const OOM_SCORE: i32 = -998;
 /// More processes and threads than the runtime needs to start one.
 const MOST_PROCESSES: u64 = 64;
@@ -125,7 +126,7 @@ impl Containerd {
     }
 }
 
-/// No container of a pod has an empty name.
+/// An empty name, which no container of a pod has.
 fn id(uid: &str) -> String {
     container_id(uid, "", 0)
 }
