@@ -40,7 +40,11 @@ pub(crate) fn termination_message(config: &Config, view: View<'_>, id: &str) -> 
         .ok()?
         .dir(&log_folder(&seen.key.pod, &seen.key.container))
         .ok()?;
-    let log = tail(&dir, Path::new(&log_name(seen.key.attempt)), MAX_LOG_MESSAGE)?;
+    let log = tail(
+        &dir,
+        Path::new(&log_name(seen.key.attempt)),
+        MAX_LOG_MESSAGE,
+    )?;
     let text = |line: &str| line.splitn(4, ' ').nth(3).map(str::to_owned);
     let lines: Vec<String> = log.lines().filter_map(text).collect();
     Some(lines.join("\n"))

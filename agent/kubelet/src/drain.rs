@@ -6,10 +6,10 @@
 //! then the pods' tasks have ended the pods that the master knows ([`Drain::end_pods`]); this is
 //! for the rest: pods that took longer, and containers without a pod.
 
-use crate::hooks::Hooks;
 use crate::sandbox::Own;
 use crate::shared::Shared;
 use agent_pods::{Action, DEFAULT_GRACE, Ending, Notes, grace, later, plan_orphan};
+use agent_probes::Hooks;
 use agent_runtime::{Container, ContainerState, Error};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;

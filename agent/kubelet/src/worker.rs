@@ -10,10 +10,8 @@ mod report;
 mod resize;
 
 use crate::handle::Taken;
-use crate::hooks::Hooks;
 use crate::names::pod_path;
 use crate::network::Addresses;
-use crate::probes::Probes;
 use crate::pull::{ContainerImages, Failed, Fetches, Wanted as Image};
 use crate::sandbox::Own;
 use crate::shared::Shared;
@@ -27,6 +25,7 @@ use agent_pods::{
     Action, Clocks, End, Ending, Eviction, Notes, Plan, Refusal, View, as_given, between, end_of,
     find, later, named_as_static, plan, plan_orphan, recover, round,
 };
+use agent_probes::{Hooks, Probes};
 use agent_resources::DeletedFiles;
 use agent_resources::qos::pod_resources;
 use agent_runtime::{

@@ -43,6 +43,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("agent/pressure", &[]),
     ("agent/pods", &["runtime", "resources"]),
     ("agent/handlers", &["runtime", "grpc"]),
+    (
+        "agent/probes",
+        &["runtime", "resources", "pods", "handlers", "api"],
+    ),
     ("agent/journal", &["sys", "port"]),
     ("agent/api", &[]),
     (
@@ -81,7 +85,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "resources",
             "pressure",
             "pods",
-            "handlers",
+            "probes",
             "images",
             "journal",
             "api",

@@ -29,7 +29,8 @@ const FAILURES: u32 = 3;
 type Verdicts = Arc<Mutex<BTreeMap<String, Verdict>>>;
 
 /// The probes of one pod's containers.
-pub(crate) struct Probes {
+#[derive(Debug)]
+pub struct Probes {
     runtime: Arc<dyn Runtime>,
     events: Recorder,
     probed: Probed,
@@ -59,7 +60,8 @@ impl Role {
 }
 
 impl Probes {
-    pub(crate) fn new(
+    /// The probes of a pod of which none runs yet; `news` is notified when a verdict changes.
+    pub fn new(
         runtime: Arc<dyn Runtime>,
         events: Recorder,
         probed: Probed,
@@ -78,13 +80,7 @@ impl Probes {
 
     /// Starts probes for what runs and ends those of what doesn't. A container is not probed before
     /// its hook after the start has ended.
-    pub(crate) fn follow(
-        &mut self,
-        pod: &Arc<Pod>,
-        seen: &[Seen],
-        notes: &Notes,
-        host: Option<IpAddr>,
-    ) {
+    pub fn follow(&mut self, pod: &Arc<Pod>, seen: &[Seen], notes: &Notes, host: Option<IpAddr>) {
         self.keep(seen);
         for seen in seen.iter().filter(|seen| is_running(seen)) {
             let hook = notes.post_start.get(&seen.id);
@@ -102,7 +98,7 @@ impl Probes {
 
     /// The pod is being deleted: of the probes that are under way, those of readiness go on where
     /// containers run.
-    pub(crate) fn end_all_but_readiness(&mut self, seen: &[Seen]) {
+    pub fn end_all_but_readiness(&mut self, seen: &[Seen]) {
         self.ends.store(true, Ordering::Relaxed);
         self.keep(seen);
     }
@@ -148,14 +144,14 @@ impl Probes {
     }
 
     /// Ends all probes: the pod ends.
-    pub(crate) fn stop_all(&mut self) {
+    pub fn stop_all(&mut self) {
         for task in std::mem::take(&mut self.tasks).into_values() {
             task.abort();
         }
     }
 
     /// What is known of the containers that are there.
-    pub(crate) fn verdicts(&self, seen: &[Seen]) -> BTreeMap<String, Verdict> {
+    pub fn verdicts(&self, seen: &[Seen]) -> BTreeMap<String, Verdict> {
         let all = lock(&self.verdicts);
         seen.iter()
             .filter_map(|seen| all.get(&seen.id).map(|verdict| (seen.id.clone(), *verdict)))
@@ -363,14 +359,23 @@ impl Prober {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet::tests::shared;
+    use agent_resources::Figures;
+    use agent_runtime::{Containerd, Options, Registries};
     use config_kube::k8s_openapi::api::core::v1::{HTTPGetAction, PodSpec};
     use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
     use tokio::net::TcpListener;
 
     /// A container that one failed liveness probe declares dead, and its task.
     fn prober(dir: &std::path::Path, port: u16) -> Prober {
-        let shared = shared(dir);
+        let engine = Containerd::new(Options {
+            socket: dir.join("containerd.sock"),
+            state: dir.join("state"),
+            fifos: dir.join("fifos"),
+            logs: dir.join("logs"),
+            registries: Registries::new(Vec::new(), "registry.example", Vec::new()),
+            programs: None,
+            archives: Vec::new(),
+        });
         let get = HTTPGetAction {
             port: IntOrString::Int(port.into()),
             ..HTTPGetAction::default()
@@ -402,13 +407,13 @@ mod tests {
         };
         lock(&verdicts).insert("id".to_owned(), well);
         Prober {
-            events: shared.events.clone(),
-            probed: shared.figures.probed(),
+            events: Recorder::new().0,
+            probed: Figures::of_machine("node").probed(),
             news: Arc::default(),
             verdicts,
             pod: Arc::new(pod),
             target: Target {
-                runtime: shared.runtime.clone(),
+                runtime: Arc::new(engine),
                 id: "id".to_owned(),
                 container,
                 host: None,

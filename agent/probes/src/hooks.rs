@@ -27,7 +27,8 @@ struct Course {
 }
 
 /// The hooks of one pod's containers.
-pub(crate) struct Hooks {
+#[derive(Debug)]
+pub struct Hooks {
     runtime: Arc<dyn Runtime>,
     events: Recorder,
     news: Arc<Notify>,
@@ -37,7 +38,8 @@ pub(crate) struct Hooks {
 }
 
 impl Hooks {
-    pub(crate) fn new(runtime: Arc<dyn Runtime>, events: Recorder, news: Arc<Notify>) -> Self {
+    /// The hooks of a pod of which none has run yet; `news` is notified when one ends.
+    pub fn new(runtime: Arc<dyn Runtime>, events: Recorder, news: Arc<Notify>) -> Self {
         Self {
             runtime,
             events,
@@ -50,7 +52,7 @@ impl Hooks {
 
     /// Ends the hooks of what doesn't run any more, those after the start also where the pod
     /// `ends`, and writes down how far the others have come.
-    pub(crate) fn follow(&mut self, seen: &[Seen], ends: bool, notes: &mut Notes) {
+    pub fn follow(&mut self, seen: &[Seen], ends: bool, notes: &mut Notes) {
         let runs = |id: &String| {
             seen.iter()
                 .any(|seen| seen.id == *id && matches!(seen.state, ContainerState::Running { .. }))
@@ -65,13 +67,7 @@ impl Hooks {
     }
 
     /// Begins the postStart hook of a container that was just started, if it has one.
-    pub(crate) fn begin_post_start(
-        &mut self,
-        pod: &Arc<Pod>,
-        name: &str,
-        id: &str,
-        host: Option<IpAddr>,
-    ) {
+    pub fn begin_post_start(&mut self, pod: &Arc<Pod>, name: &str, id: &str, host: Option<IpAddr>) {
         let Some((target, hook)) = self.hook(pod, name, id, host, |own| own.post_start) else {
             return;
         };
@@ -102,7 +98,7 @@ impl Hooks {
 
     /// Begins the preStop hook of a container. After `limit` the container is asked to end, even if
     /// the hook still runs.
-    pub(crate) fn begin_pre_stop(
+    pub fn begin_pre_stop(
         &mut self,
         pod: &Arc<Pod>,
         name: &str,
