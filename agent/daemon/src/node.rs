@@ -15,10 +15,13 @@ use crate::time::Clock;
 use crate::tunnel::Tunnel;
 use agent_cluster::Sandboxes;
 use agent_enroll::Identity;
+use agent_images::{Registries, Registry};
 use agent_journal::{Journal, Places};
-use agent_kubelet::{Config, Drain, Drained, Kubelet, Least, Notices, Signal, Soft, Thresholds};
+use agent_kubelet::{
+    Config, Drain, Drained, Kubelet, Least, Machine, Notices, Signal, Soft, Thresholds,
+};
 use agent_proxy::{Proxy, View};
-use agent_runtime::{Containerd, Options, Programs, Registries, Registry};
+use agent_runtime::{Containerd, Options, Programs};
 use config_machine::end::REST_GRACE;
 use config_machine::power::Order;
 use config_machine::{kernel, programs, specification};
@@ -361,15 +364,17 @@ fn config(
         node_name: node.to_owned(),
         addresses,
         port: arguments.kubelet_port,
-        data: arguments.kubelet_data.clone(),
-        run: arguments.run.join("kubelet"),
-        host_paths: machine.node.host_paths.clone(),
+        machine: Machine {
+            data: arguments.kubelet_data.clone(),
+            run: arguments.run.join("kubelet"),
+            logs: arguments.pod_logs.clone(),
+            host_paths: machine.node.host_paths.clone(),
+            privileged: machine.node.privileged,
+        },
         pids: machine.node.pids_per_container,
         parallel_pulls: machine.node.max_parallel_image_pulls,
-        logs: arguments.pod_logs.clone(),
         owns_machine: false,
         max_pods: machine.node.max_pods,
-        privileged: machine.node.privileged,
         unsafe_sysctls: machine.node.unsafe_sysctls.clone(),
         reserved_memory: natural(reserved.memory.ceil_units()),
         reserved_cpu_millis: natural(reserved.cpu.ceil_milli()),

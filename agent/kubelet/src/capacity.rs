@@ -29,8 +29,8 @@ pub(crate) fn of(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amoun
     ])
 }
 
-/// What all pods may use together: the capacity less what is reserved. Thresholds are no part of it: above them pods are evicted
-/// before they meet this limit.
+/// What all pods may use together: the capacity less what is reserved. Thresholds are no part of
+/// it: above them pods are evicted before they meet this limit.
 fn enforced(config: &Config, facts: &Facts) -> Resources {
     let millis = facts.cpus.saturating_mul(1000);
     Resources {
@@ -40,8 +40,9 @@ fn enforced(config: &Config, facts: &Facts) -> Resources {
     }
 }
 
-/// Has the kernel keep all pods within that, where the machine is the node's own (upstream's `enforceNodeAllocatable`). Tried again
-/// until it does; after that nothing is left to do, for ever.
+/// Has the kernel keep all pods within that, where the machine is the node's own (upstream's
+/// `enforceNodeAllocatable`). Tried again until it does; after that nothing is left to do, for
+/// ever.
 pub(crate) async fn enforce(shared: Arc<Shared>) {
     if shared.config.owns_machine {
         let all = enforced(&shared.config, &shared.facts);
@@ -54,7 +55,8 @@ pub(crate) async fn enforce(shared: Arc<Shared>) {
     std::future::pending::<()>().await;
 }
 
-/// The capacity less what is kept from pods, and less the thresholds below which the node is under pressure.
+/// The capacity less what is kept from pods, and less the thresholds below which the node is under
+/// pressure.
 pub(crate) fn allocatable(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amount> {
     let mut amounts = of(config, facts);
     let millis = (facts.cpus * 1000).saturating_sub(config.reserved_cpu_millis);

@@ -1,9 +1,10 @@
-//! What a pod leaves on the machine: last words to read, folders and control groups to remove.
+//! What a pod leaves on the machine: termination messages to read, folders and control groups to
+//! remove.
 
 use crate::config::Config;
 use crate::launch::termination_file;
 use crate::names::{log_folder, log_name, pod_logs};
-use crate::stage;
+use agent_mounts::stage;
 use agent_pods::{MAX_LOGS, View, find};
 use agent_runtime::{ContainerKey, ContainerState, PodRef};
 use agent_sys::beneath::Beneath;
@@ -11,19 +12,20 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Longest last words (upstream's limit).
-const MAX_WORDS: u64 = 4096;
-/// Longest end of a log that stands for last words (upstream's limit).
-const MAX_LOG_WORDS: u64 = 2048;
+/// Longest termination message (upstream's limit).
+const MAX_MESSAGE: u64 = 4096;
+/// Longest end of a log that stands for a termination message (upstream's limit).
+const MAX_LOG_MESSAGE: u64 = 2048;
 /// Where control groups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// The termination message of an attempt: its file, or the end of its log where the pod wishes that.
-pub(crate) fn last_words(config: &Config, view: View<'_>, id: &str) -> Option<String> {
+/// The termination message of an attempt: its file, or the end of its log, by
+/// `terminationMessagePolicy`.
+pub(crate) fn termination_message(config: &Config, view: View<'_>, id: &str) -> Option<String> {
     let seen = view.seen.iter().find(|seen| seen.id == id)?;
-    let words = Beneath::root(&config.pod_dir(&seen.key.pod.uid)).ok();
+    let words = Beneath::root(&config.machine.pod_dir(&seen.key.pod.uid)).ok();
     let words = words
-        .and_then(|dir| tail(&dir, &termination_file(id), MAX_WORDS))
+        .and_then(|dir| tail(&dir, &termination_file(id), MAX_MESSAGE))
         .filter(|words| !words.is_empty());
     if words.is_some() {
         return words;
@@ -34,11 +36,15 @@ pub(crate) fn last_words(config: &Config, view: View<'_>, id: &str) -> Option<St
     if !from_log || !failed {
         return None;
     }
-    let dir = Beneath::root(&config.logs)
+    let dir = Beneath::root(&config.machine.logs)
         .ok()?
         .dir(&log_folder(&seen.key.pod, &seen.key.container))
         .ok()?;
-    let log = tail(&dir, Path::new(&log_name(seen.key.attempt)), MAX_LOG_WORDS)?;
+    let log = tail(
+        &dir,
+        Path::new(&log_name(seen.key.attempt)),
+        MAX_LOG_MESSAGE,
+    )?;
     let text = |line: &str| line.splitn(4, ' ').nth(3).map(str::to_owned);
     let lines: Vec<String> = log.lines().filter_map(text).collect();
     Some(lines.join("\n"))
@@ -55,11 +61,11 @@ fn tail(dir: &Beneath, path: &Path, limit: u64) -> Option<String> {
 /// # Errors
 /// If something of it can't be removed.
 pub(crate) fn clear(config: &Config, pod: &PodRef, cgroup: Option<&str>) -> io::Result<()> {
-    stage::forget(config, &pod.uid)?;
-    remove(&config.data.join("pods"), Path::new(&pod.uid))?;
-    remove(&config.logs, &pod_logs(pod))?;
+    stage::forget(&config.machine, &pod.uid)?;
+    remove(&config.machine.data.join("pods"), Path::new(&pod.uid))?;
+    remove(&config.machine.logs, &pod_logs(pod))?;
     for dir in cgroup.map(cgroup_dirs).unwrap_or_default() {
-        // It goes with its last process; what is left then is empty and harmless.
+        // The kernel removes it with its last process; a group that stays is empty and harmless.
         fs::remove_dir(dir).ok();
     }
     Ok(())
@@ -76,7 +82,7 @@ fn remove(root: &Path, path: &Path) -> io::Result<()> {
 
 /// Removes the log of an attempt that is forgotten, with the files that were put aside of it.
 pub(crate) fn clear_log(config: &Config, key: &ContainerKey) -> io::Result<()> {
-    let dir = match Beneath::root(&config.logs)
+    let dir = match Beneath::root(&config.machine.logs)
         .and_then(|logs| logs.dir(&log_folder(&key.pod, &key.container)))
     {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -124,12 +130,7 @@ fn cgroup_dirs(cgroup: &str) -> Vec<PathBuf> {
 
 /// Pods that have folders here, by uid: what an earlier run of the agent left.
 pub(crate) fn left_uids(config: &Config) -> Vec<String> {
-    let folders = [
-        config.data.join("pods"),
-        config.run.join("held"),
-        config.run.join("memory"),
-        config.run.join("images"),
-    ];
+    let folders = config.machine.folders_of_pods();
     let names =
         |folder: &PathBuf| Beneath::root(folder).and_then(|folder| folder.names(usize::MAX));
     let all = folders
@@ -164,7 +165,7 @@ mod tests {
             name: "p".into(),
             uid: "u".into(),
         };
-        let root = config.pod_dir(&pod.uid);
+        let root = config.machine.pod_dir(&pod.uid);
         fs::create_dir_all(&root).unwrap();
         let mut at = Beneath::root(&root).unwrap();
         for _ in 0..20_000 {

@@ -1,5 +1,6 @@
-//! What the node follows of the cluster: services, their endpoints and other nodes, network policies, namespaces and pods,
-//! once for all who need it (the service proxy, names, pods' variables, routes, the packet filter). It stays as it was while the master is away.
+//! What the node follows of the cluster: services, their endpoints and other nodes, network
+//! policies, namespaces and pods, once for all who need it (the service proxy, names, pods'
+//! variables, routes, the packet filter). It stays as it was while the master is away.
 
 use crate::shared::Shared;
 use agent_api::{ApiError, Change, get};

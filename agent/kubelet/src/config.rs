@@ -1,11 +1,11 @@
 //! Settings of the kubelet.
 
 use crate::notices::Notices;
+use agent_mounts::Machine;
 use agent_pressure::Thresholds;
 use agent_proxy::View;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_model::ShutdownGrace;
-use config_model::host_path::HostPath;
 use config_model::sysctl::Sysctls;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -21,29 +21,22 @@ pub const DEFAULT_MAX_PODS: u32 = 110;
 pub struct Config {
     /// Name of the Node, from the certificate.
     pub node_name: String,
-    /// Addresses of the machine as they are now, the most important first; the first is `status.hostIP` of pods.
+    /// Addresses of the machine as they are now, the most important first; the first is
+    /// `status.hostIP` of pods.
     pub addresses: watch::Receiver<Vec<IpAddr>>,
     /// Port of the kubelet's API as told to the master.
     pub port: u16,
-    /// Pods' volumes and files: `/var/lib/kubelet`.
-    pub data: PathBuf,
-    /// What lives as long as the boot, and no pod can reach: the content of volumes, and mounts on their way to
-    /// containers: `/run/pratique/kubelet`.
-    pub run: PathBuf,
-    /// What of the machine's own files pods may mount, as its configuration lists it.
-    pub host_paths: Vec<HostPath>,
+    /// Folders of pods, and what pods may use of the machine.
+    pub machine: Machine,
     /// Most processes and threads of a container.
     pub pids: u32,
     /// Most images that are pulled at the same time.
     pub parallel_pulls: u32,
-    /// Pods' logs: `/var/log/pods`.
-    pub logs: PathBuf,
-    /// Whether the machine is the node's own: then the kernel keeps all pods within what the node gives them.
+    /// Whether the machine is the node's own: then the kernel keeps all pods within what the node
+    /// gives them.
     pub owns_machine: bool,
     /// Most pods.
     pub max_pods: u32,
-    /// Whether containers may be privileged.
-    pub privileged: bool,
     /// Kernel settings that pods may choose beside the safe ones.
     pub unsafe_sysctls: Vec<Sysctls>,
     /// Memory kept from pods, in bytes.
@@ -64,8 +57,8 @@ pub struct Config {
     pub hosts: PathBuf,
     /// Conditions of the Node that others set.
     pub notices: Notices,
-    /// What the node knows of the cluster's services and nodes: the kubelet fills it, and pods have variables and names of
-    /// services from it. None where this node serves no names.
+    /// What the node knows of the cluster's services and nodes: the kubelet fills it, and pods have
+    /// variables and names of services from it. None where this node serves no names.
     pub cluster: Option<View>,
     /// Pods that the machine's own configuration has it run ([`config_static_pods::read`]).
     pub static_pods: Vec<Pod>,
@@ -84,6 +77,7 @@ impl Config {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use config_model::host_path::HostPath;
     use std::path::Path;
     use std::time::Duration;
 
@@ -97,15 +91,17 @@ pub(crate) mod tests {
             node_name: "node".into(),
             addresses: watch::channel(Vec::new()).1,
             port: PORT,
-            data: dir.join("data"),
-            run: dir.join("run"),
-            host_paths: vec![path("/listed/read", false), path("/listed/write", true)],
+            machine: Machine {
+                data: dir.join("data"),
+                run: dir.join("run"),
+                logs: dir.join("logs"),
+                host_paths: vec![path("/listed/read", false), path("/listed/write", true)],
+                privileged: false,
+            },
             pids: 100,
             parallel_pulls: 5,
-            logs: dir.join("logs"),
             owns_machine: false,
             max_pods: 10,
-            privileged: false,
             unsafe_sysctls: Vec::new(),
             reserved_memory: 0,
             reserved_cpu_millis: 0,

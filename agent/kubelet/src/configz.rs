@@ -1,5 +1,6 @@
-//! `/configz`: by what this kubelet works, under the names of upstream's `KubeletConfiguration`
-//! (`kubelet.config.k8s.io/v1beta1`). What has no counterpart here is left out; nothing of it is secret.
+//! `/configz`: the settings of this kubelet, under the names of upstream's `KubeletConfiguration`
+//! (`kubelet.config.k8s.io/v1beta1`). What has no counterpart here is left out; nothing of it is
+//! secret.
 
 use crate::config::Config;
 use crate::sandbox::resolver;
@@ -60,7 +61,7 @@ fn settings(config: &Config) -> Value {
         "nodeStatusMaxImages": node::MAX_IMAGES,
         "nodeStatusReportFrequency": written(node::REPORT),
         "nodeStatusUpdateFrequency": written(node::PERIOD),
-        "podLogsDir": config.logs,
+        "podLogsDir": config.machine.logs,
         "port": config.port,
         // The master makes the Node, once the machine is proven.
         "registerNode": false,
@@ -79,7 +80,7 @@ fn settings(config: &Config) -> Value {
     })
 }
 
-/// How long soft thresholds may be met, by the signals' names.
+/// Grace periods of soft thresholds, by the signals' names.
 fn graces(thresholds: &Thresholds) -> Value {
     let soft = thresholds.soft.iter();
     soft.map(|(signal, soft)| (signal.name().to_owned(), json!(written(soft.grace))))

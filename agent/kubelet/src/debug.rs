@@ -1,4 +1,5 @@
-//! Containers that are added to a pod which runs already (`kubectl debug`): what they may be, and what they look into.
+//! Containers that are added to a pod which runs already (`kubectl debug`): what they may be, and
+//! what they look into.
 
 use crate::config::Config;
 use crate::support;
@@ -6,8 +7,9 @@ use agent_pods::{latest, target_of};
 use agent_runtime::{Container as Seen, ContainerState, Error, ErrorClass};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 
-/// The id of the container whose processes a debugger is to see; none where it names none. A pod is refused before it starts;
-/// what is added later goes through the same rules here, and keeps the container alone from starting.
+/// The id of the container whose processes a debugger is to see; none where it names none. A pod is
+/// refused before it starts; what is added later goes through the same rules here, and keeps the
+/// container alone from starting.
 ///
 /// # Errors
 /// The node does not run such a container, or what it is to look into does not run.

@@ -1,13 +1,15 @@
-//! The end of a machine: every container runs its hook before the stop and is asked to end, sidecars after those whom they
-//! serve; it gets the grace of its pod, and is killed after it.
+//! The end of a machine: every container runs its hook before the stop and is asked to end,
+//! sidecars after the containers that they serve; it gets the grace of its pod, and is killed after
+//! it.
 //!
-//! Runs after the kubelet's own tasks have ended, so that nothing is started anew meanwhile. By then the pods' tasks have ended
-//! what the master knows of ([`Drain::end_pods`]); this is for the rest: pods that took longer, and containers without a pod.
+//! Runs after the kubelet's own tasks have ended, so that nothing is started anew meanwhile. By
+//! then the pods' tasks have ended the pods that the master knows ([`Drain::end_pods`]); this is
+//! for the rest: pods that took longer, and containers without a pod.
 
-use crate::hooks::Hooks;
 use crate::sandbox::Own;
 use crate::shared::Shared;
 use agent_pods::{Action, DEFAULT_GRACE, Ending, Notes, grace, later, plan_orphan};
+use agent_probes::Hooks;
 use agent_runtime::{Container, ContainerState, Error};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
@@ -47,13 +49,14 @@ impl Drain {
         &self.shared
     }
 
-    /// Asks every container to end, and kills those that do not end in the grace of their pod, at most `longest`. Returns
-    /// when none is left, at the latest 5 seconds after the longest grace among them.
+    /// Asks every container to end, and kills those that do not end in the grace of their pod, at
+    /// most `longest`. Returns when none is left, at the latest 5 seconds after the longest grace
+    /// among them.
     pub async fn end_all(self, longest: Duration) -> Drained {
         let pods = self.pods();
         let mut hooks: HashMap<String, Hooks> = HashMap::new();
         let begin = Instant::now();
-        // From the monotonic clock: who sets the clock back does not make graces longer.
+        // From the monotonic clock: setting the clock back makes no grace longer.
         let wall = Timestamp::now();
         let mut notes: HashMap<String, Notes> = HashMap::new();
         let mut drained = Drained::default();
@@ -148,7 +151,8 @@ impl Drain {
         }
     }
 
-    /// Does all of it at the same time, so that no container waits for another's engine call; bounded in time.
+    /// Carries out all actions at the same time, so that no container waits for another's engine
+    /// call; bounded in time.
     async fn act(&self, actions: Vec<Action>) {
         let mut calls = JoinSet::new();
         for action in actions {
@@ -172,7 +176,7 @@ impl Drain {
                 }
             });
         }
-        // What takes longer goes on in no task: the next look shows what came of it.
+        // A call that takes longer is dropped: the next list shows its result.
         drop(
             tokio::time::timeout(KILLED, async { while calls.join_next().await.is_some() {} })
                 .await,
@@ -186,7 +190,7 @@ fn running(containers: &[Container]) -> impl Iterator<Item = &Container> {
         .filter(|container| matches!(container.state, ContainerState::Running { .. }))
 }
 
-/// What to do now; `notes` remember who was asked, and when.
+/// The actions that are due; `notes` remember which containers were asked to end, and when.
 fn plan(
     containers: &[Container],
     pods: &HashMap<String, Arc<Pod>>,

@@ -1,15 +1,16 @@
 //! Images that nobody uses are removed when the disk fills up.
 
 use crate::shared::Shared;
+use agent_images::Reference;
 use agent_pressure::ImageMarks;
 use agent_resources::Disk;
-use agent_runtime::{Error, Image, Reference};
+use agent_runtime::{Error, Image};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Between two looks (upstream's).
+/// Time between two checks of the disk (upstream's).
 const PERIOD: Duration = Duration::from_secs(300);
 /// An image that was just fetched is kept for the container that is to come (upstream's).
 pub(crate) const YOUNG: Duration = Duration::from_secs(120);
@@ -21,22 +22,22 @@ pub(crate) struct Images(tokio::sync::Mutex<BTreeMap<String, Known>>);
 /// What is known of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Known {
-    /// When a look showed it in use last; none where none did.
+    /// When it was last seen in use; none if it never was.
     used: Option<Instant>,
     /// When it was first seen here.
     first: Instant,
 }
 
-/// How much is to go.
+/// How much is to be freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goal {
-    /// What brings the disk below the lower mark, where it is above the higher.
+    /// Enough to bring the disk below the lower mark, if it is above the higher.
     Marks,
-    /// All that nobody uses.
+    /// All unused images.
     All,
 }
 
-/// Looks at the disk for ever.
+/// Checks the disk periodically, for ever.
 pub(crate) async fn collect(shared: Arc<Shared>) {
     loop {
         if let Err(error) = sweep(&shared, Goal::Marks).await {
@@ -46,14 +47,15 @@ pub(crate) async fn collect(shared: Arc<Shared>) {
     }
 }
 
-/// Removes images that nobody uses, but for young ones; returns how many.
+/// Removes unused images, except those fetched recently; returns how many.
 ///
 /// # Errors
 /// containerd cannot list or delete images.
 pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
     let mut known = shared.images.0.lock().await;
     let images = shared.runtime.images().await?;
-    // By what runs, not by what the pod calls it: a name without a host is that of the default registry.
+    // By the names that the engine has, not those in the pod: a name without a host is that of the
+    // default registry.
     let used: BTreeSet<String> = shared
         .runtime
         .list(None)
@@ -80,8 +82,8 @@ pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
     Ok(chosen.len())
 }
 
-/// The images that nobody uses, but for young ones: first those whose last use is longest ago, and of those that nobody used the
-/// oldest (upstream's order). Takes note of what is in use now.
+/// The unused images, except those fetched recently: first those whose last use is longest ago, and
+/// of those never used the oldest (upstream's order). Takes note of what is in use now.
 fn unused<'a>(
     known: &mut BTreeMap<String, Known>,
     images: &'a [Image],
@@ -106,8 +108,8 @@ fn unused<'a>(
     unused.into_iter().map(|(_, image)| image).collect()
 }
 
-/// The names of images that volumes of pods show which are not over: their layers stay in use, so that their removal would free
-/// nothing.
+/// The names of images that volumes of pods show which are not over: their layers stay in use, so
+/// that their removal would free nothing.
 fn shown(pods: &[Arc<Pod>], full_name: impl Fn(&str) -> Option<String>) -> BTreeSet<String> {
     let is_over = |pod: &&Arc<Pod>| {
         let phase = pod
@@ -144,7 +146,8 @@ fn id(image: &Image) -> String {
     format!("{name}@{}", image.digest)
 }
 
-/// The first of the images whose removal brings the disk below the lower mark; none below the higher.
+/// The first of the images whose removal brings the disk below the lower mark; none below the
+/// higher.
 fn surplus<'a>(unused: &[&'a Image], space: Disk, marks: ImageMarks) -> Vec<&'a Image> {
     let in_use = space.size.saturating_sub(space.free);
     let never = space.size == 0 || marks.high >= 100;

@@ -19,7 +19,7 @@ pub(crate) struct Handle {
     pub(crate) taken: Taken,
 }
 
-/// What a pod has of the node. Clones share it.
+/// The resources with which the node has admitted a pod. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Taken(Arc<Mutex<Place>>);
 
@@ -28,14 +28,14 @@ enum Place {
     /// Nobody has decided yet.
     #[default]
     Unknown,
-    /// The node has taken it: the pod with the resources that it has, and those that it waits for.
+    /// Admitted: the pod with the resources that it has, and those that it waits for.
     Taken(Tenant),
     /// It takes no room any more.
     Left,
 }
 
 impl Taken {
-    /// The pod as the node has taken it, if it has.
+    /// The pod as the node admitted it, if it did.
     pub(crate) fn pod(&self) -> Option<Arc<Pod>> {
         match self.place() {
             Place::Taken(tenant) => Some(tenant.has),
@@ -43,7 +43,7 @@ impl Taken {
         }
     }
 
-    /// Takes it so.
+    /// Admits the pod with these resources.
     pub(crate) fn set(&self, has: Arc<Pod>) {
         self.put(Place::Taken(Tenant { has, waits: None }));
     }
@@ -60,14 +60,15 @@ impl Taken {
         }
     }
 
-    /// It keeps what it has, and waits for other resources, or no longer for any.
+    /// The pod keeps its resources, and waits for others, or no longer for any.
     pub(crate) fn wait(&self, waits: Option<Waiting>) {
         if let Some(has) = self.pod() {
             self.put(Place::Taken(Tenant { has, waits }));
         }
     }
 
-    /// It takes no room any more: another may have it before the master has told that this one is gone.
+    /// It takes no room any more: another may have it before the master has told that this one is
+    /// gone.
     pub(crate) fn leave(&self) {
         self.put(Place::Left);
     }
@@ -85,7 +86,7 @@ impl Taken {
 impl Handle {
     /// Asks the pod's task to evict it.
     pub(crate) fn evict(&self, eviction: Eviction) {
-        // Once chosen stays chosen: the first reason is the one that is told.
+        // The first eviction stands: its reason is the one that is reported.
         if self.chosen.set(eviction).is_ok() {
             self.news.notify_one();
         }
@@ -101,8 +102,8 @@ impl Handle {
         matches!(self.phase().as_deref(), Some("Succeeded" | "Failed"))
     }
 
-    /// The pod as it takes room of the node: the node has taken it, and it is not over. One that an earlier agent has taken, and
-    /// whose task has not looked yet, is known by its phase.
+    /// The pod as it takes room of the node: the node has taken it, and it is not over. One that an
+    /// earlier agent has taken, and whose task has not looked yet, is known by its phase.
     pub(crate) fn tenant(&self) -> Option<Tenant> {
         if self.is_over() {
             return None;

@@ -46,18 +46,18 @@ impl Kubelet {
         sandboxes: Arc<Sandboxes>,
     ) -> Self {
         let (events, queue) = Recorder::new();
-        let facts = Facts::of_machine(&config.data);
+        let facts = Facts::of_machine(&config.machine.data);
         let drivers = agent_csi::Places {
-            data: config.data.clone(),
+            data: config.machine.data.clone(),
             node: config.node_name.clone(),
-            allowed: config.privileged,
+            allowed: config.machine.privileged,
             call_limit: agent_csi::Places::CALL_LIMIT,
         };
         let figures = Arc::new(Figures::of_machine(&config.node_name));
         let runtime = Counted::new(runtime, figures.done().clone());
         let shared = Shared {
             memory: facts.memory,
-            folders: Arc::new(Folders::below(&config.data)),
+            folders: Arc::new(Folders::below(&config.machine.data)),
             watched: Watched::new(api.clone()),
             csi: Arc::new(Csi::open(drivers, api.clone())),
             facts,
@@ -92,7 +92,7 @@ impl Kubelet {
             node: shared.clone(),
             name: shared.config.node_name.clone(),
             addresses: shared.config.addresses.clone(),
-            logs: shared.config.logs.clone(),
+            logs: shared.config.machine.logs.clone(),
             api: shared.api.clone(),
             runtime: shared.runtime.clone(),
             sandboxes: shared.sandboxes.clone(),
@@ -108,10 +108,11 @@ impl Kubelet {
         crate::Drain::new(self.shared.clone())
     }
 
-    /// Keeps pods, node status and lease until `shutdown` is true or its sender is gone. Containers run on.
+    /// Keeps pods, node status and lease until `shutdown` is true or its sender is gone. Containers
+    /// run on.
     pub async fn run(self, mut shutdown: watch::Receiver<bool>) {
         let Self { shared, queue } = self;
-        crate::stage::begin(&shared.config, shared.memory);
+        agent_mounts::stage::begin(&shared.config.machine, shared.memory);
         let mut tasks = JoinSet::new();
         tasks.spawn(Pods::new(shared.clone()).run());
         tasks.spawn(node::keep_status(shared.clone()));
@@ -188,7 +189,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// What tasks share on a node whose master is silent and whose engine is not up; its folders all lie in `dir`.
+    /// What tasks share on a node whose master is silent and whose engine is not up; its folders
+    /// all lie in `dir`.
     pub(crate) fn shared(dir: &Path) -> Arc<Shared> {
         shared_with(dir, Vec::new())
     }

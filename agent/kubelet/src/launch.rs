@@ -1,12 +1,12 @@
-//! From a container in a pod to what the engine is told: user, mounts, command, limits.
+//! Makes the engine's specification of a container: user, mounts, command, limits.
 
 use crate::config::Config;
 use crate::network::{self, hosts_text, resolv_text};
-use crate::stage::{Wanted, propagation};
 use crate::support;
-use crate::volumes::{self, Source};
 use agent_cluster::Sandbox;
 use agent_content::{Sources, variables};
+use agent_mounts::stage::{Wanted, propagation};
+use agent_mounts::volumes::{self, Source};
 use agent_pods::{is_on_host, log_file, needs, pod_ref};
 use agent_resources::qos;
 use agent_runtime::{
@@ -26,9 +26,10 @@ use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-/// Most `volumeMounts` of a container, to which files of the node's own come. Each holds a descriptor while the container starts.
+/// Most `volumeMounts` of a container, to which files of the node's own come. Each holds a
+/// descriptor while the container starts.
 const MOST_MOUNTS: usize = 1000;
-/// Where a container leaves its last words, if it names no other place (upstream's).
+/// Default of `terminationMessagePath` (upstream's).
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
 /// Which attempt is to be started.
@@ -49,7 +50,8 @@ pub(crate) struct Attempt<'a> {
 pub(crate) struct Launch {
     /// The engine's id of it.
     pub(crate) id: String,
-    /// What the engine is told; its mounts come from where [`crate::stage`] puts the wanted ones.
+    /// What the engine is told; its mounts come from where [`agent_mounts::stage`] puts the wanted
+    /// ones.
     pub(crate) spec: ContainerSpec,
     /// What the container is to see, in the order of the specification's mounts.
     pub(crate) wanted: Vec<Wanted>,
@@ -90,7 +92,7 @@ pub(crate) fn prepare(
     places.sort_by_key(|(_, destination)| destination.matches('/').count());
     let mut spec = specification(config, attempt, reference, machine_memory)?;
     (spec.command, spec.args, spec.env) = (command, args, all_vars);
-    spec.mounts = staged(&config.stage_dir(&id), &places);
+    spec.mounts = staged(&config.machine.stage_dir(&id), &places);
     spec.keeps = kept(container, volumes);
     Ok(Launch {
         id,
@@ -120,8 +122,9 @@ fn specification(
         spec.security_context.as_ref(),
         container.security_context.as_ref(),
     );
-    // Asked of each container, as the machine may have another configuration since the pod was admitted.
-    if security.privileged() && !config.privileged {
+    // Asked of each container, as the machine may have another configuration since the pod was
+    // admitted.
+    if security.privileged() && !config.machine.privileged {
         return Err(support::NOT_PRIVILEGED.to_owned());
     }
     let resources = Resources {
@@ -130,7 +133,7 @@ fn specification(
     };
     let id = container_id(&reference.uid, &container.name, number);
     Ok(ContainerSpec {
-        log_path: log_file(&config.logs, &reference, &container.name, number),
+        log_path: log_file(&config.machine.logs, &reference, &container.name, number),
         oom_score_adj: qos::oom_score(pod, container, machine_memory),
         cgroup_parent: qos::cgroup(pod, &reference.uid),
         key: ContainerKey {
@@ -151,7 +154,7 @@ fn specification(
             pid: spec.host_pid == Some(true),
             ipc: spec.host_ipc == Some(true),
         },
-        pod: namespaces(sandbox, config.stage_dir(&id).join("layers")),
+        pod: namespaces(sandbox, config.machine.stage_dir(&id).join("layers")),
         user: security.id(|pod| pod.run_as_user, |container| container.run_as_user)?,
         group: security.id(|pod| pod.run_as_group, |container| container.run_as_group)?,
         supplemental_groups: security.groups()?,
@@ -198,7 +201,8 @@ pub(crate) fn pause(pod: &Pod, sandbox: &Sandbox) -> Option<Pause> {
     })
 }
 
-/// The pod's users, where it has some of its own; layers of its containers' images are mounted at `layers`.
+/// The pod's users, where it has some of its own; layers of its containers' images are mounted at
+/// `layers`.
 pub(crate) fn users(sandbox: &Sandbox, layers: PathBuf) -> Option<Users> {
     Some(Users {
         namespace: sandbox.held(namespace::Kind::User)?,
@@ -217,12 +221,12 @@ fn namespaces(sandbox: &Sandbox, layers: PathBuf) -> PodNamespaces {
     }
 }
 
-/// The signal by which the container wishes to be asked to end (KEP-4960).
+/// The container's own stop signal (KEP-4960).
 fn stop_signal(container: &Container) -> Option<String> {
     container.lifecycle.as_ref()?.stop_signal.clone()
 }
 
-/// The mounts of what the container is to see, each from its number below the stage.
+/// The container's mounts; the source of each is its number below the staging folder.
 fn staged(stage: &Path, places: &[Place]) -> Vec<Mount> {
     let mount = |(index, (wanted, destination)): (usize, &Place)| Mount {
         source: stage.join(index.to_string()),
@@ -234,7 +238,7 @@ fn staged(stage: &Path, places: &[Place]) -> Vec<Mount> {
     places.iter().enumerate().map(mount).collect()
 }
 
-/// The pod's and the container's wishes, of which the container's win.
+/// The security contexts of pod and container; the container's fields win.
 struct Security<'a> {
     pod: Option<&'a PodSecurityContext>,
     container: Option<&'a SecurityContext>,
@@ -373,10 +377,12 @@ fn volume_mount(
     };
     let read_only = mount.read_only == Some(true) || of_volume;
     let place =
-        volumes::place(config, source, sub_path, read_only).map_err(|error| match sub_path {
-            Some(path) => format!("subPath {path:?} of volume {:?}: {error}", mount.name),
-            None => format!("volume {:?}: {error}", mount.name),
-        })?;
+        volumes::place(&config.machine, source, sub_path, read_only).map_err(
+            |error| match sub_path {
+                Some(path) => format!("subPath {path:?} of volume {:?}: {error}", mount.name),
+                None => format!("volume {:?}: {error}", mount.name),
+            },
+        )?;
     let destination = Path::new("/").join(&mount.mount_path);
     if destination
         .components()
@@ -398,7 +404,8 @@ fn volume_mount(
     Ok((wanted, destination))
 }
 
-/// Name resolution and the place for last words, unless the pod mounts something there itself.
+/// The files of name resolution and of the termination message, unless the pod mounts something
+/// there itself.
 fn own_files(
     config: &Config,
     attempt: Attempt<'_>,
@@ -411,7 +418,7 @@ fn own_files(
         sandbox,
         ..
     } = attempt;
-    let dir = Beneath::make_root(&config.pod_dir(&sandbox.wanted.uid))?;
+    let dir = Beneath::make_root(&config.machine.pod_dir(&sandbox.wanted.uid))?;
     let words = termination_file(id);
     dir.make_dirs(Path::new(MESSAGES), 0o755)?;
     dir.append(&words, 0o666)?;
@@ -456,15 +463,15 @@ fn own_files(
     mounts.map(held).collect()
 }
 
-/// The folder of last words in the pod's.
+/// Folder of termination messages, below the pod's.
 const MESSAGES: &str = "messages";
 
-/// The file of an attempt's last words in the pod's folder.
+/// File of an attempt's termination message, below the pod's folder.
 pub(crate) fn termination_file(id: &str) -> PathBuf {
     Path::new(MESSAGES).join(id)
 }
 
-/// What the pod's programs have as their host's name.
+/// The host name that the pod's programs see.
 fn host_name(pod: &Pod) -> String {
     if is_on_host(pod) {
         machine_name()

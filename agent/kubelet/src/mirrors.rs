@@ -1,4 +1,5 @@
-//! Mirrors of static pods at the API: what is known of them, and the task that keeps them right ([`config_static_pods::steps`]).
+//! Mirrors of static pods at the API: what is known of them, and the task that keeps them right
+//! ([`config_static_pods::steps`]).
 
 use crate::shared::Shared;
 use agent_api::{ApiError, JSON, send};
@@ -22,13 +23,13 @@ pub(crate) struct Mirrors {
 }
 
 impl Mirrors {
-    /// All that a list has.
+    /// Takes the mirrors of a whole list.
     pub(crate) fn listed(&self, all: Vec<Mirror>) {
         *self.known() = all;
         self.news.notify_one();
     }
 
-    /// One that a watch tells of.
+    /// Takes a mirror from a watch.
     pub(crate) fn seen(&self, mirror: Mirror) {
         let mut known = self.known();
         known.retain(|one| one.uid != mirror.uid);
@@ -37,13 +38,14 @@ impl Mirrors {
         self.news.notify_one();
     }
 
-    /// One that is no more.
+    /// Forgets a mirror that was deleted.
     pub(crate) fn gone(&self, mirror: &Mirror) {
         self.known().retain(|one| one.uid != mirror.uid);
         self.news.notify_one();
     }
 
-    /// The UID of the object by which the API shows a pod: its own, or that of a static pod's mirror, if there is one.
+    /// The UID of the object by which the API shows a pod: its own, or that of a static pod's
+    /// mirror, if there is one.
     pub(crate) fn shown_as(&self, pod: &Pod, is_static: bool) -> Option<String> {
         if !is_static {
             return pod.metadata.uid.clone();
@@ -90,7 +92,7 @@ async fn carry_out(shared: &Shared, step: Step<'_>) {
         Step::Delete(mirror) => (Some(mirror.name.clone()), delete(shared, mirror).await),
     };
     match done {
-        // The watch tells what has become of it.
+        // The watch reports the result.
         Ok(()) => {}
         Err(error) if error.is_not_found() || error.is_conflict() => {
             tracing::debug!(

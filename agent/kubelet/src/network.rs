@@ -1,4 +1,5 @@
-//! What a pod's network, host name and names are (pure): what its sandbox is asked for, `/etc/hosts`, `/etc/resolv.conf`.
+//! What a pod's network, host name and names are (pure): what its sandbox is asked for,
+//! `/etc/hosts`, `/etc/resolv.conf`.
 
 use agent_cluster::Wanted;
 use agent_cluster::settings::{SAFE, dotted, path};
@@ -44,8 +45,8 @@ pub(crate) fn wanted(pod: &Pod, uid: &str) -> Result<Wanted, String> {
     })
 }
 
-/// Why a pod does not get a kernel setting that it asks for, in upstream's words. `listed`: those that this machine's
-/// configuration allows beside the safe ones.
+/// Why a pod does not get a kernel setting that it asks for, in upstream's words. `listed`: those
+/// that this machine's configuration allows beside the safe ones.
 pub(crate) fn setting_fault(spec: &PodSpec, listed: &[Sysctls]) -> Option<String> {
     let asked = spec.security_context.as_ref()?.sysctls.as_ref()?;
     asked.iter().find_map(|one| {
@@ -64,8 +65,8 @@ pub(crate) fn setting_fault(spec: &PodSpec, listed: &[Sysctls]) -> Option<String
     })
 }
 
-/// Why a pod does not get a port of the node that it asks for: it names an address of a family of which the node's pods have
-/// none. `own`: the node's addresses in its ranges of pod addresses.
+/// Why a pod does not get a port of the node that it asks for: it names an address of a family of
+/// which the node's pods have none. `own`: the node's addresses in its ranges of pod addresses.
 pub(crate) fn port_fault(pod: &Pod, own: &[IpAddr]) -> Option<String> {
     let spec = spec(pod).filter(|_| !is_on_host(pod))?;
     let beside = spec.init_containers.iter().flatten();
@@ -80,7 +81,8 @@ pub(crate) fn port_fault(pod: &Pod, own: &[IpAddr]) -> Option<String> {
     })
 }
 
-/// What `uname` says in a pod with a network of its own: its host name, or the whole name where it asks for that.
+/// What `uname` says in a pod with a network of its own: its host name, or the whole name where it
+/// asks for that.
 ///
 /// # Errors
 /// In upstream's words, if the kernel does not take a name of that length.
@@ -115,7 +117,8 @@ fn domain(pod: &Pod) -> Option<String> {
         .then(|| format!("{subdomain}.{namespace}.svc.{DOMAIN}"))
 }
 
-/// The host name of a pod with a network of its own: what it asks for, or its own name, cut where that is too long.
+/// The host name of a pod with a network of its own: what it asks for, or its own name, cut where
+/// that is too long.
 pub(crate) fn hostname(pod: &Pod) -> String {
     if let Some(name) = overridden(pod) {
         return name;
@@ -129,7 +132,8 @@ pub(crate) fn hostname(pod: &Pod) -> String {
     short.trim_end_matches(['-', '.']).to_owned()
 }
 
-/// A pod's `/etc/hosts`: the machine's where it is on that network, else the pod's own; its aliases are added to either.
+/// A pod's `/etc/hosts`: the machine's where it is on that network, else the pod's own; its aliases
+/// are added to either.
 pub(crate) fn hosts_text(pod: &Pod, machine: &str, addresses: &[IpAddr]) -> String {
     let mut text = if is_on_host(pod) {
         machine.to_owned()
@@ -163,7 +167,8 @@ fn names(pod: &Pod) -> String {
     }
 }
 
-/// Whether a pod asks for names of the cluster. One on the machine's network has to say so by a policy of its own.
+/// Whether a pod asks for names of the cluster. One on the machine's network has to say so by a
+/// policy of its own.
 pub(crate) fn wants_cluster_dns(pod: &Pod) -> bool {
     match spec(pod).and_then(|spec| spec.dns_policy.as_deref()) {
         None | Some("ClusterFirst") => !is_on_host(pod),
@@ -171,8 +176,8 @@ pub(crate) fn wants_cluster_dns(pod: &Pod) -> bool {
     }
 }
 
-/// The machine's resolver file as a pod of the cluster sees it: the node answers, and names are searched for in the pod's own
-/// namespace first.
+/// The machine's resolver file as a pod of the cluster sees it: the node answers, and names are
+/// searched for in the pod's own namespace first.
 fn cluster_resolver(pod: &Pod, machine: &str, dns: IpAddr) -> String {
     let namespace = pod.metadata.namespace.clone().unwrap_or_default();
     let searched = machine
@@ -189,8 +194,8 @@ fn cluster_resolver(pod: &Pod, machine: &str, dns: IpAddr) -> String {
     )
 }
 
-/// The variables by which a pod finds the services of its namespace, and the API: upstream's, which are Docker's links.
-/// None before the services are known.
+/// The variables by which a pod finds the services of its namespace, and the API: upstream's, which
+/// are Docker's links. None before the services are known.
 pub(crate) fn service_variables(known: &Known, pod: &Pod) -> Option<Vec<(String, String)>> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let all = spec(pod).and_then(|spec| spec.enable_service_links) != Some(false);
@@ -245,8 +250,9 @@ fn variables(name: &str, service: &Service) -> Vec<(String, String)> {
     all
 }
 
-/// The name servers of the cluster, or the machine's own, and what the pod adds; only the latter with `dnsPolicy: None`.
-/// `dns`: the node's address at which it answers names of the cluster, if it does.
+/// The name servers of the cluster, or the machine's own, and what the pod adds; only the latter
+/// with `dnsPolicy: None`. `dns`: the node's address at which it answers names of the cluster, if
+/// it does.
 pub(crate) fn resolv_text(pod: &Pod, machine: &str, dns: Option<IpAddr>) -> String {
     let of_cluster = dns.filter(|_| wants_cluster_dns(pod));
     let cluster = of_cluster.map(|dns| cluster_resolver(pod, machine, dns));

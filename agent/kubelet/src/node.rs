@@ -1,9 +1,10 @@
 //! The node's own objects: its status, and the lease by which the master knows that it lives.
 //!
-//! The Node is made by the master, and has from it the labels that the master knows; those of operating system and
-//! processor, by which charts choose nodes, this side adds where they are missing. Its status is measured every ten seconds and
-//! written when it changed or another writer changed it, at the latest after five minutes; the lease is renewed every ten seconds
-//! (upstream's periods). Resources that others advertise in its capacity stay, and pods may have all of each.
+//! The Node is made by the master, and has from it the labels that the master knows; those of
+//! operating system and processor, by which charts choose nodes, this side adds where they are
+//! missing. Its status is measured every ten seconds and written when it changed or another writer
+//! changed it, at the latest after five minutes; the lease is renewed every ten seconds (upstream's
+//! periods). Resources that others advertise in its capacity stay, and pods may have all of each.
 
 use crate::capacity;
 use crate::config::Config;
@@ -137,7 +138,8 @@ impl Reporter {
         for name in withdrawn(&live, &status) {
             change["status"]["allocatable"][name] = Value::Null;
         }
-        // The merge key of addresses is their type, of which a node has several: the list is replaced as a whole.
+        // The merge key of addresses is their type, of which a node has several: the list is
+        // replaced as a whole.
         if let Some(addresses) = change["status"]["addresses"].as_array_mut() {
             addresses.push(json!({"$patch": "replace"}));
         }
@@ -160,7 +162,7 @@ impl Reporter {
         Ok(ready)
     }
 
-    /// The Node as the master has it. While the master does not answer, what it gave last stands: there is nobody to tell more.
+    /// The Node as the master has it. While the master does not answer, the last answer counts.
     async fn live(&mut self) -> Result<Node, ApiError> {
         match (
             get::<Node>(&*self.shared.api, path(&self.shared)).await,
@@ -172,7 +174,7 @@ impl Reporter {
         }
     }
 
-    /// The images on the machine, looked at now and then: each costs the engine a few reads.
+    /// The images on the machine, listed from time to time: each costs the engine a few reads.
     async fn images(&mut self) -> Vec<ContainerImage> {
         let fresh = self
             .images
@@ -210,7 +212,7 @@ async fn label(shared: &Shared, node: &Node) -> Result<(), ApiError> {
     )
     .await
     {
-        // A master that gives labels itself only: the node is as good without them.
+        // This master lets only itself set labels; the node works without them.
         Err(error @ ApiError::Status { code: 403, .. }) => {
             tracing::warn!(
                 error = error.chain(),
@@ -249,7 +251,7 @@ fn path(shared: &Shared) -> String {
     format!("/api/v1/nodes/{}", shared.config.node_name)
 }
 
-/// Equal but for heartbeats.
+/// Equal except for heartbeats.
 fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
     let without = |status: &NodeStatus| {
         let mut status = status.clone();
@@ -266,7 +268,8 @@ fn is_extended(name: &str) -> bool {
     name.contains('/')
 }
 
-/// Takes over the resources that others advertise in the Node's capacity: pods may have all of each.
+/// Takes over the resources that others advertise in the Node's capacity: pods may have all of
+/// each.
 fn advertise(live: &NodeStatus, status: &mut NodeStatus) {
     let extended = live.capacity.iter().flatten();
     let extended = extended.filter(|(name, _)| is_extended(name));
@@ -290,8 +293,8 @@ fn withdrawn<'a>(live: &'a NodeStatus, status: &NodeStatus) -> Vec<&'a str> {
         .collect()
 }
 
-/// Whether the Node still says what was written: others may write its status as well, and what they get wrong, such as the port of
-/// this server, would cut the node off.
+/// Whether the Node still says what was written: others may write its status as well, and what they
+/// get wrong, such as the port of this server, would cut the node off.
 fn holds(live: &NodeStatus, status: &NodeStatus) -> bool {
     type Amounts = Option<BTreeMap<String, Quantity>>;
     let amount = |all: &Amounts, name: &str| Amount::try_from(all.as_ref()?.get(name)?).ok();
@@ -361,7 +364,8 @@ fn status(config: &Config, facts: &Facts, runtime: Option<&str>) -> NodeStatus {
     }
 }
 
-/// What containers of a RuntimeClass' handler can have; the first one is that of pods without a class.
+/// What containers of a RuntimeClass' handler can have; the first one is that of pods without a
+/// class.
 fn handler(name: &str) -> NodeRuntimeHandler {
     NodeRuntimeHandler {
         name: Some(name.to_owned()),
@@ -476,7 +480,8 @@ pub(crate) async fn keep_lease(shared: Arc<Shared>) {
     }
 }
 
-/// Writes the lease with the present time; a conflict or loss is mended by reading it anew next time.
+/// Writes the lease with the present time; a conflict or loss is mended by reading it anew next
+/// time.
 async fn renew(shared: &Shared, known: Option<Lease>) -> Result<Lease, ApiError> {
     let name = &shared.config.node_name;
     let all = format!("/apis/coordination.k8s.io/v1/namespaces/{NODE_LEASE_NAMESPACE}/leases");

@@ -1,10 +1,11 @@
-//! Conditions and events of the Node that report what other parts of the agent know about the machine.
+//! Conditions and events of the Node that report what other parts of the agent know about the
+//! machine.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Conditions that others set, by type. Clones share them; the kubelet writes them with the Node's status, and an event
-/// where one changes.
+/// Conditions that others set, by type. Clones share them; the kubelet writes them with the Node's
+/// status, and an event where one changes.
 #[derive(Debug, Clone, Default)]
 pub struct Notices(Arc<Mutex<BTreeMap<&'static str, Notice>>>);
 
@@ -15,7 +16,7 @@ pub struct Notice {
     pub on: bool,
     /// One word in camel case.
     pub reason: &'static str,
-    /// What a person must know, and do.
+    /// What is wrong, and what to do.
     pub message: String,
 }
 
@@ -28,7 +29,7 @@ impl Notices {
             .insert(condition, notice);
     }
 
-    /// All of the moment.
+    /// All conditions as they are now.
     pub(crate) fn all(&self) -> BTreeMap<&'static str, Notice> {
         self.0
             .lock()
@@ -37,7 +38,8 @@ impl Notices {
     }
 }
 
-/// Those that are to be told: what holds and was not told so, and what ceased to hold.
+/// The conditions to report: those that hold and were not reported so, and those that ceased to
+/// hold.
 pub(crate) fn news(
     told: &BTreeMap<&'static str, Notice>,
     now: &BTreeMap<&'static str, Notice>,

@@ -26,10 +26,10 @@ use tokio::task::{JoinError, JoinSet};
 const RETRY: Duration = Duration::from_secs(1);
 /// How long the master may keep a watch open; then it is asked anew.
 const WATCH_SECONDS: u32 = 300;
-/// Everything is looked at anew this often.
+/// How often every pod's task looks anew.
 const RELIST: Duration = Duration::from_secs(600);
 
-/// How long containers may take to end whose pod went while no agent looked (upstream's).
+/// Grace of containers whose pod was deleted while no agent ran (upstream's).
 const ORPHAN_GRACE: Duration = Duration::from_secs(1);
 
 /// A list of pods, each still to be read.
@@ -101,7 +101,8 @@ impl Pods {
         )
     }
 
-    /// Takes the whole list; what the master doesn't have is to go. Returns the list's version.
+    /// Takes the whole list; pods that the master doesn't have are ended. Returns the list's
+    /// version.
     async fn list(&mut self) -> Result<String, ApiError> {
         let list: PodList = get(&*self.shared.api, self.path()).await?;
         let version = list.metadata.resource_version.unwrap_or_default();
@@ -130,7 +131,7 @@ impl Pods {
         Ok(version)
     }
 
-    /// Has the pods of the machine's configuration run; their UIDs.
+    /// Starts the tasks of the static pods; returns their UIDs.
     fn want_static(&mut self) -> HashSet<String> {
         let shared = self.shared.clone();
         let all = &shared.config.static_pods;
@@ -142,7 +143,7 @@ impl Pods {
             .collect()
     }
 
-    /// Takes note of a mirror, and has its pod's task tell its status.
+    /// Records a mirror, and wakes its pod's task to report its status.
     fn take_mirror(&self, object: Value, there: bool) {
         let Some(mirror) = mirror(object) else { return };
         let of = mirror.of.clone();
@@ -156,7 +157,7 @@ impl Pods {
         }
     }
 
-    /// Containers and folders of pods that went while no agent looked.
+    /// Ends containers and folders of pods that were deleted while no agent ran.
     async fn adopt_orphans(&mut self, there: &HashSet<String>) {
         let containers = match self.shared.runtime.list(None).await {
             Ok(containers) => containers,
@@ -208,7 +209,8 @@ impl Pods {
         tokio::pin!(end);
         loop {
             tokio::select! {
-                // A stream's next and a channel's receive lose nothing when dropped; the sleep is kept outside.
+                // A stream's next and a channel's receive lose nothing when dropped; the sleep is
+                // kept outside.
                 line = lines.next() => match line {
                     Some(line) => self.take(&line?, &mut version)?,
                     None => lines = self.again(&version).await?,
@@ -327,7 +329,7 @@ impl Pods {
         }
     }
 
-    /// Forgets tasks that are done, of which one may be at hand.
+    /// Forgets tasks that are done: `first`, if given, and all others.
     fn reap(&mut self, mut first: Option<Result<String, JoinError>>) {
         while let Some(done) = first.take().or_else(|| self.tasks.try_join_next()) {
             if let Err(error) = done {

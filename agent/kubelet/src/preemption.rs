@@ -14,14 +14,15 @@ const MESSAGE: &str = "Preempted in order to admit critical pod";
 pub(crate) const WAIT: Duration = Duration::from_millis(100);
 
 impl Shared {
-    /// Has other pods end for a critical one that does not fit beside them, for this reason; true where it will fit once those have ended.
+    /// Has other pods end for a critical one that does not fit beside them, for this reason; true
+    /// where it will fit once those have ended.
     pub(crate) fn make_room(&self, pod: &Pod, lack: &Refusal) -> bool {
         if !is_critical(pod) {
             return false;
         }
         let handles = self.handles();
         let own = pod.metadata.uid.as_deref();
-        // Who has begun to leave counts as gone, so that no other is chosen in its place meanwhile.
+        // A pod that is ending counts as gone, so that no other is chosen in its place meanwhile.
         let staying = handles.iter().filter_map(|(uid, handle)| {
             let stays = Some(uid.as_str()) != own && !handle.is_leaving();
             Some((handle.room().filter(|_| stays)?, handle))
@@ -32,7 +33,7 @@ impl Shared {
         let Some(chosen) = victims(pod, &others, may_end, &allocatable) else {
             return false;
         };
-        // Of all that speaks against the pod only a lack of resources ends with others.
+        // Of all reasons against the pod, ending others removes only a lack of resources.
         let rest = others.iter().enumerate();
         let rest = rest.filter(|(at, _)| !chosen.contains(at));
         let rest: Vec<Arc<Pod>> = rest.map(|(_, other)| other.clone()).collect();

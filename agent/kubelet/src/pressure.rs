@@ -1,11 +1,12 @@
-//! The node under pressure: what is low is measured every ten seconds; first unused images go, then one pod at a time.
+//! The node under pressure: what is low is measured every ten seconds; first unused images go, then
+//! one pod at a time.
 //!
 //! Which pod goes is decided by `agent_pressure`, and ended by its own worker.
 
 use crate::garbage::{self, Goal};
 use crate::handle::Handle;
 use crate::shared::Shared;
-use crate::storage::{self, Layer};
+use agent_mounts::storage::{self, Layer};
 use agent_pods::{DEFAULT_GRACE, EVICTION_GRACE, Eviction, Refusal, pod_ref};
 use agent_pressure::{
     Bound, Candidate, Condition, EVICTED, Kind, Signal, Thresholds, choose, most_urgent, refusal,
@@ -19,12 +20,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two looks (upstream's).
+/// Time between two measurements (upstream's).
 const PERIOD: Duration = Duration::from_secs(10);
-/// How long an evicted pod is awaited before another goes (upstream's).
+/// How long an evicted pod may take to end before another is evicted (upstream's).
 const CLEANUP: Duration = Duration::from_secs(30);
 
-/// Looks for ever.
+/// Measures periodically, for ever.
 pub(crate) async fn keep(shared: Arc<Shared>) {
     let mut last = None;
     loop {
@@ -35,7 +36,8 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
     }
 }
 
-/// Measures once, and evicts one pod at most. `last` is the UID of the pod that was evicted last, and when.
+/// Measures once, and evicts one pod at most. `last` is the UID of the pod that was evicted last,
+/// and when.
 async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Result<(), Error> {
     let thresholds = &shared.config.thresholds;
     let levels = shared.facts.levels();
@@ -55,11 +57,11 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Res
     {
         return Ok(());
     }
-    // What that freed shows at the next look.
+    // The next measurement shows what that freed.
     if signal.is_of_disk() && garbage::sweep(shared, Goal::All).await? > 0 {
         return Ok(());
     }
-    // Of half a list the wrong pod would be chosen.
+    // Before the first complete list the wrong pod could be chosen.
     if !shared.listed.load(Ordering::Acquire) {
         return Ok(());
     }
@@ -90,8 +92,8 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Res
     Ok(())
 }
 
-/// How long a pod has to end: none at a hard threshold, and at a soft one as long as it asks for within the longest that the node
-/// grants.
+/// How long a pod has to end: none at a hard threshold, and at a soft one as long as it asks for
+/// within the longest that the node grants.
 fn grace(bound: Bound, thresholds: &Thresholds, pod: Option<&Pod>) -> Duration {
     let granted = match bound.kind {
         Kind::Hard => Duration::ZERO,
@@ -142,7 +144,7 @@ async fn measure(
         }
         let (shared, pod, uid) = (shared.clone(), pod.clone(), reference.uid.clone());
         let taken = tokio::task::spawn_blocking(move || {
-            storage::taken(&shared.config, &pod, &reference, &layers)
+            storage::taken(&shared.config.machine, &pod, &reference, &layers)
         });
         if let Ok(taken) = taken.await {
             all.insert(uid, taken);
@@ -152,7 +154,7 @@ async fn measure(
 }
 
 impl Shared {
-    /// Conditions of the Node that something runs out.
+    /// The pressure conditions of the Node that hold.
     pub(crate) fn pressures(&self) -> BTreeSet<Condition> {
         let pressure = self.pressure.lock();
         pressure

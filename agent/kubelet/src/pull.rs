@@ -1,15 +1,17 @@
 //! Images for a pod's containers, by the pod's pull secrets.
 //!
-//! Pull secrets are asked of the master by name, kept in memory while the pod is here, and go to nobody but the registry
-//! that they are for. Where the master can't be reached, those that were read last count, so that a container of a private
-//! image starts again.
+//! Pull secrets are asked of the master by name, kept in memory while the pod is here, and go to
+//! nobody but the registry that they are for. Where the master can't be reached, those that were
+//! read last count, so that a container of a private image starts again.
 //!
-//! A fetch goes on beside the pod's steps ([`Fetches`]), so that a slow registry keeps no other container of the pod waiting.
+//! A fetch goes on beside the pod's steps ([`Fetches`]), so that a slow registry keeps no other
+//! container of the pod waiting.
 
 use crate::names::is_plain;
 use crate::shared::Shared;
 use agent_api::{ApiError, get};
-use agent_runtime::{Error, ErrorClass, Image, Keyring, PodRef, PullPolicy, PullSecret, Reference};
+use agent_images::{Image, Keyring, PullPolicy, PullSecret, Reference};
+use agent_runtime::{Error, ErrorClass, PodRef};
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, Secret};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +25,7 @@ use tokio::time::timeout;
 const MAX_SECRETS: usize = 64;
 /// Most images of a container: its own and those that its volumes show.
 const MOST_IMAGES: usize = 65;
-/// How long a step waits for a fetch: what an image that is there takes at most, mostly.
+/// How long a step waits for a fetch: nearly always enough for an image that is there.
 const SOON: Duration = Duration::from_millis(200);
 
 /// The fetches of one pod that are under way, by container.
@@ -43,7 +45,7 @@ struct Fetch {
 /// An image that a container needs: its own, or one that a volume shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// The volume, if it is one's.
+    /// The volume that shows it; none for the container's own image.
     pub(crate) volume: Option<String>,
     /// As the pod writes it.
     pub(crate) image: String,
@@ -104,8 +106,8 @@ impl Drop for AtItsEnd {
 }
 
 impl Fetches {
-    /// The images that a container needs, in their order, once they are on the machine and the pod may run them; `None` while
-    /// they are still fetched. `news` is told at the end.
+    /// The images that a container needs, in their order, once they are on the machine and the pod
+    /// may run them; `None` while they are still fetched. `news` is told at the end.
     pub(crate) async fn images(
         &mut self,
         shared: &Arc<Shared>,
@@ -218,7 +220,8 @@ impl Puller {
         Ok(fetched)
     }
 
-    /// The pod's pull secrets, read anew. Those that aren't there, or can't be read, are told and left out (upstream's).
+    /// The pod's pull secrets, read anew. Those that aren't there, or can't be read, are reported
+    /// and left out (upstream's rule).
     async fn read(&self, shared: &Shared, pod: &Pod, reference: &PodRef) -> Keyring {
         let held = || self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = pod

@@ -1,5 +1,6 @@
-//! The node's ranges of pod addresses: the master writes them into the Node (`spec.podCIDRs`), and the pod network has them
-//! from there. Pods that need an address wait for them; pods on the machine's network don't.
+//! The node's ranges of pod addresses: the master writes them into the Node (`spec.podCIDRs`), and
+//! the pod network has them from there. Pods that need an address wait for them; pods on the
+//! machine's network don't.
 
 use crate::shared::Shared;
 use agent_api::{ApiError, get};

@@ -1,4 +1,5 @@
-//! A pod's sandbox as the pod's task keeps it: found, made before anything of the pod runs, and removed after all has ended.
+//! A pod's sandbox as the pod's task keeps it: found, made before anything of the pod runs, and
+//! removed after all has ended.
 
 use crate::config::Config;
 use crate::network::{self, Addresses};
@@ -13,8 +14,8 @@ use config_kube::k8s_openapi::api::node::v1::RuntimeClass;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The handlers of RuntimeClasses that this node has: one runtime, by its own name and by that of the runtime which most nodes
-/// with containerd have.
+/// The handlers of RuntimeClasses that this node has: one runtime, by its own name and by that of
+/// the runtime which most nodes with containerd have.
 pub(crate) const HANDLERS: [&str; 2] = ["crun", "runc"];
 
 /// The sandbox of one pod.
@@ -150,8 +151,8 @@ impl Own {
     }
 }
 
-/// A sandbox that can't be made as the pod asks for it, told in upstream's words. Who made the pod may change what it refers to,
-/// so that it is tried again.
+/// A sandbox that can't be made as the pod asks for it, told in upstream's words. Who made the pod
+/// may change what it refers to, so that it is tried again.
 fn failed(shared: &Shared, pod: &Pod, fault: &str) -> Error {
     let text = format!("Failed to create pod sandbox: {fault}");
     shared

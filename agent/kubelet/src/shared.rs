@@ -28,9 +28,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-/// How old the Node may be by which a pod is taken.
+/// Greatest age of the Node object by which a pod is admitted.
 const NODE_AGE: Duration = Duration::from_secs(10);
-/// How long the master may take to give it.
+/// How long the master may take to return it.
 const NODE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the tasks share.
@@ -46,9 +46,9 @@ pub(crate) struct Shared {
     pub(crate) pressure: Mutex<Pressure>,
     /// Since when images are here.
     pub(crate) images: Images,
-    /// Turns to pull an image.
+    /// Limits how many images are pulled at the same time.
     pub(crate) pulls: Semaphore,
-    /// Turns to start a container.
+    /// Limits how many containers are started at the same time.
     pub(crate) turns: Semaphore,
     /// The machine's memory in bytes.
     pub(crate) memory: u64,
@@ -89,8 +89,8 @@ impl Shared {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the pod as it says now if it fits beside those that the node has taken; why it doesn't, if it doesn't. One pod is
-    /// decided upon at a time, so that two never take the same room.
+    /// Admits the pod with the resources in its spec, if it fits beside the admitted pods; else
+    /// says why it doesn't. One pod is decided at a time, so that two never take the same room.
     pub(crate) fn admit(&self, pod: &Arc<Pod>, taken: &Taken) -> Option<Refusal> {
         let handles = self.handles();
         let refusal = misfit(pod, &others(&handles, pod), &self.allocatable());
@@ -100,15 +100,17 @@ impl Shared {
         refusal
     }
 
-    /// Whether a pod that does not fit now will, once those pods have left that the master has no longer. Upstream's kubelet
-    /// does not count these; here the newcomer waits for them, and no room is given twice.
+    /// Whether a pod that does not fit now will, once those pods have left that the master has no
+    /// longer. Upstream's kubelet does not count these; here the newcomer waits for them, and no
+    /// room is given twice.
     pub(crate) fn fits_soon(&self, pod: &Pod) -> bool {
         let staying = staying(&self.handles(), pod);
         misfit(pod, &staying, &self.allocatable()).is_none()
     }
 
-    /// Why the pod may not run on this node, by labels, taints and devices that are ten seconds old at most, or new where they
-    /// speak against the pod. A master that does not give them has other ways to end a pod.
+    /// Why the pod may not run on this node, by labels, taints and devices that are ten seconds old
+    /// at most, or new where they speak against the pod. A master that does not give them has other
+    /// ways to end a pod.
     pub(crate) async fn misplaced(&self, pod: &Pod) -> Option<Refusal> {
         let asked = async {
             let against = |node: &Node| {
@@ -137,8 +139,8 @@ impl Shared {
         Some(node)
     }
 
-    /// Takes a pod that the node has taken already with other resources, after those that wait for such and are before it in turn;
-    /// why that waits, if it does.
+    /// Admits a pod again with other resources, after the pods whose resize waits before it; says
+    /// why this resize waits, if it does.
     pub(crate) fn resize(&self, pod: &Arc<Pod>, taken: &Taken) -> Option<Pending> {
         let handles = self.handles();
         let uid = pod.metadata.uid.as_deref();
@@ -169,7 +171,8 @@ impl Shared {
         })
     }
 
-    /// Gives the control group of a pod its part of the processor, among those of the other pods as they are now, and its limits.
+    /// Sets the limits of a pod's control group, and the processor weights of the classes of pods
+    /// as the pods are now.
     ///
     /// # Errors
     /// The kernel refuses one.
@@ -184,14 +187,14 @@ impl Shared {
         set.map_err(io::Error::other).flatten()
     }
 
-    /// Gives the classes of pods their parts of the processor, as the pods are now.
+    /// Sets the processor weights of the classes of pods, as the pods are now.
     ///
     /// # Errors
     /// The kernel refuses one.
     pub(crate) async fn weigh(self: &Arc<Self>) -> io::Result<()> {
         let shared = self.clone();
         let weighed = tokio::task::spawn_blocking(move || {
-            // Counted and written by one at a time, so that the last that is written is as the pods are.
+            // Counted and written under one lock, so that the last value written is current.
             let mut known = shared
                 .burstable
                 .lock()
@@ -218,8 +221,9 @@ impl Shared {
         handles.values().filter_map(Handle::latest).collect()
     }
 
-    /// The pod that the API shows by this name; the newest, where the node has not heard yet that an older one is gone. A static
-    /// pod is shown by its mirror alone: whatever else has its name, nobody reaches it by that.
+    /// The pod that the API shows by this name; the newest, where the node has not heard yet that
+    /// an older one is gone. A static pod is shown by its mirror alone: whatever else has its name,
+    /// nobody reaches it by that.
     pub(crate) fn pod_named(&self, namespace: &str, name: &str) -> Option<PodRef> {
         let handles = self.handles();
         let named = handles.values().filter_map(|handle| {
@@ -231,7 +235,7 @@ impl Shared {
             let made = pod.metadata.creation_timestamp.as_ref().map(|made| made.0);
             Some(((is_static, made), &handle.pod))
         });
-        // Equals do not depend on the order of the handles.
+        // Ties do not depend on the order of the handles.
         let newest = named.max_by(|one, other| (one.0, &one.1.uid).cmp(&(other.0, &other.1.uid)));
         newest.map(|(_, pod)| pod.clone())
     }

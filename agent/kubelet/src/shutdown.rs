@@ -1,8 +1,9 @@
-//! The end of a machine, as the master learns of it (upstream's graceful node shutdown): the Node is not ready, new pods are
-//! refused, and pods end in two groups, critical ones last.
+//! The end of a machine, as the master learns of it (upstream's graceful node shutdown): the Node
+//! is not ready, new pods are refused, and pods end in two groups, critical ones last.
 //!
-//! This goes on while the kubelet's own tasks do. Each pod's task ends its containers, with their hooks and in their order, and
-//! writes that the pod has failed, so that its controller makes another. What is left after that [`Drain::end_all`] ends.
+//! This goes on while the kubelet's own tasks do. Each pod's task ends its containers, with their
+//! hooks and in their order, and writes that the pod has failed, so that its controller makes
+//! another. What is left after that [`Drain::end_all`] ends.
 
 use crate::drain::Drain;
 use crate::handle::Handle;
@@ -21,9 +22,11 @@ pub(crate) const NOT_READY: &str = "node is shutting down";
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 /// Poll interval for pods that still end.
 const PAUSE: Duration = Duration::from_millis(100);
-/// What a group has beyond its time: pods that took all of it are killed by then, and their statuses written.
+/// What a group has beyond its time: pods that took all of it are killed by then, and their
+/// statuses written.
 const MARGIN: Duration = Duration::from_secs(2);
-/// How long the last statuses are waited for, and drivers' volumes, once no container of the group runs.
+/// How long the last statuses are waited for, and drivers' volumes, once no container of the group
+/// runs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Shared {
@@ -57,7 +60,8 @@ impl Shared {
         handles.iter().filter_map(of_group).collect()
     }
 
-    /// Waits until nothing of these pods runs, and until the master and drivers know of it or had time to.
+    /// Waits until nothing of these pods runs, and until the master and drivers know of it or had
+    /// time to.
     async fn until_gone(&self, pods: &BTreeSet<String>) {
         let mut quiet: Option<Instant> = None;
         loop {
@@ -80,7 +84,8 @@ impl Shared {
         }
     }
 
-    /// Whether the master knows that these pods are over, and no driver's volume is mounted for them.
+    /// Whether the master knows that these pods are over, and no driver's volume is mounted for
+    /// them.
     fn are_done(&self, pods: &BTreeSet<String>) -> bool {
         let mounted = self.csi.pods().into_iter().any(|uid| pods.contains(&uid));
         let handles = self.handles();
@@ -90,8 +95,9 @@ impl Shared {
 }
 
 impl Drain {
-    /// Ends all pods within the time that the machine's configuration gives them, and tells the master. To be called while
-    /// [`crate::Kubelet::run`] goes on; takes at most four seconds longer than that time.
+    /// Ends all pods within the time that the machine's configuration gives them, and tells the
+    /// master. To be called while [`crate::Kubelet::run`] goes on; takes at most four seconds
+    /// longer than that time.
     pub async fn end_pods(&self) {
         let shared: &Arc<Shared> = self.shared();
         shared.ends.send_replace(true);

@@ -1,20 +1,21 @@
-//! Starts of a pod's containers, each a task beside the pod's steps: what is slow to start keeps no probe and no status of the
-//! others waiting.
+//! Starts of a pod's containers, each a task beside the pod's steps: what is slow to start keeps no
+//! probe and no status of the others waiting.
 //!
-//! The task gathers what the container is given, waits for its turn, and has the engine make and start it. Until it has ended,
-//! the attempt is none of those that the pod machine sees: half a container has no state that a user knows. A start that the
-//! engine has not been asked for is given up when its pod ends; any other is waited for, since what is given up half way can
-//! still come to life. An agent that begins meanwhile finds what became of it, as the engine shows it.
+//! The task gathers what the container is given, waits for its turn, and has the engine make and
+//! start it. Until it has ended, the attempt is none of those that the pod machine sees: half a
+//! container has no state that a user knows. A start that the engine has not been asked for is
+//! given up when its pod ends; any other is waited for, since what is given up half way can still
+//! come to life. An agent that begins meanwhile finds what became of it, as the engine shows it.
 
 use crate::launch::{self, Attempt};
 use crate::network::Addresses;
 use crate::pull::Wanted;
 use crate::shared::Shared;
-use crate::stage::Staged;
 use crate::supplies::{Reading, Supplies};
-use crate::volumes::Source;
 use agent_cluster::Sandbox;
 use agent_content::{env_files, variables};
+use agent_mounts::stage::Staged;
+use agent_mounts::volumes::Source;
 use agent_runtime::{
     Container as Seen, ContainerSpec, Error, ErrorClass, Kind, PodRef, Resources, container_id,
     withheld,
@@ -50,12 +51,12 @@ pub(crate) struct Order {
     pub(crate) images: Vec<(Wanted, String)>,
 }
 
-/// What the task of a start and that of the pod agree upon, once.
+/// Whether a start goes ahead; decided once, by the start's task or by the pod's.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
-    /// The engine is asked for it.
+    /// The engine was asked to start it.
     Asked,
-    /// It is not to be asked any more.
+    /// The engine must not be asked any more.
     GivenUp,
 }
 
@@ -81,7 +82,7 @@ pub(crate) struct Ended {
     pub(crate) outcome: Option<Result<(), Error>>,
 }
 
-/// Tells of a start's end, however it ends: a panic too is news for the pod's task, which asks what came of it.
+/// Wakes the pod's task when a start ends, also by a panic.
 struct AtItsEnd(Arc<Notify>);
 
 impl Drop for AtItsEnd {
@@ -109,7 +110,7 @@ impl Starts {
         }
     }
 
-    /// Begins a start, whose end is news.
+    /// Begins a start; its end wakes the pod's task.
     pub(crate) fn begin(&mut self, order: Order) {
         let (name, pod, number) = (
             order.container.name.clone(),
@@ -122,7 +123,7 @@ impl Starts {
         let (shared, supplies) = (self.shared.clone(), self.supplies.clone());
         let mut task = JoinSet::new();
         task.spawn(async move {
-            // Dropped after `told`: who hears the news finds the outcome.
+            // Dropped after `told`, so that the woken task finds the outcome.
             let _news = AtItsEnd(news);
             let told = told;
             let result = start(&shared, &supplies, &order, &own).await;
@@ -141,8 +142,8 @@ impl Starts {
         self.running.insert(name, start);
     }
 
-    /// The starts that have ended since the last call. Where the pod `ends`, those for which the engine was not asked yet end,
-    /// too.
+    /// The starts that have ended since the last call. Where the pod `ends`, those for which the
+    /// engine was not asked yet end, too.
     pub(crate) fn ended(&mut self, ends: bool) -> Vec<Ended> {
         let mut all = Vec::new();
         self.running.retain(|name, start| {
@@ -182,7 +183,8 @@ impl Starts {
     }
 }
 
-/// Gathers what the container needs, and has the engine make and start it unless that was given up meanwhile.
+/// Gathers what the container needs, and has the engine make and start it unless that was given up
+/// meanwhile.
 async fn start(
     shared: &Arc<Shared>,
     supplies: &Supplies,
@@ -241,7 +243,8 @@ async fn start(
         events.normal("CapabilitiesNarrowed", text);
     }
     let users = users.as_ref().map(|users| users.namespace.as_path());
-    let staged = Staged::make(&shared.config, &launch.id, &launch.wanted, users).map_err(config)?;
+    let staged =
+        Staged::make(&shared.config.machine, &launch.id, &launch.wanted, users).map_err(config)?;
     if *fate.get_or_init(|| Fate::Asked) == Fate::GivenUp {
         return Ok(());
     }
@@ -250,8 +253,8 @@ async fn start(
     started
 }
 
-/// Has the engine make and start the container, after the pod's control group has its part and its limits, and after the process
-/// whose process ids it shares with others of its pod.
+/// Has the engine make and start the container, after the pod's control group has its part and its
+/// limits, and after the process whose process ids it shares with others of its pod.
 async fn begin(
     shared: &Arc<Shared>,
     supplies: &Supplies,

@@ -1,17 +1,18 @@
-//! What the master has for a pod's containers: config maps, secrets, tokens, claims, and the volumes that are made of them.
+//! What the master has for a pod's containers: config maps, secrets, tokens, claims, and the
+//! volumes that are made of them.
 //!
-//! Clones share the volumes and tokens. While one of them makes these, the others wait; a pod's steps do not wait. The first
-//! time, config maps and secrets are asked for as they are now; the pod's task is woken when one of them changes, and reads them
-//! from the node's memory then.
+//! Clones share the volumes and tokens. While one of them makes these, the others wait; a pod's
+//! steps do not wait. The first time, config maps and secrets are asked for as they are now; the
+//! pod's task is woken when one of them changes, and reads them from the node's memory then.
 
 mod claims;
 
 use crate::names::is_plain;
 use crate::network::{Addresses, service_variables};
 use crate::shared::Shared;
-use crate::volumes::{self, Source};
 use agent_api::ApiError;
 use agent_content::{Kind, Name, Sources, Tokens, Use};
+use agent_mounts::volumes::{self, Source};
 use agent_runtime::{Error, ErrorClass, PodRef, Users, show};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
@@ -30,10 +31,10 @@ pub(crate) struct Supplies {
     shared: Arc<Shared>,
     pod: PodRef,
     made: Arc<Mutex<Made>>,
-    /// Whether something changed of which volumes were made, and what wakes the pod's task then.
+    /// Whether a source of the volumes changed, and what wakes the pod's task then.
     changed: Arc<AtomicBool>,
     news: Arc<Notify>,
-    /// Held by who makes the process whose process ids the pod's containers share.
+    /// Held while the process is made whose process ids the pod's containers share.
     pub(crate) sharing: Arc<Mutex<()>>,
 }
 
@@ -60,7 +61,7 @@ pub(crate) enum Reading {
 }
 
 impl Supplies {
-    /// `news` is told when something changes of which the pod's volumes were made.
+    /// `news` is notified when a source of the pod's volumes changes.
     pub(crate) fn new(shared: Arc<Shared>, pod: PodRef, news: Arc<Notify>) -> Self {
         Self {
             shared,
@@ -89,12 +90,12 @@ impl Supplies {
         }
     }
 
-    /// Whether the volumes show what is no longer so.
+    /// Whether the volumes are out of date.
     pub(crate) fn is_stale(&self) -> bool {
         self.changed.load(Ordering::Acquire)
     }
 
-    /// Nobody reads the volumes any more.
+    /// The pod is over: its volumes are not kept up to date any more.
     pub(crate) fn end(&self) {
         if let Ok(mut made) = self.made.try_lock() {
             made.shown = None;
@@ -121,7 +122,12 @@ impl Supplies {
             return Err(fault("its name can't be a folder's".to_owned()));
         }
         let layers = self.shared.runtime.layers(image, digest).await?;
-        let place = self.shared.config.images_dir(&self.pod.uid).join(volume);
+        let place = self
+            .shared
+            .config
+            .machine
+            .images_dir(&self.pod.uid)
+            .join(volume);
         let shown = Source::Image {
             place: show(&place, &layers.folders, users).map_err(fault)?,
             layers: layers.name,
@@ -152,7 +158,8 @@ impl Supplies {
         reading: Reading,
     ) -> Result<Volumes, String> {
         let needs = volumes::needs(pod);
-        // Before they are read, so that no change is missed; the earlier use ends after this one has begun.
+        // Before they are read, so that no change is missed; the earlier use ends after this one
+        // has begun.
         let names = self.names(Kind::ConfigMap, &needs.0)?;
         let names = names.into_iter().chain(self.names(Kind::Secret, &needs.1)?);
         let watched = &self.shared.watched;
@@ -166,9 +173,9 @@ impl Supplies {
             claims: self.claims(pod).await?,
             ..self.sources(pod, needs, at, reading).await?
         };
-        let config = &self.shared.config;
-        let volumes = volumes::prepare(pod, &self.pod.uid, config, &sources)?;
-        let places = volumes::measured(config, pod, &self.pod, &volumes);
+        let machine = &self.shared.config.machine;
+        let volumes = volumes::prepare(pod, &self.pod.uid, machine, &sources)?;
+        let places = volumes::measured(machine, pod, &self.pod, &volumes);
         self.shared.figures.disks().keep(&self.pod.uid, places);
         made.volumes = Some(volumes.clone());
         Ok(volumes)

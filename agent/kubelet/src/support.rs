@@ -1,10 +1,11 @@
-//! What this kubelet doesn't do: what isn't implemented yet, and what no pod gets. Nothing of a pod is ignored in silence: a
-//! field that would change what runs, and isn't obeyed, keeps the pod from starting and says so.
+//! What this kubelet doesn't do: what isn't implemented yet, and what no pod gets. Nothing of a pod
+//! is ignored in silence: a field that would change what runs, and isn't obeyed, keeps the pod from
+//! starting and says so.
 
 use crate::config::Config;
-use crate::host_paths::{host_path_fault, is_plug_in};
 use crate::network;
-use crate::stage::propagation;
+use agent_mounts::stage::propagation;
+use agent_mounts::{host_path_fault, is_plug_in};
 use agent_pods::{Refusal, foreign, users_fault};
 use agent_proxy::MACHINE_PORTS;
 use agent_runtime::capability_fault;
@@ -38,7 +39,7 @@ pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
         .collect();
     let fault = fault.or_else(|| {
         all.iter().find_map(|container| {
-            let fault = container_fault(container, is_plug_in(config, pod))?;
+            let fault = container_fault(container, is_plug_in(&config.machine, pod))?;
             Some(format!("container {}: {fault}", container.name))
         })
     });
@@ -48,24 +49,26 @@ pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
             .find_map(|container| below_the_floor(spec, container, config))
     });
     refusal.or_else(|| {
-        host_path_fault(config, pod).map(|message| Refusal {
+        host_path_fault(&config.machine, pod).map(|message| Refusal {
             reason: "HostPathForbidden".into(),
             message,
         })
     })
 }
 
-/// Why this node can't run a container that was added to a pod which runs already. The pod is not refused for it.
+/// Why this node can't run a container that was added to a pod which runs already. The pod is not
+/// refused for it.
 pub(crate) fn debugger_fault(pod: &Pod, container: &Container, config: &Config) -> Option<String> {
     let spec = pod.spec.as_ref()?;
-    let fault = container_fault(container, is_plug_in(config, pod)).map(str::to_owned);
+    let fault = container_fault(container, is_plug_in(&config.machine, pod)).map(str::to_owned);
     fault
         .or_else(|| below_the_floor(spec, container, config).map(|refusal| refusal.message))
-        .or_else(|| host_path_fault(config, pod))
+        .or_else(|| host_path_fault(&config.machine, pod))
 }
 
-/// Whether the pod asks for labels of SELinux, which this machine's kernel does not know. As upstream's node without SELinux
-/// does, this one runs it without: a label only ever narrows what a container may do beside the other bounds.
+/// Whether the pod asks for labels of SELinux, which this machine's kernel does not know. As
+/// upstream's node without SELinux does, this one runs it without: a label only ever narrows what a
+/// container may do beside the other bounds.
 pub(crate) fn has_selinux_label(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else {
         return false;
@@ -83,7 +86,8 @@ fn unsupported(what: &str) -> Refusal {
     }
 }
 
-/// What a container asks for and no pod gets: rights over the machine, and profiles that it does not have.
+/// What a container asks for and no pod gets: rights over the machine, and profiles that it does
+/// not have.
 fn below_the_floor(spec: &PodSpec, container: &Container, config: &Config) -> Option<Refusal> {
     let security = container.security_context.clone().unwrap_or_default();
     let refusal = |reason: &'static str, fault: String| {
@@ -96,7 +100,7 @@ fn below_the_floor(spec: &PodSpec, container: &Container, config: &Config) -> Op
         return refusal("NotSupported", fault.to_owned());
     }
     if security.privileged == Some(true) {
-        return if config.privileged {
+        return if config.machine.privileged {
             None
         } else {
             refusal("PrivilegedNotAllowed", NOT_PRIVILEGED.to_owned())
@@ -261,7 +265,7 @@ fn volume_fault(volume: &Volume, config: &Config) -> Option<String> {
     }
     let name = &volume.name;
     if volume.csi.is_some() {
-        return (!config.privileged)
+        return (!config.machine.privileged)
             .then(|| format!("volume {name}: csi: {NOT_PRIVILEGED}, and CSI drivers are"));
     }
     Some(format!(
@@ -283,10 +287,8 @@ mod tests {
         let mut spec = json!({"hostNetwork": true, "containers": [{"name": "a", "image": "registry.example/a:1"}]});
         change(&mut spec);
         let directory = std::path::Path::new("/nowhere");
-        let config = Config {
-            privileged,
-            ..crate::config::tests::config(directory)
-        };
+        let mut config = crate::config::tests::config(directory);
+        config.machine.privileged = privileged;
         refusal(
             &serde_json::from_value(json!({"spec": spec})).unwrap(),
             &config,

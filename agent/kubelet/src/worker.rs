@@ -1,31 +1,31 @@
 //! One task for each pod: looks, plans, reports and acts, until the pod is gone.
 //!
-//! The only writer of its pod's status and the only one that touches its containers, so that nothing about a
-//! pod ever happens twice at once. Woken by: a new version of the pod, news from the engine or from a probe,
-//! the time that the plan named, or at the latest after [`RESYNC`].
+//! The only writer of its pod's status and the only one that touches its containers, so that
+//! nothing about a pod ever happens twice at once. Woken by: a new version of the pod, news from
+//! the engine or from a probe, the time that the plan named, or at the latest after [`RESYNC`].
 
+mod end;
 mod evict;
 mod report;
 mod resize;
 
 use crate::handle::Taken;
-use crate::hooks::Hooks;
-use crate::host_paths::right_of;
 use crate::names::pod_path;
 use crate::network::Addresses;
-use crate::probes::Probes;
 use crate::pull::{ContainerImages, Failed, Fetches, Wanted as Image};
 use crate::sandbox::Own;
 use crate::shared::Shared;
 use crate::starts::{Ended, Order, Starts};
 use crate::supplies::Supplies;
 use crate::wanted::Wanted;
-use crate::{cleanup, debug, preemption, storage, support, volumes};
+use crate::{cleanup, debug, preemption, support};
 use agent_api::send;
+use agent_mounts::{storage, volumes};
 use agent_pods::{
     Action, Clocks, End, Ending, Eviction, Notes, Plan, Refusal, View, as_given, between, end_of,
-    find, is_replaced, later, named_as_static, plan, plan_orphan, quiet_until, recover, round,
+    find, later, named_as_static, plan, plan_orphan, quiet_until, recover, round,
 };
+use agent_probes::{Hooks, Probes};
 use agent_resources::DeletedFiles;
 use agent_resources::qos::pod_resources;
 use agent_runtime::{
@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-/// A look at the latest after this time; volumes are refreshed then, tokens among them.
+/// Longest time between two steps; volumes and their tokens are refreshed then.
 pub(crate) const RESYNC: Duration = Duration::from_secs(60);
 /// How long a step waits for the master to take a status, before it goes on with the containers.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ const RETRY: Duration = Duration::from_secs(2);
 /// How long a new pod waits for the room of those that leave. Processes that not even a kill ends
 /// keep it longer: then the pod is refused, and somebody makes another one elsewhere.
 const LEAVING: Duration = Duration::from_secs(30);
-/// What goes on after a step.
+/// What follows a step.
 enum Next {
     /// Wait for news, at most until then.
     Wait(Option<Timestamp>),
@@ -78,13 +78,14 @@ pub(crate) struct Worker {
     /// When this kubelet saw the pod first, until it runs.
     seen_at: Option<Instant>,
     refused: Option<Refusal>,
-    /// Whether the node has taken the pod: pods and pressure that come later are no reason to refuse it then.
+    /// Whether the node has admitted the pod: pods and pressure that come later are no reason to
+    /// refuse it then.
     taken: Taken,
     supplies: Supplies,
     fetches: Fetches,
     starts: Starts,
     refreshed: Instant,
-    /// When the node heard of the pod.
+    /// When the pod came to this node.
     begun: Instant,
     /// The labels and annotations that its volumes show.
     shown: Option<volumes::Noted>,
@@ -92,7 +93,7 @@ pub(crate) struct Worker {
     limited: bool,
     measured: Instant,
     deleted: DeletedFiles,
-    /// As they were at the last look.
+    /// The clocks at the last step.
     clocks: Clocks,
 }
 
@@ -164,7 +165,8 @@ impl Worker {
                 }
             };
             tokio::select! {
-                // All three only say "look again"; the look sees everything, so none is lost by being dropped.
+                // All three only say "look again"; the look sees everything, so none is lost by
+                // being dropped.
                 changed = self.wanted.changed() => if changed.is_err() { return },
                 () = self.news.notified() => {}
                 () = tokio::time::sleep(wait) => {}
@@ -193,13 +195,13 @@ impl Worker {
     }
 
     async fn step(&mut self, pod: &Arc<Pod>) -> Next {
-        // Before the look: what has started by then is seen as it is now.
+        // Before the list of containers, so that starts which have ended are in it.
         self.settle(self.notes.evicted.is_some() || end_of(pod, Timestamp::now()).is_some());
         let seen = match self.look().await {
             Ok(seen) => seen,
             Err(error) => return self.unreachable(&error),
         };
-        // Taken after the look: nothing seen is of a later time, unless somebody set the clock back.
+        // Taken after the list: no time in it is later, unless somebody set the clock back.
         let now = self.look_at_clock();
         let seen = recover(pod, seen, now);
         self.evict(pod, &seen, now).await;
@@ -232,7 +234,8 @@ impl Worker {
             told.is_ok_and(|told| self.is_told(pod, told))
         };
         if !told {
-            // Containers are kept while the master is away; only the pod itself stays until its last status is known there.
+            // Containers are kept while the master is away; only the pod itself stays until its
+            // last status is known there.
             plan.actions.retain(|action| *action != Action::Finish);
         }
         self.refresh(pod, now).await;
@@ -250,7 +253,7 @@ impl Worker {
         next
     }
 
-    /// The time. What was noted before somebody set the clock is then by the new clock.
+    /// The time. If somebody has set the clock, times in the notes are moved to the new clock.
     fn look_at_clock(&mut self) -> Timestamp {
         let now = Timestamp::now();
         let by = self.clocks.set_by(now, Instant::now());
@@ -264,7 +267,7 @@ impl Worker {
         Ok(self.starts.whole(&self.pod, seen))
     }
 
-    /// Takes note of what has become of starts, and begins the hooks after those that went well.
+    /// Records how starts ended, and begins the postStart hooks of containers that started.
     fn settle(&mut self, ends: bool) {
         for ended in self.starts.ended(ends) {
             let Ended { name, pod, .. } = &ended;
@@ -281,7 +284,7 @@ impl Worker {
             match &ended.outcome {
                 Some(Ok(())) => {
                     self.notes.failures.remove(name);
-                    // The engine makes and starts it in one step; upstream tells of two.
+                    // The engine creates and starts it in one step; upstream reports two events.
                     let events = self.shared.events.of(pod, name);
                     events.normal("Created", format!("Created container: {name}"));
                     events.normal("Started", format!("Started container {name}"));
@@ -298,7 +301,8 @@ impl Worker {
         }
     }
 
-    /// Starts and stops probes and hooks to match the running containers, and records their results.
+    /// Starts and stops probes and hooks to match the running containers, and records their
+    /// results.
     fn follow(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
         self.known = Some(pod.clone());
         let end = end_of(pod, now);
@@ -339,7 +343,8 @@ impl Worker {
         self.sandbox.addresses(&self.shared, pod)
     }
 
-    /// A pod that is over needs no network and no volumes of drivers: others may have them. Its status goes on to name its address.
+    /// A pod that is over needs no network and no volumes of drivers: others may have them. Its
+    /// status goes on to name its address.
     async fn end_sandbox(&mut self, seen: &[Seen]) -> Result<(), Error> {
         let ended = |seen: &Seen| matches!(seen.state, ContainerState::Exited { .. });
         if !self.is_over() || !self.notes.starting.is_empty() || !seen.iter().all(ended) {
@@ -348,7 +353,7 @@ impl Worker {
         if self.sandbox.is_there() {
             self.sandbox.remove(&self.shared).await?;
         }
-        // Tried again with the next look, and at the latest when the pod is deleted.
+        // Tried again at the next step, and at the latest when the pod is deleted.
         self.unmount(None).await;
         Ok(())
     }
@@ -381,16 +386,16 @@ impl Worker {
         Next::Wait(Some(later(Timestamp::now(), RETRY)))
     }
 
-    /// Decides whether this node can run the pod; what runs already, or is over, is not refused. False where that is not decided
-    /// yet: others end to make room for it.
+    /// Decides whether this node can run the pod; what runs already, or is over, is not refused.
+    /// False where that is not decided yet: others end to make room for it.
     async fn refuse(&mut self, pod: &Arc<Pod>, seen: &[Seen]) -> bool {
-        // Once refused is refused for good: the pod has failed, and somebody may have acted on that.
+        // A refusal is final: the pod has failed, and controllers may have acted on that.
         let decided = self.taken.pod().is_some() || self.refused.is_some();
         if decided || end_of(pod, Timestamp::now()).is_some() {
             return true;
         }
         if !seen.is_empty() {
-            // An earlier agent has taken it, with what its containers have.
+            // An earlier agent admitted it, with the resources that its containers have.
             self.taken.set(Arc::new(as_given(pod, seen)));
             self.supplies.adopt();
             return true;
@@ -426,11 +431,7 @@ impl Worker {
             events.normal(pod, "SELinuxNotInUse", text);
         }
         if refusal.is_none() {
-            for volume in config.paths().narrowed(pod, right_of(config, pod)) {
-                let text = format!(
-                    "volume {volume} is mounted read-only: `host_paths` under `[node]` in the \
-                     machine's configuration does not say `writable = true` for its path"
-                );
+            for text in agent_mounts::narrowed(&config.machine, pod) {
                 events.warning(pod, "HostPathReadOnly", text);
             }
         }
@@ -452,7 +453,8 @@ impl Worker {
         if due && !ends {
             self.refreshed = Instant::now();
             let addresses = self.addresses(pod);
-            // A master that answers nothing must not keep the containers waiting; what is there stays until the next time.
+            // A master that does not answer must not keep the containers waiting; the volumes stay
+            // as they are until the next time.
             let refreshed = timeout(PATIENCE, self.supplies.refresh(pod, &addresses)).await;
             if let Ok(Err(message)) = refreshed {
                 self.shared.events.warning(pod, "FailedMount", message);
@@ -503,7 +505,7 @@ impl Worker {
                 }
             }
         }
-        // After a kill the engine tells the end; a look at once would only see the same.
+        // The engine reports the end after a kill; a step at once would only see the same.
         if acted {
             Next::Wait(Some(later(Timestamp::now(), Duration::from_millis(50))))
         } else {
@@ -511,70 +513,8 @@ impl Worker {
         }
     }
 
-    async fn stop(
-        &mut self,
-        pod: Option<&Arc<Pod>>,
-        seen: &[Seen],
-        id: String,
-    ) -> Result<(), Error> {
-        if !self.notes.pre_stop.contains_key(&id) {
-            self.tell_killing(pod, seen, &id);
-        }
-        self.note_replaced(pod, seen, &id);
-        self.shared.runtime.stop(&id).await?;
-        self.notes.asked.insert(id, Timestamp::now());
-        Ok(())
-    }
-
-    async fn kill(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str) -> Result<(), Error> {
-        self.note_replaced(pod, seen, id);
-        self.shared.runtime.kill(id).await
-    }
-
-    /// Remembers that a container is being ended for its new image.
-    fn note_replaced(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str) {
-        let found = seen.iter().find(|seen| seen.id == id);
-        if let (Some(pod), Some(seen), None) = (pod, found, self.notes.ending)
-            && is_replaced(pod, &self.notes, seen)
-        {
-            self.notes.replaced.insert(id.to_owned());
-        }
-    }
-
-    /// Begins the hook before the stop.
-    fn pre_stop(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str, limit: Duration) {
-        self.tell_killing(pod, seen, id);
-        let found = seen.iter().find(|seen| seen.id == id);
-        if let (Some(known), Some(seen)) = (self.known.clone(), found) {
-            let host = self.host(&known);
-            let name = &seen.key.container;
-            self.hooks.begin_pre_stop(&known, name, id, host, limit);
-        }
-    }
-
-    /// Says that a container is being ended, and why.
-    fn tell_killing(&self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str) {
-        let (Some(pod), Some(seen)) = (pod, seen.iter().find(|seen| seen.id == id)) else {
-            return;
-        };
-        let text = agent_pods::killing(pod, &self.notes, seen);
-        let events = self.shared.events.of(pod, &seen.key.container);
-        events.normal("Killing", text);
-    }
-
-    /// Removes an attempt with its log: nobody can ask for it any more.
-    async fn remove(&self, seen: &[Seen], id: &str) -> Result<(), Error> {
-        self.shared.runtime.remove(id).await?;
-        if let Some(seen) = seen.iter().find(|seen| seen.id == id)
-            && let Err(error) = cleanup::clear_log(&self.shared.config, &seen.key)
-        {
-            tracing::warn!(container = id, %error, "cannot delete the log of a removed container");
-        }
-        Ok(())
-    }
-
-    /// Begins to start an attempt, once its image is there; what stands in the way becomes a note that the status shows. False
-    /// where its end is news.
+    /// Begins to start an attempt, once its image is there; an obstacle becomes a note that the
+    /// status shows. False where the end of the start wakes this task.
     async fn start(
         &mut self,
         pod: &Arc<Pod>,
@@ -584,7 +524,7 @@ impl Worker {
         backoff: Option<Duration>,
         seen: &[Seen],
     ) -> Result<bool, Error> {
-        // While a resize waits, the next attempt has what this one had.
+        // While a resize is pending, the next attempt gets the resources of this one.
         let given = self.notes.pending.is_some().then(|| as_given(pod, seen));
         let Some((_, container)) = find(given.as_ref().unwrap_or(pod), name) else {
             return Ok(true);
@@ -638,7 +578,8 @@ impl Worker {
         }
     }
 
-    /// Tells of a start that failed, and remembers it. `image` is the one that could not be fetched, if that is why.
+    /// Writes the events of a start that failed, and remembers it. `image` is the one that could
+    /// not be fetched, if that is why.
     fn put_off(&mut self, pod: &Pod, name: &str, image: &str, error: &Error) {
         let events = self.shared.events.of(pod, name);
         if error.class == ErrorClass::ImagePull {
@@ -706,7 +647,8 @@ impl Worker {
                 return Next::Wait(Some(later(Timestamp::now(), RETRY)));
             }
         }
-        // Finalizers may keep the object; the watch tells when it goes, and until then there is nothing to do.
+        // Finalizers may keep the object; the watch tells when it goes, and until then there is
+        // nothing to do.
         Next::Done
     }
 }

@@ -12,21 +12,18 @@ mod pause;
 mod removal;
 mod resize;
 
-use crate::connection::{channel, failed, request};
 use crate::exec;
-use crate::images::Images;
-use crate::keyring::Keyring;
 use crate::labels::Labels;
 use crate::log::Pumps;
 use crate::model::{
-    Change, Container, ContainerSpec, Error, ErrorClass, ExecOutput, Image, Layers, Pause, Pending,
-    PullPolicy, Resources, Runtime,
+    Change, Container, ContainerSpec, ExecOutput, Layers, Pause, Resources, Runtime,
 };
 use crate::open;
 use crate::process::{Attached, Command, Process};
 use crate::programs::Programs;
-use crate::registry::Registries;
 use crate::spec::Host;
+use agent_containerd::{Error, ErrorClass, Pending, channel, failed, request};
+use agent_images::{Image, Images, Keyring, PullPolicy, Registries};
 use containerd_client::services::v1::containers_client::ContainersClient;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
 use containerd_client::services::v1::tasks_client::TasksClient;
@@ -52,8 +49,8 @@ pub struct Options {
     /// Directory of FIFOs and specifications, in memory: it must outlive the agent and not the boot
     /// ([`config_machine::specification::FOLDER`]).
     pub fifos: PathBuf,
-    /// Directory below which all logs lie; what a container's record says of its log is believed no
-    /// further.
+    /// Directory below which all logs lie; a log path in a container's record is trusted only below
+    /// it.
     pub logs: PathBuf,
     /// Registries.
     pub registries: Registries,
@@ -75,7 +72,7 @@ pub struct Containerd {
     known: Known,
     boot: String,
     host: Host,
-    /// One look at the layers of an image is taken at a time.
+    /// Layers of images are looked up one image at a time.
     viewing: Mutex<()>,
 }
 

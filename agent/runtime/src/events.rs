@@ -1,10 +1,9 @@
 //! Turns containerd's events into news for the kubelet, and prepares containerd once it is up.
 
-use crate::archive;
-use crate::connection::{failed, unlimited};
 use crate::containerd::Containerd;
 use crate::labels;
-use crate::model::{Change, Error, ErrorClass};
+use crate::model::Change;
+use agent_containerd::{Error, ErrorClass, failed, unlimited};
 use containerd_client::events::{TaskExit, TaskOom};
 use containerd_client::services::v1::SubscribeRequest;
 use containerd_client::services::v1::events_client::EventsClient;
@@ -20,8 +19,8 @@ const FILTER: &str = "namespace==k8s.io,topic~=\"^/tasks/(exit|oom)$\"";
 
 impl Containerd {
     /// Follows containerd's events for as long as the agent lives: connects, imports archives,
-    /// reports changes. Dropping the future ends it; nothing is left half done that the next start
-    /// doesn't repeat.
+    /// reports changes. Dropping the future ends it; what was interrupted is repeated at the next
+    /// start.
     pub async fn run(&self) {
         let mut imported = false;
         loop {
@@ -36,7 +35,7 @@ impl Containerd {
         self.ask_version().await?;
         if !*imported {
             for dir in &self.options.archives {
-                let names = archive::import(&self.images, dir).await;
+                let names = agent_images::import(&self.images, dir).await;
                 tracing::info!(path = %dir.display(), images = names.len(), "image archives imported");
             }
             *imported = true;
@@ -75,7 +74,7 @@ impl Containerd {
         Ok(())
     }
 
-    /// The container that an event is about; that memory ran out is written down at once.
+    /// The container that an event is about; an out-of-memory event is recorded at once.
     async fn noted(&self, event: &Envelope) -> Option<String> {
         let body = event.event.as_ref()?.value.as_slice();
         if event.topic == "/tasks/oom" {

@@ -1,12 +1,12 @@
 //! Commands inside running containers, for probes: started, read, and ended when they take too
 //! long.
 
-use crate::connection::{failed, request, settled, unlimited};
 use crate::containerd::Containerd;
 use crate::log::{Fifos, read_rest};
-use crate::model::{Error, ErrorClass, ExecOutput};
+use crate::model::ExecOutput;
 use crate::process;
 use crate::specification;
+use agent_containerd::{Error, ErrorClass, failed, request, settled, unlimited};
 use containerd_client::services::v1::{
     DeleteProcessRequest, ExecProcessRequest, KillRequest, StartRequest, WaitRequest,
 };
@@ -25,13 +25,13 @@ const MAX_OUTPUT: usize = 10 * 1024;
 /// Numbers executions, so that their ids differ.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// An id for an execution that no other one has, also of an agent before this one.
+/// An id for an execution, unlike that of any other, also of earlier agents.
 pub(crate) fn next_id() -> String {
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     format!("exec-{}-{number}", std::process::id())
 }
 
-/// Runs `command` in the container and waits for its end; past `limit` it is killed and that is an
+/// Runs `command` in the container and waits for its end; past `limit` it is killed, which is an
 /// error.
 pub(crate) async fn run(
     engine: &Containerd,
@@ -184,7 +184,8 @@ async fn own_process(engine: &Containerd, id: &str, command: &[String]) -> Resul
 }
 
 /// Reads for as long as it is polled. A pipe that is never empty is always readable, so each piece
-/// takes a part of the task's budget: others have their turn, the command's time limit among them.
+/// takes a part of the task's budget: other tasks run meanwhile, and the command's time limit is
+/// kept.
 async fn keep_reading(output: &Receiver, text: &mut Vec<u8>) {
     while output.readable().await.is_ok() {
         consume_budget().await;

@@ -1,8 +1,7 @@
-//! A container's identity and end, as labels in containerd: what an agent that starts anew reads
-//! back.
+//! A container's identity and end, as labels in containerd, from which a new agent reads them back.
 
-use crate::images::SNAPSHOTTER;
 use crate::model::{ContainerKey, Kind, PodRef, User};
+use agent_images::SNAPSHOTTER;
 use jiff::Timestamp;
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -1,78 +1,62 @@
-//! Containers through containerd's own API: images, root file systems, tasks and logs.
+//! Containers through containerd's own API: root file systems, tasks and logs.
 //!
 //! Enter by [`Runtime`], what the kubelet needs from a machine's container engine, and by
-//! [`Containerd`], the engine that speaks to containerd's socket. Every container's identity (pod, name,
-//! attempt) and its end (exit code, times) live in containerd's labels, so that an agent that starts
-//! anew adopts all of them by listing.
+//! [`Containerd`], the engine that speaks to containerd's socket. Every container's identity (pod,
+//! name, attempt) and its end (exit code, times) live in containerd's labels, so that an agent that
+//! starts anew adopts all of them by listing.
 //!
-//! Images: `registry` says where one may be had and by which credentials, `session` proves to a registry who asks, `http`
-//! and `reach` keep requests from where they must not go, `access` remembers who may run what was fetched.
+//! Images come from `agent_images`, requests to containerd from `agent_containerd`.
 //!
-//! Specifications: `spec` makes a container's, and `specification` keeps it where containerd's database holds nothing of it.
+//! Specifications: `spec` makes a container's, and `specification` keeps it outside of containerd's
+//! database.
 //!
 //! Pods with user namespaces: `mapped` shows them the layers of images as their own files.
 //!
-//! Logs: `log` writes what containers print; `agent_server` reads it for who asks.
+//! Logs: `log` writes what containers print; `agent_server` serves it.
 //!
 //! Names that pods choose are looked up by `agent_confine::Lookups`, for probes and hooks, too.
 //!
-//! Tasks: [`Containerd::run`] keeps one subscription to containerd's events and turns each exit into a
-//! record on the container; each running container has one log pump, a task that reads its two FIFOs.
-//! Channels: [`Runtime::changes`] is a broadcast of pod uids that changed; a reader that lags lists anew.
+//! Tasks: [`Containerd::run`] keeps one subscription to containerd's events and turns each exit
+//! into a record on the container; each running container has one log pump, a task that reads its
+//! two FIFOs. Channels: [`Runtime::changes`] is a broadcast of pod uids that changed; a reader that
+//! lags lists anew.
 
-mod access;
-mod archive;
-mod connection;
 mod containerd;
-mod content;
-mod credential;
 #[doc(hidden)]
 pub mod decoders;
-mod document;
 mod events;
 mod exec;
-mod http;
-mod images;
-mod keyring;
 mod labels;
 mod log;
 mod mapped;
 mod memory;
 mod model;
 mod open;
-mod parts;
 mod pause;
 mod pids;
 mod process;
 mod programs;
-mod reach;
-mod reference;
-mod registry;
 mod root;
-mod session;
 mod signals;
 mod spec;
 mod specification;
 mod taps;
-mod turns;
 mod users;
 
 pub use agent_confine::{Capabilities, Seccomp, capability_fault, withheld};
 pub use agent_confine::{Lookups, OF_HANDLERS};
+pub use agent_containerd::{Error, ErrorClass, Pending};
+pub use agent_images::{Image, Keyring, PullPolicy, Registries};
 pub use containerd::{Containerd, Options};
-pub use credential::{Credential, Secret};
-pub use keyring::{Keyring, KeyringError, PullSecret};
 pub use log::{KEPT_LOGS, LOG_WRITES, LONGEST_LOG, rotated};
 pub use mapped::show;
 pub use model::{
-    Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState, Error, ErrorClass,
-    ExecOutput, GroupsPolicy, Image, Kind, Layers, Mount, Pause, Pending, PodNamespaces, PodRef,
-    PullPolicy, Resources, Runtime, SharedNamespaces, User, Users, container_id,
+    Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState, ExecOutput,
+    GroupsPolicy, Kind, Layers, Mount, Pause, PodNamespaces, PodRef, Resources, Runtime,
+    SharedNamespaces, User, Users, container_id,
 };
 pub use process::{Attached, Command, Control, Input, Output, Outputs, Process};
 pub use programs::Programs;
-pub use reference::{DOCKER_HUB, Reference, ReferenceError};
-pub use registry::{Registries, Registry};
 pub use taps::{Stream, Tap};
 
 #[cfg(test)]
@@ -95,18 +79,20 @@ mod endless {
     /// How often the tasks of these tests hand their worker on.
     const STEPS: u32 = 32;
 
-    /// How often [`endless`] is read before it ends all the same: without, a test that fails would never.
+    /// How often [`endless`] can be read before it ends after all: without an end, a test that
+    /// fails would run for ever.
     const READS: u32 = 1_000_000;
 
-    /// An output that has something whenever it is read, as no writer can be relied on to be faster: a
-    /// counter of the kernel that each read takes one from.
+    /// An output that has something whenever it is read, as no writer can be relied on to be
+    /// faster: a counter of the kernel that each read takes one from.
     pub(crate) fn endless() -> Receiver {
         let flags = EfdFlags::EFD_SEMAPHORE | EfdFlags::EFD_NONBLOCK;
         let counter = EventFd::from_value_and_flags(READS, flags).unwrap();
         Receiver::from_owned_fd_unchecked(counter.into()).unwrap()
     }
 
-    /// A thread that writes into a FIFO, but for a bound without which a test that fails would never end.
+    /// A thread that writes into a FIFO, up to a bound: without one, a test that fails would run
+    /// for ever.
     #[derive(Debug)]
     pub(crate) struct Endless {
         written: Arc<AtomicU64>,
@@ -155,7 +141,7 @@ mod endless {
         }
     }
 
-    /// What another task does: it needs a worker again and again.
+    /// Another task: it yields again and again, so that it needs a worker each time.
     pub(crate) async fn steps() {
         for _ in 0..STEPS {
             tokio::task::yield_now().await;

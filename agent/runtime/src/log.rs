@@ -5,12 +5,12 @@
 //! opens its FIFOs for reading and writing, so that it never sees an end before [`Pumps::finish`]
 //! says that nothing more will come.
 //!
-//! A container may print without an end, and the kernel lets who writes wait for a slow disk. So a
-//! task of the runtime reads no more than a chunk at once, and lines are made and written on threads
-//! for what blocks: a few of them for all containers, who take turns.
+//! A container may print without an end, and the kernel makes writers wait for a slow disk. So a
+//! task of the runtime reads no more than a chunk at once, and lines are made and written on
+//! blocking threads: a few of them, which all containers share in turn.
 //!
-//! Logs lie below one folder; where a pod may write there by whatever way, its links and pipes are
-//! not followed.
+//! Logs lie below one folder; links and pipes there are not followed, since some pods can write
+//! there.
 
 use crate::taps::{Stream, Tap, Taps};
 use agent_sys::beneath::Beneath;
@@ -40,7 +40,7 @@ const CHUNK: usize = 8 * 1024;
 /// Logs that are written at once: each holds one of the runtime's threads for what blocks.
 pub const LOG_WRITES: usize = 2;
 /// Most bytes that an ended process left in a FIFO: the kernel's limit for one
-/// (`fs.pipe-max-size`). Who still writes then is read no further.
+/// (`fs.pipe-max-size`). What is written after that is not read.
 const MOST_LEFT: u64 = 1 << 20;
 /// The end of the name of a file that was put aside: when that was.
 const ASIDE: &str = ".%Y%m%d-%H%M%S-%3f";
@@ -200,7 +200,7 @@ impl Stamp {
     }
 }
 
-/// What a pump writes to, and with what. It goes to a thread for what blocks and comes back.
+/// The files and buffers of a pump. They move to a blocking thread and back.
 #[derive(Debug)]
 struct Writer {
     file: LogFile,
@@ -242,8 +242,8 @@ impl Writer {
         rest
     }
 
-    /// Does some work on a thread for what blocks, once it is this pump's turn. Nothing comes back
-    /// where the runtime ends meanwhile, or the work panics.
+    /// Does some work on a blocking thread, once it is this pump's turn. `None` if the runtime ends
+    /// meanwhile, or the work panics.
     async fn blocking<T: Send + 'static>(
         mut self,
         turns: &Arc<Semaphore>,
@@ -265,7 +265,7 @@ impl Writer {
 /// The FIFOs of a container.
 #[derive(Debug, Clone)]
 pub(crate) struct Fifos {
-    /// There for a container only that has an input.
+    /// Only for a container that has an input.
     pub(crate) stdin: PathBuf,
     pub(crate) stdout: PathBuf,
     pub(crate) stderr: PathBuf,
@@ -335,7 +335,7 @@ struct Pump {
 pub(crate) struct Pumps {
     /// The folder that all logs lie below.
     logs: PathBuf,
-    /// Whose turn it is to write, in the order in which they ask.
+    /// Turns to write, given in the order of the requests.
     turns: Arc<Semaphore>,
     running: Mutex<HashMap<String, Pump>>,
 }
@@ -400,7 +400,7 @@ impl Pumps {
 /// The task of one pump; ends after `stopped`, with all read that the FIFOs hold.
 ///
 /// Each chunk waits for a thread, so that a container whose FIFOs are never empty leaves the
-/// runtime's workers to others: waiting for readiness alone never does (a readiness that is there
+/// runtime's workers to other tasks: waiting for readiness alone would not (a FIFO that is ready
 /// takes nothing of a task's budget).
 async fn pump(
     outputs: [Receiver; 2],

@@ -1,10 +1,12 @@
-//! Layers of images for pods with user namespaces: files belong to the pod's own users, by a mount that shows ids of the file system
-//! as ids of the user namespace (`MOUNT_ATTR_IDMAP`, mount_setattr(2)). On the disk nothing changes, so that all pods share layers.
+//! Layers of images for pods with user namespaces: files belong to the pod's own users, by a mount
+//! that shows ids of the file system as ids of the user namespace (`MOUNT_ATTR_IDMAP`,
+//! mount_setattr(2)). On the disk nothing changes, so that all pods share layers.
 //!
-//! overlayfs can't be mounted so itself, and takes layers that are. A container's own layer is no such mount: what the pod writes
-//! there belongs to the pod's ids on the disk, too.
+//! overlayfs itself can't be mounted so, but it takes layers that are. A container's own layer is
+//! no such mount: what the pod writes there belongs to the pod's ids on the disk, too.
 
-use crate::model::{Error, ErrorClass, Users};
+use crate::model::Users;
+use agent_containerd::{Error, ErrorClass};
 use agent_sys::attach::{Propagation, attach};
 use agent_sys::beneath::{Beneath, Links};
 use agent_sys::mount::{Limits, detach, is_mount_point, mount};
@@ -22,8 +24,8 @@ const MAX_OPTIONS: usize = 4095;
 const LOWER: &str = "lowerdir=";
 const UPPER: &str = "upperdir=";
 
-/// The same mounts of a root file system, for a pod with a user namespace: layers of the image are those mounted at
-/// [`Users::layers`], and the container's own layer belongs to the pod's root.
+/// The same mounts of a root file system, for a pod with a user namespace: layers of the image are
+/// those mounted at [`Users::layers`], and the container's own layer belongs to the pod's root.
 ///
 /// # Errors
 /// The kernel refuses, or the snapshots don't lie as containerd's overlay snapshotter keeps them.
@@ -47,8 +49,9 @@ pub(crate) fn mapped(mounts: Vec<Mount>, users: &Users) -> Result<Vec<Mount>, Er
     mounts.collect::<io::Result<_>>().map_err(fault)
 }
 
-/// Shows the layers of an image, the topmost first, at `place`, where what an earlier agent showed goes. Returns where they are:
-/// a single layer stays where it is. With a user namespace its users own them, and a single layer is shown, too.
+/// Shows the layers of an image, the topmost first, at `place`, where what an earlier agent showed
+/// goes. Returns where they are: a single layer stays where it is. With a user namespace its users
+/// own them, and a single layer is shown, too.
 ///
 /// # Errors
 /// There are none, or too many, or the kernel refuses them.
@@ -67,7 +70,8 @@ pub fn show(place: &Path, layers: &[PathBuf], users: Option<&Users>) -> Result<P
         None => overlay(&target, layers)?,
         Some(users) if others.is_empty() => attach_to(first, users, place).map_err(text)?,
         Some(users) => {
-            // overlayfs holds its layers itself, so that this mount may go. No volume's name has a dot.
+            // overlayfs holds its layers itself, so that this mount may go. No volume's name has a
+            // dot.
             let beside = place.with_extension("layers");
             let shown = clone(layers, users, &beside).map_err(text);
             let shown = shown.and_then(|layers| overlay(&target, &layers));
@@ -101,8 +105,8 @@ fn joined(layers: &[PathBuf]) -> String {
     texts.join(":")
 }
 
-/// Where these layers are in a mapped mount, at `place`, of the folder in which all snapshots lie: a layer is `NUMBER/fs` there. It
-/// is one mount however many layers there are.
+/// Where these layers are in a mapped mount, at `place`, of the folder in which all snapshots lie:
+/// a layer is `NUMBER/fs` there. It is one mount however many layers there are.
 fn clone(layers: &[PathBuf], users: &Users, place: &Path) -> io::Result<Vec<PathBuf>> {
     let strange = || io::Error::other("the layers are in no folder of snapshots");
     let first = layers.first().and_then(|layer| layer.parent());
@@ -130,7 +134,8 @@ fn attach_to(folder: &Path, users: &Users, place: &Path) -> io::Result<()> {
     attached.map_err(io::Error::other)
 }
 
-/// Gives a container's own layer, which is empty yet and belongs to whom its image says, to the same of the pod's users.
+/// Gives a container's own layer, which is still empty and has the owner that its image says, to
+/// the same id among the pod's users.
 pub(crate) fn give(layer: &Path, first: u32) -> io::Result<()> {
     let found = layer.symlink_metadata()?;
     let own = |id: u32| {
@@ -187,7 +192,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (users, layers) = made(dir.path());
         let place = dir.path().join("v");
-        // The second time upon what an agent before this one left.
+        // The second time over the mounts that the first one left.
         for layers in [&layers[..], &layers[..], &layers[1..]] {
             assert_eq!(show(&place, layers, Some(&users)), Ok(place.clone()));
             assert_eq!(owner(place.join("of-user-7")), (FIRST + 7, FIRST + 8));

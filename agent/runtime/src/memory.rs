@@ -2,8 +2,8 @@
 //!
 //! containerd has an event for it. But an event is delivered once, to current subscribers only, and
 //! where a container ends at once, or its task is deleted before the shim has read the kernel's
-//! word, there is none. The kernel's counter stays as long as the group, which is there until the
-//! task is deleted.
+//! counter, there is none. The kernel's counter stays as long as the group, which is there until
+//! the task is deleted.
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 const ROOT: &str = "/sys/fs/cgroup";
 
 /// Whether the kernel ended a process in the group at `path` (as the OCI specification's
-/// `cgroupsPath` names it) for want of memory. Where the group is gone or does not count, nothing
-/// is known, and that is no.
+/// `cgroupsPath` names it) for want of memory. False also if the group is gone or does not count.
 pub(crate) fn ran_out(path: &str) -> bool {
     counted(Path::new(ROOT), path)
 }

@@ -1,18 +1,13 @@
-//! What a container engine is to the kubelet: the trait, what goes in and what is seen.
+//! The container engine as the kubelet uses it: the trait, its arguments and its results.
 
-use crate::keyring::Keyring;
 use agent_confine::{Capabilities, Seccomp};
+use agent_containerd::Pending;
+use agent_images::{Image, Keyring, PullPolicy};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use std::fmt;
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::time::Duration;
-use thiserror::Error;
-
-/// A future of the engine's answer; boxed so that the trait can be an object.
-pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
 /// The pod that a container belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -114,7 +109,7 @@ pub struct Users {
     /// them).
     pub first: u32,
     /// Where the engine may mount the layers of an image while a container is made. Its parent is
-    /// there, and the caller of [`Runtime::start`] takes away what is left.
+    /// there, and the caller of [`Runtime::start`] removes what is left.
     pub layers: PathBuf,
 }
 
@@ -145,7 +140,7 @@ pub struct Confinement {
     pub run_as_non_root: bool,
     /// No writes to the root file system.
     pub read_only_root: bool,
-    /// Set-user-id programs gain nothing.
+    /// Set-user-id programs gain no privileges.
     pub no_new_privileges: bool,
 }
 
@@ -213,8 +208,8 @@ pub struct ContainerSpec {
     pub capabilities: Capabilities,
     /// What it may not do.
     pub confinement: Confinement,
-    /// All capabilities, no filter of system calls, and the machine's devices but its TPM. Whether
-    /// the machine's configuration allows that, the caller knows.
+    /// All capabilities, no filter of system calls, and the machine's devices but its TPM. The
+    /// caller has checked that the machine's configuration allows that.
     pub privileged: bool,
     /// Replaces the image's stop signal: `SIGUSR1` (KEP-4960).
     pub stop_signal: Option<String>,
@@ -222,7 +217,8 @@ pub struct ContainerSpec {
     pub seccomp: Seccomp,
     /// Limits.
     pub resources: Resources,
-    /// What the pod says of them, in whatever form: [`Container::needs`]. 3 KiB at most.
+    /// The resources as the pod's spec has them, in the caller's form: [`Container::needs`]. 3 KiB
+    /// at most.
     pub needs: Option<String>,
     /// −1000 (last to die) … 1000.
     pub oom_score_adj: i32,
@@ -240,31 +236,7 @@ pub struct ContainerSpec {
     pub log_path: PathBuf,
 }
 
-/// When an image must be asked for at its registry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PullPolicy {
-    /// At each start.
-    Always,
-    /// When it isn't on the machine.
-    IfNotPresent,
-    /// Never: it must be on the machine.
-    Never,
-}
-
-/// An image on the machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Image {
-    /// Full reference.
-    pub name: String,
-    /// `sha256:…` of the manifest (or index) that the reference stands for.
-    pub digest: String,
-    /// Bytes of its layers and manifests as transferred.
-    pub size: u64,
-    /// True if it was fetched just now.
-    pub pulled: bool,
-}
-
-/// What has become of an attempt.
+/// The state of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ContainerState {
     /// Made, and (so far as is known) never started.
@@ -304,27 +276,28 @@ pub struct Container {
     pub state: ContainerState,
     /// The back-off that came before it.
     pub backoff: Option<Duration>,
-    /// How often all of its pod's containers were started anew before it, as who started it says.
+    /// How often all of its pod's containers were started anew before it, as its [`ContainerSpec`]
+    /// said.
     pub round: u32,
     /// It was started since the machine booted.
     pub this_boot: bool,
     /// The name of the signal by which it is asked to end: `SIGTERM`.
     pub stop_signal: Option<String>,
-    /// What it was given of the machine last, as who gave it wrote it.
+    /// The resources that it was given last, as the caller wrote them ([`ContainerSpec::needs`]).
     pub needs: Option<String>,
-    /// Who its first process was at its start; none before that, and where there are too many
-    /// groups to be kept.
+    /// User and groups of its first process at its start; none before that, and if there are too
+    /// many groups to be kept.
     pub user: Option<User>,
 }
 
-/// Who a process is to the kernel.
+/// User and groups of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     /// Its user.
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// All groups that count for what it may open, that one too.
+    /// All groups by which its access to files is checked, including that one.
     pub groups: Vec<u32>,
 }
 
@@ -346,69 +319,6 @@ pub enum Change {
     All,
 }
 
-/// The kubelet's view of an error: which of upstream's reasons it becomes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ErrorClass {
-    /// The engine can't be reached; nothing is known.
-    Unavailable,
-    /// The text is no image reference (`InvalidImageName`).
-    InvalidImageName,
-    /// The image isn't there and may not be fetched (`ErrImageNeverPull`).
-    ImageNeverPull,
-    /// Fetching failed (`ErrImagePull`).
-    ImagePull,
-    /// The pod asks for something impossible (`CreateContainerConfigError`).
-    Config,
-    /// Making the container failed (`CreateContainerError`).
-    Create,
-    /// Starting its first process failed (`RunContainerError`).
-    Start,
-    /// There is no such container.
-    NotFound,
-}
-
-/// The failure as text for the pod's events, and its class.
-#[derive(Debug, Error)]
-#[error("{message}")]
-pub struct Error {
-    /// Class.
-    pub class: ErrorClass,
-    /// For a person: what was tried, and on what.
-    pub message: String,
-    /// What stood in the way.
-    #[source]
-    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
-}
-
-impl Error {
-    /// An error without a deeper cause.
-    pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
-        Self {
-            class,
-            message: message.into(),
-            source: None,
-        }
-    }
-
-    /// An error with its cause.
-    pub fn caused(
-        class: ErrorClass,
-        message: impl Into<String>,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
-        Self {
-            class,
-            message: message.into(),
-            source: Some(source.into()),
-        }
-    }
-
-    /// The whole chain in one line, for an event or a waiting message.
-    pub fn chain(&self) -> String {
-        config_errors::chain(self)
-    }
-}
-
 /// A container engine.
 ///
 /// Guarantees: [`Runtime::list`] shows every container that was ever made and not removed, also
@@ -418,9 +328,9 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
     /// Name and version, as in `containerd://1.7.24`; an error means that the engine isn't up.
     fn version(&self) -> Pending<'_, String>;
 
-    /// Makes sure that the image is on the machine and ready to run, and that who has these keys
+    /// Makes sure that the image is on the machine and ready to run, and that a pod with these keys
     /// may run it: an image that a registry gave only to the holder of a pull secret is given to
-    /// others when the registry gives it to them, too (KEP-2535, policy
+    /// other pods only when the registry gives it to them, too (KEP-2535, policy
     /// `NeverVerifyPreloadedImages`).
     fn obtain_image<'a>(
         &'a self,
@@ -429,7 +339,7 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
         keys: &'a Keyring,
     ) -> Pending<'a, Image>;
 
-    /// The same for who has no keys.
+    /// The same for a pod without keys.
     fn ensure_image<'a>(&'a self, image: &'a str, policy: PullPolicy) -> Pending<'a, Image> {
         self.obtain_image(image, policy, Keyring::NONE)
     }
@@ -440,7 +350,7 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
 
     /// Makes the container and starts its first process.
     ///
-    /// After an error nothing of it runs. An error of class [`ErrorClass::Start`] leaves the
+    /// After an error nothing of it runs. An error of class [`crate::ErrorClass::Start`] leaves the
     /// container as [`ContainerState::Exited`] with code 128, so that it counts as an attempt.
     fn start<'a>(&'a self, spec: &'a ContainerSpec) -> Pending<'a, ()>;
 
@@ -519,15 +429,5 @@ mod tests {
         assert_ne!(container_id("u", "a", 0), container_id("u", "a", 1));
         assert_eq!(container_id("u", "a", 0), container_id("u", "a", 0));
         assert!(container_id("u", "a", 0).len() <= 76);
-    }
-
-    #[test]
-    fn an_error_says_its_whole_chain() {
-        let inner = std::io::Error::other("connection refused");
-        let error = Error::caused(ErrorClass::ImagePull, "pull registry.example/app:1", inner);
-        assert_eq!(
-            error.chain(),
-            "pull registry.example/app:1: connection refused"
-        );
     }
 }

@@ -3,10 +3,10 @@
 use crate::containerd::Containerd;
 use crate::exec;
 use crate::log::Fifos;
-use crate::model::{Error, ErrorClass};
 use crate::pids::Depth;
 use crate::process::{Attached, Command, Control, Input, Output, Outputs, Process};
 use crate::specification;
+use agent_containerd::{Error, ErrorClass};
 use nix::errno::Errno;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -32,8 +32,8 @@ pub(crate) async fn start(
     let cgroup = spec["linux"]["cgroupsPath"].as_str().unwrap_or_default();
     let control = Control::new(engine.channel.clone(), id, exec_id, folder.clone(), cgroup);
     let path = |wanted: bool, name: &str| wanted.then(|| folder.join(name));
-    // Both pipes are made whatever the client reads: where the engine gets none for the errors, its
-    // start of the process returns at the process's end only.
+    // Both pipes are made whatever the client reads: without one for the errors, the engine's start
+    // of the process returns only at the process's end.
     let terminal = command.outputs == Outputs::Terminal;
     let stdin = path(command.stdin, "stdin");
     let stdout = path(true, "stdout");

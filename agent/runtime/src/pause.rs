@@ -2,11 +2,11 @@
 //!
 //! The kernel ends all processes of a namespace with its first one, and gives that one their
 //! orphans. So it must outlive every container, and no orphan may stay with it. This program does
-//! nothing else: it ignores `SIGCHLD`, by which the kernel takes away at once what its children
-//! leave (wait(2)), and waits for ever. It is made here, for no image needs to be there for it.
+//! nothing else: it ignores `SIGCHLD`, by which the kernel removes ended children at once
+//! (wait(2)), and waits for ever. Its file is made here, so that it needs no image.
 //!
-//! Its file may be executed and not read, so that nobody looks into the process (`PR_SET_DUMPABLE`,
-//! ptrace(2)), also not a container that runs as its user.
+//! Its file may be executed and not read, so that no other process can trace it or read its memory
+//! (`PR_SET_DUMPABLE`, ptrace(2)), not even a container that runs as its user.
 
 /// Its name in the file system that it has for itself.
 pub(crate) const NAME: &str = "pause";

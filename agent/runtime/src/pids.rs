@@ -1,5 +1,5 @@
 //! A process's numbers: it has one in each PID namespace from ours down to its own
-//! (`pid_namespaces(7)`), and the engine may count in another than we do.
+//! (`pid_namespaces(7)`), and the engine may be in another namespace than the agent.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getsid};
@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use tokio::net::UnixStream;
 
-/// The namespace in which the program at a socket counts: how many below ours it is.
+/// The PID namespace of the program at a socket: how many levels below the agent's it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Depth(usize);
 
@@ -54,7 +54,7 @@ pub(crate) fn kill_session(group: &str, pid: u32, depth: Depth) {
     }
 }
 
-/// What the kernel tells of a process; nothing of one that has ended.
+/// The kernel's status of a process; none for one that has ended.
 fn status(pid: i32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()
 }

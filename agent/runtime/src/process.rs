@@ -7,11 +7,10 @@
 //! A process whose [`Control`] is dropped is killed with its session, so that a client that goes
 //! leaves nothing behind.
 
-use crate::connection::{failed, request, settled, unlimited};
 use crate::log::read_rest;
-use crate::model::{Error, ErrorClass};
 use crate::pids::{Depth, kill_session};
 use crate::taps::Tap;
+use agent_containerd::{Error, ErrorClass, failed, request, settled, unlimited};
 use containerd_client::services::v1::tasks_client::TasksClient;
 use containerd_client::services::v1::{
     CloseIoRequest, DeleteProcessRequest, ExecProcessRequest, KillRequest, ResizePtyRequest,
@@ -68,8 +67,8 @@ impl Output {
     /// # Errors
     /// The FIFO can't be read.
     pub async fn read(&self, out: &mut Vec<u8>) -> std::io::Result<()> {
-        // A pipe that is never empty is always readable, and who reads it in a loop would never let
-        // others have their turn.
+        // A pipe that is never empty is always readable, and a loop that reads it would never let
+        // other tasks run.
         consume_budget().await;
         loop {
             self.0.readable().await?;
@@ -120,8 +119,8 @@ pub struct Process {
     pub stdin: Option<Input>,
     /// What it writes.
     pub stdout: Option<Output>,
-    /// What it writes as errors; none where it has a terminal. Who does not want one of them must
-    /// read it all the same.
+    /// What it writes as errors; none where it has a terminal. A caller that does not want one of
+    /// them must read it all the same.
     pub stderr: Option<Output>,
     /// The process itself.
     pub control: Control,
@@ -147,7 +146,7 @@ pub struct Control {
     exec_id: String,
     /// Where its FIFOs are.
     folder: PathBuf,
-    /// Its number, and in which namespace that is one; none before the start.
+    /// Its PID, and the depth of the namespace in which it counts; none before the start.
     started: Option<(u32, Depth)>,
     /// The container's control group.
     cgroup: String,

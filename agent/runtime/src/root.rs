@@ -1,7 +1,7 @@
 //! The root file system of a container before it is mounted: its layers, which are folders on the
 //! host.
 
-use crate::model::{Error, ErrorClass};
+use agent_containerd::{Error, ErrorClass};
 use containerd_client::types::Mount;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
@@ -46,7 +46,7 @@ pub(crate) fn check(layers: &[PathBuf]) -> Result<(), Error> {
                 Error::caused(ErrorClass::Create, "look at the image's /dev", error)
             })?,
         };
-        // A device of number 0 says that layers below count no more (overlayfs).
+        // A device of number 0 hides the layers below (an overlayfs whiteout).
         let hides = found.file_type().is_char_device() && found.rdev() == 0;
         if found.is_dir() || hides {
             return Ok(());

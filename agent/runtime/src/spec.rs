@@ -1,11 +1,12 @@
-//! The OCI runtime specification of a container, from the pod's wishes and its image's settings.
+//! The OCI runtime specification of a container, from the pod's spec and its image's configuration.
 
-use crate::model::{ContainerSpec, Error, ErrorClass, Resources, User};
+use crate::model::{ContainerSpec, Resources, User};
 use crate::users::Identity;
 use agent_confine::{Device, FilterOptions, READ_ONLY, Tpms, filter};
+use agent_containerd::{Error, ErrorClass};
+use agent_images::ImageDefaults;
 use agent_sys::attach::Propagation;
 use agent_sys::namespace::IDS;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -17,20 +18,7 @@ const MAX_ID: u32 = (1 << 31) - 1;
 /// Period of CPU limits in microseconds, the kernel's default.
 const CPU_PERIOD: u64 = 100_000;
 
-/// The part of an image's configuration that a container takes over (OCI image specification,
-/// `config`).
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub(crate) struct ImageDefaults {
-    pub(crate) env: Option<Vec<String>>,
-    pub(crate) entrypoint: Option<Vec<String>>,
-    pub(crate) cmd: Option<Vec<String>>,
-    pub(crate) user: Option<String>,
-    pub(crate) working_dir: Option<String>,
-    pub(crate) stop_signal: Option<String>,
-}
-
-/// What the host offers and asks for.
+/// What the specification needs to know of the machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
     /// One cgroup tree (version 2).
@@ -171,7 +159,7 @@ fn arguments(spec: &ContainerSpec, image: &ImageDefaults) -> Result<Vec<String>,
 /// The image's variables, then the pod's over them; a later one of the same name wins.
 fn environment(spec: &ContainerSpec, image: &ImageDefaults) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
-    // An image may have as many as fill its configuration: each is looked up, not looked for.
+    // An image may have as many as fill its configuration, so each is looked up in a map.
     let mut places: HashMap<String, usize> = HashMap::new();
     let mut set = |entry: String| {
         let name = entry.split('=').next().unwrap_or_default().to_owned();
@@ -238,8 +226,8 @@ fn resources(spec: &ContainerSpec, host: &Host) -> Value {
     all
 }
 
-/// Limits alone, as a container that runs can be given others. Without a limit of memory or CPU
-/// they say nothing of it.
+/// Limits alone, as a container that runs can be given others. A limit of memory or CPU that is not
+/// set is left out.
 pub(crate) fn limits(wanted: &Resources, unified_cgroups: bool) -> Value {
     let shares = (wanted.cpu_request_millis.saturating_mul(1024) / 1000).clamp(2, 262_144);
     let mut all = json!({"cpu": {"shares": shares}});

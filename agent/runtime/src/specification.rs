@@ -1,10 +1,9 @@
 //! A container's specification: in memory, where what containerd starts reads it there, or in
 //! containerd's database.
 
-use crate::connection::{failed, request};
 use crate::containerd::{Containerd, Options};
 use crate::labels;
-use crate::model::{Error, ErrorClass};
+use agent_containerd::{Error, ErrorClass, failed, request};
 use config_machine::specification::path;
 use containerd_client::services::v1::GetContainerRequest;
 use prost_types::Any;

@@ -1,7 +1,7 @@
 //! Clients that read a container's output beside its log.
 //!
-//! The log comes first: what a client is sent is in the log already, and a client that does not
-//! read holds the container up for a short while, then it is cut.
+//! The log comes first: what a client is sent is in the log already. A client that does not read
+//! delays the container for a short time, then it is cut off.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

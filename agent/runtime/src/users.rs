@@ -1,9 +1,11 @@
-//! Who a container's process is: numbers for the names in images, from the image's own files.
+//! User and groups of a container's process: ids for the names in images, from the image's own
+//! files.
 //!
-//! The files are read from the layers' directories on the host, without a mount. Nothing of the image is
-//! trusted: symbolic links are not followed, sizes are bounded.
+//! The files are read from the layers' directories on the host, without a mount. Nothing of the
+//! image is trusted: symbolic links are not followed, sizes are bounded.
 
-use crate::model::{ContainerSpec, Error, ErrorClass, GroupsPolicy, User};
+use crate::model::{ContainerSpec, GroupsPolicy, User};
+use agent_containerd::{Error, ErrorClass};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,8 +15,8 @@ use std::path::{Path, PathBuf};
 const MAX_FILE: u64 = 1 << 20;
 /// Most groups that a process is given from the image.
 const MAX_GROUPS: usize = 1024;
-/// The highest number of a user or group, as in pods' specs. The last one of 32 bits says "as it is" to setresuid(2): the process
-/// would stay root.
+/// The highest number of a user or group, as in pods' specs. The last one of 32 bits says "as it
+/// is" to setresuid(2): the process would stay root.
 const MAX_ID: u32 = i32::MAX.unsigned_abs();
 
 /// The numbers of a process.
@@ -26,7 +28,8 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Who the first process of a container is: with the groups that its pod names, and those of the image where the pod wants them.
+    /// User and groups of a container's first process: the groups that its pod names, and those of
+    /// the image where the pod wants them.
     pub(crate) fn user(&self, spec: &ContainerSpec) -> User {
         let mut groups = match spec.groups_policy {
             GroupsPolicy::Merge => self.groups.clone(),
@@ -66,7 +69,8 @@ impl Accounts {
         }
     }
 
-    /// The numbers for the image's user (`name|uid[:group|gid]`) and the pod's wish, which wins.
+    /// The numbers for the image's user (`name|uid[:group|gid]`) and the ids in the pod's spec,
+    /// which win.
     pub(crate) fn identity(&self, image_user: &str, wish: Wish) -> Result<Identity, Error> {
         let (user, group) = match (wish.user, image_user.split_once(':')) {
             (Some(uid), _) => (uid.to_string(), None),
@@ -265,7 +269,8 @@ mod tests {
         );
     }
 
-    /// To setresuid(2) this number says "as it is", so that the process would stay root, also under `runAsNonRoot`.
+    /// To setresuid(2) this number says "as it is", so that the process would stay root, also under
+    /// `runAsNonRoot`.
     #[test]
     fn no_image_stays_root_by_a_number_that_means_no_change() {
         let last = "4294967295";

@@ -1,8 +1,9 @@
-//! The pod's eviction: it takes more of the disk than it may, or the node is under pressure and has chosen it.
+//! The pod's eviction: it takes more of the disk than it may, or the node is under pressure and has
+//! chosen it.
 
 use super::Worker;
 use crate::config::Config;
-use crate::storage::{self, Excess, Layer};
+use agent_mounts::storage::{self, Excess, Layer};
 use agent_pods::{EVICTION_GRACE, Eviction, end_of};
 use agent_runtime::Container as Seen;
 use agent_sys::beneath::Beneath;
@@ -13,7 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// In a pod's folder: its eviction, so that an agent that comes meanwhile ends the pod as evicted.
+/// File in a pod's folder that records its eviction, so that an agent that begins meanwhile ends
+/// the pod as evicted.
 const RECORD: &str = "eviction";
 /// The same while it is written.
 const NEW_RECORD: &str = "eviction.new";
@@ -21,7 +23,8 @@ const NEW_RECORD: &str = "eviction.new";
 const LONGEST: u64 = 1 << 20;
 
 impl Worker {
-    /// Evicts the pod where it was chosen for that, or where a look at the disk, which it has now and then, says so.
+    /// Evicts the pod if it was chosen for that, or if it exceeds a limit of disk space, which is
+    /// measured every [`storage::PERIOD`].
     pub(super) async fn evict(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
         let stays = self.notes.evicted.is_none() && end_of(pod, now).is_none();
         self.limited = stays && storage::is_limited(pod);
@@ -46,13 +49,14 @@ impl Worker {
         }
     }
 
-    /// Tells of the eviction, and writes it down. The end of the machine is the Node's news, and no agent comes meanwhile: where the
-    /// master does not learn of it, the pod runs again after the next boot.
+    /// Writes the event of the eviction, and records it on the disk. Not for the end of the
+    /// machine: the Node's condition says that, and no agent begins before the next boot; where the
+    /// master does not learn of the eviction, the pod runs again then.
     fn announce(&self, pod: &Pod, eviction: &Eviction) {
         let (events, text) = (&self.shared.events, eviction.message.clone());
         events.warning(pod, eviction.reason, text);
         if let Err(error) = remember(&self.shared.config, &self.pod.uid, eviction) {
-            // A disk that takes no more is no reason to keep the pod.
+            // A full disk is no reason to keep the pod.
             tracing::warn!(pod = self.pod.name, %error, "cannot write down that the pod is evicted");
         }
     }
@@ -70,8 +74,9 @@ impl Worker {
         let (shared, pod, reference) = (self.shared.clone(), pod.clone(), self.pod.clone());
         let deleted = self.deleted.clone();
         let measured = tokio::task::spawn_blocking(move || {
-            let deleted = deleted.now(&shared.config.data, &pod, &reference.uid);
-            let excess = storage::excess(&shared.config, &pod, &reference, &layers, &deleted);
+            let deleted = deleted.now(&shared.config.machine.data, &pod, &reference.uid);
+            let excess =
+                storage::excess(&shared.config.machine, &pod, &reference, &layers, &deleted);
             (excess, deleted)
         });
         let (excess, deleted) = measured.await.ok()?;
@@ -80,9 +85,10 @@ impl Worker {
     }
 }
 
-/// Writes an eviction down: its grace in seconds and its reason, and after the first line end its message.
+/// Records an eviction: its grace in seconds and its reason, and after the first line end its
+/// message.
 fn remember(config: &Config, uid: &str, eviction: &Eviction) -> io::Result<()> {
-    let dir = Beneath::make_root(&config.pod_dir(uid))?;
+    let dir = Beneath::make_root(&config.machine.pod_dir(uid))?;
     let (grace, reason) = (eviction.grace.as_secs(), eviction.reason);
     let text = format!("{grace} {reason}\n{}", eviction.message);
     let mut file = dir.rewrite(Path::new(NEW_RECORD), 0o600)?;
@@ -92,7 +98,7 @@ fn remember(config: &Config, uid: &str, eviction: &Eviction) -> io::Result<()> {
 
 /// The eviction that an earlier agent began.
 pub(super) fn remembered(config: &Config, uid: &str) -> Option<Eviction> {
-    let dir = Beneath::root(&config.pod_dir(uid)).ok()?;
+    let dir = Beneath::root(&config.machine.pod_dir(uid)).ok()?;
     let record = dir.read(Path::new(RECORD), LONGEST).ok()?;
     let record = String::from_utf8(record).ok()?;
     let (first, message) = record.split_once('\n')?;
@@ -132,7 +138,7 @@ mod tests {
         };
         remember(&config, "u", &preempted).unwrap();
         assert_eq!(remembered(&config, "u"), Some(preempted));
-        std::fs::write(config.pod_dir("u").join(RECORD), "30").unwrap();
+        std::fs::write(config.machine.pod_dir("u").join(RECORD), "30").unwrap();
         assert_eq!(remembered(&config, "u"), None);
     }
 }

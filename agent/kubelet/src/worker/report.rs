@@ -1,4 +1,4 @@
-//! A pod's status, told to the master.
+//! Reports a pod's status to the master.
 
 use super::Worker;
 use crate::cleanup;
@@ -9,14 +9,15 @@ use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
 
 impl Worker {
-    /// Writes the status where it differs from what was written last; returns what is written now. A conflict is an error like
-    /// others: the same status is sent again, or the watch tells that the pod went and another has its name.
+    /// Writes the status where it differs from what was written last; returns what is written now.
+    /// A conflict is an error like others: the same status is sent again, or the watch tells that
+    /// the pod went and another has its name.
     pub(super) async fn report(
         &self,
         pod: &Pod,
         view: View<'_>,
     ) -> Result<Option<PodStatus>, ApiError> {
-        let messages = |id: &str| cleanup::last_words(&self.shared.config, view, id);
+        let messages = |id: &str| cleanup::termination_message(&self.shared.config, view, id);
         let old = base(pod, self.written.as_ref());
         let status = status(
             view,
@@ -28,7 +29,8 @@ impl Worker {
         if self.told && self.written.as_ref() == Some(&status) {
             return Ok(None);
         }
-        // A static pod without a mirror has nobody to tell; the status is remembered until it has one.
+        // Without a mirror no object shows a static pod's status; it is remembered until there is
+        // one.
         let Some(uid) = &self.shown_as else {
             return Ok(Some(status));
         };
@@ -71,8 +73,8 @@ impl Worker {
         }
     }
 
-    /// Counts how long the pod took to run, the first time that its status says so; one that ran before this kubelet did is not
-    /// counted.
+    /// Counts how long the pod took to run, the first time that its status says so; one that ran
+    /// before this kubelet did is not counted.
     pub(super) fn count_start(&mut self, pod: &Pod, told: Option<&PodStatus>) {
         let phase = |status: &PodStatus| status.phase.clone();
         let before = self.written.as_ref().or(pod.status.as_ref());
@@ -99,7 +101,7 @@ impl Worker {
         }
     }
 
-    /// A master that is away is no news of each pod; one that refuses a status is.
+    /// An unreachable master is not logged for each pod; a refused status is.
     pub(super) fn not_written(&self, error: &ApiError) {
         let (pod, reason) = (&self.pod.name, error.chain());
         if matches!(

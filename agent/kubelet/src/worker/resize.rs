@@ -1,4 +1,5 @@
-//! Other resources for a pod that runs: whether the node has room for them, and what its containers are given.
+//! In-place resize: whether the node has room for a running pod's new resources, and giving them to
+//! its containers.
 
 use super::Worker;
 use crate::cleanup;
@@ -16,7 +17,8 @@ use std::time::Duration;
 const RETRY: Duration = Duration::from_secs(10);
 
 impl Worker {
-    /// Decides whether the pod gets the resources that it says now, where those that the node has taken it with are others.
+    /// Decides whether the pod gets the resources in its spec, where they differ from those with
+    /// which the node admitted it.
     pub(super) fn resize(&mut self, pod: &Arc<Pod>, seen: &[Seen]) {
         let Some(taken) = self.taken.pod() else {
             return;
@@ -45,7 +47,8 @@ impl Worker {
         }
     }
 
-    /// Gives a container what its pod says now; what stands in the way becomes a note that the status shows.
+    /// Gives a container the resources that its pod's spec has now; an obstacle becomes a note that
+    /// the status shows.
     pub(super) async fn give(&mut self, pod: Option<&Arc<Pod>>, all: &[Seen], id: &str) {
         let seen = all.iter().find(|seen| seen.id == id);
         let (Some(pod), Some(seen)) = (pod, seen) else {
@@ -92,7 +95,8 @@ impl Worker {
             }
         }
         let text = needs(container).ok_or("its resources are too long a text")?;
-        // The pod's group has room for both before and for no more after.
+        // The pod's control group gets the greater limits before the change, and the new ones after
+        // it.
         let (own, group) = (
             pod_resources(&as_given(pod, all)),
             qos::cgroup(pod, &self.pod.uid),

@@ -1,12 +1,10 @@
 //! The start of an attempt: its record, its root file system, its task.
 
 use super::Containerd;
-use crate::connection::{failed, request, settled};
-use crate::images::{Ready, SNAPSHOTTER};
 use crate::labels::{self, End, Record};
 use crate::log::Fifos;
 use crate::mapped::mapped;
-use crate::model::{ContainerSpec, Error, ErrorClass, container_id};
+use crate::model::{ContainerSpec, container_id};
 use crate::process::Control;
 use crate::programs;
 use crate::root;
@@ -14,6 +12,8 @@ use crate::signals::signal_number;
 use crate::spec::{Host, runtime_spec};
 use crate::specification;
 use crate::users::{Accounts, Wish};
+use agent_containerd::{Error, ErrorClass, failed, request, settled};
+use agent_images::{Ready, SNAPSHOTTER};
 use containerd_client::services::v1::snapshots::{PrepareSnapshotRequest, RemoveSnapshotRequest};
 use containerd_client::services::v1::{
     Container as Stored, CreateContainerRequest, CreateTaskRequest, StartRequest,
@@ -84,8 +84,8 @@ impl Containerd {
         }
     }
 
-    /// Makes the container's record, without which there is nothing: if the attempt exists, it is
-    /// left alone. It also keeps the snapshot that is to come from containerd's collector.
+    /// Makes the container's record, which comes first: an attempt that exists is left alone. The
+    /// record also keeps the coming snapshot from containerd's garbage collector.
     async fn record(&self, spec: &ContainerSpec, id: &str, ready: &Ready) -> Result<Stored, Error> {
         let record = Record {
             key: spec.key.clone(),
@@ -129,7 +129,7 @@ impl Containerd {
             ErrorClass::Create,
             format!("create container {}", spec.key.container),
         );
-        // Before it is made: a look that comes between finds no record.
+        // Before it is made: a list that comes between finds no record.
         self.known.add(&spec.key.pod.uid, id);
         self.containers()
             .create(request(create))
@@ -307,8 +307,8 @@ impl Containerd {
             ..CreateTaskRequest::default()
         };
         self.tasks().create(request(create)).await.map_err(fail())?;
-        // The number may have become another process's between the look and the making. It has not,
-        // if it is still the same container's: no process gets the number of one that lives.
+        // The PID could have been reused between the lookup and the start. It was not, if the
+        // container still has it: no process gets the PID of a living one.
         if self.target(spec).await? != target {
             let text = "the container to look into was started anew meanwhile";
             return Err(Error::new(ErrorClass::Start, text));

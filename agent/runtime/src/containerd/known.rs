@@ -22,7 +22,7 @@ struct Ids {
 
 impl Known {
     fn ids(&self) -> MutexGuard<'_, Ids> {
-        // Each change is made whole.
+        // A panic leaves no half-made change behind.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -33,15 +33,15 @@ impl Known {
         ids.whole.then(of_pod)
     }
 
-    /// Takes note of a container that is about to be made.
+    /// Adds a container that is about to be made.
     pub(super) fn add(&self, uid: &str, id: &str) {
         let mut ids = self.ids();
         let of_pod = ids.of_pod.entry(uid.to_owned()).or_default();
         of_pod.insert(id.to_owned());
     }
 
-    /// Takes note of all containers that there were. Those that were made since the list was begun
-    /// stay.
+    /// Replaces the ids by those of a whole list. Containers that were made since the list was
+    /// begun stay.
     pub(super) fn add_all<'a>(&self, listed: impl Iterator<Item = (&'a str, &'a str)>) {
         for (uid, id) in listed {
             self.add(uid, id);

@@ -1,10 +1,10 @@
 //! The layers of an image as folders, for volumes that show an image.
 
 use super::Containerd;
-use crate::connection::{failed, request, settled};
-use crate::images::SNAPSHOTTER;
-use crate::model::{Error, ErrorClass, Layers};
+use crate::model::Layers;
 use crate::root;
+use agent_containerd::{Error, ErrorClass, failed, request, settled};
+use agent_images::SNAPSHOTTER;
 use containerd_client::services::v1::snapshots::{RemoveSnapshotRequest, ViewSnapshotRequest};
 use containerd_client::tonic::{Code, Status};
 use containerd_client::types::Mount;

@@ -1,14 +1,14 @@
 //! What containerd knows of an attempt: its record, its task, its layer; an end that is seen is
-//! written down.
+//! recorded.
 
 use super::Containerd;
-use crate::connection::{CALL_LIMIT, failed, is_absent, request, unlimited};
-use crate::images::SNAPSHOTTER;
 use crate::labels::{self, End, Record};
 use crate::log::Fifos;
 use crate::memory;
-use crate::model::{Container, ContainerState, Error, ErrorClass};
+use crate::model::{Container, ContainerState};
 use crate::signals::signal_name;
+use agent_containerd::{CALL_LIMIT, Error, ErrorClass, failed, is_absent, request, unlimited};
+use agent_images::SNAPSHOTTER;
 use containerd_client::services::v1::{GetContainerRequest, GetRequest, ListContainersRequest};
 use containerd_client::tonic::Status;
 use containerd_client::types::v1::{Process, Status as TaskStatus};
@@ -75,7 +75,7 @@ impl Containerd {
         Ok(all)
     }
 
-    /// Looks at one container; its end, if it has come, is written down before it is told.
+    /// Looks at one container; its end, if it has come, is recorded before it is returned.
     async fn observe(&self, id: String, record: Record) -> Result<Option<Container>, Error> {
         if record.end.is_some() {
             return Ok(Some(self.container(id, record, false)));
@@ -115,7 +115,7 @@ impl Containerd {
                 .await
             }
             (None, _) if record.started_at.is_some() => match self.stored(&id).await? {
-                // Another look was faster.
+                // Another call was faster.
                 Some(record) if record.end.is_some() => Ok(Some(self.container(id, record, false))),
                 Some(_) => {
                     self.finish(

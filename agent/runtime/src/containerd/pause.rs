@@ -1,21 +1,22 @@
-//! The process that holds the process ids which a pod's containers share: a container of its own, with nothing in it but
-//! [`crate::pause`], beside those of the pod and none of them.
+//! The process that holds the process ids which a pod's containers share: a container of its own,
+//! with nothing in it but [`crate::pause`]. The pod's spec does not have it, and lists don't show
+//! it.
 
 use super::Containerd;
-use crate::connection::{failed, request};
-use crate::images::SNAPSHOTTER;
 use crate::labels::{self, Labels};
 use crate::mapped::give;
 use crate::model::{
-    Confinement, ContainerKey, ContainerSpec, Error, ErrorClass, GroupsPolicy, Kind, Pause,
-    Resources, SharedNamespaces, container_id,
+    Confinement, ContainerKey, ContainerSpec, GroupsPolicy, Kind, Pause, Resources,
+    SharedNamespaces, container_id,
 };
 use crate::pause;
 use crate::programs;
-use crate::spec::{ImageDefaults, runtime_spec};
+use crate::spec::runtime_spec;
 use crate::specification;
 use crate::users::Identity;
 use agent_confine::{Capabilities, Seccomp};
+use agent_containerd::{Error, ErrorClass, failed, request};
+use agent_images::{ImageDefaults, SNAPSHOTTER};
 use containerd_client::services::v1::{
     Container as Stored, CreateContainerRequest, CreateTaskRequest, StartRequest,
 };
@@ -25,7 +26,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Upstream's: nearly the last to die.
+/// Upstream's: nearly the last to be killed for memory.
 const OOM_SCORE: i32 = -998;
 /// More processes and threads than the runtime needs to start one.
 const MOST_PROCESSES: u64 = 64;
@@ -37,7 +38,8 @@ impl Containerd {
         let status = self.task(&id).await?.map(|task| task.status);
         match status.and_then(|status| TaskStatus::try_from(status).ok()) {
             Some(TaskStatus::Running) => return Ok(id),
-            // Its shim did not answer in time. Ended by mistake, it would end all containers of the pod.
+            // Its shim did not answer in time. Ended by mistake, it would end all containers of the
+            // pod.
             Some(TaskStatus::Unknown | TaskStatus::Paused | TaskStatus::Pausing) => {
                 let text = "the pod's first process does not answer";
                 return Err(Error::new(ErrorClass::Unavailable, text));
@@ -100,8 +102,8 @@ impl Containerd {
             let text = "write the program of the pod's first process";
             Error::caused(ErrorClass::Create, text, error)
         })?;
-        // The runtime gives the streams that it is started with to the pod's root. By these names they are pipes of the shim's, and
-        // not the machine's own `/dev/null`, where the pipes end.
+        // The runtime gives the streams that it is started with to the pod's root. By these names
+        // they are pipes of the shim's, and not the machine's own `/dev/null`, where the pipes end.
         let (input, output) = match first {
             Some(_) => ("/dev/null", "file:///dev/null"),
             None => ("", ""),
@@ -124,7 +126,7 @@ impl Containerd {
     }
 }
 
-/// No container of a pod has an empty name.
+/// An empty name, which no container of a pod has.
 fn id(uid: &str) -> String {
     container_id(uid, "", 0)
 }
@@ -136,7 +138,8 @@ fn folder(mounts: &[Mount]) -> io::Result<PathBuf> {
     source.ok_or_else(|| io::Error::other("the layer is no folder"))
 }
 
-/// Writes it as the machine's, also for a pod whose root is the user `first` of the machine and who has the folder then.
+/// Writes it as the machine's, also for a pod whose root is the user `first` of the machine and who
+/// has the folder then.
 fn write_program(folder: &Path, first: Option<u32>) -> io::Result<()> {
     if let Some(first) = first {
         give(folder, first)?;
@@ -146,7 +149,8 @@ fn write_program(folder: &Path, first: Option<u32>) -> io::Result<()> {
     std::fs::set_permissions(&path, PermissionsExt::from_mode(pause::MODE))
 }
 
-/// A container that may do nothing, in the pod's namespaces and with a process namespace of its own.
+/// A container that may do nothing, in the pod's namespaces and with a process namespace of its
+/// own.
 fn specification(wanted: &Pause) -> ContainerSpec {
     ContainerSpec {
         key: ContainerKey {

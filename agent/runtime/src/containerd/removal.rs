@@ -1,10 +1,9 @@
 //! The end of an attempt: signals, the task's deletion, and the removal of every trace.
 
 use super::Containerd;
-use crate::connection::{failed, request, settled};
-use crate::images::SNAPSHOTTER;
 use crate::log::Fifos;
-use crate::model::{Error, ErrorClass};
+use agent_containerd::{Error, ErrorClass, failed, request, settled};
+use agent_images::SNAPSHOTTER;
 use containerd_client::services::v1::snapshots::RemoveSnapshotRequest;
 use containerd_client::services::v1::{DeleteContainerRequest, DeleteTaskRequest, KillRequest};
 use containerd_client::tonic::{Code, Status};

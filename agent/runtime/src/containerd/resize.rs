@@ -1,10 +1,10 @@
 //! Other limits for a container that runs.
 
 use super::Containerd;
-use crate::connection::{failed, request};
 use crate::labels;
-use crate::model::{Error, ErrorClass, Resources};
+use crate::model::Resources;
 use crate::spec::limits;
+use agent_containerd::{Error, ErrorClass, failed, request};
 use containerd_client::services::v1::UpdateTaskRequest;
 use prost_types::Any;
 
@@ -12,7 +12,7 @@ use prost_types::Any;
 const LIMITS_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources";
 
 impl Containerd {
-    /// Gives a container these limits; what its pod says of them is written down after that.
+    /// Gives a container these limits; the pod's words for them are recorded after that.
     pub(super) async fn give(
         &self,
         id: &str,

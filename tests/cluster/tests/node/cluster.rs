@@ -6,7 +6,7 @@ use crate::site::{IMAGE, LIMIT, Site, eventually};
 use agent_api::{Api, ApiError, Call};
 use agent_cluster::{Places, Sandboxes};
 use agent_journal::Journal;
-use agent_kubelet::{Config, Drain, Kubelet, Thresholds};
+use agent_kubelet::{Config, Drain, Kubelet, Machine, Thresholds};
 use agent_server::Server;
 use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, Event, Node, Pod};
 use config_model::ShutdownGrace;
@@ -158,15 +158,17 @@ impl Cluster {
             node_name: NODE.into(),
             addresses: self.addresses.subscribe(),
             port: 10250,
-            data: path("kubelet"),
-            run: path("run"),
-            host_paths: self.host_paths.clone(),
+            machine: Machine {
+                data: path("kubelet"),
+                run: path("run"),
+                logs: path("pods"),
+                host_paths: self.host_paths.clone(),
+                privileged: self.privileged,
+            },
             pids: 512,
             parallel_pulls: 5,
-            logs: path("pods"),
             owns_machine: false,
             max_pods: 120,
-            privileged: self.privileged,
             unsafe_sysctls: Vec::new(),
             reserved_memory: 64 << 20,
             reserved_cpu_millis: 100,
@@ -352,6 +354,7 @@ impl Cluster {
         let name = pod.metadata.name.as_deref().unwrap();
         let path = self
             .config()
+            .machine
             .logs
             .join(format!("default_{name}_{uid}"))
             .join("main")

@@ -85,7 +85,7 @@ async fn a_drivers_volume_is_its_pods_until_the_last_is_gone_also_while_the_agen
             .contains("driver name memory.example not found in the list of registered CSI drivers"),
         "{refused}"
     );
-    let driver = Driver::start(&cluster.config().data, NAME);
+    let driver = Driver::start(&cluster.config().machine.data, NAME);
     says(&cluster, "first", "kept").await;
     let admin = InProcess {
         server: cluster.server.clone(),
@@ -127,7 +127,7 @@ async fn a_drivers_volume_is_its_pods_until_the_last_is_gone_also_while_the_agen
     })
     .await;
     gone(&cluster, "second").await;
-    let folder = cluster.config().data.join("pods");
+    let folder = cluster.config().machine.data.join("pods");
     eventually("the pods' folders to go", || async {
         (std::fs::read_dir(&folder).unwrap().count() == 0).then_some(())
     })
@@ -138,7 +138,7 @@ async fn a_drivers_volume_is_its_pods_until_the_last_is_gone_also_while_the_agen
 async fn an_inline_volume_comes_and_goes_with_its_pod_and_a_pod_that_is_over_has_none() {
     let cluster = Cluster::new().await.with_privileged_pods().await;
     bound(&cluster).await;
-    let driver = Driver::start(&cluster.config().data, NAME);
+    let driver = Driver::start(&cluster.config().machine.data, NAME);
     let mut spec = pod("touch /data/f && echo written");
     spec["restartPolicy"] = json!("Never");
     spec["volumes"] = json!([{"name": "data", "csi": {"driver": NAME}}]);
@@ -160,7 +160,7 @@ async fn an_inline_volume_comes_and_goes_with_its_pod_and_a_pod_that_is_over_has
 async fn a_machine_without_privileged_pods_mounts_no_drivers_volume_and_says_why() {
     let cluster = Cluster::new().await;
     bound(&cluster).await;
-    let driver = Driver::start(&cluster.config().data, NAME);
+    let driver = Driver::start(&cluster.config().machine.data, NAME);
     cluster.create("claims", pod("true")).await;
     let refused = cluster.event("FailedMount").await;
     assert!(refused.contains("[node] privileged = true"), "{refused}");
@@ -173,8 +173,7 @@ async fn a_machine_without_privileged_pods_mounts_no_drivers_volume_and_says_why
     let text = status["message"].as_str().unwrap();
     assert!(text.contains("[node] privileged = true"), "{text}");
     let mut plugin = pod("true");
-    plugin["volumes"] =
-        json!([{"name": "data", "hostPath": {"path": cluster.config().data.join("plugins")}}]);
+    plugin["volumes"] = json!([{"name": "data", "hostPath": {"path": cluster.config().machine.data.join("plugins")}}]);
     cluster.create("plugin", plugin).await;
     cluster
         .reaches("plugin", "/reason", json!("HostPathForbidden"))
@@ -188,7 +187,7 @@ async fn a_machine_without_privileged_pods_mounts_no_drivers_volume_and_says_why
 async fn what_a_privileged_container_mounts_below_the_folder_of_volumes_is_mounted_on_the_machine()
 {
     let cluster = Cluster::new().await.with_privileged_pods().await;
-    let data = cluster.config().data;
+    let data = cluster.config().machine.data;
     let path = |name: &str| json!({"path": data.join(name), "type": "DirectoryOrCreate"});
     let mut registrar = shell("touch /registration/sock && exec sleep 100000");
     registrar["name"] = json!("registrar");

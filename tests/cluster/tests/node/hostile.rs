@@ -533,7 +533,7 @@ async fn hostile_pods_leave_the_host_as_it_was() {
     let victim = cluster.site.dir.path().join("victim");
     std::fs::create_dir(&victim).unwrap();
     std::fs::write(victim.join("precious"), "1").unwrap();
-    let logs = cluster.config().logs;
+    let logs = cluster.config().machine.logs;
     std::fs::create_dir_all(&logs).unwrap();
     let entry = HostPath {
         path: logs.display().to_string().parse().unwrap(),

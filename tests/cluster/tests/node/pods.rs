@@ -101,6 +101,7 @@ async fn a_pod_runs_is_ready_and_goes_with_its_grace() {
 
     let dirs = [cluster
         .config()
+        .machine
         .data
         .join("pods")
         .join(pod.metadata.uid.as_deref().unwrap())];

@@ -1,9 +1,9 @@
 //! A registry, a containerd and a folder for both, on this host.
 
+use agent_images::{DOCKER_HUB, Registries, Registry};
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, Containerd, DOCKER_HUB, GroupsPolicy,
-    Kind, Options, PodNamespaces, PodRef, Programs, Registries, Registry, Resources, Seccomp,
-    SharedNamespaces,
+    Capabilities, Confinement, ContainerKey, ContainerSpec, Containerd, GroupsPolicy, Kind,
+    Options, PodNamespaces, PodRef, Programs, Resources, Seccomp, SharedNamespaces,
 };
 use config_machine::programs;
 use std::future::Future;

@@ -1,7 +1,7 @@
 //! Input from registries and about them: image names, challenges, pull secrets.
 
 use crate::run::{Shape, Target};
-use agent_runtime::{DOCKER_HUB, Keyring, PullSecret, Reference};
+use agent_images::{DOCKER_HUB, Keyring, PullSecret, Reference};
 use config_http::Challenge;
 
 const DIGEST: &str = "registry.example:5000/team/app:1.2@sha256:00000000000000000000000000000000000000000000000000000000000000aa";
@@ -12,7 +12,7 @@ const PULL_SECRET: &str = r#"{"auths": {"https://index.docker.io/v1/": {"usernam
 pub(super) fn targets() -> Vec<Target> {
     vec![
         Target {
-            name: "agent-runtime/reference",
+            name: "agent-images/reference",
             shape: Shape::Bytes,
             seeds: vec![
                 "nginx".into(),
@@ -44,7 +44,7 @@ pub(super) fn targets() -> Vec<Target> {
             }),
         },
         Target {
-            name: "agent-runtime/challenge",
+            name: "agent-images/challenge",
             shape: Shape::Bytes,
             seeds: vec![CHALLENGE.into(), "Negotiate abc==, Basic".into()],
             decode: Box::new(|input| {
@@ -56,7 +56,7 @@ pub(super) fn targets() -> Vec<Target> {
             }),
         },
         Target {
-            name: "agent-runtime/pull-secret",
+            name: "agent-images/pull-secret",
             shape: Shape::Json,
             seeds: vec![PULL_SECRET.into()],
             decode: Box::new(|input| {

@@ -6,9 +6,10 @@ use crate::run::{Shape, Target};
 use agent_cluster::address::Table;
 use agent_csi::decoders as csi;
 use agent_csi::messages::{NodeGetCapabilitiesResponse, NodeGetInfoResponse, PluginInfo};
+use agent_images::decoders as images;
 use agent_proxy::dns::answer::written;
 use agent_proxy::dns::heard;
-use agent_runtime::decoders as images;
+use agent_runtime::decoders as runtime;
 use agent_tpm::decoders as tpm;
 use bytes::Bytes;
 use config_model::format::Cidr;
@@ -41,7 +42,7 @@ pub(super) fn targets() -> io::Result<Vec<Target>> {
             Box::new(ids),
         ),
         target(
-            "agent-runtime/archive",
+            "agent-images/archive",
             archive()?,
             Box::new(move |input| {
                 let path = archives.path().join("image.tar");
@@ -96,7 +97,7 @@ fn documents() -> [Target; 2] {
     let table = r#"{"given":{"a":["10.244.1.2","fd00::2"]},"last":["10.244.1.2"]}"#;
     [
         json(
-            "agent-runtime/document",
+            "agent-images/document",
             &seeds,
             Box::new(images::image_document),
         ),
@@ -128,7 +129,7 @@ fn ids(input: &[u8]) {
     let text = String::from_utf8_lossy(input).into_owned();
     let mut parts = text.splitn(3, "\n\n");
     let [user, passwd, group] = [(); 3].map(|()| parts.next().unwrap_or_default());
-    let found = images::process_ids(passwd.to_owned(), group.to_owned(), user);
+    let found = runtime::process_ids(passwd.to_owned(), group.to_owned(), user);
     let high = found.is_some_and(|ids| ids.iter().any(|id| *id > HIGHEST_ID));
     assert!(!high, "a number that may stand for root");
 }

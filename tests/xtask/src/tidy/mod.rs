@@ -439,7 +439,7 @@ mod tests {
             faults.len()
         };
         assert_eq!(faults_of("agent/handlers/src/http.rs"), 0);
-        assert_eq!(faults_of("agent/runtime/src/http.rs"), 1);
+        assert_eq!(faults_of("agent/images/src/http.rs"), 1);
         assert_eq!(faults_of("master/gateway/src/secure.rs"), 1);
     }
 

@@ -3,9 +3,8 @@
 use super::upstream::{Authority, Body, Reply, Upstream};
 use super::{keys, pem};
 use crate::site::eventually;
-use agent_runtime::{
-    Containerd, DOCKER_HUB, Keyring, Options, PullPolicy, Registries, Registry, Runtime,
-};
+use agent_images::{DOCKER_HUB, Keyring, PullPolicy, Registries, Registry};
+use agent_runtime::{Containerd, Options, Runtime};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 

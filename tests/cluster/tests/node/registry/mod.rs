@@ -7,7 +7,7 @@ mod secrets;
 mod slow;
 mod upstream;
 
-use agent_runtime::{Keyring, PullSecret};
+use agent_images::{Keyring, PullSecret};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use upstream::Authority;

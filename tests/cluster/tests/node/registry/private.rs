@@ -4,10 +4,8 @@
 use super::upstream::{Authority, Reply, Seen, Upstream, serves};
 use super::{keys, keys_of, pem};
 use crate::site::Site;
-use agent_runtime::{
-    ContainerSpec, Containerd, Credential, DOCKER_HUB, ErrorClass, Keyring, PullPolicy, Registries,
-    Registry, Runtime, Secret,
-};
+use agent_images::{Credential, DOCKER_HUB, Keyring, PullPolicy, Registries, Registry, Secret};
+use agent_runtime::{ContainerSpec, Containerd, ErrorClass, Runtime};
 use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
 use tests_harness::oci::{Image, digest};

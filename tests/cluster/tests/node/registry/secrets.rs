@@ -5,7 +5,7 @@ use super::private::{basic, image, known};
 use super::upstream::{Authority, Upstream};
 use crate::cluster::Cluster;
 use crate::site::{Site, eventually};
-use agent_runtime::{DOCKER_HUB, Registries};
+use agent_images::{DOCKER_HUB, Registries};
 use config_kube::k8s_openapi::api::core::v1::{Event, Secret, ServiceAccount};
 use master_client::ListParams;
 use serde_json::{Value, json};

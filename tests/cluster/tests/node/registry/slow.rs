@@ -3,7 +3,7 @@
 use super::upstream::{Body, Reply, Upstream};
 use crate::cluster::{Cluster, shell};
 use crate::site::{Site, eventually};
-use agent_runtime::Registry;
+use agent_images::Registry;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,11 +1,12 @@
 //! Ephemeral storage of a pod: usage against its limits.
 //!
-//! Measured from time to time by walks that follow nothing and look at a bounded number of files; a pod that takes more
-//! than its limits is evicted in upstream's words. What is deleted but still open or mapped is met by no walk: it is looked for
-//! with the pod's processes ([`DeletedFiles`]), each minute, and sooner where the disk has become fuller.
+//! Measured periodically by walks that follow no link and look at a bounded number of files; a pod
+//! that takes more than its limits is evicted in upstream's words. No walk meets a file that is
+//! deleted but still open or mapped: those are looked up by the pod's processes ([`DeletedFiles`]),
+//! each minute, and sooner where the disk has become fuller.
 
-use crate::config::Config;
-use crate::names::log_folder;
+use crate::machine::Machine;
+use agent_pods::log_folder;
 use agent_resources::{DeletedFiles, DiskUse, qos};
 use agent_runtime::{Container as Seen, Kind, PodRef, Runtime};
 use agent_sys::beneath::{Beneath, Usage};
@@ -15,8 +16,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Between two looks (upstream's).
-pub(crate) const PERIOD: Duration = Duration::from_secs(10);
+/// Time between two measurements (upstream's).
+pub const PERIOD: Duration = Duration::from_secs(10);
 /// Files and folders that are looked at in one folder; a pod that has more is over every limit.
 const MAX_ENTRIES: u64 = 500_000;
 /// The resource's name.
@@ -24,14 +25,16 @@ const EPHEMERAL: &str = "ephemeral-storage";
 
 /// A container's writable layer on the disk.
 #[derive(Debug, Clone)]
-pub(crate) struct Layer {
-    pub(crate) container: String,
-    pub(crate) path: PathBuf,
+pub struct Layer {
+    /// Name of the container.
+    pub container: String,
+    /// Folder of what it wrote to its root file system.
+    pub path: PathBuf,
 }
 
 impl Layer {
     /// The layer of a container, where it still has one.
-    pub(crate) async fn of(runtime: &dyn Runtime, seen: &Seen) -> Option<Self> {
+    pub async fn of(runtime: &dyn Runtime, seen: &Seen) -> Option<Self> {
         let path = runtime.layer(&seen.id).await.ok()??;
         Some(Self {
             container: seen.key.container.clone(),
@@ -40,14 +43,15 @@ impl Layer {
     }
 }
 
-/// What the pod takes of the disk. Blocks while it looks; what is more than was looked at counts as more than any disk has.
-pub(crate) fn taken(config: &Config, pod: &Pod, reference: &PodRef, layers: &[Layer]) -> DiskUse {
+/// What the pod takes of the disk. Blocks while it measures; a pod with more files than are looked
+/// at counts as larger than any disk.
+pub fn taken(machine: &Machine, pod: &Pod, reference: &PodRef, layers: &[Layer]) -> DiskUse {
     let bytes = |usage: Usage| if usage.more { u64::MAX } else { usage.bytes };
-    let deleted = DeletedFiles::default().now(&config.data, pod, &reference.uid);
-    let mut total = usage(&config.pod_dir(&reference.uid)).and(deleted.all(&reference.uid));
+    let deleted = DeletedFiles::default().now(&machine.data, pod, &reference.uid);
+    let mut total = usage(&machine.pod_dir(&reference.uid)).and(deleted.all(&reference.uid));
     let mut containers = BTreeMap::new();
     for container in all(pod) {
-        let used = used_by(config, reference, layers, container);
+        let used = used_by(machine, reference, layers, container);
         total = total.and(used);
         containers.insert(container.clone(), bytes(used));
     }
@@ -59,42 +63,43 @@ pub(crate) fn taken(config: &Config, pod: &Pod, reference: &PodRef, layers: &[La
 }
 
 /// A container's layers and logs.
-fn used_by(config: &Config, reference: &PodRef, layers: &[Layer], container: &str) -> Usage {
+fn used_by(machine: &Machine, reference: &PodRef, layers: &[Layer], container: &str) -> Usage {
     let layers = layers.iter().filter(|layer| layer.container == container);
-    let logs = usage(&config.logs.join(log_folder(reference, container)));
+    let logs = usage(&machine.logs.join(log_folder(reference, container)));
     layers
         .map(|layer| usage(&layer.path))
         .fold(logs, Usage::and)
 }
 
 /// Whether anything of the pod is limited.
-pub(crate) fn is_limited(pod: &Pod) -> bool {
+pub fn is_limited(pod: &Pod) -> bool {
     volumes(pod).any(|volume| size_limit(volume).is_some()) || !limits(pod).is_empty()
 }
 
 /// Whether containers' own layers count.
-pub(crate) fn counts_layers(pod: &Pod) -> bool {
+pub fn counts_layers(pod: &Pod) -> bool {
     !limits(pod).is_empty()
 }
 
-/// Which limit a pod is beyond.
+/// The limit that a pod exceeds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Excess {
+pub struct Excess {
     /// Upstream's word for it.
-    pub(crate) signal: &'static str,
-    pub(crate) message: String,
+    pub signal: &'static str,
+    /// Why, in upstream's words.
+    pub message: String,
 }
 
-/// Why the pod is to be evicted, if it is. Blocks while it looks.
-pub(crate) fn excess(
-    config: &Config,
+/// Why the pod is to be evicted, if it is. Blocks while it measures.
+pub fn excess(
+    machine: &Machine,
     pod: &Pod,
     reference: &PodRef,
     layers: &[Layer],
     deleted: &DeletedFiles,
 ) -> Option<Excess> {
     let because = |signal, message| Some(Excess { signal, message });
-    let dir = config.pod_dir(&reference.uid);
+    let dir = machine.pod_dir(&reference.uid);
     for volume in volumes(pod) {
         let Some((limit, text)) = size_limit(volume) else {
             continue;
@@ -113,7 +118,7 @@ pub(crate) fn excess(
     }
     let mut total = usage(&dir).and(deleted.all(&reference.uid));
     for container in all(pod) {
-        let used = used_by(config, reference, layers, container);
+        let used = used_by(machine, reference, layers, container);
         total = total.and(used);
         if let Some((_, limit, text)) = limits.iter().find(|(name, ..)| name == container)
             && over(used, *limit)
@@ -133,8 +138,8 @@ pub(crate) fn excess(
         .flatten()
 }
 
-/// The limits of the containers that run together, or that of an init container with the sidecars before it if that is more
-/// (KEP-753).
+/// The limits of the containers that run together, or that of an init container with the sidecars
+/// before it if that is more (KEP-753).
 fn at_once(pod: &Pod, limits: &[(String, u64, String)]) -> u64 {
     let (mut sidecars, mut mains, mut most) = (0_u64, 0_u64, 0_u64);
     for (kind, container) in agent_pods::all(pod) {
@@ -181,7 +186,8 @@ fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
         .flat_map(|spec| spec.volumes.iter().flatten())
 }
 
-/// The limit of a volume on the disk, and as the pod says it; one in memory has no more room than its limit.
+/// The limit of a volume on the disk, and as the pod says it; one in memory has no more room than
+/// its limit.
 fn size_limit(volume: &Volume) -> Option<(u64, String)> {
     let dir = volume
         .empty_dir
@@ -208,7 +214,7 @@ fn over(usage: Usage, limit: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::config;
+    use crate::machine::tests::machine;
     use serde_json::{Value, json};
     use std::fs;
 
@@ -224,7 +230,7 @@ mod tests {
     #[test]
     fn each_limit_is_told_in_upstreams_words() {
         let dir = tempfile::tempdir().unwrap();
-        let config = config(dir.path());
+        let machine = machine(dir.path());
         let reference = PodRef {
             namespace: "n".into(),
             name: "p".into(),
@@ -239,11 +245,17 @@ mod tests {
             path: dir.path().join("layer"),
         }];
         let excess = || {
-            let excess = excess(&config, &pod, &reference, &layers, &DeletedFiles::default());
+            let excess = excess(
+                &machine,
+                &pod,
+                &reference,
+                &layers,
+                &DeletedFiles::default(),
+            );
             excess.map_or_else(String::new, |excess| excess.message)
         };
         assert_eq!(excess(), "");
-        write(&config.logs.join("n_p_u/a/0.log"), 40);
+        write(&machine.logs.join("n_p_u/a/0.log"), 40);
         write(&dir.path().join("layer/tmp/f"), 40);
         assert_eq!(excess(), "");
         write(&dir.path().join("layer/tmp/g"), 40);
@@ -252,8 +264,8 @@ mod tests {
             "Container a exceeded its local ephemeral storage limit \"100Ki\". "
         );
         fs::remove_file(dir.path().join("layer/tmp/g")).unwrap();
-        write(&config.pod_dir("u").join("volumes/empty-dir/v/f"), 60);
-        let taken = taken(&config, &pod, &reference, &layers);
+        write(&machine.pod_dir("u").join("volumes/empty-dir/v/f"), 60);
+        let taken = taken(&machine, &pod, &reference, &layers);
         assert_eq!(taken.containers["b"], 0);
         assert!(
             taken.containers["a"] >= 80 << 10 && taken.bytes >= taken.containers["a"] + (60 << 10)
@@ -263,7 +275,7 @@ mod tests {
             excess(),
             "Pod ephemeral local storage usage exceeds the total limit of containers 102400. "
         );
-        write(&config.pod_dir("u").join("volumes/empty-dir/v/f"), 400);
+        write(&machine.pod_dir("u").join("volumes/empty-dir/v/f"), 400);
         assert_eq!(
             excess(),
             "Usage of EmptyDir volume \"v\" exceeds the limit \"300Ki\". "

@@ -35,7 +35,7 @@ pub struct PullSecret {
     pub uid: String,
 }
 
-/// Why a pull secret is not understood. Nothing of its contents is in it but the place.
+/// Why a pull secret is not understood. Of its contents it names only the location of the entry.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum KeyringError {
     /// Larger than a secret may be, or with too many entries.
@@ -151,7 +151,8 @@ impl Keyring {
                 fault,
             })?;
             let (host, path) = place(&location);
-            // An entry without a credential names a helper program, which there is none of here.
+            // An entry without a credential relies on a helper program, of which this machine has
+            // none.
             if let Some(credential) = credential.filter(|_| !host.is_empty()) {
                 added.push(Entry {
                     host,

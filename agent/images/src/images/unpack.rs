@@ -1,10 +1,10 @@
-//! Layers unpacked to snapshots: those of an image one after another, each within a time; images beside one another.
+//! Layers unpacked to snapshots: those of one image one after another, each within a time limit;
+//! several images at the same time.
 
 use super::{Images, SNAPSHOTTER, bad};
-use crate::connection::{failed, leased, request, settled};
 use crate::content::Descriptor;
 use crate::document::{Configuration, Manifest};
-use crate::model::{Error, ErrorClass};
+use agent_containerd::{Error, ErrorClass, failed, leased, request, settled};
 use containerd_client::services::v1::diff_client::DiffClient;
 use containerd_client::services::v1::leases_client::LeasesClient;
 use containerd_client::services::v1::snapshots::{
@@ -18,15 +18,17 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// The label of a layer that says what it unpacks to; the agent sets it once it has unpacked the layer.
+/// The label of a layer that says what it unpacks to; the agent sets it once it has unpacked the
+/// layer.
 const UNPACKS_TO: &str = "pratique.dev/unpacks-to";
-/// Time to unpack a layer, and how many bytes of it each further second is for: other images with the layer wait for
-/// its end.
+/// Time to unpack a layer, and how many bytes of it each further second is for: other images with
+/// the layer wait for its end.
 const UNPACKING: (Duration, u64) = (Duration::from_secs(60), 256 << 10);
 
 impl Images {
-    /// Applies each layer over its parent. What a layer unpacks to is what the agent has seen of it, not what the image says, which
-    /// could name another image's. Layers that are there already are not touched.
+    /// Applies each layer over its parent. What a layer unpacks to is what the agent has seen of
+    /// it, not what the image says, which could name another image's. Layers that are there already
+    /// are not touched.
     pub(super) async fn unpack(&self, manifest: &Manifest, lease: &str) -> Result<(), Error> {
         let configuration: Configuration = self
             .document(&manifest.config.digest, "configuration")
@@ -75,7 +77,8 @@ impl Images {
         held.map(drop).map_err(failed(ErrorClass::ImagePull, doing))
     }
 
-    /// Unpacks a layer into a snapshot over its parent, and names the snapshot once its files are on disk and what they are is proven.
+    /// Unpacks a layer into a snapshot over its parent, and names the snapshot once its files are
+    /// on disk and what they are is proven.
     async fn apply(
         &self,
         layer: &Descriptor,
@@ -127,7 +130,8 @@ impl Images {
         .map_err(fail())
     }
 
-    /// Unpacks a layer into the mounts of a snapshot, within its time; the digest of what it unpacks to.
+    /// Unpacks a layer into the mounts of a snapshot, within its time; the digest of what it
+    /// unpacks to.
     async fn fill(
         &self,
         layer: &Descriptor,
@@ -156,7 +160,8 @@ impl Images {
         Ok(applied.map(|applied| applied.digest).unwrap_or_default())
     }
 
-    /// A layer whose files are still in memory must not count as unpacked: power may go at any time.
+    /// A layer whose files are still in memory must not count as unpacked: power may fail at any
+    /// time.
     async fn sync(&self) -> Result<(), Error> {
         let state = self.state.clone();
         let sync = move || {
@@ -190,7 +195,8 @@ impl Images {
     }
 }
 
-/// The time that unpacking a layer of so many bytes may take. A small one that takes long holds more than a disk should.
+/// The time that unpacking a layer of so many bytes may take. A small layer that takes long unpacks
+/// to more than a disk should hold.
 fn unpacks_within(size: i64) -> Duration {
     let (least, rate) = UNPACKING;
     least + Duration::from_secs(size.unsigned_abs() / rate)

@@ -3,8 +3,9 @@
 //!
 //! A registry that gives an image to everybody, or to this machine's own credential, gives it to
 //! all pods of the machine; one that gave it to a pull secret gave it to the pods that have this
-//! secret. Others must ask the registry. Kept is which Secret it was, never its contents nor a hash
-//! of them. An image without any label belongs to no one: the next pod asks the registry.
+//! secret. Others must ask the registry. The labels name the Secret and hold neither its contents
+//! nor a hash of them. An image without any label belongs to no one: the next pod asks the
+//! registry.
 
 use crate::keyring::PullSecret;
 use crate::registry::Reader;
@@ -20,8 +21,7 @@ const ALL: &str = "all";
 /// Start of the labels of pull secrets, before the Secret's uid; the value is its namespace and
 /// name.
 const HOLDER: &str = "pratique.dev/reader.";
-/// Most pull secrets that are remembered of one image; who is not among them asks the registry each
-/// time.
+/// Most pull secrets that are remembered of one image; pods with others ask the registry each time.
 const MAX_HOLDERS: usize = 64;
 /// Longest uid; containerd takes 4,096 bytes of key and value.
 const MAX_UID: usize = 128;
@@ -48,7 +48,7 @@ pub(crate) fn only(reader: &Reader) -> Labels {
     with(&Labels::new(), reader).unwrap_or_default()
 }
 
-/// The labels with one reader more; none where they say so already, or have no room.
+/// The labels with one more reader; none if that reader is among them already, or there is no room.
 pub(crate) fn with(labels: &Labels, reader: &Reader) -> Option<Labels> {
     let (key, value) = match reader {
         Reader::Everyone => (EVERYONE.to_owned(), ALL.to_owned()),

@@ -1,11 +1,12 @@
-//! Where containers' mounts wait for the engine: places of the agent's own, made from descriptors, gone as soon as the
-//! container is made.
+//! Staging folders: the mounts of a container that is being made, below a folder of the agent's
+//! own, from where the engine takes them. They are removed as soon as the container is made.
 //!
-//! What a container is to see is resolved once, to a descriptor. The engine wants a path, so the descriptor is mounted
-//! at one that no pod can reach, below [`Config::run`]; whatever a pod does to names meanwhile changes nothing. The
-//! container keeps its own copy of the mount, so these are needed while it is made and no longer.
+//! What a container is to see is resolved once, to a descriptor. The engine wants a path, so the
+//! descriptor is mounted at one that no pod can reach, below [`Machine::run`]; whatever a pod does
+//! to names meanwhile changes nothing. The container keeps its own copy of the mount, so these are
+//! needed while it is made and no longer.
 
-use crate::config::Config;
+use crate::machine::Machine;
 use agent_sys::attach::{Propagation, attach};
 use agent_sys::beneath::{Beneath, Place};
 use agent_sys::mount::{Limits, detach, is_in_memory, is_mount_point, make_private, mount};
@@ -24,20 +25,23 @@ const HELD_LEAST: u64 = 64 << 20;
 /// Bytes of a file system's block: it needs no more inodes than it has of these.
 const BLOCK: u64 = 4096;
 
-/// One mount of a container to be.
+/// One mount of a container that is to be made.
 #[derive(Debug)]
-pub(crate) struct Wanted {
-    pub(crate) place: Place,
-    pub(crate) read_only: bool,
+pub struct Wanted {
+    /// What is mounted, resolved.
+    pub place: Place,
+    /// No writes through this mount.
+    pub read_only: bool,
     /// Nothing there is executed.
-    pub(crate) no_exec: bool,
-    pub(crate) propagation: Propagation,
+    pub no_exec: bool,
+    /// Which mounts below it are seen on both sides.
+    pub propagation: Propagation,
     /// Its files show the pod's own ids already.
-    pub(crate) is_mapped: bool,
+    pub is_mapped: bool,
 }
 
 /// Which mounts below a container's volume are seen on both sides.
-pub(crate) fn propagation(mount: &VolumeMount) -> Propagation {
+pub fn propagation(mount: &VolumeMount) -> Propagation {
     match mount.mount_propagation.as_deref() {
         Some("Bidirectional") => Propagation::Shared,
         Some("HostToContainer") => Propagation::Slave,
@@ -47,23 +51,23 @@ pub(crate) fn propagation(mount: &VolumeMount) -> Propagation {
 
 /// The mounts of a container that is being made; they go when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Staged {
+pub struct Staged {
     dir: PathBuf,
 }
 
 impl Staged {
-    /// Mounts all of it, in order: the first at `0` in the container's folder. Where the pod has a user namespace, held at
-    /// `users`, its users own what they see.
+    /// Mounts all of it, in order: the first at `0` in the container's folder. Where the pod has a
+    /// user namespace, held at `users`, its users own what they see.
     ///
     /// # Errors
-    /// Says which mount the kernel refused; nothing stays then.
-    pub(crate) fn make(
-        config: &Config,
+    /// Names the mount that the kernel refused; nothing stays mounted then.
+    pub fn make(
+        machine: &Machine,
         id: &str,
         wanted: &[Wanted],
         users: Option<&Path>,
     ) -> Result<Self, String> {
-        let dir = config.stage_dir(id);
+        let dir = machine.stage_dir(id);
         clear(&dir);
         let staged = Self { dir };
         let text = |error: &dyn std::error::Error| format!("stage the mounts of {id}: {error}");
@@ -95,7 +99,8 @@ impl Drop for Staged {
     }
 }
 
-/// Takes away what is staged in a folder. What is mounted there is never entered.
+/// Unmounts what is staged in a folder, and removes the folder. What is mounted there is never
+/// entered.
 fn clear(dir: &Path) {
     let Ok(folder) = Beneath::root(dir) else {
         return;
@@ -103,8 +108,8 @@ fn clear(dir: &Path) {
     for name in folder.names(MAX_MOUNTS).unwrap_or_default() {
         let target = dir.join(&name);
         let target = target.to_string_lossy();
-        // One mount is the rule; one upon another is what an interrupted start may have left. What a container shares with the
-        // machine must stay on the machine.
+        // One mount is the rule; one upon another is what an interrupted start may have left. What
+        // a container shares with the machine must stay on the machine.
         while make_private(&target).and_then(|()| detach(&target)).is_ok() {}
         if let Err(error) = folder.remove_tree(Path::new(&name)) {
             tracing::warn!(path = %dir.display(), ?name, %error, "cannot unmount a staged volume");
@@ -115,17 +120,17 @@ fn clear(dir: &Path) {
     }
 }
 
-/// Before the first pod: takes away what an earlier agent staged and did not come to use, and makes the file system in
-/// memory that holds the content of volumes, if it isn't there from an earlier agent.
-pub(crate) fn begin(config: &Config, memory: u64) {
-    let stages = config.run.join("mounts");
+/// Before the first pod: removes what an earlier agent staged and did not use, and makes the file
+/// system in memory that holds the content of volumes, if it isn't there from an earlier agent.
+pub fn begin(machine: &Machine, memory: u64) {
+    let stages = machine.run.join("mounts");
     for name in Beneath::root(&stages)
         .and_then(|dir| dir.names(usize::MAX))
         .unwrap_or_default()
     {
         clear(&stages.join(name));
     }
-    if let Err(error) = hold(config, memory) {
+    if let Err(error) = hold(machine, memory) {
         tracing::error!(
             error = chain(&error),
             "cannot mount the tmpfs for volume content"
@@ -133,8 +138,8 @@ pub(crate) fn begin(config: &Config, memory: u64) {
     }
 }
 
-fn hold(config: &Config, memory: u64) -> agent_sys::Result<()> {
-    let held = config.run.join("held");
+fn hold(machine: &Machine, memory: u64) -> agent_sys::Result<()> {
+    let held = machine.run.join("held");
     let target = held.to_string_lossy();
     if is_mount_point(&target) && is_in_memory(&held) {
         return Ok(());
@@ -144,7 +149,8 @@ fn hold(config: &Config, memory: u64) -> agent_sys::Result<()> {
     memory_folder(&held, (memory / HELD_PART).max(HELD_LEAST), "mode=0700")
 }
 
-/// Mounts a file system in memory of `size` bytes. Programs in it may run, as upstream lets scripts from config maps.
+/// Mounts a file system in memory of `size` bytes. Programs in it may run, as upstream lets scripts
+/// from config maps.
 pub(crate) fn memory_folder(target: &Path, size: u64, options: &str) -> agent_sys::Result<()> {
     let size = size.max(BLOCK);
     let options = format!("size={size},nr_inodes={},{options}", (size / BLOCK).max(64));
@@ -162,31 +168,12 @@ pub(crate) fn memory_folder(target: &Path, size: u64, options: &str) -> agent_sy
     )
 }
 
-impl Config {
-    /// Where the mounts of a container wait.
-    pub(crate) fn stage_dir(&self, id: &str) -> PathBuf {
-        self.run.join("mounts").join(id)
-    }
-
-    /// The content of a pod's config maps, secrets and tokens, in memory.
-    pub(crate) fn held_dir(&self, uid: &str) -> PathBuf {
-        self.run.join("held").join(uid)
-    }
-
-    /// The images that the pod's volumes show.
-    pub(crate) fn images_dir(&self, uid: &str) -> PathBuf {
-        self.run.join("images").join(uid)
-    }
-
-    /// The pod's volumes in memory.
-    pub(crate) fn memory_dir(&self, uid: &str) -> PathBuf {
-        self.run.join("memory").join(uid)
-    }
-}
-
-/// Ends a pod's volumes in memory, and those that show images.
-pub(crate) fn forget(config: &Config, uid: &str) -> io::Result<()> {
-    for dir in [config.memory_dir(uid), config.images_dir(uid)] {
+/// Unmounts and removes a pod's volumes in memory, and those that show images.
+///
+/// # Errors
+/// A folder can't be read or removed.
+pub fn forget(machine: &Machine, uid: &str) -> io::Result<()> {
+    for dir in [machine.memory_dir(uid), machine.images_dir(uid)] {
         if let Ok(folder) = Beneath::root(&dir) {
             for name in folder.names(usize::MAX)? {
                 while detach(&dir.join(&name).to_string_lossy()).is_ok() {}
@@ -194,7 +181,7 @@ pub(crate) fn forget(config: &Config, uid: &str) -> io::Result<()> {
         }
     }
     for parent in ["memory", "images", "held"] {
-        match Beneath::root(&config.run.join(parent)) {
+        match Beneath::root(&machine.run.join(parent)) {
             Ok(parent) => parent.remove_tree(Path::new(uid))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -206,7 +193,7 @@ pub(crate) fn forget(config: &Config, uid: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::config;
+    use crate::machine::tests::machine;
     use agent_runtime::show;
     use std::fs;
 
@@ -223,17 +210,17 @@ mod tests {
             .unwrap();
         }
         fs::write(layers[1].join("one"), "1").unwrap();
-        let config = config(dir.path());
-        let place = config.images_dir("u").join("v");
-        // The second time upon what an agent before this one left.
+        let machine = machine(dir.path());
+        let place = machine.images_dir("u").join("v");
+        // The second time over the mounts that the first one left.
         for _ in 0..2 {
             assert_eq!(show(&place, &layers, None), Ok(place.clone()));
         }
         assert_eq!(fs::read_to_string(place.join("both")).unwrap(), "upper");
         assert_eq!(fs::read_to_string(place.join("one")).unwrap(), "1");
         assert!(fs::write(place.join("new"), "").is_err());
-        forget(&config, "u").unwrap();
-        assert!(!config.images_dir("u").exists());
+        forget(&machine, "u").unwrap();
+        assert!(!machine.images_dir("u").exists());
         assert!(layers[1].join("one").exists());
 
         assert_eq!(show(&place, &layers[..1], None), Ok(layers[0].clone()));

@@ -1,4 +1,4 @@
-//! Locks by name. Those that nobody holds or waits for are forgotten.
+//! Locks by name. A lock that is neither held nor waited for is forgotten.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -5,9 +5,9 @@ use crate::credential::Credential;
 use crate::http::{Http, HttpError, Named, Reply, Scheme, address, origin};
 use crate::images::Source;
 use crate::keyring::{Keyring, PullSecret};
-use crate::model::{Error, ErrorClass, Pending};
 use crate::reference::{DOCKER_HUB, Reference, canonical_host};
 use crate::session::Session;
+use agent_containerd::{Error, ErrorClass, Pending};
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http::StatusCode;
@@ -29,7 +29,7 @@ const STALL: Duration = Duration::from_secs(60);
 /// Slowest transfer of a layer, in bytes per second, in each [`STALL`] of waiting: below it a
 /// registry only keeps a pod waiting.
 const SLOWEST: u64 = 8 * 1024;
-/// Largest layer: beyond it no machine that this is made for has room.
+/// Largest layer: no machine that this is made for has room for more.
 const MAX_LAYER: i64 = 64 << 30;
 /// The roots that the image brings, where it has some.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -53,18 +53,18 @@ pub struct Registry {
     pub mirrors: Vec<String>,
     /// Only the mirrors are asked.
     pub mirrors_only: bool,
-    /// The registry itself speaks plain http; nothing where a mirror does, which then is what is
-    /// meant.
+    /// The registry itself speaks plain http. Ignored if a mirror with `http://` is configured:
+    /// then that is the one that is meant.
     pub insecure: bool,
     /// Roots that count for it and for its mirrors, beside those that count for all.
     pub roots: Vec<CertificateDer<'static>>,
-    /// By what the machine proves itself there, for all of its pods.
+    /// The machine's own credential there, for all of its pods.
     pub credential: Option<Credential>,
     /// Hosts with their ports of token services to which credentials for it may go.
     pub token_hosts: Vec<String>,
 }
 
-/// All of it: registries with mirrors, the default one, and the roots of TLS.
+/// All registries: those configured with their mirrors, the default one, and the roots of TLS.
 #[derive(Debug, Clone)]
 pub struct Registries {
     list: Vec<(Registry, Http)>,
@@ -354,8 +354,8 @@ enum PullFault {
     Digest { wanted: String, found: String },
 }
 
-/// Whether another credential may get what this one did not; registries say "not found" of what one
-/// may not see.
+/// Whether another credential may get what this one did not; registries answer "not found" for
+/// images that a caller may not see.
 fn is_denied(fault: &PullFault) -> bool {
     match fault {
         PullFault::Http(HttpError::Unauthorized(_)) => true,
@@ -383,7 +383,7 @@ impl Fetched {
         &self.descriptor
     }
 
-    /// Who has shown that he may have it.
+    /// The reader who was shown to be entitled to it.
     pub(crate) fn reader(&self) -> &Reader {
         &self.reader
     }

@@ -2,8 +2,8 @@
 //! without I/O.
 
 use crate::content::Descriptor;
-use crate::model::{Error, ErrorClass};
-use crate::spec::ImageDefaults;
+use crate::image::ImageDefaults;
+use agent_containerd::{Error, ErrorClass};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 

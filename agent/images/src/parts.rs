@@ -1,7 +1,7 @@
-//! What was read of images: each start asks twice for what is in documents that their digests name,
-//! and that never change.
+//! A cache of image documents: each start needs them twice, and documents that digests name never
+//! change.
 
-use crate::spec::ImageDefaults;
+use crate::image::ImageDefaults;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 

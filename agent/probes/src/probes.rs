@@ -1,8 +1,9 @@
-//! Probes: one task for each running container that has some; verdicts are read by the pod's own task.
+//! Probes: one task for each running container that has some; the pod's own task reads their
+//! verdicts.
 //!
-//! The startup probe comes first and alone; then liveness and readiness side by side. A failed liveness or
-//! startup probe marks the container dead; ending it is the pod machine's work. While a deleted pod ends, readiness alone is
-//! asked for: it may serve to its end.
+//! The startup probe comes first and alone; then liveness and readiness side by side. A failed
+//! liveness or startup probe marks the container dead; ending it is the pod machine's work. While a
+//! deleted pod ends, readiness alone is asked for: it may serve to its end.
 
 use agent_api::events::Recorder;
 use agent_handlers::Target;
@@ -28,7 +29,8 @@ const FAILURES: u32 = 3;
 type Verdicts = Arc<Mutex<BTreeMap<String, Verdict>>>;
 
 /// The probes of one pod's containers.
-pub(crate) struct Probes {
+#[derive(Debug)]
+pub struct Probes {
     runtime: Arc<dyn Runtime>,
     events: Recorder,
     probed: Probed,
@@ -39,7 +41,7 @@ pub(crate) struct Probes {
     ends: Arc<AtomicBool>,
 }
 
-/// Which of the three.
+/// The kinds of probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Startup,
@@ -58,7 +60,8 @@ impl Role {
 }
 
 impl Probes {
-    pub(crate) fn new(
+    /// The probes of a pod of which none runs yet; `news` is notified when a verdict changes.
+    pub fn new(
         runtime: Arc<dyn Runtime>,
         events: Recorder,
         probed: Probed,
@@ -75,15 +78,9 @@ impl Probes {
         }
     }
 
-    /// Starts probes for what runs and ends those of what doesn't. A container is not probed before its hook after the start has
-    /// ended.
-    pub(crate) fn follow(
-        &mut self,
-        pod: &Arc<Pod>,
-        seen: &[Seen],
-        notes: &Notes,
-        host: Option<IpAddr>,
-    ) {
+    /// Starts probes for what runs and ends those of what doesn't. A container is not probed before
+    /// its hook after the start has ended.
+    pub fn follow(&mut self, pod: &Arc<Pod>, seen: &[Seen], notes: &Notes, host: Option<IpAddr>) {
         self.keep(seen);
         for seen in seen.iter().filter(|seen| is_running(seen)) {
             let hook = notes.post_start.get(&seen.id);
@@ -99,8 +96,9 @@ impl Probes {
         }
     }
 
-    /// The pod is being deleted: of the probes that are under way, those of readiness go on where containers run.
-    pub(crate) fn end_all_but_readiness(&mut self, seen: &[Seen]) {
+    /// The pod is being deleted: of the probes that are under way, those of readiness go on where
+    /// containers run.
+    pub fn end_all_but_readiness(&mut self, seen: &[Seen]) {
         self.ends.store(true, Ordering::Relaxed);
         self.keep(seen);
     }
@@ -146,14 +144,14 @@ impl Probes {
     }
 
     /// Ends all probes: the pod ends.
-    pub(crate) fn stop_all(&mut self) {
+    pub fn stop_all(&mut self) {
         for task in std::mem::take(&mut self.tasks).into_values() {
             task.abort();
         }
     }
 
     /// What is known of the containers that are there.
-    pub(crate) fn verdicts(&self, seen: &[Seen]) -> BTreeMap<String, Verdict> {
+    pub fn verdicts(&self, seen: &[Seen]) -> BTreeMap<String, Verdict> {
         let all = lock(&self.verdicts);
         seen.iter()
             .filter_map(|seen| all.get(&seen.id).map(|verdict| (seen.id.clone(), *verdict)))
@@ -181,8 +179,9 @@ fn has_probe(container: &Container) -> bool {
         || container.readiness_probe.is_some()
 }
 
-/// What is known of a container before its first probe. One that runs on under an agent that begins anew is what its status says,
-/// until a probe says otherwise: services do not lose a node because its agent begins anew.
+/// What is known of a container before its first probe. A container that runs on while the agent
+/// restarts is what its status says, until a probe says otherwise: services do not lose a node
+/// because its agent restarts.
 fn first_verdict(pod: &Pod, container: &Container, id: &str) -> Verdict {
     let known = status_of(pod, id);
     let was_started = known.is_some_and(|status| status.started == Some(true));
@@ -206,8 +205,8 @@ fn status_of<'a>(pod: &'a Pod, id: &str) -> Option<&'a ContainerStatus> {
     })
 }
 
-/// What is left of a probe's initial delay, which counts from the container's start (upstream's rule): neither a startup probe nor
-/// an agent that begins anew makes it longer.
+/// What is left of a probe's initial delay, which counts from the container's start (upstream's
+/// rule): neither a startup probe nor an agent that begins anew makes it longer.
 fn rest(delay: Duration, started_at: Timestamp, now: Timestamp) -> Duration {
     delay.saturating_sub(between(started_at, now))
 }
@@ -256,7 +255,8 @@ impl Prober {
         own.is_some_and(|verdict| verdict.started)
     }
 
-    /// Probes until it is decided (a startup probe that passes, or one that declares the container dead) or of no interest.
+    /// Probes until it is decided (a startup probe that passes, or one that declares the container
+    /// dead) or of no interest.
     async fn repeat(&self, role: Role, probe: &Probe) {
         let seconds = |value: Option<i32>, default: u64| {
             Duration::from_secs(
@@ -315,7 +315,8 @@ impl Prober {
         }
     }
 
-    /// Whether anybody asks for the result: of a pod that is being deleted only readiness is of interest.
+    /// Whether anybody asks for the result: of a pod that is being deleted only readiness is of
+    /// interest.
     fn matters(&self, role: Role) -> bool {
         role == Role::Readiness || !self.ends.load(Ordering::Relaxed)
     }
@@ -358,14 +359,23 @@ impl Prober {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet::tests::shared;
+    use agent_resources::Figures;
+    use agent_runtime::{Containerd, Options, Registries};
     use config_kube::k8s_openapi::api::core::v1::{HTTPGetAction, PodSpec};
     use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
     use tokio::net::TcpListener;
 
     /// A container that one failed liveness probe declares dead, and its task.
     fn prober(dir: &std::path::Path, port: u16) -> Prober {
-        let shared = shared(dir);
+        let engine = Containerd::new(Options {
+            socket: dir.join("containerd.sock"),
+            state: dir.join("state"),
+            fifos: dir.join("fifos"),
+            logs: dir.join("logs"),
+            registries: Registries::new(Vec::new(), "registry.example", Vec::new()),
+            programs: None,
+            archives: Vec::new(),
+        });
         let get = HTTPGetAction {
             port: IntOrString::Int(port.into()),
             ..HTTPGetAction::default()
@@ -397,13 +407,13 @@ mod tests {
         };
         lock(&verdicts).insert("id".to_owned(), well);
         Prober {
-            events: shared.events.clone(),
-            probed: shared.figures.probed(),
+            events: Recorder::new().0,
+            probed: Figures::of_machine("node").probed(),
             news: Arc::default(),
             verdicts,
             pod: Arc::new(pod),
             target: Target {
-                runtime: shared.runtime.clone(),
+                runtime: Arc::new(engine),
                 id: "id".to_owned(),
                 container,
                 host: None,

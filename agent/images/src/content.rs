@@ -1,7 +1,6 @@
 //! containerd's content store: blobs by digest.
 
-use crate::connection::{failed, leased, request};
-use crate::model::{Error, ErrorClass};
+use agent_containerd::{Error, ErrorClass, failed, leased, request};
 use bytes::Bytes;
 use containerd_client::services::v1::content_client::ContentClient;
 use containerd_client::services::v1::{
@@ -136,8 +135,7 @@ impl Content {
     }
 
     /// Stores a blob under its digest, which containerd checks. If it is there, the source must
-    /// send it all the same: what a private image consists of is not for those who only know its
-    /// digests.
+    /// send it all the same: knowing the digests of a private image gives no right to its parts.
     pub(crate) async fn write(
         &self,
         descriptor: &Descriptor,
@@ -145,8 +143,8 @@ impl Content {
         lease: &str,
     ) -> Result<(), Error> {
         let doing = || format!("store {}", descriptor.digest);
-        // Each pull has a transfer of its own, so that a slow registry holds up nobody else who
-        // wants the same blob.
+        // Each pull has a transfer of its own, so that a slow registry delays no other pull of the
+        // same blob.
         let reference = format!("{lease}-{}", descriptor.digest);
         let mut source = pin!(source);
         let mut begun = false;
@@ -155,7 +153,7 @@ impl Content {
             .transfer(descriptor, reference.clone(), from, lease)
             .await;
         if result.is_err() {
-            // What came in is worth nothing; without this it would go with its lease.
+            // What came in is useless; without this it would stay until its lease ends.
             let abort = AbortRequest { r#ref: reference };
             drop(self.client().abort(request(abort)).await);
         }

@@ -1,22 +1,23 @@
 //! Images in containerd: fetched or imported, unpacked to snapshots, looked up, forgotten.
 //!
-//! Guarantee: an image that [`Images::find`] returns is whole: the snapshot of its topmost layer is there, and manifest and
-//! configuration were there when this engine first looked. While it comes in, a lease keeps its parts from containerd's collector.
+//! Guarantee: an image that [`Images::find`] returns is whole: the snapshot of its topmost layer is
+//! there, and manifest and configuration were there when this engine first read them. While an
+//! image is pulled, a lease keeps its parts from containerd's garbage collector.
 
 mod unpack;
 
 use self::unpack::chain_id;
 use crate::access::{self, Labels};
-use crate::connection::{failed, request, settled, unlimited};
 use crate::content::{Content, Descriptor};
 use crate::document::{self, Configuration, Manifest};
+use crate::image::ImageDefaults;
+use crate::image::{Image, PullPolicy};
 use crate::keyring::Keyring;
-use crate::model::{Error, ErrorClass, Image, PullPolicy};
 use crate::parts::{Parts, Remembered};
 use crate::reference::Reference;
 use crate::registry::{Reader, Registries};
-use crate::spec::ImageDefaults;
 use crate::turns::Turns;
+use agent_containerd::{Error, ErrorClass, failed, request, settled, unlimited};
 use containerd_client::services::v1::images_client::ImagesClient;
 use containerd_client::services::v1::leases_client::LeasesClient;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
@@ -34,7 +35,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Mutex, Semaphore};
 
 /// The snapshotter of every container.
-pub(crate) const SNAPSHOTTER: &str = "overlayfs";
+pub const SNAPSHOTTER: &str = "overlayfs";
 /// A lease that was not ended expires after this time (RFC 3339 in the label).
 const LEASE_HOURS: i64 = 12;
 /// Most layers of one image, the limit of overlayfs mounts with room to spare.
@@ -44,12 +45,15 @@ const PULLS: usize = 4;
 
 /// An image that is ready to run.
 #[derive(Debug, Clone)]
-pub(crate) struct Ready {
-    pub(crate) image: Image,
-    pub(crate) image_id: String,
+pub struct Ready {
+    /// The image.
+    pub image: Image,
+    /// `repository@sha256:…`, as statuses name it.
+    pub image_id: String,
     /// Name of the snapshot of its topmost layer.
-    pub(crate) snapshot: String,
-    pub(crate) defaults: ImageDefaults,
+    pub snapshot: String,
+    /// What its configuration says of its containers.
+    pub defaults: ImageDefaults,
     /// Who may run it, as [`access`] reads them.
     labels: Labels,
 }
@@ -62,21 +66,22 @@ pub(crate) trait Source: Sync {
         content: &'a Content,
         descriptor: &'a Descriptor,
         lease: &'a str,
-    ) -> crate::model::Pending<'a, ()>;
+    ) -> agent_containerd::Pending<'a, ()>;
 }
 
-/// Images.
+/// The images of a machine, in containerd.
 #[derive(Debug)]
-pub(crate) struct Images {
+pub struct Images {
     channel: Channel,
     pub(crate) content: Content,
     registries: Registries,
     /// Root of containerd's state, synced to disk before an unpacked layer counts.
     state: PathBuf,
     remembered: Remembered,
-    /// Pulls under way, by reference: every caller that needs the same image waits for that one pull.
+    /// Pulls under way, by reference: every caller that needs the same image waits for that one
+    /// pull.
     incoming: Turns<Mutex<()>>,
-    /// Pulls under way, by registry: one that is slow keeps no image of another waiting.
+    /// Pulls under way, by registry: a slow one delays no image of another.
     pulls: Turns<Semaphore>,
     /// Snapshots that are being made, by name: images that share a layer have it unpacked once.
     unpacking: Turns<Mutex<()>>,
@@ -84,7 +89,8 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    pub(crate) fn new(channel: Channel, registries: Registries, state: PathBuf) -> Self {
+    /// The images that containerd has behind `channel`; its state lies at `state`.
+    pub fn new(channel: Channel, registries: Registries, state: PathBuf) -> Self {
         let content = Content::new(channel.clone());
         let (remembered, incoming, pulls, unpacking, leases) = Default::default();
         Self {
@@ -109,7 +115,10 @@ impl Images {
     }
 
     /// Reads a reference as the pod wrote it, completed by the configured default registry.
-    pub(crate) fn reference(&self, text: &str) -> Result<Reference, Error> {
+    ///
+    /// # Errors
+    /// The text is no reference.
+    pub fn reference(&self, text: &str) -> Result<Reference, Error> {
         let reference = Reference::parse(text).map_err(|error| {
             Error::caused(
                 ErrorClass::InvalidImageName,
@@ -121,7 +130,10 @@ impl Images {
     }
 
     /// Makes the image ready for a pod with these keys, by the policy.
-    pub(crate) async fn ensure(
+    ///
+    /// # Errors
+    /// It is not there and can't be had, or the pod may not run it; the class says which.
+    pub async fn ensure(
         &self,
         text: &str,
         policy: PullPolicy,
@@ -194,7 +206,8 @@ impl Images {
         })
     }
 
-    /// Brings in an image that came with the machine, for all of its pods; nothing but the right to it where it is there.
+    /// Brings in an image that came with the machine, for all of its pods; an image that is there
+    /// is only labelled so.
     pub(crate) async fn take_in(
         &self,
         name: &Reference,
@@ -274,8 +287,9 @@ impl Images {
         self.unpack(&manifest, lease).await
     }
 
-    /// Brings in a document or layer. One that is there is sent all the same where this reader has not been sent it before: an
-    /// image may name parts of a private one, by their digests, that its registry never had.
+    /// Brings in a document or layer. One that is there is sent all the same where this reader has
+    /// not been sent it before: an image may name parts of a private one, by their digests, that
+    /// its registry never had.
     async fn bring_part(
         &self,
         part: &Descriptor,
@@ -317,7 +331,8 @@ impl Images {
         Ok(id)
     }
 
-    /// Gives an image its name, and says who may run it; labels of an earlier image of this name are removed.
+    /// Gives an image its name, and says who may run it; labels of an earlier image of this name
+    /// are removed.
     async fn name(&self, name: &str, target: &Descriptor, labels: Labels) -> Result<(), Error> {
         let image = Stored {
             name: name.to_owned(),
@@ -373,7 +388,10 @@ impl Images {
     }
 
     /// The image, if it is there and whole.
-    pub(crate) async fn find(&self, reference: &Reference) -> Result<Option<Ready>, Error> {
+    ///
+    /// # Errors
+    /// containerd can't be reached.
+    pub async fn find(&self, reference: &Reference) -> Result<Option<Ready>, Error> {
         let get = GetImageRequest {
             name: reference.to_string(),
         };
@@ -472,7 +490,10 @@ impl Images {
     }
 
     /// Every named image; those that aren't whole have size 0.
-    pub(crate) async fn list(&self) -> Result<Vec<Image>, Error> {
+    ///
+    /// # Errors
+    /// containerd can't list them.
+    pub async fn list(&self) -> Result<Vec<Image>, Error> {
         let list = self
             .client()
             .list(unlimited(ListImagesRequest {
@@ -503,7 +524,12 @@ impl Images {
         Ok(all)
     }
 
-    pub(crate) async fn remove(&self, name: &str) -> Result<(), Error> {
+    /// Removes the name of an image; containerd collects what no other image needs. One that is
+    /// gone already is fine.
+    ///
+    /// # Errors
+    /// containerd can't remove it.
+    pub async fn remove(&self, name: &str) -> Result<(), Error> {
         let delete = DeleteImageRequest {
             name: name.to_owned(),
             sync: false,

@@ -1,6 +1,6 @@
 //! Attacks by a pod through its own files on the agent that reads and writes them.
 
-use crate::config::{Config, tests::config};
+use crate::machine::{Machine, tests::machine};
 use crate::volumes::{self, Source};
 use agent_claims::Right;
 use agent_content::Sources;
@@ -15,7 +15,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 const ATTEMPTS: usize = 2_000;
-/// Where that many met only one side of a race there is none.
+/// If that many attempts meet only one side of the race, there is no race.
 const MOST_ATTEMPTS: usize = 100 * ATTEMPTS;
 
 fn pod(volume: Value) -> Pod {
@@ -40,10 +40,10 @@ fn sources(text: &str) -> Sources {
 }
 
 /// A configuration in memory, as the content of volumes must be.
-fn in_memory() -> (tempfile::TempDir, Config) {
+fn in_memory() -> (tempfile::TempDir, Machine) {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let config = config(dir.path());
-    (dir, config)
+    let machine = machine(dir.path());
+    (dir, machine)
 }
 
 fn held(source: &Source) -> PathBuf {
@@ -66,15 +66,15 @@ fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
 
 #[test]
 fn the_target_of_data_is_not_removed_wherever_it_leads() {
-    let (dir, config) = in_memory();
+    let (dir, machine) = in_memory();
     let victim = dir.path().join("victim");
     fs::create_dir(&victim).unwrap();
     fs::write(victim.join("precious"), "1").unwrap();
-    let place = held(&volumes::prepare(&map(), "u", &config, &sources("1")).unwrap()["v"]);
+    let place = held(&volumes::prepare(&map(), "u", &machine, &sources("1")).unwrap()["v"]);
     for target in [victim.as_path(), Path::new("../../../../victim")] {
         fs::remove_file(place.join("..data")).unwrap();
         symlink(target, place.join("..data")).unwrap();
-        volumes::prepare(&map(), "u", &config, &sources("2")).unwrap();
+        volumes::prepare(&map(), "u", &machine, &sources("2")).unwrap();
         assert!(
             victim.join("precious").exists(),
             "a folder of the host was removed"
@@ -85,11 +85,11 @@ fn the_target_of_data_is_not_removed_wherever_it_leads() {
 
 #[test]
 fn a_pipe_in_a_volume_freezes_nobody() {
-    let (_dir, config) = in_memory();
-    let place = held(&volumes::prepare(&map(), "u", &config, &sources("1")).unwrap()["v"]);
+    let (_dir, machine) = in_memory();
+    let place = held(&volumes::prepare(&map(), "u", &machine, &sources("1")).unwrap()["v"]);
     fs::remove_file(place.join("..data/a")).unwrap();
     nix::unistd::mkfifo(&place.join("..data/a"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    within(move || volumes::prepare(&map(), "u", &config, &sources("1")).unwrap());
+    within(move || volumes::prepare(&map(), "u", &machine, &sources("1")).unwrap());
     assert_eq!(
         fs::read_to_string(place.join("a")).unwrap(),
         "1",
@@ -99,11 +99,11 @@ fn a_pipe_in_a_volume_freezes_nobody() {
 
 #[test]
 fn a_link_to_a_device_exhausts_nothing() {
-    let (_dir, config) = in_memory();
-    let place = held(&volumes::prepare(&map(), "u", &config, &sources("1")).unwrap()["v"]);
+    let (_dir, machine) = in_memory();
+    let place = held(&volumes::prepare(&map(), "u", &machine, &sources("1")).unwrap()["v"]);
     fs::remove_file(place.join("..data/a")).unwrap();
     symlink("/dev/zero", place.join("..data/a")).unwrap();
-    within(move || volumes::prepare(&map(), "u", &config, &sources("1")).unwrap());
+    within(move || volumes::prepare(&map(), "u", &machine, &sources("1")).unwrap());
     assert_eq!(fs::read_to_string(place.join("a")).unwrap(), "1");
 }
 
@@ -114,13 +114,13 @@ fn what_would_lie_on_a_disk_is_not_written() {
     if agent_sys::mount::is_in_memory(dir.path()) {
         return;
     }
-    let error = volumes::prepare(&map(), "u", &config(dir.path()), &sources("1")).unwrap_err();
+    let error = volumes::prepare(&map(), "u", &machine(dir.path()), &sources("1")).unwrap_err();
     assert!(error.contains("would be written to a disk"), "{error}");
 }
 
 #[test]
 fn a_pod_gets_no_more_memory_for_its_content_than_there_is_for_one() {
-    let (_dir, config) = in_memory();
+    let (_dir, machine) = in_memory();
     let volumes: Vec<Value> = (0..20)
         .map(|n| json!({"name": format!("v{n}"), "configMap": {"name": "m"}}))
         .collect();
@@ -128,14 +128,15 @@ fn a_pod_gets_no_more_memory_for_its_content_than_there_is_for_one() {
     let error = volumes::prepare(
         &serde_json::from_value(pod).unwrap(),
         "u",
-        &config,
+        &machine,
         &sources(&"x".repeat(1 << 20)),
     );
     assert!(error.unwrap_err().contains("16 MiB"));
 }
 
-/// Runs `attempt` many times while a neighbour exchanges the folder `d` and a link `l` to `outside`, without a pause: after one
-/// more exchange each time, and until some met the folder and some the link. Returns how many won.
+/// Runs `attempt` many times while a neighbour exchanges the folder `d` and a link `l` to
+/// `outside`, without a pause: after one more exchange each time, and until some met the folder and
+/// some the link. Returns how many won.
 fn flipping(base: &Path, outside: &Path, attempt: impl Fn() -> Result<bool, String>) -> usize {
     fs::create_dir_all(base.join("d/x")).unwrap();
     symlink(outside, base.join("l")).unwrap();
@@ -177,10 +178,10 @@ fn a_neighbour_that_flips_folder_and_link_wins_no_sub_path() {
         .place(Path::new("x"), Links::Refused)
         .unwrap()
         .id();
-    let config = config(dir.path());
+    let machine = machine(dir.path());
     let base = dir.path().join("volume");
     let source = Source::Own(base.clone());
-    let place = || volumes::place(&config, &source, Some("d/x"), false);
+    let place = || volumes::place(&machine, &source, Some("d/x"), false);
     let won = flipping(&base, outside.path(), || Ok(place()?.id() == x));
     assert_eq!(won, 0);
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
@@ -189,14 +190,14 @@ fn a_neighbour_that_flips_folder_and_link_wins_no_sub_path() {
 #[test]
 fn a_neighbour_that_flips_folder_and_link_makes_nothing_elsewhere() {
     let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let config = config(dir.path());
+    let machine = machine(dir.path());
     let base = dir.path().join("volume");
     let source = Source::Own(base.clone());
     let count = std::cell::Cell::new(0);
     let place = || {
         count.set(count.get() + 1);
         let path = format!("d/new{}", count.get() % 50);
-        volumes::place(&config, &source, Some(&path), false).map(|_| false)
+        volumes::place(&machine, &source, Some(&path), false).map(|_| false)
     };
     flipping(&base, outside.path(), place);
     let made = fs::read_dir(outside.path()).unwrap().count();
@@ -209,16 +210,16 @@ fn a_neighbour_that_flips_folder_and_link_wins_no_host_path() {
     fs::create_dir(outside.path().join("x")).unwrap();
     let base = dir.path().join("listed");
     fs::create_dir(&base).unwrap();
-    let mut config = config(dir.path().join("agent").as_path());
+    let mut machine = machine(dir.path().join("agent").as_path());
     let path = base.display().to_string().parse().unwrap();
-    config.host_paths = vec![config_model::host_path::HostPath {
+    machine.host_paths = vec![config_model::host_path::HostPath {
         path,
         writable: true,
     }];
     for kind in ["DirectoryOrCreate", "FileOrCreate"] {
         let host = json!({"path": base.join("d/new"), "type": kind});
         let source = Source::Host(serde_json::from_value(host).unwrap(), Right::Listed);
-        let place = || volumes::place(&config, &source, None, false).map(|_| false);
+        let place = || volumes::place(&machine, &source, None, false).map(|_| false);
         flipping(&base, outside.path(), place);
         let found = fs::read_dir(outside.path()).unwrap().count();
         assert_eq!(found, 1, "{kind} was made in a folder that is not listed");

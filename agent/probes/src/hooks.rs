@@ -1,7 +1,7 @@
-//! Lifecycle hooks: one task for each that runs; what has come of them is read by the pod's own task.
+//! Lifecycle hooks: one task for each that runs; the pod's own task reads their results.
 //!
-//! When a hook is begun, and what follows from its end, is the pod machine's work. A hook ends with its container, and one after
-//! the start also with its pod's life, as upstream's does.
+//! When a hook is begun, and what follows from its end, is the pod machine's work. A hook ends with
+//! its container, and one after the start also with its pod's life, as upstream's does.
 
 use agent_api::events::Recorder;
 use agent_handlers::Target;
@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 /// A hook after the start may take as long as its container runs; one that takes a day hangs.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How far the hooks of one pod have come, by container id.
+/// Progress of one pod's hooks, by container id.
 #[derive(Debug, Default)]
 struct Course {
     post_start: BTreeMap<String, Progress>,
@@ -27,7 +27,8 @@ struct Course {
 }
 
 /// The hooks of one pod's containers.
-pub(crate) struct Hooks {
+#[derive(Debug)]
+pub struct Hooks {
     runtime: Arc<dyn Runtime>,
     events: Recorder,
     news: Arc<Notify>,
@@ -37,7 +38,8 @@ pub(crate) struct Hooks {
 }
 
 impl Hooks {
-    pub(crate) fn new(runtime: Arc<dyn Runtime>, events: Recorder, news: Arc<Notify>) -> Self {
+    /// The hooks of a pod of which none has run yet; `news` is notified when one ends.
+    pub fn new(runtime: Arc<dyn Runtime>, events: Recorder, news: Arc<Notify>) -> Self {
         Self {
             runtime,
             events,
@@ -48,9 +50,9 @@ impl Hooks {
         }
     }
 
-    /// Ends the hooks of what doesn't run any more, those after the start also where the pod `ends`, and writes down how far the
-    /// others have come.
-    pub(crate) fn follow(&mut self, seen: &[Seen], ends: bool, notes: &mut Notes) {
+    /// Ends the hooks of what doesn't run any more, those after the start also where the pod
+    /// `ends`, and writes down how far the others have come.
+    pub fn follow(&mut self, seen: &[Seen], ends: bool, notes: &mut Notes) {
         let runs = |id: &String| {
             seen.iter()
                 .any(|seen| seen.id == *id && matches!(seen.state, ContainerState::Running { .. }))
@@ -64,14 +66,8 @@ impl Hooks {
         notes.pre_stop.clone_from(&course.pre_stop);
     }
 
-    /// Begins the hook after the start of a container that was just started, if it has one.
-    pub(crate) fn begin_post_start(
-        &mut self,
-        pod: &Arc<Pod>,
-        name: &str,
-        id: &str,
-        host: Option<IpAddr>,
-    ) {
+    /// Begins the postStart hook of a container that was just started, if it has one.
+    pub fn begin_post_start(&mut self, pod: &Arc<Pod>, name: &str, id: &str, host: Option<IpAddr>) {
         let Some((target, hook)) = self.hook(pod, name, id, host, |own| own.post_start) else {
             return;
         };
@@ -85,7 +81,7 @@ impl Hooks {
                 Ok(()) => Progress::Done,
                 Err(why) => {
                     tracing::debug!(container = target.id, reason = why, "postStart hook failed");
-                    // No more words: what a hook prints may be secret (upstream's rule).
+                    // Without its output: what a hook prints may be secret (upstream's rule).
                     let words = "PostStartHook failed";
                     let events = events.of(&pod, &target.container.name);
                     events.warning("FailedPostStartHook", words);
@@ -100,9 +96,9 @@ impl Hooks {
         self.after_start.insert(id.to_owned(), task.abort_handle());
     }
 
-    /// Begins the hook before the stop of a container, which may take so long. After that time the container is asked to end,
-    /// whatever has become of the hook.
-    pub(crate) fn begin_pre_stop(
+    /// Begins the preStop hook of a container. After `limit` the container is asked to end, even if
+    /// the hook still runs.
+    pub fn begin_pre_stop(
         &mut self,
         pod: &Arc<Pod>,
         name: &str,

@@ -1,22 +1,24 @@
-//! Which pods are plug-ins of the machine, such as CSI drivers, and what of the machine pods may mount.
+//! Which pods are plug-ins of the machine, such as CSI drivers, and what of the machine pods may
+//! mount.
 
-use crate::config::Config;
-use agent_claims::{HostPaths, Right};
+use crate::machine::Machine;
+use agent_claims::Right;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 
-/// Whether a pod is one of those by which a machine gets plug-ins, such as CSI drivers: one of its containers is privileged, and the
-/// machine's configuration allows that. Its author is root of the machine already.
-pub(crate) fn is_plug_in(config: &Config, pod: &Pod) -> bool {
+/// Whether a pod is one of those by which a machine gets plug-ins, such as CSI drivers: one of its
+/// containers is privileged, and the machine's configuration allows that. Its author is root of the
+/// machine already.
+pub fn is_plug_in(machine: &Machine, pod: &Pod) -> bool {
     let privileged = |one: &Container| {
         let security = one.security_context.as_ref();
         security.and_then(|security| security.privileged) == Some(true)
     };
-    config.privileged && agent_pods::all(pod).any(|(_, one)| privileged(one))
+    machine.privileged && agent_pods::all(pod).any(|(_, one)| privileged(one))
 }
 
-/// By what right a pod mounts paths of the machine.
-pub(crate) fn right_of(config: &Config, pod: &Pod) -> Right {
-    if is_plug_in(config, pod) {
+/// Whether a pod mounts paths of the machine as a plug-in, or as the configuration lists them.
+pub(crate) fn right_of(machine: &Machine, pod: &Pod) -> Right {
+    if is_plug_in(machine, pod) {
         Right::PlugIn
     } else {
         Right::Listed
@@ -24,26 +26,25 @@ pub(crate) fn right_of(config: &Config, pod: &Pod) -> Right {
 }
 
 /// Why the node doesn't give the pod a path of the machine, if it asks for one that it doesn't get.
-pub(crate) fn host_path_fault(config: &Config, pod: &Pod) -> Option<String> {
-    config.paths().fault(pod, right_of(config, pod))
+pub fn host_path_fault(machine: &Machine, pod: &Pod) -> Option<String> {
+    machine.paths().fault(pod, right_of(machine, pod))
 }
 
-impl Config {
-    /// What of the machine pods may mount.
-    pub(crate) fn paths(&self) -> HostPaths<'_> {
-        HostPaths {
-            listed: &self.host_paths,
-            data: &self.data,
-            run: &self.run,
-            logs: &self.logs,
-        }
-    }
+/// What a pod's events say of paths that it gets read-only although a mount does not ask for that.
+pub fn narrowed(machine: &Machine, pod: &Pod) -> impl Iterator<Item = String> {
+    let narrowed = machine.paths().narrowed(pod, right_of(machine, pod));
+    narrowed.into_iter().map(|volume| {
+        format!(
+            "volume {volume} is mounted read-only: `host_paths` under `[node]` in the machine's \
+             configuration does not say `writable = true` for its path"
+        )
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::config;
+    use crate::machine::tests::machine;
     use crate::volumes::{Source, place};
     use config_model::host_path;
     use serde_json::{Value, json};
@@ -55,9 +56,9 @@ mod tests {
         let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         symlink(outside.path(), dir.path().join("link")).unwrap();
         let own = tempfile::tempdir().unwrap();
-        let mut config = config(own.path());
+        let mut machine = machine(own.path());
         let path = dir.path().display().to_string().parse().unwrap();
-        config.host_paths = vec![host_path::HostPath {
+        machine.host_paths = vec![host_path::HostPath {
             path,
             writable: false,
         }];
@@ -67,15 +68,15 @@ mod tests {
                 Right::Listed,
             )
         };
-        let error = place(&config, &host(dir.path().join("link")), None, true).unwrap_err();
+        let error = place(&machine, &host(dir.path().join("link")), None, true).unwrap_err();
         assert!(error.contains("a link is on the way"), "{error}");
-        assert!(place(&config, &host(dir.path().to_owned()), None, true).is_ok());
+        assert!(place(&machine, &host(dir.path().to_owned()), None, true).is_ok());
         assert!(
-            place(&config, &host(dir.path().to_owned()), None, false).is_err(),
+            place(&machine, &host(dir.path().to_owned()), None, false).is_err(),
             "read-only"
         );
         assert!(
-            place(&config, &host(outside.path().to_owned()), None, true).is_err(),
+            place(&machine, &host(outside.path().to_owned()), None, true).is_err(),
             "not listed"
         );
     }
@@ -83,19 +84,19 @@ mod tests {
     #[test]
     fn the_agents_own_folders_are_given_to_nobody_even_if_they_are_listed() {
         let dir = tempfile::tempdir().unwrap();
-        let mut config = config(dir.path());
+        let mut machine = machine(dir.path());
         let path = dir.path().display().to_string().parse().unwrap();
-        config.host_paths = vec![host_path::HostPath {
+        machine.host_paths = vec![host_path::HostPath {
             path,
             writable: true,
         }];
-        for path in [dir.path(), &config.data, &config.run.join("held")] {
+        for path in [dir.path(), &machine.data, &machine.run.join("held")] {
             let source = Source::Host(
                 serde_json::from_value(json!({"path": path})).unwrap(),
                 Right::Listed,
             );
             assert!(
-                place(&config, &source, None, true).is_err(),
+                place(&machine, &source, None, true).is_err(),
                 "{}",
                 path.display()
             );
@@ -115,12 +116,12 @@ mod tests {
                 json!({"name": "driver", "securityContext": security, "volumeMounts": mounts});
             let volumes = json!([{"name": "v", "hostPath": {"path": path}}]);
             let spec = json!({"containers": [plain, driver], "volumes": volumes});
-            let config = Config {
+            let machine = Machine {
                 privileged: allowed,
-                ..config(dir.path())
+                ..machine(dir.path())
             };
             host_path_fault(
-                &config,
+                &machine,
                 &serde_json::from_value(json!({"spec": spec})).unwrap(),
             )
         };

@@ -1,6 +1,7 @@
-//! The way to containerd's socket: one lazy channel that connects anew by itself, and its errors.
+//! The connection to containerd's socket: one lazy channel that reconnects by itself, and its
+//! errors.
 
-use crate::model::{Error, ErrorClass};
+use crate::error::{Error, ErrorClass};
 use containerd_client::tonic::transport::{Channel, Endpoint};
 use containerd_client::tonic::{Code, Request, Status};
 use hyper_util::rt::TokioIo;
@@ -9,13 +10,13 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 
 /// containerd's namespace of Kubernetes; other namespaces are not looked at.
-pub(crate) const NAMESPACE: &str = "k8s.io";
+const NAMESPACE: &str = "k8s.io";
 /// A call that takes longer has failed; the longest are start and stop of a task on an emulated
 /// machine.
-pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(120);
+pub const CALL_LIMIT: Duration = Duration::from_secs(120);
 
 /// A channel to the socket at `path`; connects at the first call and again after each loss.
-pub(crate) fn channel(path: PathBuf) -> Channel {
+pub fn channel(path: PathBuf) -> Channel {
     // The address is not used: the connector knows the socket.
     Endpoint::from_static("http://containerd.invalid").connect_with_connector_lazy(
         tower::service_fn(move |_| {
@@ -26,14 +27,14 @@ pub(crate) fn channel(path: PathBuf) -> Channel {
 }
 
 /// A request in our namespace, with the limit of ordinary calls.
-pub(crate) fn request<T>(message: T) -> Request<T> {
+pub fn request<T>(message: T) -> Request<T> {
     let mut request = unlimited(message);
     request.set_timeout(CALL_LIMIT);
     request
 }
 
 /// A request in our namespace that may last: streams and waits.
-pub(crate) fn unlimited<T>(message: T) -> Request<T> {
+pub fn unlimited<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     request
         .metadata_mut()
@@ -42,7 +43,7 @@ pub(crate) fn unlimited<T>(message: T) -> Request<T> {
 }
 
 /// A request whose new content and snapshots are held by a lease.
-pub(crate) fn leased<T>(message: T, lease: &str) -> Request<T> {
+pub fn leased<T>(message: T, lease: &str) -> Request<T> {
     let mut request = unlimited(message);
     request
         .metadata_mut()
@@ -58,8 +59,9 @@ fn ascii(
     })
 }
 
-/// An error of containerd during `doing`; `class` is what it means where containerd itself is well.
-pub(crate) fn failed(class: ErrorClass, doing: impl Into<String>) -> impl FnOnce(Status) -> Error {
+/// An error of containerd during `doing`; `class` is its class unless containerd itself is
+/// unreachable.
+pub fn failed(class: ErrorClass, doing: impl Into<String>) -> impl FnOnce(Status) -> Error {
     move |status| {
         let code = status.code();
         let class = if matches!(code, Code::Unavailable | Code::Cancelled) {
@@ -73,18 +75,21 @@ pub(crate) fn failed(class: ErrorClass, doing: impl Into<String>) -> impl FnOnce
     }
 }
 
-/// containerd's own words.
+/// containerd's own message.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refusal(String);
 
 /// True where the thing isn't there.
-pub(crate) fn is_absent<T>(result: &Result<T, Status>) -> bool {
+pub fn is_absent<T>(result: &Result<T, Status>) -> bool {
     matches!(result, Err(status) if status.code() == Code::NotFound)
 }
 
-/// Takes "not there" (or "there already") as done.
-pub(crate) fn settled<T>(result: Result<T, Status>, fine: Code) -> Result<(), Status> {
+/// Takes "not there" (or "there already") as done: the code `fine`.
+///
+/// # Errors
+/// Any other status.
+pub fn settled<T>(result: Result<T, Status>, fine: Code) -> Result<(), Status> {
     match result {
         Ok(_) => Ok(()),
         Err(status) if status.code() == fine => Ok(()),

@@ -1,10 +1,10 @@
-//! Just enough of an HTTP client for registries: TLS or plain, redirects followed, bodies streamed,
-//! all of it bounded.
+//! A small HTTP client for registries: TLS or plain, redirects followed, bodies streamed, all of it
+//! bounded.
 //!
 //! Guarantees: `Authorization` goes only to the host that a request was made for, never to where
-//! that one redirects; plain http is spoken only with hosts of which the configuration says so; no
-//! address that only this machine can reach is asked, but where the configuration names it; the
-//! address that was checked is the one that is connected to.
+//! that one redirects; plain http is spoken only with hosts of which the configuration says so; an
+//! address that only this machine can reach is asked only if the configuration names it;
+//! connections go to the address that was checked.
 
 use crate::credential::Secret;
 use crate::reach::is_own;
@@ -89,8 +89,8 @@ pub(crate) struct Http {
     named: Arc<Named>,
 }
 
-/// An answer, and whether it is of the host that was asked: what another one says about
-/// authentication counts for nothing.
+/// An answer, and whether it is of the host that was asked: what another host says about
+/// authentication is ignored.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) answer: Response<Body>,
@@ -99,7 +99,7 @@ pub(crate) struct Reply {
     pub(crate) at_home: bool,
 }
 
-/// How a host is spoken with.
+/// The scheme of a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scheme {
     /// https.

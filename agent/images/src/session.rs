@@ -3,8 +3,8 @@
 //! Guarantees: a credential goes to the registry's own host, and to a token service only if that is
 //! on the same host or the configuration names its host; never over plain http; never in answer to
 //! what another host says, such as the target of a redirect. A token is asked for the one
-//! repository and for pulling, whatever the registry would rather have. Each request is answered by
-//! at most one challenge, so that a registry that always says 401 ends it.
+//! repository and for pulling, whatever scope the registry's challenge names. Each request is
+//! answered by at most one challenge, so that a registry that always says 401 ends it.
 
 use crate::credential::{Credential, Secret, basic, bearer};
 use crate::http::{Http, HttpError, Reply, Scheme, address, origin};

@@ -1,15 +1,16 @@
 //! Volumes of a pod: made, brought up to date, and resolved to what a container is to see.
 //!
-//! What the agent fills (config maps, secrets, tokens, the downward API) lies in memory and is read-only for containers,
-//! always. What pods fill lies on the disk, or in memory where they ask for it, and is entered by descriptors only:
-//! every name below a volume is the pod's word (see `agent_sys::beneath`).
+//! What the agent fills (config maps, secrets, tokens, the downward API) lies in memory and is
+//! read-only for containers, always. What pods fill lies on the disk, or in memory where they ask
+//! for it, and is entered by descriptors only: pods choose every name below a volume (see
+//! `agent_sys::beneath`).
 
-use crate::config::Config;
 use crate::host_paths::right_of;
+use crate::machine::Machine;
 use crate::stage::memory_folder;
 use agent_claims::{Mounted, Right, What, fs_group, sub_place};
 use agent_content::{Room, Sources, TokenKind, files};
-use agent_pods::pod_logs;
+use agent_pods::{is_plain, pod_logs};
 use agent_resources::{Measure, Places, VolumePlace};
 use agent_runtime::PodRef;
 use agent_sys::beneath::{Beneath, Links, Place};
@@ -24,7 +25,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// Where a volume is.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Source {
+pub enum Source {
     /// A folder that the agent alone fills, in memory.
     Held(PathBuf),
     /// A folder that the pod's containers fill.
@@ -33,7 +34,7 @@ pub(crate) enum Source {
     Host(HostPathVolumeSource, Right),
     /// What a CSI driver has mounted, below the folder of the machine's volumes.
     Driver(PathBuf),
-    /// One of these, which the pod may only read.
+    /// Another source, which the pod may only read.
     ReadOnly(Box<Source>),
     /// The files of an image, which nobody writes.
     Image {
@@ -45,7 +46,7 @@ pub(crate) enum Source {
 }
 
 /// Names of the config maps and secrets that a pod's volumes need.
-pub(crate) fn needs(pod: &Pod) -> (BTreeSet<String>, BTreeSet<String>) {
+pub fn needs(pod: &Pod) -> (BTreeSet<String>, BTreeSet<String>) {
     let volumes = || volumes(pod).iter();
     let maps = volumes()
         .filter_map(|volume| volume.config_map.as_ref())
@@ -63,7 +64,7 @@ pub(crate) fn needs(pod: &Pod) -> (BTreeSet<String>, BTreeSet<String>) {
 }
 
 /// The tokens that a pod's volumes need.
-pub(crate) fn tokens(pod: &Pod) -> Vec<TokenKind> {
+pub fn tokens(pod: &Pod) -> Vec<TokenKind> {
     projections(pod)
         .filter_map(|source| source.service_account_token.as_ref())
         .map(TokenKind::from)
@@ -71,10 +72,10 @@ pub(crate) fn tokens(pod: &Pod) -> Vec<TokenKind> {
 }
 
 /// A pod's labels and annotations.
-pub(crate) type Noted = [BTreeMap<String, String>; 2];
+pub type Noted = [BTreeMap<String, String>; 2];
 
-/// The labels and annotations of a pod some of whose volumes show some of them.
-pub(crate) fn shown_notes(pod: &Pod) -> Option<Noted> {
+/// A pod's labels and annotations, if one of its volumes shows any of them.
+pub fn shown_notes(pod: &Pod) -> Option<Noted> {
     let direct = volumes(pod).iter();
     let direct = direct.filter_map(|volume| volume.downward_api.as_ref()?.items.as_ref());
     let parts = projections(pod);
@@ -109,15 +110,15 @@ fn volumes(pod: &Pod) -> &[Volume] {
 ///
 /// # Errors
 /// In upstream's words, with the volume's name.
-pub(crate) fn prepare(
+pub fn prepare(
     pod: &Pod,
     uid: &str,
-    config: &Config,
+    machine: &Machine,
     sources: &Sources,
 ) -> Result<BTreeMap<String, Source>, String> {
     let mut room = Room::default();
     let mut places = BTreeMap::new();
-    // Images are shown once they are here, for the containers that mount them.
+    // Volumes of images are made when the containers that mount them start.
     let others = volumes(pod).iter().filter(|volume| volume.image.is_none());
     for volume in others {
         let fault = |error: String| {
@@ -129,7 +130,7 @@ pub(crate) fn prepare(
         let place = Maker {
             pod,
             uid,
-            config,
+            machine,
             sources,
         }
         .volume(volume, &mut room)
@@ -143,7 +144,7 @@ pub(crate) fn prepare(
 struct Maker<'a> {
     pod: &'a Pod,
     uid: &'a str,
-    config: &'a Config,
+    machine: &'a Machine,
     sources: &'a Sources,
 }
 
@@ -153,18 +154,18 @@ impl Maker<'_> {
             return self.claimed(mounted);
         }
         if let Some(host) = &volume.host_path {
-            let right = right_of(self.config, self.pod);
-            // It is looked at once before any container is made, and then by each one.
-            self.config.paths().place(host, right, true, None)?;
+            let right = right_of(self.machine, self.pod);
+            // Checked here before any container is made, and again for each container.
+            self.machine.paths().place(host, right, true, None)?;
             let source = Source::Host(host.clone(), right);
-            let writable = self.config.paths().is_writable(host, right);
+            let writable = self.machine.paths().is_writable(host, right);
             return Ok(if writable {
                 source
             } else {
                 Source::ReadOnly(Box::new(source))
             });
         }
-        if !crate::names::is_plain(&volume.name) {
+        if !is_plain(&volume.name) {
             return Err("its name can't be a folder's".to_owned());
         }
         let group = fs_group(self.pod);
@@ -175,7 +176,7 @@ impl Maker<'_> {
         let Some((kind, entries)) = content else {
             return Err("its kind is not available yet".to_owned());
         };
-        let dir = self.config.held_dir(self.uid);
+        let dir = self.machine.held_dir(self.uid);
         let place = dir.join(kind).join(&volume.name);
         let made = Beneath::make_root(&dir).and_then(|held| {
             if !is_in_memory(&dir) {
@@ -193,7 +194,9 @@ impl Maker<'_> {
         let source = match &mounted.what {
             What::Folder(path) => Source::Own(path.clone()),
             What::Path(host) => {
-                self.config.paths().place(host, Right::Listed, true, None)?;
+                self.machine
+                    .paths()
+                    .place(host, Right::Listed, true, None)?;
                 Source::Host(host.clone(), Right::Listed)
             }
             What::Driver(path) => Source::Driver(path.clone()),
@@ -215,10 +218,11 @@ impl Maker<'_> {
         let mode = if group.is_some() { 0o2777 } else { 0o777 };
         let text = |error: io::Error| error.to_string();
         if source.medium.as_deref() == Some("Memory") {
-            let place = self.config.memory_dir(self.uid).join(name);
+            let place = self.machine.memory_dir(self.uid).join(name);
             std::fs::create_dir_all(&place).map_err(text)?;
             if !is_mount_point(&place.to_string_lossy()) {
-                // Sticky, as the kernel makes the root of such a file system and upstream leaves it.
+                // Sticky, as the kernel makes the root of such a file system and upstream leaves
+                // it.
                 let mode = mode | 0o1000;
                 let group = group.map_or(String::new(), |group| format!(",gid={group}"));
                 memory_folder(
@@ -230,14 +234,14 @@ impl Maker<'_> {
             }
             return Ok(place);
         }
-        let parent = self.config.pod_dir(self.uid).join("volumes/empty-dir");
+        let parent = self.machine.pod_dir(self.uid).join("volumes/empty-dir");
         let folder = Beneath::make_root(&parent).map_err(text)?;
         let (name, new) = (Path::new(name), Path::new(".new"));
         match folder.dir(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             found => return found.map(|_| parent.join(name)).map_err(text),
         }
-        // It gets its name when all else of it is there.
+        // Renamed last, so that a folder of this name is complete.
         let make = || {
             folder.remove_tree(new)?;
             let fresh = folder.make_dirs(new, mode)?;
@@ -250,7 +254,8 @@ impl Maker<'_> {
         make().map(|()| parent.join(name)).map_err(text)
     }
 
-    /// Bytes of a volume in memory: the least of its own limit, the pod's, and what all pods may use (upstream's rule).
+    /// Bytes of a volume in memory: the least of its own limit, the pod's, and what all pods may
+    /// use (upstream's rule).
     fn memory_size(&self, source: &EmptyDirVolumeSource) -> u64 {
         let bytes = |amount: Amount| u64::try_from(amount.ceil_units()).unwrap_or(u64::MAX);
         let own = source
@@ -264,9 +269,10 @@ impl Maker<'_> {
     }
 }
 
-/// Where the pod takes of disks and memory. What a driver has mounted, and what is the machine's own, is not measured.
-pub(crate) fn measured(
-    config: &Config,
+/// The folders by which the pod's use of disks and memory is measured. Mounts of drivers and paths
+/// of the machine are not measured.
+pub fn measured(
+    machine: &Machine,
     pod: &Pod,
     reference: &PodRef,
     made: &BTreeMap<String, Source>,
@@ -278,7 +284,7 @@ pub(crate) fn measured(
             Source::Own(folder) if claims.contains_key(&volume.name) => {
                 (folder, Measure::FileSystem)
             }
-            Source::Own(folder) if folder.starts_with(&config.run) => {
+            Source::Own(folder) if folder.starts_with(&machine.run) => {
                 (folder, Measure::FilesInMemory)
             }
             Source::Own(folder) => (folder, Measure::Files),
@@ -296,12 +302,12 @@ pub(crate) fn measured(
     };
     Places {
         namespace: reference.namespace.clone(),
-        logs: config.logs.join(pod_logs(reference)),
+        logs: machine.logs.join(pod_logs(reference)),
         volumes: volumes(pod).iter().filter_map(place).collect(),
     }
 }
 
-/// A source without the rule that the pod may only read it.
+/// The source inside [`Source::ReadOnly`].
 fn unwrapped(mut source: &Source) -> &Source {
     while let Source::ReadOnly(inner) = source {
         source = inner;
@@ -314,8 +320,8 @@ fn unwrapped(mut source: &Source) -> &Source {
 ///
 /// # Errors
 /// If it isn't there and can't be made, or a link is on the way.
-pub(crate) fn place(
-    config: &Config,
+pub fn place(
+    machine: &Machine,
     source: &Source,
     sub_path: Option<&str>,
     read_only: bool,
@@ -324,7 +330,7 @@ pub(crate) fn place(
     let whole = sub_path;
     let sub_path = sub_path.map(plain_sub_path).transpose()?;
     match source {
-        Source::ReadOnly(source) => place(config, source, whole, true),
+        Source::ReadOnly(source) => place(machine, source, whole, true),
         // Keys are links to the current folder; only the agent makes links there.
         Source::Held(path) => {
             let path = (path, sub_path.as_deref().unwrap_or(Path::new("")));
@@ -342,12 +348,12 @@ pub(crate) fn place(
             sub_place(&dir, path, false).map_err(text)
         }
         Source::Host(host, right) => {
-            config
+            machine
                 .paths()
                 .place(host, *right, read_only, sub_path.as_deref())
         }
         Source::Driver(path) => {
-            let dir = driven(config, path).map_err(text)?;
+            let dir = driven(machine, path).map_err(text)?;
             sub_place(
                 &dir,
                 sub_path.as_deref().unwrap_or(Path::new("")),
@@ -370,11 +376,11 @@ fn plain_sub_path(path: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// What a driver has mounted at a path below the folder of the machine's volumes: pods of drivers can change that path, so no link
-/// is followed, and what is no mount is not taken for one.
-fn driven(config: &Config, path: &Path) -> io::Result<Beneath> {
+/// What a driver has mounted at a path below the folder of the machine's volumes: pods of drivers
+/// can change that path, so no link is followed, and a folder that is no mount is an error.
+fn driven(machine: &Machine, path: &Path) -> io::Result<Beneath> {
     let parent = path.parent().unwrap_or(Path::new(""));
-    let folder = Beneath::root(&config.data)?.dir(parent)?;
+    let folder = Beneath::root(&machine.data)?.dir(parent)?;
     let name = Path::new(path.file_name().unwrap_or_default());
     if folder.is_mount(name)? {
         return folder.dir(name);
@@ -385,7 +391,7 @@ fn driven(config: &Config, path: &Path) -> io::Result<Beneath> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::config;
+    use crate::machine::tests::machine;
     use config_kube::k8s_openapi::api::core::v1::ConfigMap;
     use serde_json::{Value, json};
     use std::fs;
@@ -401,7 +407,7 @@ mod tests {
         dir: &Path,
         sources: &Sources,
     ) -> Result<BTreeMap<String, PathBuf>, String> {
-        let places = super::prepare(pod, "u", &config(dir), sources)?;
+        let places = super::prepare(pod, "u", &machine(dir), sources)?;
         let path = |source| match source {
             Source::Held(path) | Source::Own(path) => path,
             Source::Host(host, _) => host.path.into(),
@@ -565,17 +571,17 @@ mod tests {
     #[test]
     fn a_sub_path_of_content_is_a_key_of_it() {
         let dir = in_memory();
-        let config = config(dir.path());
+        let machine = machine(dir.path());
         let places = super::prepare(
             &pod(json!({"configMap": {"name": "m"}})),
             "u",
-            &config,
+            &machine,
             &sources(&json!({"a": "1"})),
         );
         let source = places.unwrap()["v"].clone();
-        assert!(place(&config, &source, Some("a"), true).unwrap().is_file());
-        assert!(place(&config, &source, None, true).unwrap().is_dir());
-        assert!(place(&config, &source, Some("b"), true).is_err());
+        assert!(place(&machine, &source, Some("a"), true).unwrap().is_file());
+        assert!(place(&machine, &source, None, true).unwrap().is_dir());
+        assert!(place(&machine, &source, Some("b"), true).is_err());
     }
 
     #[test]
@@ -611,15 +617,15 @@ mod tests {
         pod.spec.as_mut().unwrap().security_context =
             Some(serde_json::from_value(json!({"fsGroup": 123})).unwrap());
         let volume = prepare(&pod, dir.path(), &Sources::default()).unwrap()["v"].clone();
-        let config = config(dir.path());
-        place(&config, &Source::Own(volume.clone()), Some("part"), false).unwrap();
+        let machine = machine(dir.path());
+        place(&machine, &Source::Own(volume.clone()), Some("part"), false).unwrap();
         for place in [volume.clone(), volume.join("part")] {
             let meta = fs::metadata(&place).unwrap();
             let group = std::os::unix::fs::MetadataExt::gid(&meta);
             let mode = meta.permissions().mode() & 0o7777;
             assert_eq!((mode, group), (0o3777, 123), "{}", place.display());
         }
-        crate::stage::forget(&config, "u").unwrap();
+        crate::stage::forget(&machine, "u").unwrap();
     }
 
     #[test]
@@ -645,7 +651,7 @@ mod tests {
     #[test]
     fn what_a_pod_fills_is_measured_by_its_files_and_a_claim_by_its_file_system() {
         let dir = tempfile::tempdir().unwrap();
-        let config = config(dir.path());
+        let machine = machine(dir.path());
         let volumes = json!([
             {"name": "scratch", "emptyDir": {}},
             {"name": "memory", "emptyDir": {"medium": "Memory"}},
@@ -660,17 +666,17 @@ mod tests {
             name: "p".into(),
             uid: "u".into(),
         };
-        let own = |name: &str| Source::Own(config.pod_dir("u").join(name));
+        let own = |name: &str| Source::Own(machine.pod_dir("u").join(name));
         let host = serde_json::from_value(json!({"path": "/listed"})).unwrap();
         let made = BTreeMap::from([
             ("scratch".to_owned(), own("scratch")),
-            ("memory".to_owned(), Source::Own(config.memory_dir("u"))),
+            ("memory".to_owned(), Source::Own(machine.memory_dir("u"))),
             ("data".to_owned(), Source::ReadOnly(Box::new(own("data")))),
-            ("map".to_owned(), Source::Held(config.held_dir("u"))),
+            ("map".to_owned(), Source::Held(machine.held_dir("u"))),
             ("host".to_owned(), Source::Host(host, Right::Listed)),
         ]);
-        let places = measured(&config, &pod, &reference, &made);
-        assert_eq!(places.logs, config.logs.join("n_p_u"));
+        let places = measured(&machine, &pod, &reference, &made);
+        assert_eq!(places.logs, machine.logs.join("n_p_u"));
         let all = places.volumes.iter();
         let all = all.map(|one| (one.name.as_str(), one.measure, one.claim.as_deref()));
         let expected = [

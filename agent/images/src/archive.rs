@@ -1,8 +1,9 @@
-//! Images from files: OCI archives (a tar of an OCI layout) that came with the machine or lie in its data.
+//! Images from files: OCI archives (a tar of an OCI layout) that came with the machine or lie in
+//! its data.
 
 use crate::content::{Content, Descriptor};
 use crate::images::{Images, Source};
-use crate::model::{Error, ErrorClass, Pending};
+use agent_containerd::{Error, ErrorClass, Pending};
 use bytes::Bytes;
 use futures_util::stream;
 use serde::Deserialize;
@@ -107,9 +108,10 @@ impl Source for Archive {
     }
 }
 
-/// Imports every archive (`*.tar`) of a directory whose images aren't there yet; returns the names that are
-/// there then. A directory that doesn't exist holds none; a bad archive doesn't hinder the others.
-pub(crate) async fn import(images: &Images, dir: &Path) -> Vec<String> {
+/// Imports every archive (`*.tar`) of a directory whose images aren't there yet; returns the names
+/// that are there then. A directory that doesn't exist holds none; a bad archive doesn't keep the
+/// others from being imported.
+pub async fn import(images: &Images, dir: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(dir) else {
         return Vec::new();
     };

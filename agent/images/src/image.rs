@@ -1,0 +1,46 @@
+//! What the rest of the agent sees of an image.
+
+use serde::Deserialize;
+
+/// When an image must be asked for at its registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PullPolicy {
+    /// At each start.
+    Always,
+    /// When it isn't on the machine.
+    IfNotPresent,
+    /// Never: it must be on the machine.
+    Never,
+}
+
+/// An image on the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// Full reference.
+    pub name: String,
+    /// `sha256:…` of the manifest (or index) that the reference stands for.
+    pub digest: String,
+    /// Bytes of its layers and manifests as transferred.
+    pub size: u64,
+    /// True if it was fetched just now.
+    pub pulled: bool,
+}
+
+/// The part of an image's configuration that a container takes over (OCI image specification,
+/// `config`).
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ImageDefaults {
+    /// Variables, as `NAME=value`.
+    pub env: Option<Vec<String>>,
+    /// The program and its first arguments.
+    pub entrypoint: Option<Vec<String>>,
+    /// Further arguments, which a pod may replace.
+    pub cmd: Option<Vec<String>>,
+    /// User or id, and group after a colon.
+    pub user: Option<String>,
+    /// Working directory.
+    pub working_dir: Option<String>,
+    /// The signal by which its containers are asked to end.
+    pub stop_signal: Option<String>,
+}

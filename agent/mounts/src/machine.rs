@@ -1,0 +1,82 @@
+//! What volumes and mounts depend on: the agent's folders, and what pods may use of the machine.
+
+use agent_claims::HostPaths;
+use config_model::host_path::HostPath;
+use std::path::PathBuf;
+
+/// The agent's folders, and what the machine's configuration lets pods use of the machine.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// Pods' volumes and files: `/var/lib/kubelet`.
+    pub data: PathBuf,
+    /// What lives as long as the boot, and no pod can reach: the content of volumes, and mounts on
+    /// their way to containers: `/run/pratique/kubelet`.
+    pub run: PathBuf,
+    /// Pods' logs: `/var/log/pods`.
+    pub logs: PathBuf,
+    /// What of the machine's own files pods may mount, as its configuration lists it.
+    pub host_paths: Vec<HostPath>,
+    /// Whether containers may be privileged.
+    pub privileged: bool,
+}
+
+impl Machine {
+    /// The pod's own folder: volumes, files, termination messages.
+    pub fn pod_dir(&self, uid: &str) -> PathBuf {
+        self.data.join("pods").join(uid)
+    }
+
+    /// Where the mounts of a container wait for the engine.
+    pub fn stage_dir(&self, id: &str) -> PathBuf {
+        self.run.join("mounts").join(id)
+    }
+
+    /// The content of a pod's config maps, secrets and tokens, in memory.
+    pub fn held_dir(&self, uid: &str) -> PathBuf {
+        self.run.join("held").join(uid)
+    }
+
+    /// The images that the pod's volumes show.
+    pub fn images_dir(&self, uid: &str) -> PathBuf {
+        self.run.join("images").join(uid)
+    }
+
+    /// The pod's volumes in memory.
+    pub fn memory_dir(&self, uid: &str) -> PathBuf {
+        self.run.join("memory").join(uid)
+    }
+
+    /// The folders in which each pod with volumes or files has one by its UID.
+    pub fn folders_of_pods(&self) -> [PathBuf; 4] {
+        let of_boot = ["held", "memory", "images"].map(|name| self.run.join(name));
+        let [held, memory, images] = of_boot;
+        [self.data.join("pods"), held, memory, images]
+    }
+
+    /// What of the machine pods may mount.
+    pub(crate) fn paths(&self) -> HostPaths<'_> {
+        HostPaths {
+            listed: &self.host_paths,
+            data: &self.data,
+            run: &self.run,
+            logs: &self.logs,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// A machine whose folders all lie in `dir`.
+    pub(crate) fn machine(dir: &Path) -> Machine {
+        Machine {
+            data: dir.join("data"),
+            run: dir.join("run"),
+            logs: dir.join("logs"),
+            host_paths: Vec::new(),
+            privileged: false,
+        }
+    }
+}
