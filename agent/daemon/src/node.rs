@@ -87,7 +87,7 @@ pub(crate) async fn serve(
     config.owns_machine = on_machine;
     let name = config.node_name.clone();
     let view = config.cluster.clone().unwrap_or_default();
-    let resolv_conf = config.resolv_conf.clone();
+    let resolv_conf = config.machine.resolv_conf.clone();
     state_record::tell(&arguments.run, &clock.notices());
     let sandboxes = Arc::new(sandboxes(arguments, machine, on_machine)?);
     let tunnel = Tunnel::new(machine, &identity, &sandboxes, &view);
@@ -370,20 +370,20 @@ fn config(
             logs: arguments.pod_logs.clone(),
             host_paths: machine.node.host_paths.clone(),
             privileged: machine.node.privileged,
+            pids: machine.node.pids_per_container,
+            unsafe_sysctls: machine.node.unsafe_sysctls.clone(),
+            resolv_conf: Path::new("/etc/resolv.conf").to_owned(),
+            hosts: Path::new("/etc/hosts").to_owned(),
         },
-        pids: machine.node.pids_per_container,
         parallel_pulls: machine.node.max_parallel_image_pulls,
         owns_machine: false,
         max_pods: machine.node.max_pods,
-        unsafe_sysctls: machine.node.unsafe_sysctls.clone(),
         reserved_memory: natural(reserved.memory.ceil_units()),
         reserved_cpu_millis: natural(reserved.cpu.ceil_milli()),
         reserved_storage: natural(reserved.ephemeral_storage.ceil_units()),
         thresholds: thresholds(&machine.node.eviction),
         shutdown: machine.node.shutdown,
         os_image: image.os_image(),
-        resolv_conf: Path::new("/etc/resolv.conf").to_owned(),
-        hosts: Path::new("/etc/hosts").to_owned(),
         notices,
         cluster: Some(View::default()),
         static_pods: Vec::new(),

@@ -2,9 +2,9 @@
 //! remove.
 
 use crate::config::Config;
-use crate::launch::termination_file;
 use crate::names::{log_folder, log_name, pod_logs};
-use agent_mounts::stage;
+use agent_launch::container::termination_file;
+use agent_launch::stage;
 use agent_pods::{MAX_LOGS, View, find};
 use agent_runtime::{ContainerKey, ContainerState, PodRef};
 use agent_sys::beneath::Beneath;

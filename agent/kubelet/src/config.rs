@@ -1,14 +1,12 @@
 //! Settings of the kubelet.
 
 use crate::notices::Notices;
-use agent_mounts::Machine;
+use agent_launch::Machine;
 use agent_pressure::Thresholds;
 use agent_proxy::View;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_model::ShutdownGrace;
-use config_model::sysctl::Sysctls;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use tokio::sync::watch;
 
 /// Port of the kubelet's API (upstream's).
@@ -28,8 +26,6 @@ pub struct Config {
     pub port: u16,
     /// Folders of pods, and what pods may use of the machine.
     pub machine: Machine,
-    /// Most processes and threads of a container.
-    pub pids: u32,
     /// Most images that are pulled at the same time.
     pub parallel_pulls: u32,
     /// Whether the machine is the node's own: then the kernel keeps all pods within what the node
@@ -37,8 +33,6 @@ pub struct Config {
     pub owns_machine: bool,
     /// Most pods.
     pub max_pods: u32,
-    /// Kernel settings that pods may choose beside the safe ones.
-    pub unsafe_sysctls: Vec<Sysctls>,
     /// Memory kept from pods, in bytes.
     pub reserved_memory: u64,
     /// CPU kept from pods, in thousandths.
@@ -51,10 +45,6 @@ pub struct Config {
     pub shutdown: ShutdownGrace,
     /// `status.nodeInfo.osImage`, such as `Pratique worker 0.1.0 (id)`.
     pub os_image: String,
-    /// Name servers for pods with `dnsPolicy: Default`: the machine's own file.
-    pub resolv_conf: PathBuf,
-    /// The machine's hosts file, which pods in the host's network see.
-    pub hosts: PathBuf,
     /// Conditions of the Node that others set.
     pub notices: Notices,
     /// What the node knows of the cluster's services and nodes: the kubelet fills it, and pods have
@@ -97,12 +87,14 @@ pub(crate) mod tests {
                 logs: dir.join("logs"),
                 host_paths: vec![path("/listed/read", false), path("/listed/write", true)],
                 privileged: false,
+                pids: 100,
+                unsafe_sysctls: Vec::new(),
+                resolv_conf: dir.join("resolv"),
+                hosts: dir.join("hosts"),
             },
-            pids: 100,
             parallel_pulls: 5,
             owns_machine: false,
             max_pods: 10,
-            unsafe_sysctls: Vec::new(),
             reserved_memory: 0,
             reserved_cpu_millis: 0,
             reserved_storage: 0,
@@ -112,8 +104,6 @@ pub(crate) mod tests {
                 critical: Duration::from_secs(10),
             },
             os_image: "test".into(),
-            resolv_conf: dir.join("resolv"),
-            hosts: dir.join("hosts"),
             notices: Notices::default(),
             cluster: None,
             static_pods: Vec::new(),

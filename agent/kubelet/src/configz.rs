@@ -65,7 +65,7 @@ fn settings(config: &Config) -> Value {
         "port": config.port,
         // The master makes the Node, once the machine is proven.
         "registerNode": false,
-        "resolvConf": config.resolv_conf,
+        "resolvConf": config.machine.resolv_conf,
         "rotateCertificates": true,
         "seccompDefault": true,
         "serializeImagePulls": config.parallel_pulls == 1,

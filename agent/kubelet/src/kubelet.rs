@@ -112,7 +112,7 @@ impl Kubelet {
     /// run on.
     pub async fn run(self, mut shutdown: watch::Receiver<bool>) {
         let Self { shared, queue } = self;
-        agent_mounts::stage::begin(&shared.config.machine, shared.memory);
+        agent_launch::stage::begin(&shared.config.machine, shared.memory);
         let mut tasks = JoinSet::new();
         tasks.spawn(Pods::new(shared.clone()).run());
         tasks.spawn(node::keep_status(shared.clone()));

@@ -6,7 +6,7 @@
 use crate::garbage::{self, Goal};
 use crate::handle::Handle;
 use crate::shared::Shared;
-use agent_mounts::storage::{self, Layer};
+use agent_launch::storage::{self, Layer};
 use agent_pods::{DEFAULT_GRACE, EVICTION_GRACE, Eviction, Refusal, pod_ref};
 use agent_pressure::{
     Bound, Candidate, Condition, EVICTED, Kind, Signal, Thresholds, choose, most_urgent, refusal,

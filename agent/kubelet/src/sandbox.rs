@@ -2,11 +2,11 @@
 //! removed after all has ended.
 
 use crate::config::Config;
-use crate::network::{self, Addresses};
 use crate::shared::Shared;
 use agent_api::get;
 use agent_cluster::{Sandbox, Sandboxes};
-use agent_pods::{is_on_host, is_plain};
+use agent_launch::network;
+use agent_pods::{Addresses, is_on_host, is_plain};
 use agent_proxy::HostPort;
 use agent_runtime::{Error, ErrorClass};
 use config_kube::k8s_openapi::api::core::v1::Pod;

@@ -7,15 +7,15 @@
 //! given up when its pod ends; any other is waited for, since what is given up half way can still
 //! come to life. An agent that begins meanwhile finds what became of it, as the engine shows it.
 
-use crate::launch::{self, Attempt};
-use crate::network::Addresses;
 use crate::pull::Wanted;
 use crate::shared::Shared;
 use crate::supplies::{Reading, Supplies};
 use agent_cluster::Sandbox;
 use agent_content::{env_files, variables};
-use agent_mounts::stage::Staged;
-use agent_mounts::volumes::Source;
+use agent_launch::container::{self, Attempt};
+use agent_launch::stage::Staged;
+use agent_launch::volumes::Source;
+use agent_pods::Addresses;
 use agent_runtime::{
     Container as Seen, ContainerSpec, Error, ErrorClass, Kind, PodRef, Resources, container_id,
     withheld,
@@ -201,7 +201,7 @@ async fn start(
         let volume = wanted.volume.as_deref()?;
         Some((volume, wanted.image.as_str(), digest.as_str()))
     });
-    let users = launch::users(&order.sandbox, PathBuf::new());
+    let users = container::users(&order.sandbox, PathBuf::new());
     for (volume, image, digest) in shown {
         let source = supplies.image(volume, image, digest, users.as_ref());
         let source = source.await?;
@@ -226,8 +226,14 @@ async fn start(
     };
     // What is prepared holds a descriptor for each mount.
     let _turn = shared.turns.acquire().await;
-    let mut launch = launch::prepare(&shared.config, attempt, &sources, &volumes, shared.memory)
-        .map_err(config)?;
+    let mut launch = container::prepare(
+        &shared.config.machine,
+        attempt,
+        &sources,
+        &volumes,
+        shared.memory,
+    )
+    .map_err(config)?;
     launch.spec.round = order.round;
     let mut images = order.images.iter();
     let own = images.find(|(wanted, _)| wanted.volume.is_none());
@@ -266,7 +272,7 @@ async fn begin(
         Error::caused(ErrorClass::Create, "limit the pod's control group", error)
     })?;
     if spec.target.is_none()
-        && let Some(pause) = launch::pause(&order.pod, &order.sandbox)
+        && let Some(pause) = container::pause(&order.pod, &order.sandbox)
     {
         // Of several containers that start at once, one makes it.
         let _turn = supplies.sharing.lock().await;

@@ -8,11 +8,12 @@
 mod claims;
 
 use crate::names::is_plain;
-use crate::network::{Addresses, service_variables};
 use crate::shared::Shared;
 use agent_api::ApiError;
 use agent_content::{Kind, Name, Sources, Tokens, Use};
-use agent_mounts::volumes::{self, Source};
+use agent_launch::network::service_variables;
+use agent_launch::volumes::{self, Source};
+use agent_pods::Addresses;
 use agent_runtime::{Error, ErrorClass, PodRef, Users, show};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;

@@ -11,19 +11,18 @@ mod resize;
 
 use crate::handle::Taken;
 use crate::names::pod_path;
-use crate::network::Addresses;
 use crate::pull::{ContainerImages, Failed, Fetches, Wanted as Image};
 use crate::sandbox::Own;
 use crate::shared::Shared;
 use crate::starts::{Ended, Order, Starts};
 use crate::supplies::Supplies;
 use crate::wanted::Wanted;
-use crate::{cleanup, debug, preemption, support};
+use crate::{cleanup, preemption};
 use agent_api::send;
-use agent_mounts::{storage, volumes};
+use agent_launch::{debug, refusals, storage, volumes};
 use agent_pods::{
-    Action, Clocks, End, Ending, Eviction, Notes, Plan, Refusal, View, as_given, between, end_of,
-    find, later, named_as_static, plan, plan_orphan, quiet_until, recover, round,
+    Action, Addresses, Clocks, End, Ending, Eviction, Notes, Plan, Refusal, View, as_given,
+    between, end_of, find, later, named_as_static, plan, plan_orphan, quiet_until, recover, round,
 };
 use agent_probes::{Hooks, Probes};
 use agent_resources::DeletedFiles;
@@ -403,7 +402,7 @@ impl Worker {
         let ends = self.shared.while_ending();
         let config = &self.shared.config;
         let refusal = ends.or_else(|| named_as_static(pod, &config.static_pods));
-        let refusal = refusal.or_else(|| support::refusal(pod, config));
+        let refusal = refusal.or_else(|| refusals::refusal(pod, &config.machine));
         let refusal = refusal.or_else(|| self.shared.under_pressure(pod));
         let refusal = match refusal {
             None => self.shared.misplaced(pod).await,
@@ -426,12 +425,12 @@ impl Worker {
         let events = &self.shared.events;
         if let Some(refusal) = &refusal {
             events.warning(pod, refusal.reason.clone(), refusal.message.clone());
-        } else if support::has_selinux_label(pod) {
+        } else if refusals::has_selinux_label(pod) {
             let text = "seLinuxOptions have no effect: this machine does not use SELinux";
             events.normal(pod, "SELinuxNotInUse", text);
         }
         if refusal.is_none() {
-            for text in agent_mounts::narrowed(&config.machine, pod) {
+            for text in agent_launch::narrowed(&config.machine, pod) {
                 events.warning(pod, "HostPathReadOnly", text);
             }
         }
@@ -530,7 +529,7 @@ impl Worker {
             return Ok(true);
         };
         let debug = if kind == Kind::Ephemeral {
-            debug::target(pod, &container, &self.shared.config, seen)
+            debug::target(pod, &container, &self.shared.config.machine, seen)
         } else {
             Ok(None)
         };

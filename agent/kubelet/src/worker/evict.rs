@@ -3,7 +3,7 @@
 
 use super::Worker;
 use crate::config::Config;
-use agent_mounts::storage::{self, Excess, Layer};
+use agent_launch::storage::{self, Excess, Layer};
 use agent_pods::{EVICTION_GRACE, Eviction, end_of};
 use agent_runtime::Container as Seen;
 use agent_sys::beneath::Beneath;

@@ -73,7 +73,7 @@ impl Worker {
         (all, seen): (&[Seen], &Seen),
     ) -> Result<(), String> {
         let wanted = Resources {
-            pids_limit: Some(self.shared.config.pids.into()),
+            pids_limit: Some(self.shared.config.machine.pids.into()),
             ..qos::resources(pod, container)
         };
         let before = Container {

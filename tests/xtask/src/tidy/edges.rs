@@ -54,8 +54,17 @@ const EDGES: &[(&str, &[&str])] = &[
         &["sys", "runtime", "claims", "resources", "pods", "api"],
     ),
     (
-        "agent/mounts",
-        &["sys", "runtime", "claims", "resources", "pods", "content"],
+        "agent/launch",
+        &[
+            "sys",
+            "runtime",
+            "claims",
+            "cluster",
+            "proxy",
+            "resources",
+            "pods",
+            "content",
+        ],
     ),
     (
         "agent/server",
@@ -90,7 +99,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "journal",
             "api",
             "content",
-            "mounts",
+            "launch",
             "server",
         ],
     ),

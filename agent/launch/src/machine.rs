@@ -1,10 +1,12 @@
-//! What volumes and mounts depend on: the agent's folders, and what pods may use of the machine.
+//! What of the machine containers depend on: the agent's folders, and what its configuration lets
+//! pods use.
 
 use agent_claims::HostPaths;
 use config_model::host_path::HostPath;
+use config_model::sysctl::Sysctls;
 use std::path::PathBuf;
 
-/// The agent's folders, and what the machine's configuration lets pods use of the machine.
+/// The agent's folders, and what the machine's configuration lets pods use.
 #[derive(Debug, Clone)]
 pub struct Machine {
     /// Pods' volumes and files: `/var/lib/kubelet`.
@@ -18,6 +20,14 @@ pub struct Machine {
     pub host_paths: Vec<HostPath>,
     /// Whether containers may be privileged.
     pub privileged: bool,
+    /// Most processes and threads of a container.
+    pub pids: u32,
+    /// Kernel settings that pods may choose beside the safe ones.
+    pub unsafe_sysctls: Vec<Sysctls>,
+    /// Name servers for pods with `dnsPolicy: Default`: the machine's own file.
+    pub resolv_conf: PathBuf,
+    /// The machine's hosts file, which pods in the host's network see.
+    pub hosts: PathBuf,
 }
 
 impl Machine {
@@ -71,12 +81,20 @@ pub(crate) mod tests {
 
     /// A machine whose folders all lie in `dir`.
     pub(crate) fn machine(dir: &Path) -> Machine {
+        let path = |path: &str, writable| HostPath {
+            path: path.parse().unwrap(),
+            writable,
+        };
         Machine {
             data: dir.join("data"),
             run: dir.join("run"),
             logs: dir.join("logs"),
-            host_paths: Vec::new(),
+            host_paths: vec![path("/listed/read", false), path("/listed/write", true)],
             privileged: false,
+            pids: 100,
+            unsafe_sysctls: Vec::new(),
+            resolv_conf: dir.join("resolv"),
+            hosts: dir.join("hosts"),
         }
     }
 }

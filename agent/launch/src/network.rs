@@ -3,7 +3,6 @@
 
 use agent_cluster::Wanted;
 use agent_cluster::settings::{SAFE, dotted, path};
-pub(crate) use agent_pods::Addresses;
 use agent_pods::is_on_host;
 use agent_proxy::{DOMAIN, Key, Known, Service};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec};
@@ -27,7 +26,7 @@ fn spec(pod: &Pod) -> Option<&PodSpec> {
 ///
 /// # Errors
 /// Its host's name is too long.
-pub(crate) fn wanted(pod: &Pod, uid: &str) -> Result<Wanted, String> {
+pub fn wanted(pod: &Pod, uid: &str) -> Result<Wanted, String> {
     let network = !is_on_host(pod);
     let name = kernel_name(pod)?;
     let sysctls = spec(pod).and_then(|spec| spec.security_context.as_ref()?.sysctls.as_ref());
@@ -67,7 +66,7 @@ pub(crate) fn setting_fault(spec: &PodSpec, listed: &[Sysctls]) -> Option<String
 
 /// Why a pod does not get a port of the node that it asks for: it names an address of a family of
 /// which the node's pods have none. `own`: the node's addresses in its ranges of pod addresses.
-pub(crate) fn port_fault(pod: &Pod, own: &[IpAddr]) -> Option<String> {
+pub fn port_fault(pod: &Pod, own: &[IpAddr]) -> Option<String> {
     let spec = spec(pod).filter(|_| !is_on_host(pod))?;
     let beside = spec.init_containers.iter().flatten();
     let containers = spec.containers.iter().chain(beside);
@@ -169,7 +168,7 @@ fn names(pod: &Pod) -> String {
 
 /// Whether a pod asks for names of the cluster. One on the machine's network has to say so by a
 /// policy of its own.
-pub(crate) fn wants_cluster_dns(pod: &Pod) -> bool {
+pub fn wants_cluster_dns(pod: &Pod) -> bool {
     match spec(pod).and_then(|spec| spec.dns_policy.as_deref()) {
         None | Some("ClusterFirst") => !is_on_host(pod),
         Some(policy) => policy == "ClusterFirstWithHostNet",
@@ -196,7 +195,7 @@ fn cluster_resolver(pod: &Pod, machine: &str, dns: IpAddr) -> String {
 
 /// The variables by which a pod finds the services of its namespace, and the API: upstream's, which
 /// are Docker's links. None before the services are known.
-pub(crate) fn service_variables(known: &Known, pod: &Pod) -> Option<Vec<(String, String)>> {
+pub fn service_variables(known: &Known, pod: &Pod) -> Option<Vec<(String, String)>> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let all = spec(pod).and_then(|spec| spec.enable_service_links) != Some(false);
     let is_meant = |key: &Key| {

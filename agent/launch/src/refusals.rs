@@ -2,10 +2,10 @@
 //! is ignored in silence: a field that would change what runs, and isn't obeyed, keeps the pod from
 //! starting and says so.
 
-use crate::config::Config;
+use crate::host_paths::{host_path_fault, is_plug_in};
+use crate::machine::Machine;
 use crate::network;
-use agent_mounts::stage::propagation;
-use agent_mounts::{host_path_fault, is_plug_in};
+use crate::stage::propagation;
 use agent_pods::{Refusal, foreign, users_fault};
 use agent_proxy::MACHINE_PORTS;
 use agent_runtime::capability_fault;
@@ -17,14 +17,14 @@ use std::net::Ipv6Addr;
 pub(crate) const NOT_PRIVILEGED: &str = "privileged containers run only on machines whose measured configuration says `[node] privileged = true`";
 
 /// The first reason why this node can't run the pod.
-pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
+pub fn refusal(pod: &Pod, machine: &Machine) -> Option<Refusal> {
     let Some(spec) = &pod.spec else {
         return Some(unsupported("the pod has no spec"));
     };
     if let Some(refusal) = foreign(pod) {
         return Some(refusal);
     }
-    if let Some(message) = network::setting_fault(spec, &config.unsafe_sysctls) {
+    if let Some(message) = network::setting_fault(spec, &machine.unsafe_sysctls) {
         return Some(Refusal {
             reason: "SysctlForbidden".into(),
             message,
@@ -33,23 +33,23 @@ pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
     let fault = pod_fault(spec).map(str::to_owned);
     let fault = fault.or_else(|| network_fault(pod, spec).map(str::to_owned));
     let mut volumes = spec.volumes.iter().flatten();
-    let fault = fault.or_else(|| volumes.find_map(|volume| volume_fault(volume, config)));
+    let fault = fault.or_else(|| volumes.find_map(|volume| volume_fault(volume, machine)));
     let all: Vec<_> = agent_pods::all(pod)
         .map(|(_, container)| container)
         .collect();
     let fault = fault.or_else(|| {
         all.iter().find_map(|container| {
-            let fault = container_fault(container, is_plug_in(&config.machine, pod))?;
+            let fault = container_fault(container, is_plug_in(machine, pod))?;
             Some(format!("container {}: {fault}", container.name))
         })
     });
     let refusal = fault.map(|fault| unsupported(&fault));
     let refusal = refusal.or_else(|| {
         all.iter()
-            .find_map(|container| below_the_floor(spec, container, config))
+            .find_map(|container| below_the_floor(spec, container, machine))
     });
     refusal.or_else(|| {
-        host_path_fault(&config.machine, pod).map(|message| Refusal {
+        host_path_fault(machine, pod).map(|message| Refusal {
             reason: "HostPathForbidden".into(),
             message,
         })
@@ -58,18 +58,22 @@ pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
 
 /// Why this node can't run a container that was added to a pod which runs already. The pod is not
 /// refused for it.
-pub(crate) fn debugger_fault(pod: &Pod, container: &Container, config: &Config) -> Option<String> {
+pub(crate) fn debugger_fault(
+    pod: &Pod,
+    container: &Container,
+    machine: &Machine,
+) -> Option<String> {
     let spec = pod.spec.as_ref()?;
-    let fault = container_fault(container, is_plug_in(&config.machine, pod)).map(str::to_owned);
+    let fault = container_fault(container, is_plug_in(machine, pod)).map(str::to_owned);
     fault
-        .or_else(|| below_the_floor(spec, container, config).map(|refusal| refusal.message))
-        .or_else(|| host_path_fault(&config.machine, pod))
+        .or_else(|| below_the_floor(spec, container, machine).map(|refusal| refusal.message))
+        .or_else(|| host_path_fault(machine, pod))
 }
 
 /// Whether the pod asks for labels of SELinux, which this machine's kernel does not know. As
 /// upstream's node without SELinux does, this one runs it without: a label only ever narrows what a
 /// container may do beside the other bounds.
-pub(crate) fn has_selinux_label(pod: &Pod) -> bool {
+pub fn has_selinux_label(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else {
         return false;
     };
@@ -88,7 +92,7 @@ fn unsupported(what: &str) -> Refusal {
 
 /// What a container asks for and no pod gets: rights over the machine, and profiles that it does
 /// not have.
-fn below_the_floor(spec: &PodSpec, container: &Container, config: &Config) -> Option<Refusal> {
+fn below_the_floor(spec: &PodSpec, container: &Container, machine: &Machine) -> Option<Refusal> {
     let security = container.security_context.clone().unwrap_or_default();
     let refusal = |reason: &'static str, fault: String| {
         Some(Refusal {
@@ -100,7 +104,7 @@ fn below_the_floor(spec: &PodSpec, container: &Container, config: &Config) -> Op
         return refusal("NotSupported", fault.to_owned());
     }
     if security.privileged == Some(true) {
-        return if config.machine.privileged {
+        return if machine.privileged {
             None
         } else {
             refusal("PrivilegedNotAllowed", NOT_PRIVILEGED.to_owned())
@@ -235,7 +239,7 @@ fn container_fault(container: &Container, plug_in: bool) -> Option<&'static str>
     ])
 }
 
-fn volume_fault(volume: &Volume, config: &Config) -> Option<String> {
+fn volume_fault(volume: &Volume, machine: &Machine) -> Option<String> {
     if let Some(projected) = &volume.projected {
         let sources = || projected.sources.iter().flatten();
         let missing = sources().any(|source| {
@@ -265,7 +269,7 @@ fn volume_fault(volume: &Volume, config: &Config) -> Option<String> {
     }
     let name = &volume.name;
     if volume.csi.is_some() {
-        return (!config.machine.privileged)
+        return (!machine.privileged)
             .then(|| format!("volume {name}: csi: {NOT_PRIVILEGED}, and CSI drivers are"));
     }
     Some(format!(
@@ -287,11 +291,11 @@ mod tests {
         let mut spec = json!({"hostNetwork": true, "containers": [{"name": "a", "image": "registry.example/a:1"}]});
         change(&mut spec);
         let directory = std::path::Path::new("/nowhere");
-        let mut config = crate::config::tests::config(directory);
-        config.machine.privileged = privileged;
+        let mut machine = crate::machine::tests::machine(directory);
+        machine.privileged = privileged;
         refusal(
             &serde_json::from_value(json!({"spec": spec})).unwrap(),
-            &config,
+            &machine,
         )
     }
 
@@ -428,8 +432,8 @@ mod tests {
             let mut pod = json!({"spec": {"containers": [{"name": "a", "image": "i"}]}});
             pod.pointer_mut(place).unwrap()["securityContext"] = label.clone();
             let pod = serde_json::from_value(pod).unwrap();
-            let config = crate::config::tests::config(std::path::Path::new("/nowhere"));
-            assert_eq!(refusal(&pod, &config), None, "{place}");
+            let machine = crate::machine::tests::machine(std::path::Path::new("/nowhere"));
+            assert_eq!(refusal(&pod, &machine), None, "{place}");
             assert!(has_selinux_label(&pod), "{place}");
         }
     }

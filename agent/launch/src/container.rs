@@ -1,12 +1,12 @@
 //! Makes the engine's specification of a container: user, mounts, command, limits.
 
-use crate::config::Config;
+use crate::machine::Machine;
 use crate::network::{self, hosts_text, resolv_text};
-use crate::support;
+use crate::refusals::NOT_PRIVILEGED;
+use crate::stage::{Wanted, propagation};
+use crate::volumes::{self, Source};
 use agent_cluster::Sandbox;
 use agent_content::{Sources, variables};
-use agent_mounts::stage::{Wanted, propagation};
-use agent_mounts::volumes::{self, Source};
 use agent_pods::{is_on_host, log_file, needs, pod_ref};
 use agent_resources::qos;
 use agent_runtime::{
@@ -34,35 +34,45 @@ const TERMINATION_LOG: &str = "/dev/termination-log";
 
 /// Which attempt is to be started.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Attempt<'a> {
-    pub(crate) pod: &'a Pod,
-    pub(crate) container: &'a Container,
-    pub(crate) kind: Kind,
-    pub(crate) number: u32,
-    pub(crate) backoff: Option<Duration>,
+pub struct Attempt<'a> {
+    /// Its pod.
+    pub pod: &'a Pod,
+    /// Its container.
+    pub container: &'a Container,
+    /// What the container is in its pod.
+    pub kind: Kind,
+    /// 0 for the first attempt.
+    pub number: u32,
+    /// The back-off that came before it.
+    pub backoff: Option<Duration>,
     /// Id of the container whose processes it is to see.
-    pub(crate) target: Option<&'a str>,
-    pub(crate) sandbox: &'a Sandbox,
+    pub target: Option<&'a str>,
+    /// The pod's sandbox.
+    pub sandbox: &'a Sandbox,
 }
 
 /// An attempt that is ready to be started.
 #[derive(Debug)]
-pub(crate) struct Launch {
+pub struct Launch {
     /// The engine's id of it.
-    pub(crate) id: String,
-    /// What the engine is told; its mounts come from where [`agent_mounts::stage`] puts the wanted
+    pub id: String,
+    /// What the engine is told; its mounts come from where [`crate::stage`] puts the wanted
     /// ones.
-    pub(crate) spec: ContainerSpec,
+    pub spec: ContainerSpec,
     /// What the container is to see, in the order of the specification's mounts.
-    pub(crate) wanted: Vec<Wanted>,
+    pub wanted: Vec<Wanted>,
 }
 
 /// What is mounted, and where.
 type Place = (Wanted, String);
 
 /// Makes the files that the attempt needs and says how to run it.
-pub(crate) fn prepare(
-    config: &Config,
+///
+/// # Errors
+/// What in the pod, or on the machine, keeps the attempt from being made; in upstream's words where
+/// upstream has some.
+pub fn prepare(
+    machine: &Machine,
     attempt: Attempt<'_>,
     sources: &Sources,
     volumes: &BTreeMap<String, Source>,
@@ -84,15 +94,15 @@ pub(crate) fn prepare(
     let mut all_vars = vec![("HOSTNAME".to_owned(), host_name(pod))];
     all_vars.extend(vars.into_list());
     let id = container_id(&reference.uid, &container.name, number);
-    let mut places = volume_mounts(config, container, volumes, &all_vars)?;
+    let mut places = volume_mounts(machine, container, volumes, &all_vars)?;
     places.extend(
-        own_files(config, attempt, sources.addresses.dns, &id)
+        own_files(machine, attempt, sources.addresses.dns, &id)
             .map_err(|error| error.to_string())?,
     );
     places.sort_by_key(|(_, destination)| destination.matches('/').count());
-    let mut spec = specification(config, attempt, reference, machine_memory)?;
+    let mut spec = specification(machine, attempt, reference, machine_memory)?;
     (spec.command, spec.args, spec.env) = (command, args, all_vars);
-    spec.mounts = staged(&config.machine.stage_dir(&id), &places);
+    spec.mounts = staged(&machine.stage_dir(&id), &places);
     spec.keeps = kept(container, volumes);
     Ok(Launch {
         id,
@@ -103,7 +113,7 @@ pub(crate) fn prepare(
 
 /// The specification of an attempt, without its command, its variables and what is mounted.
 fn specification(
-    config: &Config,
+    machine: &Machine,
     attempt: Attempt<'_>,
     reference: PodRef,
     machine_memory: u64,
@@ -124,16 +134,16 @@ fn specification(
     );
     // Asked of each container, as the machine may have another configuration since the pod was
     // admitted.
-    if security.privileged() && !config.machine.privileged {
-        return Err(support::NOT_PRIVILEGED.to_owned());
+    if security.privileged() && !machine.privileged {
+        return Err(NOT_PRIVILEGED.to_owned());
     }
     let resources = Resources {
-        pids_limit: Some(config.pids.into()),
+        pids_limit: Some(machine.pids.into()),
         ..qos::resources(pod, container)
     };
     let id = container_id(&reference.uid, &container.name, number);
     Ok(ContainerSpec {
-        log_path: log_file(&config.machine.logs, &reference, &container.name, number),
+        log_path: log_file(&machine.logs, &reference, &container.name, number),
         oom_score_adj: qos::oom_score(pod, container, machine_memory),
         cgroup_parent: qos::cgroup(pod, &reference.uid),
         key: ContainerKey {
@@ -154,7 +164,7 @@ fn specification(
             pid: spec.host_pid == Some(true),
             ipc: spec.host_ipc == Some(true),
         },
-        pod: namespaces(sandbox, config.machine.stage_dir(&id).join("layers")),
+        pod: namespaces(sandbox, machine.stage_dir(&id).join("layers")),
         user: security.id(|pod| pod.run_as_user, |container| container.run_as_user)?,
         group: security.id(|pod| pod.run_as_group, |container| container.run_as_group)?,
         supplemental_groups: security.groups()?,
@@ -189,7 +199,7 @@ fn kept(container: &Container, volumes: &BTreeMap<String, Source>) -> Vec<String
 }
 
 /// The process whose process ids the pod's containers share, where they do.
-pub(crate) fn pause(pod: &Pod, sandbox: &Sandbox) -> Option<Pause> {
+pub fn pause(pod: &Pod, sandbox: &Sandbox) -> Option<Pause> {
     let spec = pod.spec.as_ref()?;
     let shares = spec.share_process_namespace == Some(true) && spec.host_pid != Some(true);
     let reference = pod_ref(pod).filter(|_| shares)?;
@@ -203,7 +213,7 @@ pub(crate) fn pause(pod: &Pod, sandbox: &Sandbox) -> Option<Pause> {
 
 /// The pod's users, where it has some of its own; layers of its containers' images are mounted at
 /// `layers`.
-pub(crate) fn users(sandbox: &Sandbox, layers: PathBuf) -> Option<Users> {
+pub fn users(sandbox: &Sandbox, layers: PathBuf) -> Option<Users> {
     Some(Users {
         namespace: sandbox.held(namespace::Kind::User)?,
         first: sandbox.first_id?,
@@ -334,7 +344,7 @@ fn small(number: i64) -> Result<u32, String> {
 }
 
 fn volume_mounts(
-    config: &Config,
+    machine: &Machine,
     container: &Container,
     volumes: &BTreeMap<String, Source>,
     vars: &[(String, String)],
@@ -348,12 +358,12 @@ fn volume_mounts(
     }
     let mounts = mounts.iter();
     mounts
-        .map(|mount| volume_mount(config, mount, volumes, vars))
+        .map(|mount| volume_mount(machine, mount, volumes, vars))
         .collect()
 }
 
 fn volume_mount(
-    config: &Config,
+    machine: &Machine,
     mount: &VolumeMount,
     volumes: &BTreeMap<String, Source>,
     vars: &[(String, String)],
@@ -377,12 +387,10 @@ fn volume_mount(
     };
     let read_only = mount.read_only == Some(true) || of_volume;
     let place =
-        volumes::place(&config.machine, source, sub_path, read_only).map_err(
-            |error| match sub_path {
-                Some(path) => format!("subPath {path:?} of volume {:?}: {error}", mount.name),
-                None => format!("volume {:?}: {error}", mount.name),
-            },
-        )?;
+        volumes::place(machine, source, sub_path, read_only).map_err(|error| match sub_path {
+            Some(path) => format!("subPath {path:?} of volume {:?}: {error}", mount.name),
+            None => format!("volume {:?}: {error}", mount.name),
+        })?;
     let destination = Path::new("/").join(&mount.mount_path);
     if destination
         .components()
@@ -407,7 +415,7 @@ fn volume_mount(
 /// The files of name resolution and of the termination message, unless the pod mounts something
 /// there itself.
 fn own_files(
-    config: &Config,
+    machine: &Machine,
     attempt: Attempt<'_>,
     dns: Option<IpAddr>,
     id: &str,
@@ -418,16 +426,16 @@ fn own_files(
         sandbox,
         ..
     } = attempt;
-    let dir = Beneath::make_root(&config.machine.pod_dir(&sandbox.wanted.uid))?;
+    let dir = Beneath::make_root(&machine.pod_dir(&sandbox.wanted.uid))?;
     let words = termination_file(id);
     dir.make_dirs(Path::new(MESSAGES), 0o755)?;
     dir.append(&words, 0o666)?;
-    let machine = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+    let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
     let (hosts, resolv) = (Path::new("hosts"), Path::new("resolv.conf"));
     dir.rewrite(hosts, 0o644)?
-        .write_all(hosts_text(pod, &machine(&config.hosts), &sandbox.addresses).as_bytes())?;
+        .write_all(hosts_text(pod, &read(&machine.hosts), &sandbox.addresses).as_bytes())?;
     dir.rewrite(resolv, 0o644)?
-        .write_all(resolv_text(pod, &machine(&config.resolv_conf), dns).as_bytes())?;
+        .write_all(resolv_text(pod, &read(&machine.resolv_conf), dns).as_bytes())?;
     let words_at = container
         .termination_message_path
         .clone()
@@ -467,7 +475,7 @@ fn own_files(
 const MESSAGES: &str = "messages";
 
 /// File of an attempt's termination message, below the pod's folder.
-pub(crate) fn termination_file(id: &str) -> PathBuf {
+pub fn termination_file(id: &str) -> PathBuf {
     Path::new(MESSAGES).join(id)
 }
 
@@ -489,7 +497,7 @@ fn machine_name() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::config;
+    use crate::machine::tests::machine;
     use serde_json::{Value, json};
 
     fn launched(spec: &Value) -> Result<Launch, String> {
@@ -514,7 +522,7 @@ mod tests {
             ("held".to_owned(), Source::Held(held)),
         ];
         prepare(
-            &config(dir.path()),
+            &machine(dir.path()),
             attempt,
             &Sources::default(),
             &volumes.into(),

@@ -8,7 +8,7 @@ use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 /// Whether a pod is one of those by which a machine gets plug-ins, such as CSI drivers: one of its
 /// containers is privileged, and the machine's configuration allows that. Its author is root of the
 /// machine already.
-pub fn is_plug_in(machine: &Machine, pod: &Pod) -> bool {
+pub(crate) fn is_plug_in(machine: &Machine, pod: &Pod) -> bool {
     let privileged = |one: &Container| {
         let security = one.security_context.as_ref();
         security.and_then(|security| security.privileged) == Some(true)
@@ -26,7 +26,7 @@ pub(crate) fn right_of(machine: &Machine, pod: &Pod) -> Right {
 }
 
 /// Why the node doesn't give the pod a path of the machine, if it asks for one that it doesn't get.
-pub fn host_path_fault(machine: &Machine, pod: &Pod) -> Option<String> {
+pub(crate) fn host_path_fault(machine: &Machine, pod: &Pod) -> Option<String> {
     machine.paths().fault(pod, right_of(machine, pod))
 }
 

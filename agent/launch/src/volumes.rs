@@ -320,7 +320,7 @@ fn unwrapped(mut source: &Source) -> &Source {
 ///
 /// # Errors
 /// If it isn't there and can't be made, or a link is on the way.
-pub fn place(
+pub(crate) fn place(
     machine: &Machine,
     source: &Source,
     sub_path: Option<&str>,

@@ -41,7 +41,7 @@ pub struct Wanted {
 }
 
 /// Which mounts below a container's volume are seen on both sides.
-pub fn propagation(mount: &VolumeMount) -> Propagation {
+pub(crate) fn propagation(mount: &VolumeMount) -> Propagation {
     match mount.mount_propagation.as_deref() {
         Some("Bidirectional") => Propagation::Shared,
         Some("HostToContainer") => Propagation::Slave,

@@ -1,8 +1,8 @@
 //! Containers that are added to a pod which runs already (`kubectl debug`): what they may be, and
 //! what they look into.
 
-use crate::config::Config;
-use crate::support;
+use crate::machine::Machine;
+use crate::refusals::debugger_fault;
 use agent_pods::{latest, target_of};
 use agent_runtime::{Container as Seen, ContainerState, Error, ErrorClass};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
@@ -13,13 +13,13 @@ use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 ///
 /// # Errors
 /// The node does not run such a container, or what it is to look into does not run.
-pub(crate) fn target<'a>(
+pub fn target<'a>(
     pod: &Pod,
     container: &Container,
-    config: &Config,
+    machine: &Machine,
     seen: &'a [Seen],
 ) -> Result<Option<&'a str>, Error> {
-    if let Some(fault) = support::debugger_fault(pod, container, config) {
+    if let Some(fault) = debugger_fault(pod, container, machine) {
         return Err(Error::new(ErrorClass::Config, fault));
     }
     let Some(name) = target_of(pod, &container.name) else {
@@ -38,7 +38,7 @@ pub(crate) fn target<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::config;
+    use crate::machine::tests::machine;
     use serde_json::{Value, json};
 
     fn asked(debugger: Value) -> Result<Option<String>, String> {
@@ -49,8 +49,8 @@ mod tests {
         let spec = json!({"containers": [{"name": "a"}], "ephemeralContainers": [debugger], "volumes": volumes});
         let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
         let container = agent_pods::ephemeral(&pod).next().unwrap();
-        let config = config(std::path::Path::new("/nowhere"));
-        let target = target(&pod, &container, &config, &[]);
+        let machine = machine(std::path::Path::new("/nowhere"));
+        let target = target(&pod, &container, &machine, &[]);
         target
             .map(|id| id.map(str::to_owned))
             .map_err(|error| error.message)
