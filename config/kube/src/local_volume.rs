@@ -7,7 +7,7 @@
 use k8s_openapi::api::core::v1::PersistentVolume;
 use std::collections::BTreeMap;
 
-/// The StorageClass that every cluster has from the start.
+/// The StorageClass that a cluster has from its first machine on.
 pub const CLASS: &str = "local";
 /// The provisioner of the class.
 pub const PROVISIONER: &str = "pratique.dev/local";

@@ -7,6 +7,7 @@
 //! - `ephemeral_volume`: volumes that a pod has for itself alone get their claims
 //! - `volume_binder`: claims and volumes are bound to one another
 //! - `volume_provisioner`: makes folders of nodes into volumes, and removes them
+//! - `local_class`: the class of these volumes, once there are machines
 //! - `service_account`, `account_tokens`: each namespace's default account; tokens in Secrets on
 //!   request
 //! - `aggregation`: cluster roles that aggregate others
@@ -26,6 +27,7 @@ pub mod event_ttl;
 pub mod flow_schemas;
 pub mod garbage;
 pub mod in_use;
+pub mod local_class;
 pub mod namespace;
 pub mod quota;
 pub mod root_ca;
@@ -51,6 +53,7 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<ephemeral_volume::EphemeralVolumes>(),
     Registration::of::<volume_binder::VolumeBinder>(),
     Registration::of::<volume_provisioner::VolumeProvisioner>(),
+    Registration::of::<local_class::LocalClass>(),
     Registration::of::<account_tokens::AccountTokens>(),
     Registration::of::<discovery_publisher::DiscoveryPublisher>(),
 ];

@@ -344,9 +344,6 @@ fn plan(facts: &Facts, now: Now) -> (Vec<Step>, Option<Duration>) {
         &facts.revisions,
         &used,
     );
-    if let Some(step) = current.step {
-        return (vec![Step::Revision(step)], None);
-    }
     let nodes = stand(facts, spec);
     let mut work = Work {
         spec,
@@ -359,6 +356,16 @@ fn plan(facts: &Facts, now: Now) -> (Vec<Step>, Option<Duration>) {
         ended: Vec::new(),
         wake: None,
     };
+    // The revision comes first, as pods are made of it once it is seen. The status does not wait for
+    // that: clients look for the generation right after their change.
+    if let Some(step) = current.step {
+        let mut steps = vec![Step::Revision(step)];
+        let status = work.status(set, &nodes);
+        if set.status.as_ref() != Some(&status) {
+            steps.push(Step::Status(Box::new(status)));
+        }
+        return (steps, None);
+    }
     for (name, node) in &nodes {
         work.keep(name, node);
     }

@@ -11,9 +11,12 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Wait after the first failure. It is also the shortest time between a failure and the next run,
-/// even if the key changes.
-pub const BACKOFF_FIRST: Duration = Duration::from_millis(500);
+/// Wait after the first failure (upstream's): most failures are races with another writer, whose
+/// change the stores show a moment later, and people wait for the outcome.
+pub const BACKOFF_FIRST: Duration = Duration::from_millis(5);
+/// The wait that a change of the key does not end: what fails again and again does not run as often
+/// as its object changes, be it by its own writes.
+pub const REST: Duration = Duration::from_millis(500);
 /// Longest wait after failures.
 pub const BACKOFF_LAST: Duration = Duration::from_secs(60);
 /// How long a key waits for its write to be seen: the watch may be down, or no one follows the
@@ -157,7 +160,7 @@ impl WorkQueue {
             Outcome::Retry { expectations } => {
                 let wait = backoff(entry.failures);
                 entry.failures = entry.failures.saturating_add(1);
-                entry.earliest = now + BACKOFF_FIRST;
+                entry.earliest = now + wait.min(REST);
                 let at = if changed { entry.earliest } else { now + wait };
                 self.await_writes(key, expectations, changed, Some(at), now);
                 Some(wait)
@@ -310,6 +313,6 @@ impl WorkQueue {
 
 fn backoff(failures: u32) -> Duration {
     BACKOFF_FIRST
-        .saturating_mul(1 << failures.min(10))
+        .saturating_mul(1 << failures.min(16))
         .min(BACKOFF_LAST)
 }

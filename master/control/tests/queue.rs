@@ -3,7 +3,7 @@
 
 use master_client::Key;
 use master_control::queue::{
-    BACKOFF_FIRST, BACKOFF_LAST, EXPECTED_WITHIN, Expectation, Outcome, WorkQueue,
+    BACKOFF_FIRST, BACKOFF_LAST, EXPECTED_WITHIN, Expectation, Outcome, REST, WorkQueue,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,7 +61,8 @@ struct Model {
     changed: BTreeMap<Arc<Key>, usize>,
     began: BTreeMap<Arc<Key>, usize>,
     running: Vec<Arc<Key>>,
-    failed: BTreeMap<Arc<Key>, Instant>,
+    /// Until when a key rests after its failure, whatever changes.
+    rests: BTreeMap<Arc<Key>, Instant>,
     seen: Vec<Arc<AtomicBool>>,
 }
 
@@ -73,11 +74,8 @@ impl Model {
             "{} runs twice at once",
             taken.key
         );
-        if let Some(failed) = self.failed.get(&taken.key) {
-            assert!(
-                now.duration_since(*failed) >= BACKOFF_FIRST,
-                "too soon after a failure"
-            );
+        if let Some(rests) = self.rests.get(&taken.key) {
+            assert!(now >= *rests, "too soon after a failure");
         }
         self.began.insert(Arc::clone(&taken.key), at);
         self.running.push(taken.key);
@@ -92,7 +90,7 @@ impl Model {
             requeue,
             expectations,
         };
-        self.failed.remove(&key);
+        self.rests.remove(&key);
         let outcome = match ending {
             Ending::Well => done(None, Vec::new()),
             Ending::Again(time) => done(Some(Duration::from_millis(time)), Vec::new()),
@@ -102,13 +100,11 @@ impl Model {
                 let expectation: Expectation = Box::new(move || seen.load(Ordering::Relaxed));
                 done(None, vec![expectation])
             }
-            Ending::Failing => {
-                self.failed.insert(Arc::clone(&key), now);
-                retry()
-            }
+            Ending::Failing => retry(),
         };
         if let Some(wait) = queue.finish(&key, outcome, now) {
             assert!((BACKOFF_FIRST..=BACKOFF_LAST).contains(&wait), "{wait:?}");
+            self.rests.insert(key, now + wait.min(REST));
         }
     }
 }
@@ -185,7 +181,7 @@ fn the_wait_doubles_up_to_a_minute_and_begins_anew_after_a_success() {
     let (mut queue, mut now) = (WorkQueue::default(), Instant::now());
     queue.add(key(0), now);
     let mut waits = Vec::new();
-    for _ in 0..12 {
+    for _ in 0..18 {
         let taken = queue.take(now).expect("it is due");
         let wait = queue.finish(&taken.key, retry(), now).expect("it waits");
         let before = wait.saturating_sub(Duration::from_millis(1));
@@ -193,8 +189,8 @@ fn the_wait_doubles_up_to_a_minute_and_begins_anew_after_a_success() {
         waits.push(wait.as_millis());
         now += wait;
     }
-    assert_eq!(waits[..4], [500, 1_000, 2_000, 4_000]);
-    assert_eq!(waits[7..], [60_000; 5]);
+    assert_eq!(waits[..4], [5, 10, 20, 40]);
+    assert_eq!(waits[14..], [60_000; 4]);
     let taken = queue.take(now).expect("it is due");
     let done = Outcome::Done {
         requeue: None,
@@ -207,18 +203,19 @@ fn the_wait_doubles_up_to_a_minute_and_begins_anew_after_a_success() {
 }
 
 #[test]
-fn a_change_ends_the_wait_after_failures_but_not_its_first_half_second() {
+fn a_change_ends_the_wait_after_many_failures_but_not_its_first_half_second() {
     let (mut queue, mut now) = (WorkQueue::default(), Instant::now());
     queue.add(key(0), now);
-    for _ in 0..6 {
+    for _ in 0..12 {
         let taken = queue.take(now).expect("it is due");
         now += queue.finish(&taken.key, retry(), now).expect("it waits");
     }
     let taken = queue.take(now).expect("it is due");
     queue.finish(&taken.key, retry(), now);
     queue.add(key(0), now);
-    assert!(queue.take(now).is_none());
-    assert!(queue.take(now + BACKOFF_FIRST).is_some());
+    let before = REST.saturating_sub(Duration::from_millis(1));
+    assert!(queue.take(now + before).is_none());
+    assert!(queue.take(now + REST).is_some());
 }
 
 #[test]
@@ -259,7 +256,7 @@ fn writes_of_a_run_that_failed_are_waited_for_as_well() {
     let expectations = vec![written];
     queue.finish(&taken.key, Outcome::Retry { expectations }, now);
     queue.add(key(0), now);
-    let later = now + BACKOFF_FIRST * 4;
+    let later = now + REST;
     queue.observe(later);
     assert!(
         queue.take(later).is_none(),

@@ -19,7 +19,7 @@ use master_rbac::{Binding, Role};
 pub enum Part {
     /// The system's namespaces with their service accounts.
     Namespaces,
-    /// Priority classes, and the class of local volumes.
+    /// Priority classes.
     Classes,
     /// Roles and bindings.
     Roles,

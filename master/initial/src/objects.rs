@@ -1,11 +1,8 @@
-//! The system's namespaces with their service accounts, priority classes, and the storage class of
-//! nodes' own folders.
+//! The system's namespaces with their service accounts, and priority classes.
 
 use config_kube::k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use config_kube::k8s_openapi::api::scheduling::v1::PriorityClass;
-use config_kube::k8s_openapi::api::storage::v1::StorageClass;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use config_kube::local_volume;
 use master_client::{Client, Object};
 use master_schema::error::ApiError;
 
@@ -78,25 +75,7 @@ pub(crate) async fn classes(client: &Client) -> Result<(), ApiError> {
         )
         .await?;
     }
-    make(client, &local_class()).await
-}
-
-/// The class of volumes that are folders of nodes: the default one, until an admin changes its
-/// annotation.
-fn local_class() -> StorageClass {
-    let mark = "storageclass.kubernetes.io/is-default-class".to_owned();
-    StorageClass {
-        metadata: ObjectMeta {
-            name: Some(local_volume::CLASS.to_owned()),
-            annotations: Some([(mark, "true".to_owned())].into()),
-            ..ObjectMeta::default()
-        },
-        provisioner: local_volume::PROVISIONER.to_owned(),
-        reclaim_policy: Some("Delete".to_owned()),
-        volume_binding_mode: Some("WaitForFirstConsumer".to_owned()),
-        allow_volume_expansion: Some(false),
-        ..StorageClass::default()
-    }
+    Ok(())
 }
 
 async fn make<T: Object>(client: &Client, object: &T) -> Result<(), ApiError> {

@@ -28,7 +28,8 @@ const PRETTY: Parameter = (
 const WATCH: Parameter = (
     "watch",
     "boolean",
-    "Whether changes are wanted instead of a list.",
+    "Watch for changes to the described resources and return them as a stream of add, update, and remove \
+     notifications. Specify resourceVersion.",
 );
 const FORCE: Parameter = (
     "force",
@@ -46,12 +47,12 @@ const LIST: &[Parameter] = &[
     (
         "fieldSelector",
         "string",
-        "Restricts the objects by their fields.",
+        "A selector to restrict the list of returned objects by their fields. Defaults to everything.",
     ),
     (
         "labelSelector",
         "string",
-        "Restricts the objects by their labels.",
+        "A selector to restrict the list of returned objects by their labels. Defaults to everything.",
     ),
     ("limit", "integer", "Objects of one page at most."),
     (

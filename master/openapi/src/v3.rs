@@ -158,7 +158,7 @@ fn list_definition(kind: &Kind) -> Value {
         "properties": {
             "apiVersion": text("The version of this representation."),
             "kind": text("What this object represents."),
-            "items": {"type": "array", "description": format!("The {}.", kind.plural), "items": item},
+            "items": {"type": "array", "description": format!("List of {}.", kind.plural), "items": item},
             "metadata": {"allOf": [{"$ref": format!("{DEFINITIONS}{LIST_META}")}], "default": {},
                          "description": "The list's metadata."},
         },

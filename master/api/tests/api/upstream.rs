@@ -241,7 +241,21 @@ async fn the_older_document_is_there_in_both_forms() {
     for accept in ["", "*/*", "application/json", "application/json;q=0.9, */*"] {
         let (_, headers, bytes) = ask(accept).await;
         assert_eq!(headers["content-type"], "application/json", "{accept}");
-        assert!(serde_json::from_slice::<Value>(&bytes).unwrap()["definitions"].is_object());
+        let document: Value = serde_json::from_slice(&bytes).unwrap();
+        assert!(document["definitions"].is_object());
+        let list = &document["definitions"]["io.k8s.api.core.v1.ServiceList"];
+        let items = &list["properties"]["items"]["description"];
+        assert_eq!(items, "List of services.");
+        let list = &document["paths"]["/api/v1/services"]["get"]["parameters"];
+        let words = |name: &str| {
+            let mut all = list.as_array().unwrap().iter();
+            let found = all.find(|parameter| parameter["name"] == name).unwrap();
+            found["description"].as_str().unwrap().to_owned()
+        };
+        for selector in ["fieldSelector", "labelSelector"] {
+            assert!(words(selector).contains("restrict the list of returned objects"));
+        }
+        assert!(words("watch").starts_with("Watch for changes to the described resources and"));
     }
     assert_eq!(ask("text/html").await.0, StatusCode::NOT_ACCEPTABLE);
 }

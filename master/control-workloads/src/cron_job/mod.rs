@@ -217,12 +217,21 @@ fn begin(
     let tell = |reason, message| (vec![Step::Tell(Severity::Warning, reason, message)], None);
     match Schedule::parse(&spec.schedule, spec.time_zone.as_deref()) {
         Ok(schedule) => {
-            let next = schedule.next(now);
+            let Some(next) = schedule.next(now) else {
+                // Upstream's words: it takes the times that never come for one and the same.
+                let text = &spec.schedule;
+                return tell(
+                    "InvalidSchedule",
+                    format!(
+                        "invalid schedule: {text} : time difference between two schedules is less than 1 second"
+                    ),
+                );
+            };
             // A moment later, so that the time has come by every clock's resolution.
-            let left = next.map(|next| next.duration_since(now) + SignedDuration::from_millis(100));
+            let left = next.duration_since(now) + SignedDuration::from_millis(100);
             (
                 start(facts, spec, &schedule, scheduled, now),
-                left.and_then(|left| Duration::try_from(left).ok()),
+                Duration::try_from(left).ok(),
             )
         }
         Err(Fault::Unreadable(text)) => tell(

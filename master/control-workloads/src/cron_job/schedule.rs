@@ -261,7 +261,7 @@ fn field(text: &str, least: i64, most: i64, names: &[&str]) -> Option<Field> {
     Some(all)
 }
 
-/// A duration as Go writes it (`1h30m`), of whole seconds and at least one.
+/// A duration as Go writes it (`1h30m`) and can hold (292 years), of whole seconds and at least one.
 fn pace_of(text: &str) -> Option<SignedDuration> {
     let mut seconds = 0.0_f64;
     let mut rest = text;
@@ -275,7 +275,8 @@ fn pace_of(text: &str) -> Option<SignedDuration> {
         seconds += number * worth;
     }
     let whole = SignedDuration::try_from_secs_f64(seconds.floor()).ok()?;
-    Some(whole.max(SignedDuration::from_secs(1)))
+    let held = whole <= SignedDuration::from_nanos(i64::MAX);
+    held.then(|| whole.max(SignedDuration::from_secs(1)))
 }
 
 #[cfg(test)]
@@ -350,6 +351,12 @@ mod tests {
                 "2024-03-01T10:00:00Z",
             ),
             ("0 0 31 Apr ?", "2012-07-09T23:35:00Z", "never"),
+            // No leap year between: upstream's library gives up after five.
+            (
+                "59 23 29 2 *",
+                "2096-02-29T23:59:00Z",
+                "2104-02-29T23:59:00Z",
+            ),
         ];
         for (schedule, after, expected) in table {
             assert_eq!(next(schedule, after), expected, "{schedule} after {after}");
@@ -387,6 +394,7 @@ mod tests {
             "5-1 * * * *",
             "*/0 * * * *",
             "@every x",
+            "@every 2562048h",
         ] {
             assert!(
                 matches!(Schedule::parse(bad, None), Err(Fault::Unreadable(_))),

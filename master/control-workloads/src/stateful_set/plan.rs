@@ -79,9 +79,7 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration
         // As upstream, the newest one of this content.
         &BTreeSet::new(),
     );
-    if let Some(step) = update.step {
-        return (vec![Step::Revision(step)], None);
-    }
+    let revised = update.step.map(Step::Revision);
     let known = before.current_revision.clone().unwrap_or_default();
     let is_known = facts.revisions.iter().any(|(key, _)| key.name == known);
     let mut work = Work {
@@ -103,6 +101,12 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration
     let status = work.status(&before);
     if status != before {
         work.steps.push(Step::Status(Box::new(status)));
+    }
+    // The revision comes first, as the status names it, and pods are made once it is seen. The
+    // status does not wait for that: clients look for the generation right after their change.
+    if let Some(revised) = revised {
+        work.steps.insert(0, revised);
+        return (work.steps, None);
     }
     work.forget();
     work.mend();

@@ -214,6 +214,21 @@ fn pods_keep_running_when_a_client_copies_their_revision_or_deletes_it() {
 }
 
 #[test]
+fn a_change_of_the_template_is_observed_by_the_plan_that_makes_its_revision() {
+    let mut world = World::rolling(0, 1);
+    for image in ["one", "two"] {
+        world.image(image);
+        let made = world.made;
+        world.act(100);
+        let status = world.set.0.status.clone().unwrap();
+        assert_eq!(status.observed_generation, world.set.0.metadata.generation);
+        assert_eq!(status.updated_number_scheduled, Some(0));
+        assert_eq!(world.made, made, "pods are made once it is seen");
+        world.settle();
+    }
+}
+
+#[test]
 fn each_node_that_fits_gets_one_pod() {
     let mut world = World::rolling(0, 1);
     world.node("tainted", &[("gpu", "NoSchedule")]);

@@ -2,6 +2,7 @@
 
 use crate::{Scene, at, epoch, kept, key, pod_of};
 use config_kube::k8s_openapi::api::batch::v1::{CronJob, Job};
+use master_client::Severity;
 use master_control_workloads::cron_job::{self, CronJobs};
 use master_control_workloads::job::{self, Jobs, Status, Step};
 use master_control_workloads::workload::kept::Kept;
@@ -599,16 +600,28 @@ fn history_is_kept_within_its_limits_and_the_last_success_is_known() {
 #[test]
 fn a_schedule_that_cannot_be_followed_is_told() {
     let mut scene = Cron::new();
-    for (spec, reason) in [
-        (json!({"schedule": "never"}), "UnparseableSchedule"),
-        (json!({"timeZone": "Mars/Base"}), "UnknownTimeZone"),
+    for (spec, reason, words) in [
+        (
+            json!({"schedule": "never"}),
+            "UnparseableSchedule",
+            "unparseable schedule: \"never\"",
+        ),
+        (
+            json!({"timeZone": "Mars/Base"}),
+            "UnknownTimeZone",
+            "invalid timeZone: \"Mars/Base\": unknown time zone Mars/Base",
+        ),
+        (
+            json!({"schedule": "59 23 31 2 *"}),
+            "InvalidSchedule",
+            "invalid schedule: 59 23 31 2 * : time difference between two schedules is less than 1 second",
+        ),
     ] {
         scene.stand.set(key("tick"), cron(spec));
-        let steps = cron_steps(&scene, 301);
-        assert!(
-            matches!(steps.as_slice(), [cron_job::Step::Tell(_, told, _)] if *told == reason),
-            "{steps:?}"
-        );
+        let plan = scene.plan(&key("tick"), 301);
+        let steps: Vec<_> = plan.actions.into_iter().map(|action| action.step).collect();
+        let told = cron_job::Step::Tell(Severity::Warning, reason, words.to_owned());
+        assert_eq!((steps, plan.requeue), (vec![told], None));
     }
 }
 

@@ -203,6 +203,21 @@ fn places_are_filled_from_the_first_and_emptied_from_the_last() {
 }
 
 #[test]
+fn a_change_of_the_template_is_observed_by_the_plan_that_makes_its_revision() {
+    let mut world = World::new(2, json!({}));
+    for image in ["one", "two", "three"] {
+        world.image(image);
+        world.act();
+        let status = world.set.0.status.clone().unwrap();
+        assert_eq!(status.observed_generation, world.set.0.metadata.generation);
+        let rolls = status.update_revision != status.current_revision;
+        assert_eq!(rolls, image != "one", "clients wait for the pods");
+        assert_eq!(world.log, [""; 0], "which follow once it is seen");
+        world.settle();
+    }
+}
+
+#[test]
 fn a_pod_that_does_not_serve_holds_the_next_back_unless_they_are_parallel() {
     let mut world = World::new(3, json!({}));
     world.act();

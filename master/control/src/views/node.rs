@@ -1,6 +1,7 @@
 //! Nodes: their conditions and taints.
 
 use crate::views::{created, uid, version};
+use config_kube::identity::ROLE_LABEL;
 use config_kube::k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 use jiff::Timestamp;
 use master_client::{Index, View};
@@ -44,6 +45,9 @@ pub struct NodeView {
     pub created: Option<Timestamp>,
     /// Its failure zone, region and zone as one name; empty where it has no labels for them.
     pub zone: Arc<str>,
+    /// Whether the master made it for a machine that it admitted, and labels it; others were written
+    /// by people and have no agent.
+    pub of_machine: bool,
     /// Whether it is cordoned.
     pub cordoned: bool,
     /// Its taints.
@@ -88,11 +92,13 @@ impl View for NodeView {
     fn read(node: Node) -> Self {
         let spec = node.spec.unwrap_or_default();
         let conditions = node.status.and_then(|status| status.conditions);
+        let labels = node.metadata.labels.as_ref();
         Self {
             uid: uid(&node.metadata),
             version: version(&node.metadata),
             created: created(&node.metadata),
-            zone: zone(node.metadata.labels.as_ref()),
+            zone: zone(labels),
+            of_machine: labels.is_some_and(|labels| labels.contains_key(ROLE_LABEL)),
             cordoned: spec.unschedulable.unwrap_or(false),
             taints: spec.taints.unwrap_or_default(),
             pod_cidrs: spec.pod_cidrs.unwrap_or_default(),

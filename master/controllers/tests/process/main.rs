@@ -4,6 +4,7 @@ mod garbage;
 mod jobs;
 mod kept;
 mod late;
+mod local_class;
 mod machines;
 mod nodes;
 mod rights;

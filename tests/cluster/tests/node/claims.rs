@@ -31,7 +31,8 @@ impl Whole {
     async fn new() -> Self {
         let site = Site::new().await;
         // As the master labels a node that it admits.
-        let label = json!({"metadata": {"labels": {"kubernetes.io/hostname": "worker-1"}}});
+        let labels = json!({"kubernetes.io/hostname": "worker-1", "pratique.dev/role": "worker"});
+        let label = json!({ "metadata": { "labels": labels } });
         let label = Patch::Merge(label);
         let patched = site.cluster.admin.patch::<Node>(None, "worker-1", &label);
         patched.await.unwrap();
