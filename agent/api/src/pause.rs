@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// The first pause.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest one: what a node does not hear of for so long is not missed yet.
+/// The longest one: a node may learn of a change so much later.
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// The pause between two attempts to list and watch, which doubles with each that failed: a master

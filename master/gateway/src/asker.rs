@@ -9,8 +9,8 @@ const ACCOUNT: &str = "system:serviceaccount:";
 /// Who takes a place.
 #[derive(Debug, Clone, Copy)]
 pub struct Asker<'a> {
-    /// Who has a part: a user, or all service accounts of a namespace, which whoever may make one
-    /// there makes as many as it likes.
+    /// Who has a part: a user, or all service accounts of a namespace, as anyone who may make one
+    /// there makes many.
     pub(crate) name: &'a str,
     /// Whether it is an account of a namespace.
     pub(crate) is_account: bool,
@@ -33,6 +33,15 @@ impl<'a> Asker<'a> {
             is_account: namespace.is_some(),
             is_node: user.node().is_some(),
             is_first: is_inside || user.in_group(MASTERS_GROUP),
+        }
+    }
+
+    /// The same caller where what it asks for must not wait for others.
+    #[must_use]
+    pub fn first(self) -> Self {
+        Self {
+            is_first: true,
+            ..self
         }
     }
 }

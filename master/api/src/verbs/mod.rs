@@ -183,9 +183,13 @@ impl Call {
         &self.api.inner.options.clock
     }
 
-    /// Whose places the call takes.
+    /// Whose places the call takes. The end of a machine waits for no reader of its logs.
     fn asker(&self) -> Asker<'_> {
-        Asker::new(&self.user, self.peer.remote.is_none())
+        let asker = Asker::new(&self.user, self.peer.remote.is_none());
+        match &*self.target.subresource {
+            "power" => asker.first(),
+            _ => asker,
+        }
     }
 
     /// The reason why who asks is denied, if it is.
