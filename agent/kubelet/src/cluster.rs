@@ -3,7 +3,7 @@
 //! variables, routes, the packet filter). It stays as it was while the master is away.
 
 use crate::shared::Shared;
-use agent_api::{ApiError, Change, get};
+use agent_api::{ApiError, Change, Pause, get};
 use agent_cluster::policy::model as policy;
 use agent_cluster::policy::{World, name_namespaces};
 use agent_proxy::{Key, Known, Node, Service, Slice, View};
@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pause after a list or a watch failed.
-const RETRY: Duration = Duration::from_secs(1);
+/// Pause after a watch that ended in order.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Objects of one page of a list.
 const PAGE: u32 = 500;
 /// How long the master may keep a watch open; then it is asked anew.
@@ -163,10 +163,11 @@ pub(crate) async fn follow(shared: Arc<Shared>, view: View) {
 }
 
 async fn follow_kind<K: Followed>(shared: &Shared, view: &View<K::State>) {
+    let mut pause = Pause::default();
     loop {
         match list::<K>(shared, view).await {
             Ok(version) => {
-                if let Err(error) = watch::<K>(shared, view, version).await {
+                if let Err(error) = watch::<K>(shared, view, version, &mut pause).await {
                     tracing::debug!(path = K::PATH, error = error.chain(), "watch ended");
                 }
             }
@@ -176,7 +177,7 @@ async fn follow_kind<K: Followed>(shared: &Shared, view: &View<K::State>) {
                 "cannot list objects; trying again"
             ),
         }
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(pause.take()).await;
     }
 }
 
@@ -216,6 +217,7 @@ async fn watch<K: Followed>(
     shared: &Shared,
     view: &View<K::State>,
     mut version: String,
+    pause: &mut Pause,
 ) -> Result<(), ApiError> {
     loop {
         let path = format!(
@@ -223,10 +225,11 @@ async fn watch<K: Followed>(
             K::PATH
         );
         let mut lines = shared.api.watch(path).await?;
+        pause.reset();
         while let Some(line) = lines.next().await {
             take::<K>(view, &line?, &mut version)?;
         }
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(AGAIN).await;
     }
 }
 

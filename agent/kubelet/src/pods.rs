@@ -6,7 +6,7 @@ use crate::names::{is_plain, pod_ref};
 use crate::shared::Shared;
 use crate::wanted::{Wanted, orphan_grace};
 use crate::worker::Worker;
-use agent_api::{ApiError, Change as Told, Lines, get};
+use agent_api::{ApiError, Change as Told, Lines, Pause, get};
 use agent_runtime::{Change, PodRef};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
@@ -22,8 +22,8 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinSet};
 
-/// Pause after a list or a watch failed.
-const RETRY: Duration = Duration::from_secs(1);
+/// Pause after a watch that ended in order.
+const AGAIN: Duration = Duration::from_secs(1);
 /// How long the master may keep a watch open; then it is asked anew.
 const WATCH_SECONDS: u32 = 300;
 /// How often every pod's task looks anew.
@@ -63,6 +63,7 @@ fn mirror(object: Value) -> Option<Mirror> {
 pub(crate) struct Pods {
     shared: Arc<Shared>,
     tasks: JoinSet<String>,
+    pause: Pause,
 }
 
 impl Pods {
@@ -70,6 +71,7 @@ impl Pods {
         Self {
             shared,
             tasks: JoinSet::new(),
+            pause: Pause::default(),
         }
     }
 
@@ -90,7 +92,7 @@ impl Pods {
                 ),
             }
             self.reap(None);
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(self.pause.take()).await;
         }
     }
 
@@ -205,6 +207,7 @@ impl Pods {
         );
         let mut version = version;
         let mut lines = self.shared.api.watch(path).await?;
+        self.pause.reset();
         let end = tokio::time::sleep(RELIST);
         tokio::pin!(end);
         loop {
@@ -224,7 +227,7 @@ impl Pods {
 
     /// A watch that ended in order goes on from where it was.
     async fn again(&self, version: &str) -> Result<Lines, ApiError> {
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(AGAIN).await;
         let query = format!(
             "&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={version}"
         );

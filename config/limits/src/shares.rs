@@ -50,6 +50,8 @@ pub struct Share {
     user: String,
     kept_for: bool,
     count: usize,
+    /// What the user may hold for this to grow.
+    most: usize,
 }
 
 impl Room {
@@ -74,11 +76,22 @@ impl Shares {
 
     /// Takes an amount; `None` if the user, or all users together, would hold more than they may.
     pub fn take(self: &Arc<Self>, taker: Taker<'_>, count: usize) -> Option<Share> {
+        self.take_up_to(taker, count, self.room.part)
+    }
+
+    /// The same for a user that may hold `most`, whatever others may.
+    pub fn take_up_to(
+        self: &Arc<Self>,
+        taker: Taker<'_>,
+        count: usize,
+        most: usize,
+    ) -> Option<Share> {
         let mut share = Share {
             shares: Arc::clone(self),
             user: taker.user.to_owned(),
             kept_for: taker.kept_for,
             count: 0,
+            most,
         };
         share.grow(count).then_some(share)
     }
@@ -96,12 +109,12 @@ impl Shares {
 impl Share {
     /// Takes an additional amount, or nothing; returns whether it was available.
     pub fn grow(&mut self, count: usize) -> bool {
-        let Room { total, part, kept } = self.shares.room;
+        let Room { total, kept, .. } = self.shares.room;
         let mut held = self.shares.held();
         let own = held.users.get(&self.user).copied().unwrap_or_default();
         let fits = |now: usize, most: usize| now.checked_add(count).is_some_and(|sum| sum <= most);
         let open = self.kept_for || fits(held.others, total.saturating_sub(kept));
-        if !(open && fits(held.all, total) && fits(own, part)) {
+        if !(open && fits(held.all, total) && fits(own, self.most)) {
             return false;
         }
         held.all += count;
@@ -188,6 +201,17 @@ mod tests {
         assert!(shares.take(user("two"), 1).is_none());
         assert!(shares.take(node("n"), 2).is_some());
         drop(one);
+    }
+
+    #[test]
+    fn a_user_may_have_another_part_than_others() {
+        let shares = Shares::new(Room::of_quarters(8));
+        let held: Vec<_> = (0..9)
+            .filter_map(|_| shares.take_up_to(user("one"), 1, 5))
+            .collect();
+        assert_eq!(held.len(), 5);
+        assert!(shares.take(user("one"), 1).is_none());
+        assert!(shares.take(user("two"), 1).is_some());
     }
 
     #[test]

@@ -18,7 +18,8 @@ pub struct Options {
     pub in_flight: usize,
     /// Concurrent writes; more get 429 (upstream: 200). What waits for its body is none yet.
     pub in_flight_mutating: usize,
-    /// Open watches; more get 429.
+    /// Open watches; more get 429. Half are kept for nodes, and no caller gets more than a part
+    /// ([`master_gateway::Watches`]).
     pub watches: usize,
     /// Limits on answers from nodes.
     pub nodes: NodeLimits,

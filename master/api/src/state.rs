@@ -7,18 +7,17 @@ use crate::options::Options;
 use master_admission::{Chain, Parts};
 use master_auth::{Authenticator, Authorizer};
 use master_client::UserInfo;
-use master_gateway::{KeptLines, NodeCalls};
+use master_gateway::{KeptLines, NodeCalls, Watches};
 use master_kinds::builtin;
-use master_listener::{BodyLimits, DenyList, Extensions, Gate, Peer, StoredFlows, too_many};
+use master_listener::{BodyLimits, DenyList, Extensions, Gate, Peer, StoredFlows};
 use master_metrics::Metrics;
 use master_openapi::Current;
-use master_schema::error::ApiError;
 use master_schema::registry::Registry;
 use master_schema::served::Kinds;
 use master_store::{Direct, Reader, Store};
 use master_usage::Usage;
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 /// Concurrent snapshots: each keeps entries in memory that the store has since compacted.
@@ -39,7 +38,7 @@ pub(crate) struct Inner {
     pub(crate) metrics: Metrics,
     pub(crate) gate: Gate,
     pub(crate) flows: StoredFlows,
-    watches: Arc<Semaphore>,
+    pub(crate) watches: Watches,
     pub(crate) snapshots: Arc<Semaphore>,
     pub(crate) node_calls: Arc<NodeCalls>,
     pub(crate) tunnels: Arc<NodeCalls>,
@@ -101,10 +100,10 @@ impl ApiServer {
                 },
             ),
             flows: StoredFlows::default(),
-            watches: Arc::new(Semaphore::new(options.watches)),
+            watches: Watches::new(options.watches),
             snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
-            node_calls: NodeCalls::answers(&options.nodes),
-            tunnels: NodeCalls::tunnels(&options.nodes),
+            node_calls: options.nodes.answers(),
+            tunnels: options.nodes.tunnels(),
             kept_lines: KeptLines::new(&options.nodes),
             usage: Usage::default(),
             options,
@@ -190,30 +189,5 @@ impl ApiServer {
                 return std::future::pending().await;
             }
         }
-    }
-
-    /// A permit for one more watch; callers inside the process need none. `modest` ones get none when half of all are given.
-    pub(crate) fn watch_permit(
-        &self,
-        peer: &Peer,
-        modest: bool,
-    ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
-        if peer.remote.is_none() {
-            return Ok(None);
-        }
-        let Inner {
-            watches, options, ..
-        } = &*self.inner;
-        let kept = if modest {
-            options.watches - options.watches / 2
-        } else {
-            0
-        };
-        let permit = watches.clone().try_acquire_owned().ok();
-        let permit = permit.filter(|_| watches.available_permits() >= kept);
-        permit.map(Some).ok_or_else(|| {
-            self.inner.metrics.refuse(false);
-            too_many()
-        })
     }
 }

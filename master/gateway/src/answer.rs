@@ -9,15 +9,14 @@
 //! its client and its node are there and not denied.
 
 use crate::kept::{KeptLines, Line};
+use crate::places::{NodeCall, NodeCalls};
 use bytes::Bytes;
 use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use master_schema::error::{ApiError, Reason};
-use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::task::AbortHandle;
@@ -49,7 +48,7 @@ pub struct NodeLimits {
     /// container.
     pub bytes: u64,
     /// Concurrent answers of one node, so that a node that stalls all of its own leaves room for
-    /// others.
+    /// others. One caller has a quarter of them ([`NodeCalls`]).
     pub per_node: usize,
     /// Concurrent answers of all nodes.
     pub total: usize,
@@ -110,78 +109,15 @@ impl Expected {
     }
 }
 
-/// The open calls to nodes.
-#[derive(Debug)]
-pub struct NodeCalls {
-    /// What is counted, for the error.
-    what: &'static str,
-    total: usize,
-    per_node: usize,
-    open: Mutex<HashMap<String, usize>>,
-}
-
-/// The place of one call; freed when dropped.
-#[derive(Debug)]
-pub struct NodeCall {
-    calls: Arc<NodeCalls>,
-    node: String,
-}
-
-impl NodeCalls {
-    /// For answers that are being read.
-    pub fn answers(limits: &NodeLimits) -> Arc<Self> {
-        Self::new("answers", limits.per_node, limits.total)
+impl NodeLimits {
+    /// The places of answers that are read.
+    pub fn answers(&self) -> Arc<NodeCalls> {
+        NodeCalls::new("answers", self.per_node, self.total)
     }
 
-    /// For tunnels.
-    pub fn tunnels(limits: &NodeLimits) -> Arc<Self> {
-        Self::new("tunnels", limits.tunnels_per_node, limits.tunnels)
-    }
-
-    fn new(what: &'static str, per_node: usize, total: usize) -> Arc<Self> {
-        Arc::new(Self {
-            what,
-            total,
-            per_node,
-            open: Mutex::default(),
-        })
-    }
-
-    /// Counts one more call to a node.
-    ///
-    /// # Errors
-    /// 429: this node, or all nodes together, have reached their limit.
-    pub fn begin(self: &Arc<Self>, node: &str) -> Result<NodeCall, ApiError> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = open.values().sum();
-        let own = open.get(node).copied().unwrap_or_default();
-        if own >= self.per_node || all >= self.total {
-            let what = self.what;
-            let text = format!("too many {what} of node {node} are open, please try again later");
-            return Err(ApiError::new(Reason::TooManyRequests, text).retry_after(1));
-        }
-        open.insert(node.to_owned(), own + 1);
-        Ok(NodeCall {
-            calls: Arc::clone(self),
-            node: node.to_owned(),
-        })
-    }
-}
-
-impl Drop for NodeCall {
-    fn drop(&mut self) {
-        let mut open = self
-            .calls
-            .open
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let left = open.get_mut(&self.node).map(|count| {
-            *count -= 1;
-            *count
-        });
-        if left == Some(0) {
-            open.remove(&self.node);
-        }
+    /// The places of tunnels.
+    pub fn tunnels(&self) -> Arc<NodeCalls> {
+        NodeCalls::new("tunnels", self.tunnels_per_node, self.tunnels)
     }
 }
 

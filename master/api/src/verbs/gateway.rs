@@ -80,7 +80,7 @@ pub(super) async fn send(
     expected: Expected,
 ) -> Result<Response<NodeBody>, ApiError> {
     let api = &call.api.inner;
-    let place = api.node_calls.begin(&target.name)?;
+    let place = api.node_calls.begin(&target.name, call.asker())?;
     let (answer, driver, line) = if is_own_question(call) {
         let node = target.name.clone();
         in_time(call, &node, ask_again(call, target, request)).await?

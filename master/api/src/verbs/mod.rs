@@ -37,7 +37,7 @@ use http::{HeaderMap, Method, Response, Uri};
 use hyper::upgrade::OnUpgrade;
 use master_admission::{Admitted, Chain, Operation};
 use master_client::{Body, UserInfo};
-use master_gateway::{Carried, Socket};
+use master_gateway::{Asker, Carried, Socket};
 use master_listener::Peer;
 use master_metrics::About;
 use master_objects::store_error;
@@ -181,6 +181,15 @@ impl Call {
     /// The clock by which objects get their times.
     pub(crate) fn clock(&self) -> &master_objects::Clock {
         &self.api.inner.options.clock
+    }
+
+    /// Whose places the call takes. The end of a machine waits for no reader of its logs.
+    fn asker(&self) -> Asker<'_> {
+        let asker = Asker::new(&self.user, self.peer.remote.is_none());
+        match &*self.target.subresource {
+            "power" => asker.first(),
+            _ => asker,
+        }
     }
 
     /// The reason why who asks is denied, if it is.

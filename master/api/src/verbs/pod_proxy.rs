@@ -109,7 +109,7 @@ async fn ask(
     } else {
         &inner.node_calls
     };
-    let place = places.begin(&backend.node)?;
+    let place = places.begin(&backend.node, call.asker())?;
     let stream = connect(call, backend).await?;
     let stream: Box<dyn NodeStream> = if target.tls == Some(true) {
         let secured =
@@ -171,7 +171,8 @@ async fn connect(call: &Call, backend: &Backend) -> Result<Box<dyn NodeStream>, 
         let stream = stream.map_err(|error| gateway::unreachable("the node went away", &error))?;
         return Ok(Box::new(TokioIo::new(stream)));
     }
-    let place = call.api.inner.tunnels.begin(&backend.node)?;
+    let tunnels = &call.api.inner.tunnels;
+    let place = tunnels.begin(&backend.node, call.asker())?;
     let limits = call.api.inner.options.nodes.clone();
     let source = (answer.into_body(), driver, place);
     let text = NodeBody::new(source, limits, Expected::default())

@@ -191,7 +191,7 @@ async fn ask(
     protocol: &HeaderValue,
 ) -> Result<NodeSide, ApiError> {
     let unusable = |error: &dyn std::error::Error| gateway::unreachable("no such request", error);
-    let place = call.api.inner.tunnels.begin(&target.name)?;
+    let place = call.api.inner.tunnels.begin(&target.name, call.asker())?;
     let (node, authority) = (
         target.name.clone(),
         format!("{}:{}", target.name, target.port),

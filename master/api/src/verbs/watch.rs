@@ -15,7 +15,7 @@ use http::{HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use master_client::{Body, BodyError};
-use master_gateway::Carried;
+use master_gateway::{Carried, WatchPlace};
 use master_metrics::LongRunning;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Interval of bookmarks.
@@ -41,7 +41,7 @@ const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 /// end at once.
 const DURATION: Duration = Duration::from_secs(1800);
 /// Longest duration that may be requested; longer ones are cut to it.
-const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
+const MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
 
 /// Approximate bytes sent at once: one TLS record.
 const PIECE: usize = 16 << 10;
@@ -81,7 +81,7 @@ struct Watch {
     /// Counter of the kind's events that were sent.
     counter: Arc<AtomicU64>,
     _open: LongRunning,
-    _permit: Option<OwnedSemaphorePermit>,
+    _place: WatchPlace,
 }
 
 /// Opens a watch.
@@ -92,7 +92,9 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
     // Nodes watch each config map and secret that their pods show by itself, and can do without.
     let single = selector.exact("metadata.name").is_some();
     let modest = call.user.node().is_some() && single;
-    let permit = call.api.watch_permit(&call.peer, modest)?;
+    let inner = &call.api.inner;
+    let place = inner.watches.begin(call.asker(), modest);
+    let place = place.inspect_err(|_full| inner.metrics.refuse(false))?;
     let initial = initial_events(&call)?;
     let requested = revision(call.query.get("resourceVersion"))?;
     let prefix = call.scope(&selector);
@@ -134,7 +136,7 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
         ended: false,
         counter: call.api.inner.metrics.watch_events(&call.kind),
         _open: call.api.inner.metrics.long_running(&call.about),
-        _permit: permit,
+        _place: place,
         call,
     };
     let answer = answer(StreamBody::new(stream::unfold(watch, step)).boxed_unsync());

@@ -9,6 +9,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use master_api::Options;
+use master_auth::Mode;
 use master_client::{Body, BodyError, UserInfo};
 use master_listener::Peer;
 use std::future::Future;
@@ -81,4 +82,48 @@ async fn a_slow_sender_delays_no_other_caller() {
     sender.send(&REVIEW[1..]).unwrap();
     drop(sender);
     assert_eq!(answer.await.status(), StatusCode::CREATED);
+}
+
+#[tokio::test]
+async fn one_caller_takes_watches_until_it_is_refused_and_leaves_others_theirs() {
+    let node = |name: &str| UserInfo::authenticated(&format!("system:node:{name}"), [NODES_GROUP]);
+    let token = UserInfo::authenticated("system:serviceaccount:a:taker", [""; 0]);
+    for greedy in [node("n1"), token, UserInfo::authenticated("joe", [""; 0])] {
+        let options = Options {
+            watches: 8,
+            authorization: vec![Mode::AlwaysAllow],
+            ..Options::default()
+        };
+        let local = Local::with(options).await;
+        let watch = async |user: &UserInfo, path: &str| {
+            let request = Request::get(path).body(master_client::body("")).unwrap();
+            local.api.handle_as(request, user.clone(), peer()).await
+        };
+        let mut open = Vec::new();
+        while open.len() < 64 {
+            let answer = watch(&greedy, "/api/v1/services?watch=1").await;
+            if answer.status() == StatusCode::TOO_MANY_REQUESTS {
+                break;
+            }
+            assert_eq!(answer.status(), StatusCode::OK);
+            open.push(answer);
+        }
+        assert!((1..=8).contains(&open.len()), "{}", open.len());
+        for (user, path) in [
+            (
+                node("n2"),
+                "/api/v1/pods?watch=1&fieldSelector=spec.nodeName%3Dn2",
+            ),
+            (
+                UserInfo::authenticated("jane", [""; 0]),
+                "/api/v1/pods?watch=1",
+            ),
+            (UserInfo::admin("admin"), "/api/v1/pods?watch=1"),
+        ] {
+            let answer = watch(&user, path).await;
+            let by = (&greedy.name, &user.name);
+            assert_eq!(answer.status(), StatusCode::OK, "{by:?}");
+            open.push(answer);
+        }
+    }
 }

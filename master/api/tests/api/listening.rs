@@ -153,20 +153,22 @@ async fn both_ends_export_the_same_secret_and_each_connection_another() {
 #[tokio::test]
 async fn too_many_requests_get_429_with_retry_after() {
     let options = Options {
-        watches: 2,
+        watches: 32,
+        authorization: vec![Mode::AlwaysAllow],
         ..Options::default()
     };
     let server = Server::start(options, ServeOptions::default()).await;
-    let mut admin = server.connect(Some(&server.admin_identity())).await;
+    let identity = server.authority.issue("jane", &[], &[]);
+    let mut jane = server.connect(Some(&identity)).await;
     let watch = "/api/v1/configmaps?watch=1";
-    let first = admin.open(Method::GET, watch, "").await;
-    let second = admin.open(Method::GET, watch, "").await;
-    let third = admin.open(Method::GET, watch, "").await;
+    let first = jane.open(Method::GET, watch, "").await;
+    let second = jane.open(Method::GET, watch, "").await;
+    let third = jane.open(Method::GET, watch, "").await;
     assert_eq!(third.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(third.headers()["retry-after"], "1");
     drop((first, second));
     let again = async {
-        while admin.open(Method::GET, watch, "").await.status() != StatusCode::OK {
+        while jane.open(Method::GET, watch, "").await.status() != StatusCode::OK {
             tokio::task::yield_now().await;
         }
     };
@@ -179,24 +181,30 @@ async fn too_many_requests_get_429_with_retry_after() {
 #[tokio::test]
 async fn nodes_watches_of_single_objects_leave_room_for_others() {
     let options = Options {
-        watches: 2,
+        watches: 8,
         authorization: vec![Mode::AlwaysAllow],
         ..Options::default()
     };
     let server = Server::start(options, ServeOptions::default()).await;
-    let identity = server
-        .authority
-        .issue("system:node:n", &["system:nodes"], &[]);
-    let mut node = server.connect(Some(&identity)).await;
+    let as_node = async |name: &str| {
+        let user = format!("system:node:{name}");
+        let identity = server.authority.issue(&user, &["system:nodes"], &[]);
+        server.connect(Some(&identity)).await
+    };
     let maps = "/api/v1/namespaces/default/configmaps?watch=1";
     let one = format!("{maps}&fieldSelector=metadata.name%3Dm");
-    let first = node.open(Method::GET, &one, "").await;
-    assert_eq!(first.status(), StatusCode::OK);
-    let second = node.open(Method::GET, &one, "").await;
-    assert_eq!(second.status(), StatusCode::TOO_MANY_REQUESTS);
-    let all = node.open(Method::GET, "/api/v1/pods?watch=1", "").await;
+    let mut open = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        let mut node = as_node(name).await;
+        open.push(node.open(Method::GET, &one, "").await);
+        assert_eq!(open.last().unwrap().status(), StatusCode::OK, "{name}");
+    }
+    let mut last = as_node("e").await;
+    let refused = last.open(Method::GET, &one, "").await;
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    let all = last.open(Method::GET, "/api/v1/pods?watch=1", "").await;
     assert_eq!(all.status(), StatusCode::OK);
-    drop((first, all));
+    drop((open, all));
     server.stop().await;
 }
 

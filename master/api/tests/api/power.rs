@@ -3,13 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
+use crate::crowded::peer;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use master_api::{DialError, NodeDialer, NodeStream, NodeTarget};
+use master_api::{DialError, NodeDialer, NodeStream, NodeTarget, Options};
+use master_auth::Mode;
 use master_client::{ApiError, Body, BoxFuture, UserInfo};
+use master_gateway::NodeLimits;
 use master_listener::{Extensions, Peer};
 use master_schema::error::Reason;
 use serde_json::{Value, json};
@@ -31,7 +34,9 @@ impl NodeDialer for Kubelet {
             let asked = format!("{} {}", request.method(), request.uri());
             happened.lock().unwrap().push(asked);
             let mut answer = Response::new(Full::new(Bytes::from(line)));
-            *answer.status_mut() = status;
+            if request.method() == Method::POST {
+                *answer.status_mut() = status;
+            }
             async { Ok::<_, Infallible>(answer) }
         });
         let serving = hyper::server::conn::http1::Builder::new();
@@ -75,7 +80,16 @@ impl Extensions for Log {
 /// A server with a node, whose kubelet answers so, and a log that takes records, or none, or that
 /// is not there.
 async fn server(status: StatusCode, line: &'static str, log: Option<bool>) -> (Local, Happened) {
-    let (server, happened) = (Local::new().await, Happened::default());
+    server_with(Options::default(), status, line, log).await
+}
+
+async fn server_with(
+    options: Options,
+    status: StatusCode,
+    line: &'static str,
+    log: Option<bool>,
+) -> (Local, Happened) {
+    let (server, happened) = (Local::with(options).await, Happened::default());
     let kubelet = Kubelet(happened.clone(), status, line);
     assert!(server.api.set_node_dialer(Arc::new(kubelet)));
     if let Some(takes) = log {
@@ -212,4 +226,46 @@ async fn what_the_node_refuses_is_told_in_its_words_and_written_down() {
         let record = format!("admin orders n to poweroff; not done: {}", line.trim_end());
         assert_eq!(seen[1..], ["POST /power/poweroff".to_owned(), record]);
     }
+}
+
+#[tokio::test]
+async fn who_follows_logs_of_a_node_leaves_places_for_others_and_for_the_end_of_the_machine() {
+    let options = Options {
+        nodes: NodeLimits {
+            per_node: 4,
+            ..NodeLimits::default()
+        },
+        authorization: vec![Mode::AlwaysAllow],
+        ..Options::default()
+    };
+    let (server, happened) =
+        server_with(options, StatusCode::ACCEPTED, "a line\n", Some(true)).await;
+    let ask = async |user: &str, method: Method, below: &str| {
+        let uri = format!("/api/v1/nodes/n/{below}");
+        let request = Request::builder().method(method).uri(uri);
+        let request = request.body(master_client::body("")).unwrap();
+        let user = UserInfo::authenticated(user, [""; 0]);
+        server.api.handle_as(request, user, peer()).await
+    };
+    // Its answer is open as long as nobody reads it.
+    let log = "proxy/containerLogs/default/p/c?follow=true";
+    let mut open = Vec::new();
+    while open.len() < 64 {
+        let answer = ask("reader", Method::GET, log).await;
+        if answer.status() == StatusCode::TOO_MANY_REQUESTS {
+            break;
+        }
+        assert_eq!(answer.status(), StatusCode::OK);
+        open.push(answer);
+    }
+    assert!((1..=4).contains(&open.len()), "{}", open.len());
+    happened.lock().unwrap().clear();
+    // The reader itself may be the one who ends it.
+    for user in ["jane", "reader"] {
+        let answer = ask(user, Method::POST, "power?action=reboot").await;
+        assert_eq!(answer.status(), StatusCode::CREATED, "{user}");
+        let seen = std::mem::take(&mut *happened.lock().unwrap());
+        assert_eq!(seen.last().unwrap(), "POST /power/reboot");
+    }
+    assert_eq!(ask("jane", Method::GET, log).await.status(), StatusCode::OK);
 }

@@ -1,0 +1,62 @@
+//! The pause before the master is asked again.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+/// The first pause.
+const FIRST: Duration = Duration::from_secs(1);
+/// The longest one: a node may learn of a change so much later.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// The pause between two attempts to list and watch, which doubles with each that failed: a master
+/// that has no room for watches gets no list in their place each second. Each is shorter by a
+/// random part, up to a half, so that nodes do not come back all at once.
+#[derive(Debug, Clone, Copy)]
+pub struct Pause {
+    next: Duration,
+}
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self { next: FIRST }
+    }
+}
+
+impl Pause {
+    /// The master answered: the next pause is the first one again.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    /// How long to wait now.
+    pub fn take(&mut self) -> Duration {
+        // The state of a new hasher is random.
+        let random = RandomState::new().hash_one(()).to_le_bytes()[0];
+        let less = self.next / 2 * u32::from(random) / 256;
+        let pause = self.next.saturating_sub(less);
+        self.next = (self.next * 2).min(LONGEST);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_are_short_again_after_an_answer() {
+        let mut pause = Pause::default();
+        for seconds in [1, 2, 4, 8, 16, 30, 30] {
+            let (taken, most) = (pause.take(), Duration::from_secs(seconds));
+            assert!(taken <= most && taken > most / 2, "{taken:?} of {most:?}");
+        }
+        pause.reset();
+        assert!(pause.take() <= FIRST);
+    }
+
+    #[test]
+    fn nodes_do_not_come_back_all_at_once() {
+        let first = Pause::default().take();
+        assert!((0..64).any(|_| Pause::default().take() != first));
+    }
+}

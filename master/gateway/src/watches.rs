@@ -1,0 +1,125 @@
+//! The places of open watches: no caller takes so many that others, and nodes before all, get none.
+
+use crate::asker::Asker;
+use config_limits::{Room, Share, Shares, Taker};
+use master_schema::error::{ApiError, Reason};
+use std::sync::Arc;
+
+/// Watches of one node: the agent has up to 200 of single config maps and secrets, and one of each
+/// kind that it follows.
+const NODE: usize = 256;
+
+/// The place of a watch, or of none; freed when dropped.
+#[derive(Debug)]
+pub struct WatchPlace {
+    _share: Option<Share>,
+}
+
+/// The places of open watches. Half of them are kept for nodes.
+#[derive(Debug)]
+pub struct Watches {
+    total: usize,
+    shares: Arc<Shares>,
+}
+
+impl Watches {
+    /// So many places.
+    pub fn new(total: usize) -> Self {
+        let room = Room {
+            total,
+            part: (total / 16).max(1),
+            kept: total / 2,
+        };
+        Self {
+            total,
+            shares: Shares::new(room),
+        }
+    }
+
+    /// The place of one more watch; callers that come first need none. `is_modest` says that a node
+    /// can do without it: it gets none when half of all are taken, nor the last of its node.
+    ///
+    /// # Errors
+    /// 429: there is none for the caller.
+    pub fn begin(&self, asker: Asker<'_>, is_modest: bool) -> Result<WatchPlace, ApiError> {
+        if asker.is_first {
+            return Ok(WatchPlace { _share: None });
+        }
+        let part = if asker.is_node {
+            (self.total / 4).clamp(1, NODE)
+        } else if asker.is_account {
+            (self.total / 8).max(1)
+        } else {
+            (self.total / 16).max(1)
+        };
+        let most = if is_modest {
+            part - part.div_ceil(8)
+        } else {
+            part
+        };
+        let taker = Taker {
+            user: asker.name,
+            kept_for: asker.is_node,
+        };
+        let is_full = is_modest && self.shares.taken() >= self.total / 2;
+        let share = (!is_full).then(|| self.shares.take_up_to(taker, 1, most));
+        let Some(share) = share.flatten() else {
+            let text = "too many watches are open, please try again later";
+            return Err(ApiError::new(Reason::TooManyRequests, text).retry_after(1));
+        };
+        Ok(WatchPlace {
+            _share: Some(share),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_kube::identity::NODES_GROUP;
+    use master_client::UserInfo;
+
+    fn user(name: &str) -> UserInfo {
+        UserInfo::authenticated(name, [""; 0])
+    }
+
+    fn node(name: &str) -> UserInfo {
+        UserInfo::authenticated(&format!("system:node:{name}"), [NODES_GROUP])
+    }
+
+    /// The places that a caller gets before it is refused.
+    fn all<T>(take: impl Fn() -> Result<T, ApiError>) -> Vec<T> {
+        std::iter::repeat_with(take).map_while(Result::ok).collect()
+    }
+
+    #[test]
+    fn a_node_has_a_part_of_the_watches_and_users_leave_half_to_nodes() {
+        let watches = Watches::new(20_000);
+        let begin = |user: &UserInfo, modest| {
+            let (watches, user) = (&watches, user.clone());
+            move || watches.begin(Asker::new(&user, false), modest)
+        };
+        let lone = all(begin(&node("n"), true));
+        let more = all(begin(&node("n"), false));
+        assert_eq!((lone.len(), more.len()), (224, 32));
+        let jane = all(begin(&user("jane"), false));
+        let account = all(begin(&user("system:serviceaccount:a:one"), false));
+        assert_eq!((jane.len(), account.len()), (1250, 2500));
+        let users: Vec<_> = (0..9)
+            .map(|n| all(begin(&user(&n.to_string()), false)))
+            .collect();
+        let users: usize = users.iter().map(Vec::len).sum();
+        assert_eq!(users, 10_000 - 1250 - 2500);
+        assert!(all(begin(&node("m"), true)).is_empty(), "half is taken");
+    }
+
+    #[test]
+    fn the_watches_of_few_places_are_shared_too() {
+        let watches = Watches::new(1);
+        let place = watches.begin(Asker::new(&user("jane"), false), false);
+        assert!(place.is_ok());
+        let first = watches.begin(Asker::new(&UserInfo::admin("admin"), false), false);
+        assert!(first.is_ok());
+        assert!(watches.begin(Asker::new(&node("n"), false), false).is_err());
+    }
+}
