@@ -4,13 +4,13 @@
 //! of CustomResourceDefinitions, of APIServices and of identity leases, among others) are left out, though some of upstream's tests look for them.
 
 use crate::state::ApiServer;
-use http::{Response, StatusCode};
+use http::Response;
 use master_client::Body;
 use master_initial::Part;
-use master_schema::error::{ApiError, no_resource};
+use master_schema::error::ApiError;
 use master_store::{Action, Expect, Op, StoreError};
+use master_wire::checks::{self, Check};
 use master_wire::path::Query;
-use master_wire::respond::text;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -76,12 +76,6 @@ impl Prepared {
     }
 }
 
-/// One named check.
-struct Check {
-    name: &'static str,
-    good: bool,
-}
-
 impl ApiServer {
     /// Answers `/livez`, `/readyz`, `/healthz` and the paths below them. All fail when the store's
     /// writer stopped, when nobody takes the log, and before preparation is done; `readyz` and
@@ -97,21 +91,7 @@ impl ApiServer {
             None => (path, None),
         };
         let checks = self.checks(kind != "livez").await;
-        match name {
-            None => Ok(answer(kind, &checks, query)),
-            Some(name) => {
-                let check = checks
-                    .iter()
-                    .find(|check| check.name == name)
-                    .ok_or_else(no_resource)?;
-                Ok(if check.good {
-                    text(StatusCode::OK, "ok".to_owned())
-                } else {
-                    let text_ = format!("internal server error: {name} failed: reason withheld\n");
-                    text(StatusCode::INTERNAL_SERVER_ERROR, text_)
-                })
-            }
-        }
+        checks::answer(kind, name, &checks, query)
     }
 
     async fn checks(&self, ready: bool) -> Vec<Check> {
@@ -153,46 +133,6 @@ impl ApiServer {
         }
         checks
     }
-}
-
-/// The answer: short if all checks pass, else (or with `?verbose`) a line for each check.
-fn answer(kind: &str, checks: &[Check], query: &Query) -> Response<Body> {
-    let excluded: Vec<&str> = query.all("exclude").collect();
-    let healthy = checks
-        .iter()
-        .all(|check| check.good || excluded.contains(&check.name));
-    let status = if healthy {
-        StatusCode::OK
-    } else {
-        StatusCode::INTERNAL_SERVER_ERROR
-    };
-    if healthy && !query.has("verbose") {
-        return text(status, "ok".to_owned());
-    }
-    let mut lines = Vec::new();
-    for Check { name, good } in checks {
-        lines.push(match (excluded.contains(name), good) {
-            (true, _) => format!("[+]{name} excluded: ok"),
-            (false, true) => format!("[+]{name} ok"),
-            (false, false) => format!("[-]{name} failed: reason withheld"),
-        });
-    }
-    let unknown: Vec<String> = excluded
-        .iter()
-        .filter(|name| !checks.iter().any(|check| check.name == **name))
-        .map(|name| format!("{name:?}"))
-        .collect();
-    if !unknown.is_empty() {
-        lines.push(format!(
-            "warn: some health checks cannot be excluded: no matches for {}",
-            unknown.join(",")
-        ));
-    }
-    lines.push(format!(
-        "{kind} check {}\n",
-        if healthy { "passed" } else { "failed" }
-    ));
-    text(status, lines.join("\n"))
 }
 
 /// The paths of the checks.

@@ -146,6 +146,8 @@ pub(crate) struct Slot {
     id: PlaceId,
     end: CancellationToken,
     identified: AtomicBool,
+    /// Whether its caller proved who it is, even if it has no place among identified ones.
+    proven: AtomicBool,
 }
 
 impl Connections {
@@ -195,6 +197,7 @@ impl Connections {
             id,
             end,
             identified: AtomicBool::new(false),
+            proven: AtomicBool::new(false),
         }
     }
 
@@ -219,6 +222,11 @@ impl Slot {
         self.identified.load(Ordering::Acquire)
     }
 
+    /// Whether the caller's certificate or token was verified, and it is not denied.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.proven.load(Ordering::Acquire)
+    }
+
     /// Marks progress: among strangers this connection is now the newest.
     pub(crate) fn touch(&self) {
         self.connections.rooms().strangers.touch(self.id);
@@ -228,6 +236,9 @@ impl Slot {
     /// denied; `node`: it is a node that showed its certificate. If the user, or all users
     /// together, are at their limit, the connection stays what it was.
     pub(crate) fn identify(&self, user: &str, node: bool) {
+        if !self.is_proven() {
+            self.proven.store(true, Ordering::Release);
+        }
         if self.is_identified() || self.end.is_cancelled() {
             return;
         }
@@ -251,6 +262,7 @@ impl Slot {
 
     /// Counts an identified caller as a stranger again: it is denied now.
     pub(crate) fn forget(&self) {
+        self.proven.store(false, Ordering::Release);
         let mut rooms = self.connections.rooms();
         let rooms = &mut *rooms;
         let Some(open) = rooms.open.get_mut(&self.id) else {

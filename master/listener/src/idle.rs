@@ -30,6 +30,8 @@ struct State {
     ended: Instant,
     /// The number of the next request.
     next: u64,
+    /// How many of them count as a stranger's.
+    strangers: usize,
     /// Answers that have something to send, by their requests' numbers, and since when.
     offered: Vec<(u64, Instant)>,
 }
@@ -52,6 +54,8 @@ impl State {
 pub(crate) struct UnderWay {
     requests: Requests,
     id: u64,
+    /// Whether it counts as a stranger's.
+    stranger: bool,
 }
 
 impl Drop for UnderWay {
@@ -59,11 +63,23 @@ impl Drop for UnderWay {
         let mut state = self.requests.state();
         state.offered.retain(|(id, _)| *id != self.id);
         state.open -= 1;
+        state.strangers -= usize::from(self.stranger);
         state.ended = Instant::now();
     }
 }
 
 impl UnderWay {
+    /// Counts the request as one of a caller that proved nothing, until it ends; returns whether its
+    /// connection has at most `most` of them.
+    pub(crate) fn is_strangers(&mut self, most: usize) -> bool {
+        let mut state = self.requests.state();
+        if !self.stranger && state.strangers < most {
+            state.strangers += 1;
+            self.stranger = true;
+        }
+        self.stranger
+    }
+
     /// The client has to read from now on.
     fn offered(&self) {
         let mut state = self.requests.state();
@@ -84,6 +100,7 @@ impl Requests {
             open: 0,
             ended: Instant::now(),
             next: 0,
+            strangers: 0,
             offered: Vec::new(),
         })))
     }
@@ -99,6 +116,7 @@ impl Requests {
         UnderWay {
             requests: self.clone(),
             id: state.next,
+            stranger: false,
         }
     }
 
@@ -110,8 +128,8 @@ impl Requests {
     /// Waits until the client has read nothing for `limit` of an answer that has something to send:
     /// with HTTP/2 a client controls the flow of each answer, and may stop one while it uses
     /// others. A watch without events has nothing to send.
-    pub(crate) async fn unread(&self, limit: Duration) {
-        self.outlasts(State::unread, || limit).await;
+    pub(crate) async fn unread(&self, limit: impl Fn() -> Duration) {
+        self.outlasts(State::unread, limit).await;
     }
 
     /// Waits until something has been so for `limit`; `since` tells since when it is, if it is.
@@ -230,7 +248,8 @@ mod tests {
     #[tokio::test]
     async fn an_unread_answer_times_out_and_a_watch_without_events_does_not() {
         let (requests, limit) = (Requests::new(), Duration::from_millis(50));
-        let ended = |patience: u32| tokio::time::timeout(limit * patience, requests.unread(limit));
+        let ended =
+            |patience: u32| tokio::time::timeout(limit * patience, requests.unread(|| limit));
         let _worked_on = requests.begin();
         assert!(ended(4).await.is_err(), "no answer yet");
         let (sender, mut events) = tokio::sync::mpsc::unbounded_channel::<Bytes>();

@@ -8,6 +8,7 @@
 
 mod bodies;
 mod connections;
+mod entry;
 mod extensions;
 mod flows;
 mod gate;

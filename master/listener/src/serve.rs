@@ -1,11 +1,13 @@
 //! The listener: TLS 1.3, one task per connection, limits, graceful shutdown.
 
 use crate::connections::{ConnectionLimits, Connections, Slot};
-use crate::idle::{Requests, counted};
+use crate::entry::{Entry, refusal};
+use crate::idle::Requests;
 use crate::peer::Peer;
 use crate::service::Service;
 use crate::write_timeout::WriteTimeout;
 use futures_util::FutureExt as _;
+use futures_util::future::Either;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -52,11 +54,17 @@ pub struct ServeOptions {
     pub write: Duration,
     /// How long an HTTP/2 client may read nothing of an answer that has something to send.
     pub unread: Duration,
+    /// The same while the client has not proved who it is: what it gets is small.
+    pub unread_stranger: Duration,
     /// Bytes of a request's header.
     pub header_bytes: u32,
     /// Concurrent requests on one HTTP/2 connection (upstream: 250; lower here, as watches count
     /// too).
     pub streams: u32,
+    /// Of these, how many of a client that has not proved who it is may be open at once: each holds
+    /// its header and its answer until the client reads. Requests with a token count once the token
+    /// is refused.
+    pub streams_stranger: usize,
     /// Time for open requests to end after shutdown began.
     pub drain: Duration,
 }
@@ -71,8 +79,10 @@ impl Default for ServeOptions {
             idle_stranger: Duration::from_secs(60),
             write: Duration::from_secs(60),
             unread: Duration::from_secs(120),
+            unread_stranger: Duration::from_secs(10),
             header_bytes: 64 << 10,
             streams: 250,
+            streams_stranger: 8,
             drain: Duration::from_secs(10),
         }
     }
@@ -246,8 +256,12 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
     }
     let draining = service.draining();
     let (deny_list, shown, requests) = (service.clone(), peer.clone(), Requests::new());
-    let counted = requests.clone();
-    let answers = service_fn(move |request| answer(&*service, peer.clone(), request, &counted));
+    let (counted, caller) = (requests.clone(), slot.clone());
+    let most = options.streams_stranger;
+    let answers = service_fn(move |request| {
+        let entry = Entry::of(&counted, &caller, most, &request);
+        answer(&*service, peer.clone(), request, entry)
+    });
     let idle = requests.idle(|| {
         if slot.is_identified() {
             options.idle
@@ -270,7 +284,7 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
             served.as_mut().graceful_shutdown();
             tokio::time::timeout(CLOSE_GRACE, served).await.unwrap_or(Ok(()))
         }
-        () = requests.unread(options.unread) => {
+        () = requests.unread(|| if slot.is_proven() { options.unread } else { options.unread_stranger }) => {
             tracing::debug!(%remote, "connection closed: its client does not read an answer");
             return;
         }
@@ -302,11 +316,16 @@ fn answer(
     service: &dyn Service,
     peer: Peer,
     request: Request<Incoming>,
-    requests: &Requests,
+    entry: Entry,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<> {
-    let under_way = requests.begin();
-    let answer = service.handle(request.map(incoming), peer);
-    answer.map(|answer| Ok(counted(answer, under_way)))
+    let answer = match entry {
+        Entry::Open(open) => {
+            let answer = service.handle(request.map(incoming), peer);
+            Either::Left(answer.map(|answer| open.finish(answer)))
+        }
+        Entry::Refused => Either::Right(std::future::ready(refusal())),
+    };
+    answer.map(Ok)
 }
 
 fn incoming(body: Incoming) -> Body {

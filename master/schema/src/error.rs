@@ -257,10 +257,49 @@ impl ApiError {
     }
 }
 
+/// Bytes that a client's text takes in an error at most, as it stands quoted in the JSON of the
+/// answer. A valid name has fewer.
+const SHOWN: usize = 256;
+
+/// A text of a client (a path, a name, a header, …) as an error may repeat it: cut where it would
+/// take more than 256 bytes of the answer. A request's header has 64 KiB, and quoting makes four
+/// bytes and more of some; its sender decides when the answer is read.
+pub fn shown(text: &str) -> Cow<'_, str> {
+    let mut left = SHOWN;
+    for (at, character) in text.char_indices() {
+        // Once by `{:?}`, and what that made again by JSON.
+        let quoted = character.escape_debug().map(|part| match part {
+            '"' | '\\' => 2,
+            part => part.len_utf8(),
+        });
+        match left.checked_sub(quoted.sum()) {
+            Some(rest) => left = rest,
+            None => return Cow::Owned(format!("{}…", &text[..at])),
+        }
+    }
+    Cow::Borrowed(text)
+}
+
 /// Upstream's error for a path that names nothing.
 pub fn no_resource() -> ApiError {
     ApiError::new(
         Reason::NotFound,
         "the server could not find the requested resource",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clients_text_is_cut_by_the_bytes_that_it_takes_in_an_answer() {
+        let name = "a".repeat(253);
+        assert_eq!(shown(&name), name.as_str(), "the longest name is whole");
+        for text in ["a", "\"", "\\", "\u{1}", "\u{7f}", "ä", "\u{10ffff}", "\n"] {
+            let answer = json!(format!("{:?}", shown(&text.repeat(4000)))).to_string();
+            assert!(answer.len() <= SHOWN + 12, "{text:?}: {}", answer.len());
+            assert!(answer.contains('…'), "{text:?}: what is cut says so");
+        }
+    }
 }

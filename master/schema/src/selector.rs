@@ -1,6 +1,6 @@
 //! Label and field selectors.
 
-use crate::error::{ApiError, Reason};
+use crate::error::{ApiError, Reason, shown};
 use crate::registry::Kind;
 use crate::validate::{Fields, items, names, object, text};
 use serde_json::Value;
@@ -254,13 +254,15 @@ fn parse_labels(text: &str) -> Result<Vec<Label>, String> {
 
 fn key(text: &str) -> Result<String, String> {
     let text = text.trim();
-    names::qualified(text).map_err(|fault| format!("<nil>: Invalid value: {text:?}: {fault}"))?;
+    names::qualified(text)
+        .map_err(|fault| format!("<nil>: Invalid value: {:?}: {fault}", shown(text)))?;
     Ok(text.to_owned())
 }
 
 fn value(text: &str) -> Result<String, String> {
     let text = text.trim();
-    names::label_value(text).map_err(|fault| format!("Invalid value: {text:?}: {fault}"))?;
+    names::label_value(text)
+        .map_err(|fault| format!("Invalid value: {:?}: {fault}", shown(text)))?;
     Ok(text.to_owned())
 }
 
@@ -280,7 +282,7 @@ fn parse_label(part: &str) -> Result<Label, String> {
             let bound = right
                 .trim()
                 .parse()
-                .map_err(|error| format!("{right:?} is not an integer: {error}"))?;
+                .map_err(|error| format!("{:?} is not an integer: {error}", shown(right)))?;
             let key = key(left)?;
             return Ok(if greater {
                 Label::Greater(key, bound)
@@ -293,12 +295,12 @@ fn parse_label(part: &str) -> Result<Label, String> {
         let list = list
             .trim_end()
             .strip_suffix(')')
-            .ok_or_else(|| format!("{part:?}: found no ')'"))?;
+            .ok_or_else(|| format!("{:?}: found no ')'", shown(part)))?;
         let values = list.split(',').map(value).collect::<Result<Vec<_>, _>>()?;
         return match left.trim().rsplit_once(char::is_whitespace) {
             Some((left, "in")) => Ok(Label::In(key(left)?, values)),
             Some((left, "notin")) => Ok(Label::NotIn(key(left)?, values)),
-            Some(_) | None => Err(format!("{part:?}: expected 'in' or 'notin'")),
+            Some(_) | None => Err(format!("{:?}: expected 'in' or 'notin'", shown(part))),
         };
     }
     key(part).map(Label::Exists)
@@ -313,7 +315,9 @@ fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<Field>, String> {
         // The first operator counts, whatever the value contains.
         let Some((left, right)) = part.split_once('=') else {
             return Err(format!(
-                "invalid selector: '{text}'; can't understand '{part}'"
+                "invalid selector: '{}'; can't understand '{}'",
+                shown(text),
+                shown(part)
             ));
         };
         let (label, value, equal) = match left.strip_suffix('!') {
@@ -333,6 +337,7 @@ fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<Field>, String> {
 
 /// Upstream's error for a field label that a kind does not support.
 fn unknown(kind: &Kind, label: &str) -> String {
+    let label = shown(label);
     if kind.selectable.is_empty() {
         return format!(
             "{label:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""

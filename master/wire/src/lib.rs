@@ -5,12 +5,14 @@
 //!   metadata alone
 //! - [`protobuf`]: bodies in Kubernetes' own encoding
 //! - [`Pieces`]: long lists, made as their reader takes them
+//! - [`checks`]: what the health endpoints say
 //! - [`respond`]: answers that are not objects; [`finish`]: compression and indentation of any
 //!   answer
 //!
 //! No tasks, no channels; a compressed answer is made piece by piece as its reader takes it.
 
 mod accept;
+pub mod checks;
 mod encoding;
 pub mod path;
 mod pieces;

@@ -2,7 +2,7 @@
 
 use config_http::percent;
 use http::Method;
-use master_schema::error::{ApiError, Reason};
+use master_schema::error::{ApiError, Reason, shown};
 use std::time::Duration;
 
 /// The verb of a request for a resource.
@@ -148,7 +148,10 @@ impl Query {
             text => text.parse().map(Some).map_err(|error| {
                 ApiError::new(
                     Reason::BadRequest,
-                    format!("the query parameter {key}={text:?} is not a number: {error}"),
+                    format!(
+                        "the query parameter {key}={:?} is not a number: {error}",
+                        shown(text)
+                    ),
                 )
             }),
         }
@@ -165,7 +168,8 @@ impl Query {
         }
         let wanted = duration(text).ok_or_else(|| {
             let text = format!(
-                "invalid timeout specified in the request URL - time: invalid duration {text:?}"
+                "invalid timeout specified in the request URL - time: invalid duration {:?}",
+                shown(text)
             );
             ApiError::new(Reason::BadRequest, text)
         })?;
@@ -214,7 +218,7 @@ fn segment(text: &str) -> Result<String, ApiError> {
 fn not_encoded(text: &str) -> ApiError {
     ApiError::new(
         Reason::BadRequest,
-        format!("{text:?} is not properly percent-encoded UTF-8"),
+        format!("{:?} is not properly percent-encoded UTF-8", shown(text)),
     )
 }
 

@@ -1,7 +1,7 @@
 //! Other representations of objects: tables, and metadata alone.
 
 use jiff::Timestamp;
-use master_schema::error::{ApiError, Reason};
+use master_schema::error::{ApiError, Reason, shown};
 use master_schema::registry::{Column, Kind};
 use master_schema::validate::Fields;
 use serde_json::{Value, json};
@@ -49,8 +49,9 @@ impl Include {
             other => Err(ApiError::new(
                 Reason::BadRequest,
                 format!(
-                    "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be \
-                     'Metadata', 'Object', 'None', or empty"
+                    "Unable to convert to Table as requested: includeObject: Invalid value: {:?}: must be \
+                     'Metadata', 'Object', 'None', or empty",
+                    shown(other)
                 ),
             )),
         }

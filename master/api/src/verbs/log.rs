@@ -8,7 +8,7 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use master_client::{Body, body};
 use master_gateway::{Carried, Expected};
-use master_schema::error::{ApiError, Reason};
+use master_schema::error::{ApiError, Reason, shown};
 use master_schema::validate::{Fields, items, object as inner, text};
 
 /// Query parameters that the kubelet supports, under upstream's names.
@@ -90,12 +90,15 @@ fn log_path(call: &Call, container: &str) -> Result<String, ApiError> {
         {
             return Err(ApiError::new(
                 Reason::Invalid,
-                format!("PodLogOptions is invalid: {key}: Invalid value: {value:?}"),
+                format!(
+                    "PodLogOptions is invalid: {key}: Invalid value: {:?}",
+                    shown(value)
+                ),
             ));
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | ':' | '.');
         if !value.chars().all(plain) {
-            return Err(bad(format!("{key}: Invalid value: {value:?}")));
+            return Err(bad(format!("{key}: Invalid value: {:?}", shown(value))));
         }
         path.push(separator);
         separator = '&';

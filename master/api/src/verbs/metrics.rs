@@ -6,7 +6,7 @@ use super::read::matches;
 use http::{Response, StatusCode};
 use master_client::Body;
 use master_objects::store_error;
-use master_schema::error::{ApiError, Reason, no_resource};
+use master_schema::error::{ApiError, Reason, no_resource, shown};
 use master_schema::validate::Fields;
 use master_store::ListQuery;
 use master_wire::path::{Verb, not_allowed};
@@ -67,6 +67,7 @@ fn unknown(call: &Call) -> ApiError {
     } else {
         format!("{namespace}/{name}")
     };
+    let name = shown(&name);
     let text = format!("{kind}.{group} {name:?} not found");
     ApiError::new(Reason::NotFound, text).about(group, &kind, &name)
 }

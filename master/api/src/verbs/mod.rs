@@ -41,7 +41,7 @@ use master_gateway::{Asker, Carried, Socket};
 use master_listener::Peer;
 use master_metrics::About;
 use master_objects::store_error;
-use master_schema::error::{ApiError, Reason, no_resource};
+use master_schema::error::{ApiError, Reason, no_resource, shown};
 use master_schema::registry::{Kind, Registry, Review, Subresource};
 use master_schema::validate::Fields;
 use master_store::{Entry, Op};
@@ -252,11 +252,11 @@ impl Call {
     }
 
     fn not_found(&self) -> ApiError {
-        let (plural, name) = (self.kind.qualified(), &self.target.name);
+        let (plural, name) = (self.kind.qualified(), shown(&self.target.name));
         ApiError::new(Reason::NotFound, format!("{plural} {name:?} not found")).about(
             &self.kind.group,
             &self.kind.plural,
-            name,
+            &name,
         )
     }
 

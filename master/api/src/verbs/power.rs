@@ -11,7 +11,7 @@ use http::header::HOST;
 use http::{Method, Request, Response, StatusCode};
 use master_client::{Body, body};
 use master_gateway::Expected;
-use master_schema::error::{ApiError, Reason};
+use master_schema::error::{ApiError, Reason, shown};
 
 /// Bytes of a node's refusal that are shown.
 const REFUSAL: usize = 1024;
@@ -21,7 +21,7 @@ pub(super) async fn order(call: &Call) -> Result<Response<Body>, ApiError> {
     let action = call.query.get("action");
     let order = Order::of(action).ok_or_else(|| {
         let known = Order::ALL.map(Order::word).join(" or ");
-        let text = format!("`action` is {action:?}, and must be {known}");
+        let text = format!("`action` is {:?}, and must be {known}", shown(action));
         ApiError::new(Reason::BadRequest, text)
     })?;
     let node = &call.target.name;

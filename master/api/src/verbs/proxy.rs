@@ -8,7 +8,7 @@ use http::{HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::BodyExt;
 use master_client::Body;
 use master_gateway::{Expected, NodeBody, ProxyTarget, follows, for_node, with_slash};
-use master_schema::error::{ApiError, Reason};
+use master_schema::error::{ApiError, Reason, shown};
 
 /// Forwards a request.
 pub(super) async fn run(
@@ -22,7 +22,8 @@ pub(super) async fn run(
             Reason::BadRequest,
             format!(
                 "invalid {} request {:?}",
-                call.kind.singular, call.target.name
+                call.kind.singular,
+                shown(&call.target.name)
             ),
         )
     })?;
@@ -63,7 +64,7 @@ async fn node(call: &Call, place: &ProxyTarget<'_>) -> Result<NodeTarget, ApiErr
             .ok_or_else(|| {
                 ApiError::new(
                     Reason::BadRequest,
-                    format!("invalid port {:?} in a node request", place.port),
+                    format!("invalid port {:?} in a node request", shown(place.port)),
                 )
             })?;
     }

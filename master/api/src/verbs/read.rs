@@ -7,7 +7,7 @@ use super::page::Page;
 use http::{Response, StatusCode};
 use master_client::Body;
 use master_objects::{Extent, Kept, store_error};
-use master_schema::error::{ApiError, Reason};
+use master_schema::error::{ApiError, Reason, shown};
 use master_schema::selector::Selector;
 use master_store::{Entry, Revision, StoreError};
 use master_wire::respond::json_bytes;
@@ -30,7 +30,8 @@ pub(super) fn revision(text: &str) -> Result<Option<Revision>, ApiError> {
         "" | "0" => Ok(None),
         text => text.parse().map(Some).map_err(|error| {
             let text = format!(
-                "invalid resource version: resourceVersion: Invalid value: {text:?}: {error}"
+                "invalid resource version: resourceVersion: Invalid value: {:?}: {error}",
+                shown(text)
             );
             ApiError::new(Reason::BadRequest, text)
         }),

@@ -22,7 +22,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use master_client::{Body, body};
 use master_gateway::{Driver, Expected, NodeBody, NodeCall, pass};
-use master_schema::error::{ApiError, Reason};
+use master_schema::error::{ApiError, Reason, shown};
 use master_schema::selector::Selector;
 use master_schema::validate::{Fields, object as inner, text};
 use master_wire::path::Verb;
@@ -84,10 +84,13 @@ pub(super) async fn port_forward(call: &Call) -> Result<Response<Body>, ApiError
     let mut path = format!("/portForward/{namespace}/{pod}");
     let ports = call.query.all("ports").flat_map(|ports| ports.split(','));
     for (index, port) in ports.enumerate() {
-        let port: u16 = port
-            .trim()
-            .parse()
-            .map_err(|_not_a_port| bad(format!("ports: {port:?} is not the number of a port")))?;
+        let wrong = |_| {
+            bad(format!(
+                "ports: {:?} is not the number of a port",
+                shown(port)
+            ))
+        };
+        let port: u16 = port.trim().parse().map_err(wrong)?;
         let before = if index == 0 { '?' } else { '&' };
         // Writing to a String cannot fail.
         write!(path, "{before}port={port}").ok();

@@ -28,6 +28,7 @@ mod subresources;
 mod taken_nodes;
 mod tokens;
 mod tunnels;
+mod unread;
 mod upstream;
 mod verbs;
 mod watching;

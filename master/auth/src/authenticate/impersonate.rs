@@ -6,7 +6,7 @@ use config_kube::identity;
 use http::HeaderMap;
 use master_client::{BoxFuture, UserInfo};
 use master_rbac::{Request, Resource};
-use master_schema::error::{ApiError, Reason};
+use master_schema::error::{ApiError, Reason, shown};
 use std::collections::BTreeMap;
 
 const PREFIX: &str = "impersonate-";
@@ -65,7 +65,7 @@ fn read(headers: &HeaderMap) -> Result<Wanted, ApiError> {
         let text = value.to_str().map_err(|_not_text| {
             ApiError::new(
                 Reason::BadRequest,
-                format!("the header {name} is not plain text"),
+                format!("the header {} is not plain text", shown(name)),
             )
         })?;
         match name {

@@ -2,9 +2,10 @@
 
 use super::question::Question;
 use master_rbac::{Request, Resource};
-use master_schema::error::{ApiError, Reason};
+use master_schema::error::{ApiError, Reason, shown};
 
-/// Upstream's words for a refusal.
+/// Upstream's words for a refusal. Who sent the request may be anybody, so its texts are cut; the
+/// user is known, or anonymous.
 pub(super) fn of(question: &Question<'_>, why: &str) -> ApiError {
     let user = &question.user.name;
     let why = if why.is_empty() {
@@ -14,6 +15,7 @@ pub(super) fn of(question: &Question<'_>, why: &str) -> ApiError {
     };
     let wanted = match question.request {
         Request::Path(verb, path) => {
+            let (verb, path) = (shown(verb), shown(path));
             return ApiError::new(
                 Reason::Forbidden,
                 format!("forbidden: User {user:?} cannot {verb} path {path:?}{why}"),
@@ -31,17 +33,19 @@ pub(super) fn of(question: &Question<'_>, why: &str) -> ApiError {
             name,
         },
     ) = wanted;
+    let [group, resource, subresource] = [group, resource, subresource].map(shown);
+    let (namespace, name) = (shown(namespace), shown(name));
     let qualified = if group.is_empty() {
-        resource.to_owned()
+        resource.to_string()
     } else {
         format!("{resource}.{group}")
     };
     let full = if subresource.is_empty() {
-        resource.to_owned()
+        resource.to_string()
     } else {
         format!("{resource}/{subresource}")
     };
-    let scope = match namespace {
+    let scope = match &*namespace {
         "" => "at the cluster scope".to_owned(),
         namespace => format!("in the namespace {namespace:?}"),
     };
@@ -53,5 +57,5 @@ pub(super) fn of(question: &Question<'_>, why: &str) -> ApiError {
     let text = format!(
         "{qualified}{named} is forbidden: User {user:?} cannot {verb} resource {full:?} in API group {group:?} {scope}{why}"
     );
-    ApiError::new(Reason::Forbidden, text).about(group, resource, name)
+    ApiError::new(Reason::Forbidden, text).about(&group, &resource, &name)
 }

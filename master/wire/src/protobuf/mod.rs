@@ -9,7 +9,7 @@
 mod table;
 
 use base64::Engine;
-use master_schema::error::{ApiError, Reason};
+use master_schema::error::{ApiError, Reason, shown};
 use serde_json::{Map, Value};
 use table::{Field, Holds, Many};
 
@@ -62,7 +62,9 @@ pub fn decode(bytes: &[u8]) -> Result<Value, ApiError> {
     }
     let fields = message_of(&version, &kind).ok_or_else(|| {
         let text = format!(
-            "{kind} in version {version:?} is not taken as application/vnd.kubernetes.protobuf: use application/json"
+            "{} in version {:?} is not taken as application/vnd.kubernetes.protobuf: use application/json",
+            shown(&kind),
+            shown(&version)
         );
         ApiError::new(Reason::UnsupportedMediaType, text)
     })?;

@@ -1,0 +1,126 @@
+//! Clients that read no answer: what they may hold in the server's memory.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use crate::common::{Identity, Server};
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use master_api::Options;
+use master_listener::ServeOptions;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An HTTP/2 connection whose client reads no body.
+async fn unreading(server: &Server, identity: Option<&Identity>) -> SendRequest<Full<Bytes>> {
+    let stream = server.stream(server.client_tls(identity, b"h2"));
+    let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(0)
+        .initial_max_send_streams(250)
+        .handshake(TokioIo::new(stream.await.unwrap()))
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+/// Sends as many requests at once; the answers' bodies are not read.
+async fn answers(
+    client: &SendRequest<Full<Bytes>>,
+    count: usize,
+    path: &str,
+    token: Option<&str>,
+) -> Vec<Response<Incoming>> {
+    let send = |_| {
+        let mut request = Request::get(format!("https://127.0.0.1{path}"));
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(Full::default()).unwrap();
+        let mut client = client.clone();
+        async move { client.send_request(request).await.unwrap() }
+    };
+    let all = join_all((0..count).map(send));
+    tokio::time::timeout(PATIENCE, all)
+        .await
+        .expect("every request is answered")
+}
+
+fn size(answer: &Response<Incoming>) -> u64 {
+    let length = answer.headers().get("content-length");
+    length.map_or(0, |length| length.to_str().unwrap().parse().unwrap())
+}
+
+/// Refusals that repeat a path of 4,000 characters, each of which takes four bytes there; with and
+/// without a token, which may turn out to be somebody's.
+#[tokio::test]
+async fn a_stranger_who_reads_no_refusal_holds_a_few_small_ones() {
+    let limits = ServeOptions {
+        // None of these connections times out in this test.
+        unread_stranger: PATIENCE * 10,
+        ..ServeOptions::default()
+    };
+    let most = limits.streams_stranger;
+    let server = Server::start(Options::default(), limits).await;
+    let path = format!("/{}", "\"".repeat(4000));
+    for token in [None, Some("nonsense")] {
+        let client = unreading(&server, None).await;
+        let got = answers(&client, 250, &path, token).await;
+        let held: Vec<u64> = got.iter().map(size).filter(|size| *size > 0).collect();
+        assert_eq!(
+            held.len(),
+            most,
+            "{token:?}: answers that wait for their reader"
+        );
+        assert!(held.iter().all(|size| *size < 2048), "{token:?}: {held:?}");
+        for answer in got {
+            let (expected, size) = match (token, size(&answer)) {
+                (Some(_), size) => (StatusCode::UNAUTHORIZED, size),
+                (None, 0) => (StatusCode::TOO_MANY_REQUESTS, 0),
+                (None, size) => (StatusCode::FORBIDDEN, size),
+            };
+            assert_eq!(answer.status(), expected, "{token:?}, {size} bytes");
+        }
+    }
+    // One that reads is answered as often as it asks.
+    let mut reader = server.connect(None).await;
+    for _ in 0..3 * most {
+        let (status, refusal) = reader.ask(http::Method::GET, &path, "").await;
+        assert_eq!(status, StatusCode::FORBIDDEN);
+        assert!(refusal["message"].as_str().unwrap().contains('…'));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_stranger_has_less_time_to_read() {
+    let limits = ServeOptions {
+        unread_stranger: Duration::from_millis(300),
+        ..ServeOptions::default()
+    };
+    assert!(
+        limits.unread > PATIENCE,
+        "what ends in time ends by this limit"
+    );
+    let server = Server::start(Options::default(), limits).await;
+    let client = unreading(&server, None).await;
+    let mut answers = answers(&client, 1, "/version", None).await;
+    let body = answers.remove(0).into_body();
+    let ended = tokio::time::timeout(PATIENCE, body.collect()).await;
+    assert!(
+        ended.is_ok_and(|read| read.is_err()),
+        "an unread answer ends"
+    );
+    // A known caller keeps its answer.
+    let admin = server.admin_identity();
+    let client = unreading(&server, Some(&admin)).await;
+    let mut answers = self::answers(&client, 1, "/version", None).await;
+    let body = answers.remove(0).into_body();
+    let ended = tokio::time::timeout(Duration::from_secs(1), body.collect()).await;
+    assert!(ended.is_err(), "a known caller has more time");
+    server.stop().await;
+}
