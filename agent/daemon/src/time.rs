@@ -1,5 +1,5 @@
-//! The machine's time: set once by time servers before it enrols, slewed afterwards, and compared
-//! with the master's.
+//! The machine's time: set once in a boot by time servers, before the machine enrols, slewed
+//! afterwards, and compared with the master's.
 
 use crate::console::{refused, say};
 use crate::error::Error;
@@ -10,7 +10,10 @@ use agent_sys::clock;
 use config_errors::chain;
 use config_model::MachineConfig;
 use futures_util::future::join_all;
+use std::fs::OpenOptions;
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
@@ -22,8 +25,21 @@ const MOST_SERVERS: usize = 8;
 const PERIOD: Duration = Duration::from_secs(17 * 60);
 /// Time between two checks of the master's time.
 const LOOK: Duration = Duration::from_secs(60);
+/// The file of the runtime folder which says that time servers have set the clock in this boot.
+/// Without it, who answers for the servers could move the clock as often as the agent can be made
+/// to start.
+const MARK: &str = "clock-set";
 /// What a person can do about a doubtful clock.
 const CURE: &str = "certificates are renewed by counting, not by this clock; check `network.ntp` and the master's own clock";
+
+/// Where the agent runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    /// Its runtime folder, which a boot clears.
+    pub(crate) run: &'a Path,
+    /// Whether it sets the clock; on a host it does not.
+    pub(crate) ours: bool,
+}
 
 /// The machine's clock.
 #[derive(Debug)]
@@ -35,6 +51,8 @@ pub(crate) struct Clock {
     /// Whether the master is another machine: a comparison with the machine's own clock proves
     /// nothing.
     afar: bool,
+    /// [`MARK`].
+    mark: PathBuf,
     state: Mutex<State>,
     notices: Notices,
 }
@@ -49,15 +67,15 @@ struct State {
 
 impl Clock {
     /// Sets the clock of a machine and spawns a task that keeps it; on a host, whose clock is not
-    /// `ours`, only watches it.
+    /// the agent's, only watches it.
     pub(crate) async fn start(
         machine: &MachineConfig,
         dhcp: &[IpAddr],
         image: &ImageDescription,
-        ours: bool,
+        place: Place<'_>,
         tasks: &mut JoinSet<Result<(), Error>>,
     ) -> Arc<Self> {
-        let clock = Arc::new(Self::new(machine, dhcp, image, ours));
+        let clock = Arc::new(Self::new(machine, dhcp, image, place));
         clock.tell(None);
         clock.set().await;
         let keeping = Arc::clone(&clock);
@@ -66,7 +84,12 @@ impl Clock {
     }
 
     /// The configured time servers, then those that DHCP gave.
-    fn new(machine: &MachineConfig, dhcp: &[IpAddr], image: &ImageDescription, ours: bool) -> Self {
+    fn new(
+        machine: &MachineConfig,
+        dhcp: &[IpAddr],
+        image: &ImageDescription,
+        place: Place<'_>,
+    ) -> Self {
         let configured = machine.network.ntp.iter().map(ToString::to_string);
         let mut servers: Vec<Server> = Vec::new();
         for host in configured.chain(dhcp.iter().map(ToString::to_string)) {
@@ -83,8 +106,9 @@ impl Clock {
         Self {
             servers,
             built: image.built(),
-            ours,
+            ours: place.ours,
             afar,
+            mark: place.run.join(MARK),
             state,
             notices,
         }
@@ -95,7 +119,7 @@ impl Clock {
         self.notices.clone()
     }
 
-    /// Sets the clock by the servers, once, within bounds. Without servers, or without a usable
+    /// Sets the clock by the servers, once in a boot, within bounds. Without servers, or without a usable
     /// answer, it stays as it is.
     async fn set(&self) {
         if !self.ours || self.servers.is_empty() {
@@ -107,13 +131,24 @@ impl Clock {
         let now = now();
         match step(now, sample.offset, Bounds { built: self.built }) {
             Ok(Step::Leave) => {}
-            Ok(Step::Set(to)) => match clock::set(to) {
-                Ok(()) => say(&format!(
-                    "clock set by time servers, from {} to {}",
-                    text(now),
-                    text(to)
+            Ok(Step::Set(to)) => match self.first_step() {
+                Ok(true) => match clock::set(to) {
+                    Ok(()) => say(&format!(
+                        "clock set by time servers, from {} to {}",
+                        text(now),
+                        text(to)
+                    )),
+                    Err(error) => say(&format!("the clock cannot be set: {}", chain(&error))),
+                },
+                Ok(false) => say(&format!(
+                    "time servers say {}, and have set the clock in this boot already: it stays at {}, and is slewed",
+                    text(to),
+                    text(now)
                 )),
-                Err(error) => say(&format!("the clock cannot be set: {}", chain(&error))),
+                Err(error) => say(&format!(
+                    "the clock is not set, as {} cannot be written: {error}",
+                    self.mark.display()
+                )),
             },
             Err(refusal) => {
                 let cure = "check `network.ntp` and this machine's own clock";
@@ -122,6 +157,22 @@ impl Clock {
                     &format!("{refusal}; the clock stays at {}; {cure}", text(now)),
                 );
             }
+        }
+    }
+
+    /// Whether time servers have not set the clock since the boot: notes that they do now, before
+    /// they do, so that no end of the agent gives them another step.
+    fn first_step(&self) -> std::io::Result<bool> {
+        let mut open = OpenOptions::new();
+        match open
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&self.mark)
+        {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -229,11 +280,28 @@ mod tests {
     const WORKER: &str = "version = 1\n[machine]\nname = \"worker-1\"\n[master]\nendpoints = [\"https://192.168.77.10:6443\"]\n\
         ca_pins = [\"sha256:7d2f0a9d5be0a2b7c1a9d4f1f0c3d6e9b2a5c8f1e4d7c0b3a6f9e2d5c8b1a4f7\"]\n";
 
-    fn doubt(theirs: impl FnOnce(Duration) -> Duration) -> Option<String> {
+    fn clock(run: &Path) -> Clock {
         let Ok(Document::Machine(machine)) = config_model::parse(WORKER, "user-data") else {
-            return None;
+            panic!("not a machine's document");
         };
-        let clock = Clock::new(&machine, &[], &ImageDescription::default(), false);
+        let place = Place { run, ours: false };
+        Clock::new(&machine, &[], &ImageDescription::default(), place)
+    }
+
+    /// Who answers for the time servers moves the clock no second time by having the agent end.
+    #[test]
+    fn time_servers_set_the_clock_once_in_a_boot_however_often_the_agent_starts() {
+        let run = tempfile::tempdir().unwrap();
+        let steps = [(); 3].map(|()| clock(run.path()).first_step().unwrap());
+        assert_eq!(steps, [true, false, false]);
+        std::fs::remove_file(run.path().join(MARK)).unwrap();
+        assert!(clock(run.path()).first_step().unwrap(), "the next boot");
+        let gone = run.path().join("gone");
+        assert!(clock(&gone).first_step().is_err(), "no step without a mark");
+    }
+
+    fn doubt(theirs: impl FnOnce(Duration) -> Duration) -> Option<String> {
+        let clock = clock(Path::new("/nonexistent"));
         let ours = now();
         clock.master(theirs(ours), ours);
         clock
