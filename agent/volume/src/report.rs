@@ -229,7 +229,7 @@ impl Answer {
         format!("admitted {}\n", self.admitted)
     }
 
-    /// The reverse.
+    /// Parses the output of [`Answer::to_text`]; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let number = text.strip_prefix("admitted ")?.strip_suffix('\n')?;
         number.parse().ok().map(|admitted| Self { admitted })
