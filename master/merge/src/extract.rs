@@ -6,7 +6,8 @@ use crate::typed::element;
 use master_schema::schema::{List, Place, Shape};
 use serde_json::{Map, Value};
 
-/// The set of an object's fields: leaves, list items, and map keys.
+/// The fields that a configuration sets, and whose owner its applier becomes: leaves, list items,
+/// and map keys.
 pub(crate) fn extract<'a>(object: &'a Map<String, Value>, place: Place<'a>) -> Set<'a> {
     let mut set = Set::default();
     for (name, value) in object {
@@ -48,7 +49,7 @@ fn items<'a>(items: &'a [Value], list: &'a List, place: Place<'a>) -> Set<'a> {
     let mut set = Set::default();
     for run in steps.chunk_by(|(left, _), (right, _)| left == right) {
         if let [(step, item), more @ ..] = run {
-            // Items that have no identity are owned together, as a whole.
+            // Duplicates can't be told apart: they are owned together, as one item without parts.
             let children = if more.is_empty() {
                 below(item, place).1
             } else {
