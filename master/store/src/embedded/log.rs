@@ -273,6 +273,7 @@ impl Log {
         let active = self.active.as_mut().ok_or_else(full)?;
         frame::seal(buffer, &active.id, active.position);
         let end = active.position + buffer.len() as u64;
+        // Only deletions come here without [`Log::room`], and may use up the reserve.
         if end > active.bytes {
             return Err(full());
         }
