@@ -149,6 +149,7 @@ impl Bounded {
         match found {
             0 => default,
             found if (min..=max).contains(&found) => found,
+            // The default is never used: a rule with a fault is refused as a whole.
             found => {
                 faults.push(format!("{key}: found {found}, expected {min} to {max}"));
                 default
@@ -319,13 +320,15 @@ impl TryFrom<&Rule> for CheckedRule {
                 rule.policy.as_str()
             ));
         }
-        // The settings of a queue need a policy that has one.
+        // Settings of a queue under a policy without one are ignored, and not checked.
         let queue = if decides == Decides::Person {
             rule.queue.clone()
         } else {
             QueueRule::default()
         };
         let (expires_seconds, max_waiting) = waiting(&queue, &mut faults);
+        // The conditions of a rule that does not enforce are not read: all checks run for the
+        // person's information.
         let conditions = if decides.takes_unproven() {
             STRICTEST
         } else {

@@ -188,6 +188,7 @@ pub(super) fn is_held_back(
     now: u64,
 ) -> bool {
     let rule = reference.rule;
+    // Under such a rule every caller may be admitted, as a stranger at least.
     if !rule.enforces() || reference.inventory.knows(ek) {
         return true;
     }
@@ -509,6 +510,7 @@ fn settle(
     failed: Vec<(Code, EkCheck)>,
     checks: &mut Checks,
 ) -> Result<(), Stop> {
+    // With `any`, what failed beside a check that passed is recorded as not needed.
     let enough = match require {
         Require::All => failed.is_empty(),
         Require::Any => !passed.is_empty(),

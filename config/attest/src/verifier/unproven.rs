@@ -271,6 +271,7 @@ fn admissible(
 /// Checks that the inventory says that the Machine has no TPM, and that it never showed one.
 fn without_tpm(machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
     let (spec, status) = (&machine.spec, machine.status.clone().unwrap_or_default());
+    // Any trace of a TPM refuses: to claim that there is none must not be a way around its checks.
     let ek = &spec.ek;
     let found = if !spec.insecure_no_tpm {
         "insecureNoTpm is not set"
