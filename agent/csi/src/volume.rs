@@ -11,10 +11,10 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How far a call has come.
+/// The recorded progress of a call to a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Progress {
-    /// It was, or will be, made; what came of it is not known.
+    /// It was or will be made; its result is not known.
     Begun,
     /// The driver has done it.
     Done,
