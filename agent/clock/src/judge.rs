@@ -3,7 +3,7 @@
 use crate::sntp::Sample;
 use std::time::Duration;
 
-/// Answers agree that differ by no more than this, besides what their delays explain.
+/// Answers agree if they differ by no more than this, in addition to what their delays explain.
 const AGREE: Duration = Duration::from_secs(1);
 /// A clock that is off by less is left alone.
 const SMALL: Duration = Duration::from_millis(500);

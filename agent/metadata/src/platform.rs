@@ -1,4 +1,4 @@
-//! Which metadata service a machine has, by what its firmware says of itself (DMI). Pure.
+//! Which metadata service a machine has, by the firmware's description of the machine (DMI). Pure.
 //!
 //! The services are never probed: on a network of another owner, any server that answers first at
 //! the link-local address could give the machine its user-data.
