@@ -70,7 +70,7 @@ struct Work<'a> {
     /// By index, the failed pod that keeps its finalizer until its successor exists: its
     /// annotations have the index's failures.
     waiting: BTreeMap<i32, Owned>,
-    /// Why the Job has failed, if a rule of its pod failure policy says so.
+    /// The message of the failed Job, if a rule of its pod failure policy matched.
     verdict: Option<String>,
     steps: Vec<Step>,
     wake: Option<SignedDuration>,
@@ -633,8 +633,8 @@ impl Work<'_> {
             .iter()
             .any(|step| matches!(step, Step::Create(_)));
         let mut steps = self.steps;
-        // With new pods the status is written after them, as it counts them; not while they can't
-        // be made, as the rest of it must be said all the same.
+        // The status counts the new pods, so it is written after them; but while they can't be
+        // made it is written first, so that the rest of it is reported.
         let mut ordered: Vec<Step> = Vec::new();
         if created && !failing && self.counted.is_empty() {
             ordered.append(&mut steps);
