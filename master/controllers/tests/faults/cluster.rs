@@ -92,7 +92,7 @@ impl World {
         }
     }
 
-    /// A process does so much at most of what is due.
+    /// Runs at most `most` due keys of a process.
     async fn act(&mut self, number: usize, most: usize) {
         for _ in 0..most {
             if !self.processes.run(number, &mut self.history, None).await {
