@@ -14,7 +14,7 @@ pub(crate) fn extract<'a>(object: &'a Map<String, Value>, place: Place<'a>) -> S
         let inner = place.field(name);
         let (leaf, children) = below(value, inner);
         // What has no parts can only be owned itself. So is the key of a map beside its content: it
-        // is there because somebody chose it, unlike a declared field around its parts.
+        // is there because the applier chose it, unlike a declared field around its parts.
         let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
         set.push(
             Element::Field(name.into()),

@@ -200,7 +200,7 @@ struct Counts {
     events: u64,
 }
 
-/// How far a reader of an image has come.
+/// The position of a reader in an image.
 #[derive(Debug, Default)]
 struct Progress {
     /// Bytes of the frames that were read.

@@ -208,8 +208,8 @@ impl Log {
         {
             return Ok(());
         }
-        // An attempt on a full disk writes a file and removes it. Writers that go on trying must
-        // not keep the disk busy by that.
+        // An attempt on a full disk writes a file and removes it. So attempts are
+        // limited to one per `RETRY`, or retries of many writers would keep the disk busy.
         if let Some((when, why)) = &self.tried
             && when.elapsed() < RETRY
         {

@@ -32,7 +32,7 @@ pub(super) enum Job {
     },
     /// The keeper created the next log segment, or failed to.
     Prepared(Result<BlankSegment, StoreError>),
-    /// The keeper wrote a state file of so many bytes, or failed to.
+    /// The keeper wrote a state file of this number of bytes, or failed to.
     Saved(Result<u64, StoreError>),
 }
 
