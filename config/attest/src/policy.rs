@@ -200,8 +200,8 @@ struct Conditions {
     privileged_pods: bool,
 }
 
-/// Under a rule that does not enforce, every check runs: failures are shown to the person who
-/// decides or, where nobody decides, in the Machine's status.
+/// Under a rule that does not enforce, every check runs: failures are shown to the admin who
+/// decides or, where every request is approved, in the Machine's status.
 const STRICTEST: Conditions = Conditions {
     ek_inventory: true,
     ek_require: Require::All,

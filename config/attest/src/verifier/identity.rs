@@ -18,8 +18,8 @@ pub(super) enum Found<'a> {
     /// This Machine, whose name was claimed and which trusts an issuer: only a valid EK certificate
     /// makes the EK its own.
     ByIssuer(&'a Machine),
-    /// No Machine (a stranger). Where the rule leaves the decision to a person or nobody, this
-    /// Machine would be created.
+    /// No Machine (a stranger). Under a rule where a person decides or every request is
+    /// approved, this Machine would be created.
     Stranger(Box<Machine>),
 }
 
