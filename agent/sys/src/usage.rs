@@ -34,7 +34,7 @@ const HELD: usize = 32;
 const DEEPEST: usize = 4096;
 /// How often a folder is read again because files vanished between its reading and their `stat`.
 const AGAIN_FOR_FILES: u32 = 8;
-/// How often a folder is read again in vain for subfolders that had vanished.
+/// How often a folder is read again because of vanished subfolders without finding a new one.
 const AGAIN_FOR_FOLDERS: u32 = 64;
 
 /// Device and inode number.
@@ -82,7 +82,7 @@ struct Level {
     children: Vec<Child>,
     /// A subfolder could not be found by its name: the folder must be read again.
     missed: bool,
-    /// How often it was read again in vain.
+    /// How often it was read again without finding a new subfolder.
     again: u32,
 }
 
@@ -272,7 +272,8 @@ impl Walk {
             }
             match self.look(OsStr::from_bytes(name.to_bytes()), None) {
                 Look::New(folder, child) => {
-                    // Not in vain: this reading does not count, and another one follows.
+                    // A new subfolder was found, so this reading does not count, and another one
+                    // follows.
                     if let Some(level) = self.levels.last_mut() {
                         level.missed = true;
                         level.again -= 1;
