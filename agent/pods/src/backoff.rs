@@ -8,7 +8,7 @@ use std::time::Duration;
 pub(crate) const FIRST: Duration = Duration::from_secs(10);
 /// Longest wait.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
-/// A container that ran this long begins anew without a wait (upstream's: twice the limit).
+/// A container that ran this long is restarted without a wait (upstream's: twice the limit).
 pub(crate) const RESET: Duration = Duration::from_secs(600);
 
 /// The wait before the next attempt of a container whose last attempt had `before` as its own wait

@@ -457,7 +457,8 @@ fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
         return start(view, container, kind, 0, None, plan);
     };
     match &seen.state {
-        // No start of it is under way: an agent that has ended left it half made. It is made anew.
+        // No start of it is under way: an earlier run of the agent ended before it started the
+        // container. It is removed, and the next plan creates it again.
         ContainerState::Created => plan.actions.push(Action::Remove {
             id: seen.id.clone(),
         }),

@@ -1,5 +1,5 @@
 //! What the kubelet remembers of one pod beyond what containerd shows: starts under way, failures,
-//! probes, hooks, and who was asked to end.
+//! probes, hooks, and the containers that got their stop signal.
 
 use crate::resize::Pending;
 use agent_runtime::Kind;
@@ -85,7 +85,7 @@ impl Eviction {
 }
 
 /// What the kubelet remembers of a pod beyond what containerd shows. A restart of the agent loses
-/// all but the eviction: probes begin anew, and preStop hooks and stop signals are repeated.
+/// all but the eviction: probes start again, and preStop hooks and stop signals are repeated.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Notes {
     /// Starts that are under way, by container name. Their attempts are left out of what the plan
@@ -116,9 +116,9 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// Moves the noted times by as much as the wall clock was set (negative: back). Otherwise a
-    /// container that was asked to end would have an hour more of grace where the clock is set back
-    /// by an hour, and none where it is set forward.
+    /// Moves the noted times by the step of the wall clock (negative: back). Otherwise a container
+    /// that got its stop signal would have a grace period longer by an hour if the clock is set
+    /// back by an hour, and none if it is set forward.
     pub fn shift(&mut self, by: SignedDuration) {
         let of_failures = self.failures.values_mut();
         let times = self.asked.values_mut();

@@ -50,7 +50,7 @@ pub fn victims(
     Some(chosen)
 }
 
-/// What a pod takes of a resource.
+/// The amount of a resource that counts as used by a pod: its request, or one of `pods`.
 fn takes(pod: &Pod, resource: &str) -> Amount {
     match resource {
         "pods" => Amount::units(1),

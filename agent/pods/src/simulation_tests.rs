@@ -554,7 +554,8 @@ fn a_debugger_runs_beside_an_init_container_once_and_decides_nothing() {
 }
 
 /// A pod of three main containers, of which the first crashes every few seconds and the second
-/// takes long to start. It comes to life though nobody waits for it, if it is one that `lives`.
+/// takes long to start. If `lives`, the second starts in the end, though no other container
+/// waits for it.
 fn with_a_slow_start(lives: bool) -> World {
     let crashes = Behaviour::plain(Some((5, 1)));
     let mut story = plain("Always", crashes);

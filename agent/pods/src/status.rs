@@ -21,7 +21,7 @@ use std::net::IpAddr;
 const RESIZE_PENDING: &str = "PodResizePending";
 const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 
-/// What the condition `DisruptionTarget` says of a pod that made room.
+/// The message of the condition `DisruptionTarget` of a preempted pod.
 const PREEMPTED: &str = "Pod was preempted by Kubelet to accommodate a critical pod.";
 
 /// Addresses of the machine and of a pod, as its status names them.
@@ -261,8 +261,8 @@ impl Scene<'_> {
                 let reason = eviction.map_or(Eviction::PRESSURE, |eviction| eviction.reason);
                 failed(reason, eviction.map(|eviction| eviction.message.clone()))
             }
-            // Upstream's words for what a node doesn't admit; nothing of it ever ran, so there are
-            // no containers to tell of.
+            // Upstream's text for a pod that the node rejects. None of its containers ever ran, so
+            // there are no container statuses.
             (None, Some(refusal)) => failed(
                 &refusal.reason,
                 Some(format!("Pod was rejected: {}", refusal.message)),
