@@ -62,7 +62,7 @@ pub enum Report {
         /// Why nothing can keep it.
         reason: Reason,
     },
-    /// There is a state that must not be made anew: stop.
+    /// There is a state that must not be replaced by a new one: the boot stops.
     Refused {
         /// Why it did not open.
         reason: Reason,
