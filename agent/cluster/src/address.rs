@@ -1,5 +1,5 @@
-//! Which pod has which address: a table that gives each address to one pod at a time (pure). Ranges
-//! of ids ([`Users`]) stand in it, too, so that both are given and come back together.
+//! Allocates pod IPs: a table that gives each address to one pod at a time (pure). It holds the
+//! pods' ranges of user ids ([`Users`]) too, so that both are given and released together.
 //!
 //! Guarantees: no address is given to two pods, none is given that lies outside of the ranges or is
 //! reserved, and a pod that asks again has what it had. An address that came back is given again
