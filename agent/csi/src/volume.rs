@@ -247,9 +247,9 @@ mod tests {
     }
 
     proptest! {
-        /// Pods come and go in any order, calls fail, are lost, and the machine boots: the driver
-        /// is never asked out of order, what is wanted is there after the first call sequence
-        /// without a fault, and at the end nothing is left.
+        /// Pods come and go in any order, calls fail or are lost, and the machine boots: the
+        /// driver's calls are always in order, a wanted volume is published after the first call
+        /// sequence without a fault, and at the end no volume is left.
         #[test]
         fn the_order_of_calls_holds_and_nothing_is_leaked(
             stages in any::<bool>(),

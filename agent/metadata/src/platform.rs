@@ -31,8 +31,7 @@ pub enum Way {
     LinkLocal,
 }
 
-/// What the firmware says of the machine, as below `/sys/class/dmi/id`, without white space at the
-/// ends.
+/// The firmware's DMI strings for the machine (`/sys/class/dmi/id`), trimmed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dmi {
     /// `sys_vendor`

@@ -2,7 +2,7 @@
 //! configuration: an address and a route to that host alone; afterwards everything is as before.
 //!
 //! Guarantees while it lasts: the address has no network (32 bits) and there is no other route, so
-//! that nobody but the host can be answered; IPv6 is off on the cards.
+//! that the machine can send to no address but the host's; IPv6 is off on the cards.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;

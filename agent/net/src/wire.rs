@@ -154,7 +154,7 @@ impl Packet {
         packet
     }
 
-    /// Adds the machine's name, as much of it as fits.
+    /// Adds the machine's name, cut to 63 bytes.
     pub(crate) fn host_name(&mut self, name: &str) {
         let bytes = name.as_bytes();
         self.option(

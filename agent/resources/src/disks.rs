@@ -46,7 +46,7 @@ pub struct VolumePlace {
     pub measure: Measure,
 }
 
-/// Where a pod keeps what it takes of disks.
+/// The folders whose disk usage counts for a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Places {
     /// The pod's namespace.
@@ -101,7 +101,7 @@ struct Kept {
 /// Pods by UID.
 type Pods = BTreeMap<String, Kept>;
 
-/// What pods take of disks. Clones share it.
+/// The disk usage of all pods. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Disks {
     pods: Arc<Mutex<Pods>>,

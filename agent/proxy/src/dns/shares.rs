@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// One in so many slots is reserved for clients that hold none. Of the free slots beyond these, a
-/// client may hold at most one in so many.
+/// One slot in `PART` is reserved for clients that hold none. Of the free slots beyond these, a
+/// client may hold at most one in `PART`.
 const PART: usize = 4;
 
 /// The slots for questions and connections. One client that takes all it can leaves most slots
