@@ -140,7 +140,8 @@ impl HostPaths<'_> {
     }
 
     /// Whether the machine's configuration lets pods mount a path. The agent's own folders are
-    /// never in it, wherever they are, but for that of the machine's volumes, which plug-ins get.
+    /// never allowed, wherever they are, except the folder of the machine's volumes, which plug-ins
+    /// get.
     fn allowed(&self, path: &str, right: Right, writable: bool) -> Result<(), Refused> {
         if right == Right::PlugIn
             && path.parse::<PlainPath>().is_ok()

@@ -3,14 +3,14 @@
 use crate::sntp::Sample;
 use std::time::Duration;
 
-/// Answers agree that differ by no more than this, besides what their delays explain.
+/// Answers agree if they differ by no more than this, in addition to what their delays explain.
 const AGREE: Duration = Duration::from_secs(1);
 /// A clock that is off by less is left alone.
 const SMALL: Duration = Duration::from_millis(500);
 /// How far back servers may set the clock: a battery clock in local time is off by less. Farther
 /// back, expired certificates and documents would be valid again.
 const BACK: Duration = Duration::from_secs(24 * 3600);
-/// How far after the image's build a time can be: nobody runs an image for so long.
+/// The longest time after the image's build that a clock may show: no image is run for ten years.
 const AHEAD: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// The servers' answers contradict each other.

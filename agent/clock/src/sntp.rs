@@ -54,8 +54,8 @@ pub struct Sample {
     pub delay: Duration,
 }
 
-/// A request. Its transmit time is a random number: it tells nobody the machine's clock, and a
-/// sender that has not seen it cannot answer.
+/// A request. Its transmit time is a random number: it does not disclose the machine's clock, and a
+/// sender that has not seen it cannot forge an answer.
 pub fn request(nonce: u64) -> [u8; PACKET] {
     let mut packet = [0; PACKET];
     // No leap warning, version 4, client.
@@ -71,7 +71,8 @@ pub fn request(nonce: u64) -> [u8; PACKET] {
 /// is ignored, even with a kiss of death.
 ///
 /// # Errors
-/// [`Fault`]: the bytes are no answer to this request, or the server says that its time is not to be used.
+/// [`Fault`]: the bytes are no answer to this request, or the server says that its time is not to
+/// be used.
 pub fn read(
     bytes: &[u8],
     nonce: u64,

@@ -18,7 +18,7 @@ const SLEW: i64 = 1_000_000_000;
 /// What to do with the clock, and what to report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advice {
-    /// Slew the clock by so much, nanoseconds; never a step.
+    /// Nanoseconds by which the clock is to be slewed; it is never stepped.
     pub slew: i64,
     /// Why the clock is reported as wrong; `None` where it is not.
     pub doubt: Option<String>,

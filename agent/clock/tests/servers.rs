@@ -18,7 +18,8 @@ fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
 }
 
-/// A server that answers each request with what `answers` makes of a good answer an hour ahead.
+/// A server that answers each request with the packets that `answers` makes from a good answer,
+/// which is an hour ahead.
 fn server(answers: impl Fn(&mut [u8; 48]) -> Vec<Vec<u8>> + Send + 'static) -> Server {
     let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -95,7 +96,7 @@ async fn each_lie_is_refused_for_its_reason() {
     ));
 }
 
-/// An attacker who does not see the request can neither tell a time nor keep the machine waiting
+/// An attacker who does not see the request can neither set a time nor keep the machine waiting
 /// for ever.
 #[tokio::test]
 async fn a_flood_of_guesses_is_not_heard_and_ends() {

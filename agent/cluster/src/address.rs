@@ -1,5 +1,5 @@
-//! Which pod has which address: a table that gives each address to one pod at a time (pure). Ranges
-//! of ids ([`Users`]) stand in it, too, so that both are given and come back together.
+//! Allocates pod IPs: a table that gives each address to one pod at a time (pure). It holds the
+//! pods' ranges of user ids ([`Users`]) too, so that both are given and released together.
 //!
 //! Guarantees: no address is given to two pods, none is given that lies outside of the ranges or is
 //! reserved, and a pod that asks again has what it had. An address that came back is given again
@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Who has what.
+/// The addresses and the ranges of ids of all pods of the node, as its file has them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
     /// Addresses by the pod's uid: one for each range.
     given: BTreeMap<String, Vec<IpAddr>>,
-    /// The last address that was given of each family.
+    /// The last address that was given of each range: the search for a free one goes on behind it.
     last: Vec<IpAddr>,
-    /// Who has which ids.
+    /// The ranges of user and group ids.
     #[serde(default)]
     pub users: Users,
 }
@@ -37,8 +37,8 @@ impl Table {
         given.chain(self.users.uids())
     }
 
-    /// Gives a pod one address of each range; what it has already and fits the ranges, it keeps.
-    /// True if something changed.
+    /// Gives a pod one address of each range; a pod whose addresses still fit the ranges keeps
+    /// them. True if something changed.
     ///
     /// # Errors
     /// If there is no range, or one of them is full; then nothing has changed.
@@ -66,8 +66,8 @@ impl Table {
         Ok(true)
     }
 
-    /// Notes what a pod is seen to have; true if that is news. Where another has one of these
-    /// addresses, nothing is noted.
+    /// Records the addresses that a running pod was found to have; true if that changed something.
+    /// Where another pod has one of them, nothing is recorded.
     pub fn keep(&mut self, uid: &str, addresses: &[IpAddr]) -> bool {
         let own = addresses.to_vec();
         let taken = self
@@ -83,7 +83,7 @@ impl Table {
         self.given.remove(uid).is_some() || ids
     }
 
-    /// Whether nothing is given twice: what another hand wrote may say so.
+    /// Whether nothing is given twice. A damaged or edited file may break that.
     pub fn is_sound(&self) -> bool {
         let mut seen = BTreeSet::new();
         let mut all = self.given.values().flatten();
@@ -100,7 +100,8 @@ fn fits(addresses: &[IpAddr], ranges: &[Cidr]) -> bool {
     addresses.len() == ranges.len() && addresses.iter().zip(ranges).all(is_of)
 }
 
-/// The first free address behind the last one that was given, from the start again behind the end.
+/// The first free address behind the last one that was given; behind the end of the range the
+/// search goes on at its start.
 fn next_free(range: &Cidr, last: Option<IpAddr>, taken: &BTreeSet<IpAddr>) -> Option<IpAddr> {
     let (first, end) = ends(range);
     let from = last.map_or(first, |last| number(last).saturating_add(1).max(first));
@@ -112,8 +113,8 @@ fn next_free(range: &Cidr, last: Option<IpAddr>, taken: &BTreeSet<IpAddr>) -> Op
 }
 
 /// The first and the last address of a range that a pod can get; the first is greater where there
-/// is none. No pod gets the network's own, the node's ([`gateway`]), and the last, which may be a
-/// broadcast address to others.
+/// is none. Reserved are the network's own address, the node's ([`gateway`]), and the last one,
+/// which other hosts may take for a broadcast address.
 fn ends(range: &Cidr) -> (u128, u128) {
     let bits = if range.address.is_ipv4() { 32 } else { 128 };
     let host = u32::from(bits_left(bits, range.prefix));
@@ -135,8 +136,8 @@ pub fn room(range: &Cidr) -> u128 {
     last.saturating_add(1).saturating_sub(first)
 }
 
-/// The node's own address in a range: pods send to it what is not for themselves, and see it where
-/// the node speaks to them.
+/// The node's own address in a range: the pods' default gateway, and the source address of the node
+/// towards its pods.
 ///
 /// # Errors
 /// If the range has no room for a node and a pod.
@@ -149,7 +150,7 @@ pub fn gateway(range: &Cidr) -> Result<IpAddr, Error> {
     Ok(of_number(first, range.address.is_ipv4()))
 }
 
-/// The number that an address is.
+/// An address as a number, for arithmetic.
 pub(crate) fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u32::from(address).into(),
@@ -157,7 +158,7 @@ pub(crate) fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// The address that a number is.
+/// The reverse of [`number`].
 pub(crate) fn of_number(number: u128, v4: bool) -> IpAddr {
     if v4 {
         Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX)).into()
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_range_and_one_without_room_are_told() {
+    fn a_full_range_and_one_without_room_are_errors() {
         let small = ranges(&["10.1.2.0/30"]);
         assert_eq!(room(&small[0]), 1);
         let mut table = Table::default();
@@ -235,7 +236,7 @@ mod tests {
     enum Event {
         Give(u8),
         TakeBack(u8),
-        /// The agent starts anew from what is written.
+        /// The agent restarts, and reads the table from its file.
         Restart,
     }
 

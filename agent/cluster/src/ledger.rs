@@ -22,7 +22,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Reads what is there.
+    /// Reads the ledger's file; an unreadable one counts as empty.
     pub(crate) fn open(path: PathBuf) -> Self {
         let table = read(&path).unwrap_or_else(|reason| {
             tracing::warn!(path = %path.display(), reason, "the pod address ledger is unreadable; starting with an empty one");

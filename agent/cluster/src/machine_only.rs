@@ -4,7 +4,8 @@
 use agent_sys::netlink::Family;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Addresses outside of the cluster that only the machine may ask, but for names.
+/// Addresses outside of the cluster that only the machine itself may reach. Pods may send them DNS
+/// questions and nothing else.
 const MACHINE_ONLY: [(Ipv4Addr, u8, &str); 3] = [
     (
         Ipv4Addr::new(169, 254, 0, 0),

@@ -8,7 +8,8 @@ use agent_sys::netlink::links::{LOOPBACK, Links};
 use std::fs;
 use std::path::PathBuf;
 
-/// Memory of a pod's `/dev/shm`, which counts against the limits of who fills it (upstream's).
+/// Mount options of a pod's `/dev/shm` (upstream's). Its memory counts against the limit of the
+/// container that writes it.
 const SHM_OPTIONS: &str = "mode=1777,size=65536k";
 /// Settings of every pod's own network: the port and group limits of other engines (containerd 2,
 /// CRI-O), by which programs that listen below 1024 or ping need no capability.

@@ -230,7 +230,7 @@ mod tests {
             assert_eq!(seen(&[a]).0, ["10.1.1.0/24 192.0.2.1"]);
             assert_eq!(seen(&[moved]).0, ["10.1.1.0/24 192.0.2.3"]);
             assert!(seen(&[]).0.is_empty());
-            // That of another hand is still there.
+            // Another program's route is left alone.
             assert!(links.remove_route(&other)?);
             Ok(())
         })

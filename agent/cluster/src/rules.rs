@@ -5,8 +5,8 @@
 //! - `from-pods`: what comes out of a pod's veth pair carries the pod's own address. The machine's
 //!   loopback addresses are not for pods, although veth pairs let the machine's own programs call
 //!   from there. Link-local addresses and those at which clouds keep metadata and agents are not
-//!   for pods, but for names (port 53): who may ask there is the machine, whose identity and
-//!   user-data they hand out. Pods on the machine's network are the machine in this. Questions to
+//!   for pods, except for DNS (port 53): they hand out the identity and user-data of the machine
+//!   that asks. Pods on the machine's network count as the machine here. Questions to
 //!   the node's name server are no connections that the machine remembers, and neither are its
 //!   answers (`own-answers`), so that they are asked and answered also where it remembers as many
 //!   as it can.
@@ -19,8 +19,8 @@
 //!   tunnel only, which has proved whose it is.
 //! - `into-the-tunnel`, there too: what the machine sends as itself to their pods has its address
 //!   in its range.
-//! - `outside`: what leaves the cluster has the machine's address, since nobody there knows the way
-//!   to a pod.
+//! - `outside`: what leaves the cluster has the machine's address, since routers outside have no
+//!   route to a pod.
 //!
 //! Neighbour discovery of IPv6 is no exception: both ends of a veth pair have each other's Ethernet
 //! address fixed and no link-local address, so that neither has anything to ask, and what a pod

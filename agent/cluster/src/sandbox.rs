@@ -14,7 +14,7 @@ use crate::rules::LINKS;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wanted {
-    /// The pod's uid, which can stand in a path.
+    /// The pod's UID, safe as a part of a path.
     pub uid: String,
     /// A network of its own.
     pub network: bool,

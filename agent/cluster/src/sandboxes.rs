@@ -167,7 +167,8 @@ impl Sandboxes {
         Ok(own)
     }
 
-    /// Shares the machine's table of connections out to so many pods, before it has ranges.
+    /// Sets the number of pods among which the machine's connection table is divided. To be called
+    /// before the node has ranges.
     #[must_use]
     pub fn for_pods(self, most_pods: u32) -> Self {
         Self { most_pods, ..self }

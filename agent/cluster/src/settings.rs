@@ -1,7 +1,7 @@
 //! Kernel settings of sandboxes: which are safe, and their names (pure).
 
-/// Kernel settings that a pod may choose: they are of its own namespaces, and harm nobody else
-/// (upstream's safe ones).
+/// Kernel settings that any pod may choose: each belongs to the pod's own namespaces, so that it
+/// affects no other pod (upstream's safe sysctls).
 pub const SAFE: [&str; 12] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",

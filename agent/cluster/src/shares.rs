@@ -54,7 +54,8 @@ const LIVE: u32 = 2;
 /// How much of the table one address may open in a second, and how many seconds at once.
 const IN_A_SECOND: u32 = 1024;
 const BURST: u32 = 2;
-/// Seconds for which the kernel knows connections that were closed; its own 120 help nobody.
+/// Seconds for which the kernel keeps the entry of a closed connection. Its default of 120 only
+/// fills the table.
 const CLOSED: &str = "30";
 /// Other times, in seconds: upstream's (kube-proxy's `tcpCloseWaitTimeout` and
 /// `tcpEstablishedTimeout`).
@@ -74,8 +75,8 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Those of a table of this size on a machine with at most so many pods, each with an address
-    /// of so many families.
+    /// The shares in a table of `size` entries, on a machine with at most `pods` pods, each with
+    /// one address in each of `families` address families.
     pub fn of(size: u32, pods: u32, families: u32) -> Self {
         let addresses = pods.saturating_mul(families).max(1);
         Self {
@@ -85,7 +86,7 @@ impl Shares {
     }
 }
 
-/// The table's size for a machine with so many bytes of memory.
+/// The table's size, in entries, for a machine with `memory` bytes.
 pub fn size_for(memory: u64) -> u64 {
     let (least, most) = SIZES;
     (memory / MEMORY_OF_ENTRY).clamp(least, most)
@@ -168,8 +169,8 @@ pub fn table(family: Family, shares: Shares) -> Vec<Change> {
     ]
 }
 
-/// The rule that drops the first packet of a flow of a pod beyond a share. Datagrams that nobody
-/// answers begin no other flow, though the kernel calls each of them new.
+/// The rule that drops the first packet of a flow which exceeds a pod's share. Unanswered datagrams
+/// count as one flow, although the kernel calls each of them new.
 fn beyond(family: Family, set: &'static str, share: Share) -> Change {
     let bits = |load: Step, bits: u32| {
         let mask = bits.to_ne_bytes().to_vec();

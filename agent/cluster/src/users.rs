@@ -21,7 +21,7 @@ pub const RANGES: u32 = 1024;
 /// others.
 pub const LOWEST: u32 = 1 << 31;
 
-/// Who has what: the number of the range, from 0 on, by the pod's uid.
+/// The number of each pod's range, from 0 on, by the pod's uid.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Users(BTreeMap<String, u32>);
@@ -38,10 +38,10 @@ impl Users {
         self.0.keys().map(String::as_str)
     }
 
-    /// Gives a pod a range, if it has none yet; true if that is news.
+    /// Gives a pod a range, if it has none yet; true if it had none.
     ///
     /// # Errors
-    /// All are given; then nothing has changed.
+    /// All ranges are given; then nothing has changed.
     pub fn give(&mut self, uid: &str) -> Result<bool, Error> {
         if self.0.contains_key(uid) {
             return Ok(false);
@@ -52,8 +52,8 @@ impl Users {
         Ok(true)
     }
 
-    /// Notes what a pod is seen to have; true if that is news. Where it is another's, or no range,
-    /// nothing is noted.
+    /// Records the range that a running pod was found to have, by its first id; true if that
+    /// changed something. A range of another pod, and an id that begins no range, are not recorded.
     pub fn keep(&mut self, uid: &str, first: u32) -> bool {
         let Some(beyond) = first.checked_sub(LOWEST) else {
             return false;
@@ -72,7 +72,8 @@ impl Users {
         self.0.remove(uid).is_some()
     }
 
-    /// Whether all are ranges, and none is given twice: what another hand wrote may say so.
+    /// Whether all numbers are ranges and none is given twice. A damaged or edited file may break
+    /// that.
     pub fn is_sound(&self) -> bool {
         let mut seen = BTreeSet::new();
         let mut all = self.0.values();
@@ -86,7 +87,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_first_pod_has_the_ids_behind_those_of_others() {
+    fn the_first_range_begins_above_all_other_ids() {
         let mut users = Users::default();
         assert!(users.give("a").unwrap());
         assert_eq!(users.of("a"), Some(2_147_483_648));
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_ranges_as_said_and_the_last_is_of_ids_that_there_are() {
+    fn the_last_range_ends_within_the_ids_of_the_kernel() {
         let mut users = Users::default();
         for number in 0..RANGES {
             users.give(&number.to_string()).unwrap();
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_seen_is_noted_unless_it_is_anothers_or_no_range() {
+    fn a_found_range_is_recorded_unless_another_pod_has_it_or_it_is_none() {
         let mut users = Users::default();
         users.give("a").unwrap();
         for wrong in [LOWEST, 0, IDS, LOWEST + 1, LOWEST + RANGES * IDS, u32::MAX] {
@@ -132,7 +133,7 @@ mod tests {
         Give(u8),
         TakeBack(u8),
         Keep(u8, u32),
-        /// The agent starts anew from what is written.
+        /// The agent restarts, and reads the table from its file.
         Restart,
     }
 

@@ -82,7 +82,7 @@ fn sandboxes_one_after_the_other() {
     .expect("a network");
 }
 
-/// Seconds for so many MiB over one connection, from a place to another.
+/// Seconds that `mib` MiB take over one connection, from one place to another.
 fn carried(mib: usize, listener: &TcpListener, client: TcpStream) -> f64 {
     let (server, _) = listener.accept().expect("a caller");
     let part = vec![1_u8; 1 << 20];
@@ -233,8 +233,8 @@ fn pod(at: usize, like: usize, address: IpAddr) -> (String, Arc<Pod>) {
     (uid, Arc::new(pod))
 }
 
-/// A policy for the pods of one application in one of so many namespaces, from pods and a block of
-/// addresses to two ports.
+/// A policy for the pods of one application in one of `namespaces` namespaces, from pods and a
+/// block of addresses to two ports.
 fn policy(at: usize, namespaces: usize, port: u16) -> ((String, String), Arc<Policy>) {
     let app = |at: usize| json!({"matchLabels": {"app": format!("app-{}", at % APPS)}});
     let from: Value = json!([

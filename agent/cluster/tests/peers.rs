@@ -1,6 +1,6 @@
 //! What other machines cost a node as peers of its tunnel: those that answer are network namespaces
 //! with two WireGuard links of their own, so that it takes a kernel with WireGuard; others are keys
-//! at addresses where nobody is. Where there is none, this says so and shows nothing:
+//! at addresses without a machine. Where there is none, this says so and shows nothing:
 //! `cargo xtask bench peers` runs it in a machine with the images' kernel. Needs root.
 //!
 //! Wall times are those of the machine, which may be emulated; processor time is that of the
@@ -77,7 +77,7 @@ fn keys(text: &str) -> Option<[Key; 2]> {
     serde_json::from_str(text).ok()
 }
 
-/// What the node's watch tells of a machine.
+/// A machine as the watch of Nodes shows it.
 fn node(number: u16, keys: Option<[Key; 2]>) -> Node {
     Node {
         addresses: vec![address(number)],
@@ -342,7 +342,7 @@ fn measure(dir: &Path, [count, answering]: [u16; 2], changes: u16) {
     });
 }
 
-/// Keys of which nobody has the private halves.
+/// Public keys without private halves.
 fn nobodys(number: u16) -> [Key; 2] {
     [1, 2].map(|slot| {
         let mut key = [slot; 32];

@@ -1,10 +1,10 @@
-//! Every system call of Linux 6.12 on x86, by purpose, and who may make it.
+//! Every system call of Linux 6.12 on x86, by purpose, and which containers may make it.
 //!
 //! The filters are made from this table by allowing: a call that is not in it, or that a later
-//! kernel brings, is refused. Calls that only 32-bit programs make stand beside their 64-bit forms,
-//! since such programs run, too.
+//! kernel brings, is refused. Calls that only 32-bit programs make are listed beside their 64-bit
+//! forms, since such programs run, too.
 
-/// Who may make a call.
+/// Which containers may make a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     /// Every container.
@@ -29,8 +29,8 @@ pub(crate) enum Who {
 
 use Who::{All, Examined, Nobody, OwnProcesses, Unconfined, UnconfinedOwnProcesses, With, Without};
 
-/// Calls with one purpose: what it is, and where nobody may make them, why; who may make them;
-/// their names.
+/// Calls by purpose: the purpose, with the reason where no container may make them; which
+/// containers may make them; their names.
 pub(crate) const CALLS: &[(&str, Who, &str)] = &[
     (
         "files: open, read, write, seek, map",

@@ -6,11 +6,11 @@
 //! devices and control group? And can it leave something behind that outlives the pod? What a yes
 //! answers is [`Grant::Never`].
 //!
-//! The rest of the floor stands on this table. A process of the machine (init, agent, containerd)
-//! holds all capabilities, and the kernel lets nobody look into a process that permits more than
-//! the one who looks (`cap_ptrace_access_check`): since no container holds all, none reads or
-//! controls the machine's processes, also where it shares their process ids. And the programs that
-//! filter devices can be detached only with capabilities of that class.
+//! The rest of the floor depends on this table. A process of the machine (init, agent, containerd)
+//! holds all capabilities, and the kernel denies access to a process that permits capabilities
+//! which the tracer lacks (`cap_ptrace_access_check`): since no container holds all, none reads or
+//! controls the machine's processes, not even with their process ids in sight. And the programs
+//! that filter devices can be detached only with capabilities of that class.
 
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 //! A machine that was proved must stay what was proved, whatever its pods do. [`capabilities()`]
 //! decides which capabilities no pod spec gets, [`filter`] which system calls no container makes,
 //! and [`masked`] which paths of the kernel no container sees. A privileged container has none of
-//! this; a machine runs one only where its measured configuration says so.
+//! this; a machine runs one only where its measured configuration allows it.
 //!
 //! [`Lookups`] bounds what names that pods choose cost the machine.
 //!

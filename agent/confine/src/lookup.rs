@@ -1,34 +1,34 @@
 //! Look-ups of names that pods choose: hosts of probes and hooks, and registries of images.
 //!
-//! A name is looked up by the C library, on a thread that goes on when nobody waits any more, for
-//! as long as name servers take. A pod chooses the name, and may have its own server answer slowly.
-//! So look-ups at once have a limit, and none takes one of the runtime's threads for what blocks,
-//! on which the agent reads files: each has a thread of its own.
+//! The C library looks up a name, in a call that cannot be cancelled and takes as long as the name
+//! servers do. A pod chooses the name, and may have its own server answer slowly. So concurrent
+//! look-ups are limited, and each has a thread of its own: none takes one of the runtime's blocking
+//! threads, on which the agent reads files.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use tokio::sync::{Semaphore, oneshot};
 
-/// Look-ups with places of their own, so that those of others don't take them. A place is that of a
-/// look-up which nobody waits for any more, too.
+/// A limit of concurrent look-ups for one purpose. A look-up counts until its thread ends, also if
+/// its caller has gone.
 #[derive(Debug)]
 pub struct Lookups(Semaphore);
 
 /// For probes and hooks.
 pub static OF_HANDLERS: Lookups = Lookups::new(16);
-/// For images: pods that name registries which are never found leave places to others. A pod has
-/// one or two, as it pulls one image after another and later again.
+/// For images. A pod has one or two look-ups at a time, as it pulls one image after another, so a
+/// few pods with registries that are never found leave room for others.
 pub static OF_IMAGES: Lookups = Lookups::new(32);
 
 impl Lookups {
-    /// As many at once.
+    /// A limit of `most` concurrent look-ups.
     const fn new(most: usize) -> Self {
         Self(Semaphore::const_new(most))
     }
 
     /// The addresses of a host, which is an address or a name.
     ///
-    /// Cancel-safe: a look-up that nobody waits for keeps its place until it ends.
+    /// Cancel-safe: a look-up whose caller is gone counts for the limit until it ends.
     ///
     /// # Errors
     /// The name has no address, or there is no thread to look it up.
@@ -41,7 +41,8 @@ impl Lookups {
             .await
     }
 
-    /// Waits for a place and for the answer. The place is free when the look-up ends.
+    /// Waits for a free slot of the limit, and for the answer. The slot is free when the thread
+    /// ends.
     async fn run<T: Send + 'static>(
         &'static self,
         look: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -52,7 +53,7 @@ impl Lookups {
         thread.spawn(move || {
             let found = look();
             drop(place);
-            // Nobody may wait for it any more.
+            // The caller may be gone.
             drop(answer.send(found));
         })?;
         answered.await.map_err(io::Error::other)?

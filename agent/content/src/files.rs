@@ -24,8 +24,8 @@ const DATA: &str = "..data";
 const SWAP: &str = "..swap";
 /// Mode of files that name none (upstream's).
 const DEFAULT_MODE: i32 = 0o644;
-/// Most files of a pod's volumes, and most bytes of them together: they lie in memory that is
-/// nobody's limit. An object has at most a mebibyte.
+/// Most files of a pod's volumes, and most bytes of them together: they lie in memory that counts
+/// against no pod's limit. An object has at most a mebibyte.
 const MAX_FILES: usize = 8192;
 const MAX_BYTES: usize = 16 << 20;
 
@@ -34,7 +34,7 @@ const MAX_BYTES: usize = 16 << 20;
 pub struct Entry {
     path: String,
     mode: u32,
-    /// Root's, where it names nobody.
+    /// The owner's user id; `None`: root.
     owner: Option<u32>,
     bytes: Vec<u8>,
 }

@@ -1,6 +1,6 @@
 //! What the API's objects hold for a pod's containers: variables, files of volumes, and tokens.
 //!
-//! Everything that references lead to is fetched before and stands in [`Sources`], so that
+//! All referenced objects are fetched before, into [`Sources`], so that
 //! [`variables`] and the choice of [`files`] are pure. Enter by [`variables::resolve`] for a
 //! container's environment, by [`files::entries`] and [`files::publish`] for a volume, and by
 //! [`Tokens::refresh`] for service account tokens, which the master gives out. [`Watched`] keeps

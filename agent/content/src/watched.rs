@@ -396,7 +396,7 @@ impl Inner {
                 }
                 Change::Bookmark { .. } => {}
             }
-            // A watch that was cut off in its beginning begins anew.
+            // Not before the first list is complete: a watch that was cut off earlier lists again.
             if is_begun {
                 version.clone_from(&at);
             }

@@ -31,7 +31,7 @@ impl Opened {
 #[derive(Debug)]
 struct Master {
     watches: mpsc::UnboundedSender<Opened>,
-    /// What it has, and how often it was asked.
+    /// The stored object, and the number of requests for it.
     object: Mutex<(Option<Value>, usize)>,
     refuses: AtomicBool,
 }

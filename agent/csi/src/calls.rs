@@ -1,5 +1,5 @@
-//! The calls of one volume, made with what is at hand: from a request to the messages, and from the
-//! disk to the folders that they name.
+//! Prepares the calls to a driver for one volume: the gRPC messages from a request, and the folders
+//! that they name on the disk.
 
 use crate::driver::Driver;
 use crate::messages::{

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use prost::Message;
 
-/// Reads a driver's answer whose headers have this status and these words.
+/// Decodes a driver's gRPC answer with this `grpc-status` and `grpc-message`.
 ///
 /// # Errors
-/// The words for a person: the driver refused, or it is no such message.
+/// The driver refused, or the body is no such message; as text for a person.
 pub fn answer<A: Message + Default>(status: &[u8], words: &[u8], body: Bytes) -> Result<A, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in [("grpc-status", status), ("grpc-message", words)] {

@@ -29,7 +29,7 @@ pub(crate) struct Socket {
 /// Why a call has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CallError {
-    /// Nobody answers at the socket.
+    /// The socket does not accept a connection.
     #[error("the driver can't be reached at {path}: {why}")]
     Unreachable {
         /// The socket's path below the folder of the machine's volumes.

@@ -1,5 +1,5 @@
-//! Work that goes on while nobody waits for it, at most once for each name, with pauses that grow
-//! after failures.
+//! Background work: at most one run at a time for each name, which goes on if its caller is gone,
+//! with pauses that grow after failures.
 
 use std::collections::HashMap;
 use std::future::Future;

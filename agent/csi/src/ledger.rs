@@ -22,7 +22,7 @@ const NEW: &str = ".new";
 #[derive(Debug)]
 pub(crate) struct Ledger {
     path: PathBuf,
-    /// Held by who writes a new file.
+    /// Held while a file is written, so that two writers do not use the temporary name at once.
     turn: Mutex<()>,
 }
 
@@ -111,7 +111,7 @@ mod tests {
         ledger.keep(&volume).unwrap();
         volume.done(Step::Publish, "u/pv");
         ledger.keep(&volume).unwrap();
-        // As an agent that ended while it wrote leaves it, and a file of nobody.
+        // A temporary file of an agent that ended while it wrote, and a file of an unknown origin.
         std::fs::write(dir.path().join("csi/.new"), "{").unwrap();
         std::fs::write(dir.path().join("csi/other"), "{").unwrap();
         assert_eq!(ledger.all(), [volume.clone()]);

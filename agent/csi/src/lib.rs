@@ -9,10 +9,10 @@
 //!   and refuses what the node does not do for it: attaching, service account tokens.
 //! - [`ledger`] keeps what may be mounted on the disk, so that an agent that begins again goes on
 //!   where the last one ended.
-//! - [`registry`] meets drivers; [`node`] tells the cluster of them.
+//! - [`registry`] finds and identifies drivers; [`node`] publishes them in the API.
 //! - [`grpc`] makes one call on one connection. A driver's answers are hostile input: bounded in
-//!   time and size, and what it says is mounted is looked at by descriptors, without following a
-//!   link.
+//!   time and size, and a mount that it reports is inspected by descriptors, without following
+//!   links.
 //!
 //! Tasks: [`Csi::run`] looks for drivers and unstages what no pod uses; a job for each pod that
 //! goes. No channels.

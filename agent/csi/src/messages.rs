@@ -242,7 +242,7 @@ pub struct NodeExpandVolumeRequest {
 /// A size.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct CapacityRange {
-    /// At least so many bytes.
+    /// The least capacity, in bytes.
     #[prost(int64, tag = "1")]
     pub required_bytes: i64,
 }

@@ -1,5 +1,5 @@
-//! What the cluster knows of the node's drivers: its CSINode object, and upstream's annotation of
-//! the Node.
+//! Publishes the node's registered CSI drivers: in its CSINode object, and in upstream's annotation
+//! of the Node.
 //!
 //! The labels of a driver's topology are not written: see [`crate::driver::fits`].
 
@@ -14,22 +14,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Upstream's annotation: each driver's name of the node.
+/// Upstream's annotation: the node's id by driver, as JSON.
 const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
 /// Content type of a merge patch.
 const MERGE: &str = "application/merge-patch+json";
 /// Pause after the master could not be reached.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long drivers have after the agent's start to register again, before the object is made to
-/// fit.
+/// Longest wait after the agent's start before the CSINode is written: drivers register again in
+/// this time.
 const SETTLE: Duration = Duration::from_secs(20);
 /// Writes in a row at most; two are enough where nobody else writes.
 const MAX_WRITES: usize = 4;
 
-/// Keeps the objects as the registered drivers are, for ever.
+/// Keeps both objects up to date with the registered drivers; never returns.
 pub(crate) async fn keep(registry: Arc<Registry>, node: String, api: Arc<dyn Api>) {
-    // An agent that begins again knows no driver yet: what its predecessor wrote stays until they
-    // have had time to register.
+    // An agent that has just started knows no driver: without the wait it would remove all entries,
+    // and pods with their volumes could not be scheduled here.
     tokio::time::timeout(SETTLE, registry.changed.notified())
         .await
         .ok();
@@ -59,8 +59,8 @@ fn entry(driver: &Driver) -> CSINodeDriver {
     }
 }
 
-/// The next list of drivers on the way to the wanted one; none where it is reached. An entry may
-/// come and go, but not change: one that is to change goes first.
+/// The next list of drivers on the way to the wanted one; `None` if it is reached. The API refuses
+/// a changed entry, so one that differs is removed first and added by the next write.
 fn next(now: &[CSINodeDriver], wanted: &[CSINodeDriver]) -> Option<Vec<CSINodeDriver>> {
     let as_wanted = |one: &&CSINodeDriver| {
         let same = wanted.iter().find(|other| other.name == one.name);
@@ -102,11 +102,11 @@ async fn write(api: &dyn Api, node: &str, wanted: &[CSINodeDriver]) -> Result<()
             Err(error) => return Err(error),
         }
     }
-    let text = "others write it as often";
+    let text = "another client changed the CSINode at each attempt";
     Err(ApiError::Transport(text.into()))
 }
 
-/// Writes each driver's name of the node into its annotation.
+/// Writes the node's ids into its annotation.
 async fn annotate(api: &dyn Api, node: &str, wanted: &[CSINodeDriver]) -> Result<(), ApiError> {
     let ids: BTreeMap<&str, &str> = wanted
         .iter()

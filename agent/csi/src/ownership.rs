@@ -1,5 +1,5 @@
-//! The pod's group for what is in a volume (upstream's `fsGroup`), where its driver leaves that to
-//! the node.
+//! Gives the files of a volume the pod's group (`fsGroup`), where the CSI driver leaves that to the
+//! node.
 
 use agent_sys::beneath::{Beneath, Links};
 use nix::fcntl::AtFlags;
@@ -10,20 +10,21 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// What the group may do with a file, and in addition with a folder, whose new files get the group
-/// (upstream's).
+/// Permission bits that are added to every file (read and write) and, in addition, to every folder
+/// (search, and setgid, by which new files get the group); upstream's.
 const FILE: u32 = 0o660;
 const FOLDER: u32 = 0o2110;
-/// Most files and folders of a volume.
+/// Most files and folders that are visited in a volume.
 const MAX_FILES: u64 = 4_000_000;
-/// Names of a folder that are read at once.
+/// Most names of one folder, all of which are in memory at once.
 const MOST_NAMES: usize = 1_000_000;
 
-/// Gives all in the folder at `path` below `root` the group; links are not followed. With
-/// `only_on_mismatch` nothing is done where the folder has it already.
+/// Gives everything in the folder at `path` below `root` the group; links are not followed. With
+/// `only_on_mismatch` (`fsGroupChangePolicy`) nothing is done if the folder itself has group and
+/// mode already.
 ///
 /// # Errors
-/// The system's, or there is more in the volume than the node goes through.
+/// A system call fails, or the volume has more than [`MAX_FILES`] files and folders.
 pub(crate) fn give(root: &Path, path: &Path, group: u32, only_on_mismatch: bool) -> io::Result<()> {
     let volume = Beneath::root(root)?.dir(path)?;
     let own = std::fs::metadata(held(&volume))?;
@@ -58,12 +59,12 @@ pub(crate) fn give(root: &Path, path: &Path, group: u32, only_on_mismatch: bool)
             }
         }
     }
-    // Last, as it says that all below has the group.
+    // Last: `only_on_mismatch` takes the folder's own group as a sign that all below it has it.
     volume.set_group(group)?;
     volume.set_mode(own.mode() & 0o7777 | whole)
 }
 
-/// The kernel's link to what a descriptor holds.
+/// The path in `/proc` of an open descriptor, for calls that take only a path.
 fn held(place: &impl AsFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", place.as_fd().as_raw_fd()))
 }

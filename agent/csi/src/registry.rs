@@ -1,9 +1,9 @@
-//! The drivers of this machine: who has a socket in the registration's folder, and is one that the
-//! node works with.
+//! The CSI drivers that are registered on this machine: those with a socket in the registration
+//! folder that identify themselves as a kind that the node supports.
 //!
-//! The folder is looked at every second; it belongs to pods, so that no more than [`MAX_NAMES`]
-//! names of it are read, and a plugin that hangs or answers nonsense is met again after a pause
-//! that grows. A driver whose socket is gone is gone.
+//! The folder is read every second. Pods can write to it, so at most [`MAX_NAMES`] names are read,
+//! and a plugin that hangs or answers nonsense is asked again after growing pauses. A driver whose
+//! socket disappears is no longer registered.
 
 use crate::driver::{Driver, fits, identify, notify, registration};
 use crate::paths::{Places, REGISTRATION};
@@ -90,7 +90,8 @@ impl Registry {
         loop {
             self.look(&mut seen, &mut meetings);
             tokio::select! {
-                // A set's join loses nothing when dropped, and a look more or less is all the same.
+                // Cancel-safe: a set's join loses nothing when dropped, and the folder is read anew
+                // in the next turn.
                 Some(met) = meetings.join_next(), if !meetings.is_empty() => {
                     if let Ok(met) = met {
                         self.note(&mut seen, met);
@@ -101,7 +102,7 @@ impl Registry {
         }
     }
 
-    /// Compares the folder with what is known, and meets who is new, or due again.
+    /// Compares the folder with the known sockets; identifies plugins that are new, or due again.
     fn look(
         self: &Arc<Self>,
         seen: &mut BTreeMap<String, SeenSocket>,

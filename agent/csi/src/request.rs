@@ -31,7 +31,7 @@ pub enum Source<'a> {
     Inline {
         /// The name of the pod's volume.
         name: &'a str,
-        /// What is asked for.
+        /// The volume's source in the pod's spec.
         source: &'a CSIVolumeSource,
     },
 }
@@ -47,7 +47,7 @@ pub(crate) struct Secrets {
     pub(crate) expand: Option<Secret>,
 }
 
-/// What is asked of the driver, whichever capabilities its node service has.
+/// A volume as it is requested from a driver, independent of the capabilities of its node service.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Request {
     pub(crate) driver: String,

@@ -11,10 +11,10 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How far a call has come.
+/// The recorded progress of a call to a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Progress {
-    /// It was, or will be, made; what came of it is not known.
+    /// It was or will be made; its result is not known.
     Begun,
     /// The driver has done it.
     Done,
@@ -247,9 +247,9 @@ mod tests {
     }
 
     proptest! {
-        /// Pods come and go in any order, calls fail, are lost, and the machine boots: the driver
-        /// is never asked out of order, what is wanted is there after the first call sequence
-        /// without a fault, and at the end nothing is left.
+        /// Pods come and go in any order, calls fail or are lost, and the machine boots: the
+        /// driver's calls are always in order, a wanted volume is published after the first call
+        /// sequence without a fault, and at the end no volume is left.
         #[test]
         fn the_order_of_calls_holds_and_nothing_is_leaked(
             stages in any::<bool>(),

@@ -12,9 +12,9 @@ use tokio::task::JoinSet;
 /// How often the links are looked at.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// The machine's addresses, from now on; on a host, whose links are not this agent's, as they are
-/// now. Without any the last ones stay: a link that is down for a while loses them all, and a node
-/// without an address helps nobody.
+/// Follows the machine's addresses; on a host, where the agent does not own the links, reads them
+/// once. If the machine has none, the last ones stay: a link that is down for a while loses all of
+/// its addresses, and a Node without addresses cannot be reached.
 pub(crate) fn follow(
     machine: &MachineConfig,
     on_machine: bool,

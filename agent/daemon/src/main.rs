@@ -51,10 +51,11 @@ use tracing_subscriber::EnvFilter;
 
 /// Threads of the runtime. Two: a handshake that waits for the TPM holds one of them.
 const WORKERS: usize = 2;
-/// Threads for calls that block: files need few. The TPM has one thread of its own, and so has the
-/// enrolment's work with it, each look-up of a name that a pod chose, and nothing else.
+/// Threads for calls that block, mostly reads and writes of files. Three kinds of calls have
+/// threads of their own: TPM commands, the enrolment's work with the TPM, and look-ups of names
+/// that a pod chose.
 const BLOCKING_THREADS: usize = 8;
-// Containers that print without an end leave most of them to others.
+// Containers that print without an end can block a quarter of them at most.
 const _: () = assert!(4 * agent_runtime::LOG_WRITES <= BLOCKING_THREADS);
 /// Open files of the process: connections, and a descriptor for each mount of the containers that
 /// are being made.

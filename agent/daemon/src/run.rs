@@ -28,8 +28,8 @@ const PIN_POLL: Duration = Duration::from_millis(250);
 /// that order.
 ///
 /// On a machine, a failure that only another boot can fix (a faulty configuration, no TPM) is
-/// printed on the console and the agent stays, so that init does not restart it or reboot the
-/// machine in vain. On a host it is an error at once.
+/// printed on the console and the agent stays, so that init neither restarts it nor reboots the
+/// machine, neither of which would help. On a host it is an error at once.
 pub(crate) async fn run(arguments: RunArguments) -> Result<Option<Order>, Error> {
     let mut ending = Ending::new()?;
     let image = ImageDescription::read(&arguments.image);

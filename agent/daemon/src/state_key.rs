@@ -53,7 +53,7 @@ pub(crate) struct StateKeyArguments {
 /// Finds the state's key, passes it to init, and moves to the next generation.
 ///
 /// # Errors
-/// The disk or the TPM failed. Then nothing was made anew.
+/// The disk or the TPM failed. Then no new state was made.
 pub(crate) fn run(arguments: &StateKeyArguments) -> Result<u8, Error> {
     run_with(arguments, &mut io::stdin().lock(), &mut io::stdout().lock())
 }
@@ -114,9 +114,9 @@ fn run_with(
                 }
             }
         }
-        // Another boot of this machine may open it: one with the user-data that made it, or of the
-        // newer image. Made anew here, it would be lost by a typing error, and the floor would sink
-        // to that of any older image.
+        // Another boot of this machine may open the state: one with the user-data that made it, or
+        // of the newer image. If a new state were made here, a typing error in the user-data would
+        // lose the old one, and booting any older image would lower the floor.
         Opening::Closed(closed) if let Some(reason) = of_another_boot(closed, svn) => {
             tell(output, &without(reason, &image)?)?;
         }
@@ -144,8 +144,9 @@ fn run_with(
     Ok(0)
 }
 
-/// Why the machine has a state that it opens when it boots as it did before, if it has. A key of a
-/// newer image counts whatever is on the disk, which anyone can change who has it.
+/// The reason if the state does not open now, but would open in another boot: of a newer image or
+/// with the earlier user-data. A newer image's floor in the TPM counts whatever the disk holds,
+/// since an attacker can change the disk.
 fn of_another_boot(closed: Closed, svn: u64) -> Option<Reason> {
     let newer = closed.floor.filter(|floor| *floor > svn);
     newer

@@ -10,8 +10,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The Node's condition: the state did not open in this boot and was made anew, or does not survive
-/// a reboot.
+/// The Node's condition: the state did not open in this boot and a new one was made, or it does not
+/// survive a reboot.
 pub(crate) const STATE_RENEWED: &str = "StateRenewed";
 /// The file that init writes, in the folder for data of this boot.
 const RECORD: &str = "state.json";

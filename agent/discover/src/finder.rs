@@ -88,14 +88,14 @@ pub enum Progress<'a> {
         /// The key.
         key: Pin,
     },
-    /// The memory cannot be read, so it begins anew.
+    /// The memory file cannot be read, so discovery starts with an empty memory.
     Forgotten {
         /// The cause.
         error: &'a MemoryError,
     },
-    /// A document is good.
+    /// A discovery document was verified.
     Found {
-        /// What it says.
+        /// Its content.
         document: &'a Document,
         /// Whether it is the saved one, because no endpoint has a good one.
         remembered: bool,

@@ -324,7 +324,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ) -> Result<T, Error> {
     let (answer, answered) = oneshot::channel();
     let thread = std::thread::Builder::new().name("enrolment".to_owned());
-    // Who waits may be gone when the answer comes.
+    // The caller's future may have been dropped: then the result goes nowhere.
     let begun = thread.spawn(move || drop(answer.send(work())));
     begun.map_err(Error::Thread)?;
     answered

@@ -22,7 +22,7 @@ use rustls::SignatureScheme;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// The version of a text with so many keys, and the prefix that separates its signatures from all
+/// The version of a text with `KEYS` keys, and the prefix that separates its signatures from all
 /// others of the node key.
 fn form<const KEYS: usize>() -> (&'static str, &'static str) {
     match KEYS {

@@ -54,7 +54,7 @@ pub enum Error {
     Message(#[from] prost::DecodeError),
 }
 
-/// What is asked.
+/// One call.
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
     /// The server's name; a Unix socket has one server, and any name will do.

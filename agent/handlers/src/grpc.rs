@@ -56,7 +56,7 @@ impl ServingStatus {
     }
 }
 
-/// Asks whether a service serves; the empty name stands for the server as a whole.
+/// Asks whether a service serves (gRPC health checking); the empty name means the whole server.
 ///
 /// # Errors
 /// It does not, it can't be asked, or it took longer than `limit`.

@@ -55,13 +55,14 @@ impl From<Failure> for String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// Where a redirect leads, if it says so.
+    /// The `Location` of a redirect, if it has one.
     location: Option<String>,
     /// The beginning of a redirect's body; that of other answers is not read.
     pub(crate) body: String,
 }
 
-/// Asks, and follows redirects that stay at the host; what leads elsewhere is the answer.
+/// Sends the request and follows redirects within the same host; a redirect to another host is
+/// returned as the answer.
 ///
 /// # Errors
 /// No answer came, the request can't be made, or redirects don't end.

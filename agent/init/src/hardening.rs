@@ -47,7 +47,7 @@ pub enum NotInForce {
     /// A word of the command line had no effect.
     #[error("the kernel ignored `{word}` of its command line: {path} shows {found:?}")]
     Ignored {
-        /// The word's name.
+        /// The word, as it is on the command line.
         word: &'static str,
         /// The file that would show it.
         path: &'static str,

@@ -156,7 +156,7 @@ impl Sink {
         let moves = ROTATION.before(&self.path, self.size, length);
         if !moves.is_empty() {
             for (from, to) in moves {
-                // Renames of old files that don't exist yet fail.
+                // Fails for old files that don't exist yet, which is no fault.
                 drop(fs::rename(from, to));
             }
             self.file = open(&self.path);

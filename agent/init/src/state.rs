@@ -4,11 +4,11 @@
 //! Making it is two-phased by the partition's label, so that a power cut never leaves a half-made
 //! file system that is taken for a state: `pratique-state-new` (may be formatted again) becomes
 //! `pratique-state` only when mke2fs is done. The label is untrusted; it decides only whether an
-//! unreadable state is made anew. [`crate::unlock`] decides whether the volume is trusted,
-//! [`crate::generation`] whether its files are. There is no e2fsck in the image: ext4's journal
-//! replay, done by the mount, covers power cuts; a filesystem that is damaged beyond that, or in
-//! which the kernel found a fault while it was mounted ([`crate::ext4`]), is made anew on a worker,
-//! and must be recovered on a master.
+//! unreadable state is replaced by a new one. [`crate::unlock`] decides whether the volume is
+//! trusted, [`crate::generation`] whether its files are. There is no e2fsck in the image: ext4's
+//! journal replay, done by the mount, covers power cuts; a filesystem that is damaged beyond that,
+//! or in which the kernel found a fault while it was mounted ([`crate::ext4`]), is replaced on a
+//! worker, and must be recovered on a master.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -342,9 +342,9 @@ fn keeps_the_disk(reason: Reason, partition: &StatePartition) -> bool {
     as_before && (!partition.fresh || holds_a_state(Path::new(&partition.device.node())))
 }
 
-/// Whether a partition that the table labels as unfinished begins with a state's header: the label
-/// can be changed by anyone who has the disk. A partition that can't be read counts as one that
-/// does.
+/// Whether a partition that the table labels as unfinished begins with a state's header: an
+/// attacker with the disk can change the label. A partition that can't be read counts as one with a
+/// header, so that no state is formatted by mistake.
 fn holds_a_state(partition: &Path) -> bool {
     let read = |offset: &u64| {
         let mut bytes = vec![0; SIZE];
@@ -621,7 +621,8 @@ mod tests {
     use agent_volume::header::{COPIES, DAMAGED, DATA_OFFSET, Header};
     use zeroize::Zeroizing;
 
-    /// A boot that may not open a state leaves alone what somebody relabelled.
+    /// A boot that may not open a state does not format it, even if an attacker relabelled the
+    /// partition as unfinished.
     #[test]
     fn a_partition_that_is_called_new_and_holds_a_state_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();

@@ -32,7 +32,7 @@ pub(crate) fn made(reason: Reason, renewals: u32) -> String {
     )
 }
 
-/// The milestone line of a mounted state: what the kernel says of its mount.
+/// The milestone line of a mounted state, with its mount options as the kernel shows them.
 pub(crate) fn mounted() -> String {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let options = options(&mounts, TARGET).unwrap_or("which the kernel does not show");

@@ -16,7 +16,7 @@
 //! - No control character reaches the reader's terminal.
 //! - Limits hold for the bytes and the time of an answer, the length of a query, the size of a
 //!   pattern (matching is linear), and the number of concurrent answers. An answer that was cut by
-//!   a limit says so at its end.
+//!   a limit ends with a notice.
 //!
 //! Tasks and channels: none of its own. Reading blocks, and runs slice by slice on a bounded number
 //! of the runtime's blocking threads, never ahead of the client.

@@ -60,7 +60,7 @@ pub enum Fault {
     Order,
 }
 
-/// What is asked for.
+/// A parsed query.
 #[derive(Debug, Clone)]
 pub struct Query {
     /// The services; at least one.

@@ -51,7 +51,8 @@ impl std::fmt::Debug for Answer {
     }
 }
 
-/// What an answer led to. No content of an answer is in a text.
+/// The next step after an answer. Its texts contain nothing of an answer's content, which may be
+/// secret.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Step {
     /// Send the next request.

@@ -1,4 +1,4 @@
-//! Which metadata service a machine has, by what its firmware says of itself (DMI). Pure.
+//! Which metadata service a machine has, by the firmware's description of the machine (DMI). Pure.
 //!
 //! The services are never probed: on a network of another owner, any server that answers first at
 //! the link-local address could give the machine its user-data.
@@ -31,8 +31,7 @@ pub enum Way {
     LinkLocal,
 }
 
-/// What the firmware says of the machine, as below `/sys/class/dmi/id`, without white space at the
-/// ends.
+/// The firmware's DMI strings for the machine (`/sys/class/dmi/id`), trimmed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dmi {
     /// `sys_vendor`

@@ -35,9 +35,9 @@ pub struct Lease {
     pub nameservers: Vec<Ipv4Addr>,
     /// Time servers.
     pub ntp: Vec<Ipv4Addr>,
-    /// Who gave it.
+    /// The server that gave it.
     pub server: Ipv4Addr,
-    /// How long it is ours.
+    /// How long it is valid.
     pub time: Duration,
     /// After which time to ask for more.
     pub renew: Duration,

@@ -21,8 +21,8 @@ const NO_DEVICE: i32 = 19;
 /// How long to wait before a socket that failed is opened again.
 const REOPEN: Duration = Duration::from_secs(2);
 
-/// Keeps a lease for one interface and reports each change. It ends when nobody listens or the
-/// interface is gone.
+/// Keeps a lease for one interface and reports each change. It ends when the receiver of `changes`
+/// is dropped or the interface is gone.
 pub(crate) async fn drive(link: Link, host_name: Option<String>, changes: mpsc::Sender<Change>) {
     let start = Instant::now();
     let mut client = Client::new(link.mac, host_name, seed(), Duration::ZERO);
@@ -41,7 +41,7 @@ pub(crate) async fn drive(link: Link, host_name: Option<String>, changes: mpsc::
     }
 }
 
-/// Runs until the socket fails (`Err`) or nobody listens to changes (`Ok`).
+/// Runs until the socket fails (`Err`) or the receiver of `changes` is dropped (`Ok`).
 async fn exchange(
     link: &Link,
     start: Instant,

@@ -1,8 +1,8 @@
-//! One errand to one host, before the machine has a configuration: an address, a route to that host
-//! and to nobody else, and everything as it was afterwards.
+//! A temporary network for reaching one host (a metadata service) before the machine has a
+//! configuration: an address and a route to that host alone; afterwards everything is as before.
 //!
 //! Guarantees while it lasts: the address has no network (32 bits) and there is no other route, so
-//! that nobody but the host can be answered; IPv6 is off on the cards.
+//! that the machine can send to no address but the host's; IPv6 is off on the cards.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;

@@ -199,7 +199,7 @@ impl Keeper {
             return;
         }
         if let Err(error) = self.netlink.apply_route(index, &lease).await {
-            // The segment itself can be reached all the same.
+            // The lease is kept: hosts on the same segment are reachable without a default route.
             tracing::warn!(gateway = ?lease.gateway, %error, "the default route of a lease can't be set");
         }
         tracing::info!(address = %lease.address, prefix = lease.prefix, server = %lease.server, "DHCP lease applied");

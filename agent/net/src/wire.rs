@@ -1,8 +1,8 @@
-//! DHCPv4 packets (RFC 2131, section 2; options of RFC 2132), as much of them as a client of ours
-//! needs. Pure; reading is total over any bytes.
+//! The parts of DHCPv4 packets (RFC 2131, section 2; options of RFC 2132) that the client needs.
+//! Pure; any bytes can be decoded without a panic.
 //!
-//! Read by hand because the crate for it asserts on what a packet says, and an agent must not die
-//! of a packet.
+//! Decoded by hand, as the crate for it has assertions on a packet's content, and no packet may end
+//! the agent.
 
 use std::net::Ipv4Addr;
 
@@ -154,7 +154,7 @@ impl Packet {
         packet
     }
 
-    /// Adds the machine's name, as much of it as fits.
+    /// Adds the machine's name, cut to 63 bytes.
     pub(crate) fn host_name(&mut self, name: &str) {
         let bytes = name.as_bytes();
         self.option(
@@ -179,7 +179,7 @@ impl Packet {
     }
 }
 
-/// An IPv4 packet with a UDP datagram from nobody (0.0.0.0, port 68) to all servers
+/// An IPv4 packet with a UDP datagram from no address (0.0.0.0, port 68) to all servers
 /// (255.255.255.255, port 67), as RFC 2131, section 4.1, wants it of a client without an address.
 pub(crate) fn from_nobody(payload: &[u8]) -> Vec<u8> {
     const UDP: u8 = 17;

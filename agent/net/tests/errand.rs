@@ -47,7 +47,7 @@ fn errand(dhcp: bool) -> Errand {
 
 /// Time limit if a server answers, long enough for a busy machine.
 const PATIENT: Duration = Duration::from_secs(120);
-/// Where nobody does.
+/// Time limit where no server answers.
 const SHORT: Duration = Duration::from_secs(2);
 
 /// What the host says, if it can be reached; it may not listen yet.

@@ -1,4 +1,5 @@
-//! How long to wait before a next attempt: doubling, with a limit and a reset.
+//! Back-off before the next attempt of a container or image pull: doubles, with a limit, and is
+//! forgotten after a long run.
 
 use jiff::Timestamp;
 use std::time::Duration;
@@ -7,16 +8,18 @@ use std::time::Duration;
 pub(crate) const FIRST: Duration = Duration::from_secs(10);
 /// Longest wait.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
-/// A container that ran this long begins anew without a wait (upstream's: twice the limit).
+/// A container that ran this long is restarted without a wait (upstream's: twice the limit).
 pub(crate) const RESET: Duration = Duration::from_secs(600);
 
 /// The wait before the next attempt of a container whose last attempt had `before` as its own wait
-/// and ran for `ran`. The first restart waits not at all, the second 10 s, then 20 s, up to five
+/// and ran for `ran`. The first restart comes at once, the second after 10 s, then 20 s, up to five
 /// minutes.
 pub(crate) fn after_run(before: Option<Duration>, ran: Duration) -> Duration {
     if ran >= RESET {
         return Duration::ZERO;
     }
+    // `None` is the first attempt, which had no wait because nothing came before it; zero is an
+    // attempt that followed one at once.
     match before {
         None => Duration::ZERO,
         Some(Duration::ZERO) => FIRST,
@@ -26,17 +29,18 @@ pub(crate) fn after_run(before: Option<Duration>, ran: Duration) -> Duration {
 
 /// The wait after the `count`th failure in a row, `count` ≥ 1.
 pub fn after_failures(count: u32) -> Duration {
+    // 10 s doubled five times is over the limit; the exponent is bounded only against overflow.
     FIRST
         .checked_mul(1 << (count.max(1) - 1).min(8))
         .map_or(LIMIT, |wait| wait.min(LIMIT))
 }
 
-/// `time` and then `wait`; the end of time where it is beyond it.
+/// `time` plus `wait`, or the latest time that a `Timestamp` can hold.
 pub fn later(time: Timestamp, wait: Duration) -> Timestamp {
     time.checked_add(wait).unwrap_or(Timestamp::MAX)
 }
 
-/// From `from` to `to`, zero if that is backwards.
+/// The time from `from` to `to`; zero if `to` is earlier.
 pub fn between(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or(Duration::ZERO)
 }
@@ -46,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn restarts_wait_as_users_know_it() {
+    fn restarts_back_off_as_upstreams_do() {
         let mut wait = None;
         let mut waits = Vec::new();
         for _ in 0..8 {
@@ -58,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_is_forgiven() {
+    fn a_long_run_resets_the_back_off() {
         assert_eq!(after_run(Some(LIMIT), RESET), Duration::ZERO);
     }
 

@@ -1,13 +1,13 @@
-//! A wall clock that somebody sets, found out by one that nobody sets; pure.
+//! Detects that the wall clock was set, by comparing it with the monotonic clock (pure).
 
 use jiff::{SignedDuration, Timestamp};
 use std::time::Instant;
 
-/// Two clocks may run apart by so much between two looks: the wall clock is also made to run faster
-/// or slower.
-const SLIGHT: SignedDuration = SignedDuration::from_secs(1);
+/// A difference between two calls that does not count as a set: the wall clock may also be slewed,
+/// which lets it run a little faster or slower.
+const SLEW: SignedDuration = SignedDuration::from_secs(1);
 
-/// Both clocks, as they were at the last look.
+/// The wall clock and the monotonic clock, as they were at the last call.
 #[derive(Debug, Clone, Copy)]
 pub struct Clocks {
     wall: Timestamp,
@@ -20,14 +20,14 @@ impl Clocks {
         Self { wall, steady }
     }
 
-    /// How far somebody has set the wall clock forward since the last look, or back, which is
-    /// negative; zero where it only ran.
+    /// How far the wall clock was set forward since the last call (negative: back); zero if it only
+    /// ran.
     pub fn set_by(&mut self, wall: Timestamp, steady: Instant) -> SignedDuration {
         let before = std::mem::replace(self, Self::new(wall, steady));
         let passed = steady.saturating_duration_since(before.steady);
         let passed = SignedDuration::try_from(passed).unwrap_or(SignedDuration::MAX);
         let by = wall.duration_since(before.wall).saturating_sub(passed);
-        if by.abs() < SLIGHT {
+        if by.abs() < SLEW {
             SignedDuration::ZERO
         } else {
             by
@@ -41,7 +41,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_clock_that_runs_is_not_set_and_one_that_jumps_is() {
+    fn a_jump_counts_as_set_and_running_does_not() {
         let (wall, steady) = (
             Timestamp::from_second(1_800_000_000).unwrap(),
             Instant::now(),

@@ -1,4 +1,5 @@
-//! A pod's containers by kind and name, and their attempts.
+//! Finds a pod's containers by kind and name, and the attempts of a container: each start makes a
+//! container of its own in containerd.
 
 use agent_runtime::{Container as Seen, Kind};
 use config_kube::k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
@@ -88,7 +89,7 @@ pub fn target_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
         .filter(|name| !name.is_empty())
 }
 
-/// A container by its name, which no two of a pod share.
+/// A container by its name, which is unique among all kinds of containers of a pod.
 pub fn find<'a>(pod: &'a Pod, name: &str) -> Option<(Kind, Cow<'a, Container>)> {
     let lasting = all(pod).map(|(kind, container)| (kind, Cow::Borrowed(container)));
     let debuggers = ephemeral(pod).map(|container| (Kind::Ephemeral, Cow::Owned(container)));

@@ -1,10 +1,9 @@
-//! The end of containers: in order, each with its hook before the stop, its grace, and the last
-//! resort after it.
+//! Ends containers: in order, each with its preStop hook, its grace period, and the kill after it.
 //!
-//! All hooks begin at once, as upstream's do. A container is asked to end when its hook has ended
-//! and its turn has come: sidecars wait for all that was started after them, and all are asked when
-//! the grace is over. A container that was asked has [`LEAST`] of time even where hooks and turns
-//! took the whole grace.
+//! All hooks begin at once, as upstream's do. A container gets its stop signal when its hook has
+//! ended and its turn has come: a sidecar waits for everything that was started after it. When the
+//! grace period is over, all that still run get the signal. Between signal and kill a container has
+//! at least [`LEAST`], even where hooks and turns took the whole grace period.
 
 use crate::backoff::{between, later};
 use crate::containers::{all, find};
@@ -22,7 +21,7 @@ pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 /// (upstream's).
 pub(crate) const LEAST: Duration = Duration::from_secs(2);
 
-/// How long the pod's containers may take to end.
+/// The grace period of the pod's containers: that of its deletion, else that of its spec.
 pub fn grace(pod: &Pod) -> Duration {
     let spec = pod
         .spec
@@ -36,8 +35,8 @@ pub fn grace(pod: &Pod) -> Duration {
     seconds.map_or(DEFAULT_GRACE, Duration::from_secs)
 }
 
-/// How long a container may take to end whose probe failed, if the probe says so; not for a pod
-/// that is being deleted.
+/// The grace period of a container whose probe failed, where the probe has one of its own. While
+/// the pod is being deleted the deletion's counts.
 pub(crate) fn probe_grace(pod: &Pod, container: &Container, death: Death) -> Option<Duration> {
     let probe = match death {
         Death::Startup => container.startup_probe.as_ref(),
@@ -56,7 +55,7 @@ pub struct Ending<'a> {
     pub pod: Option<&'a Pod>,
     /// Every attempt of every container.
     pub seen: &'a [Seen],
-    /// What is remembered.
+    /// What the kubelet remembers of it.
     pub notes: &'a Notes,
     /// How long they may take.
     pub grace: Duration,
@@ -75,12 +74,14 @@ pub fn plan_orphan(ending: Ending<'_>) -> Plan {
 
 impl Ending<'_> {
     /// Asks all to end, each in its turn, and kills those that take too long; true when none is
-    /// left. What is being started is waited for, and then ends like the others.
+    /// left. A container that is being started is not interrupted: it ends like the others once its
+    /// start has ended.
     pub(crate) fn stop_all(self, plan: &mut Plan) -> bool {
         let mut over = self.notes.starting.is_empty();
         for container in self.seen {
             match container.state {
                 ContainerState::Exited { .. } => {}
+                // It has no process that could get a signal.
                 ContainerState::Created => {
                     over = false;
                     plan.actions.push(Action::Remove {
@@ -96,7 +97,7 @@ impl Ending<'_> {
         over
     }
 
-    /// Brings one container a step nearer to its end.
+    /// Plans the next step of one container's end. `turn`: nothing that was started after it runs.
     pub(crate) fn stop_one(self, container: &Seen, turn: bool, plan: &mut Plan) {
         let id = container.id.clone();
         if self.grace.is_zero() {
@@ -105,8 +106,8 @@ impl Ending<'_> {
         }
         let asked = self.notes.asked.get(&id).copied();
         let hook = self.notes.pre_stop.get(&id);
-        // The pod's end may have begun before this container was seen: its grace is not longer for
-        // that.
+        // The grace period counts from the pod's end, also for a container that came to run after
+        // it: hook, turn and signal share one period.
         let began = self.notes.ending.or(hook.map(|hook| hook.at)).or(asked);
         let deadline = later(began.unwrap_or(self.now), self.grace);
         if let Some(asked) = asked {
@@ -125,6 +126,7 @@ impl Ending<'_> {
                 plan.actions.push(Action::PreStop { id, limit });
             }
             Some(hook) if in_time && !hook.over => plan.wake_at(deadline),
+            // It has no hook, or its hook has ended: only its turn is missing.
             None | Some(_) if in_time && !turn => plan.wake_at(deadline),
             None | Some(_) => plan.actions.push(Action::Stop { id }),
         }
@@ -138,8 +140,9 @@ impl Ending<'_> {
         })
     }
 
-    /// Whether nothing runs any more that was started after this sidecar; others wait for nobody.
-    /// Of a pod that is not known sidecars come after all others.
+    /// Whether nothing runs any more that was started after this sidecar; other kinds never wait.
+    /// Without the pod's spec the order of its sidecars is unknown: they end together, after the
+    /// main containers.
     fn is_turn(self, container: &Seen) -> bool {
         if container.key.kind != Kind::Sidecar {
             return true;

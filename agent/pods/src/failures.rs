@@ -1,4 +1,4 @@
-//! Starts that failed, in upstream's words.
+//! Records container starts that failed: upstream's reason, and when the next may be tried.
 
 use crate::backoff::{after_failures, later};
 use crate::notes::{Failure, Notes};
@@ -6,11 +6,13 @@ use agent_runtime::{Error, ErrorClass};
 use jiff::Timestamp;
 use std::time::Duration;
 
-/// Wait after a pod's own fault (a missing config map, say), which somebody may mend at any time.
+/// Wait after a fault of the pod's configuration (a missing ConfigMap, say). It does not double, as
+/// the fault may be corrected at any time.
 const CONFIG_RETRY: Duration = Duration::from_secs(10);
 
-/// Remembers a start that failed, for this image if it is one that could not be fetched, so that
-/// the status shows it and the next one waits; longer each time, until the cause is another image.
+/// Records that a start of the container `name` failed, so that the status shows why and the next
+/// start waits: longer after each failure in a row for the same `image`. That is the image which
+/// could not be fetched; empty where the failure is another one.
 pub fn remember(notes: &mut Notes, name: &str, (image, error): (&str, &Error), now: Timestamp) {
     let reason = match error.class {
         ErrorClass::InvalidImageName => "InvalidImageName",
@@ -18,7 +20,8 @@ pub fn remember(notes: &mut Notes, name: &str, (image, error): (&str, &Error), n
         ErrorClass::ImagePull => "ErrImagePull",
         ErrorClass::Config => "CreateContainerConfigError",
         ErrorClass::Create | ErrorClass::NotFound => "CreateContainerError",
-        // The attempt is on record as ended with code 128; the next comes after the usual wait.
+        // After a failed start containerd has the attempt as ended with code 128: status and
+        // back-off come from that. Without containerd nothing is known, and nothing is counted.
         ErrorClass::Start | ErrorClass::Unavailable => {
             notes.failures.remove(name);
             return;

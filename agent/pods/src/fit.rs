@@ -1,5 +1,5 @@
-//! Whether a pod fits beside the others of its node: the kubelet decides last, no matter who bound
-//! the pod. Rules, reasons and messages are upstream's.
+//! Whether the node has room for a pod beside its other pods: the kubelet checks once more, as a
+//! pod can be bound without the scheduler. Rules, reasons and messages are upstream's.
 
 use crate::containers::{all, is_on_host};
 use crate::status::Refusal;
@@ -12,16 +12,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The resources of every machine, in the order in which a lack of them is told.
+/// The resources that every machine has, in the order in which they are checked: a refusal names
+/// the first that is short.
 pub(crate) const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
-/// How the names of huge pages begin, of which this node has none.
+/// Prefix of huge pages, which no node offers yet.
 const PAGES: &str = "hugepages-";
-/// Resources of Kubernetes itself have its name; all others with a domain are of somebody else's
-/// making, such as devices.
+/// The domain of Kubernetes' own resources. A name with another domain is an extended resource,
+/// such as a device.
 const OWN_DOMAIN: &str = "kubernetes.io/";
 
 /// Why a pod does not fit beside `others`, if it doesn't. `allocatable` is what the node has for
-/// all of them, by resource.
+/// all of them together, by resource.
 pub fn misfit(
     pod: &Pod,
     others: &[Arc<Pod>],
@@ -37,22 +38,24 @@ pub fn misfit(
     let lacking = counted.find_map(|resource| short(pod, others, (resource, of(resource)?)));
     let names = names(pod).into_iter();
     let mut pages = names.filter(|name| name.starts_with(PAGES));
+    // `allocatable` does not list huge pages, so that any request of them is refused.
     let lacking = lacking.or_else(|| {
         pages.find_map(|name| short(pod, others, (name, of(name).unwrap_or(Amount::ZERO))))
     });
     lacking.or_else(|| {
         let taken: Vec<_> = others.iter().flat_map(|other| ports(other)).collect();
-        let meets = |port: &ContainerPort| taken.iter().any(|other| meet(port, other));
-        ports(pod).any(meets).then(|| Refusal {
+        let conflicts = |port: &ContainerPort| taken.iter().any(|other| conflict(port, other));
+        ports(pod).any(conflicts).then(|| Refusal {
             reason: "NodePorts".into(),
             message: "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".to_owned(),
         })
     })
 }
 
-/// Why a pod lacks something of somebody else's making (a device, say), by what its Node says that
-/// it has: no plug-in gives this node such, but an admin may count them there. Upstream's node runs
-/// a pod without what its Node does not name; here it is refused.
+/// Why the node is short of an extended resource (a device, say) that a pod asks for, by
+/// `status.allocatable` of its Node: no device plug-in serves this node, but an admin may set a
+/// count there. Upstream's kubelet runs a pod without a resource that its Node does not list; here
+/// the pod is refused.
 pub fn missing(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Option<Refusal> {
     let has = node.status.as_ref();
     let has = has.and_then(|status| status.allocatable.as_ref());
@@ -62,7 +65,7 @@ pub fn missing(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Option<Refusal> {
     foreign.find_map(|name| short(pod, others, (name, amount(name).unwrap_or(Amount::ZERO))))
 }
 
-/// What the containers of a pod ask for, by name.
+/// The names of all resources in the requests and limits of a pod, sorted.
 fn names(pod: &Pod) -> Vec<&str> {
     let spec = pod.spec.iter();
     let own = spec.flat_map(|spec| {
@@ -79,7 +82,8 @@ fn names(pod: &Pod) -> Vec<&str> {
     names
 }
 
-/// Why there is too little of a resource for the pod beside the others, of all there is.
+/// Why the pod's request of a resource does not fit beside those of the others; `most` is the
+/// node's allocatable amount.
 fn short(pod: &Pod, others: &[Arc<Pod>], (resource, most): (&str, Amount)) -> Option<Refusal> {
     let asked = asks(pod, resource);
     let used = others.iter().map(|other| asks(other, resource)).sum();
@@ -88,27 +92,27 @@ fn short(pod: &Pod, others: &[Arc<Pod>], (resource, most): (&str, Amount)) -> Op
         .then(|| lack(resource, number(asked), number(used), number(most)))
 }
 
-/// A pod that the node has taken.
+/// A pod that the node has admitted.
 #[derive(Debug, Clone)]
 pub struct Tenant {
-    /// With the resources that it has.
+    /// The pod with the resources that it has now.
     pub has: Arc<Pod>,
-    /// What it waits for, if it does.
+    /// Its resize that waits for room.
     pub waits: Option<Waiting>,
 }
 
-/// A pod with other resources than it has, for which the node had no room.
+/// A resize for which the node had no room.
 #[derive(Debug, Clone)]
 pub struct Waiting {
-    /// The pod as it is to be.
+    /// The pod with the resources that it asks for.
     pub pod: Arc<Pod>,
     /// Since when.
     pub since: Instant,
 }
 
 impl Waiting {
-    /// Who is first in turn is least: the pod of higher priority, then that of the better class,
-    /// then the one that has waited longest (upstream's order).
+    /// The order in which resizes are served, first is least: higher priority, then the better QoS
+    /// class, then the longer wait (upstream's order).
     fn turn(&self) -> impl Ord + use<> {
         let spec = self.pod.spec.as_ref();
         let priority = spec.and_then(|spec| spec.priority).unwrap_or_default();
@@ -121,8 +125,9 @@ impl Waiting {
     }
 }
 
-/// Why the resources that a pod waits for do not fit beside the `others`, if they don't: those
-/// before it in turn that fit get theirs first. Names these by their numbers among the others.
+/// Why the resources that a pod waits for do not fit beside the `others`, if they don't. Resizes
+/// that come before it in turn and fit get their room first; the second result has their indexes in
+/// `others`.
 pub fn misfit_in_turn(
     (has, waits): (&Arc<Pod>, &Waiting),
     others: &[Tenant],
@@ -137,6 +142,8 @@ pub fn misfit_in_turn(
     let mut room: Vec<Arc<Pod>> = others.iter().map(|one| one.has.clone()).collect();
     let mut served = Vec::new();
     for (number, one) in before {
+        // Beside `one` are all others and the pod itself. The pod takes the slot of `one`, whose
+        // present resources must not count twice.
         let mut beside = room.clone();
         beside[number] = has.clone();
         if misfit(&one.pod, &beside, allocatable).is_none() {
@@ -147,8 +154,8 @@ pub fn misfit_in_turn(
     (misfit(&waits.pod, &room, allocatable), served)
 }
 
-/// Why the node has never room for the resources of a pod that asks for others, if it hasn't, in
-/// upstream's words.
+/// Why a resize can never fit, if it can't: it asks for more than the whole node has. The message
+/// is upstream's.
 pub fn beyond(pod: &Pod, allocatable: &BTreeMap<&'static str, Amount>) -> Option<String> {
     ["memory", "cpu"].into_iter().find_map(|resource| {
         let (asked, most) = (asks(pod, resource), *allocatable.get(resource)?);
@@ -161,7 +168,7 @@ pub fn beyond(pod: &Pod, allocatable: &BTreeMap<&'static str, Amount>) -> Option
     })
 }
 
-/// As upstream writes an amount of a resource.
+/// An amount as upstream's messages write it, rounded up: CPU in thousandths, all else in units.
 fn number(resource: &str, amount: Amount) -> i64 {
     match resource {
         "cpu" => amount.ceil_milli(),
@@ -178,13 +185,14 @@ fn lack(resource: &str, asked: i64, used: impl std::fmt::Display, most: i64) -> 
     }
 }
 
-/// What a pod asks for, with what its runtime takes beside it.
+/// A pod's request of a resource with its overhead (`spec.overhead`).
 pub(crate) fn asks(pod: &Pod, resource: &str) -> Amount {
     let overhead = qos::overhead(pod, resource);
     qos::pod_request(pod, resource) + overhead.unwrap_or(Amount::ZERO)
 }
 
-/// The ports of the node that a pod takes; init containers that end have none.
+/// The ports of the node that a pod occupies. Ports of init containers do not count, except those
+/// of sidecars.
 fn ports(pod: &Pod) -> impl Iterator<Item = &ContainerPort> {
     let on_host = is_on_host(pod);
     let lasting = all(pod).filter(|(kind, _)| *kind != Kind::Init);
@@ -200,6 +208,7 @@ fn protocol(port: &ContainerPort) -> &str {
     port.protocol.as_deref().unwrap_or("TCP")
 }
 
+/// The host address of a port; without one it is every address of the node.
 fn address(port: &ContainerPort) -> &str {
     let address = port.host_ip.as_deref().unwrap_or_default();
     if address.is_empty() {
@@ -209,8 +218,8 @@ fn address(port: &ContainerPort) -> &str {
     }
 }
 
-/// Whether two pods can't have these ports at once.
-fn meet(one: &ContainerPort, other: &ContainerPort) -> bool {
+/// Whether two ports conflict, so that their pods can't run on one node.
+fn conflict(one: &ContainerPort, other: &ContainerPort) -> bool {
     let own = |port: &ContainerPort| host_port(port).unwrap_or(port.container_port);
     let (a, b) = (address(one), address(other));
     own(one) == own(other)
@@ -301,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_never_has_is_told_in_upstreams_words() {
+    fn a_resize_beyond_the_whole_node_never_fits() {
         let gib = |count: i64| Amount::units(count << 30);
         let allocatable = BTreeMap::from([("cpu", Amount::units(2)), ("memory", gib(1))]);
         let asks = |cpu: &str, memory: &str| {
@@ -346,17 +355,18 @@ mod tests {
             (lack.is_none(), served)
         };
         let own = waits("2", 5, 5);
-        // Of higher priority, or as high and longer there: its two go first, and leave too little.
+        // The other has a higher priority, or the same and waits for longer: its resize comes first
+        // and leaves too little room.
         for other in [waits("2500m", 6, 9), waits("2500m", 5, 4)] {
             assert_eq!(judged(&own, &[plain("1"), tenant(other)]), (false, vec![1]));
         }
         for other in [waits("2500m", 4, 1), waits("2500m", 5, 6)] {
             assert_eq!(judged(&own, &[plain("1"), tenant(other)]), (true, vec![]));
         }
-        // One that does not fit keeps nobody waiting.
+        // A resize that comes first and does not fit takes no room.
         let large = tenant(waits("3500m", 6, 1));
         assert_eq!(judged(&own, &[plain("1"), large.clone()]), (true, vec![]));
-        // What frees room is not kept from it.
+        // A resize to less than the pod has always fits.
         assert_eq!(
             judged(&waits("100m", 0, 9), &[plain("3"), large]),
             (true, vec![])

@@ -1,18 +1,24 @@
-//! The pod machine: what to do for a pod, and what its status says, as pure functions of what is
-//! wanted, what is seen, what is remembered, and the time.
+//! The pod machine (pure): what the kubelet does next for one pod, and what the pod's status shows.
+//! Both follow from the pod's spec, its attempts in containerd, the kubelet's notes and the time.
 //!
-//! Enter by [`plan`], which says what to do now and when to look again, and by [`status`], which
-//! says it to users in the words that they know. There are no tasks and no channels; the kubelet's
-//! worker of a pod looks, asks, and acts.
+//! Enter by [`plan`], which decides what to do now and when to plan again, and by [`status`]. There
+//! are no tasks and no channels: the kubelet's worker of a pod reads containerd, calls [`plan`],
+//! and carries out its actions.
 //!
-//! `containers` finds a pod's containers and their attempts, `policy` says which of them are
-//! started again, `machine` starts them in order (init containers, sidecars, main containers),
-//! `ending` ends them in order and with their hooks, `state` tells of one container and `status` of
-//! the pod, `resize` gives what runs more or less, `recover` remembers what the engine has lost,
-//! `failures` what could not be started, `replacing` when a status is better told a moment later, `fit` whether a node has room for a pod, `preempt` who
-//! makes room for a critical one, and `words` has the texts of events.
+//! An attempt is one container in containerd: each start of a container of the pod makes a new one.
 //!
-//! Properties are held by `simulation`, which drives the machine through whole lives.
+//! - `machine`: the plan; starts containers in order (init containers, sidecars, main containers)
+//! - `ending`: ends them in order, with their hooks; `policy`: which are started again, and when
+//! - `resize`: other CPU and memory for running containers; `failures`: starts that failed
+//! - `notes`: what the kubelet remembers; `recover`: attempts that containerd has lost
+//! - `state`, `status`, `words`: the status of a container and of the pod, and the texts of events;
+//!   `replacing`: when the status is written a moment later
+//! - `placement`, `fit`, `preempt`, `users`: whether the node takes the pod, and which pods make
+//!   room
+//! - `containers`, `names`, `backoff`, `clocks`: containers by name, paths, waits, a clock that was
+//!   set
+//!
+//! `simulation` holds the invariants: it drives the machine through whole lives of random pods.
 
 mod backoff;
 mod clocks;

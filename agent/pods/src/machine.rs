@@ -1,12 +1,17 @@
-//! What to do for a pod now, and when to look again.
+//! Plans what the kubelet does for one pod now, and when it must plan again ([`plan`]).
 //!
-//! Level-triggered. Invariants, held by property tests: no start while an attempt of the same
-//! container lives; init containers run one after the other, before all main ones; what comes after
-//! a sidecar starts when the sidecar has started; a main container starts when the hooks of those
-//! before it have ended, and for the first time when those before it have started; nothing is
-//! started for a pod that ends; a pod that is to go ends with nothing running and no start under
-//! way, however its containers behave, sidecars after all others and in reverse order. A start
-//! takes its time, and what is done for other containers meanwhile does not depend on it.
+//! Level-triggered: a plan follows from the present view alone, and is made again after every
+//! change. Invariants, held by the property tests of `simulation`:
+//! - no container is started while an attempt of it runs;
+//! - init containers run one after the other, before all main containers; what comes after a
+//!   sidecar starts when the sidecar has started;
+//! - a main container waits for the postStart hooks of those before it and, for its first start,
+//!   for their first starts;
+//! - nothing is started for a pod that is ending;
+//! - a pod is finished only when nothing of it runs and no start is under way, however its
+//!   containers behave; sidecars end after all others, in reverse order.
+//!
+//! A start takes long (a pull, say) and is no part of the plan: other containers go on meanwhile.
 
 use crate::backoff::later;
 use crate::containers::{attempts, ephemeral, initial, kind_of_initial, latest, mains, previous};
@@ -23,7 +28,7 @@ use std::time::Duration;
 /// (upstream's).
 pub const EVICTION_GRACE: Duration = Duration::from_secs(1);
 
-/// How often a resize that waits for room is tried.
+/// Time between two attempts of a resize that waits for room.
 const PENDING_RETRY: Duration = Duration::from_secs(5);
 
 /// How long a failed pull is called `ErrImagePull` before it is called `ImagePullBackOff`.
@@ -34,22 +39,22 @@ pub(crate) const PULL_ERROR_SHOWN: Duration = Duration::from_secs(3);
 pub enum End {
     /// It is being deleted, or is not there any more.
     Deleted,
-    /// It was already over when the agent met it.
+    /// Its phase is `Succeeded` or `Failed` already.
     Over,
-    /// It was active for longer than it may.
+    /// Its `activeDeadlineSeconds` are over.
     Deadline,
-    /// It took more of the disk than it may.
+    /// It is evicted ([`Notes::evicted`] has the reason).
     Evicted,
 }
 
 /// All that a plan is made from.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
-    /// What is wanted.
+    /// The pod as the API has it.
     pub pod: &'a Pod,
     /// Every attempt of every container of this pod.
     pub seen: &'a [Seen],
-    /// What is remembered.
+    /// What the kubelet remembers of it.
     pub notes: &'a Notes,
     /// This node can't run the pod; nothing is started.
     pub refused: bool,
@@ -60,22 +65,26 @@ pub struct View<'a> {
 impl View<'_> {
     /// Why the pod must end, if it must.
     pub fn end(&self) -> Option<End> {
+        // A deletion has its own grace period and ends with the object's removal, so it comes
+        // first. A deadline that passes during an eviction does not change the reason in the
+        // status.
         match end_of(self.pod, self.now) {
             None | Some(End::Deadline) if self.notes.evicted.is_some() => Some(End::Evicted),
             end => end,
         }
     }
 
-    /// Whether what still runs of the pod is to end: the pod must, or its work is over and only
-    /// sidecars are left.
+    /// Whether the pod's running containers must end: the pod itself must, or its main containers
+    /// have ended for good and only sidecars are left.
     pub fn ends(&self) -> bool {
         self.end().is_some() || is_finished(*self)
     }
 
-    /// The container runs, its hook after the start has ended well, and its startup probe passes if
-    /// it has one.
+    /// The container runs, its postStart hook has succeeded, and its startup probe has passed, if
+    /// it has them.
     pub(crate) fn has_started(&self, container: &Container) -> bool {
         latest(self.seen, &container.name).is_some_and(|seen| {
+            // Before the first verdict nothing was probed: only a startup probe holds it back.
             let verdict = self.notes.verdicts.get(&seen.id);
             matches!(seen.state, ContainerState::Running { .. })
                 && !self.notes.is_held(&seen.id)
@@ -93,8 +102,8 @@ impl View<'_> {
                 Some((finished_at, Duration::ZERO))
             }
             ContainerState::Exited { finished_at, .. } if self.is_of_earlier_round(seen) => {
-                // The end of the one by whose rule all start anew is waited after, as after any
-                // other.
+                // Only the attempt whose exit began the round waits for its back-off, or a pod that
+                // fails at once would restart in a tight loop.
                 let triggers = Triggers::of(self.pod, self.seen);
                 let own = triggers.is_some_and(|triggers| triggers.has(seen));
                 let own = own.then(|| restart(self.pod, seen)).flatten();
@@ -106,7 +115,7 @@ impl View<'_> {
         }
     }
 
-    /// All containers are to be started anew since it was started.
+    /// A rule has restarted all containers since this attempt was started ([`round`]).
     pub(crate) fn is_of_earlier_round(&self, seen: &Seen) -> bool {
         seen.key.kind != Kind::Ephemeral && seen.round < round(self.pod, self.seen)
     }
@@ -124,6 +133,7 @@ impl View<'_> {
         let own = crate::ending::grace(self.pod);
         let is_deleted = self.pod.metadata.deletion_grace_period_seconds.is_some();
         let grace = match &self.notes.evicted {
+            // Deleted during its eviction: the deletion can shorten the time, not extend it.
             Some(eviction) if is_deleted => eviction.grace.min(own),
             Some(eviction) => eviction.grace,
             None => own,
@@ -141,10 +151,10 @@ impl View<'_> {
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Make and start an attempt, which is in [`Notes::starting`] until that has ended; its hook
-    /// after the start, if it has one, is begun then.
+    /// Make and start an attempt. It is in [`Notes::starting`] until its start has ended; then its
+    /// postStart hook begins, if it has one.
     Start {
-        /// Its name.
+        /// The container's name.
         container: String,
         /// Its kind.
         kind: Kind,
@@ -153,43 +163,43 @@ pub enum Action {
         /// The wait that came before it.
         backoff: Option<Duration>,
     },
-    /// Begin the hook before its stop, which has so much time at most.
+    /// Begin the preStop hook, with a time limit.
     PreStop {
         /// The attempt.
         id: String,
-        /// The time.
+        /// The time limit: what is left of the grace period.
         limit: Duration,
     },
-    /// Give it the resources that its pod says.
+    /// Give it the resources of the pod's spec.
     Resize {
         /// The attempt.
         id: String,
     },
-    /// Ask it to end.
+    /// Send its stop signal (SIGTERM by default).
     Stop {
         /// The attempt.
         id: String,
     },
-    /// End it.
+    /// Kill it (SIGKILL).
     Kill {
         /// The attempt.
         id: String,
     },
-    /// Remove what doesn't run.
+    /// Remove an attempt that does not run.
     Remove {
         /// The attempt.
         id: String,
     },
-    /// All is over: forget the pod.
+    /// Nothing of the pod runs any more: remove what is left of it.
     Finish,
 }
 
-/// What to do, and when to look again.
+/// What to do, and when to plan again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// What to do, in order.
     pub actions: Vec<Action>,
-    /// When to look again if nothing happens before.
+    /// When to plan again if nothing changes before.
     pub wake: Option<Timestamp>,
 }
 
@@ -264,8 +274,7 @@ pub fn plan(view: View<'_>) -> Plan {
     plan
 }
 
-/// Kills what is of an earlier round; true when nothing of it lives and nothing of it is being
-/// started.
+/// Kills attempts of an earlier round; true when none of them runs and none is being started.
 fn begins_round(view: View<'_>, plan: &mut Plan) -> bool {
     let round = round(view.pod, view.seen);
     let mut alive = false;
@@ -286,12 +295,15 @@ fn begins_round(view: View<'_>, plan: &mut Plan) -> bool {
         .seen
         .iter()
         .filter(|seen| seen.key.kind != Kind::Ephemeral);
+    // The attempt of a start under way is not among those seen. Before the first attempt of this
+    // round it can only be one of the last round, whose end is waited for.
     let began = round == 0 || lasting.any(|seen| seen.round == round);
     let mut starting = view.notes.starting.values();
     !alive && (began || !starting.any(|kind| *kind != Kind::Ephemeral))
 }
 
-/// Removes attempts older than the previous one, and ends what must not run beside the newest.
+/// Removes attempts older than the previous one, and kills an older attempt that runs beside the
+/// newest.
 fn sweep(view: View<'_>, plan: &mut Plan) {
     for container in view.seen {
         let name = &container.key.container;
@@ -320,8 +332,8 @@ fn sweep(view: View<'_>, plan: &mut Plan) {
     }
 }
 
-/// No main container runs or is to be started any more: each has ended for good, or an init
-/// container has failed for good. Sidecars have nobody left then whom they serve.
+/// No main container runs or will be started again: each has ended for good, or an init container
+/// has failed for good. Only sidecars may still run; they have nothing left to serve.
 pub(crate) fn is_finished(view: View<'_>) -> bool {
     let for_good = |seen: &Seen| match seen.state {
         ContainerState::Exited { .. } => view.next(seen).is_none(),
@@ -333,7 +345,7 @@ pub(crate) fn is_finished(view: View<'_>) -> bool {
     mains_are_over || (!main_started(view.pod, view.seen) && init_failed(view.pod, view.seen))
 }
 
-/// An init container failed, and is not to be started again.
+/// An init container has failed and is not started again.
 pub(crate) fn init_failed(pod: &Pod, seen: &[Seen]) -> bool {
     initial(pod).iter().any(|init| {
         kind_of_initial(init) == Kind::Init
@@ -345,8 +357,8 @@ pub(crate) fn init_failed(pod: &Pod, seen: &[Seen]) -> bool {
     })
 }
 
-/// A main container was started since the boot, in this round: what comes before it is done, and
-/// need not be done again.
+/// A main container was started since the machine's boot and in this round: the init containers
+/// before it are done, and are not run again.
 pub(crate) fn main_started(pod: &Pod, seen: &[Seen]) -> bool {
     let round = round(pod, seen);
     let started = |one: &Seen| one.this_boot && one.round == round;
@@ -355,10 +367,10 @@ pub(crate) fn main_started(pod: &Pod, seen: &[Seen]) -> bool {
         .any(|main| latest(seen, &main.name).is_some_and(started))
 }
 
-/// True if what comes before the main containers is done: init containers ended well and sidecars
+/// Whether the condition `Initialized` is true: all init containers have succeeded and all sidecars
 /// have started.
 pub(crate) fn initialized(view: View<'_>) -> bool {
-    // Once it is for good, also when all containers are started anew (upstream's rule).
+    // It stays true once it was, also while a rule restarts all containers (upstream's rule).
     let ran = |main: &Container| latest(view.seen, &main.name).is_some_and(|seen| seen.this_boot);
     mains(view.pod).iter().any(ran)
         || initial(view.pod)
@@ -366,8 +378,8 @@ pub(crate) fn initialized(view: View<'_>) -> bool {
             .all(|container| initial_done(view, container))
 }
 
-/// An init container ended well, after a reboot once more unless nothing may be restarted; a
-/// sidecar has started.
+/// An init container has succeeded, or a sidecar has started. After a reboot the init container has
+/// to succeed again (what it set up may be gone), unless the pod's policy is `Never`.
 pub(crate) fn initial_done(view: View<'_>, container: &Container) -> bool {
     if kind_of_initial(container) == Kind::Sidecar {
         return view.has_started(container);
@@ -379,9 +391,9 @@ pub(crate) fn initial_done(view: View<'_>, container: &Container) -> bool {
     })
 }
 
-/// Brings the first init container that isn't done a step further, and keeps sidecars running; true
-/// when main containers may start. A sidecar that ends later holds up nothing that was started
-/// after it.
+/// Plans for the first init container that is not done, and for the sidecars before it; true when
+/// main containers may start. A sidecar that ends later is restarted, and does not hold up what was
+/// started after it.
 fn start_initial(view: View<'_>, plan: &mut Plan) -> bool {
     let all = initial(view.pod);
     let done = main_started(view.pod, view.seen);
@@ -390,6 +402,7 @@ fn start_initial(view: View<'_>, plan: &mut Plan) -> bool {
         latest.is_some_and(|seen| seen.this_boot && !view.is_of_earlier_round(seen))
     };
     for (index, container) in all.iter().enumerate() {
+        // Something after it has begun in this boot and round, so it was done before.
         let passed = done || all[index + 1..].iter().any(began);
         let awaited = !passed && !initial_done(view, container);
         let kind = kind_of_initial(container);
@@ -403,9 +416,9 @@ fn start_initial(view: View<'_>, plan: &mut Plan) -> bool {
     true
 }
 
-/// Starts main containers in order: one whose hook after the start still runs holds up those after
-/// it, as upstream's does, and one that is started for the first time those that were never
-/// started, either.
+/// Plans for the main containers in order. One whose postStart hook still runs holds up the starts
+/// of all after it, as upstream's does; one that is being started for the first time holds up only
+/// the first starts after it.
 fn start_mains(view: View<'_>, plan: &mut Plan) {
     let (mut held, mut first) = (false, false);
     for container in mains(view.pod) {
@@ -418,7 +431,7 @@ fn start_mains(view: View<'_>, plan: &mut Plan) {
         step(view, container, Kind::Main, plan);
         held |= alive && seen.is_some_and(|seen| view.notes.is_held(&seen.id));
         let starts = view.is_starting(container) || starts(plan, &container.name);
-        // Its hook is begun after its start, so that the next has to wait for news of it.
+        // The hook begins when the start has ended: until then it is unknown, not absent.
         held |= starts && has_post_start(container);
         first |= starts && seen.is_none();
     }
@@ -435,8 +448,8 @@ fn starts(plan: &Plan, name: &str) -> bool {
         .any(|action| matches!(action, Action::Start { container, .. } if container == name))
 }
 
-/// One container: start it, start it again, or end it because its probe or its hook failed, or for
-/// its new image.
+/// Plans for one container: start it, restart it, resize it, or end it because a probe or its
+/// postStart hook failed or it must be replaced.
 fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
     if view.is_starting(container) {
         return;
@@ -445,6 +458,8 @@ fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
         return start(view, container, kind, 0, None, plan);
     };
     match &seen.state {
+        // No start of it is under way: an earlier run of the agent ended before it started the
+        // container. It is removed, and the next plan creates it again.
         ContainerState::Created => plan.actions.push(Action::Remove {
             id: seen.id.clone(),
         }),
@@ -494,6 +509,7 @@ fn start(
     if let Some(failure) = view.notes.failure(view.pod, container)
         && failure.retry_at > view.now
     {
+        // Also when the status has to change from `ErrImagePull` to `ImagePullBackOff`.
         let shown = later(failure.at, PULL_ERROR_SHOWN);
         plan.wake_at(if shown > view.now {
             shown.min(failure.retry_at)
@@ -505,7 +521,7 @@ fn start(
     if attempts(view.seen, &container.name)
         .any(|seen| !matches!(seen.state, ContainerState::Exited { .. }))
     {
-        // An older attempt still lives; it is being ended, and its end is news.
+        // An older attempt still runs. `sweep` ends it, and its end leads to a new plan.
         return;
     }
     plan.actions.push(Action::Start {

@@ -1,15 +1,15 @@
-//! A pod's identity, where its parts can stand in a path, and the names of its logs.
+//! A pod's identity as parts that are safe in a path, and the paths of its logs.
 
 use agent_runtime::PodRef;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::path::{Path, PathBuf};
 
-/// Log files of one container that are looked at; there are a handful of an attempt, and two
-/// attempts.
+/// Most log files of one container that are listed. Normally there are two attempts, each with a
+/// few rotated files.
 pub const MAX_LOGS: usize = 4096;
 
-/// The pod's identity; `None` for an object that lacks part of it, or whose parts could leave a
-/// folder.
+/// The pod's identity; `None` for an object that lacks part of it, or has a part that could lead
+/// out of a folder (`..`, a slash).
 pub fn pod_ref(pod: &Pod) -> Option<PodRef> {
     let meta = &pod.metadata;
     let plain = |text: &Option<String>| text.clone().filter(|text| is_plain(text));

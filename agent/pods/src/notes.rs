@@ -1,4 +1,5 @@
-//! What the machine remembers of a pod beyond what the engine shows.
+//! What the kubelet remembers of one pod beyond what containerd shows: starts under way, failures,
+//! probes, hooks, and the containers that got their stop signal.
 
 use crate::resize::Pending;
 use agent_runtime::Kind;
@@ -20,7 +21,7 @@ pub struct Failure {
     pub at: Timestamp,
     /// When it may be tried again.
     pub retry_at: Timestamp,
-    /// In a row.
+    /// Failures in a row.
     pub count: u32,
 }
 
@@ -44,7 +45,7 @@ pub struct Verdict {
     pub dead: Option<Death>,
 }
 
-/// How far the hook after a container's start has come.
+/// How far a container's postStart hook has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// It runs; the container does not count as running yet.
@@ -55,7 +56,7 @@ pub enum Progress {
     Failed,
 }
 
-/// A hook before a container's stop that was begun.
+/// A preStop hook that was begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begun {
     /// When.
@@ -84,31 +85,30 @@ impl Eviction {
     pub const SHUTDOWN: &'static str = "Terminated";
 }
 
-/// What the machine remembers beyond what the engine shows; lost with the agent, and then found out
-/// anew.
+/// What the kubelet remembers of a pod beyond what containerd shows. A restart of the agent loses
+/// all but the eviction: probes start again, and preStop hooks and stop signals are repeated.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// Starts that are under way, by container name. Their attempts are not among those that are
-    /// seen, whatever the engine shows of them by then; the end of a start is news.
+    /// Starts that are under way, by container name. Their attempts are left out of what the plan
+    /// sees, whatever containerd shows of them; the end of a start leads to a new plan.
     pub starting: BTreeMap<String, Kind>,
     /// Failed starts, by container name.
     pub failures: BTreeMap<String, Failure>,
     /// Containers that were asked to end, by id, and when.
     pub asked: BTreeMap<String, Timestamp>,
-    /// Those of them whose pod had another image for them then: the next attempt comes at once,
-    /// whatever the policy.
+    /// Containers that are ended for a new image or a resize, by id: the next attempt comes at
+    /// once, whatever the restart policy.
     pub replaced: BTreeSet<String>,
-    /// Why other resources for what runs wait, if they do.
+    /// Why the pod's resize waits, if it does.
     pub pending: Option<Pending>,
-    /// Containers that could not be given other resources, by id: why, and when it may be tried
-    /// again.
+    /// Containers whose resize failed, by id: why, and when it is tried again.
     pub unresized: BTreeMap<String, (String, Timestamp)>,
     /// Verdicts of probes, by container id.
     pub verdicts: BTreeMap<String, Verdict>,
-    /// Hooks after the start, by container id. A container that an earlier agent started has none,
-    /// as upstream runs the hook no second time.
+    /// postStart hooks, by container id. A container that was started before the agent's own start
+    /// has none: the hook is not run twice, as upstream.
     pub post_start: BTreeMap<String, Progress>,
-    /// Hooks before the stop, by container id.
+    /// preStop hooks, by container id.
     pub pre_stop: BTreeMap<String, Begun>,
     /// The pod's eviction, if it is evicted.
     pub evicted: Option<Eviction>,
@@ -117,9 +117,9 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// Somebody has set the clock forward by so much, or back: what was noted before was then by
-    /// the new clock. Without, a container that was asked to end has an hour more of grace where
-    /// the clock is set back by an hour, and none where it is set forward.
+    /// Moves the noted times by the step of the wall clock (negative: back). Otherwise a container
+    /// that got its stop signal would have a grace period longer by an hour if the clock is set
+    /// back by an hour, and none if it is set forward.
     pub fn shift(&mut self, by: SignedDuration) {
         let of_failures = self.failures.values_mut();
         let times = self.asked.values_mut();
@@ -147,7 +147,7 @@ impl Notes {
         is_named.then_some(failure)
     }
 
-    /// The container's hook after the start has not ended well yet.
+    /// The container's postStart hook runs, or failed.
     pub(crate) fn is_held(&self, id: &str) -> bool {
         matches!(
             self.post_start.get(id),

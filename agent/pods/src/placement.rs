@@ -1,5 +1,5 @@
-//! Whether a pod may run on its node at all: the kubelet asks once more, no matter who bound the
-//! pod. Rules, reasons and messages are upstream's.
+//! Whether the node may run a pod at all, by selectors and taints: the kubelet checks once more, as
+//! a pod can be bound without the scheduler. Rules, reasons and messages are upstream's.
 
 use crate::status::Refusal;
 use config_kube::identity::{OS, OS_LABELS};
@@ -25,8 +25,8 @@ pub fn foreign(pod: &Pod) -> Option<Refusal> {
     })
 }
 
-/// Why a pod of the API is not taken that has the name of a static pod: who asks the node for a pod
-/// by its name must never reach another one.
+/// The refusal of a pod of the API that has the name of one of the machine's static pods. Logs,
+/// exec and ports find a pod by its name, and must never reach another one.
 pub fn named_as_static(pod: &Pod, static_pods: &[Pod]) -> Option<Refusal> {
     let meta = &pod.metadata;
     let same = |one: &&Pod| {
@@ -44,8 +44,8 @@ pub fn named_as_static(pod: &Pod, static_pods: &[Pod]) -> Option<Refusal> {
     })
 }
 
-/// Why this node does not take the pod: the pod selects others, or does not tolerate a taint that
-/// ends pods.
+/// Why this node does not take the pod: the pod selects other nodes, or does not tolerate a taint
+/// with the effect NoExecute.
 pub fn misplaced(pod: &Pod, node: &Node) -> Option<Refusal> {
     let spec = pod.spec.as_ref()?;
     let failed = |reason: &'static str, text: &str| {
@@ -66,8 +66,9 @@ pub fn misplaced(pod: &Pod, node: &Node) -> Option<Refusal> {
         let mut all = spec.tolerations.iter().flatten();
         all.any(|one| tolerates(one, taint))
     };
-    let mut ending = taints.filter(|taint| taint.effect == NO_EXECUTE);
-    if ending.any(|taint| !tolerated(taint)) {
+    // NoSchedule counts for the scheduler alone (upstream's rule).
+    let mut evicting = taints.filter(|taint| taint.effect == NO_EXECUTE);
+    if evicting.any(|taint| !tolerated(taint)) {
         let text = "node(s) had taints that the pod didn't tolerate";
         return failed("TaintToleration", text);
     }

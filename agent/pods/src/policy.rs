@@ -1,9 +1,9 @@
 //! Which containers are started again after their end, and when.
 //!
-//! A rule of a container may ask that all containers of the pod are started anew
-//! (`RestartAllContainers`, KEP-5532). They are so in rounds: an attempt remembers in which it was
-//! started, and one that ended by such a rule begins the next. What is of an earlier round is
-//! killed, without hook and grace; when none of it lives any more, the pod starts as if it had
+//! A rule of a container may restart all containers of the pod (`RestartAllContainers`, KEP-5532).
+//! Each such restart is a round: an attempt records the round in which it was started, and an
+//! attempt that exits by such a rule begins the next one. Attempts of earlier rounds are killed,
+//! without hook and grace period; when none of them runs any more, the pod starts as if it had
 //! never run here.
 
 use crate::backoff::{after_run, between, later};
@@ -50,9 +50,9 @@ impl RestartPolicy {
     }
 }
 
-/// Whether a container that ended with `code` is started again. An init container is so only after
-/// a failure, a sidecar always, an ephemeral one never; of a container's rules the first that
-/// speaks of the code decides, before any policy.
+/// Whether a container that ended with `code` is started again. An init container is started again
+/// only after a failure, a sidecar always, an ephemeral one never. The first of the container's
+/// rules that matches the code comes before any policy (KEP-5307).
 pub fn restarts(pod: &Pod, kind: Kind, name: &str, code: i32) -> bool {
     match kind {
         Kind::Sidecar => return true,
@@ -62,9 +62,10 @@ pub fn restarts(pod: &Pod, kind: Kind, name: &str, code: i32) -> bool {
     let container = find(pod, name).map(|(_, container)| container);
     let rules = container.as_deref();
     let rule = rules.and_then(|container| rule(container, code));
-    if rule.is_some_and(is_of_all) {
+    if rule.is_some_and(restarts_all) {
         return true;
     }
+    // The only other action is `Restart`, which acts as the policy `Always`.
     let by_rule = rule.is_some();
     let policy = if by_rule {
         RestartPolicy::Always
@@ -78,13 +79,13 @@ pub fn restarts(pod: &Pod, kind: Kind, name: &str, code: i32) -> bool {
     }
 }
 
-/// The first rule of a container that speaks of an exit code.
+/// The first rule of a container that matches an exit code.
 fn rule(container: &Container, code: i32) -> Option<&ContainerRestartRule> {
     let mut rules = container.restart_policy_rules.iter().flatten();
-    rules.find(|rule| speaks(rule, code))
+    rules.find(|rule| matches_code(rule, code))
 }
 
-fn speaks(rule: &ContainerRestartRule, code: i32) -> bool {
+fn matches_code(rule: &ContainerRestartRule, code: i32) -> bool {
     let codes = rule.exit_codes.as_ref();
     codes.is_some_and(|codes| {
         let listed = codes.values.iter().flatten().any(|value| *value == code);
@@ -96,11 +97,11 @@ fn speaks(rule: &ContainerRestartRule, code: i32) -> bool {
     })
 }
 
-fn is_of_all(rule: &ContainerRestartRule) -> bool {
+fn restarts_all(rule: &ContainerRestartRule) -> bool {
     rule.action == "RestartAllContainers"
 }
 
-/// Which ends of attempts start all containers anew.
+/// Which exits restart all containers of the pod.
 pub(crate) struct Triggers<'a> {
     /// Containers with such a rule, by name: at least one.
     ruled: BTreeMap<&'a str, &'a Container>,
@@ -109,11 +110,11 @@ pub(crate) struct Triggers<'a> {
 }
 
 impl<'a> Triggers<'a> {
-    /// None where no rule of the pod can start all anew.
+    /// `None` if no container has a rule that restarts all.
     pub(crate) fn of(pod: &'a Pod, seen: &[Seen]) -> Option<Self> {
         let ruled = all(pod).filter(|(_, container)| {
             let mut rules = container.restart_policy_rules.iter().flatten();
-            rules.any(is_of_all)
+            rules.any(restarts_all)
         });
         let ruled = ruled.map(|(_, container)| (container.name.as_str(), container));
         let ruled: BTreeMap<_, _> = ruled.collect();
@@ -130,8 +131,8 @@ impl<'a> Triggers<'a> {
         })
     }
 
-    /// Whether this attempt ended so. A sidecar that was ended because nobody is left whom it
-    /// serves did not.
+    /// Whether this attempt's exit restarts all. A sidecar that ended after the last main container
+    /// does not count: the kubelet ended it, and its exit code is that of the signal.
     pub(crate) fn has(&self, one: &Seen) -> bool {
         let ContainerState::Exited {
             code, finished_at, ..
@@ -141,12 +142,13 @@ impl<'a> Triggers<'a> {
         };
         let container = self.ruled.get(one.key.container.as_str());
         let rule = container.and_then(|container| rule(container, code));
-        let served = one.key.kind != Kind::Sidecar || self.over.is_none_or(|at| at >= finished_at);
-        served && rule.is_some_and(is_of_all)
+        let counts = one.key.kind != Kind::Sidecar || self.over.is_none_or(|at| at >= finished_at);
+        counts && rule.is_some_and(restarts_all)
     }
 }
 
-/// The round of the pod's containers: how often all of them were started anew, or are to be.
+/// The round that the pod's containers are in or have to begin: how often a rule has restarted all
+/// of them. It follows from the attempts alone, so that a restart of the agent does not lose it.
 pub fn round(pod: &Pod, seen: &[Seen]) -> u32 {
     let Some(triggers) = Triggers::of(pod, seen) else {
         return 0;
@@ -156,7 +158,7 @@ pub fn round(pod: &Pod, seen: &[Seen]) -> u32 {
     rounds.max().unwrap_or_default()
 }
 
-/// Attempts of earlier rounds that live.
+/// Attempts of earlier rounds that have not ended.
 pub(crate) fn outdated<'a>(pod: &Pod, seen: &'a [Seen]) -> impl Iterator<Item = &'a Seen> {
     let round = round(pod, seen);
     let lives = |one: &&Seen| !matches!(one.state, ContainerState::Exited { .. });
@@ -164,9 +166,9 @@ pub(crate) fn outdated<'a>(pod: &Pod, seen: &'a [Seen]) -> impl Iterator<Item = 
     lasting.filter(lives).filter(move |one| one.round < round)
 }
 
-/// Whether an attempt is to be followed by one that is as the pod says now: the pod has another
-/// image for it, or resources for which it has to be started anew. Of kinds that do not last the
-/// next attempt has the new ones, if there is a next (upstream's rule).
+/// Whether an attempt must be replaced by one with the pod's present spec: the image is another, or
+/// a resize needs a restart. Init and ephemeral containers are not replaced: their next attempt has
+/// the new spec, if there is a next one (upstream's rule).
 pub fn is_replaced(pod: &Pod, notes: &Notes, seen: &Seen) -> bool {
     let lasts = matches!(seen.key.kind, Kind::Main | Kind::Sidecar);
     lasts && (has_new_image(pod, seen) || needs_restart(pod, notes, seen))
@@ -196,8 +198,8 @@ pub fn restart(pod: &Pod, seen: &Seen) -> Option<(Timestamp, Duration)> {
     if !again && !restarts(pod, seen.key.kind, &seen.key.container, *code) {
         return None;
     }
-    // What the machine's own end ended is not the container's fault, and a new image may have
-    // mended the fault of the old.
+    // No back-off after a reboot, which was not the container's fault, nor for a new image, which
+    // may not have the fault of the old one.
     let wait = if seen.this_boot && !has_new_image(pod, seen) {
         after_run(seen.backoff, between(*started_at, *finished_at))
     } else {
@@ -206,9 +208,9 @@ pub fn restart(pod: &Pod, seen: &Seen) -> Option<(Timestamp, Duration)> {
     Some((later(*finished_at, wait), wait))
 }
 
-/// Whether the next attempt is still to come. One that waits not at all never is, whatever the
-/// clocks say: an end may be dated later than `now` by a clock that was set back. By the same clock
-/// others would wait for longer than they are to; they are due, too.
+/// Whether the next attempt, due at `at` after a wait of `backoff`, still has to wait. Where the
+/// clock was set back, `at` can lie further ahead than the whole back-off: then the attempt is due,
+/// and so is one without a back-off.
 pub(crate) fn waits(at: Timestamp, backoff: Duration, now: Timestamp) -> bool {
     at > now && between(now, at) <= backoff
 }

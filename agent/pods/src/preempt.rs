@@ -1,5 +1,5 @@
-//! Which pods make room for one that the cluster depends on and that does not fit (upstream's
-//! admission of critical pods).
+//! Which pods the kubelet ends to make room for a critical pod that does not fit (upstream's
+//! `CriticalPodAdmissionHandler`).
 
 use crate::fit::{RESOURCES, asks as requested};
 use agent_resources::qos;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// How much is lacking of a resource.
 type Lack = (&'static str, Amount);
 
-/// The pods among `others` that are to end, by their numbers, so that `pod` fits. Few rather than
+/// The pods among `others` that must end so that `pod` fits, by their indexes. Few rather than
 /// many, of the lowest class that will do, and of these the ones whose requests are nearest to what
 /// is lacking (upstream's rules). `None` where even the end of all that `may_end` makes no room.
 pub fn victims(
@@ -36,8 +36,8 @@ pub fn victims(
     if !without(&lacks, others, &all).is_empty() {
         return None;
     }
-    // Of each class what is needed beside all of the lower ones, and what has been chosen of the
-    // higher ones.
+    // Guaranteed pods end only for what the end of all lower pods would not free; Burstable ones
+    // for what those and all BestEffort ones leave lacking; BestEffort ones for the rest.
     let lower = [&best_effort[..], burstable].concat();
     let mut chosen = nearest(without(&lacks, others, &lower), others, guaranteed);
     let rest = [&best_effort[..], &chosen].concat();
@@ -50,7 +50,7 @@ pub fn victims(
     Some(chosen)
 }
 
-/// What a pod takes of a resource.
+/// The amount of a resource that counts as used by a pod: its request, or one of `pods`.
 fn takes(pod: &Pod, resource: &str) -> Amount {
     match resource {
         "pods" => Amount::units(1),
@@ -94,6 +94,7 @@ fn nearest(mut lacks: Vec<Lack>, others: &[Arc<Pod>], candidates: &[usize]) -> V
             let by_distance = distance(one).total_cmp(&distance(other));
             by_distance.then_with(|| size(one).cmp(&size(other)))
         });
+        // Greedy, as upstream: after each choice the distances are to what is still lacking.
         let Some(best) = best else { break };
         left.retain(|&at| at != best);
         lacks = without(&lacks, others, &[best]);

@@ -1,4 +1,4 @@
-//! Attempts that the engine has lost and the API still remembers.
+//! Restores attempts that containerd has lost, from the pod's status in the API.
 
 use crate::containers::find;
 use crate::names::pod_ref;
@@ -7,8 +7,9 @@ use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, ContainerUser, Po
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 
-/// Attempts that the engine has lost and the API still remembers, so that what is over isn't run
-/// again.
+/// Adds to `seen` an attempt for each container that the pod's status has and containerd does not
+/// (its state was lost). All count as exited, so that a container that did its work before is not
+/// run again.
 pub fn recover(pod: &Pod, mut seen: Vec<Seen>, now: Timestamp) -> Vec<Seen> {
     let Some(status) = &pod.status else {
         return seen;
@@ -24,6 +25,7 @@ pub fn recover(pod: &Pod, mut seen: Vec<Seen>, now: Timestamp) -> Vec<Seen> {
         let known = seen.iter().any(|seen| seen.key.container == status.name);
         let kind = find(pod, &status.name).map_or(kind, |(kind, _)| kind);
         if let (false, Some(lost)) = (known, lost(pod, status, kind, now)) {
+            // Of the round of the others: in an earlier round it would be started again at once.
             let round = round.unwrap_or_default();
             seen.push(Seen { round, ..lost });
         }
@@ -46,6 +48,7 @@ fn lost(pod: &Pod, status: &ContainerStatus, kind: Kind, now: Timestamp) -> Opti
     let state = State::Exited {
         started_at: ended.map_or(now, |ended| time(&ended.started_at)),
         finished_at: ended.map_or(now, |ended| time(&ended.finished_at)),
+        // A container that ran when the status was written: nobody saw its exit code.
         code: ended
             .filter(|_| state.running.is_none())
             .map_or(255, |ended| ended.exit_code),
@@ -65,6 +68,7 @@ fn lost(pod: &Pod, status: &ContainerStatus, kind: Kind, now: Timestamp) -> Opti
         state,
         backoff: None,
         round: 0,
+        // As after a reboot: init containers do their work again, and no back-off counts.
         this_boot: false,
         stop_signal: status.stop_signal.clone(),
         needs: None,
@@ -72,7 +76,7 @@ fn lost(pod: &Pod, status: &ContainerStatus, kind: Kind, now: Timestamp) -> Opti
     })
 }
 
-/// Who the first process was, as the status says.
+/// The user of the first process, from the status.
 fn user(user: &ContainerUser) -> Option<User> {
     let user = user.linux.as_ref()?;
     let number = |id: i64| u32::try_from(id).ok();

@@ -1,9 +1,9 @@
-//! Other CPU and memory for containers that run (KEP-1287): what a pod says against what its
+//! Resize of CPU and memory of running containers (KEP-1287): compares the pod's spec with what its
 //! attempts were given.
 //!
-//! What an attempt was given is remembered by the engine as the pod said it, so that the status
-//! tells it in the same words. A resize for which the node has no room waits, and goes on when
-//! there is: [`Notes::pending`] says why it waits.
+//! What an attempt was given is kept with it in containerd, as the JSON of the spec's `resources`,
+//! so that the status shows it unchanged. A resize for which the node has no room waits until there
+//! is room; [`Notes::pending`] has the reason.
 
 use crate::containers::{all, find};
 use crate::notes::Notes;
@@ -13,7 +13,8 @@ use config_kube::quantity::Amount;
 
 /// The resources of which a running container can be given more or less.
 const RESIZED: [&str; 2] = ["cpu", "memory"];
-/// Longest text of needs that is kept with an attempt.
+/// Longest text that is kept with an attempt, in bytes. containerd limits a label to 4096 bytes,
+/// key included.
 const LONGEST: usize = 3 << 10;
 
 /// Why a resize waits.
@@ -25,8 +26,8 @@ pub struct Pending {
     pub message: String,
 }
 
-/// What a container asks for, in the form that is kept with an attempt; `None` where it is too long
-/// for that.
+/// A container's `resources` as the JSON that is kept with an attempt; `None` if it is too long, so
+/// that such a container is never resized.
 pub fn needs(container: &Container) -> Option<String> {
     let text = serde_json::to_string(&container.resources.clone().unwrap_or_default()).ok()?;
     Some(text).filter(|text| text.len() <= LONGEST)
@@ -37,7 +38,7 @@ pub fn given(seen: &Seen) -> Option<ResourceRequirements> {
     serde_json::from_str(seen.needs.as_deref()?).ok()
 }
 
-/// Whether a container of the pod asks for something else than in another version of it.
+/// Whether a container has other `resources` in the pod than in another version of it.
 pub fn has_other_needs(pod: &Pod, other: &Pod) -> bool {
     all(pod).any(|(_, container)| {
         let before = find(other, &container.name);
@@ -50,11 +51,11 @@ pub fn is_resized(pod: &Pod, seen: &Seen) -> bool {
     let runs = matches!(seen.state, ContainerState::Running { .. });
     let lasts = matches!(seen.key.kind, Kind::Main | Kind::Sidecar);
     let wanted = find(pod, &seen.key.container).and_then(|(_, container)| needs(&container));
+    // Without a record of what it was given, nothing can be compared: no resize.
     runs && lasts && seen.needs.is_some() && wanted.is_some() && seen.needs != wanted
 }
 
-/// Whether a running attempt has to be started anew for what its pod says now, as its resize policy
-/// asks.
+/// Whether a running attempt has to be restarted for its resize, by the container's `resizePolicy`.
 pub(crate) fn needs_restart(pod: &Pod, notes: &Notes, seen: &Seen) -> bool {
     if notes.pending.is_some() || !is_resized(pod, seen) {
         return false;
@@ -65,6 +66,7 @@ pub(crate) fn needs_restart(pod: &Pod, notes: &Notes, seen: &Seen) -> bool {
     let wanted = container.resources.clone().unwrap_or_default();
     let policies = container.resize_policy.iter().flatten();
     let mut restarts = policies.filter(|policy| policy.restart_policy == "RestartContainer");
+    // By amounts: `1000m` and `1` are other texts and the same CPU.
     restarts.any(|policy| {
         let amounts = |needs: &ResourceRequirements| {
             [&needs.requests, &needs.limits].map(|list| {

@@ -1,6 +1,6 @@
-//! A machine with one pod on it: containers, hooks and probes that behave as they like, an agent
-//! that loses its memory, a machine that reboots. Time is simulated, so that hours pass in
-//! microseconds. Every action is checked against the rules as it is carried out.
+//! Simulates a machine with one pod on it: containers, hooks and probes with any behaviour, an
+//! agent that restarts, a machine that reboots. Time is simulated, so that hours pass in
+//! microseconds. Every action of the plan is checked against the invariants as it is carried out.
 
 mod faults;
 
@@ -11,7 +11,7 @@ use crate::machine::{Action, View, initial_done, is_finished, main_started, plan
 use crate::notes::{Begun, Death, Notes, Progress, Verdict};
 use crate::policy::{is_replaced, outdated, round};
 use crate::resize::{is_resized, needs};
-use crate::simulation_story::{GATE, Nature, Story, Traits, described};
+use crate::simulation_story::{Behaviour, GATE, Story, Traits, described};
 use crate::status::{Addresses, base, status};
 use agent_runtime::{Container as Seen, ContainerKey, ContainerState, Kind, PodRef, container_id};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
@@ -21,9 +21,9 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What is to happen to a running attempt by itself.
+/// What a running attempt does by itself, at a time in [`World::events`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum Event {
     Started,
     Ends(i32),
     Starts,
@@ -37,21 +37,21 @@ pub(crate) struct World {
     pub(crate) pod: Pod,
     pub(crate) seen: Vec<Seen>,
     /// Attempts whose start is under way, by id.
-    half: BTreeMap<String, (Seen, Nature)>,
+    half_started: BTreeMap<String, (Seen, Behaviour)>,
     pub(crate) notes: Notes,
     pub(crate) now: Timestamp,
     /// The latest time that the clock has shown.
     latest: Timestamp,
     grace: Duration,
-    fates: Vec<(Timestamp, String, Fate)>,
+    events: Vec<(Timestamp, String, Event)>,
     obeys: BTreeSet<String>,
-    natures: Vec<Nature>,
+    behaviours: Vec<Behaviour>,
     started: BTreeSet<String>,
     pub(crate) starts: BTreeMap<String, u32>,
-    /// Names of containers in the order in which they were asked to end.
+    /// Names of containers in the order in which they got their stop signal.
     pub(crate) asked: Vec<String>,
     pub(crate) written: Option<PodStatus>,
-    /// Every status that was told, in order.
+    /// Every status that was written, in order.
     pub(crate) told: Vec<PodStatus>,
     pub(crate) finished: bool,
 }
@@ -85,14 +85,14 @@ impl World {
         Self {
             pod,
             seen: Vec::new(),
-            half: BTreeMap::new(),
+            half_started: BTreeMap::new(),
             notes: Notes::default(),
             now,
             latest: now,
             grace: seconds(story.grace),
-            fates: Vec::new(),
+            events: Vec::new(),
             obeys: BTreeSet::new(),
-            natures: story.natures.clone(),
+            behaviours: story.behaviours.clone(),
             started: BTreeSet::new(),
             starts: BTreeMap::new(),
             asked: Vec::new(),
@@ -159,7 +159,7 @@ impl World {
                 };
             }
         }
-        self.fates.retain(|(_, of, _)| of != id);
+        self.events.retain(|(_, of, _)| of != id);
         self.notes.post_start.remove(id);
     }
 
@@ -194,11 +194,10 @@ impl World {
             .any(|one| *one == kind)
     }
 
-    /// A main container starts after all initial ones, and after the main ones before it whose
-    /// hooks run.
+    /// A main container starts after all init containers, and after the main containers before it
+    /// whose hooks run.
     fn check_main_start(&self, name: &str) -> Result<(), TestCaseError> {
-        // A sidecar that has ended holds up nothing that comes after it; it is started again beside
-        // it.
+        // A sidecar that has ended holds up nothing that comes after it: it is restarted meanwhile.
         let came = |init: &Container| {
             latest(&self.seen, &init.name).is_some_and(|seen| seen.this_boot)
                 && kind_of_initial(init) == Kind::Sidecar
@@ -227,8 +226,8 @@ impl World {
         Ok(())
     }
 
-    /// Initial containers start in their order for the first time in a boot, and one that is no
-    /// sidecar beside sidecars alone.
+    /// The first starts of a boot come in the order of the spec, and an init container that is no
+    /// sidecar runs beside sidecars only.
     fn check_initial_start(&self, name: &str, kind: Kind) -> Result<(), TestCaseError> {
         let main_alive = self.has_alive(Kind::Main);
         let first = !self
@@ -291,28 +290,28 @@ impl World {
             needs: find(&self.pod, name).and_then(|(_, own)| needs(&own)),
             user: None,
         };
-        let nature = self.natures[self.started.len() % self.natures.len()];
-        self.half.insert(id.clone(), (seen, nature));
+        let behaviour = self.behaviours[self.started.len() % self.behaviours.len()];
+        self.half_started.insert(id.clone(), (seen, behaviour));
         self.notes.starting.insert(name.to_owned(), kind);
-        if nature.takes == 0 {
-            self.come_to_life(&id);
+        if behaviour.takes == 0 {
+            self.finish_start(&id);
         } else {
-            self.fate(nature.takes, &id, Fate::Started);
+            self.schedule(behaviour.takes, &id, Event::Started);
         }
         Ok(())
     }
 
     /// A start has ended, and the container runs.
-    fn come_to_life(&mut self, id: &str) {
-        let Some((seen, nature)) = self.half.remove(id) else {
+    fn finish_start(&mut self, id: &str) {
+        let Some((seen, behaviour)) = self.half_started.remove(id) else {
             return;
         };
         self.notes.starting.remove(&seen.key.container);
-        self.run(seen, nature);
-        self.give_nature(id, nature);
+        self.run(seen, behaviour);
+        self.begin_hooks_and_probes(id, behaviour);
     }
 
-    fn run(&mut self, seen: Seen, nature: Nature) {
+    fn run(&mut self, seen: Seen, behaviour: Behaviour) {
         let id = seen.id.clone();
         let count = self.starts.entry(seen.key.container.clone());
         *count.or_default() += 1;
@@ -320,10 +319,10 @@ impl World {
             started_at: self.now,
         };
         self.seen.push(Seen { state, ..seen });
-        if let Some((after, code)) = nature.ends {
-            self.fate(after, &id, Fate::Ends(code));
+        if let Some((after, code)) = behaviour.ends {
+            self.schedule(after, &id, Event::Ends(code));
         }
-        if nature.obeys {
+        if behaviour.obeys {
             self.obeys.insert(id);
         }
     }
@@ -333,23 +332,23 @@ impl World {
         self.notes.starting.contains_key(name)
     }
 
-    fn fate(&mut self, after: u16, id: &str, fate: Fate) {
+    fn schedule(&mut self, after: u16, id: &str, event: Event) {
         let at = later(self.now, seconds(after));
-        self.fates.push((at, id.to_owned(), fate));
+        self.events.push((at, id.to_owned(), event));
     }
 
-    fn give_nature(&mut self, id: &str, nature: Nature) {
+    fn begin_hooks_and_probes(&mut self, id: &str, behaviour: Behaviour) {
         let lifecycle = self.container(id).and_then(|own| own.lifecycle);
         if lifecycle.is_some_and(|lifecycle| lifecycle.post_start.is_some()) {
             self.notes
                 .post_start
                 .insert(id.to_owned(), Progress::Running);
-            self.fate(nature.hook.0, id, Fate::PostStart(nature.hook.1));
+            self.schedule(behaviour.hook.0, id, Event::PostStart(behaviour.hook.1));
         }
-        self.begin_probes(id, nature);
+        self.begin_probes(id, behaviour);
     }
 
-    fn begin_probes(&mut self, id: &str, nature: Nature) {
+    fn begin_probes(&mut self, id: &str, behaviour: Behaviour) {
         let startup = self
             .container(id)
             .is_some_and(|own| own.startup_probe.is_some());
@@ -360,15 +359,15 @@ impl World {
                 dead: None,
             };
             self.notes.verdicts.insert(id.to_owned(), verdict);
-            self.fate(nature.starts, id, Fate::Starts);
+            self.schedule(behaviour.starts, id, Event::Starts);
         }
-        if let Some(after) = nature.dies {
-            self.fate(after, id, Fate::Dies);
+        if let Some(after) = behaviour.dies {
+            self.schedule(after, id, Event::Dies);
         }
     }
 
-    /// A container may be asked to end when its hook has ended and its turn has come, or when its
-    /// time is over.
+    /// A container may get its stop signal when its hook has ended and its turn has come, or when
+    /// its grace period is over.
     fn check_stop(&self, id: &str) -> Result<(), TestCaseError> {
         let hook = self.notes.pre_stop.get(id);
         let began = self.notes.ending.or(hook.map(|hook| hook.at));
@@ -410,7 +409,7 @@ impl World {
         }
     }
 
-    /// A container gets what its pod says.
+    /// Carries out a resize.
     fn resize(&mut self, id: &str) -> Result<(), TestCaseError> {
         prop_assert!(!self.view().ends(), "what ends gets nothing more");
         let wanted = self.container(id).and_then(|own| needs(&own));
@@ -422,7 +421,8 @@ impl World {
         Ok(())
     }
 
-    /// At rest what runs has what its pod says, unless it is being ended.
+    /// When nothing is left to do, every running container has the resources of the spec, unless it
+    /// is being ended.
     fn check_resources(&self) -> Result<(), TestCaseError> {
         let ends =
             |id: &String| self.notes.asked.contains_key(id) || self.notes.pre_stop.contains_key(id);
@@ -455,8 +455,8 @@ impl World {
                     self.notes.pre_stop.insert(id.clone(), hook).is_none(),
                     "a hook runs once"
                 );
-                let nature = self.natures[self.started.len() % self.natures.len()];
-                self.fate(nature.hook.0, &id, Fate::PreStop);
+                let behaviour = self.behaviours[self.started.len() % self.behaviours.len()];
+                self.schedule(behaviour.hook.0, &id, Event::PreStop);
             }
             Action::Resize { id } => self.resize(&id)?,
             Action::Stop { id } => {
@@ -483,7 +483,7 @@ impl World {
             Action::Remove { id } => {
                 let running = self.alive().any(|seen| seen.id == id);
                 prop_assert!(!running, "what runs is not removed");
-                // Half of it was there, and it may be begun again.
+                // A half-made attempt was removed: its number may be used again.
                 if self
                     .seen_of(&id)
                     .is_some_and(|seen| seen.state == ContainerState::Created)
@@ -497,14 +497,17 @@ impl World {
                     self.alive().next().is_none(),
                     "finished with something running"
                 );
-                prop_assert!(self.half.is_empty(), "finished with a start under way");
+                prop_assert!(
+                    self.half_started.is_empty(),
+                    "finished with a start under way"
+                );
                 self.finished = true;
             }
         }
         Ok(())
     }
 
-    /// Looks and acts until nothing is left to do at this moment; returns when to look again.
+    /// Plans and acts until nothing is left to do at this moment; returns when to plan again.
     pub(crate) fn settle(&mut self) -> Result<Option<Timestamp>, TestCaseError> {
         for _ in 0..64 {
             if self.view().ends() {
@@ -537,7 +540,7 @@ impl World {
         let over = |phase: &str| matches!(phase, "Succeeded" | "Failed");
         prop_assert!(!over(before) || before == phase, "{before} becomes {phase}");
         prop_assert!(
-            (self.alive().next().is_none() && self.half.is_empty()) || !over(phase),
+            (self.alive().next().is_none() && self.half_started.is_empty()) || !over(phase),
             "{phase} while a container runs or is being started"
         );
         for condition in status.conditions.iter().flatten() {
@@ -573,19 +576,19 @@ impl World {
         Ok(())
     }
 
-    fn befall(&mut self, id: &str, fate: Fate) {
+    fn happen(&mut self, id: &str, event: Event) {
         let verdict = self.notes.verdicts.entry(id.to_owned());
         let plain = Verdict {
             started: true,
             ready: true,
             dead: None,
         };
-        match fate {
-            Fate::Started => self.come_to_life(id),
-            Fate::Ends(code) => self.end(id, code),
-            Fate::Starts => *verdict.or_insert(plain) = plain,
-            Fate::Dies => verdict.or_insert(plain).dead = Some(Death::Liveness),
-            Fate::PostStart(well) => {
+        match event {
+            Event::Started => self.finish_start(id),
+            Event::Ends(code) => self.end(id, code),
+            Event::Starts => *verdict.or_insert(plain) = plain,
+            Event::Dies => verdict.or_insert(plain).dead = Some(Death::Liveness),
+            Event::PostStart(well) => {
                 let progress = if well {
                     Progress::Done
                 } else {
@@ -593,7 +596,7 @@ impl World {
                 };
                 self.notes.post_start.insert(id.to_owned(), progress);
             }
-            Fate::PreStop => {
+            Event::PreStop => {
                 if let Some(hook) = self.notes.pre_stop.get_mut(id) {
                     hook.over = true;
                 }
@@ -601,21 +604,21 @@ impl World {
         }
     }
 
-    /// Advances to the next thing that happens, at most to `until`.
+    /// Advances the time to the next event or wake-up, at most to `until`.
     fn advance(&mut self, wake: Option<Timestamp>, until: Timestamp) {
-        let fates = self.fates.iter().map(|(at, ..)| *at);
-        let next = fates.chain(wake.filter(|at| *at > self.now)).min();
+        let events = self.events.iter().map(|(at, ..)| *at);
+        let next = events.chain(wake.filter(|at| *at > self.now)).min();
         self.now = next.unwrap_or(until).min(until).max(self.now);
         self.latest = self.latest.max(self.now);
         let now = self.now;
-        let (due, rest) = std::mem::take(&mut self.fates)
+        let (due, rest) = std::mem::take(&mut self.events)
             .into_iter()
             .partition(|(at, ..)| *at <= now);
-        self.fates = rest;
-        let due: Vec<(Timestamp, String, Fate)> = due;
-        for (_, id, fate) in due {
-            if self.half.contains_key(&id) || self.alive().any(|seen| seen.id == id) {
-                self.befall(&id, fate);
+        self.events = rest;
+        let due: Vec<(Timestamp, String, Event)> = due;
+        for (_, id, event) in due {
+            if self.half_started.contains_key(&id) || self.alive().any(|seen| seen.id == id) {
+                self.happen(&id, event);
             }
         }
     }

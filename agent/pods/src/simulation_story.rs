@@ -1,26 +1,27 @@
-//! What a simulated pod is, how its containers behave, and what befalls it.
+//! The input of a simulation: a pod's spec, the behaviour of its containers, and faults from
+//! outside.
 
 use serde_json::{Value, json};
 
 /// How one attempt behaves.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Nature {
-    /// So many seconds pass from the order to start it until it runs.
+pub(crate) struct Behaviour {
+    /// Seconds from the order to start it until it runs.
     pub(crate) takes: u16,
-    /// After so many seconds it ends with a code, or it runs until it is ended.
+    /// Seconds until it exits by itself, and its code; `None`: it runs until it is ended.
     pub(crate) ends: Option<(u16, i32)>,
-    /// It ends when asked.
+    /// It ends at its stop signal.
     pub(crate) obeys: bool,
-    /// How many seconds each of its hooks takes, and whether the one after the start ends well.
+    /// Seconds that each of its hooks takes, and whether the postStart hook succeeds.
     pub(crate) hook: (u16, bool),
-    /// After so many seconds its startup probe passes, if it has one.
+    /// Seconds until its startup probe passes, if it has one.
     pub(crate) starts: u16,
-    /// After so many seconds its liveness probe has failed too often.
+    /// Seconds until its liveness probe has failed too often, if it does.
     pub(crate) dies: Option<u16>,
 }
 
-impl Nature {
-    /// Ends so, obeys, and is started at once.
+impl Behaviour {
+    /// A container that starts at once, exits as `ends` says, and ends at its stop signal.
     pub(crate) fn plain(ends: Option<(u16, i32)>) -> Self {
         Self {
             takes: 0,
@@ -33,7 +34,7 @@ impl Nature {
     }
 }
 
-/// What the pod says of a container.
+/// What the pod's spec has for a container.
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(
     clippy::struct_excessive_bools,
@@ -44,11 +45,11 @@ pub(crate) struct Traits {
     pub(crate) post_start: bool,
     pub(crate) pre_stop: bool,
     pub(crate) startup: bool,
-    /// All containers are started anew when it ends with 1.
-    pub(crate) for_all: bool,
+    /// A rule restarts all containers when it exits with 1.
+    pub(crate) restarts_all: bool,
 }
 
-/// What happens from outside, at a second.
+/// What happens from outside, at a second of the story.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     Delete,
@@ -60,10 +61,10 @@ pub(crate) enum Fault {
     Evict,
     AgentRestart,
     Reboot,
-    /// Somebody sets the clock, by so many seconds.
+    /// The clock is set by this number of seconds.
     Clock(i16),
-    /// The first main container gets other resources: CPU, which it is given as it runs, or memory,
-    /// for which it is started anew.
+    /// The first main container gets other resources: CPU, which needs no restart, or memory, which
+    /// does.
     Resize {
         anew: bool,
     },
@@ -73,7 +74,7 @@ pub(crate) enum Fault {
     Gate,
 }
 
-/// The condition of the pod's readiness gate, which others set.
+/// The condition type of the pod's readiness gate, which other writers set.
 pub(crate) const GATE: &str = "example.com/gate";
 
 #[derive(Debug, Clone)]
@@ -84,7 +85,7 @@ pub(crate) struct Story {
     pub(crate) grace: u16,
     /// It has a readiness gate.
     pub(crate) gate: bool,
-    pub(crate) natures: Vec<Nature>,
+    pub(crate) behaviours: Vec<Behaviour>,
     pub(crate) faults: Vec<(u16, Fault)>,
 }
 
@@ -105,7 +106,7 @@ pub(crate) fn described(name: &str, traits: Traits) -> Value {
     if traits.pre_stop {
         container["lifecycle"]["preStop"] = exec.clone();
     }
-    if traits.for_all {
+    if traits.restarts_all {
         let codes = json!({"operator": "In", "values": [1]});
         container["restartPolicyRules"] =
             json!([{"action": "RestartAllContainers", "exitCodes": codes}]);

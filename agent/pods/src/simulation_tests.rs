@@ -7,7 +7,7 @@ use crate::ending::LEAST;
 use crate::notes::Eviction;
 use crate::policy::RestartPolicy;
 use crate::simulation::{EPOCH, World};
-use crate::simulation_story::{Fault, Nature, Story, Traits};
+use crate::simulation_story::{Behaviour, Fault, Story, Traits};
 use config_kube::k8s_openapi::api::core::v1::ContainerStatus;
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ use std::time::Duration;
 fn story() -> impl Strategy<Value = Story> {
     let ends =
         proptest::option::weighted(0.8, (0_u16..900, prop_oneof![Just(0), Just(1), Just(137)]));
-    let nature = (
+    let behaviour = (
         ends,
         any::<bool>(),
         (0_u16..90, proptest::bool::weighted(0.8)),
@@ -25,7 +25,7 @@ fn story() -> impl Strategy<Value = Story> {
         proptest::option::weighted(0.2, 0_u16..600),
         prop_oneof![3 => Just(0_u16), 1 => 1_u16..300],
     )
-        .prop_map(|(ends, obeys, hook, starts, dies, takes)| Nature {
+        .prop_map(|(ends, obeys, hook, starts, dies, takes)| Behaviour {
             takes,
             ends,
             obeys,
@@ -57,13 +57,15 @@ fn story() -> impl Strategy<Value = Story> {
             often(),
             proptest::bool::weighted(0.1),
         )
-            .prop_map(|(sidecar, post_start, pre_stop, startup, for_all)| Traits {
-                sidecar,
-                post_start,
-                pre_stop,
-                startup,
-                for_all,
-            })
+            .prop_map(
+                |(sidecar, post_start, pre_stop, startup, restarts_all)| Traits {
+                    sidecar,
+                    post_start,
+                    pre_stop,
+                    startup,
+                    restarts_all,
+                },
+            )
     };
     // Only sidecars and main containers have hooks and probes.
     let init = traits(0.5).prop_map(|traits| {
@@ -71,7 +73,7 @@ fn story() -> impl Strategy<Value = Story> {
             traits
         } else {
             Traits {
-                for_all: traits.for_all,
+                restarts_all: traits.restarts_all,
                 ..Traits::default()
             }
         }
@@ -81,11 +83,11 @@ fn story() -> impl Strategy<Value = Story> {
         proptest::collection::vec(init, 0..4),
         proptest::collection::vec(traits(0.0), 1..4),
         (0_u16..60, proptest::bool::weighted(0.3)),
-        proptest::collection::vec(nature, 1..12),
+        proptest::collection::vec(behaviour, 1..12),
         proptest::collection::vec(fault, 0..6),
     )
         .prop_map(
-            |(policy, inits, mains, (grace, gate), natures, mut faults)| {
+            |(policy, inits, mains, (grace, gate), behaviours, mut faults)| {
                 faults.sort_unstable_by_key(|(at, _)| *at);
                 Story {
                     policy,
@@ -93,7 +95,7 @@ fn story() -> impl Strategy<Value = Story> {
                     mains,
                     grace,
                     gate,
-                    natures,
+                    behaviours,
                     faults,
                 }
             },
@@ -114,7 +116,7 @@ proptest! {
         let replaces = [Fault::Image, Fault::Resize { anew: true }];
         let replaced = story.faults.iter().any(|(_, fault)| replaces.contains(fault));
         let mut all = story.inits.iter().chain(&story.mains);
-        let anew = all.any(|traits| traits.for_all);
+        let anew = all.any(|traits| traits.restarts_all);
         if RestartPolicy::of(&world.pod) == RestartPolicy::Never && !anew {
             let once = |(name, count): (&String, &u32)| {
                 let sidecar = name.strip_prefix("init").and_then(|number| number.parse().ok());
@@ -125,43 +127,43 @@ proptest! {
         let mut debuggers = world.starts.iter().filter(|(name, _)| name.starts_with("debug"));
         prop_assert!(debuggers.all(|(_, count)| *count == 1), "a debugger is started once");
         world.fault(Fault::Delete);
-        let longest = story.natures.iter().map(|nature| nature.takes).max().unwrap_or_default();
+        let longest = story.behaviours.iter().map(|one| one.takes).max().unwrap_or_default();
         let limit = Duration::from_secs(u64::from(story.grace) + u64::from(longest)) + LEAST;
         world.live_until(later(world.now, limit))?;
         prop_assert!(world.finished, "a deleted pod is gone after its grace, and what was being started then");
     }
 }
 
-/// A pod of plain containers, all of one nature.
-fn plain(policy: &'static str, nature: Nature) -> Story {
+/// A pod of plain containers, all with one behaviour.
+fn plain(policy: &'static str, behaviour: Behaviour) -> Story {
     Story {
         policy,
         inits: Vec::new(),
         mains: vec![Traits::default()],
         grace: 1,
         gate: false,
-        natures: vec![nature],
+        behaviours: vec![behaviour],
         faults: Vec::new(),
     }
 }
 
-/// A pod whose container ends by force alone, after thirty seconds.
+/// A pod whose container ignores its stop signal, and is killed after thirty seconds.
 fn stubborn() -> Story {
-    let mut nature = Nature::plain(None);
-    nature.obeys = false;
-    let mut story = plain("Always", nature);
+    let mut behaviour = Behaviour::plain(None);
+    behaviour.obeys = false;
+    let mut story = plain("Always", behaviour);
     story.grace = 30;
     story
 }
 
 /// A pod of one container that ends at once with this code, followed for some seconds.
 fn crashing(policy: &'static str, code: i32, seconds: u64) -> World {
-    let mut world = World::new(&plain(policy, Nature::plain(Some((0, code)))));
+    let mut world = World::new(&plain(policy, Behaviour::plain(Some((0, code)))));
     after(&mut world, seconds);
     world
 }
 
-/// So many seconds pass.
+/// Lets the pod live for this number of seconds.
 fn after(world: &mut World, seconds: u64) {
     world
         .live_until(later(world.now, Duration::from_secs(seconds)))
@@ -192,7 +194,7 @@ fn is_true(world: &World, name: &str) -> bool {
 }
 
 #[test]
-fn a_crashing_container_is_restarted_ever_more_slowly_and_says_so() {
+fn a_crashing_container_backs_off_and_its_status_shows_it() {
     let world = crashing("Always", 1, 35);
     assert_eq!(world.starts["main0"], 4, "at 0, 0, 10 and 30 s");
     assert_eq!(
@@ -206,8 +208,8 @@ fn a_crashing_container_is_restarted_ever_more_slowly_and_says_so() {
 }
 
 #[test]
-fn a_first_restart_waits_for_no_clock() {
-    let mut world = World::new(&plain("Always", Nature::plain(None)));
+fn a_first_restart_comes_at_once_also_after_the_clock_was_set_back() {
+    let mut world = World::new(&plain("Always", Behaviour::plain(None)));
     world.settle().unwrap();
     let set_back = world.now;
     world.now = later(world.now, Duration::from_secs(3600));
@@ -223,7 +225,7 @@ fn a_first_restart_waits_for_no_clock() {
 }
 
 #[test]
-fn policies_decide_what_an_end_means() {
+fn the_restart_policy_and_the_exit_code_decide_the_phase() {
     assert_eq!(phase(&crashing("Never", 1, 5)), "Failed");
     assert_eq!(phase(&crashing("Never", 0, 5)), "Succeeded");
     assert_eq!(phase(&crashing("OnFailure", 0, 5)), "Succeeded");
@@ -237,9 +239,9 @@ fn a_container_counts_as_running_when_its_hook_has_ended_and_the_next_waits_for_
         post_start: true,
         ..Traits::default()
     };
-    let mut nature = Nature::plain(None);
-    nature.hook = (20, true);
-    let mut story = plain("Always", nature);
+    let mut behaviour = Behaviour::plain(None);
+    behaviour.hook = (20, true);
+    let mut story = plain("Always", behaviour);
     story.mains = vec![hooked, Traits::default()];
     let mut world = World::new(&story);
     after(&mut world, 19);
@@ -256,10 +258,10 @@ fn a_container_counts_as_running_when_its_hook_has_ended_and_the_next_waits_for_
 
 #[test]
 fn a_container_whose_hook_after_the_start_fails_is_ended_and_started_again() {
-    let mut nature = Nature::plain(None);
-    nature.hook = (5, false);
-    nature.obeys = false;
-    let mut story = plain("Always", nature);
+    let mut behaviour = Behaviour::plain(None);
+    behaviour.hook = (5, false);
+    behaviour.obeys = false;
+    let mut story = plain("Always", behaviour);
     story.grace = 10;
     story.mains[0].post_start = true;
     let mut world = World::new(&story);
@@ -280,7 +282,7 @@ fn a_hook_before_the_stop_takes_of_the_grace_and_leaves_two_seconds() {
     let mut story = stubborn();
     story.mains[0].pre_stop = true;
     for (takes, asked, gone) in [(10, 10, 30), (29, 29, 31), (600, 30, 32)] {
-        story.natures[0].hook = (takes, true);
+        story.behaviours[0].hook = (takes, true);
         let mut world = World::new(&story);
         after(&mut world, 5);
         world.fault(Fault::Delete);
@@ -349,7 +351,7 @@ fn a_pod_that_is_evicted_for_a_soft_threshold_has_its_grace_also_over_a_restart_
     after(&mut world, 4);
     assert_eq!(world.asked, ["main0"]);
     world.fault(Fault::AgentRestart);
-    // The agent that comes asks once more, and counts from then.
+    // The new agent sends the stop signal again, and its grace period counts from then.
     after(&mut world, 9);
     assert_eq!(phase(&world), "Running");
     after(&mut world, 1);
@@ -358,11 +360,11 @@ fn a_pod_that_is_evicted_for_a_soft_threshold_has_its_grace_also_over_a_restart_
     assert_eq!(status.reason.as_deref(), Some("Evicted"));
 }
 
-/// A pod whose containers are all started anew when its main one ends with 42.
-fn starting_anew(policy: &'static str, natures: Vec<Nature>) -> World {
+/// A pod whose containers are all restarted when its main container exits with 42.
+fn restarting_all(policy: &'static str, behaviours: Vec<Behaviour>) -> World {
     let story = Story {
-        natures,
-        ..with_sidecars(policy, Nature::plain(None))
+        behaviours,
+        ..with_sidecars(policy, Behaviour::plain(None))
     };
     let mut world = World::new(&story);
     let rules = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);
@@ -373,13 +375,12 @@ fn starting_anew(policy: &'static str, natures: Vec<Nature>) -> World {
 
 #[test]
 fn all_containers_are_started_anew_by_the_rule_of_one_and_nothing_is_asked_to_end() {
-    let (lasts, init) = (Nature::plain(None), Nature::plain(Some((5, 0))));
-    // Of what is started first, second …: the sidecar, the init container, the other sidecar, the
-    // main container.
-    let ends = Nature::plain(Some((20, 42)));
+    let (lasts, init) = (Behaviour::plain(None), Behaviour::plain(Some((5, 0))));
+    // Behaviours in the order of starts: sidecar, init container, other sidecar, main container.
+    let ends = Behaviour::plain(Some((20, 42)));
     let mut slow = lasts;
     slow.takes = 3;
-    let mut world = starting_anew("Never", vec![ends, lasts, init, slow]);
+    let mut world = restarting_all("Never", vec![ends, lasts, init, slow]);
     after(&mut world, 27);
     assert_eq!(phase(&world), "Running");
     assert!(!is_true(&world, "AllContainersRestarting"));
@@ -397,7 +398,7 @@ fn all_containers_are_started_anew_by_the_rule_of_one_and_nothing_is_asked_to_en
     assert_eq!(phase(&world), "Running");
     assert_eq!(status_of(&world, "init0").restart_count, 1);
     assert!(world.asked.is_empty(), "there is no grace");
-    // The main container ends so again and again: each time is waited for longer.
+    // The main container exits with 42 again and again: each restart has a longer back-off.
     after(&mut world, 300);
     let count = world.starts["main0"];
     assert!((4..9).contains(&count), "{count}");
@@ -405,11 +406,11 @@ fn all_containers_are_started_anew_by_the_rule_of_one_and_nothing_is_asked_to_en
 
 #[test]
 fn a_sidecar_that_is_ended_with_its_pod_starts_nothing_anew() {
-    let (mut lasts, ends) = (Nature::plain(None), Nature::plain(Some((20, 0))));
+    let (mut lasts, ends) = (Behaviour::plain(None), Behaviour::plain(Some((20, 0))));
     lasts.obeys = false;
-    let mut world = starting_anew(
+    let mut world = restarting_all(
         "Never",
-        vec![ends, lasts, Nature::plain(Some((5, 0))), lasts],
+        vec![ends, lasts, Behaviour::plain(Some((5, 0))), lasts],
     );
     let rules = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}]);
     let inits = world.pod.spec.as_mut().unwrap().init_containers.as_mut();
@@ -418,10 +419,10 @@ fn a_sidecar_that_is_ended_with_its_pod_starts_nothing_anew() {
     assert_eq!(world.asked, ["init2", "init0"]);
     assert_eq!(phase(&world), "Succeeded");
     assert_eq!(world.starts["main0"], 1);
-    let killed = Nature::plain(Some((10, 1)));
-    let mut world = starting_anew(
+    let killed = Behaviour::plain(Some((10, 1)));
+    let mut world = restarting_all(
         "Never",
-        vec![lasts, killed, Nature::plain(Some((5, 0))), lasts],
+        vec![lasts, killed, Behaviour::plain(Some((5, 0))), lasts],
     );
     let rules =
         json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}]);
@@ -432,7 +433,7 @@ fn a_sidecar_that_is_ended_with_its_pod_starts_nothing_anew() {
 }
 
 /// A pod with an init container between two sidecars, and one main container.
-fn with_sidecars(policy: &'static str, nature: Nature) -> Story {
+fn with_sidecars(policy: &'static str, behaviour: Behaviour) -> Story {
     let sidecar = Traits {
         sidecar: true,
         ..Traits::default()
@@ -440,15 +441,15 @@ fn with_sidecars(policy: &'static str, nature: Nature) -> Story {
     Story {
         inits: vec![sidecar, Traits::default(), sidecar],
         grace: 30,
-        ..plain(policy, nature)
+        ..plain(policy, behaviour)
     }
 }
 
 #[test]
 fn what_comes_after_a_sidecar_starts_when_the_sidecar_has_started() {
-    let mut nature = Nature::plain(Some((50, 0)));
-    nature.starts = 20;
-    let mut story = with_sidecars("Always", nature);
+    let mut behaviour = Behaviour::plain(Some((50, 0)));
+    behaviour.starts = 20;
+    let mut story = with_sidecars("Always", behaviour);
     story.inits[0].startup = true;
     let mut world = World::new(&story);
     after(&mut world, 19);
@@ -468,7 +469,7 @@ fn what_comes_after_a_sidecar_starts_when_the_sidecar_has_started() {
 #[test]
 fn sidecars_end_after_the_work_in_reverse_order_and_decide_no_phase() {
     for (code, ends) in [(0, "Succeeded"), (3, "Failed")] {
-        let story = with_sidecars("Never", Nature::plain(None));
+        let story = with_sidecars("Never", Behaviour::plain(None));
         let mut world = World::new(&story);
         world.settle().unwrap();
         let init = world.seen[1].id.clone();
@@ -489,7 +490,7 @@ fn sidecars_end_after_the_work_in_reverse_order_and_decide_no_phase() {
 
 #[test]
 fn a_sidecar_is_started_again_while_the_pod_runs_and_counts_for_ready() {
-    let story = with_sidecars("Never", Nature::plain(None));
+    let story = with_sidecars("Never", Behaviour::plain(None));
     let mut world = World::new(&story);
     world.settle().unwrap();
     let init = world.seen[1].id.clone();
@@ -513,9 +514,9 @@ fn a_sidecar_is_started_again_while_the_pod_runs_and_counts_for_ready() {
 
 #[test]
 fn sidecars_of_a_pod_whose_init_container_failed_for_good_end_before_it_has_failed() {
-    let mut nature = Nature::plain(None);
-    nature.obeys = false;
-    let mut world = World::new(&with_sidecars("Never", nature));
+    let mut behaviour = Behaviour::plain(None);
+    behaviour.obeys = false;
+    let mut world = World::new(&with_sidecars("Never", behaviour));
     world.settle().unwrap();
     let init = world.seen[1].id.clone();
     world.end(&init, 1);
@@ -528,7 +529,7 @@ fn sidecars_of_a_pod_whose_init_container_failed_for_good_end_before_it_has_fail
 
 #[test]
 fn a_debugger_runs_beside_an_init_container_once_and_decides_nothing() {
-    let mut story = plain("Always", Nature::plain(Some((20, 1))));
+    let mut story = plain("Always", Behaviour::plain(Some((20, 1))));
     story.inits = vec![Traits::default()];
     let mut world = World::new(&story);
     world.settle().unwrap();
@@ -553,17 +554,18 @@ fn a_debugger_runs_beside_an_init_container_once_and_decides_nothing() {
 }
 
 /// A pod of three main containers, of which the first crashes every few seconds and the second
-/// takes long to start. It comes to life though nobody waits for it, if it is one that `lives`.
+/// takes long to start. If `lives`, the second starts in the end, though no other container
+/// waits for it.
 fn with_a_slow_start(lives: bool) -> World {
-    let crashes = Nature::plain(Some((5, 1)));
+    let crashes = Behaviour::plain(Some((5, 1)));
     let mut story = plain("Always", crashes);
     story.mains = vec![Traits::default(); 3];
-    story.natures = vec![crashes; 8];
-    story.natures[2] = Nature {
+    story.behaviours = vec![crashes; 8];
+    story.behaviours[2] = Behaviour {
         takes: 300,
         obeys: false,
         hook: (0, lives),
-        ..Nature::plain(None)
+        ..Behaviour::plain(None)
     };
     World::new(&story)
 }
@@ -616,9 +618,9 @@ fn an_agent_that_begins_during_a_start_clears_half_a_container_away_and_starts_i
 #[test]
 fn a_new_image_is_taken_at_once_whatever_the_policy_and_by_nothing_that_is_over() {
     for (policy, obeys) in [("Always", true), ("OnFailure", true), ("Never", false)] {
-        let mut nature = Nature::plain(None);
-        nature.obeys = obeys;
-        let mut world = World::new(&plain(policy, nature));
+        let mut behaviour = Behaviour::plain(None);
+        behaviour.obeys = obeys;
+        let mut world = World::new(&plain(policy, behaviour));
         after(&mut world, 5);
         world.fault(Fault::Image);
         world.settle().unwrap();
@@ -663,9 +665,9 @@ fn a_container_that_waits_for_its_next_start_takes_a_new_image_at_once() {
 
 #[test]
 fn a_container_that_a_probe_ended_does_not_look_as_if_it_had_ended_for_good() {
-    let mut nature = Nature::plain(None);
-    nature.dies = Some(5);
-    let mut world = World::new(&plain("Always", nature));
+    let mut behaviour = Behaviour::plain(None);
+    behaviour.dies = Some(5);
+    let mut world = World::new(&plain("Always", behaviour));
     after(&mut world, 4);
     world.told.clear();
     after(&mut world, 3);
@@ -683,7 +685,7 @@ fn a_container_that_a_probe_ended_does_not_look_as_if_it_had_ended_for_good() {
 
 #[test]
 fn what_is_to_start_before_the_main_containers_waits_for_the_pod_to_initialize() {
-    let mut slow = Nature::plain(None);
+    let mut slow = Behaviour::plain(None);
     slow.takes = 10;
     let mut story = plain("Never", slow);
     story.inits = vec![Traits::default(); 2];

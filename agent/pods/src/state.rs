@@ -1,4 +1,4 @@
-//! What a pod's status says of one container.
+//! One container's part of the pod's status: state, last state, readiness, resources.
 
 use crate::backoff::between;
 use crate::containers::{initial, latest, previous};
@@ -24,6 +24,7 @@ impl Scene<'_> {
         let verdict = seen
             .and_then(|seen| self.view.notes.verdicts.get(&seen.id))
             .copied();
+        // While its postStart hook runs, a container does not count as running (upstream's rule).
         let running = seen.is_some_and(|seen| {
             matches!(seen.state, State::Running { .. }) && !self.view.notes.is_held(&seen.id)
         });
@@ -65,7 +66,8 @@ impl Scene<'_> {
         }
     }
 
-    /// The resources that the node has taken a container with.
+    /// The resources that the node has admitted the container with: while a resize waits, those
+    /// before it.
     fn allocated(&self, container: &Container, kind: Kind) -> Option<ResourceRequirements> {
         let waits = self.view.notes.pending.is_some();
         let latest = latest(self.view.seen, &container.name).filter(|_| waits);
@@ -128,7 +130,8 @@ impl Scene<'_> {
         }
     }
 
-    /// A container whose hook after the start runs still, or failed, so that it is being ended.
+    /// The state of a container whose postStart hook still runs, or failed, so that it is being
+    /// ended.
     fn held(&self, container: &Container, seen: &Seen) -> ContainerState {
         if self.view.notes.post_start.get(&seen.id) == Some(&Progress::Failed) {
             return waiting("PostStartHookError", "PostStartHook failed");
@@ -140,7 +143,8 @@ impl Scene<'_> {
         if let Some(failure) = self.view.notes.failure(self.view.pod, container) {
             return self.failed(failure);
         }
-        // Init containers too wait for the pod to initialize, whosever turn it is (upstream's).
+        // Every container of a pod with init containers is shown so, the init container that is
+        // being started too (upstream's).
         let initializing = !initial(self.view.pod).is_empty();
         waiting(
             if initializing {
@@ -164,9 +168,9 @@ impl Scene<'_> {
         waiting(failure.reason, &failure.message)
     }
 
-    /// The waiting state of a container between two attempts; `None` if there is no next, or it
-    /// comes at once after an end of the container's own. One that was ended to be started anew
-    /// does not look as if it had ended for good (upstream's).
+    /// The waiting state of a container between two attempts; `None` if there is no next attempt,
+    /// or if the container ended by itself and the next comes at once. A container that the kubelet
+    /// ended to restart it is shown as waiting, not as terminated (upstream's).
     fn back_off(&self, container: &Container, seen: &Seen) -> Option<ContainerState> {
         if self.view.ends() {
             return None;
@@ -207,6 +211,8 @@ impl Scene<'_> {
         else {
             return None;
         };
+        // A failed start has no exit code of the container's own; after an OOM kill the code is
+        // that of SIGKILL, and does not name the cause.
         let reason = match (start_error, oom_killed, code) {
             (Some(_), ..) => "StartError",
             (None, true, _) => "OOMKilled",
@@ -229,7 +235,7 @@ impl Scene<'_> {
     }
 }
 
-/// The mounts of volumes. What is mounted read-only here is so with all that is mounted below it.
+/// The mounts of volumes. A read-only mount here is always recursively read-only (KEP-3857).
 fn volume_mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
     let status = |mount: &VolumeMount| {
         let read_only = mount.read_only == Some(true);

@@ -1,5 +1,5 @@
-//! A pod's status, as a pure function of what is wanted and seen: phases, conditions and container
-//! states in the words that users of Kubernetes know.
+//! The pod's status as a pure function of the same view as the plan: phase, conditions and
+//! container states, with upstream's reasons and messages.
 
 use crate::containers::{ephemeral, initial, kind_of_initial, latest, mains};
 use crate::machine::{End, View, init_failed, initial_done, initialized};
@@ -21,7 +21,7 @@ use std::net::IpAddr;
 const RESIZE_PENDING: &str = "PodResizePending";
 const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 
-/// What the condition `DisruptionTarget` says of a pod that made room.
+/// The message of the condition `DisruptionTarget` of a preempted pod.
 const PREEMPTED: &str = "Pod was preempted by Kubelet to accommodate a critical pod.";
 
 /// Addresses of the machine and of a pod, as its status names them.
@@ -31,13 +31,14 @@ pub struct Addresses {
     pub host: Vec<IpAddr>,
     /// The pod's; the machine's where it is on that network, none before it has a sandbox.
     pub pod: Vec<IpAddr>,
-    /// The node's own, at which it answers names of the cluster; none where it does not.
+    /// The node's own, at which its DNS server answers; none if there is no such server.
     pub dns: Option<IpAddr>,
     /// The pod has its sandbox.
     pub sandbox: bool,
 }
 
-/// Why this node can't run a pod. It stays so: the pod has failed, and who made it makes another.
+/// Why this node can't run a pod. It is final: the pod has failed, and its controller may create
+/// another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// A word for programs, such as `NotSupported`.
@@ -50,6 +51,8 @@ pub struct Refusal {
 pub fn base(pod: &Pod, written: Option<&PodStatus>) -> PodStatus {
     let mut base = pod.status.clone().unwrap_or_default();
     if let Some(written) = written {
+        // The watch may not have brought the last write back yet: conditions that the kubelet wrote
+        // come from that write, all others from the master.
         let own = written.conditions.iter().flatten();
         let foreign = base.conditions.take().into_iter().flatten();
         let foreign = foreign.filter(|old| !own.clone().any(|own| own.type_ == old.type_));
@@ -74,7 +77,8 @@ fn is_last(phase: Option<&String>) -> bool {
 }
 
 /// The status of a pod. `messages` gives the termination message of an attempt by its id.
-/// Conditions of others are not in it: a strategic merge patch leaves them as they are.
+/// Conditions that other writers set are not in it: the strategic merge patch leaves them as they
+/// are.
 pub fn status(
     view: View<'_>,
     old: &PodStatus,
@@ -133,6 +137,7 @@ pub fn status(
         ephemeral_container_statuses: (!debuggers.is_empty() && refusal.is_none())
             .then_some(debuggers),
         container_statuses: refusal.is_none().then_some(own),
+        // Set once, by the first status: when the kubelet took the pod.
         start_time: Some(old.start_time.clone().unwrap_or(Time(view.now))),
         qos_class: Some(
             old.qos_class
@@ -144,8 +149,8 @@ pub fn status(
     }
 }
 
-/// The part of a status that names addresses. A pod that has no sandbox yet, or no longer, keeps
-/// what its status said.
+/// The part of a status that names addresses. A pod that has no sandbox yet, or no longer, sends no
+/// pod addresses, so that the patch keeps those of the status.
 fn addressed(addresses: &Addresses, refused: bool) -> PodStatus {
     let texts = |addresses: &[IpAddr]| -> Vec<String> {
         one_of_each_family(addresses)
@@ -174,6 +179,7 @@ pub fn change(status: &PodStatus, old: &PodStatus) -> Result<Value, serde_json::
     let conditions = change.get_mut("conditions").and_then(Value::as_array_mut);
     if let Some(conditions) = conditions {
         for condition in conditions.iter_mut().filter_map(Value::as_object_mut) {
+            // A merge keeps what a patch leaves out: only null removes the text of before.
             for words in ["reason", "message"] {
                 condition.entry(words).or_insert(Value::Null);
             }
@@ -255,8 +261,8 @@ impl Scene<'_> {
                 let reason = eviction.map_or(Eviction::PRESSURE, |eviction| eviction.reason);
                 failed(reason, eviction.map(|eviction| eviction.message.clone()))
             }
-            // Upstream's words for what a node doesn't admit; nothing of it ever ran, so there are
-            // no containers to tell of.
+            // Upstream's text for a pod that the node rejects. None of its containers ever ran, so
+            // there are no container statuses.
             (None, Some(refusal)) => failed(
                 &refusal.reason,
                 Some(format!("Pod was rejected: {}", refusal.message)),
@@ -305,8 +311,8 @@ impl Scene<'_> {
         })
     }
 
-    /// The condition that tells of all containers being started anew, where a rule of the pod can
-    /// ask for that.
+    /// The condition that shows a restart of all containers, where a rule of the pod can ask for
+    /// it.
     fn restarting(&self, phase: &str, before: &[PodCondition]) -> Option<PodCondition> {
         let (pod, seen) = (self.view.pod, self.view.seen);
         Triggers::of(pod, seen)?;
@@ -471,6 +477,7 @@ fn condition(
     now: Timestamp,
 ) -> PodCondition {
     let status = if fault.is_none() { "True" } else { "False" };
+    // A transition is a change of the status; another reason or message is none (API conventions).
     let before = old
         .iter()
         .find(|condition| condition.type_ == name && condition.status == status);

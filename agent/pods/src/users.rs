@@ -1,4 +1,4 @@
-//! What pods with users of their own (`hostUsers: false`, KEP-127) ask for and can't have (pure).
+//! What pods in a user namespace (`hostUsers: false`, KEP-127) can't have (pure).
 
 use config_kube::k8s_openapi::api::core::v1::{Container, PodSpec};
 
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn users_of_a_pods_own_go_with_what_is_the_pods_own() {
+    fn a_user_namespace_needs_other_namespaces_of_the_pods_own() {
         let plain = json!({"name": "a"});
         let spec = |with: Value| {
             let mut spec = json!({"containers": []});

@@ -1,12 +1,12 @@
-//! Messages about containers that wait or have ended, in upstream's words.
+//! The texts of events about containers that wait or are being ended, as upstream writes them.
 
 use crate::notes::{Death, Notes, Progress};
 use crate::policy::{has_new_image, is_replaced, restarts};
 use agent_runtime::{Container as Seen, Kind};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-/// The events of containers that wait between two attempts: which container, whether it is a
-/// warning, and its words.
+/// The events of containers that wait between two attempts: the container's name, whether the event
+/// is a warning, and its message.
 pub fn waits<'a>(status: &'a PodStatus, pod: &str) -> Vec<(&'a str, bool, String)> {
     let all = status
         .init_container_statuses
@@ -40,7 +40,7 @@ pub fn waits<'a>(status: &'a PodStatus, pod: &str) -> Vec<(&'a str, bool, String
     told.collect()
 }
 
-/// Why a container is being ended, in upstream's words.
+/// The message of the `Killing` event: why a container is being ended.
 pub fn killing(pod: &Pod, notes: &Notes, seen: &Seen) -> String {
     let name = &seen.key.container;
     let verdict = notes.verdicts.get(&seen.id);

@@ -25,7 +25,7 @@ pub(crate) fn endpoints<'a>(
     found
 }
 
-/// Which endpoints callers are led to.
+/// Which endpoints are used, by where they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Near<'a> {
     /// Those anywhere.

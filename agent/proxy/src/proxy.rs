@@ -103,7 +103,7 @@ impl Rules {
         }
         let applied = filter.apply(&changes);
         if let Err(error) = &applied {
-            // Another hand changed the table.
+            // Another program has changed the table, so the difference does not apply.
             tracing::warn!(%error, "the Service nftables table differs; replacing it");
             self.held.remove(&family);
         }
@@ -124,7 +124,7 @@ fn put(family: Family, fronts: &Fronts) -> Result<Held, agent_sys::Error> {
     }
     let wanted = table::entries(fronts);
     if let Err(error) = filter.apply(&table::all(family, &wanted)) {
-        // An earlier version's, or another hand's.
+        // The table is of an earlier version, or another program has changed it.
         tracing::warn!(%error, "the Service nftables table can't be kept; making it anew");
         filter.apply(&table::anew(family, &wanted))?;
     }

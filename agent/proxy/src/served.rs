@@ -1,8 +1,8 @@
-//! What a node serves, kept up to date service by service (pure): a change of one service costs the
-//! work of its own fronts, and for each other service and slice the time to compare two pointers.
+//! The fronts (address, port, protocol) that a node serves, kept up to date service by service
+//! (pure). A change of one service costs the work of its own fronts and, for each other service and
+//! slice, a comparison of two pointers.
 //!
-//! Guarantee: whatever states of a cluster are taken one after the other, their moves lead to the
-//! fronts of the last.
+//! Guarantee: after any sequence of states, the moves add up to the fronts of the last state.
 
 use crate::fronts::{Front, Fronts, Here, Pick, Source, of_host_port, of_service};
 use crate::health::health_ports;
@@ -13,28 +13,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Who wants a front; the first in this order has it.
+/// Who claims a front. Of several claimants the first in this order gets it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Claim {
-    /// A service, by its name: what the control plane gave to it alone.
+    /// A service's cluster IPs and node ports, which the control plane allocated to it alone.
     Service(Arc<Key>),
-    /// A service, by its name: addresses that it names itself.
+    /// A service's external and load balancer IPs: several services can name the same.
     Named(Arc<Key>),
-    /// A port of a pod, by its place among all.
+    /// A pod's host port, by its index among all host ports of the node.
     HostPort(usize),
 }
 
 /// Fronts that lead elsewhere than before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Moves {
-    /// Where they led; those that are new are not in it.
+    /// The fronts before; new ones are not in it.
     pub before: Fronts,
-    /// Where they lead; those that went are not in it.
+    /// The fronts now; removed ones are not in it.
     pub after: Fronts,
 }
 
 impl Moves {
-    /// Those of fronts of a family.
+    /// The moves of one address family.
     #[must_use]
     pub fn of(&self, family: Family) -> Self {
         let of_family = |fronts: &Fronts| -> Fronts {
@@ -61,13 +61,13 @@ pub struct Served {
     addresses: Vec<IpAddr>,
     /// Ports at which load balancers ask for endpoints of this node.
     health: BTreeSet<u16>,
-    /// Names of slices behind those of their services.
+    /// Services and their slices, by service: an index into the known slices.
     slices: BTreeSet<(Key, Arc<Key>)>,
     claims: BTreeSet<(Front, Claim)>,
 }
 
 impl Served {
-    /// Takes what is known now, as a node serves it.
+    /// Takes the cluster's present state; returns the fronts that changed, with what led where.
     pub fn take(&mut self, known: &Arc<Known>, here: Here<'_>) -> Moves {
         let touched = self.touched(known, here);
         let offers = |own: &Self| -> Offers {
@@ -103,7 +103,7 @@ impl Served {
         moves
     }
 
-    /// Those whose offers may differ from what they were.
+    /// The claimants whose offers may differ from those before.
     fn touched(&self, known: &Known, here: Here<'_>) -> BTreeSet<Claim> {
         let mut touched = BTreeSet::new();
         let (services, slices) = (self.known.services.as_ref(), self.known.slices.as_ref());
@@ -119,6 +119,7 @@ impl Served {
             touched.extend(claims_of(key));
         }
         for (key, was, is) in changes(slices, known.slices.as_ref()) {
+            // A slice can change its service: both the old and the new one are concerned.
             let sides = [was, is].into_iter().flatten();
             touched.extend(sides.flat_map(|slice| claims_of(&Arc::new(service_of(key, slice)))));
         }
@@ -188,7 +189,8 @@ impl Served {
             .collect()
     }
 
-    /// Where a front leads. `fresh`: offers of those who were touched.
+    /// The endpoints of a front: those that its first claimant offers. `fresh` has the offers of
+    /// the touched claimants; those of others are computed.
     fn pick(&self, front: Front, fresh: &Offers) -> Option<Pick> {
         let first = (front, Claim::Service(Arc::default()));
         let (_, claim) = self
@@ -211,7 +213,7 @@ fn each(offers: &Offers) -> impl Iterator<Item = (&Claim, &(Front, Pick))> {
     each.flat_map(|(claim, offers)| offers.iter().map(move |offer| (claim, offer)))
 }
 
-/// All claims of a service.
+/// Both claims of a service.
 fn claims_of(key: &Arc<Key>) -> [Claim; 2] {
     [
         Claim::Service(Arc::clone(key)),
@@ -229,7 +231,7 @@ fn service_of(key: &Key, slice: &Slice) -> Key {
 /// An object by its key, as it was and as it is.
 type Change<'a, T> = (&'a Arc<Key>, Option<&'a T>, Option<&'a T>);
 
-/// Objects that differ.
+/// The objects that differ between two states: one merge of two sorted maps.
 fn changes<'a, T: PartialEq>(
     before: Option<&'a Objects<T>>,
     after: Option<&'a Objects<T>>,
@@ -242,7 +244,8 @@ fn changes<'a, T: PartialEq>(
             (None, None) => return found,
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
-            // An object stands under one key only.
+            // Unchanged objects are shared between states, and an object has one key: no comparison
+            // of contents is needed.
             (Some((_, was)), Some((_, is))) if Arc::ptr_eq(was, is) => {
                 old.next();
                 new.next();

@@ -46,7 +46,8 @@ const CLIENTS: &str = "clients";
 /// Endpoints with their fronts, as far as clients may stay with them; the same of those inside.
 const STAYING: &str = "staying";
 const STAYING_INSIDE: &str = "staying-inside";
-/// Fronts that are not open to all, and the chain that lets those pass who may come.
+/// The set of fronts with `loadBalancerSourceRanges`, and the chain that accepts their allowed
+/// sources.
 const RESTRICTED: &str = "restricted";
 const SOURCES: &str = "sources";
 /// The chain that all callers pass.
@@ -280,7 +281,7 @@ pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
     changes
 }
 
-/// The same in place of a table that nobody knows: its clients are forgotten.
+/// The same in place of a table with unknown content: the affinity of its clients is lost.
 pub fn anew(family: Family, entries: &Entries) -> Vec<Change> {
     let mut changes = none().to_vec();
     changes.extend(all(family, entries));
@@ -292,7 +293,8 @@ pub fn none() -> [Change; 2] {
     [Change::AddTable(TABLE), Change::RemoveTable(TABLE)]
 }
 
-/// What makes of a table with some entries one with others. Chains stay.
+/// The changes from a table with some entries to one with others. Chains are added and never
+/// removed.
 fn difference(family: Family, before: &Entries, after: &Entries) -> Vec<Change> {
     let mut changes = Vec::new();
     for chain in after.chains.difference(&before.chains) {
@@ -344,8 +346,8 @@ impl Chains {
         }
     }
 
-    /// What makes of a table with these chains and some fronts one where they lead elsewhere; the
-    /// chains that it needs beside are among these then.
+    /// The changes that lead some fronts of a table with these chains elsewhere. Chains that are
+    /// added are recorded here.
     pub fn lead(&mut self, before: &Fronts, after: &Fronts) -> Vec<Change> {
         let mut before = Entries {
             chains: self.picking.clone(),
@@ -413,8 +415,8 @@ fn set_difference(
     }
 }
 
-/// The rules by which callers who may not come are dropped, before their packets get another
-/// destination. A connection that is there goes on, whatever the ranges become.
+/// The rules that drop packets from sources outside of the allowed ranges, before their destination
+/// is translated. An established connection continues even if the ranges change.
 fn admission(family: Family, chain: &'static str) -> [Change; 2] {
     let begins = NEW.to_ne_bytes().to_vec();
     let of_restricted = || {

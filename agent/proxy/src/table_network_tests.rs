@@ -112,7 +112,7 @@ fn callers_reach_every_endpoint_and_stay_where_they_should() {
         assert_eq!(seen.len(), 2, "both are reached");
         let first = ask(81).unwrap();
         assert!((0..32).all(|_| ask(81).unwrap() == first), "a client stays");
-        // An agent that starts anew puts the whole table in place.
+        // A restarted agent writes the whole table again.
         filter.apply(&all(family, &held)).unwrap();
         assert!(
             (0..32).all(|_| ask(81).unwrap() == first),

@@ -101,9 +101,9 @@ pub struct Port {
 pub struct Service {
     /// Its own addresses; none where it is headless or a name.
     pub addresses: Vec<IpAddr>,
-    /// Whether its name stands for its endpoints.
+    /// Whether its name resolves to its endpoints' addresses.
     pub headless: bool,
-    /// What its name stands for, where that is something outside.
+    /// The external name that its name is an alias of (`ExternalName`).
     pub external_name: Option<String>,
     /// Addresses outside of the cluster at which nodes answer for it.
     pub external: Vec<IpAddr>,
@@ -303,12 +303,12 @@ pub struct Node {
     pub tunnel_keys: Option<String>,
     /// Its zone, by its label.
     pub zone: Option<String>,
-    /// Whether it is on its way out, so that load balancers are to send it nobody: it is being
-    /// deleted, or an autoscaler is about to take its machine away.
+    /// Whether it is about to go, so that load balancers should send it no more clients: it is
+    /// being deleted, or an autoscaler is about to remove its machine.
     pub leaving: bool,
 }
 
-/// The taint by which an autoscaler says so (upstream's).
+/// The taint by which an autoscaler announces that (upstream's).
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// Longest announcement of a tunnel's keys that is looked at: a certificate and its intermediates.
@@ -357,7 +357,7 @@ impl Node {
 /// A port of the node behind which one of its pods answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPort {
-    /// The node's address; none stands for all of them.
+    /// The node's address; `None`: all of its addresses.
     pub address: Option<IpAddr>,
     /// Its protocol.
     pub protocol: Protocol,
@@ -449,13 +449,12 @@ impl<S: Clone> View<S> {
         Arc::clone(&self.0.borrow())
     }
 
-    /// Tells of changes.
+    /// A receiver that is notified of changes.
     pub fn changes(&self) -> watch::Receiver<Arc<S>> {
         self.0.subscribe()
     }
 
-    /// Changes what is known, if it differs from what it should be; nobody is told where it does
-    /// not.
+    /// Changes the view if `differs`; receivers are notified only then.
     pub fn change(&self, differs: impl FnOnce(&S) -> bool, change: impl FnOnce(&mut S)) {
         self.0.send_if_modified(|known| {
             let differs = differs(known);

@@ -38,7 +38,7 @@ fn octets(number: usize) -> [u8; 2] {
     number.to_be_bytes()
 }
 
-/// A service as the API tells of it.
+/// A Service as the API shows it.
 fn service(at: usize) -> (Arc<Key>, Arc<Service>) {
     let [high, low] = octets(at);
     let address = format!("10.96.{high}.{low}");
@@ -84,7 +84,7 @@ fn slice(at: usize, first: usize) -> (Arc<Key>, Arc<Slice>) {
     (key, Arc::new(Slice::read(object).expect("of a service")))
 }
 
-/// What a node knows of a cluster with so many services of two endpoints each.
+/// A node's view of a cluster with `count` Services of two endpoints each.
 fn cluster(count: usize) -> View {
     let view: View = View::default();
     let services: BTreeMap<_, _> = (0..count).map(service).collect();

@@ -1,10 +1,10 @@
-//! What pods take of disks: their containers' layers and logs, and their volumes.
+//! Measures the disk usage of pods: their containers' layers and logs, and their volumes.
 //!
-//! The kubelet says where each pod keeps them ([`Disks::keep`]). A look walks through them and
-//! follows nothing that is found there; it is made when somebody asks for figures, at most one at a
-//! time and for each pod at most once in [`PERIOD`]. It looks at [`MOST_ENTRIES`] files and folders
-//! at most: pods that it does not reach are the first of the next one. File systems as a whole,
-//! which hold claimed volumes, are asked for their sizes alone.
+//! The kubelet registers where each pod's files are ([`Disks::keep`]). A measurement walks through
+//! them without following links or mounts. It is made when metrics are asked for, at most one at a
+//! time and for each pod at most once in [`PERIOD`], and visits [`MOST_ENTRIES`] files and folders
+//! at most: pods that it does not reach are the first of the next one. A volume that is a file
+//! system of its own (a claim's) is not walked through: its file system knows its usage.
 
 use crate::subjects::Disk;
 use agent_runtime::{Container, ContainerState, Runtime};
@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two looks at a pod (upstream's).
+/// Least time between two measurements of a pod (upstream's).
 const PERIOD: Duration = Duration::from_secs(60);
-/// Files and folders of one look.
+/// Files and folders that one measurement visits at most.
 const MOST_ENTRIES: u64 = 1_000_000;
 
 /// How a volume is measured.
@@ -46,7 +46,7 @@ pub struct VolumePlace {
     pub measure: Measure,
 }
 
-/// Where a pod keeps what it takes of disks.
+/// The folders whose disk usage counts for a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Places {
     /// The pod's namespace.
@@ -61,9 +61,9 @@ pub struct Places {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Space {
     pub(crate) disk: Disk,
-    /// Bytes; `None` where there are more files than were looked at.
+    /// Used bytes; `None` if there are more files than may be visited.
     pub(crate) used: Option<u64>,
-    /// Files and folders, as well.
+    /// Files and folders; `None` likewise.
     pub(crate) inodes_used: Option<u64>,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct ContainerSpace {
     pub(crate) logs: Space,
 }
 
-/// What one look has found of a pod.
+/// The result of one measurement of a pod.
 #[derive(Debug, Clone)]
 pub(crate) struct PodSpace {
     pub(crate) at: Timestamp,
@@ -101,11 +101,11 @@ struct Kept {
 /// Pods by UID.
 type Pods = BTreeMap<String, Kept>;
 
-/// What pods take of disks. Clones share it.
+/// The disk usage of all pods. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Disks {
     pods: Arc<Mutex<Pods>>,
-    /// Held by who looks; has the time before which nobody looks again.
+    /// Held during a measurement; its value is the time before which none is made.
     turn: Arc<tokio::sync::Mutex<Option<Instant>>>,
 }
 
@@ -127,7 +127,7 @@ impl Disks {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps where a pod has its files.
+    /// Registers where a pod has its files.
     pub fn keep(&self, uid: &str, places: Places) {
         let mut pods = self.lock();
         let kept = pods.entry(uid.to_owned()).or_default();
@@ -139,13 +139,13 @@ impl Disks {
         self.lock().retain(|uid, _| is_here(uid));
     }
 
-    /// What the last look has found of a pod.
+    /// The result of a pod's last measurement.
     pub(crate) fn found(&self, uid: &str) -> Option<Arc<PodSpace>> {
         self.lock().get(uid)?.found.clone()
     }
 
-    /// Looks at the pods that nobody has looked at for [`PERIOD`], unless a look is under way.
-    /// `disk` is the file system with the pods' data.
+    /// Measures the pods whose last measurement is older than [`PERIOD`], unless a measurement is
+    /// under way. `disk` is the file system with the pods' data.
     pub async fn look(&self, runtime: &dyn Runtime, disk: Disk) {
         let Ok(mut rests_until) = self.turn.try_lock() else {
             return;
@@ -172,21 +172,23 @@ impl Disks {
                 return;
             };
             left = rest;
-            // A pod for which too little was left comes first next time.
+            // The limit was reached within this pod: its result is dropped, and it comes first next
+            // time. If it was the first already it has more files than the limit: the incomplete
+            // result counts.
             let is_whole = left > 0 || is_first;
             if let Some(kept) = self.lock().get_mut(&uid).filter(|_| is_whole) {
                 kept.found = Some(Arc::new(found));
                 kept.looked = Some(Instant::now());
             }
             if left == 0 {
-                // Pods with very many files cost one look in this time together.
+                // All pods with very many files together cost one full walk in this time.
                 *rests_until = Instant::now().checked_add(PERIOD);
                 return;
             }
         }
     }
 
-    /// Pods to be looked at, the longest unseen first.
+    /// Pods to be measured, the oldest measurement first.
     fn due(&self) -> Vec<(String, Arc<Places>)> {
         let pods = self.lock();
         let is_due = |kept: &Kept| kept.looked.is_none_or(|looked| looked.elapsed() >= PERIOD);
@@ -312,9 +314,9 @@ pub(crate) fn whole(disk: Disk) -> Space {
     }
 }
 
-/// A look at one pod.
+/// The measurement of one pod.
 struct Walk {
-    /// Files and folders that may still be looked at.
+    /// Files and folders that may still be visited.
     left: u64,
     /// The file system with the pods' data.
     disk: Disk,
@@ -366,7 +368,7 @@ impl Walk {
         }
     }
 
-    /// What a folder takes; nothing if it isn't there.
+    /// The usage of a folder; zero if it isn't there.
     fn usage(&mut self, folder: &Path) -> Usage {
         let Ok(folder) = Beneath::root(folder) else {
             return Usage::default();
@@ -377,7 +379,7 @@ impl Walk {
     }
 }
 
-/// What is used of a file system by what was walked through.
+/// The space of a file system that the visited files use.
 fn used_of(disk: Disk, usage: Usage) -> Space {
     let whole = |number| (!usage.more).then_some(number);
     Space {
@@ -521,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pods_that_nobody_looked_at_come_first() {
+    fn pods_without_a_measurement_come_first() {
         let disks = Disks::default();
         for uid in ["a", "b", "c"] {
             disks.keep(uid, Places::default());

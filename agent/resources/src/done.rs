@@ -136,7 +136,7 @@ impl Done {
         all.user_pod_errors = all.user_pod_errors.saturating_add(1);
     }
 
-    /// An attempt begins, whose end counts also where nobody looks before it.
+    /// An attempt begins. Its end is counted later even if no listing shows it running.
     pub fn begins(&self, id: String, pod_uid: &str) {
         self.lock().alive.insert(id, pod_uid.to_owned());
     }
@@ -201,7 +201,7 @@ impl Done {
         }
     }
 
-    /// Somebody asked, who may.
+    /// Counts a request of an authorized caller.
     pub fn asked(&self, method: &str, path: &[&str]) {
         let methods = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"];
         let method = methods.into_iter().find(|known| *known == method);

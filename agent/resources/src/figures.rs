@@ -18,7 +18,7 @@ use std::time::Duration;
 /// A reading younger than this is reused (upstream's housekeeping interval).
 pub const LEAST: Duration = Duration::from_secs(10);
 
-/// What is asked.
+/// A request for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
     /// `/stats/summary`.
@@ -115,7 +115,7 @@ impl Figures {
         &self.done
     }
 
-    /// What pods take of disks.
+    /// The disk usage of pods.
     #[must_use]
     pub fn disks(&self) -> &Disks {
         &self.disks

@@ -2,9 +2,9 @@
 //! and what a pod's containers may use together.
 //!
 //! The kernel shares the processor among the groups of one group. A container's part counts within
-//! its pod, a pod's within its class (guaranteed pods stand beside the other classes), so that each
-//! of them needs its own: without, a pod that requests four processors and one that requests none
-//! have the same.
+//! its pod, a pod's within its class (guaranteed pods are siblings of the other classes' groups).
+//! So each pod and class needs a group: without them a pod that requests four processors would get
+//! no more than one that requests none.
 
 use crate::qos;
 use agent_runtime::Resources;

@@ -1,5 +1,5 @@
-//! The subjects of a reading: the pods that are here, their running containers, and the control
-//! groups of both.
+//! What a metrics reading covers: the node's pods, their running containers, and the control groups
+//! of both.
 
 use crate::qos;
 use agent_runtime::{Container as Seen, ContainerState, Error};
@@ -24,7 +24,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The file system of a folder that is open; nothing where it can't be asked.
+    /// The file system of an open folder; all zero if the system call fails.
     pub(crate) fn of(folder: BorrowedFd<'_>) -> Self {
         nix::sys::statvfs::fstatvfs(folder).map_or(Self::default(), Self::from)
     }
@@ -41,22 +41,22 @@ impl From<Statvfs> for Disk {
     }
 }
 
-/// The names of the links by which the node reaches its pods.
+/// How the node's ends of its pods' veth pairs are named.
 #[derive(Debug, Clone, Copy)]
 pub struct Links {
-    /// What each of them begins with.
+    /// Their common prefix.
     pub prefix: &'static str,
-    /// That of the pod with a UID.
+    /// The name for the pod with a UID.
     pub name: fn(&str) -> String,
 }
 
-/// The subjects of a reading.
+/// The pods and containers that a reading covers.
 #[derive(Debug, Default)]
 pub struct Subjects {
     pub(crate) pods: Vec<PodSubject>,
     pub(crate) links_of_pods: &'static str,
     pub(crate) disk: Disk,
-    /// The engine did not answer which containers run.
+    /// containerd did not answer, so that no container is listed.
     pub(crate) incomplete: bool,
 }
 
@@ -138,8 +138,8 @@ fn subject(
     })
 }
 
-/// The newest attempt of each container that runs. The engine's id is the group's name below the
-/// pod's.
+/// The newest running attempt of each container. Its control group lies below the pod's, named by
+/// its id in containerd.
 fn containers(group: &str, seen: Vec<Seen>) -> Vec<ContainerSubject> {
     let mut newest: BTreeMap<String, (u32, ContainerSubject)> = BTreeMap::new();
     for one in seen.into_iter().filter(|one| one.this_boot) {

@@ -1,5 +1,5 @@
-//! `/stats/summary`: figures in upstream's form (`stats/v1alpha1`, Summary). What a CSI driver
-//! would tell of its volumes is left out, which the form allows.
+//! `/stats/summary`: figures in upstream's form (`stats/v1alpha1`, Summary). The figures
+//! of CSI volumes are left out, which the form allows.
 
 use crate::disks::{Disks, PodSpace, Space, VolumeSpace, whole};
 use crate::links::Link;

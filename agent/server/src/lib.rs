@@ -58,8 +58,8 @@ pub trait Node: Send + Sync + fmt::Debug + 'static {
     /// A pod by namespace and name; the newest where one of the same name still ends.
     fn pod(&self, namespace: &str, name: &str) -> Option<PodRef>;
 
-    /// The UID under which a pod runs here, by that of the object which shows it at the API. They
-    /// differ for static pods.
+    /// The UID under which a pod runs here, by the UID of its object in the API. They differ for
+    /// static pods.
     fn uid_of(&self, shown: &str) -> String;
 
     /// By what the kubelet works: the JSON document below `/configz`. Nothing of it is secret.
@@ -77,7 +77,7 @@ pub struct Parts {
     pub addresses: watch::Receiver<Vec<IpAddr>>,
     /// The folder of all pods' logs: `/var/log/pods`.
     pub logs: PathBuf,
-    /// The way to the master, who knows the callers.
+    /// The master's API, by which callers are authenticated and authorized.
     pub api: Arc<dyn Api>,
     /// The container engine.
     pub runtime: Arc<dyn Runtime>,
@@ -99,7 +99,7 @@ pub struct Server {
     parts: Arc<Parts>,
     tunnels: Tunnels,
     access: Access,
-    /// Takes the order that ends the machine; `None` where nobody would act upon it.
+    /// Receives the order that ends the machine; `None` where the agent can't end it.
     power: Option<mpsc::Sender<Order>>,
 }
 
@@ -155,7 +155,7 @@ impl Server {
         }
     }
 
-    /// Answers a caller who may ask this.
+    /// Answers an authorized request.
     async fn asked(&self, request: &mut Request<Incoming>) -> Answer {
         let uri = request.uri().clone();
         let path: Vec<&str> = uri.path().trim_start_matches('/').split('/').collect();
@@ -265,8 +265,8 @@ impl Server {
         Answer::Whole(answer(StatusCode::OK, asked.media_type(), told.into()))
     }
 
-    /// Looks at what pods take of disks, so that a later answer has it: a disk that is slow delays
-    /// none.
+    /// Measures the pods' disk usage in the background, for later answers: a slow disk delays no
+    /// answer.
     fn look_at_disks(&self) {
         let parts = self.parts.clone();
         tokio::spawn(async move {
@@ -352,7 +352,7 @@ impl Server {
         }
     }
 
-    /// What the kubelet has done, and what the kernel tells of the agent.
+    /// Metrics of the kubelet's work, and of the agent's process.
     async fn own_figures(&self) -> Response<Body> {
         let parts = &self.parts;
         // An engine that is down runs nothing that could be counted.

@@ -1,7 +1,7 @@
 //! `POST /power/reboot` and `/power/poweroff`: end the machine, for the master alone. Users ask the
 //! master, which authorizes them and logs the order.
 //!
-//! The order is handed on once the answer is sent: what it leads to ends this port.
+//! The order is passed on only after the answer is sent, because carrying it out closes this port.
 
 use agent_port::{Answer, Caller, text};
 use config_machine::power::{FOLDER, Order};

@@ -29,11 +29,11 @@ pub(crate) struct LogOptions {
     pub(crate) previous: bool,
     /// Each line begins with its time.
     pub(crate) timestamps: bool,
-    /// So many lines from the end.
+    /// The number of lines from the end.
     pub(crate) tail_lines: Option<u64>,
     /// Lines from then on.
     pub(crate) since: Option<Timestamp>,
-    /// So many bytes of what the container wrote.
+    /// Most bytes of the container's output.
     pub(crate) limit_bytes: Option<u64>,
     /// `Stdout` or `Stderr` alone.
     pub(crate) stream: Option<&'static str>,
@@ -104,7 +104,7 @@ impl Reader {
     /// A reader at the first line that the options ask for.
     ///
     /// # Errors
-    /// If the log is no regular file: a link, say, is followed by nobody.
+    /// The log is no regular file: links are not followed.
     pub(crate) fn open(dir: Beneath, name: &str, options: LogOptions) -> io::Result<Self> {
         let left = options.limit_bytes;
         let mut reader = Self {

@@ -32,7 +32,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// Nothing in these tests ends because time passed.
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 
-/// A master that names nobody by a token, and grants nobody anything.
+/// A master that knows no token and grants nothing.
 #[derive(Debug)]
 struct NoMaster;
 

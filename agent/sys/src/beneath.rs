@@ -354,7 +354,7 @@ impl Beneath {
         Ok(readlinkat(&parent.fd, name)?.into())
     }
 
-    /// Renames `from` to `to` atomically, replacing what is there.
+    /// Renames `from` to `to` atomically, replacing a file at `to`.
     ///
     /// # Errors
     /// The system's.
@@ -386,8 +386,8 @@ impl Beneath {
         self.remove_some(path, u64::MAX).map(drop)
     }
 
-    /// As [`Beneath::remove_tree`], and looks at `most` names at most: somebody may make more as
-    /// fast as they go. False where something is left, of which the next call removes more.
+    /// As [`Beneath::remove_tree`], but handles at most `most` names, because another process may
+    /// create names as fast as they are removed. False if something is left for the next call.
     ///
     /// # Errors
     /// As [`Beneath::remove_tree`].

@@ -36,8 +36,8 @@ pub fn set(time: Duration) -> Result<()> {
     clock_settime(ClockId::CLOCK_REALTIME, TimeSpec::from(time)).at("set", "the clock")
 }
 
-/// Moves the wall clock by so many nanoseconds, slowly (by a two-thousandth of the time) and never
-/// back by a step. The rest of an earlier call is dropped.
+/// Moves the wall clock by `nanoseconds`, slowly (by a two-thousandth of the time) and never back
+/// by a step. The rest of an earlier call is dropped.
 ///
 /// # Errors
 /// The kernel refuses: this process may not set the clock.

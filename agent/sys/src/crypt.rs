@@ -79,7 +79,7 @@ pub fn open(volume: &Volume, key: &[u8; KEY]) -> Result<String> {
     taken.map(|()| node)
 }
 
-/// Closes a volume that nobody uses.
+/// Closes a volume that is not in use.
 ///
 /// # Errors
 /// The device mapper refuses: it is in use, or there is no such volume.

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: no policy lives here. Each call does one thing, says what it could not do in a typed
 //! [`Error`] with the system's reason as its source, and holds no state. There are no tasks and no
-//! channels, but for the thread that a [`landlock::Domain`] is. The wire layouts (device-mapper
+//! channels, except the thread of a [`landlock::Domain`]. The wire layouts (device-mapper
 //! requests, TPM commands) are built and read by pure functions, so that they are tested without a
 //! kernel.
 //!

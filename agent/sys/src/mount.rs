@@ -108,8 +108,9 @@ pub fn share_all() -> Result<()> {
     .at("share mounts under", "/")
 }
 
-/// Keeps what happens to the mounts at and below `target` from any copy of them, as is wise before
-/// they are detached: an unmount of a mount is an unmount of what is mounted below its copies, too.
+/// Makes the mounts at and below `target` private, so that no mount or unmount propagates between
+/// them and copies of them. To be called before they are detached: otherwise the copies would lose
+/// what is mounted below them, too.
 ///
 /// # Errors
 /// The kernel refuses: it is no mount.

@@ -196,10 +196,10 @@ impl Drop for Holder {
 }
 
 /// Writes a setting below `/proc/sys` for the calling thread's IPC namespace as the root of the
-/// user namespace whose ids begin at `first`: the kernel lets nobody else write those of a
-/// namespace that belongs to one. The thread loses its capabilities, so that this is the last that
-/// it does ([`inside`]). As at each change of a user, the kernel takes the process for one of which
-/// no core is to be written (`fs.suid_dumpable`).
+/// user namespace whose ids begin at `first`: the kernel lets no other user write the settings of a
+/// namespace that a user namespace owns. The thread loses its capabilities, so it must do nothing
+/// afterwards ([`inside`]). As at each change of a user, the kernel then writes no core dump of the
+/// process (`fs.suid_dumpable`).
 ///
 /// # Errors
 /// As [`set`].

@@ -1,4 +1,5 @@
-//! Sockets: who is at the other end, one interface only, and the kernel's device events.
+//! Sockets: the peer's credentials, sockets bound to one interface, and the kernel's device events
+//! (uevents).
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 

@@ -1,11 +1,12 @@
-//! What a folder takes of the disk, while somebody may rename everything in it at any moment.
+//! Counts the disk usage of a folder, correctly also while a hostile pod renames everything in it.
 //!
-//! A walk goes from folder to folder by descriptors, so that no name above the one that it looks at
-//! matters. What had another name, or none, when it was to be looked at is looked for again in its
-//! folder, and opened as soon as it is seen; each file is counted once, however many names it has
-//! had meanwhile. Where that fails again and again, the count says that there is more.
+//! The walk goes from folder to folder by descriptors, so that renames above the present folder do
+//! not matter. A folder that cannot be opened by the name that it had when its parent was read is
+//! looked for again in that parent, and opened as soon as it is seen; each file is counted once,
+//! however many names it has had meanwhile. Where that fails too often, the result says that the
+//! count is incomplete ([`Usage::more`]).
 //!
-//! Not found is what is moved from a folder that is still to be read to one that was read.
+//! Not counted is what is moved from a folder that has not been read yet into one that has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, OsStr, OsString};
@@ -21,17 +22,19 @@ use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 
 use crate::beneath::Beneath;
 
-/// Bytes of the names of folders that are still to be counted, and of those above them.
+/// Most bytes of names in memory: of the folders that are still to be read, and of those above
+/// them.
 const MAX_WAITING: usize = 16 << 20;
 /// Bytes of a block in `st_blocks` (stat(2)).
 pub(crate) const BLOCK: u64 = 512;
-/// Folders above the one that is looked at whose descriptors are held.
+/// Descriptors that are held open, of the deepest folders. Those above are opened again when the
+/// walk comes back to them.
 const HELD: usize = 32;
-/// Nested folders: more than any path has.
+/// Most nested folders: more than any path has (PATH_MAX is 4096 bytes).
 const DEEPEST: usize = 4096;
-/// How often a folder is read again for files that went meanwhile.
+/// How often a folder is read again because files vanished between its reading and their `stat`.
 const AGAIN_FOR_FILES: u32 = 8;
-/// How often it is read in vain for folders that went meanwhile.
+/// How often a folder is read again because of vanished subfolders without finding a new one.
 const AGAIN_FOR_FOLDERS: u32 = 64;
 
 /// Device and inode number.
@@ -61,36 +64,37 @@ impl Usage {
     }
 }
 
-/// A folder in one that was read.
+/// A subfolder that is still to be read.
 #[derive(Debug)]
 struct Child {
     id: Id,
     name: OsString,
 }
 
-/// A folder that was read, and those in it that are still to be.
+/// A folder that was read, and its subfolders that are still to be read.
 #[derive(Debug)]
 struct Level {
-    /// None while too many levels are below it.
+    /// `None` while more than [`HELD`] levels are below it.
     folder: Option<Beneath>,
     id: Id,
     /// Its name in the level above.
     name: OsString,
     children: Vec<Child>,
-    /// One in it was not to be found by its name.
-    lost: bool,
-    /// How often it was read in vain since.
+    /// A subfolder could not be found by its name: the folder must be read again.
+    missed: bool,
+    /// How often it was read again without finding a new subfolder.
     again: u32,
 }
 
-/// What one folder has, but for what is in the folders in it.
+/// The content of one folder, without that of its subfolders.
 #[derive(Debug, Default)]
 struct Found {
     usage: Usage,
     folders: BTreeMap<Id, OsString>,
-    /// Files of several names, and their bytes: these are not in the sum.
+    /// Files with several names (hard links), and their bytes: not in `usage`, as the same file may
+    /// lie in another folder, too.
     several: BTreeMap<Id, u64>,
-    /// All that was counted, where it is read more than once.
+    /// Everything that was counted, if the folder is read more than once.
     seen: Option<BTreeSet<Id>>,
 }
 
@@ -99,24 +103,24 @@ struct Found {
 pub(crate) struct Walk {
     usage: Usage,
     most: u64,
-    /// Entries that may be looked at once more.
+    /// Entries that may still be read again: it bounds the work that renames can cause.
     spare: u64,
     levels: Vec<Level>,
-    /// Bytes of names.
+    /// Bytes of names in memory.
     waiting: usize,
     folders: BTreeSet<Id>,
     /// Files with several names that were counted.
     several: BTreeSet<Id>,
 }
 
-/// What became of a try.
+/// The result of opening a subfolder.
 enum Look {
-    /// There is a folder that was not counted.
+    /// A folder that was not counted yet.
     New(Beneath, Child),
-    /// It is no folder of this file system, or was counted.
+    /// No folder of this file system, or one that was counted.
     Known,
-    /// Its name means nothing now, or something else.
-    Lost,
+    /// The name is gone, or is that of something else now.
+    Missed,
 }
 
 impl Walk {
@@ -155,19 +159,20 @@ impl Walk {
         Ok(self.usage)
     }
 
-    /// Goes on where the deepest level is.
+    /// Does one step at the deepest level: enters a subfolder, reads the folder again, or leaves
+    /// it.
     fn step(&mut self, root: &Beneath) {
         let Some(level) = self.levels.last_mut() else {
             return;
         };
         let child = level.children.pop();
-        if child.is_none() && !level.lost {
+        if child.is_none() && !level.missed {
             self.waiting -= level.name.len();
             self.levels.pop();
             return;
         }
         if level.folder.is_none() && self.hold_again(root).is_err() {
-            // Its path leads elsewhere: what it still has is not to be found.
+            // Its path leads elsewhere by now: what it still has cannot be found.
             self.usage.more = true;
             return;
         }
@@ -178,20 +183,21 @@ impl Walk {
         self.waiting -= child.name.len();
         match self.look(&child.name, Some(child.id)) {
             Look::New(folder, found) => {
+                // Another folder took the name: count it, and look for the wanted one again.
                 if found.id != child.id && !self.folders.contains(&child.id) {
-                    self.lose();
+                    self.miss();
                 }
                 // A folder that can't be read is not counted.
                 drop(self.enter(folder, found));
             }
             Look::Known => {}
-            Look::Lost => self.lose(),
+            Look::Missed => self.miss(),
         }
     }
 
-    fn lose(&mut self) {
+    fn miss(&mut self) {
         if let Some(level) = self.levels.last_mut() {
-            level.lost = true;
+            level.missed = true;
         }
     }
 
@@ -209,10 +215,10 @@ impl Walk {
         }
     }
 
-    /// Opens a folder in the deepest one.
+    /// Opens a subfolder of the deepest level by its name.
     fn look(&self, name: &OsStr, wanted: Option<Id>) -> Look {
         let Some(at) = self.levels.last().and_then(|level| level.folder.as_ref()) else {
-            return Look::Lost;
+            return Look::Missed;
         };
         let opened = match at.dir_here(Path::new(name)) {
             Ok(opened) => opened,
@@ -221,7 +227,7 @@ impl Walk {
                 let raw = error.raw_os_error();
                 let gone = gone.iter().any(|errno| raw == Some(*errno as i32));
                 // Mounts are not entered.
-                return if gone { Look::Lost } else { Look::Known };
+                return if gone { Look::Missed } else { Look::Known };
             }
         };
         let Ok(stat) = fstat(&opened) else {
@@ -233,18 +239,18 @@ impl Walk {
             return Look::New(opened, Child { id, name });
         }
         if wanted.is_some_and(|wanted| wanted != id && !self.folders.contains(&wanted)) {
-            return Look::Lost;
+            return Look::Missed;
         }
         Look::Known
     }
 
-    /// Reads the deepest folder again for folders that were not counted; the first is entered at
-    /// once.
+    /// Reads the deepest folder again for subfolders that were not counted. The first one is
+    /// entered at once, before it can be renamed.
     fn look_again(&mut self) {
         let Some(level) = self.levels.last_mut() else {
             return;
         };
-        level.lost = false;
+        level.missed = false;
         level.again += 1;
         if level.again > AGAIN_FOR_FOLDERS {
             self.usage.more = true;
@@ -266,15 +272,17 @@ impl Walk {
             }
             match self.look(OsStr::from_bytes(name.to_bytes()), None) {
                 Look::New(folder, child) => {
+                    // A new subfolder was found, so this reading does not count, and another one
+                    // follows.
                     if let Some(level) = self.levels.last_mut() {
-                        level.lost = true;
+                        level.missed = true;
                         level.again -= 1;
                     }
                     drop(self.enter(folder, child));
                     return;
                 }
                 Look::Known => {}
-                Look::Lost => self.lose(),
+                Look::Missed => self.miss(),
             }
         }
     }
@@ -305,7 +313,7 @@ impl Walk {
             id,
             name,
             children: children.map(|(id, name)| Child { id, name }).collect(),
-            lost: false,
+            missed: false,
             again: 0,
         });
         if let Some(far) = self.levels.len().checked_sub(HELD + 1) {
@@ -314,8 +322,8 @@ impl Walk {
         Ok(())
     }
 
-    /// Reads a folder: once, and again where something had gone before it was looked at; then what
-    /// was there at any of these times counts.
+    /// Reads a folder once, and again if an entry vanished before its `stat`: then everything that
+    /// was there at any of the later readings counts.
     fn read(&mut self, folder: &Beneath) -> io::Result<Found> {
         let mut first = Found::default();
         if self.scan(folder, &mut first)? {
@@ -332,6 +340,7 @@ impl Walk {
                 break;
             }
         }
+        // The larger result: a pod must not get a smaller figure by renaming its files.
         let (mut most, other) = if all.usage.bytes >= first.usage.bytes {
             (all, first)
         } else {
@@ -344,7 +353,7 @@ impl Walk {
         Ok(most)
     }
 
-    /// Adds what a folder has; false where something had gone before it was looked at.
+    /// Adds the entries of a folder; false if one vanished before its `stat`.
     fn scan(&self, folder: &Beneath, found: &mut Found) -> io::Result<bool> {
         let mut whole = true;
         for entry in folder.read_dir()?.iter() {

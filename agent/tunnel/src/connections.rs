@@ -56,7 +56,8 @@ pub(crate) enum Turn {
 #[derive(Default)]
 pub(crate) struct Connections {
     all: Vec<Connection>,
-    /// The one whose turn is next, so that a busy one does not keep others from theirs.
+    /// The index of the connection that is served next (round robin), so that a busy one does not
+    /// starve the others.
     next: usize,
     pub(crate) piece: Vec<u8>,
 }

@@ -25,10 +25,10 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Connects to a port of the pod, at 127.0.0.1 or, where nobody listens there, at ::1.
+    /// Connects to a port of the pod, at 127.0.0.1 or, if no process listens there, at ::1.
     ///
     /// # Errors
-    /// Nobody listens, or the pod's network is gone: in upstream's words, for the client.
+    /// No process listens, or the pod's network is gone; with upstream's message, for the client.
     pub(crate) async fn dial(&self, port: u16) -> Result<TcpStream, String> {
         let failed = |why: String| {
             let PodRef {

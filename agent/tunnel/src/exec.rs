@@ -1,7 +1,8 @@
 //! `exec`: a command in a container, with its streams over one connection of a client.
 //!
 //! One task moves all bytes. It reads from the client while there is room for its own answers, and
-//! from the process only while the client takes the output before.
+//! from the process only while the client accepts earlier output, so that a slow client holds up
+//! the process and fills no memory.
 
 use crate::client::{Agreed, Client, Pending, end_input};
 use crate::handshake::Refusal;
@@ -14,8 +15,8 @@ use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Most bytes for the client that are kept after the process has ended: what pipes and the shim
-/// still hold, and what processes write that it left behind.
+/// Most bytes of output that are buffered for the client after the process has ended: what pipes
+/// and the shim still hold, and what processes write that it left behind.
 const LAST: usize = 1 << 20;
 
 impl Tunnels {
@@ -77,13 +78,13 @@ async fn run<S: AsyncRead + AsyncWrite>(
         .await?
         {
             End::Client(leave) => {
-                // This kills the process. First of all, as a client that leaves may not read any
-                // more.
+                // This kills the process. First, as the client may read no more, and the parting
+                // with it could wait.
                 drop(control);
                 return client.part(leave).await;
             }
             End::Process(code) => {
-                last_words(&mut client, stdout, stderr, control).await;
+                drain(&mut client, stdout, stderr, control).await;
                 match code {
                     Ok(code) => command::ended(code),
                     Err(error) => command::failed(&error.chain()),
@@ -134,9 +135,9 @@ fn tell<S: AsyncRead + AsyncWrite>(client: &mut Client<S>, channel: u8, bytes: &
     bytes.clear();
 }
 
-/// Reads all that an ended process wrote: the shim keeps it for some seconds only, however slow the
-/// client is.
-async fn last_words<S: AsyncRead + AsyncWrite>(
+/// Reads the rest of an ended process's output: the shim keeps it for some seconds only, however
+/// slow the client is.
+async fn drain<S: AsyncRead + AsyncWrite>(
     client: &mut Client<S>,
     stdout: Option<Output>,
     stderr: Option<Output>,

@@ -4,15 +4,15 @@
 //! Enter by [`Tunnels`]: it judges a request, and answers with a [`Tunnel`], whose head is sent to
 //! the client and whose work is then run, by the task that served the request; or with a
 //! [`Refusal`]. The protocol inside is that of `config/tunnel`: a WebSocket, or SPDY as older
-//! clients ask for it. Either way the rest is the same code, but for ports over a WebSocket without
-//! SPDY (`channels`).
+//! clients ask for it. Either way the rest is the same code, except for ports over a WebSocket
+//! without SPDY (`channels`).
 //!
 //! [`Tunnels::reach`] is the way of the API's proxy, on which the master speaks HTTP itself.
 //!
-//! Bounds: so many tunnels at once ([`Tunnels::new`]); of each, one buffer from the client and one
-//! to it. A client that does not read stops the process's output, and a process that does not read
-//! stops the client. A client that went is found by pings, which its machine answers or its
-//! connection fails on; its process is killed then, and its connections end.
+//! Bounds: a number of concurrent tunnels ([`Tunnels::new`]); of each, one buffer from the client
+//! and one to it. A client that does not read stops the process's output, and a process that does
+//! not read stops the client. A client that went is found by pings, which its machine answers or
+//! its connection fails on; its process is killed then, and its connections end.
 
 mod attach;
 mod channels;

@@ -4,7 +4,7 @@
 //! endpoint slice claims, and it is looked up again once the connection is made: an address that
 //! meanwhile serves another pod leads nowhere. A pod on the machine's network has the machine's
 //! address. There only a port that the pod declares is the pod's; every other one belongs to the
-//! machine, or to nobody.
+//! machine, or is unused.
 
 use crate::handshake::{Refusal, has};
 use crate::{Tunnel, Tunnels};

@@ -133,8 +133,8 @@ pub struct Boot {
     /// The partition was made just now, or was never finished.
     pub fresh: bool,
     /// The digest of the configuration, where the image has the state belong to one. The TPM's key
-    /// is for images: under other user-data, of anyone who has the board, an approved image opens
-    /// a state that belongs to the machine alone.
+    /// is bound to images only: without this digest an approved image would open the state under
+    /// any user-data that an attacker with the board supplies.
     pub configuration: Option<[u8; 32]>,
 }
 

@@ -57,7 +57,7 @@ impl Kept {
         out
     }
 
-    /// The reverse; `None` for another length or version.
+    /// Parses the output of [`Kept::to_bytes`]; `None` for another length or version.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (key, rest) = bytes.split_first_chunk::<32>()?;
         let (generation, rest) = rest.split_first_chunk::<8>()?;

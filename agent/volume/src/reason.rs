@@ -100,7 +100,7 @@ impl Reason {
         }
     }
 
-    /// The word of a report: the name, and for a floor its number.
+    /// The reason as it is written in a report: the name, and for a floor its number.
     pub fn word(self) -> String {
         if let Self::Floor(floor) = self {
             format!("{}{floor}", Self::FLOOR)

@@ -62,7 +62,7 @@ pub enum Report {
         /// Why nothing can keep it.
         reason: Reason,
     },
-    /// There is a state that must not be made anew: stop.
+    /// There is a state that must not be replaced by a new one: the boot stops.
     Refused {
         /// Why it did not open.
         reason: Reason,
@@ -229,7 +229,7 @@ impl Answer {
         format!("admitted {}\n", self.admitted)
     }
 
-    /// The reverse.
+    /// Parses the output of [`Answer::to_text`]; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let number = text.strip_prefix("admitted ")?.strip_suffix('\n')?;
         number.parse().ok().map(|admitted| Self { admitted })

@@ -90,6 +90,7 @@ impl Root {
             .ok()
             .flatten()
             .is_some_and(|constraints| constraints.value.ca);
+        // Self-signed: nodes pin this key, so no other key may stand above it.
         let own = certificate.subject().as_raw() == certificate.issuer().as_raw()
             && config_certificates::x509::verifies(
                 &certificate.signature_algorithm.algorithm.to_id_string(),
@@ -165,6 +166,7 @@ pub fn check_hello(
         );
         return Err(refusal(stop, checks, None, &none));
     };
+    // In place of the hash of a node's requests, so that Q, and by it the TPM, covers the root.
     let admitted = admit_bootstrap(
         keys,
         &hello.claims,

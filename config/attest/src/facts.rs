@@ -36,7 +36,8 @@ fn covers_data(event: &Event) -> bool {
     event.digest == Digest::of(&event.data)
 }
 
-/// Parses UEFI_VARIABLE_DATA; every byte must belong to it.
+/// Parses UEFI_VARIABLE_DATA: GUID ‖ name length in UTF-16 units (u64) ‖ data length (u64) ‖ name ‖
+/// data, little-endian. Every byte must belong to it.
 fn variable(data: &[u8]) -> Option<Variable> {
     let (vendor, rest) = data.split_at_checked(16)?;
     let (name_length, rest) = rest.split_at_checked(8)?;
@@ -107,6 +108,7 @@ pub(crate) fn secure_boot(log: &EventLog, checks: &mut Checks) -> Option<bool> {
             );
             return None;
         };
+        // One byte: 1 is on, 0 is off (UEFI 2.10, 3.3).
         if name == "SecureBoot" {
             on = Some(variable.data == [1]);
         }
@@ -126,6 +128,7 @@ pub(crate) fn other_databases(log: &EventLog, boot: &Boot) -> Vec<&'static str> 
         .filter(|_| found.next() != expected.next().map(|event| event.digest))
         .map(|(name, _)| *name)
         .collect();
+    // After the variables come the separator and the certificates that verified what was started.
     if !found.eq(expected.map(|event| event.digest)) {
         others.push("signer");
     }
@@ -163,6 +166,8 @@ pub(crate) fn consume(
                 );
                 faulty_data(log, pcr, checks);
             }
+            // The release predicts no events of this register: only their types and order are
+            // checked.
             None => by_grammar(log, pcr, allow_unknown, checks),
         }
     }
@@ -241,12 +246,16 @@ fn known(pcr: u8, index: usize, event: &Event) -> bool {
                     kind::EFI_ACTION | kind::EFI_BOOT_SERVICES_APPLICATION
                 )
         }
+        // In this order: the variables, the separator, then the certificates that verified what was
+        // started. A variable event later could come from a boot loader.
         7 => match event.kind {
             kind::EFI_VARIABLE_DRIVER_CONFIG => index < VARIABLES.len(),
             kind::EFI_VARIABLE_AUTHORITY => index > VARIABLES.len(),
             _ => separator && index == VARIABLES.len(),
         },
+        // The EFI stub of the kernel measures command line and initrd as tagged events.
         9 => event.kind == kind::EVENT_TAG,
+        // systemd-stub measures the sections of the kernel image.
         11 => event.kind == kind::IPL,
         // None in 12 (arguments from outside), 14 (shim's keys) and 15 (systemd's measurements of
         // the running system): an image starts without shim, and runs no systemd.

@@ -160,6 +160,7 @@ pub(crate) fn earlier_names(status: &MachineStatus, names: &[String]) -> BTreeMa
         if names.iter().any(|next| next == name) {
             continue;
         }
+        // The later end counts; one that cannot be read counts as never.
         let known = earlier.entry(name.to_owned()).or_insert(end.to_owned());
         if seconds(known).is_some_and(|known| seconds(end).is_none_or(|end| known < end)) {
             end.clone_into(known);
@@ -195,6 +196,7 @@ pub(crate) fn readmitted(machine: &Machine, now: u64) -> bool {
         .spec
         .readmit_until
         .as_deref()
+        // By its text: an admin re-admits again by writing another time.
         .filter(|until| used != Some(*until))
         .and_then(|text| text.parse::<jiff::Timestamp>().ok())
         .is_some_and(|until| u64::try_from(until.as_second()).is_ok_and(|until| now < until))
@@ -203,6 +205,7 @@ pub(crate) fn readmitted(machine: &Machine, now: u64) -> bool {
 /// The Machine's status; `None` if it is about a board that an admin has replaced: pinned
 /// registers, counters and approvals of one board must not count for another.
 pub(crate) fn current_status(machine: &Machine) -> Option<&MachineStatus> {
+    // Bound by the record, and not by the spec: an admin has put another key into the spec.
     let replaced = machine
         .status
         .as_ref()

@@ -149,6 +149,7 @@ impl Bounded {
         match found {
             0 => default,
             found if (min..=max).contains(&found) => found,
+            // The default is never used: a rule with a fault is refused as a whole.
             found => {
                 faults.push(format!("{key}: found {found}, expected {min} to {max}"));
                 default
@@ -199,8 +200,8 @@ struct Conditions {
     privileged_pods: bool,
 }
 
-/// Under a rule that does not enforce, every check runs: failures are shown to the person who
-/// decides or, where nobody decides, in the Machine's status.
+/// Under a rule that does not enforce, every check runs: failures are shown to the admin who
+/// decides or, where every request is approved, in the Machine's status.
 const STRICTEST: Conditions = Conditions {
     ek_inventory: true,
     ek_require: Require::All,
@@ -319,13 +320,15 @@ impl TryFrom<&Rule> for CheckedRule {
                 rule.policy.as_str()
             ));
         }
-        // The settings of a queue need a policy that has one.
+        // Settings of a queue under a policy without one are ignored, and not checked.
         let queue = if decides == Decides::Person {
             rule.queue.clone()
         } else {
             QueueRule::default()
         };
         let (expires_seconds, max_waiting) = waiting(&queue, &mut faults);
+        // The conditions of a rule that does not enforce are not read: all checks run for the
+        // person's information.
         let conditions = if decides.takes_unproven() {
             STRICTEST
         } else {

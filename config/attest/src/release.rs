@@ -231,6 +231,7 @@ impl Manifest {
         if self.boots.is_empty() {
             return fault("boots must list at least one way of starting");
         }
+        // A register without a predicted value would match nothing: the image could never join.
         for boot in &self.boots {
             for pcr in [4, 9, 11] {
                 if boot.pcrs.get(&pcr).is_none_or(Vec::is_empty) {
@@ -253,6 +254,7 @@ impl Manifest {
     /// where a signing key cannot be encoded.
     pub fn sign(&self, keys: &[&SigningKey]) -> Result<ImageRelease, ReleaseError> {
         self.check()?;
+        // The text is signed and kept, not the fields: a reader verifies the bytes that it parses.
         let manifest = serde_json::to_string(self).map_err(ReleaseError::Manifest)?;
         let mut signatures = Vec::new();
         for key in keys {

@@ -190,11 +190,15 @@ impl Table {
             };
             live().filter(|one| one.networks.contains(network)).count() >= most
         };
+        // The bound of the whole is the product of the others: it is only reached from many
+        // networks.
         from.iter().any(full) || live().count() >= per_ek.saturating_mul(HOSTS * BLOCKS)
     }
 
     /// A session to remove for a new one: an answered one, else an expired one.
     fn forgettable(&self, now: u64) -> Option<SessionId> {
+        // Never an open session in its time: nobody could finish an exchange in a table under
+        // attack.
         let oldest = self.all.first().filter(|(opened, _)| over(*opened, now));
         self.used.first().or(oldest).map(|(_, id)| *id)
     }
@@ -392,6 +396,8 @@ impl<P: HalfOpen> Sessions<P> {
             .iter()
             .map(|network| (*network, most(network)))
             .collect();
+        // The number stands for the session until it has its id: the place must be taken before the
+        // challenge is made.
         self.last_share += 1;
         let share = self.last_share;
         let out = self.shares.enter(share, &groups);

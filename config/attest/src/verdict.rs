@@ -199,6 +199,7 @@ impl Checks {
         if enforces {
             self.extend(judgement);
         } else {
+            // Without its first failure: the list is shown, and stops nothing.
             self.list.extend(judgement.list);
         }
     }
@@ -217,6 +218,7 @@ impl Checks {
         expected: impl fmt::Display,
         actual: impl fmt::Display,
     ) -> bool {
+        // The first failure names the refusal; later ones are often its consequences.
         if !ok && self.first.is_none() {
             self.first = Some(code);
         }

@@ -43,9 +43,9 @@ const DISABLED: [&str; 12] = [
 
 /// The configuration (containerd 1.7, version 2 of the format).
 ///
-/// Guarantees: nothing that containerd executes or loads comes from below its root, which anyone
-/// who has a machine's disk can write. It would look for plugins there; instead it looks in a
-/// folder that never exists. Only warnings and errors are logged: a serial console is slow.
+/// Guarantees: nothing that containerd executes or loads comes from below its root, which an
+/// attacker with the machine's disk can write. By default it looks for plugins there; here it looks
+/// in a folder that never exists. Only warnings and errors are logged: a serial console is slow.
 pub fn configuration(places: Places<'_>) -> String {
     let Places {
         root,

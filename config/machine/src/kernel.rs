@@ -1,9 +1,9 @@
-//! The kernel as machines run it: one table of settings, each with its reason and whose
-//! recommendation it is.
+//! The hardening of the machines' kernel: tables of settings, each with its reason and the source
+//! that recommends it.
 //!
 //! [`WORDS`] are on the measured command line of every image. [`SYSCTLS`] are written by init
-//! before the first service starts, and read back. [`PROOFS`] are what the kernel says of words
-//! that it could have ignored, [`MODULES`] the security modules that must be in force. If a setting
+//! before the first service starts, and read back. [`PROOFS`] are files that show whether the
+//! kernel ignored a word, [`MODULES`] the security modules that must be in force. If a setting
 //! that protects the machine is not in force, the machine does not start ([`Weight::Guard`]); for
 //! any other setting init prints a line ([`Weight::Service`]).
 //!
@@ -50,7 +50,7 @@ pub enum Source {
 /// A word of the kernel's command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Word {
-    /// The word as it is written there.
+    /// The word as it is written on the command line.
     pub word: &'static str,
     /// The reason, for a person.
     pub why: &'static str,
@@ -89,7 +89,7 @@ pub struct Proof {
     pub word: &'static str,
     /// The file.
     pub path: &'static str,
-    /// The word that the file must contain.
+    /// Text that the file must contain.
     pub shows: &'static str,
 }
 

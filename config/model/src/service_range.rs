@@ -70,8 +70,8 @@ fn range(text: &At<String>, sink: &mut Sink<'_>) -> Option<Cidr> {
     sink.parsed(text, Err(error))
 }
 
-/// Reports services of a family of which no pod has an address: nobody could answer there. Where
-/// something else gives nodes their ranges, those are not known.
+/// Reports Service ranges of an address family in which no pod has an address: such a Service could
+/// have no endpoint. Not checked where another program allocates the pods' ranges.
 pub(crate) fn check_pods(
     services: &[Placed],
     pods: &[PodRange],

@@ -9,11 +9,11 @@ use std::net::IpAddr;
 
 /// The cluster's own domain, whose names nodes know themselves.
 const OWN: &str = "cluster.local";
-/// Most servers of a domain: a question is asked of one after another, and its client does not wait
-/// for ever.
+/// Most servers of a domain: a query is sent to one after another, and its client's timeout ends
+/// the wait.
 const MOST_SERVERS: usize = 3;
 
-/// A domain, and who knows the names in it.
+/// A domain, and the DNS servers for the names in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StubDomain {
     /// The domain; all names below it are meant, too.

@@ -1,6 +1,6 @@
-//! `unproven/v1`: how a machine without a TPM asks. All that it can prove is that the holder of one
-//! key, which anyone can make, asks now and on this connection. Who holds the key, and what the
-//! machine booted, are unproven claims.
+//! `unproven/v1`: how a machine without a TPM joins. All that it can prove is that it holds one
+//! key, which anyone can make, now and on this connection. Which machine holds the key, and what it
+//! booted, are unproven claims.
 //!
 //! Its messages are not accepted by cloud-verify/v1, nor the other way round: paths, sessions,
 //! messages, labels and signed bytes differ.

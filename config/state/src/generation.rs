@@ -1,7 +1,8 @@
 //! The text in which the state names the header's generation to which its files belong.
 //!
-//! It is the one file behind the header that cannot be set back: each boot writes another number,
-//! and an older number is refused. What must not be set back either stands beside it.
+//! It is the one file behind the header that an attacker with the disk cannot roll back unnoticed:
+//! each boot writes another number, and an older number is refused. Other values that must not be
+//! rolled back are in the same file.
 
 use std::fmt;
 use std::str::FromStr;

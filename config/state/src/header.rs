@@ -36,8 +36,8 @@ pub const VOLUME_KEY: usize = 64;
 /// Bytes of a key that wraps it.
 pub const WRAPPING_KEY: usize = 32;
 
-/// What init writes in place of a header when a volume opened and its file system is damaged:
-/// the next boot makes the volume anew. An attacker who writes it destroys the volume, as with any
+/// Written by init in place of a header when a volume opened and its file system is damaged: the
+/// next boot makes a new volume. An attacker who writes it destroys the volume, as with any
 /// other bytes.
 pub const DAMAGED: &[u8; 16] = b"PRATIQUE DAMAGED";
 

@@ -19,7 +19,7 @@ pub enum ManifestError {
     /// It is of another kind.
     #[error("it is {found}, expected apiVersion: v1 and kind: Pod")]
     Kind {
-        /// What it says of itself.
+        /// Its `apiVersion` and `kind`.
         found: String,
     },
     /// A field has a value of another type, or is missing.

@@ -15,7 +15,7 @@ pub struct Mirror {
     pub uid: String,
     /// The UID of the static pod that it shows.
     pub of: String,
-    /// Somebody deleted it: it goes once its node confirms.
+    /// It has a `deletionTimestamp`: it goes once its node confirms.
     pub deleted: bool,
 }
 
@@ -32,8 +32,9 @@ impl Mirror {
         })
     }
 
-    /// Whether it shows this static pod: it names it, and stands in its place. Anyone who may
-    /// create pods can write the annotation.
+    /// Whether it shows this static pod: its annotation has the pod's UID, and it has the pod's
+    /// name. The name is compared, too, because any user who may create pods can write the
+    /// annotation.
     pub fn shows(&self, pod: &Pod) -> bool {
         pod.metadata.uid.as_ref() == Some(&self.of) && self.has_name_of(pod)
     }
@@ -54,7 +55,7 @@ pub enum Step<'a> {
 }
 
 /// What is to be done so that there is one mirror of each static pod, and no other. A mirror that
-/// stands in the way of another is deleted first, and the new one is a step of the next round.
+/// blocks the name of another is deleted first, and the new one is a step of the next round.
 pub fn steps<'a>(pods: &'a [Pod], mirrors: &'a [Mirror]) -> Vec<Step<'a>> {
     let wrong = |mirror: &&Mirror| mirror.deleted || !pods.iter().any(|pod| mirror.shows(pod));
     let deletions = mirrors.iter().filter(wrong).map(Step::Delete);

@@ -80,7 +80,7 @@ struct Size {
     height: u16,
 }
 
-/// What of a message has come.
+/// The part of a message that was read so far.
 #[derive(Debug)]
 enum Message {
     Nothing,
@@ -190,7 +190,7 @@ pub fn ended(code: i32) -> Vec<u8> {
     }))
 }
 
-/// The `Status` of a command that could not be run, or whose end nobody saw.
+/// The `Status` of a command that could not be run, or whose exit code is unknown.
 pub fn failed(why: &str) -> Vec<u8> {
     internal(&format!("error executing command in container: {why}"))
 }

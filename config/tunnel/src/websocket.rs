@@ -14,7 +14,7 @@ const MAX_HEADER: usize = 14;
 
 /// The end as it should be (RFC 6455, 7.4.1).
 pub const NORMAL: u16 = 1000;
-/// The server goes away.
+/// The server shuts down.
 pub const GOING_AWAY: u16 = 1001;
 /// The peer broke the protocol.
 pub const PROTOCOL_ERROR: u16 = 1002;
@@ -122,9 +122,9 @@ struct Frame {
     length: u64,
 }
 
-/// Reads the frames of one peer from whatever pieces of them come.
+/// Reads the frames of one peer from pieces of any size.
 ///
-/// Guarantee: the events do not depend on how the bytes were cut, but for the pieces of
+/// Guarantee: the events do not depend on how the bytes were cut, except the pieces of
 /// [`Event::Data`].
 #[derive(Debug)]
 pub struct Decoder {

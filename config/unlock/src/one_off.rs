@@ -74,8 +74,8 @@ pub struct Terms<'a> {
     pub ek: &'a Public,
 }
 
-/// A parsed one-off key. Holding one proves that the key [`OneOff::admin`] signed it, and nothing
-/// about who holds that key.
+/// A parsed one-off key. Holding one proves that the key [`OneOff::admin`] signed it, not that
+/// this key is an admin's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OneOff {
     /// The generation of the header that it is for.

@@ -211,7 +211,7 @@ impl<'a> ModuleFolder<'a> {
         Ok(out)
     }
 
-    /// Adds a module after those that it needs; `why` says who asks for it.
+    /// Adds a module after those that it needs; `why` names the setting or module that needs it.
     fn add(
         &mut self,
         why: &str,

@@ -214,8 +214,8 @@ impl Update {
         Some(writes.map(step).collect())
     }
 
-    /// Carries out one step; it is on the medium when this returns. What is there already is not
-    /// written again.
+    /// Carries out one step; it is on the medium when this returns. Parts that the disk has already
+    /// are not written again.
     ///
     /// # Errors
     /// The image can't be read or the disk can't be written.

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-/// What stands in the state's partition.
+/// The content of the state's partition.
 const STATE: &[u8] = b"a state that only its machine opens";
 const ENTRY: usize = 128;
 

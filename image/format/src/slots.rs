@@ -8,7 +8,7 @@
 //! kernel image: before that write the firmware finds the older image whole, after it the newer
 //! one.
 //!
-//! What the disk has besides, such as files that somebody put there, is not kept.
+//! Other content of the disk, such as files that a person copied there, is not kept.
 
 use std::ops::Range;
 
@@ -233,7 +233,7 @@ fn relocate(folder: &mut [u8], by: usize) -> Option<()> {
 }
 
 /// A part of the file allocation table with `by` added to its links. The table's first two entries
-/// stand for no clusters; where the part goes they stand for two clusters that are free.
+/// belong to no clusters; at their new place they are the entries of two free clusters, and are 0.
 fn links(table: &[u16], by: usize) -> Option<Vec<u8>> {
     let mut moved = Vec::with_capacity(table.len() * LINK);
     for (cluster, link) in table.iter().enumerate() {

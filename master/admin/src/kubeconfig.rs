@@ -156,7 +156,7 @@ impl Api {
 }
 
 /// The kubeconfig's text with other roots (PEM) and another certificate (PEM) for its key.
-/// Everything else stays, but for comments and the order of fields.
+/// Everything else stays, except comments and the order of fields.
 pub(crate) fn renewed(path: &Path, text: &str, roots: &str, certificate: &str) -> Result<String> {
     let fault = |why: &str| Error::input(path.display().to_string(), why, CURE);
     let mut file: Value =

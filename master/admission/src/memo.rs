@@ -1,5 +1,5 @@
-//! What plugins read of stored objects that many writes ask for, such as namespaces: read once, not
-//! at every write.
+//! A cache of what plugins read from stored objects that many writes need, such as namespaces: read
+//! once per revision, not at every write.
 
 use master_store::{Entry, Revision};
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ impl<T> Default for Memo<T> {
 }
 
 impl<T: Clone> Memo<T> {
-    /// What `read` says of an entry.
+    /// The result of `read` for an entry; called only where it is not remembered.
     pub(crate) fn of(&self, entry: &Entry, read: impl FnOnce(&Entry) -> T) -> T {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if let Some((revision, found)) = known.get(&entry.key)

@@ -70,7 +70,7 @@ impl Plugin for NamespaceLifecycle {
     }
 }
 
-/// Whether a stored namespace is being deleted; decodes only the field that says so.
+/// Whether a stored namespace is being deleted; decodes only `metadata.deletionTimestamp`.
 fn terminating(stored: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Namespace<'a> {

@@ -1,7 +1,8 @@
 //! Health endpoints: `/livez`, `/readyz`, `/healthz`, and each check under its own path.
 //!
-//! A check has upstream's name where it checks what upstream's does. Names of what this server doesn't have (the controllers
-//! of CustomResourceDefinitions, of APIServices and of identity leases, among others) are left out, though some of upstream's tests look for them.
+//! A check has upstream's name where it checks what upstream's does. Names of what this server
+//! doesn't have (the controllers of CustomResourceDefinitions, of APIServices and of identity
+//! leases, among others) are left out, though some of upstream's tests look for them.
 
 use crate::state::ApiServer;
 use http::Response;
@@ -78,8 +79,8 @@ impl Prepared {
 
 impl ApiServer {
     /// Answers `/livez`, `/readyz`, `/healthz` and the paths below them. All fail when the store's
-    /// writer stopped, when nobody takes the log, and before preparation is done; `readyz` and
-    /// `healthz` also while reads lag behind the store and while the server drains.
+    /// writer stopped, when no process reads standard error, and before preparation is done;
+    /// `readyz` and `healthz` also while reads lag behind the store and while the server drains.
     pub(crate) async fn health(
         &self,
         path: &str,

@@ -366,8 +366,8 @@ impl ApiServer {
     }
 
     /// Takes one of the places for requests of this caller, and reads the body within its limits.
-    /// The place is to be held until the answer is made; a watch's body has one of its own. What is
-    /// handed on to a node has its places there (`master/gateway`).
+    /// The place is to be held until the answer is made; a watch's body has one of its own.
+    /// Requests that are passed on to a node have their places there (`master/gateway`).
     async fn enter(
         &self,
         target: &Target,

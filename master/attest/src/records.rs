@@ -16,7 +16,8 @@ use master_listener::Peer;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// Everything that exchanges write into besides certificates.
+/// Records the results of exchanges, other than certificates: in Machines, NodeAttestations, events
+/// and the log of verdicts.
 #[derive(Debug)]
 pub(crate) struct Records {
     client: Client,

@@ -2,7 +2,7 @@
 //!
 //! This is a cache of API objects, updated by the watch and by the service's own writes; a decision
 //! is the object's condition. Only requests that this service created count: other users who may
-//! create requests cannot choose what a person is shown.
+//! create requests cannot choose what an admin is shown.
 
 use crate::policy::{NewRequest, PolicyDecision, QueuedRequest};
 use crate::request;

@@ -533,7 +533,7 @@ impl Authority {
 }
 
 /// Makes the keys of a new cluster: the root's certificate is written last, so that an interrupted
-/// start begins anew.
+/// start begins again with new keys.
 fn found(
     folder: &Path,
     cluster: &str,

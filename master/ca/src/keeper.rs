@@ -95,7 +95,8 @@ impl Keeper for AttestorKeeper {
     }
 
     fn seal(&self, purpose: &str, secret: &[u8]) -> Result<Vec<u8>> {
-        // The purpose is sealed with the secret, so that one file cannot stand in for another.
+        // The purpose is sealed with the secret, so that one sealed file cannot be put in the place
+        // of another.
         let mut text = Zeroizing::new(purpose.as_bytes().to_vec());
         text.push(0);
         text.extend_from_slice(secret);

@@ -121,7 +121,7 @@ impl List {
         keeper::write_whole(&folder.join(FILE), &text)
     }
 
-    /// Allows a key for a purpose, besides those allowed already.
+    /// Adds a key to those that are allowed for a purpose.
     pub(crate) fn allow(&mut self, purpose: &str, key: &KeyPair) {
         let hash = spki_hash(&key.subject_public_key_info());
         self.keys
@@ -161,7 +161,7 @@ pub(crate) struct KeyFile {
     /// Name of the file with its certificate; without one the list names its key.
     pub(crate) certificate: Option<String>,
     /// Whether a certificate of another key is the trace of an interrupted change, after which both
-    /// are made anew, and not of a planted key.
+    /// are replaced, and not of a planted key.
     pub(crate) remade: bool,
 }
 

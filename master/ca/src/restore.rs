@@ -3,8 +3,8 @@
 //!
 //! A state from another board has its keys sealed to a TPM that is gone. The agent, which opened
 //! the state, wrote them unencrypted into a file inside of the encrypted state, which is removed
-//! once they are sealed again. Keys that the recovery copy does not hold are made anew: the
-//! intermediate, and the key of the log of verdicts.
+//! once they are sealed again. Keys that the recovery copy does not hold are replaced by new
+//! ones: the intermediate, and the key of the log of verdicts.
 
 use crate::authority::{ACCOUNTS, DISCOVERY, DISCOVERY_KEY, LOG, SERVICE_ACCOUNT_KEY};
 use crate::error::{Error, Result};

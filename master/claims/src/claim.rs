@@ -15,7 +15,7 @@ pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 /// Annotation of a claim: the node that the scheduler chose for the first pod that uses it
 /// (upstream).
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// Annotation of a claim: who is to provision a volume for it (upstream).
+/// Annotation of a claim: the driver that is to provision a volume for it (upstream).
 pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// The deprecated annotation that names a class, of claims and volumes.
 pub(crate) const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";

@@ -49,8 +49,8 @@ enum State<T, V> {
     Watching(Box<Watcher<T>>, String, Instant),
 }
 
-/// Follows all matching objects of a kind and returns what `read` makes of each. It never ends and
-/// never fails: after an error it backs off and continues.
+/// Follows all matching objects of a kind by list and watch, and returns `read`'s view of each. It
+/// never ends and never fails: after an error it backs off and continues.
 pub struct Follower<T, V = T> {
     client: Client,
     source: Arc<Source>,
@@ -282,7 +282,7 @@ mod tests {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
     }
 
-    /// An API that has stored what nobody can read as a pod.
+    /// An API that has stored an object that cannot be read as a Pod.
     #[derive(Debug)]
     struct Fixed;
 

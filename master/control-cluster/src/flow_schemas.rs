@@ -1,5 +1,5 @@
-//! Says of each flow schema whether its priority level is there (upstream: the condition
-//! `Dangling`).
+//! Writes the condition `Dangling` of each FlowSchema: whether its PriorityLevelConfiguration is
+//! missing.
 
 use config_kube::k8s_openapi::api::flowcontrol::v1::{
     FlowSchema, FlowSchemaCondition, PriorityLevelConfiguration,

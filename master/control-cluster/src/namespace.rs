@@ -38,7 +38,8 @@ const PODS: &str = "pods.";
 #[derive(Debug)]
 pub struct Namespaces {
     namespaces: Store<NamespaceView>,
-    /// UIDs of namespaces, by name, whose last rounds were in vain, and how many.
+    /// UIDs of namespaces, by name, whose last rounds deleted nothing, and the number of these
+    /// rounds.
     vain: Mutex<HashMap<String, (String, u32)>>,
 }
 
@@ -53,7 +54,7 @@ impl Namespaces {
 pub struct Facts {
     name: String,
     namespace: Arc<NamespaceView>,
-    /// How many rounds before this one were in vain.
+    /// The number of rounds before this one that deleted nothing.
     vain: u32,
 }
 
@@ -85,7 +86,7 @@ impl Controller for Namespaces {
 
     fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
         let Some(namespace) = self.namespaces.get(key) else {
-            // Also one that somebody else has finalized.
+            // Also one that another client has finalized.
             self.vain().remove(&key.name);
             return None;
         };
@@ -255,7 +256,7 @@ impl Remaining {
     }
 }
 
-/// One round: deletes what is there; once nothing is, lets the namespace go.
+/// One round: deletes the content; once the namespace is empty, removes its finalizer.
 async fn empty(writer: &Writer, name: &str, uid: &str) -> Result<Round, ApiError> {
     let client = writer.client();
     let namespace: Namespace = client.get(None, name).await?;

@@ -3,8 +3,8 @@
 //!
 //! The API writes a service in one transaction with its allocations, so this finds something only
 //! after a store was restored from elsewhere or changed by other means, or after the ranges were
-//! configured anew. No change of an object tells of that: everything is checked at the start, and
-//! then from time to time.
+//! configured differently. No watch event shows that, so everything is checked at the start and
+//! then every [`PERIOD`].
 
 use master_client::{ApiError, Key, Recorder};
 use master_control::controller::{Controller, Now, Plan, Right, right};
@@ -31,7 +31,7 @@ impl Controller for AllocationRepair {
     const NAME: &'static str = "service-allocation-repair";
     /// The repair itself is the API server's own transaction.
     const RIGHTS: &'static [Right] = &[right("", "events", &["create", "patch"])];
-    /// There is somebody who repairs.
+    /// None: the repair reads everything itself.
     type Facts = ();
     type Action = Repair;
 

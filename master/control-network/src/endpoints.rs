@@ -35,7 +35,7 @@ pub(crate) const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-ti
 /// Endpoints as they are.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EndpointsView {
-    /// Metadata but for managed fields.
+    /// Metadata without managed fields.
     pub meta: ObjectMeta,
     /// Addresses with their ports.
     pub subsets: Vec<EndpointSubset>,

@@ -1,8 +1,8 @@
 //! Node IPAM: each node gets a part of the cluster's ranges for the addresses of its pods
 //! (`spec.podCIDRs`), one of each range.
 //!
-//! What is given is written in the Nodes alone: a part is free where no Node names an address of
-//! it, so that a master that starts anew gives nothing twice, and a part comes back with its Node.
+//! Only the Nodes record the allocations: a part is free if no Node has an address of it. So a
+//! restarted master gives no part twice, and a part is released with its Node.
 //! All nodes are one key: two plans at once could give one part to two nodes.
 
 use config_kube::k8s_openapi::api::core::v1::Node;

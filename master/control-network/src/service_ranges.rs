@@ -1,9 +1,9 @@
-//! Ranges of services' addresses (`ServiceCIDR`): each is held by a finalizer and says whether it
-//! serves. One that is deleted goes once no address is of it alone; until then it gives no further
-//! addresses and says that it waits.
+//! Controller of ServiceCIDRs: keeps a finalizer on each range and the condition `Ready` in its
+//! status. A deleted range loses the finalizer once no IPAddress depends on it alone; until then
+//! its condition is false, and no address is allocated from it.
 //!
-//! No address can be taken from a range on its way out: a service is written only if the range is
-//! as it was read.
+//! No address can be allocated from a range while it is removed: a service is written only if the
+//! range has not changed since it was read.
 
 use config_kube::k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Holds a range.
+/// Keeps a deleted range while addresses of it are in use (upstream's).
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 const READY: &str = "Ready";
 const SERVES: &str = "Kubernetes Service CIDR is ready";
@@ -31,9 +31,9 @@ pub struct RangeView {
     pub uid: String,
     /// Whether it is being deleted.
     pub terminating: bool,
-    /// Whether the finalizer holds it.
+    /// Whether it has the finalizer.
     pub held: bool,
-    /// Whether it says that it serves.
+    /// Whether its condition `Ready` is true.
     pub ready: bool,
 }
 
@@ -50,7 +50,7 @@ impl View for RangeView {
     }
 }
 
-/// An address that is held: that it is there.
+/// An allocated address: only its existence matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressView;
 
@@ -62,7 +62,7 @@ impl View for AddressView {
     }
 }
 
-/// Ranges that are being deleted, all under one value.
+/// Ranges that are being deleted, all under one index value.
 static TERMINATING: Index<RangeView> = Index::new("going", |_, range| {
     range.terminating.then(String::new).into_iter().collect()
 });
@@ -80,7 +80,7 @@ pub struct Facts {
     range: Arc<RangeView>,
 }
 
-/// The range is held, or let go, or says whether it serves.
+/// Finalizer and condition of a range are brought up to date.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Settle {
     /// The object's name.
@@ -119,7 +119,8 @@ impl Controller for ServiceRanges {
     fn new(setup: &mut Setup<'_>) -> Self {
         let known: Store<RangeView> = setup.read();
         let terminating = known.index(&TERMINATING);
-        // A range that goes or comes decides whether another one is needed.
+        // A new or removed range decides whether deleted ranges are still needed for their
+        // addresses.
         let others = terminating.clone();
         let ranges = setup.follow(move |delta: &Delta<RangeView>, keys| {
             keys.push((*delta.key).clone());
@@ -168,7 +169,8 @@ fn says(range: &ServiceCIDR, status: &str) -> bool {
         .any(|condition| condition.type_ == READY && condition.status == status)
 }
 
-/// Holds a range and says that it serves; or lets it go, or says that it waits.
+/// Sets finalizer and condition of a range that stays; of one that is deleted, removes the
+/// finalizer or sets the condition that says why it waits.
 async fn settle(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
     let range: ServiceCIDR = writer.client().get(None, name).await?;
     if range.metadata.uid.as_deref() != Some(uid) {
@@ -207,7 +209,7 @@ async fn settle(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> 
     finalize(writer, &range, &rest).await
 }
 
-/// Whether an address is of this range and of no other that stays.
+/// Whether an allocated address lies in this range and in no other one that stays.
 async fn is_needed(client: &Client, range: &ServiceCIDR) -> Result<bool, ApiError> {
     let ranges = client
         .list::<ServiceCIDR>(None, &ListParams::default())

@@ -64,7 +64,7 @@ pub struct Collect {
     /// What must still be true of its node, if anything.
     pub if_node: Option<NodeState>,
     /// Whether it has not ended: it fails first, so that its owner need not wait for an end that
-    /// nobody will report.
+    /// no kubelet will report.
     pub unended: bool,
 }
 

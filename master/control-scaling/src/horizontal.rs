@@ -33,7 +33,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between two looks (upstream: `horizontal-pod-autoscaler-sync-period`).
+/// Time between two evaluations (upstream: `horizontal-pod-autoscaler-sync-period`).
 const PERIOD: Duration = Duration::from_secs(15);
 /// The tolerance where none is given (upstream: `horizontal-pod-autoscaler-tolerance`).
 const TOLERANCE: f64 = 0.1;
@@ -329,7 +329,7 @@ impl HorizontalAutoscalers {
                 report.rescaled(to, why, writer).await;
                 Ok(())
             }
-            // Somebody else scaled it in the meantime: the next look sees that.
+            // Another client scaled it in the meantime: the next evaluation reads its number.
             Err(error) if error.is_conflict() => Err(error),
             Err(error) => {
                 let words =

@@ -118,7 +118,7 @@ fn is_beginning(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
         .as_ref()
         .map_or(Timestamp::MIN, |time| time.0);
     let refused = ready.status == "False";
-    // A node may tell of any time.
+    // Checked: the kubelet writes the start time, and a broken one may write any.
     let begun = |wait| started.checked_add(wait).unwrap_or(Timestamp::MAX);
     if begun(BEGINNING) > now {
         let whole = changed.checked_add(sample.window).unwrap_or(Timestamp::MAX);

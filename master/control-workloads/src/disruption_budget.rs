@@ -47,9 +47,9 @@ pub struct Budget {
     pub version: String,
     /// Generation.
     pub generation: i64,
-    /// What is wanted.
+    /// Its spec.
     pub spec: PodDisruptionBudgetSpec,
-    /// What was written last.
+    /// The status that was written last.
     pub status: PodDisruptionBudgetStatus,
 }
 

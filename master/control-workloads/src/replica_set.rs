@@ -1,4 +1,5 @@
-//! ReplicaSets: so many pods of a template (the core is in `workload/replicas.rs`).
+//! The ReplicaSet controller: keeps `spec.replicas` pods of a template (the core is in
+//! `workload/replicas.rs`).
 
 use crate::workload::condition::Condition;
 use crate::workload::kept::{Labels, Selects, selects};

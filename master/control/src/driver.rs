@@ -308,7 +308,7 @@ struct Driver {
     figures: Arc<Figures>,
     /// Sources of which everything is known.
     whole: BTreeSet<usize>,
-    /// The worker whose turn is next.
+    /// The index of the worker that plans next (round robin).
     turn: usize,
     in_flight: FuturesUnordered<BoxFuture<'static, Ended>>,
 }

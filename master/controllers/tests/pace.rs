@@ -42,7 +42,7 @@ fn second() -> String {
         .to_string()
 }
 
-/// What a kubelet says of its node.
+/// A status patch of a ready Node.
 fn ready() -> Patch {
     let now = second();
     let room = json!({"cpu": "32", "memory": "128Gi", "pods": "110"});
@@ -57,7 +57,7 @@ fn node(at: usize) -> String {
     format!("node-{at:04}")
 }
 
-/// Says of every node that it is ready, for ever.
+/// Reports every Node as ready, again and again.
 async fn heartbeats(admin: Client, nodes: usize) {
     loop {
         tokio::time::sleep(HEARTBEAT).await;

@@ -34,7 +34,7 @@ struct Means {
     generation: u64,
     verifier: Arc<WebPkiServerVerifier>,
     client: Arc<Identity>,
-    /// With the identity, and a verifier that each call replaces by that of its node.
+    /// With the client identity, and a placeholder verifier: each call sets that of its node.
     settings: ClientConfig,
 }
 
@@ -177,7 +177,7 @@ impl NodeDialer for Dialer {
 struct Shown {
     authority: Arc<Authority>,
     machines: Arc<MachineDenyList>,
-    /// The authority's, whose roots the node's chain led to.
+    /// The generation of the authority's roots that verified the node's chain.
     generation: u64,
     /// The end of this server's own certificate.
     until: SystemTime,

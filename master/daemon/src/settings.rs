@@ -35,7 +35,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The scheduler's options. A profile of the default one's name stands in its place.
+    /// The scheduler's options. A configured profile with the default profile's name
+    /// replaces it.
     pub(crate) fn scheduling(&self) -> Options {
         let own = self.cluster.schedulers.iter().map(profile);
         let mut profiles: Vec<Arc<Profile>> = own.map(Arc::new).collect();

@@ -2,8 +2,8 @@
 //! `UpgradeAwareHandler` and `proxy.Transport`).
 //!
 //! No credential of the caller is passed on: neither `Authorization` nor what names or impersonates
-//! a user. Cookies are: this server takes none for a credential, and programs with a login of their
-//! own need them.
+//! a user. Cookies are passed on: this server accepts none as a credential, and programs with
+//! a login of their own need them.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use std::net::IpAddr;

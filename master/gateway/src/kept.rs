@@ -3,8 +3,8 @@
 //!
 //! Guarantee: a connection is handed out only to the place for which it was opened, while its
 //! [`Standing`] has no objection. What cuts it at the moment of a verdict is the task that drives
-//! it, which is the caller's. There is one for a node, and a limit for all; one that nobody has
-//! used for a time is dropped.
+//! it, which is the caller's. Each node has at most one, all nodes together have a limit, and an
+//! unused one is dropped after a time.
 
 use crate::answer::{Driver, NodeLimits};
 use http::{Request, Response};

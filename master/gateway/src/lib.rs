@@ -1,8 +1,12 @@
-//! The way to nodes' kubelets: limits on their answers, places of open calls and of watches
-//! ([`NodeCalls`], [`Watches`]), connections that are kept between two calls ([`KeptLines`]), and the bytes of a tunnel; and what a program behind the
-//! API's proxy is ([`Backend`]), gets and gives: headers ([`Front`]), bodies ([`Upload`]), pages
-//! ([`Page`]). An answer can go to its client over a WebSocket ([`Socket`]). What pages of other
-//! origins may ask for is decided here ([`check_origin`]).
+//! The API server's calls to nodes' kubelets and to programs behind its proxy, within limits.
+//!
+//! - Kubelets: limits on answers, shares of open calls ([`NodeCalls`]), connections kept between two
+//!   calls ([`KeptLines`]), the bytes of a tunnel.
+//! - Watches: shares of nodes, users and namespaces ([`Watches`]).
+//! - Programs behind the proxy ([`Backend`]): headers ([`Front`]), bodies ([`Upload`]), pages whose
+//!   links are rewritten ([`Page`]).
+//! - Clients: answers over a WebSocket ([`Socket`]); what web pages of other origins may ask for
+//!   ([`check_origin`]).
 
 mod answer;
 mod asker;

@@ -1,4 +1,5 @@
-//! A page of a program on its way to the client, with its links led through this server.
+//! A web page from a program behind the proxy, with its links rewritten to lead through this
+//! server.
 
 use crate::answer::NodeBody;
 use crate::front::Front;

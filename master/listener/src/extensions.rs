@@ -47,9 +47,9 @@ pub trait Extensions: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Writes into the log of verdicts that somebody orders the end of a node's machine, or what
-    /// became of that where `outcome` says it; `None` if no log is kept. It is on disk when this
-    /// returns.
+    /// Writes into the log of verdicts that the user `by` orders the end of a node's machine or,
+    /// with an `outcome`, how that order ended; `None` if no log is kept. The entry is on disk when
+    /// this returns.
     fn order_given(
         &self,
         _node: &str,

@@ -44,7 +44,7 @@ pub enum Matter<'a> {
     Path(&'a str),
 }
 
-/// What an answer says of its request's flow.
+/// The headers of an answer that name its request's FlowSchema and PriorityLevelConfiguration.
 #[derive(Debug, Clone)]
 pub struct Flow {
     schema: HeaderValue,

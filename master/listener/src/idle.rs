@@ -1,8 +1,8 @@
 //! Idle connections: which requests count as open, and when a connection is idle, or its client
 //! stops reading.
 //!
-//! Requests leave notes, and who waits for either looks at them when it could have come to that. So
-//! a request costs its connection no timer, and wakes nothing.
+//! Requests only write down times. The task that waits for either reads them when the limit could
+//! have passed at the earliest, so a request sets no timer and wakes no task.
 
 use bytes::Bytes;
 use http::Response;

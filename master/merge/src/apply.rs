@@ -90,6 +90,8 @@ pub fn apply(
         write,
     };
     own_or_take_over(&mut managers, &merged, force)?;
+    // An apply without a change is no write, and must not change the list of managers either: the
+    // time moves only with the object.
     let changed = object != *live;
     if changed && let Some(own) = applier(&mut managers, write) {
         own.time = Some(Cow::Borrowed(write.now));
@@ -133,6 +135,7 @@ fn own_or_take_over<'a>(
     }
     // The attempt above may have taken fields from their managers before it met the conflict.
     *managers = before;
+    // What is left of the conflicts is kubectl's own, so this takes nothing from another manager.
     drop(own_config(managers, merged, true)?);
     Ok(())
 }
@@ -148,6 +151,7 @@ fn merge(
     let place = write.place()?;
     let mut object = live.clone();
     join(&mut object, config, place).map_err(|fault| format!("failed to merge config: {fault}"))?;
+    // Nothing was applied before by this manager: there is nothing to prune.
     let entry = write.entry(true, Set::default());
     let Some(last) = managers.find(&entry) else {
         return Ok(object);

@@ -6,14 +6,15 @@ use crate::typed::element;
 use master_schema::schema::{List, Place, Shape};
 use serde_json::{Map, Value};
 
-/// The set of an object's fields: leaves, list items, and map keys.
+/// The fields that a configuration sets, and whose owner its applier becomes: leaves, list items,
+/// and map keys.
 pub(crate) fn extract<'a>(object: &'a Map<String, Value>, place: Place<'a>) -> Set<'a> {
     let mut set = Set::default();
     for (name, value) in object {
         let inner = place.field(name);
         let (leaf, children) = below(value, inner);
         // What has no parts can only be owned itself. So is the key of a map beside its content: it
-        // is there because somebody chose it, unlike a declared field around its parts.
+        // is there because the applier chose it, unlike a declared field around its parts.
         let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
         set.push(
             Element::Field(name.into()),
@@ -48,7 +49,7 @@ fn items<'a>(items: &'a [Value], list: &'a List, place: Place<'a>) -> Set<'a> {
     let mut set = Set::default();
     for run in steps.chunk_by(|(left, _), (right, _)| left == right) {
         if let [(step, item), more @ ..] = run {
-            // Items that have no identity are owned together, as a whole.
+            // Duplicates can't be told apart: they are owned together, as one item without parts.
             let children = if more.is_empty() {
                 below(item, place).1
             } else {

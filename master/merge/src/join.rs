@@ -65,10 +65,11 @@ fn items(
     place: Place<'_>,
 ) -> Result<Vec<Value>, String> {
     let (before, after) = (steps(list, old)?, steps(list, new)?);
+    // By identity, the object's item to merge with; `None` for duplicates.
     let mut known: BTreeMap<&Element<'_>, Option<&Value>> = BTreeMap::new();
     for (step, item) in before.iter().zip(old) {
-        // The configuration's item replaces duplicates: nobody can tell which it would be merged
-        // with.
+        // The configuration's item replaces duplicates: it is ambiguous with which of
+        // them it would be merged.
         known
             .entry(step)
             .and_modify(|found| *found = None)

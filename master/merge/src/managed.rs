@@ -168,6 +168,7 @@ impl<'a> Managers<'a> {
         }))
     }
 
+    /// Collects entries, with one for each manager.
     fn collect(entries: impl Iterator<Item = Result<Manager<'a>, String>>) -> Result<Self, String> {
         let mut managers = Self::default();
         for entry in entries {

@@ -153,8 +153,8 @@ impl Patch {
         }
     }
 
-    /// Whether the patch reads or changes the field at a path, or something below it.
-    pub fn speaks_of(&self, steps: &[&str]) -> bool {
+    /// Whether the patch reads or changes the field at a path, or something above or below it.
+    pub fn touches(&self, steps: &[&str]) -> bool {
         match self {
             Self::Merge(patch) | Self::Strategic(patch) => {
                 let mut value = patch;
@@ -170,6 +170,7 @@ impl Patch {
                 }
                 true
             }
+            // Only the common length is compared: a pointer to a parent replaces the field, too.
             Self::Json(patch) => patch.0.iter().flat_map(pointers).any(|pointer| {
                 pointer
                     .trim_start_matches('/')
@@ -205,6 +206,7 @@ fn operate(value: &mut Value, patch: &json_patch::Patch) -> Result<(), ApiError>
             continue;
         }
         shifted = shifted.saturating_add(moved_by(value, operation));
+        // Before the operation is carried out, as its cost is what is bounded.
         if shifted > MAX_MOVED {
             return Err(rejected());
         }
@@ -404,7 +406,7 @@ mod tests {
         let speaks = |content_type: &str, patch: Value| {
             read(content_type, &patch)
                 .unwrap()
-                .speaks_of(&["metadata", "managedFields"])
+                .touches(&["metadata", "managedFields"])
         };
         assert!(speaks(MERGE, json!({"metadata": {"managedFields": [{}]}})));
         assert!(!speaks(MERGE, json!({"metadata": {"labels": {}}})));

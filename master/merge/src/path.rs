@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 
-/// One element of a path.
+/// One element of a path. The derived order (fields, keys, values, indexes) is upstream's, by which
+/// encoded sets are sorted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Element<'a> {
     /// A field of an object.
@@ -56,6 +57,8 @@ fn rank(value: &Value) -> u8 {
 
 fn compare(left: &Value, right: &Value) -> Ordering {
     match (left, right) {
+        // As upstream: integers exactly, all else as floating-point, so that `1` and `1.0` are one
+        // item of a set.
         (Value::Number(left), Value::Number(right)) => match (left.as_i64(), right.as_i64()) {
             (Some(left), Some(right)) => left.cmp(&right),
             _ => left
@@ -143,6 +146,7 @@ impl Element<'_> {
             b'i' => Ok(Some(Element::Index(
                 text[2..].parse().map_err(|error| unreadable(&error))?,
             ))),
+            // A form of a later version: its reader skips it.
             _ => Ok(None),
         }
     }

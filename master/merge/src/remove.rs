@@ -42,6 +42,7 @@ fn below(value: &Value, set: &Set<'_>, place: Place<'_>) -> Option<Value> {
             let left = items(all, set, list, place.items());
             (!left.is_empty()).then_some(Value::Array(left))
         }
+        // The set has a path into a value that is atomic by now: owned, and removed, as a whole.
         (Shape::Object { atomic: true } | Shape::Map { atomic: true } | Shape::List(_), _)
         | (Shape::Free, Value::Array(_)) => None,
         _ => Some(value.clone()),

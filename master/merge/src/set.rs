@@ -153,7 +153,8 @@ impl<'a> Set<'a> {
     pub fn intersection(&self, other: &Set<'_>) -> Self {
         let mut both = Self::default();
         let mut rest = other.nodes.as_slice();
-        // Both are sorted, so `seek` only moves forward: the cost is that of one walk over both.
+        // Both are sorted, so `seek` only moves forward: one walk over both, not a search for each
+        // node.
         for node in &self.nodes {
             if let Some(known) = seek(&mut rest, &node.element) {
                 let children = node.children.intersection(&known.children);
@@ -191,6 +192,8 @@ impl<'a> Set<'a> {
                     node.children.subtract(&known.children, below)
                 };
             }
+            // A node stays for what is below it, too: a set may contain `spec.replicas` and not
+            // `spec`.
             if node.member || !node.children.is_empty() {
                 left.push(node);
             }

@@ -121,6 +121,8 @@ fn merge_field(
             };
             fields.insert(key.to_owned(), Value::Array(merged));
         }
+        // There is nothing to merge with, or a value of another type: the patch's value replaces
+        // it.
         (_, value) => match plain(value) {
             Some(value) => drop(fields.insert(key.to_owned(), value)),
             None => drop(fields.remove(key)),
@@ -175,6 +177,7 @@ fn merge_ordered(
     }
     let merged = match (&live, patch) {
         (None, None) => return Ok(()),
+        // The patch changes only the order.
         (Some(live), None) => live.clone(),
         (None, Some(patch)) => patch.iter().filter_map(plain).collect(),
         (Some(live), Some(patch)) => match inner.merge() {

@@ -1,4 +1,5 @@
-//! Types of values for field ownership, and the identity of list items.
+//! How a value is owned (as a whole, by its fields, by its items), the identity of list items, and
+//! the check of an applied configuration against its schema.
 
 use crate::path::{Element, Simple};
 use master_schema::schema::{Absent, List, Place, Shape};

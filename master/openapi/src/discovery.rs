@@ -189,11 +189,11 @@ fn parts(kind: &Kind) -> impl Iterator<Item = Resource<'_>> {
 
 /// The priority of the core group, above all others (upstream's number).
 const FIRST: usize = 18_000;
-/// How much less the next group has.
+/// The difference to the priority of the next group.
 const STEP: usize = 100;
 
 /// The APIServices of a server that serves all its groups by itself: one for each version of each
-/// group, but for the group that they are of.
+/// group except that of `own`, the kind APIService.
 pub fn services(registry: &Registry, own: &Kind) -> Vec<Value> {
     let groups = registry.groups().into_iter();
     let groups = groups.filter(|(group, _)| *group != own.group).enumerate();

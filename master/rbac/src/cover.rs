@@ -56,7 +56,7 @@ fn smallest(rule: &Rule) -> Vec<Rule> {
     parts
 }
 
-/// How many rules [`smallest`] makes of a rule.
+/// The number of rules into which [`smallest`] splits a rule.
 fn parts(rule: &Rule) -> usize {
     let names = rule.resource_names.len().max(1);
     let resources = [&rule.api_groups, &rule.resources, &rule.verbs]

@@ -31,7 +31,7 @@ impl Placement {
 /// Feasible nodes below which all nodes are looked at (upstream: `minFeasibleNodesToFind`).
 const LEAST_FEASIBLE: usize = 100;
 /// Per cent of the nodes of a small cluster among which the best is chosen, and of the largest one;
-/// between them one per cent less for every so many nodes (upstream's adaptive
+/// between them one per cent less for every [`NODES_BY_PERCENT`] nodes (upstream's adaptive
 /// `percentageOfNodesToScore`).
 const MOST_PERCENT: usize = 50;
 const LEAST_PERCENT: usize = 5;
@@ -116,7 +116,7 @@ pub(crate) fn choose_on(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> 
     })
 }
 
-/// The number of feasible nodes among which the best is chosen, of so many nodes (upstream:
+/// In a cluster of `nodes` nodes: the feasible nodes after which the search ends (upstream:
 /// `numFeasibleNodesToFind`).
 fn enough(nodes: usize) -> usize {
     let percent = MOST_PERCENT

@@ -46,8 +46,8 @@ pub(crate) struct Groups {
     by_labels: HashMap<Box<str>, HashMap<Labels, ByNode>>,
     /// Replicas, by their owner's UID.
     by_owner: HashMap<String, ByNode>,
-    /// Those that ask something, by that: replicas ask the same, also where each has a label of its
-    /// own.
+    /// Pods with affinity or anti-affinity, by their terms: replicas have the same terms, even
+    /// where each has a label of its own.
     asking: HashMap<Affinity, ByNode>,
 }
 

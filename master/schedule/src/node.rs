@@ -25,11 +25,11 @@ pub struct NodeInfo {
     pub(crate) zone: Option<Box<str>>,
     /// Bytes of the images that it has, by name.
     pub(crate) images: BTreeMap<Box<str>, i64>,
-    /// Of the name; by it pods choose among equal nodes.
+    /// The hash of the node's name: it breaks ties among nodes of equal score.
     pub(crate) hash: u64,
 }
 
-/// Labels by which nodes tell of their region and zone.
+/// The labels of a node's region and zone.
 const REGION: &str = "topology.kubernetes.io/region";
 const ZONE: &str = "topology.kubernetes.io/zone";
 

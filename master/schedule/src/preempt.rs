@@ -69,7 +69,7 @@ pub struct Victim {
     pub key: PodKey,
     /// Its UID.
     pub uid: String,
-    /// Its `metadata.generation`, of which its condition speaks.
+    /// Its `metadata.generation`, for the `observedGeneration` of its condition.
     pub(crate) generation: Option<i64>,
 }
 
@@ -80,8 +80,8 @@ pub enum NoPreemption {
     Never,
     /// It has a node already, and waits for pods that are ending there.
     Waits,
-    /// The end of pods helps on none of so many nodes, and on so many others there are none that
-    /// may end.
+    /// Preemption makes no node feasible: on `helpless` nodes the pod would not fit whichever pods
+    /// ended, and on the others there are no pods that may be ended for it.
     Nowhere {
         /// All nodes.
         nodes: usize,
@@ -115,13 +115,14 @@ impl fmt::Display for NoPreemption {
     }
 }
 
-/// Finds the pods of lower priority whose end lets a pod that fits nowhere have a node, and the
-/// node where that costs least: the fewest protected by their budgets, then the lowest of highest
-/// priorities, the lowest sum of them, the fewest pods, the youngest. The snapshot is as before
-/// afterwards.
+/// Finds, for a pod that fits on no node, the node where preemption costs least, and its victims:
+/// pods of a lower priority. The cost is compared by the number of victims that their
+/// PodDisruptionBudgets protect, then by their highest priority, the sum of their priorities, their
+/// number, and how long those of the highest priority have run, the shortest first. Afterwards the
+/// snapshot is as before.
 ///
 /// # Errors
-/// There are none, or the pod may not preempt.
+/// On no node are there victims that make room, or the pod may not preempt.
 pub fn preempt(
     pod: &PodRequest,
     snapshot: &mut Snapshot,
@@ -151,8 +152,7 @@ pub fn preempt(
     best.map(|(_, preemption)| preemption).ok_or(none)
 }
 
-/// The number of nodes, and those against which nothing stands that the end of pods could not
-/// remove.
+/// The number of nodes, and those on which every obstacle could be removed by ending pods.
 fn hopeful(pod: &PodRequest, snapshot: &Snapshot) -> (usize, Vec<NodeId>) {
     let filters = Prepared::of(pod, snapshot);
     let mut refusing = Plugins::default();
@@ -179,8 +179,8 @@ fn fits(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> bool {
 /// The cost of a preemption, the most important part first.
 type Cost = (usize, i32, i64, usize, Reverse<i64>);
 
-/// The victims on one node: of all pods of lower priority those without whose end the pod would not
-/// fit. Pods that are protected, and then more important ones, are let stay first.
+/// The victims on one node: the pods of lower priority that must end so that the pod fits. Pods
+/// that a budget protects are spared first, then those of higher priority, then the older ones.
 fn victims(
     pod: &PodRequest,
     snapshot: &mut Snapshot,
@@ -210,6 +210,8 @@ fn victims(
         .collect();
     let helps = fits(pod, snapshot, node);
     let mut ending = Vec::new();
+    // All lower pods are off the node now. Each is put back, and taken off again only if the pod
+    // would not fit beside it: the order of `sorted` decides which pods are spared.
     for (violates, lower, placed) in off {
         snapshot.restore(&lower.key, placed.clone());
         if helps && !fits(pod, snapshot, node) {

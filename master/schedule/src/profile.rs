@@ -43,7 +43,7 @@ pub enum Strategy {
 /// A point of a line: the score at a use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
-    /// Used part of the resource in per cent. Points stand in the order of it.
+    /// Used part of the resource in per cent. Points are sorted by it.
     pub utilization: i64,
     /// From 0 to 10.
     pub score: i64,
@@ -58,8 +58,8 @@ impl Profile {
 }
 
 impl Strategy {
-    /// The score of one resource, of which so much is left on the node with the pod on it, in whole
-    /// per cent rounded down; and so much used.
+    /// The score of one resource on a node with the pod on it. `free` and `used` are whole per cent
+    /// of what the node has, rounded down.
     pub(crate) fn score(&self, free: i64, used: i64) -> i64 {
         match self {
             Self::LeastAllocated => free,

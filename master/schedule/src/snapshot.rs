@@ -207,7 +207,7 @@ impl Snapshot {
         self.put(request, node, true);
     }
 
-    /// The next decision begins behind so many nodes.
+    /// Starts the next decision's search after the `looked` nodes that this one has filtered.
     pub(crate) fn turn(&mut self, looked: usize) {
         self.start = (self.start + looked) % self.nodes.len().max(1);
     }

@@ -17,7 +17,7 @@ pub enum Unschedulable {
         nodes: usize,
         /// Why.
         reason: String,
-        /// The plugin that says so.
+        /// The plugin that rejects the pod.
         refusing: Plugins,
     },
     /// No node is feasible: the number of nodes, and how many have each reason.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// An API that does what is asked, and whose answers are lost as long as a number says.
+/// An API that does each request, but loses the answers of the next `lost` ones.
 #[derive(Debug)]
 struct Lossy {
     api: ApiServer,
@@ -107,8 +107,8 @@ impl Scene {
             .see(News::Pods(Change::Set(seen)), self.start);
     }
 
-    /// It decides and writes, after so many seconds, as long as it has something to decide; its
-    /// first answers are lost.
+    /// Decides and writes at `seconds` after the start until nothing is left to decide; the first
+    /// `lost` answers are lost.
     async fn work(&mut self, seconds: u64, lost: usize) {
         let now = self.start + Duration::from_secs(seconds);
         self.api.lost.store(lost, Ordering::Relaxed);

@@ -357,7 +357,7 @@ async fn a_place_that_is_kept_for_a_pod_survives_a_restart() {
     assert!(!cluster.is_leaving("lowest").await, "one end is enough");
 }
 
-/// A place that is of no use any more is given up, and the pod's status says so.
+/// A nomination that no longer helps is removed, also from the pod's status.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_loses_its_place_is_no_longer_nominated() {
     let cluster = cluster().await;

@@ -57,7 +57,7 @@ fn name(pod: usize) -> String {
     format!("p{pod:06}")
 }
 
-/// A pod of an application of so many, in the shape that is measured.
+/// A pod of an application with `replicas` pods, in the shape that is measured.
 fn pod(at: usize, replicas: usize, shape: &str) -> Pod {
     let app = format!("app-{}", at / replicas);
     let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": app, "uid": app, "controller": true}]);

@@ -80,6 +80,7 @@ impl Table {
             self.unpacked += event.now.as_ref().map_or(0, |entry| entry.value.len());
         }
         self.events.push_back(event);
+        // The one event that this push has made no longer recent.
         if packs && let Some(at) = self.events.len().checked_sub(RECENT + 1) {
             self.age(at);
         }
@@ -277,6 +278,7 @@ impl Published {
             None => self.table_mut(name),
         };
         table.push(event, packs, limits.unpacked);
+        // Its own floor: only the table's limits can be exceeded by an event.
         let floor = table.floor;
         table.trim(limits, floor, packs);
     }
@@ -286,7 +288,7 @@ impl Published {
         self.floor
     }
 
-    /// Compacts history up to `revision` in all tables.
+    /// Compacts history up to and including `revision` in all tables.
     pub(crate) fn compact(&mut self, revision: Revision) {
         // Not beyond the head: a watch from the head must stay possible.
         self.floor = self.floor.max(revision.min(self.head));
@@ -352,6 +354,7 @@ impl Published {
         if now.is_some() || before.is_some() {
             self.publish(Arc::new(Event::new(revision, key, now, before)));
         }
+        // In any case, as the next change in the log has to follow this revision.
         self.head = revision;
     }
 
@@ -476,6 +479,7 @@ impl Published {
             .collect();
         // Stable: the events of a transaction stay in their order within a table.
         found.sort_by_key(|event| event.revision);
+        // At least `limit` events, and then the rest of the last one's transaction.
         let Some(last) = found
             .get(limit.saturating_sub(1))
             .map(|event| event.revision)
@@ -527,6 +531,7 @@ fn collect(
         query.limit
     };
     let mut entries = Vec::new();
+    // The walk goes on after the limit only to count these (`remainingItemCount` of a list).
     let mut remaining = 0;
     loop {
         let entry = match (current.peek(), past.peek()) {

@@ -112,6 +112,7 @@ impl Memory {
         let events: Vec<Arc<Event>> = events.into_iter().map(Into::into).collect();
         let woken = {
             let mut published = self.write();
+            // Under the lock, so that no watcher reads the events before it has their mark.
             let changes = events.iter().map(|event| (&*event.key, event.revision));
             let woken = self.watchers.mark(changes);
             for event in events {
@@ -120,6 +121,7 @@ impl Memory {
             published.set_head(head);
             woken
         };
+        // After the lock is released: watchers and waiting readers read the state at once.
         woken.wake();
         self.reached.send_replace(head);
     }
@@ -149,6 +151,7 @@ impl Memory {
     /// Ends all reads and watches.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
+        // They find the store closed at their next turn.
         self.watchers.wake_all();
     }
 }
@@ -188,6 +191,7 @@ impl WatchStream for Watcher {
                 if !batch.events.is_empty() {
                     return Ok(batch);
                 }
+                // A wake-up that came since `take` is kept: this returns at once then.
                 self.watching.mark().woken().await;
             }
         })

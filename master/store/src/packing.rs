@@ -208,6 +208,7 @@ impl Sample {
         let mut places = vec![0; bytes.len().next_power_of_two()].into_boxed_slice();
         let mask = places.len() - 1;
         for (at, window) in bytes.windows(WINDOW).enumerate() {
+            // Places of 16 bits are enough: [`SIZES`] ends at 16 KiB.
             if let (Some(window), Ok(at)) = (window.first_chunk().copied(), u16::try_from(at)) {
                 places[hash(window) & mask] = at;
             }
@@ -259,7 +260,8 @@ impl Sample {
             let Some(Match { from, length }) =
                 self.find(&value[at..], window, at.wrapping_add(ahead))
             else {
-                // Text that the sample does not have at all is passed over faster and faster.
+                // The steps grow while nothing matches, so that a value unlike the sample costs
+                // little.
                 at += 1 + misses / 32;
                 misses += 1;
                 continue;
@@ -330,6 +332,7 @@ impl Samples {
         let likeliest = likeliest.rev().max_by_key(|(_, likeness)| *likeness);
         let likeliest = likeliest.filter(|(_, likeness)| *likeness >= LEAST_PROBES);
         let packed = likeliest.and_then(|(at, _)| {
+            // To the front, so that [`Samples::add`] drops the one that was not used for longest.
             self.0[..=at].rotate_right(1);
             let packed = self.0[0].differences(bytes, LITTLE + bytes.len() / PART)?;
             Some(packed).filter(|packed| packed.unpacks_to(bytes))

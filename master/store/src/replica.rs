@@ -85,7 +85,8 @@ impl Reader for Replica {
             if self.reaches(head).await? {
                 return Ok(head);
             }
-            // Callers rely on open watches having shown everything up to this revision.
+            // Not the engine's revision: callers rely on open watches, which read the copy, having
+            // shown everything up to the revision that they get here.
             let reached = self.memory.head()?;
             Err(StoreError::Behind { reached, head })
         })
@@ -104,6 +105,7 @@ impl Reader for Replica {
     fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Listing, StoreError>> {
         Box::pin(async move {
             let complete = match query.revision {
+                // A past revision does not change any more: no question to the engine is needed.
                 Some(revision) if revision <= self.memory.head()? => true,
                 Some(_) | None => self.is_current().await?,
             };
@@ -123,7 +125,7 @@ impl Reader for Replica {
     ) -> BoxFuture<'a, Result<Box<dyn WatchStream>, StoreError>> {
         Box::pin(async move {
             let complete = after <= self.memory.head()? || self.is_current().await?;
-            // As for lists.
+            // The engine may keep more history than the copy.
             let stream = self.memory.watch(Some(prefix), after);
             if complete && !is_compacted(&stream) {
                 return stream;

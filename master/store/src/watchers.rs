@@ -56,9 +56,11 @@ impl Mark {
 /// Marks by the prefixes of their watchers; a watcher of all tables has the empty one.
 type Index = BTreeMap<Arc<str>, Vec<Arc<Mark>>>;
 
-/// The marks of the watchers whose prefix `key` begins with. They lie between others in the sorted
-/// index: each step takes the last prefix that is not after `part`. If `key` does not begin with
-/// it, no prefix that is longer than what the two have in common can be one of `key`.
+/// The marks of the watchers whose prefix `key` begins with, the longest prefix first. In the
+/// sorted index other prefixes lie between them, so each step looks up the last prefix up to
+/// `part`, a beginning of `key`. If that is no prefix of `key`, `part` is cut to what the two have
+/// in common: a longer prefix of `key` would lie between the two, and would have been found
+/// instead.
 fn concerned<'a>(index: &'a Index, key: &str) -> impl Iterator<Item = &'a Arc<Mark>> {
     let mut rest = Some(key);
     let found = std::iter::from_fn(move || {
@@ -141,7 +143,8 @@ impl Woken {
     /// Wakes them.
     pub(crate) fn wake(self) {
         for mark in self.0 {
-            // A watcher that does not wait now finds this when it does.
+            // `Notify` keeps one permit: a watcher that does not wait now returns at once when it
+            // does.
             mark.added.notify_one();
         }
     }

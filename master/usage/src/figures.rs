@@ -22,13 +22,13 @@ struct Told {
     before: Option<Answer>,
     /// It did not answer the last scrape.
     silent: bool,
-    /// When somebody last asked for its figures or for those of a pod on it, in milliseconds since
-    /// the usage was made; 0 for never.
+    /// When a client last read its figures or those of a pod on it, in milliseconds since the
+    /// [`Usage`] was made; 0 for never.
     read: AtomicU64,
 }
 
-/// For how long a node's figures are wanted after somebody asked for them: several times an
-/// autoscaler's own period.
+/// For how long a node's figures are wanted after a client read them: several times the period of
+/// an autoscaler.
 const WANTED_FOR: Duration = Duration::from_secs(120);
 
 /// The known usage. Cheap to clone; all clones share it.
@@ -36,7 +36,7 @@ const WANTED_FOR: Duration = Duration::from_secs(120);
 pub struct Usage {
     made: Instant,
     nodes: Arc<RwLock<HashMap<String, Told>>>,
-    /// Nodes whose figures are wanted of late, until they are taken.
+    /// Nodes whose figures are wanted since a moment ago, until the scraper takes the names.
     newly_wanted: Arc<(Mutex<BTreeSet<String>>, Notify)>,
 }
 
@@ -79,8 +79,8 @@ impl Usage {
         u64::try_from(age).unwrap_or(u64::MAX).max(1)
     }
 
-    /// Whether a node's figures are wanted sooner than by the way: somebody asked for them of late,
-    /// or it has answered once, which makes no rate.
+    /// Whether a node is scraped at the shorter period: a client has read its figures within
+    /// [`WANTED_FOR`], or it has answered only once, which makes no rate.
     pub(crate) fn is_wanted(&self, node: &str, now: Instant) -> bool {
         let nodes = self.read();
         let Some(told) = nodes.get(node) else {
@@ -103,8 +103,8 @@ impl Usage {
         (!told.silent).then_some(told)
     }
 
-    /// Waits until somebody asks for figures that nobody had asked for of late, and takes the names
-    /// of their nodes.
+    /// Waits until a client reads figures that were not wanted before, and takes the names of their
+    /// nodes.
     ///
     /// Cancel-safe: names are taken only when they are returned.
     pub(crate) async fn newly_wanted(&self) -> BTreeSet<String> {
@@ -169,7 +169,7 @@ impl Usage {
             let told = self.told(&nodes, text(spec, "nodeName"))?;
             rates::pod(told.before.as_ref(), &told.last, &key.into())?
         };
-        // One time stands for all: the earliest (as upstream's).
+        // PodMetrics has one time for all containers: the earliest (as upstream's).
         let first = used.iter().map(|(_, used)| *used);
         let mut made = made("PodMetrics", pod, first.min_by_key(|used| used.at)?)?;
         let containers = used

@@ -2,12 +2,12 @@
 
 use crate::parse::{Answer, Container, Point};
 
-/// A container younger than this has no figures of its own time: a process that starts uses more
-/// than it will (upstream: 10 s).
+/// Milliseconds. A container younger than this has no rate: a process that starts uses more than
+/// it will later (upstream: 10 s).
 const YOUNG: i64 = 10_000;
-/// A container older than this is compared with the answer before, and with nothing else. One that
-/// started just after its node was asked is two minutes old at the next answer, and as much older
-/// as that takes.
+/// Milliseconds. A container older than this is compared with the answer before, and with nothing
+/// else. One that started just after its node was scraped is two minutes old at the next scrape;
+/// the rest is for the time that the answer takes.
 const FRESH: i64 = 135_000;
 
 /// A rate of CPU and a level of memory.

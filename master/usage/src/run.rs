@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 /// Limits of scrapes.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// The time between two questions to a node whose figures nobody reads (upstream's metrics
-    /// server asks every 60 s): as long as a connection is kept for the next question.
+    /// The time between two scrapes of a node whose figures no client reads (upstream's metrics
+    /// server: 60 s): as long as a connection is kept for the next scrape.
     pub period: Duration,
-    /// The time between two questions to nodes whose figures nobody reads, at least: in a large
-    /// cluster each of them is asked less often, as what nobody reads must not cost more the more
+    /// The least time between two scrapes of any nodes whose figures no client reads: in a large
+    /// cluster each of them is scraped less often, so that unread figures do not cost more the more
     /// nodes there are.
     pub gap: Duration,
-    /// The same as `period` for a node whose figures are wanted: somebody asked for them, or there
+    /// The same as `period` for a node whose figures are wanted: a client has read them, or there
     /// are none yet (what autoscalers and the manifests of upstream's metrics server take: 15 s).
     pub wanted_period: Duration,
     /// The time for a node's whole answer (upstream's metrics server: 10 s).
@@ -143,7 +143,8 @@ fn note(usage: &Usage, node: &str, answer: Result<Answer, Silence>) {
     }
 }
 
-/// The time until one of so many nodes is scraped again, if nobody reads its figures.
+/// The time until a node is scraped again if no client reads its figures, in a cluster of `nodes`
+/// nodes.
 fn unread_pause(nodes: usize, options: Options) -> Duration {
     let all = u32::try_from(nodes).unwrap_or(u32::MAX);
     options.period.max(options.gap.saturating_mul(all))

@@ -1,5 +1,5 @@
-//! The versions of HorizontalPodAutoscalers: stored as `v2`; `v1` keeps what it has no fields for
-//! in annotations.
+//! Converts HorizontalPodAutoscalers between versions: they are stored as `v2`; `v1` has
+//! annotations for the fields that it lacks.
 
 use master_schema::object::metadata_mut;
 use master_schema::validate::{Fields, get, items, object, object_mut, text};

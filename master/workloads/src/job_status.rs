@@ -226,7 +226,7 @@ fn transition(new: &Fields, old: &Fields, suspended: bool, at: &At<'_>, faults: 
             "completionTime cannot be mutated",
         );
     }
-    // A Job that is resumed begins anew, though it had begun before it was suspended.
+    // A resumed Job gets a new start time, though it had one before it was suspended.
     let resumed = holds(old, "Suspended") && !holds(new, "Suspended");
     let restarted = has(old, "startTime") && get(new, "startTime") != get(old, "startTime");
     if restarted && !suspended && !resumed {

@@ -5,7 +5,7 @@
 //! 32-bit entry of the kernel, in a process of its own, and prints `NAME ENTRY ANSWER`: `ok`,
 //! `errno N` or `signal N`. `hostile processes` tries on every process id to look into it and
 //! prints `PID WAY` for each way that works. `hostile writes` opens every file of the kernel's
-//! below `/proc` and `/sys` for writing, but for those of processes, and prints `PATH` for each
+//! below `/proc` and `/sys` for writing, except those of processes, and prints `PATH` for each
 //! that opens and takes writes; then which hidden files show something, and how many it tried.
 //! `hostile life` does what ordinary programs do and prints `alive`.
 
@@ -130,15 +130,15 @@ fn reached(pid: i64, own: i64) -> Vec<&'static str> {
     ways
 }
 
-/// Whether the kernel has something to do for who writes to a file: root opens any. Nothing is
+/// Whether the kernel accepts writes to a file; that root can open it shows nothing. No byte is
 /// written. A hidden file is /dev/null.
 fn is_written(mut file: fs::File) -> bool {
     let nothing_to_do = file.write(&[]).is_err_and(|error| error.raw_os_error() == Some(EIO));
     !nothing_to_do && file.metadata().is_ok_and(|data| data.is_file())
 }
 
-/// Opens all below a folder; links are not followed, as they lead to what is seen by another name,
-/// or to a process.
+/// Opens all below a folder; links are not followed, as they lead to files that are opened by
+/// their own names, or to a process.
 fn writes(folder: &Path, tried: &mut u64) {
     let mut entries: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().collect();
     entries.sort_by_key(fs::DirEntry::file_name);

@@ -29,7 +29,7 @@ const BEGIN: u64 = 1_800_000_000;
 const CONFIG: &[u8] = b"version = 1\n";
 /// Noon of day 10.
 const NOON: u64 = 10 * DAY + DAY / 2;
-/// An outage: 60 % of a certificate's life, but for a second.
+/// Seconds of an outage: 60 % of a certificate's life, less one second.
 const OUTAGE: u64 = 1_079;
 
 /// A node: its machine, what its agent has in hand, and the certificate that it shows.

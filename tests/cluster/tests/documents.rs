@@ -48,7 +48,7 @@ fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// What stands in `(…)` behind `]`, without the anchor.
+/// The targets of Markdown links, `[…](target)`, without their anchors.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     let targets = text
         .split("](")

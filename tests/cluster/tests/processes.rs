@@ -231,9 +231,9 @@ impl Drop for Child {
     }
 }
 
-/// The store's folder goes away under a running master, so that it can make no file there any more:
-/// it ends, says why in its last line, and fails. Started anew on the same folder it has all that
-/// it acknowledged.
+/// The store's folder is moved away under a running master, so that it can create no file there:
+/// the master ends with a failure and names the cause in its last line. Restarted on the same
+/// folder it has all that it acknowledged.
 #[test]
 fn a_master_whose_store_fails_ends_and_says_why() {
     let site = Site::new();

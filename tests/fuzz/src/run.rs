@@ -47,9 +47,9 @@ impl fmt::Debug for Target {
 /// When to stop.
 #[derive(Debug, Clone, Copy)]
 pub enum Until {
-    /// After so many cases.
+    /// After this number of cases.
     Cases(u64),
-    /// After so much time.
+    /// After this time.
     Elapsed(Duration),
 }
 

@@ -82,7 +82,7 @@ pub enum Error {
     Stopped {
         /// The machine.
         machine: String,
-        /// The line that says so.
+        /// The console line that shows it.
         line: String,
         /// The console's file.
         console: String,
@@ -94,7 +94,7 @@ pub enum Error {
     Monitor {
         /// The command.
         command: String,
-        /// What it said.
+        /// Its answer.
         answer: String,
     },
     /// Something a user must do first.

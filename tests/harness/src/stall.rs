@@ -58,8 +58,7 @@ pub(crate) fn watch(machine: impl Watched, mark: usize) {
     });
 }
 
-/// A line among those of the console, where a reader who looks for the cause of a failure looks
-/// first.
+/// Writes a line into the console's file, where a person looks first for the cause of a failure.
 fn note(machine: &impl Watched, text: &str) {
     let file = OpenOptions::new().append(true).open(machine.console());
     drop(file.and_then(|mut file| writeln!(file, "\ntest harness: {text}")));

@@ -40,7 +40,7 @@ pub enum Verdict {
     /// None exists. The calls of the longest order that could be made, by their position in the
     /// history.
     Impossible(Vec<usize>),
-    /// The search was given up after so many configurations.
+    /// The search was given up after this number of configurations.
     Unknown(usize),
 }
 

@@ -53,7 +53,7 @@ pub fn pod(name: &str, node: &str) -> Value {
     pod
 }
 
-/// What the scheduler says of a pod that it has bound.
+/// The event that the scheduler writes for a bound pod.
 pub fn event(name: &str, pod: &str, node: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": "crowd"},
@@ -90,7 +90,8 @@ pub fn node(name: &str) -> Value {
         "status": {
             "capacity": {"cpu": "8", "memory": "32Gi", "pods": "110"},
             "allocatable": {"cpu": "8", "memory": "31Gi", "pods": "110"},
-            // Nobody listens there: a node of nobody's would be sought outside of this host.
+            // A closed port of this host: the address of a made-up node would be called outside of
+            // it.
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": name}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 1}},
             "conditions": [

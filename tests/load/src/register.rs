@@ -1,5 +1,5 @@
-//! The model of one stored object: made once, changed only by who knows its last version, read,
-//! deleted. And of a few objects that transactions change together.
+//! The model of one stored object for the linearizability check: it is created, updated only with
+//! its last version, read and deleted. And of a few objects that transactions change together.
 //!
 //! Values name versions: every write of a history has a value of its own, so that "the version with
 //! this value" is what a resource version stands for, also where the answer with the version never

@@ -23,7 +23,7 @@ pub struct SoftImage {
     pub build_time: u64,
     /// Kernel command line in the UKI.
     pub command_line: String,
-    /// Stands for the kernel's bytes.
+    /// Any bytes in place of a kernel.
     pub kernel: Vec<u8>,
     /// Enrolled Secure Boot keys.
     pub keys: SecureBootKeys,

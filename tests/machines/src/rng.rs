@@ -3,7 +3,7 @@
 use config_tpm::Digest;
 use rand_core::{CryptoRng, Error, RngCore};
 
-/// SHA-256 in counter mode over a seed. Not for secrets: who knows the seed knows everything.
+/// SHA-256 in counter mode over a seed. Not for secrets: its whole output follows from the seed.
 #[derive(Debug, Clone)]
 pub struct SeededRng {
     seed: Digest,

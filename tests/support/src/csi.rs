@@ -48,8 +48,8 @@ pub enum Fault {
     Links,
 }
 
-/// A driver, with its sockets below the folder of a machine's volumes. What it has mounted ends
-/// with it.
+/// A driver, with its sockets below the folder of a machine's volumes. Its mounts are removed
+/// when it is dropped.
 #[derive(Debug)]
 pub struct Driver {
     state: Arc<Mutex<State>>,

@@ -95,7 +95,7 @@ pub(crate) fn everything(steps: &mut Steps, profile: Profile, locked: bool) -> O
     other_parts(steps, profile, locked)
 }
 
-/// Makes everything besides the programs: the tools, the keys, the images.
+/// Makes everything except the programs: the tools, the keys, the images.
 pub(crate) fn other_parts(steps: &mut Steps, profile: Profile, locked: bool) -> Outcome {
     steps.step("tools (QEMU, firmware, kubectl, …)", tools_tree)?;
     steps.step("development keys", development_keys)?;

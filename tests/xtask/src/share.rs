@@ -58,7 +58,7 @@ fn enter(group: &Path) -> std::io::Result<()> {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // Whatever it started has ended. A group that is left holds nothing, and limits nobody.
+        // All processes of the group have ended. If it cannot be removed, it is empty and harmless.
         drop(enter(&self.home));
         drop(std::fs::remove_dir(&self.group));
     }

@@ -1,5 +1,5 @@
-//! As much of Rust's grammar as checks of a file's text need: what stands in strings and comments,
-//! where a bracket closes, and which lines are tests.
+//! A partial parser of Rust for checks of a file's text: strings and comments, matching brackets,
+//! and which lines are tests.
 
 use std::ops::Range;
 

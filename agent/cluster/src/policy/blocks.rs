@@ -1,5 +1,5 @@
-//! The ranges that policies name by their first addresses and prefixes, less their exceptions
-//! (pure).
+//! The address ranges of `ipBlock` peers, less their exceptions, as disjoint ranges of the packet
+//! filter (pure).
 
 use super::model::Peer;
 use crate::address;
@@ -8,7 +8,8 @@ use config_model::format::Cidr;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// The ranges of all blocks of addresses of a family, joined.
+/// The ranges of all `ipBlock` peers of a family, sorted and disjoint: nftables refuses a set with
+/// overlapping intervals.
 pub(super) fn blocks(family: Family, peers: &[Peer]) -> Vec<(IpAddr, IpAddr)> {
     let edges = |range: &Cidr| (Family::of(range.address) == family).then(|| edges(range));
     let mut all = Vec::new();
@@ -16,6 +17,7 @@ pub(super) fn blocks(family: Family, peers: &[Peer]) -> Vec<(IpAddr, IpAddr)> {
         let Peer::Block { cidr, except } = peer else {
             continue;
         };
+        // By their first addresses, so that one pass cuts them out.
         let holes: BTreeSet<(u128, u128)> = except.iter().filter_map(edges).collect();
         let Some((first, last)) = edges(cidr) else {
             continue;
@@ -28,7 +30,7 @@ pub(super) fn blocks(family: Family, peers: &[Peer]) -> Vec<(IpAddr, IpAddr)> {
             if let Some(before) = hole.checked_sub(1).filter(|before| start <= *before) {
                 all.push((start, before.min(last)));
             }
-            // Holes may lie in one another.
+            // An exception may lie within an earlier one: `start` must not go back.
             from = end.checked_add(1).map(|next| next.max(start));
         }
         all.extend(

@@ -1,5 +1,5 @@
-//! What one namespace's policies can take of a node: rules of the packet filter, and memory of the
-//! planner.
+//! Bounds of what one namespace's policies cost a node: rules of the packet filter, and memory of
+//! the planner.
 
 use super::model::{Pod, Policy, World};
 use super::tests::{Own, fresh, world as worlds};

@@ -65,7 +65,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// For a node with so many pods.
+    /// The budget of a node with this number of pods.
     pub(super) fn new(pods: usize) -> Self {
         Self {
             whole: MAX_BATCH.saturating_sub(FRAME + pods.saturating_mul(POD)),

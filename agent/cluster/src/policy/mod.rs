@@ -1,9 +1,10 @@
 //! Network policies (`networking.k8s.io/v1`) for the pods of this node.
 //!
-//! Enter by [`Keeper`]: watches fill what it knows, [`Keeper::run`] is the task that puts it in
-//! force, and a pod waits for it ([`Keeper::admit`]). [`model`] is what is read of the cluster's
-//! objects, [`plan`] makes of it what the packet filter should hold, within a budget that
-//! namespaces share, [`table`] the changes that bring it there; all are pure.
+//! Enter by [`Keeper`]: watches fill its view of the cluster, the task [`Keeper::run`] puts the
+//! policies in force, and a new pod waits for that ([`Keeper::admit`]). Three pure steps: [`model`]
+//! has the parts of the cluster's objects that matter, [`plan`] computes the packet filter's table
+//! from them, within a budget that namespaces share, and [`table`] the changes to the kernel's
+//! table.
 
 mod blocks;
 mod budget;
@@ -30,11 +31,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug, Default)]
 pub struct Policies(Mutex<BTreeMap<Family, State>>);
 
-/// What is kept of a family: a table holds addresses of one.
+/// The state of one family: an nftables set holds addresses of one family only.
 #[derive(Debug)]
 struct State {
     planner: Planner,
-    /// None before the first table.
+    /// What the kernel has; `None` before the first table.
     held: Option<Installed>,
 }
 
@@ -46,16 +47,16 @@ struct Installed {
 }
 
 impl Policies {
-    /// Brings the kernel to what the world says for the pods of this node, by address, in one
-    /// transaction: by the difference where it is known what it holds, else as a whole. What an
-    /// earlier agent left is in force until the first call that does so. False where pods,
-    /// namespaces or policies are not known yet.
+    /// Puts the policies of `world` in force for this node's pods (`own`, by address): changes the
+    /// kernel's table by the difference if its content is known, else replaces it. What an earlier
+    /// agent left stays in force until then. False if pods, namespaces or policies are not known
+    /// yet.
     ///
-    /// `families`: those of which pods of this node have addresses. Each has a table of its own and
-    /// a transaction of its own.
+    /// `families`: those in which pods of this node have addresses. Each has a table of its own and
+    /// one transaction.
     ///
     /// # Errors
-    /// If the kernel refuses; then all is as before for that family and those behind it.
+    /// The kernel refuses; then that family and the ones after it keep their tables.
     pub fn follow(
         &self,
         families: &BTreeSet<Family>,
@@ -89,7 +90,7 @@ impl State {
                     held.table = wanted;
                     return Ok(());
                 }
-                // Another hand changed the table.
+                // Another program has changed the table, so the difference does not apply.
                 Err(error) => {
                     tracing::warn!(%error, "the NetworkPolicy nftables table differs; replacing it");
                 }

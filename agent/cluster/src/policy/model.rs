@@ -1,4 +1,4 @@
-//! What network policies, namespaces and pods say, as much of it as the packet filter's rules need.
+//! The parts of network policies, namespaces and pods that the packet filter's rules depend on.
 
 use config_kube::k8s_openapi::api::core::v1 as core;
 use config_kube::k8s_openapi::api::networking::v1 as networking;
@@ -132,12 +132,12 @@ impl Selector {
     }
 }
 
-/// Who may be at the other end.
+/// The other end of a connection, as a rule names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
     /// Pods.
     Pods {
-        /// Their namespaces; none stands for the policy's own.
+        /// Their namespaces; `None`: the policy's own.
         namespaces: Option<Selector>,
         /// Which of the pods there.
         pods: Selector,
@@ -162,8 +162,8 @@ pub enum Ports {
     Named(String),
 }
 
-/// What a policy lets through: from or to any of the peers, at any of the ports. An empty list
-/// stands for all.
+/// One rule: it allows traffic from or to any of the peers, at any of the ports. An empty list
+/// means all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rule {
     /// The other ends.
@@ -282,8 +282,8 @@ pub struct World {
     pub policies: Option<BTreeMap<(String, String), Arc<Policy>>>,
 }
 
-/// What one rule says of one peer (pure): the model that tests hold the rules against, and that
-/// named ports are found by.
+/// Whether a rule's peer selects a pod or address (pure): the model that tests compare the kernel's
+/// rules with, and by which named ports are resolved.
 pub(super) fn is_meant(
     peer: &Peer,
     own: &str,

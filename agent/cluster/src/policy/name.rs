@@ -4,8 +4,8 @@ use sha2::{Digest as _, Sha256};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// A name that says what something is and differs by what it says. Authors of policies choose the
-/// content: two with one name must not be found by search, so it has 128 bits of the digest.
+/// A name made of a kind and a digest of the content. Authors of policies choose the content, and
+/// must not find two contents with one name by search: so it has 128 bits of the digest.
 pub(super) fn named(kind: &str, content: &impl Hash) -> Arc<str> {
     let mut digester = Digester(Sha256::new());
     content.hash(&mut digester);

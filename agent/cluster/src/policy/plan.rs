@@ -66,7 +66,7 @@ pub(super) enum Side {
 }
 
 impl Side {
-    /// What a policy says of it; none where it says nothing.
+    /// A policy's rules for this direction; `None` if the policy does not concern it.
     pub(super) fn of(self, policy: &Policy) -> Option<&[Rule]> {
         match self {
             Self::Ingress => policy.ingress.as_deref(),
@@ -80,8 +80,8 @@ pub(super) type Key = (String, String);
 
 /// An address and a pod that has it.
 type PodAddress = (IpAddr, Arc<Pod>);
-/// These in the order of addresses. Pods may have an address in common for a while, as the master
-/// tells of them.
+/// Sorted by address. Two pods may have one address for a while, as their updates from the master
+/// arrive at different times.
 type PodAddresses = Vec<PodAddress>;
 
 /// Makes tables of one family. A table follows from the world and the node's pods alone: what is
@@ -255,7 +255,7 @@ struct Sight<'a> {
 struct Maker<'a> {
     sight: Sight<'a>,
     family: Family,
-    /// Sets of the last table, where they are right but for the addresses that have changed.
+    /// Sets of the last table that are still right, except for the addresses that have changed.
     sets: BTreeMap<Arc<str>, Arc<Set>>,
     /// What the last table was made of; what is still in use moves to its namespace's part.
     before: BTreeMap<Key, Made>,
@@ -338,7 +338,7 @@ impl Maker<'_> {
             limit,
             ..Part::default()
         };
-        // Pods that the same policies select have the same rules, but for the numbers of their
+        // Pods that the same policies select have the same rules, except for the numbers of their
         // named ports.
         let mut alike: HashMap<Alike<'_>, Chains> = HashMap::new();
         for (address, pod) in pods {

@@ -22,7 +22,7 @@ pub(super) struct Connection {
     pub(super) port: u16,
 }
 
-/// What the API's documentation says of a connection.
+/// Whether the API's documentation allows a connection.
 pub(super) fn is_allowed(world: &World, own: &Own, connection: Connection) -> bool {
     let Connection { client, server, .. } = connection;
     if client == server && own.contains_key(&client) {

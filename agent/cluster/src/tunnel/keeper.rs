@@ -1,4 +1,5 @@
-//! Follows nodes, their keys and their trust into the kernel's tunnel.
+//! The task that keeps the kernel's WireGuard peers equal to the trusted nodes and their published
+//! keys.
 
 use super::Device;
 use super::plan::{Members, Node, members};
@@ -13,17 +14,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Pause after the kernel refused.
+/// Pause after the kernel refused a change.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often the kernel is looked at: sessions age, certificates end, and ones that did not count
-/// do now.
+/// How often the kernel's state is read even if no node has changed: sessions age, certificates
+/// end, and keys that were refused may be valid by now.
 const LOOK: Duration = Duration::from_secs(5);
-/// Least time between two plans: nodes that publish again and again take no more of this one.
+/// Least time between two plans: it bounds the work that nodes can cause by publishing all the
+/// time.
 const PACE: Duration = Duration::from_millis(100);
-/// Pause after packets were led to the other link: what is under way arrives.
+/// Pause after packets were moved to the other link, so that those under way still arrive.
 const UNDER_WAY: Duration = Duration::from_millis(500);
 
-/// What a node published, signed; nothing of it is verified.
+/// The signed texts of a node's annotations, not verified yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Announced {
     /// The key of its first link alone, as older versions read and publish it.
@@ -32,7 +34,7 @@ pub struct Announced {
     pub both: Option<String>,
 }
 
-/// Keys that a node has proved to have published.
+/// A node's keys, with the proof that it published them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proven {
     /// The keys of its links; an older version has no second one.
@@ -41,10 +43,10 @@ pub struct Proven {
     pub not_after: u64,
 }
 
-/// Judges what the named node published; else why it proves nothing.
+/// Verifies the texts of the named node; the error says why they prove no key.
 pub type Verify = dyn Fn(&str, &Announced) -> Result<Proven, String> + Send + Sync;
 
-/// Keeps the tunnel.
+/// Keeps the tunnel to the other nodes.
 pub struct Keeper {
     /// The node's sandboxes.
     pub sandboxes: Arc<Sandboxes>,
@@ -52,12 +54,12 @@ pub struct Keeper {
     pub view: View,
     /// This node's name.
     pub own: String,
-    /// Judges what other nodes published.
+    /// Verifies the texts of other nodes.
     pub verify: Arc<Verify>,
-    /// How often each of this node's keys is renewed, half of the time between them; none keeps
-    /// them for the boot.
+    /// Time after which each of this node's two keys is renewed; the two renewals are half of it
+    /// apart. `None` keeps the keys until the reboot.
     pub period: Option<Duration>,
-    /// Told this node's keys, to publish them.
+    /// Receives this node's keys, to be published.
     pub keys: watch::Sender<Option<[Key; 2]>>,
 }
 
@@ -69,11 +71,11 @@ impl std::fmt::Debug for Keeper {
     }
 }
 
-/// What was judged: by node.
+/// The last verification of each node's texts, by node.
 #[derive(Debug, Default)]
-struct Judged(BTreeMap<String, Verdict>);
+struct VerifiedKeys(BTreeMap<String, Verdict>);
 
-/// What came of a node's texts.
+/// The result of one verification.
 #[derive(Debug)]
 struct Verdict {
     of: Announced,
@@ -83,16 +85,17 @@ struct Verdict {
 }
 
 impl Verdict {
-    /// What counted is not judged again, since time takes only its end from it; other texts after
-    /// some time, as roots may have come since.
+    /// Whether the verification need not be repeated. Valid texts are verified once: time can only
+    /// end them, which `not_after` says. Others are tried again after a while, as a new root may
+    /// have come.
     fn stands(&self, now: u64) -> bool {
         let again = self.at + LOOK.as_secs();
         self.outcome.is_ok() || (self.at..again).contains(&now)
     }
 }
 
-impl Judged {
-    /// The keys of a node that count at `now`.
+impl VerifiedKeys {
+    /// The keys of a node that are valid at `now` (Unix seconds).
     fn keys(&mut self, name: &str, node: &Seen, verify: &Verify, now: u64) -> [Option<Key>; 2] {
         let (first, both) = (&node.tunnel, &node.tunnel_keys);
         if !node.trusted || (first, both) == (&None, &None) {
@@ -129,7 +132,7 @@ impl Judged {
         proven.map_or([None; 2], |proven| proven.keys)
     }
 
-    /// The nodes with the keys that count at `now`; none before they are known.
+    /// The nodes with their keys that are valid at `now`; `None` before any node is known.
     fn nodes(&mut self, known: &Known, verify: &Verify, now: u64) -> Option<Vec<Node>> {
         let nodes = known.nodes.as_ref()?;
         self.0.retain(|name, _| nodes.contains_key(name));
@@ -143,7 +146,7 @@ impl Judged {
     }
 }
 
-/// What a look needs of the ones before.
+/// State between two steps.
 #[derive(Debug, Default)]
 struct State {
     device: Device,
@@ -163,17 +166,17 @@ impl Keeper {
     pub async fn run(self) {
         let mut changes = self.view.changes();
         let state = Arc::new(Mutex::new(State::default()));
-        let mut judged = Judged::default();
+        let mut verified = VerifiedKeys::default();
         let mut logged = Logged::default();
-        // What was planned for, and when the kernel is looked at again though nothing has changed.
+        // The nodes of the last plan, and when the kernel is read again even if none has changed.
         let (mut done, mut next): (Option<Vec<Node>>, Instant) = (None, Instant::now() + LOOK);
         loop {
             let known = Arc::clone(&changes.borrow_and_update());
-            let nodes = judged.nodes(&known, &*self.verify, now());
+            let nodes = verified.nodes(&known, &*self.verify, now());
             if let Some(nodes) = nodes
                 && (done.as_ref() != Some(&nodes) || Instant::now() >= next)
             {
-                // What nodes are to each other changes with them alone, not with the time.
+                // Members follow from the nodes alone, not from the time.
                 let members = if done.as_ref() == Some(&nodes) {
                     logged.members.clone()
                 } else {
@@ -199,7 +202,7 @@ impl Keeper {
         }
     }
 
-    /// Looks at the kernel once, plans, and makes it so.
+    /// Reads the kernel's state, plans, and carries out the plan.
     async fn step(
         &self,
         state: &Arc<Mutex<State>>,
@@ -225,7 +228,7 @@ impl Keeper {
 }
 
 impl Logged {
-    /// Tells the log what is new; the pause until the next look.
+    /// Logs what is new; returns the pause until the next step.
     fn log(&mut self, members: Members, outcome: Result<&(Plan, [Key; 2]), &String>) -> Duration {
         let (plan, _) = match outcome {
             Ok(done) => done,
@@ -308,14 +311,14 @@ mod tests {
                 .then_some(proven)
                 .ok_or_else(|| "no".to_owned())
         };
-        let mut judged = Judged::default();
-        let mut key = |name: &str, node: &Seen, now| judged.keys(name, node, &verify, now)[0];
+        let mut verified = VerifiedKeys::default();
+        let mut key = |name: &str, node: &Seen, now| verified.keys(name, node, &verify, now)[0];
         assert_eq!(key("a", &seen(Some("good"), true), 99), Some([7; 32]));
         assert_eq!(key("a", &seen(Some("good"), true), 99), Some([7; 32]));
         assert_eq!(
             ASKED.load(Ordering::Relaxed),
             1,
-            "a text that counts is judged once"
+            "a text that counts is verified once"
         );
         assert_eq!(
             key("a", &seen(Some("good"), true), 100),

@@ -11,11 +11,12 @@
 //! - A node is a peer only while its machine is trusted and its certificate lives. It goes from
 //!   both links with the next change that the node's watch tells, and its traffic with it, open
 //!   connections too.
-//! - Ranges are the master's word (`spec.podCIDRs`). What two nodes claim, neither has. Packets for
-//!   ranges of nodes that are no peers go into the tunnel all the same, where they end: nothing for
-//!   a pod leaves in the clear.
-//! - What comes out of the tunnel carries an address of the peer that sent it; the kernel sees to
-//!   that. What carries a pod's address and comes by another way is dropped ([`crate::rules`]).
+//! - Ranges come from the master (`spec.podCIDRs`). A range that two nodes claim goes to neither.
+//!   Packets for ranges of nodes that are no peers are routed into the tunnel, too, where they are
+//!   dropped: nothing for a pod leaves unencrypted.
+//! - The kernel accepts a packet from the tunnel only with a source address of the peer that sent
+//!   it. Packets with a pod's source address that arrive by another way are dropped
+//!   ([`crate::rules`]).
 //! - Keys are renewed without a lost packet ([`slots`]).
 //! - While the master is away, peers stay until their certificates end.
 

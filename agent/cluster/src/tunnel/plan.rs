@@ -1,4 +1,4 @@
-//! Who is a peer, and what is behind it (pure).
+//! Which nodes are WireGuard peers, and which address ranges are behind each (pure).
 
 use agent_sys::netlink::wireguard::{Change, Key, MAX_RANGES, Range, Tunnel};
 use config_model::format::Cidr;
@@ -8,24 +8,24 @@ use std::net::{IpAddr, SocketAddr};
 use super::slots::KEEPALIVE;
 use crate::peers::is_routed;
 
-/// A node, as far as the tunnel needs it.
+/// The parts of a node that the tunnel needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Node {
     /// Its name.
     pub(crate) name: String,
-    /// Its addresses, the most important first. A node says them itself: a packet that is sent to a
-    /// wrong one reaches nobody.
+    /// Its addresses, the most important first, as the node itself reports them. A wrong one harms
+    /// only that node: packets to it are encrypted for its key.
     pub(crate) addresses: Vec<IpAddr>,
-    /// Its ranges of pod addresses, as the master says.
+    /// Its ranges of pod addresses, which the master gives.
     pub(crate) ranges: Vec<Cidr>,
-    /// The keys of its links that it proved, where its machine is trusted.
+    /// The keys of its links that it proved to be its own; none if its machine is not trusted.
     pub(crate) keys: [Option<Key>; 2],
 }
 
 /// A node that may be a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Member {
-    /// Where it is.
+    /// Its address outside of the tunnel.
     pub(crate) address: IpAddr,
     /// The addresses behind it.
     pub(crate) ranges: Vec<Range>,
@@ -38,7 +38,8 @@ pub(crate) struct Member {
 pub(crate) struct Members {
     /// Those that may be peers, by their names.
     pub(crate) peers: BTreeMap<String, Member>,
-    /// Ranges that lead into the tunnel, those of nodes that are no peers as well.
+    /// Ranges that are routed into the tunnel, also those of nodes that are no peers: packets to
+    /// their pods must not leave unencrypted.
     pub(crate) routes: BTreeSet<Range>,
     /// Nodes whose pods are not reached though they are trusted, and why.
     pub(crate) refused: BTreeMap<String, &'static str>,
@@ -51,7 +52,7 @@ pub(crate) struct Peer {
     pub(crate) ranges: Vec<Range>,
 }
 
-/// What the node `own` makes of all nodes.
+/// Peers, routes and refusals, as the node `own` sees them.
 pub(crate) fn members(own: &str, nodes: &[Node]) -> Members {
     let (here, others): (Vec<&Node>, Vec<&Node>) = nodes.iter().partition(|node| node.name == own);
     let taken: Vec<Cidr> = here.iter().flat_map(|node| node.ranges.clone()).collect();
@@ -90,6 +91,8 @@ pub(crate) fn members(own: &str, nodes: &[Node]) -> Members {
             .filter(|range| is_foreign(range) && holder(range));
         let ranges = ranges.map(|range| (range.network(), range.prefix));
         let ranges: Vec<Range> = ranges.take(MAX_RANGES).collect();
+        // A range has one peer in WireGuard, and the last that was given it wins: a range or a key
+        // that two nodes claim must go to neither.
         let mut own = node.keys.iter().flatten();
         let refusal = if own.any(|key| keys.get(key) != Some(&1)) {
             Some("one of its keys is published more than once")
@@ -121,9 +124,10 @@ fn overlap(one: &Cidr, other: &Cidr) -> bool {
     one.contains(other.network()) || other.contains(one.network())
 }
 
-/// The ranges that have an address in common with another one of these. Of two ranges that have,
-/// one holds the other: in their order, those that hold a range are the ones before it that have
-/// not ended yet, and each of these but the last is held or holds already.
+/// The ranges that overlap another one of these. Two prefixes that overlap contain one another, so
+/// in sorted order the ranges that contain the next one form a stack (`open`), and only its top
+/// needs to be marked: those below it were marked when the
+/// range above them came.
 fn shared<'a>(ranges: impl Iterator<Item = &'a Cidr>) -> BTreeSet<Range> {
     let mut sorted: Vec<Range> = ranges
         .map(|range| (range.network(), range.prefix))
@@ -145,8 +149,9 @@ fn holds((address, prefix): Range, other: IpAddr) -> bool {
     Cidr { address, prefix }.contains(other)
 }
 
-/// Where a node is: its first IPv4 address, else its first. One that leads into the tunnel would
-/// lead nowhere. `lengths`: the routes' prefixes, and whether they are of IPv4.
+/// The node's endpoint: its first IPv4 address, else its first. An address within the tunnel's
+/// routes cannot be one. `lengths` has the prefix lengths of the routes by family (true: IPv4), so
+/// that a few look-ups find whether a route contains an address.
 fn address(
     node: &Node,
     routes: &BTreeSet<Range>,
@@ -164,8 +169,8 @@ fn address(
     first.or_else(|| outside.next()).copied()
 }
 
-/// What gives a link of the kernel's the planned peers. `told`: the endpoints that it was given;
-/// the kernel itself follows a peer that moves, so its own are not looked at.
+/// The changes that give a link of the kernel its planned peers. `endpoints` are those that it was
+/// given last: its present ones may differ, as WireGuard follows a peer that moves.
 pub(crate) fn differences(
     seen: &Tunnel,
     endpoints: &BTreeMap<Key, SocketAddr>,
@@ -189,7 +194,7 @@ pub(crate) fn differences(
     changes
 }
 
-/// Ranges without their order.
+/// The ranges as a set, for comparisons.
 pub(crate) fn set(ranges: &[Range]) -> BTreeSet<Range> {
     ranges.iter().copied().collect()
 }
@@ -257,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn without_trust_there_is_no_peer_and_packets_end_in_the_tunnel() {
+    fn an_untrusted_node_is_no_peer_and_its_ranges_stay_routed() {
         let planned = of(&[node("a", "192.0.2.2", &["10.1.1.0/24"], None)]);
         assert!(planned.peers.is_empty() && planned.refused.is_empty());
         assert_eq!(planned.routes.len(), 1);
@@ -291,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nodes_address_in_a_range_of_pods_is_none() {
+    fn a_node_address_in_a_pod_range_is_no_endpoint() {
         let planned = of(&[
             node("a", "192.0.2.2", &["10.1.1.0/24"], Some(2)),
             node("b", "10.1.1.7", &["10.1.2.0/24"], Some(3)),

@@ -18,13 +18,13 @@
 //!   been proven for [`SETTLED`] with every peer that is seen at all.
 //! - A link's peer is not given another key while packets go by it, if they could go by the other
 //!   link: they move first, and what is under way arrives ([`Plan::moving`]).
-//! - **Nobody keeps a key from its renewal for longer than four periods**: after that a link gets
-//!   its new key also where a peer is reached by it alone, which loses packets until that peer
-//!   knows the key.
+//! - **No peer can delay a renewal for longer than four periods**: after that a link gets its new
+//!   key even if a peer is reached by this link alone, which loses packets until that peer knows
+//!   the key.
 //!
 //! Assumption: where a node's clock differs from another's by half an epoch (within four minutes),
-//! both may renew different links at once. Then packets are lost if besides both their watches are
-//! late by more than 25 s.
+//! both may renew different links at once. Then packets are lost if, in addition, the watches of
+//! both are late by more than 25 s.
 
 use super::plan::{Member, Members, Peer, set};
 use agent_sys::netlink::wireguard::{Key, Range, Tunnel};

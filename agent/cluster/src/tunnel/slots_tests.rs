@@ -18,7 +18,7 @@ const TICKS: u64 = 4 * PERIOD / TICK;
 const BEGIN: u64 = 1_790_000_100;
 /// `REJECT_AFTER_TIME`.
 const ENDS: u64 = 180;
-/// Age at which a session is agreed anew by the kernel alone, where nobody wakes it.
+/// Age in seconds at which the kernel alone agrees a new session, without the agent's packets.
 const BY_ITSELF: u64 = 165;
 
 /// A session of a link: both ends' keys, and when it was agreed.
@@ -648,7 +648,7 @@ fn five_hundred_peers_change_the_link_with_one_route_each_and_no_change_of_a_pee
             .iter()
             .all(|(range, slot)| plan.routes[range] == slot.other())
     );
-    // One that is gone takes its own ranges with it, and nobody else's.
+    // A removed node takes only its own ranges with it.
     let fewer = super::super::plan::members("own", &nodes[1..]);
     let after = planned(&fewer, &seen, at(NOW), &mut Memory::default());
     assert!(after.peers.iter().all(|peers| peers.len() == 499));

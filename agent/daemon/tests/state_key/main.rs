@@ -27,9 +27,9 @@ const MEASURED: [u8; 3] = [4, 9, 11];
 struct Machine {
     dir: TempDir,
     swtpm: Swtpm,
-    /// Stands for the firmware's Secure Boot settings.
+    /// A number in place of the firmware's Secure Boot settings.
     settings: u8,
-    /// Stands for the user-data.
+    /// A number in place of the user-data.
     configuration: u8,
     /// Of the image that was booted last.
     role: &'static str,
@@ -245,7 +245,7 @@ fn opened(report: &Report) -> Option<Vec<u8>> {
     }
 }
 
-/// Why it was made anew, and how often.
+/// Why a new state was made, and how often so far.
 fn renewed(report: &Report) -> Option<(Reason, u32)> {
     if let Report::Made {
         reason, renewals, ..
@@ -414,7 +414,7 @@ fn another_disk_a_plain_one_and_an_older_one_are_not_opened() {
 }
 
 /// Whatever the disk looks like: blank, or with a partition table in which the state is missing or
-/// was never finished, as somebody can write it who has the disk (`fresh`).
+/// was never finished (`fresh`), as an attacker with the disk can write it.
 #[test]
 fn a_masters_state_is_never_made_anew() {
     let mut machine = Machine::new();

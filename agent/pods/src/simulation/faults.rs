@@ -1,9 +1,9 @@
-//! What befalls the simulated pod from outside.
+//! Faults and changes from outside: deletion, restart of the agent, reboot, a clock that is set.
 
-use super::{Fate, World, seconds};
+use super::{Event, World, seconds};
 use crate::machine::{EVICTION_GRACE, end_of};
 use crate::notes::{Eviction, Notes};
-use crate::simulation_story::{Fault, GATE, Nature, Traits, described};
+use crate::simulation_story::{Behaviour, Fault, GATE, Traits, described};
 use config_kube::k8s_openapi::api::core::v1::PodCondition;
 use config_kube::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -22,14 +22,14 @@ impl World {
         !has_one || open
     }
 
-    /// The condition that others set.
+    /// The readiness gate's condition, which other writers set.
     fn gate(&self) -> Option<&PodCondition> {
         let status = self.pod.status.as_ref()?;
         let mut conditions = status.conditions.iter().flatten();
         conditions.find(|condition| condition.type_ == GATE)
     }
 
-    /// Others set the condition of the readiness gate.
+    /// Sets the readiness gate's condition, as another writer would.
     fn set_gate(&mut self, gate: Option<PodCondition>) {
         let status = self.pod.status.get_or_insert_default();
         let conditions = status.conditions.get_or_insert_default();
@@ -37,7 +37,7 @@ impl World {
         conditions.extend(gate);
     }
 
-    /// It opens, or closes.
+    /// Opens or closes the readiness gate.
     fn turn_gate(&mut self) {
         let open = self.gate().is_some_and(|gate| gate.status == "True");
         let status = if open { "False" } else { "True" };
@@ -45,7 +45,7 @@ impl World {
         self.set_gate(Some(serde_json::from_value(gate).unwrap()));
     }
 
-    /// The first main container is to have more memory, or more CPU.
+    /// Asks for more memory, or more CPU, for the first main container.
     fn ask_for_more(&mut self, memory: bool) {
         let first = &mut self.pod.spec.as_mut().unwrap().containers[0];
         let resources = first.resources.as_mut().unwrap();
@@ -57,7 +57,7 @@ impl World {
 
     fn forget(&mut self) {
         self.notes = Notes {
-            // It is written down before the first container is asked to end.
+            // An eviction is stored before the first container gets its stop signal.
             evicted: self.notes.evicted.take(),
             ..Notes::default()
         };
@@ -67,13 +67,13 @@ impl World {
         self.written = None;
     }
 
-    /// Somebody sets the clock. What is to happen by itself comes no sooner and no later for that.
+    /// Sets the clock. Events keep their distance from now.
     fn set_clock(&mut self, seconds: i16) {
         let by = SignedDuration::from_secs(seconds.into());
         self.now = self.now.checked_add(by).unwrap();
         self.latest = self.latest.max(self.now);
         self.notes.shift(by);
-        for (at, ..) in &mut self.fates {
+        for (at, ..) in &mut self.events {
             *at = at.checked_add(by).unwrap();
         }
     }
@@ -84,14 +84,14 @@ impl World {
                 self.pod.metadata.deletion_timestamp = Some(Time(self.now));
                 let grace = i64::try_from(self.grace.as_secs()).unwrap();
                 self.pod.metadata.deletion_grace_period_seconds = Some(grace);
-                // What the engine was not asked for yet is given up.
-                for (id, (seen, nature)) in std::mem::take(&mut self.half) {
-                    if nature.obeys {
+                // A start that has not reached containerd yet is given up.
+                for (id, (seen, behaviour)) in std::mem::take(&mut self.half_started) {
+                    if behaviour.obeys {
                         self.notes.starting.remove(&seen.key.container);
                         self.started.remove(&id);
-                        self.fates.retain(|(_, of, _)| *of != id);
+                        self.events.retain(|(_, of, _)| *of != id);
                     } else {
-                        self.half.insert(id, (seen, nature));
+                        self.half_started.insert(id, (seen, behaviour));
                     }
                 }
             }
@@ -124,14 +124,14 @@ impl World {
             Fault::Evict | Fault::ShorterGrace => {}
             Fault::AgentRestart => {
                 self.forget();
-                self.break_off(|nature| nature.hook.1);
-                // Hooks that ran are not begun anew after a start, and probes begin from nothing.
-                self.fates
-                    .retain(|(_, _, fate)| matches!(fate, Fate::Ends(_)));
+                self.break_off(|behaviour| behaviour.hook.1);
+                // postStart hooks are not run again, and probes begin anew.
+                self.events
+                    .retain(|(_, _, event)| matches!(event, Event::Ends(_)));
                 let ids: Vec<String> = self.alive().map(|seen| seen.id.clone()).collect();
                 for id in ids {
-                    let nature = self.natures[self.started.len() % self.natures.len()];
-                    self.begin_probes(&id, nature);
+                    let behaviour = self.behaviours[self.started.len() % self.behaviours.len()];
+                    self.begin_probes(&id, behaviour);
                 }
             }
             Fault::Reboot => {
@@ -146,13 +146,13 @@ impl World {
         }
     }
 
-    /// Starts that are under way have nobody any more who waits for them: what is there of them
-    /// stays, or comes to life yet.
-    fn break_off(&mut self, lives: impl Fn(Nature) -> bool) {
-        self.fates.retain(|(_, _, fate)| *fate != Fate::Started);
-        for (seen, nature) in std::mem::take(&mut self.half).into_values() {
-            if lives(nature) {
-                self.run(seen, nature);
+    /// The agent that waited for the starts under way is gone: their attempts stay half made or, if
+    /// `lives`, come to run without it.
+    fn break_off(&mut self, lives: impl Fn(Behaviour) -> bool) {
+        self.events.retain(|(_, _, event)| *event != Event::Started);
+        for (seen, behaviour) in std::mem::take(&mut self.half_started).into_values() {
+            if lives(behaviour) {
+                self.run(seen, behaviour);
             } else {
                 self.seen.push(seen);
             }

@@ -1,8 +1,9 @@
-//! Clocks that somebody sets, other resources, other graces, and gates that others open.
+//! Tests of changes while a pod runs: a clock that is set, a resize, another grace period, a
+//! readiness gate.
 
 use super::{after, crashing, is_true, plain, stubborn};
 use crate::simulation::World;
-use crate::simulation_story::{Fault, Nature};
+use crate::simulation_story::{Behaviour, Fault};
 
 #[test]
 fn a_clock_that_is_set_back_keeps_no_container_waiting() {
@@ -42,7 +43,7 @@ fn a_pod_that_is_deleted_again_has_the_shorter_grace() {
 
 #[test]
 fn other_processors_are_given_to_what_runs_and_other_memory_by_a_restart() {
-    let mut world = World::new(&plain("Always", Nature::plain(None)));
+    let mut world = World::new(&plain("Always", Behaviour::plain(None)));
     after(&mut world, 5);
     world.fault(Fault::Resize { anew: false });
     after(&mut world, 5);
@@ -57,7 +58,7 @@ fn other_processors_are_given_to_what_runs_and_other_memory_by_a_restart() {
 
 #[test]
 fn a_pod_is_ready_when_its_containers_are_and_others_have_opened_its_gate() {
-    let mut story = plain("Always", Nature::plain(None));
+    let mut story = plain("Always", Behaviour::plain(None));
     story.gate = true;
     let mut world = World::new(&story);
     after(&mut world, 5);

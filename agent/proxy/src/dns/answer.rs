@@ -1,4 +1,4 @@
-//! Messages of DNS (RFC 1035, RFC 6891), made of what names stand for (pure).
+//! Makes DNS answers (RFC 1035, RFC 6891) from the cluster's names (pure).
 
 use super::zone::{Data, Kind, Outcome, look_up};
 use crate::DOMAIN;
@@ -14,7 +14,7 @@ const TTL: u32 = 5;
 const SMALLEST: u16 = 512;
 /// Most bytes of a datagram: no packet of it is cut on the way (the operators' DNS flag day 2020).
 const LARGEST: u16 = 1232;
-/// Most names of the cluster that stand for each other.
+/// Longest chain of CNAMEs within the cluster.
 const MOST_NAMES: usize = 8;
 
 /// A question of a client.
@@ -94,7 +94,7 @@ pub(super) fn plain(name: &Name) -> String {
 pub enum Resolution {
     /// This.
     Whole(Message),
-    /// This, and what another server says of a name.
+    /// This, completed by another server's answer for a name.
     Then(Message, Name),
     /// Another server is to be asked.
     Foreign,

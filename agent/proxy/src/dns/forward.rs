@@ -1,5 +1,5 @@
-//! Names that are not the cluster's: the machine's own servers are asked, or those of a stub
-//! domain, and what they say is remembered for a while.
+//! Forwards questions about names outside of the cluster to the machine's DNS servers, or to those
+//! of a stub domain, and caches the answers.
 
 use super::answer::{Question, plain};
 use super::zone::below;
@@ -16,14 +16,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-/// How long one server may take.
+/// Time for the answer of one server.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Servers that are asked, one after another.
+/// Servers that are asked at most, one after another.
 const MOST_SERVERS: usize = 3;
-/// Answers that are remembered, each of at most [`LARGEST_KEPT`] bytes: 8 MiB at most.
+/// Cached answers, each of at most [`LARGEST_KEPT`] bytes: 8 MiB together.
 const MOST_KEPT: usize = 4096;
 const LARGEST_KEPT: usize = 2048;
-/// Longest time for which an answer is remembered, and one that says that there is nothing.
+/// Longest time that an answer is cached, also a negative one, in seconds.
 const LONGEST: u32 = 30;
 /// Largest resolver file.
 const LARGEST_FILE: u64 = 64 * 1024;
@@ -39,7 +39,7 @@ struct CachedAnswer {
     seconds: u32,
 }
 
-/// Asks others.
+/// Asks upstream DNS servers, and caches their answers.
 #[derive(Debug)]
 pub(super) struct Forwarder {
     resolv_conf: PathBuf,
@@ -80,7 +80,8 @@ impl Forwarder {
         question.answer(ResponseCode::ServFail)
     }
 
-    /// Those to ask for a name: of the longest stub domain that holds it, else the machine's own.
+    /// The servers for a name: those of the longest stub domain that contains it, else the
+    /// machine's.
     fn servers(&self, name: &Name) -> Vec<SocketAddr> {
         let name = plain(name);
         let stubs = self.stub_domains.iter();
@@ -108,7 +109,7 @@ impl Forwarder {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A remembered answer; its records are as old as they are.
+    /// A cached answer, with the TTLs that are left of its records.
     fn remembered(&self, asked: &Asked) -> Option<Message> {
         let kept = self.kept().get(asked).cloned()?;
         let age = u32::try_from(kept.at.elapsed().as_secs()).unwrap_or(u32::MAX);
@@ -142,7 +143,7 @@ impl Forwarder {
             kept.retain(|_, one| one.at.elapsed() < Duration::from_secs(one.seconds.into()));
         }
         if kept.len() >= MOST_KEPT {
-            // All are fresh: one of them goes.
+            // None has expired: any one makes room.
             let any = kept.keys().next().cloned();
             any.map(|any| kept.remove(&any));
         }
@@ -158,7 +159,7 @@ impl Forwarder {
     }
 }
 
-/// Seconds for which an answer may be remembered; none for one that says that the server failed.
+/// Seconds for which an answer may be cached; `None` for an error of the server.
 fn lifetime(answer: &Message) -> Option<u32> {
     let code = answer.metadata.response_code;
     if !matches!(code, ResponseCode::NoError | ResponseCode::NXDomain) {
@@ -171,18 +172,20 @@ fn lifetime(answer: &Message) -> Option<u32> {
         }
         None
     });
-    // Without any word about it, nothing is remembered (RFC 2308, section 5).
+    // A negative answer without an SOA record says no time, and is not cached (RFC 2308, section
+    // 5).
     let seconds = shortest.or(negative)?.min(LONGEST);
     (seconds > 0).then_some(seconds)
 }
 
-/// Asks one server by UDP, and by TCP where the answer was cut.
+/// Asks one server by UDP, and by TCP if the answer was truncated.
 async fn exchange(server: SocketAddr, (name, kind): &Asked) -> io::Result<Message> {
     let mut request = Message::query();
     request.metadata.recursion_desired = true;
     request.add_query(hickory_proto::op::Query::query(name.clone(), *kind));
     let bytes = request.to_vec().map_err(io::Error::other)?;
-    // A socket of its own gives every question another port: what nobody asked for does not fit.
+    // A socket for each question: its random source port is one more thing that a forged answer has
+    // to guess (RFC 5452).
     let any: SocketAddr = if server.is_ipv4() {
         ([0, 0, 0, 0], 0).into()
     } else {
@@ -213,8 +216,8 @@ async fn exchange(server: SocketAddr, (name, kind): &Asked) -> io::Result<Messag
     fitting(&buffer, &request).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// What a server says to a question, as it is passed on, and the seconds for which it is
-/// remembered, if it is; `None` for what answers no question. For the fuzz targets of `tests/fuzz`.
+/// Decodes a server's answer as [`Forwarder`] does, with the seconds for which it would be cached;
+/// `None` for bytes that are no answer. For the fuzz targets of `tests/fuzz`.
 #[doc(hidden)]
 pub fn heard(bytes: &[u8]) -> Option<(Message, Option<u32>)> {
     let mut request = Message::query();
@@ -226,7 +229,7 @@ pub fn heard(bytes: &[u8]) -> Option<(Message, Option<u32>)> {
     Some((answer, seconds))
 }
 
-/// An answer to this request, if it is one.
+/// Decodes an answer, if it is one to this request: the same id and question.
 fn fitting(bytes: &[u8], request: &Message) -> Option<Message> {
     let answer = Message::from_vec(bytes).ok()?;
     let same = answer.metadata.id == request.metadata.id && answer.queries == request.queries;

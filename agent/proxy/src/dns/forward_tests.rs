@@ -48,7 +48,7 @@ fn name(text: &str) -> Name {
     Name::from_ascii(format!("{text}.example.")).unwrap()
 }
 
-/// What a server says of a name: its first label says what.
+/// The answer of a server for a name, which is chosen by the name's first label.
 fn said(request: &Message, by_tcp: bool) -> Message {
     let query = request.queries[0].clone();
     let owner = query.name().clone();

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// This part of the places is for clients that hold none, one for each. Of the others that are
-/// free, a client that holds some has fewer than this part again.
+/// One slot in `PART` is reserved for clients that hold none. Of the free slots beyond these, a
+/// client may hold at most one in `PART`.
 const PART: usize = 4;
 
-/// A number of places. A client that takes all it can leaves most of them to others, and many such
-/// leave one for each other client.
+/// The slots for questions and connections. One client that takes all it can leaves most slots
+/// free, and many such clients leave one for each other client.
 #[derive(Debug)]
 pub(super) struct Shares {
     whole: usize,
@@ -22,7 +22,7 @@ struct Taken {
     of: HashMap<IpAddr, usize>,
 }
 
-/// A client's place, until it is dropped.
+/// A client's slot, free again when this is dropped.
 #[derive(Debug)]
 pub(super) struct Slot {
     shares: Arc<Shares>,
@@ -37,11 +37,12 @@ impl Shares {
         })
     }
 
-    /// A place for this client, unless it has its part.
+    /// A slot for this client; `None` if it has its share, or if all slots are taken.
     pub(super) fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Slot> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let own = taken.of.get(&client).copied().unwrap_or_default();
         let free = self.whole.saturating_sub(taken.all);
+        // The share shrinks as slots fill up, so that it never reaches the reserve.
         let more = free.saturating_sub(self.whole / PART) / PART;
         if free == 0 || (own > 0 && own >= more) {
             return None;

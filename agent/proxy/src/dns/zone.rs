@@ -34,7 +34,7 @@ pub enum Kind {
 pub enum Data {
     /// An address.
     Address(IpAddr),
-    /// A port of a host, of so many.
+    /// A port of a host, one of several.
     Srv {
         /// The port.
         port: u16,
@@ -131,7 +131,7 @@ fn fits(data: &Data, kind: Kind) -> bool {
         Data::Srv { .. } => kind == Kind::Srv,
         Data::Ptr(_) => kind == Kind::Ptr,
         Data::Text(_) => kind == Kind::Txt,
-        // It stands for all kinds.
+        // An alias answers questions of every type (RFC 1034, 3.6.2).
         Data::Cname(_) => true,
     }
 }

@@ -23,10 +23,10 @@ const VETH_INFO_PEER: u16 = 1;
 /// `NUD_PERMANENT`: the kernel neither resolves a neighbour nor accepts another answer
 /// (linux/neighbour.h).
 const PERMANENT: u16 = 0x80;
-/// `IFA_F_NODAD`: an address of IPv6 is in use at once, since nobody else on a veth pair or tunnel
-/// can have it.
+/// `IFA_F_NODAD`: an IPv6 address is usable at once, without duplicate address detection: on a
+/// veth pair or tunnel no other host can have it.
 const AT_ONCE: u32 = 0x02;
-/// `IFA_F_NOPREFIXROUTE`: one that stands alone brings no route, as with IPv4.
+/// `IFA_F_NOPREFIXROUTE`: a single address adds no route, as with IPv4.
 const WITHOUT_ROUTE: u32 = 0x200;
 
 /// How long an address may take to come into use, and how often it is looked at: it takes some
@@ -344,7 +344,7 @@ impl Links {
         self.0.send(&[request], "list", "routes")
     }
 
-    /// Fixes a neighbour's Ethernet address: the kernel asks nobody for it (ARP, neighbour
+    /// Fixes a neighbour's Ethernet address: the kernel does not resolve it (ARP, neighbour
     /// discovery), and no answer changes it.
     ///
     /// # Errors

@@ -5,15 +5,15 @@
 pub const REQUEST: u16 = 0x1;
 /// An answer also where nothing went wrong.
 pub const ACK: u16 = 0x4;
-/// All of a kind.
+/// `NLM_F_DUMP`: all objects of a kind.
 pub const DUMP: u16 = 0x300;
-/// Refused where it is there already.
+/// `NLM_F_EXCL`: refused if the object exists.
 pub const EXCLUSIVE: u16 = 0x200;
-/// Put in place of what is there.
+/// `NLM_F_REPLACE`: replaces an existing object.
 pub const REPLACE: u16 = 0x100;
-/// Made where it isn't there.
+/// `NLM_F_CREATE`: made if it doesn't exist.
 pub const CREATE: u16 = 0x400;
-/// Put behind what is there.
+/// `NLM_F_APPEND`: added at the end of the list.
 pub const APPEND: u16 = 0x800;
 
 /// Marks an attribute that holds attributes.

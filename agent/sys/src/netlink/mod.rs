@@ -1,8 +1,8 @@
 //! Netlink sockets: requests to the kernel's routing and packet filter, each answered before the
 //! call returns.
 //!
-//! A socket speaks for the network namespace of the thread that opened it, from whichever thread it
-//! is used later. The layouts are written by [`message`], which is pure; [`links`], [`filter`] and
+//! A socket belongs to the network namespace of the thread that opened it, whichever thread uses it
+//! later. The layouts are written by [`message`], which is pure; [`links`], [`filter`] and
 //! [`wireguard`] know the requests of the kernel's parts.
 //!
 //! No crate is used, because the requests are few, the crates in use have no batches of packet

@@ -4,7 +4,7 @@ use super::*;
 use config_tunnel::spdy::{self, Headers, Opener};
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
 
-/// The client's end of a connection, and what the node makes of it: input, output and how it ended.
+/// The client's end of a connection, and the node's side of it with input and output.
 fn connected() -> (DuplexStream, Client<DuplexStream>) {
     let (stream, served) = tokio::io::duplex(1 << 20);
     let agreed = Agreed::Streams(query::channels("input=1&output=1"));

@@ -279,6 +279,8 @@ impl Claimant {
     /// pass the check of evidence before either is recorded.
     pub fn is_overtaken_in(&self, inventory: &Inventory, now: u64) -> bool {
         let (machine, claimed) = (self.object(), self.claimed_addresses());
+        // The inventory gives the machine all addresses that it asks for: none can be taken by a
+        // claim.
         if claimed.is_empty() {
             return false;
         }
@@ -344,6 +346,7 @@ impl Claimant {
         let person = self.rule.decides() == Decides::Person;
         let admission = match approval {
             Approval::Person { request, id, by } if person && *id == self.id() => {
+                // With the registers that the person saw: later boots are compared with these.
                 let mut admission = Admission {
                     request: request.clone(),
                     by: by.clone(),

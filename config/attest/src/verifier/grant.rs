@@ -66,6 +66,7 @@ impl CertificateGrant {
             admission: Some(admission.clone()),
             ..status
         };
+        // Marked as used only where the admission needed it; the mark is the time's text.
         let readmitted = machine
             .spec
             .readmit_until

@@ -294,6 +294,7 @@ impl<'a> Draft<'a> {
         reference: &Reference<'_>,
         now: u64,
     ) -> Result<Identified, Stop> {
+        // Before anything that could be recorded or that costs work.
         self.limits()?;
         let EndorsementKey {
             public: ek,

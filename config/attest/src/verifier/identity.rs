@@ -18,8 +18,8 @@ pub(super) enum Found<'a> {
     /// This Machine, whose name was claimed and which trusts an issuer: only a valid EK certificate
     /// makes the EK its own.
     ByIssuer(&'a Machine),
-    /// No Machine (a stranger). Where the rule leaves the decision to a person or nobody, this
-    /// Machine would be created.
+    /// No Machine (a stranger). Under a rule where a person decides or every request is
+    /// approved, this Machine would be created.
     Stranger(Box<Machine>),
 }
 
@@ -188,6 +188,7 @@ pub(super) fn is_held_back(
     now: u64,
 ) -> bool {
     let rule = reference.rule;
+    // Under such a rule every caller may be admitted, as a stranger at least.
     if !rule.enforces() || reference.inventory.knows(ek) {
         return true;
     }
@@ -509,6 +510,7 @@ fn settle(
     failed: Vec<(Code, EkCheck)>,
     checks: &mut Checks,
 ) -> Result<(), Stop> {
+    // With `any`, what failed beside a check that passed is recorded as not needed.
     let enough = match require {
         Require::All => failed.is_empty(),
         Require::Any => !passed.is_empty(),

@@ -6,8 +6,8 @@
 //!   the session holds [`Pending`].
 //! - Step 4: [`check_evidence`] makes a [`Claimant`], or a [`crate::Refusal`] that says whether the
 //!   machine itself proved what is refused. Then [`Claimant::grant`], under a rule that enforces
-//!   the verdict, or [`Claimant::approve`], under one where a person or nobody decides, makes a
-//!   [`CertificateGrant`].
+//!   the verdict, or [`Claimant::approve`], under one where a person decides or every request is
+//!   approved, makes a [`CertificateGrant`].
 //! - Step 5: the CA signs for a [`CertificateGrant`], and for nothing else.
 //!
 //! Machines without a TPM take the same steps by [`check_unproven_hello`] and [`check_unproven`];

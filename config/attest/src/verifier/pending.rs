@@ -55,6 +55,7 @@ impl Opening for CheckedHello {
     /// # Errors
     /// `EK_TEMPLATE` where nothing can be encrypted to the EK.
     fn challenge(self, rng: &mut impl Entropy) -> Result<(Pending, Challenge), Box<Refusal>> {
+        // The session's name is random, too: one that could be guessed would let others answer it.
         let mut session = SessionId([0; 16]);
         let mut nonce = Digest::ZERO;
         let mut secret = Zeroizing::new([0; 32]);

@@ -87,6 +87,8 @@ pub(super) fn prior_approval_without_tpm(
     let Some(recorded) = status.node_key.as_ref() else {
         return PriorApproval::New;
     };
+    // Not refused here: a machine without a TPM has a new key after each boot, and a person sees
+    // until when the old one is certified.
     if *recorded != key.to_text() {
         let until = status
             .certificate

@@ -596,7 +596,7 @@ fn certification(pending: &Pending, proof: &Proof, checks: &mut Checks) -> Resul
         hex::encode(name),
     )?;
     // The null hierarchy's seed is new at each reset of the TPM: the key dies with the boot that it
-    // speaks for.
+    // proves.
     let in_null = qualified_name_of_primary(NULL_HIERARCHY, wanted);
     let same = *qualified_name == in_null;
     checks.must(

@@ -123,6 +123,8 @@ impl RecordedEvidence {
         let proof = &self.evidence.proof;
         let quote = Attest::parse(proof.quote.attest.as_bytes())
             .map_err(|_unlike_then| Stop(Code::AttestMalformed))?;
+        // As a join, also where the evidence came with a renewal: the question is what the rule
+        // would do with the machine anew.
         let evidence = state::StateEvidence {
             purpose: Purpose::Join,
             counters_at_hello: current_status(machine).and_then(|status| status.counters),

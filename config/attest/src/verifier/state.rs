@@ -234,6 +234,8 @@ fn config(
 ) -> Option<ProvenConfig> {
     let register = evidence.pcr(CONFIG_PCR);
     let Some(event) = evidence.config else {
+        // Nothing was measured, which a rule may allow; or something was, and no event accounts for
+        // it.
         let (code, good) = if register == Digest::ZERO {
             (Code::ConfigNotMeasured, !reference.rule.config_measured)
         } else {
@@ -327,6 +329,7 @@ fn replayed(evidence: &StateEvidence<'_>, checks: &mut Checks) -> Option<EventLo
         } else {
             Code::EventLogReplay
         };
+        // All registers, also after a failure: the verdict shows every one that differs.
         good &= checks.test(
             &format!("event log: PCR {pcr}"),
             code,
@@ -423,6 +426,8 @@ fn image(
 ) -> Option<Digest> {
     let rule = reference.rule;
     let manifest = release.manifest();
+    // PCR 4 has the hash of the whole kernel image, PCR 9 its command line and initrd, PCR 11 its
+    // sections.
     for pcr in IMAGE_PCRS {
         let code = match pcr {
             4 => Code::ImageLoader,
@@ -618,6 +623,7 @@ fn firmware(
                 checks.pass(&check, "learned", found);
             }
         }
+        // Also a value that differs: it is recorded only if the machine is admitted with it.
         pinned.insert(pcr, found);
     }
     pinned
@@ -631,6 +637,7 @@ fn tpm_firmware(evidence: &StateEvidence<'_>, rule: &CheckedRule, checks: &mut C
     let found = evidence.tpm_firmware;
     let floors = &rule.tpm_firmware;
     match evidence.issuer {
+        // No floor, no question: a machine without an EK certificate passes then.
         _ if floors.is_empty() => checks.pass(CHECK, "any", found),
         None => {
             let wanted = "an EK certificate, which identifies the manufacturer";

@@ -271,6 +271,7 @@ fn admissible(
 /// Checks that the inventory says that the Machine has no TPM, and that it never showed one.
 fn without_tpm(machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
     let (spec, status) = (&machine.spec, machine.status.clone().unwrap_or_default());
+    // Any trace of a TPM refuses: to claim that there is none must not be a way around its checks.
     let ek = &spec.ek;
     let found = if !spec.insecure_no_tpm {
         "insecureNoTpm is not set"
@@ -444,8 +445,8 @@ pub fn check_unproven(
         client: evidence.client_csr.as_bytes(),
         serving: evidence.serving_csr.as_bytes(),
     };
-    // Only the key of the last admission speaks for the Machine: anyone can make another key and
-    // use it under the Machine's name.
+    // Only the key of the last admission identifies the Machine: an attacker can make another key
+    // and use the Machine's name.
     let own_key = recorded_key(&machine) == Some(key.to_text().as_str());
     let proven = if own_key { proven_of(&subject) } else { None };
     not_proven(&mut checks);

@@ -218,8 +218,8 @@ fn the_first_masters_own_configuration_is_the_one_that_the_admin_attested() {
     let (bytes, signature) = statement(&world, &machine, &hello)
         .sign(&world.admin)
         .expect("a statement");
-    // Its Machine cannot list the digest of its own configuration; the admin's verdict stands for
-    // it.
+    // Its Machine cannot list the digest of its own configuration; the admin's verdict
+    // replaces that.
     world.object("master-1").spec.config_digests.clear();
     super::expect(super::Proven, Code::ConfigChanged, world.join(&machine));
     let verdict = bootstrap::to_admin_verdict(&bytes, &signature);

@@ -445,7 +445,7 @@ fn more_names_than_were_approved_ask_again() {
             );
         }
     }
-    // Fewer, in another order or in another form need nobody.
+    // Fewer names, another order or another form need no new approval.
     let mut fewer = before.clone();
     fewer.serving_request.names = vec!["worker-1".to_owned()];
     fewer.claims.addresses.clear();

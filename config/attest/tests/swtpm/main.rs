@@ -127,8 +127,8 @@ fn exchange(
         Public::parse(&ak_public).expect("an AK").name().as_bytes()
     );
 
-    // The TPM signs the client request elsewhere (agent/tpm); here its key only stands in the
-    // request.
+    // The TPM signs the client request elsewhere (agent/tpm); here the request only
+    // contains its key.
     let requester = SoftMachine::new("requester", EkKind::P256);
     let client = Requester::node("worker-1", &[]).request(&requester.nk);
     let serving = Requester::node("worker-1", &["worker-1".to_owned()]).request(&requester.serving);
@@ -244,7 +244,7 @@ fn a_p384_endorsement_key_proves_an_exchange() {
     capture("swtpm-p-384", "vector p-384", &booted, &exchange);
 }
 
-/// What tpm2-tools says of the same bytes.
+/// Verifies the same bytes by tpm2-tools.
 fn second_opinion(booted: &mut Booted, exchange: &Exchange) {
     let tpm = &mut booted.tpm;
     // The policy of the node key, computed by the TPM in a trial session.

@@ -112,9 +112,9 @@ enum Body {
     Skipped,
 }
 
-/// Reads the frames of one client from whatever pieces of them come.
+/// Reads the frames of one client from pieces of any size.
 ///
-/// Guarantee: the events do not depend on how the bytes were cut, but for the pieces of
+/// Guarantee: the events do not depend on how the bytes were cut, except the pieces of
 /// [`Event::Data`].
 #[derive(Debug)]
 pub struct Decoder {
@@ -357,8 +357,8 @@ pub fn pong(number: u32, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the word that no more streams are taken after the one with the number `last`; `broke`
-/// says that the client broke the protocol.
+/// Appends a GOAWAY frame: no more streams are taken after the one with the number `last`; `broke`:
+/// because the client broke the protocol.
 pub fn go_away(last: u32, broke: bool, out: &mut Vec<u8>) {
     control(GOAWAY, 8, 0, out);
     out.extend(last.to_be_bytes());

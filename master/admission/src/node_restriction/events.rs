@@ -1,5 +1,5 @@
-//! Events of nodes. People find out by events what happened, so a node tells of what it has: its
-//! own Node, its pods and their claims, always in its own name.
+//! Restricts the events that nodes write. Admins trust events, so a node may report only on its own
+//! Node, its pods and their claims, and only in its own name.
 
 use crate::plugin::{Operation, Request, read};
 use master_auth::Authorizer;
@@ -105,7 +105,7 @@ async fn belongs(
 }
 
 /// Whether a pod is the node's. Its last events may come after its end: an event may be about a
-/// pod that is no more, and then names its UID.
+/// deleted pod, and then names its UID.
 async fn runs_nowhere_else(
     request: &Request<'_>,
     node: &str,

@@ -192,7 +192,7 @@ impl Call {
         }
     }
 
-    /// The reason why who asks is denied, if it is.
+    /// The reason why the caller is denied, if it is.
     pub(crate) fn denial(&self) -> Option<String> {
         match &self.caller {
             Some(caller) => caller.denial(&self.api),

@@ -42,7 +42,7 @@ pub(super) async fn patch(
         call.reach(&old)?;
         check_preconditions(call, &entry, &old, &demanded, "")?;
         let mut before = old.clone();
-        if patch.speaks_of(&["metadata", master_objects::MANAGED]) {
+        if patch.touches(&["metadata", master_objects::MANAGED]) {
             master_objects::reveal(&mut before);
         }
         let mut fields = patch.apply(before, place)?;

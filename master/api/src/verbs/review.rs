@@ -201,7 +201,7 @@ fn valid_access(call: &Call, fields: &Fields, spec: &Fields, own: bool) -> Resul
     faults.into_error(&call.kind.group, &call.kind.kind, "")
 }
 
-/// A node asks about others for its kubelet's port alone: who may use it.
+/// A node may ask about other users only whether they may call its own kubelet.
 fn for_node(call: &Call, spec: &Fields) -> Result<(), ApiError> {
     let Some(node) = call.user.node() else {
         return Ok(());

@@ -1,4 +1,5 @@
-//! Connections to nodes that the server keeps for its own questions: when they are used again, and what ends them.
+//! Connections to nodes that the server keeps for its own questions: when they are used again, and
+//! what ends them.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
@@ -55,7 +56,7 @@ impl Nodes {
         self.dialled.lock().unwrap().len()
     }
 
-    /// Waits until so many connections have ended.
+    /// Waits until `many` connections have ended.
     async fn until_ended(&self, many: usize) {
         let mut ended = self.ended.subscribe();
         let waited = tokio::time::timeout(LIMIT, ended.wait_for(|ended| *ended >= many)).await;

@@ -152,7 +152,7 @@ proptest! {
 }
 
 /// A pod that no scheduler, controller or node could read would hold up all pods of the cluster,
-/// and who may make a pod makes it.
+/// and every user who may create pods could create it.
 #[tokio::test]
 async fn what_is_taken_can_be_read_as_its_kind() {
     let server = Local::new().await;

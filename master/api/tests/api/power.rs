@@ -1,5 +1,5 @@
-//! The end of a node's machine: who may order it, what is written down before, and what the node is
-//! told.
+//! Reboot and poweroff of a node's machine: the right to order it, the entry in the log before, and
+//! the request to the node.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;

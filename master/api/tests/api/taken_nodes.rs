@@ -1,5 +1,5 @@
-//! What the certificate of a node is good for in somebody else's hands: what people read and what
-//! policies rest on stays true.
+//! The limits of a stolen node certificate: an attacker with it cannot falsify what admins read or
+//! policies rely on.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::authorization::{Caller, PODS, cluster, node};

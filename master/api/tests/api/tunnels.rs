@@ -1,4 +1,5 @@
-//! Tunnels through the server: who may open one, what passes, how many there are, and when one is cut.
+//! Tunnels through the server: who may open one, what passes, how many there are, and when one is
+//! cut.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::{Identity, Local, Server};
@@ -499,7 +500,7 @@ async fn a_tunnel_ends_with_the_right_of_its_caller_of_its_node_and_with_the_ser
     assert!(server.local.api.set_deny_list(list.clone()));
     let bad = server.authority.issue("bad", &["system:masters"], &[]);
     let (mut denied, _) = ask(&server, &bad, EXEC).await;
-    // Acting for another does not hide who asks.
+    // Impersonation does not hide the denied caller.
     let actor = server.authority.issue("actor", &["system:masters"], &[]);
     let acting =
         "HTTP/1.1\r\nimpersonate-user: jane\r\nimpersonate-group: system:masters\r\nx-end:";

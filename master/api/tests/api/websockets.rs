@@ -333,7 +333,7 @@ async fn each_event_of_a_watch_is_a_message_of_text() {
     let path = format!("{MAPS}?watch=1&fieldSelector=metadata.name!=kube-root-ca.crt");
     let mut client = Client::open(&server, &path, "anything").await;
     assert_eq!(client.protocol(), Some("anything"));
-    // The second is sent in pieces, and is one message all the same.
+    // The second is sent in fragments, but read as one message.
     for (name, size) in [("before", 1), ("large", 20_000), ("small", 1)] {
         if name != "before" {
             make(name, size).await;

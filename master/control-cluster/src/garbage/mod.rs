@@ -21,7 +21,7 @@ use master_control::writer::Writer;
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Tries to change an object against other writers.
+/// Attempts at a write that conflicts with other writers'.
 const TRIES: usize = 8;
 
 /// The graph, which the follower writes and plans read.
@@ -46,7 +46,7 @@ pub struct Garbage {
 pub struct Task {
     key: Key,
     action: Box<Action>,
-    /// Owners that are in another namespace.
+    /// Absent owners whose UID exists in another namespace, where they can't own the object.
     foreign: Vec<OwnerRef>,
 }
 
@@ -112,7 +112,7 @@ impl Controller for Garbage {
             resources: &self.kinds.all(),
         };
         collector.carry_out(&task.action, &task.foreign).await?;
-        // The result of an action shows as another action, or none.
+        // Done once the graph shows the result: the object then needs another action, or none.
         let graph = self.graph.clone();
         writer.expect(move || graph.lock().action(&task.key).as_ref() != Some(&*task.action));
         Ok(())
@@ -139,7 +139,7 @@ impl Collector<'_> {
                 policy,
                 absent,
             } => {
-                self.tell(object, foreign).await?;
+                self.report_foreign(object, foreign).await?;
                 self.collect(object, policy, absent).await
             }
             Action::Release {
@@ -147,7 +147,7 @@ impl Collector<'_> {
                 owners,
                 absent,
             } => {
-                self.tell(object, foreign).await?;
+                self.report_foreign(object, foreign).await?;
                 if self.are_gone(object, absent).await? {
                     self.release(object, owners).await
                 } else {
@@ -175,7 +175,8 @@ impl Collector<'_> {
         })
     }
 
-    /// Deletes an object if nothing about its owners is other than it was thought.
+    /// Deletes an object whose owners are `absent`, after reads of the object and its owners past
+    /// all caches: the graph is behind, and a deletion can't be undone.
     async fn collect(
         &self,
         object: &Id,
@@ -197,8 +198,8 @@ impl Collector<'_> {
         {
             return Ok(());
         }
-        // Owners that are not gone are going: they wait for this object. Others that came meanwhile
-        // hold it.
+        // An owner that still exists must be waiting for this object (foreground deletion). Any
+        // other was added meanwhile, and keeps the object.
         for owner in live.owner_references.iter().filter(|owner| !known(owner)) {
             let waits = self
                 .owner(object, owner)
@@ -222,7 +223,7 @@ impl Collector<'_> {
             .await
     }
 
-    /// Whether owners are gone, past all caches.
+    /// Whether all these owners are gone, by reads past all caches.
     async fn are_gone(&self, object: &Id, absent: &[OwnerRef]) -> Result<bool, ApiError> {
         for owner in absent {
             if self.owner(object, owner).await?.is_some() {
@@ -232,7 +233,7 @@ impl Collector<'_> {
         Ok(true)
     }
 
-    /// An owner as it is now: in the object's namespace, with the very UID.
+    /// Reads an owner from the API: in the object's namespace, and with the UID of the reference.
     async fn owner(&self, object: &Id, owner: &OwnerRef) -> Result<Option<Meta>, ApiError> {
         let group = owner
             .api_version
@@ -250,7 +251,8 @@ impl Collector<'_> {
             return Err(ApiError::new(Reason::NotAcceptable, text));
         };
         if kind.namespaced && object.namespace.is_empty() {
-            self.tell(object, std::slice::from_ref(owner)).await?;
+            self.report_foreign(object, std::slice::from_ref(owner))
+                .await?;
             let text = format!(
                 "{} has no namespace, so a {} can't own it",
                 object.name, owner.kind
@@ -282,7 +284,8 @@ impl Collector<'_> {
         .await
     }
 
-    /// Changes a list in an object's metadata. That it is gone is no error.
+    /// Changes a list in an object's metadata, against conflicting writers. A missing object is no
+    /// error.
     async fn edit(
         &self,
         object: &Id,
@@ -347,8 +350,8 @@ impl Collector<'_> {
         ))
     }
 
-    /// Says that an owner is where it can't own anything.
-    async fn tell(&self, object: &Id, foreign: &[OwnerRef]) -> Result<(), ApiError> {
+    /// Writes the event that an owner is in another namespace, where it can't own the object.
+    async fn report_foreign(&self, object: &Id, foreign: &[OwnerRef]) -> Result<(), ApiError> {
         let resource = self.resource(object)?;
         for owner in foreign {
             let about = ObjectReference {
@@ -386,6 +389,7 @@ impl Collector<'_> {
     }
 }
 
+/// Whether an owner is being deleted in the foreground, so that it waits for its dependents.
 fn waits(owner: &Meta) -> bool {
     owner.deletion_timestamp.is_some()
         && owner

@@ -370,9 +370,9 @@ fn endpoint(facts: &Facts, selected: &Selected, address: String) -> Endpoint {
     }
 }
 
-/// For which zones and nodes an endpoint is meant, where the service wishes for near ones
-/// (KEP-4444, KEP-3015). What is not known of its node is left out: a node without a zone has its
-/// own callers all the same.
+/// The `hints` of an endpoint: the zones and nodes whose clients should use it, by the Service's
+/// `trafficDistribution` (KEP-4444, KEP-3015). A node without a zone gives no hint for zones, but
+/// still one for its own clients.
 fn hints(
     service: &ServiceView,
     ready: bool,

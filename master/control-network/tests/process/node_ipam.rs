@@ -124,7 +124,7 @@ async fn nodes_get_ranges_until_none_is_left_and_they_come_back_with_a_node() {
     let mut cluster = cluster().await;
     cluster.join("a").await;
     cluster.becomes(&[("a", "10.9.0.0/25")]).await;
-    // A controller that starts anew knows what is given.
+    // A restarted controller knows the allocated ranges.
     cluster.controller.abort();
     cluster.controller = controller(&cluster.api);
     cluster.join("b").await;

@@ -176,7 +176,8 @@ impl<'a> Rollout<'a> {
         condition::set(&mut self.status.conditions, condition);
     }
 
-    /// A paused Deployment does not progress, and its deadline begins anew as it is resumed.
+    /// A paused Deployment does not progress, and its progress deadline starts again when it is
+    /// resumed.
     fn pauses(&mut self) {
         if self.wanted.deadline.is_none() {
             return;

@@ -166,7 +166,7 @@ impl Status {
             if let Some(current) = current.filter(|current| current.status == "True") {
                 going.since = current.since;
             }
-            // Also where it says so already: the deadline counts from its last update.
+            // Also if the condition is the same: the deadline counts from its last update.
             condition::unset(&mut self.conditions, PROGRESSING);
             condition::set(&mut self.conditions, going);
         } else if current.is_some_and(|current| has_timed_out(&current, deadline, wanted.now)) {

@@ -18,16 +18,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Wait after the first failure of a pod; it doubles with each (upstream).
+/// Wait after the first failure of a pod, in seconds; it doubles with each (upstream).
 const BACKOFF_FIRST: i64 = 10;
 /// Longest wait after failures, in seconds.
 const BACKOFF_LAST: i64 = 600;
 /// UIDs that a status holds at most (upstream: `MaxUncountedPods`).
 const MOST_UNCOUNTED: usize = 500;
-/// Something that is done.
+
+/// A step of the plan.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// A pod gets the owner that its labels say.
+    /// A pod is adopted or released, by its labels.
     Own(OwnerChange),
     /// Pods are made.
     Create(Vec<New>),
@@ -35,28 +36,28 @@ pub enum Step {
     Delete(Vec<(Key, String)>),
     /// Pods are ended, and count as failures when they have.
     End(Vec<(Key, String)>),
-    /// Pods are let go: they are counted, or never will be.
+    /// The Job's finalizer is removed from pods that are counted, or that never will be.
     Untrack(Vec<(Key, String)>),
-    /// People are told something.
+    /// An event about the Job.
     Tell(Severity, &'static str, String),
     /// The status is written.
     Status(Box<Status>),
 }
 
-/// A pod that is made.
+/// A pod to create.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct New {
     /// Its completion index.
     pub index: Option<i32>,
-    /// Failures of its index before it; none where they are not followed.
+    /// Earlier failures of its index; `None` if the Job has no limit by index.
     pub failures: Option<i32>,
-    /// Failures of its index before it that the policy ignored.
+    /// Earlier failures of its index that the pod failure policy ignored.
     pub ignored: i32,
 }
 
 type Owned = (Arc<Key>, Arc<OwnedPod>);
 
-/// A Job as its plan grows.
+/// A Job while its plan is made.
 struct Work<'a> {
     spec: &'a JobSpec,
     pods: &'a [Owned],
@@ -64,12 +65,12 @@ struct Work<'a> {
     status: Status,
     completed: Indexes,
     failed: Indexes,
-    /// Pods whose finalizers go once the status is written.
+    /// Pods whose finalizers are removed once the status, which counts them, is written.
     counted: Vec<(Key, String)>,
-    /// By index, the failed pod that stays until there is another: it knows how often the index has
-    /// failed.
+    /// By index, the failed pod that keeps its finalizer until its successor exists: its
+    /// annotations have the index's failures.
     waiting: BTreeMap<i32, Owned>,
-    /// Why the Job has failed, by a rule for failed pods.
+    /// The message of the failed Job, if a rule of its pod failure policy matched.
     verdict: Option<String>,
     steps: Vec<Step>,
     wake: Option<SignedDuration>,
@@ -632,8 +633,8 @@ impl Work<'_> {
             .iter()
             .any(|step| matches!(step, Step::Create(_)));
         let mut steps = self.steps;
-        // With new pods the status is written after them, as it counts them; not while they can't
-        // be made, as the rest of it must be said all the same.
+        // The status counts the new pods, so it is written after them; but while they can't be
+        // made it is written first, so that the rest of it is reported.
         let mut ordered: Vec<Step> = Vec::new();
         if created && !failing && self.counted.is_empty() {
             ordered.append(&mut steps);

@@ -1,6 +1,6 @@
-//! Who owns the volume claims of a StatefulSet's pods. By its retention policy that is the
-//! StatefulSet, a pod that a smaller number of replicas ends, or nobody; a claim goes with its
-//! owner.
+//! The owners of the PersistentVolumeClaims of a StatefulSet's pods. By
+//! `persistentVolumeClaimRetentionPolicy` the owner is the StatefulSet, the pod that is scaled
+//! away, or none; a claim is deleted with its owner.
 
 use config_kube::k8s_openapi::api::apps::v1::StatefulSetSpec;
 use config_kube::k8s_openapi::api::core::v1::PersistentVolumeClaim;

@@ -158,8 +158,7 @@ impl Work<'_> {
         }
     }
 
-    /// The first place that is renewed; those below keep what they have. None where nothing is
-    /// renewed by itself.
+    /// The first ordinal that gets the new revision; pods below keep theirs. `None` for `OnDelete`.
     fn partition(&self) -> Option<i32> {
         let strategy = self.spec.update_strategy.as_ref();
         if strategy.and_then(|one| one.type_.as_deref()) == Some("OnDelete") {

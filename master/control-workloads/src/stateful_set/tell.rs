@@ -1,4 +1,4 @@
-//! What people read of a StatefulSet's pods and claims, in upstream's words.
+//! Events about a StatefulSet's pods and claims, with upstream's reasons and messages.
 
 use crate::workload::make::{is_ending, tell};
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
@@ -32,10 +32,10 @@ impl Verb {
     }
 }
 
-/// Tells how something went with a pod, and hands the result on.
+/// Records an event for the result of a write of a pod, and returns that result.
 ///
 /// # Errors
-/// The one that was given.
+/// The error in `done`.
 pub(super) async fn of_pod(
     writer: &Writer,
     set: &ObjectReference,
@@ -49,10 +49,10 @@ pub(super) async fn of_pod(
     finish(writer, set, verb, good, what, done).await
 }
 
-/// Tells how something went with a claim of a pod, and hands the result on.
+/// Records an event for the result of a write of a pod's claim, and returns that result.
 ///
 /// # Errors
-/// The one that was given.
+/// The error in `done`.
 pub(super) async fn of_claim(
     writer: &Writer,
     set: &ObjectReference,

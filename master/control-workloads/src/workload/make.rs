@@ -68,7 +68,7 @@ pub async fn tell(
     writer.recorder().record_of(about.clone(), &happening).await;
 }
 
-/// Whether the namespace is being deleted: nobody need be told that nothing can be made there.
+/// Whether the namespace is being deleted: that a pod cannot be made there is worth no event.
 pub fn is_ending(error: &ApiError) -> bool {
     let causes = &error.details.causes;
     causes
@@ -183,7 +183,7 @@ impl Failures {
         known.remove(owner);
     }
 
-    /// Remembers how making or ending pods went; the result is handed on.
+    /// Remembers whether making or ending pods failed, and returns the result as it is.
     ///
     /// # Errors
     /// The one that was given.

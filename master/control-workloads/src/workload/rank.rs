@@ -1,4 +1,4 @@
-//! Which pods go first where some are too many (upstream: `ActivePodsWithRanks`).
+//! Which pods are deleted first when there are too many (upstream: `ActivePodsWithRanks`).
 
 use super::pod::OwnedPod;
 use jiff::Timestamp;
@@ -6,15 +6,18 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Active pods of one application by their node.
+/// The number of active pods of one application, by node.
 pub type Crowd = HashMap<Arc<str>, usize>;
 
-/// The order of two pods: the lesser goes first. Not bound before bound, pending before running,
-/// not ready before ready, the cheaper, the one with more of its kind on its node, the one that
-/// became ready later, the one that was restarted more, the younger; the UID in the end. Times
-/// count by their order of magnitude, so that which of many pods of one age go is spread over all
-/// of them. (Upstream asks the UID as soon as two ages are of one magnitude, which orders no three
-/// pods.)
+/// The order of deletion; the lesser pod goes first:
+/// - without a node before bound, pending before running, not ready before ready
+/// - the lower deletion cost (`controller.kubernetes.io/pod-deletion-cost`)
+/// - more pods of the application on its node
+/// - ready for a shorter time, more restarts, younger; then by UID
+///
+/// Times are compared by their order of magnitude (base 2, KEP-2185), so that among pods of about
+/// one age the UID decides and not the creation order. Upstream compares UIDs as soon as two ages
+/// have one magnitude, which is no order of three pods.
 pub fn order(one: &OwnedPod, other: &OwnedPod, crowd: &Crowd, now: Timestamp) -> Ordering {
     let beside = |pod: &OwnedPod| crowd.get(&pod.node).copied().unwrap_or_default();
     let bound = |pod: &OwnedPod| !pod.node.is_empty();
@@ -38,7 +41,7 @@ fn phase(pod: &OwnedPod) -> u8 {
     }
 }
 
-/// The order of magnitude of an age: an unset time is younger than all.
+/// The order of magnitude of an age, base 2. An unset time counts as younger than all.
 fn magnitude(time: Option<Timestamp>, now: Timestamp) -> i64 {
     let Some(time) = time else { return -1 };
     let age = now.duration_since(time).as_nanos();

@@ -58,8 +58,8 @@ impl Since {
 }
 
 impl ReadyTimes {
-    /// The pods of an owner whose pods must be ready for so many seconds, with the time since which
-    /// each is ready by the clock as it is now.
+    /// The pods of an owner with the time since which each is ready by the clock as it is now;
+    /// `least` is the owner's `minReadySeconds`.
     pub fn on_clock(
         &self,
         owner: &Key,

@@ -1,5 +1,5 @@
-//! The core of ReplicaSet and ReplicationController: so many active pods of a template, no more and
-//! no less.
+//! The core of ReplicaSet and ReplicationController: keeps exactly `spec.replicas` active pods of a
+//! template.
 
 use super::action;
 use super::claim::OwnerChange;
@@ -115,7 +115,7 @@ pub type Action = action::Action<Step>;
 pub enum Step {
     /// A pod gets the owner that its labels say.
     Own(OwnerChange),
-    /// So many pods are made.
+    /// This number of pods is made.
     Create(usize),
     /// Pods are ended.
     Delete(Vec<(Key, String)>),
@@ -150,7 +150,7 @@ impl<K: Replicated> Controller for Replicas<K> {
         let meta = set.metadata();
         let pods = self.pods.of(meta.uid.as_deref().unwrap_or_default());
         let pods = self.ready.on_clock(key, set.least_ready(), pods, now);
-        // A pod that has ended is nothing to own: nobody waits for it.
+        // A pod that has ended needs no owner: it counts as no replica.
         let running = pods.iter().filter(|(_, pod)| !pod.ended()).cloned();
         let wants = |_: &Key, pod: &OwnedPod| !pod.ended() && set.wants(&pod.labels);
         let owner_changes = self.pods.owner_changes(meta, &running.collect(), wants);
@@ -289,7 +289,7 @@ fn count<K: Replicated>(
     let leaving = i32::try_from(leaving.count()).unwrap_or(i32::MAX);
     let mut conditions = set.counts().conditions;
     match &facts.failure {
-        // What it says first stays, however often it fails.
+        // The first failure's message stays, so that repeated failures cause no writes.
         Some(_) if condition::find(&conditions, FAILURE).is_some() => {}
         Some(Failure { reason, message }) => {
             conditions.push(Condition::new(FAILURE, "True", reason, message, now));

@@ -60,8 +60,8 @@ impl Revisions {
     }
 
     /// What must change about the owner of these revisions of an owner and of its namespace's
-    /// orphans: who was deleted without its pods and comes back takes over both, and no pod is of
-    /// an unknown template.
+    /// orphans. So an owner that was deleted with `--cascade=orphan` and is created again adopts
+    /// its revisions like its pods, and no pod is of an unknown template.
     pub fn owner_changes<T: Object + Selects>(
         &self,
         owner: &T,

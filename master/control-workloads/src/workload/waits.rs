@@ -39,7 +39,7 @@ impl Wait {
 /// Waits by the name of the node.
 pub type OfNodes = HashMap<String, Wait>;
 
-/// The waits of all owners. Those of an owner begin anew with another specification.
+/// The waits of all owners. Those of an owner start again when its specification changes.
 #[derive(Debug, Default)]
 pub struct Waits(Mutex<HashMap<Key, (Version, OfNodes)>>);
 

@@ -25,7 +25,7 @@ fn budget(spec: Value, status: Value) -> Budget {
     Budget::read(budget)
 }
 
-/// A Deployment of so many replicas, and of its pods so many ready and not ready ones.
+/// A Deployment of `replicas`, with `ready` ready and `cold` not ready pods.
 fn application(scene: &mut Budgets, replicas: i32, ready: usize, cold: usize) {
     let owner = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "d", "controller": true});
     let deployment: Kept<Deployment> = kept(

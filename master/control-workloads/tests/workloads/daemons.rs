@@ -251,7 +251,7 @@ fn each_node_that_fits_gets_one_pod() {
         (status.number_misscheduled, status.updated_number_scheduled),
         (0, Some(4))
     );
-    // A taint that only keeps others away drives nobody out; one that drives out does.
+    // `NoSchedule` evicts no running pod; `NoExecute` does.
     world.node("n1", &[("gpu", "NoSchedule")]);
     world.settle();
     assert_eq!(world.nodes(), ["cordoned", "n1", "n2", "n3"]);

@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// Pods of each ReplicaSet come, so many of them available.
+    /// Lets each ReplicaSet have its pods; `available` gives the number of available ones.
     fn run(&mut self, available: impl Fn(&str, i32) -> i32) {
         for (name, set) in &mut self.sets {
             let replicas = set.spec.as_ref().unwrap().replicas.unwrap();
@@ -577,7 +577,7 @@ fn shares_are_rounded_as_upstream_documents() {
     assert_eq!(world.sizes(), [8, 5]);
 }
 
-/// Those who may write a Deployment choose its numbers, and those who may write a ReplicaSet its
+/// Users who may write Deployments can write any numbers, and users who may write ReplicaSets any
 /// annotations.
 #[test]
 fn no_number_of_a_deployment_ends_the_controllers() {

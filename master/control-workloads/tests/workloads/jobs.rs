@@ -650,7 +650,7 @@ fn no_number_of_a_job_ends_the_controllers() {
         "backoffLimit": i32::MAX});
     let mut world = World::new(spec);
     world.settle();
-    // Annotations of its pods are anybody's who may write pods.
+    // Any user who may write pods can write the annotations of its pods.
     let part = world.pods.get_mut("p1").unwrap().job.as_mut().unwrap();
     (part.failures, part.ignored) = (1, i32::MAX);
     world.end("p1", 1);

@@ -319,7 +319,7 @@ async fn an_orphan_is_adopted_and_counts_and_a_relabelled_pod_is_released_and_re
     .await;
 }
 
-/// What a Deployment says of pods that could not be made.
+/// The message of a Deployment's condition `ReplicaFailure`.
 fn failure(deployment: Deployment) -> Option<String> {
     let status = deployment.status.unwrap_or_default();
     let mut conditions = status.conditions.into_iter().flatten();
@@ -327,7 +327,7 @@ fn failure(deployment: Deployment) -> Option<String> {
     Some(found.message.unwrap_or_default())
 }
 
-/// A Deployment of three pods under a quota of one, which says so.
+/// A Deployment of three pods under a quota of one, with the condition `ReplicaFailure`.
 async fn stopped_by_a_quota(cluster: &Cluster) {
     let quota = json!({"metadata": {"namespace": "default", "name": "few"}, "spec": {"hard": {"pods": "1"}}});
     let _made: ResourceQuota = cluster.create(quota).await;

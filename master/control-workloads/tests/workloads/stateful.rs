@@ -443,7 +443,7 @@ fn no_number_of_a_stateful_set_ends_the_controllers() {
     world.image("two");
     world.act();
     world.act();
-    // A node may tell of any time at which its pods became ready.
+    // A kubelet may write any time at which a pod became ready.
     let mut world = World::new(1, json!({"minReadySeconds": i32::MAX}));
     world.act();
     world.act();

@@ -70,7 +70,7 @@ impl Faulty {
         state.left = None;
     }
 
-    /// After so many calls every call fails, as its process has ended.
+    /// Lets every call after `calls` more calls fail, as if the process had ended.
     pub(crate) fn end_after(&self, calls: Option<usize>) {
         self.state.lock().unwrap().left = calls;
     }
@@ -85,7 +85,7 @@ impl Faulty {
         std::mem::take(&mut self.state.lock().unwrap().deletions)
     }
 
-    /// Does what is asked, and notes what is deleted.
+    /// Passes the request to the API, and notes deletions.
     async fn forward(&self, request: Request<Body>, user: UserInfo) -> Response<Body> {
         let deletion = (request.method() == Method::DELETE)
             .then(|| Deletion::of(&user, request.uri().path()))

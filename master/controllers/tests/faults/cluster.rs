@@ -33,7 +33,7 @@ impl World {
             0..42 => self.run().await,
             42..62 => {
                 let number = self.see();
-                if self.weather.storm && self.dice.below(2) == 0 {
+                if self.scenario.disruption && self.dice.below(2) == 0 {
                     // It acts on that, whatever else has changed.
                     self.act(number, 2).await;
                 }
@@ -42,7 +42,7 @@ impl World {
             82..86 => self.wish().await,
             86..88 => {
                 self.evict().await;
-                if self.weather.storm {
+                if self.scenario.disruption {
                     self.bind_late().await;
                 }
             }
@@ -70,7 +70,7 @@ impl World {
         self.see_all();
         self.processes.pass(Duration::from_secs(seconds));
         self.renew_all().await;
-        if self.weather.storm && self.dice.below(4) == 0 {
+        if self.scenario.disruption && self.dice.below(4) == 0 {
             self.come_back_unseen().await;
         }
     }
@@ -92,7 +92,7 @@ impl World {
         }
     }
 
-    /// A process does so much at most of what is due.
+    /// Runs at most `most` due keys of a process.
     async fn act(&mut self, number: usize, most: usize) {
         for _ in 0..most {
             if !self.processes.run(number, &mut self.history, None).await {
@@ -198,7 +198,7 @@ impl World {
 
     /// Something happens to a machine.
     async fn meet_fate(&mut self) {
-        if !self.weather.storm {
+        if !self.scenario.disruption {
             return;
         }
         let number = self.dice.below(self.machines.len());

@@ -1,6 +1,6 @@
 //! Invariants that hold at every step of a case.
 
-use super::Cast;
+use super::Scope;
 use super::kinds::Any;
 use super::machines::State;
 use super::pods::{app, is_ready, name, phase, uid};
@@ -65,14 +65,14 @@ impl World {
         if before == changes && self.history.deleted.is_empty() {
             return;
         }
-        match self.weather.cast {
-            Cast::Workloads => self.history.deleted.clear(),
-            Cast::ControlPlane => self.check_laws(),
+        match self.scenario.scope {
+            Scope::Workloads => self.history.deleted.clear(),
+            Scope::ControlPlane => self.check_laws(),
         }
         self.check_identities();
         self.check_job();
         self.check_numbers();
-        if !self.weather.storm && self.weather.faults.lost == 0 {
+        if !self.scenario.disruption && self.scenario.faults.lost == 0 {
             self.check_bounds();
         }
         self.known = self.history.pods().into_iter().map(uid).collect();
@@ -120,7 +120,7 @@ impl World {
         // Without indexes a pod on a lost node may succeed beside its replacement (as upstream's
         // may).
         assert!(
-            said.0 <= self.completions || (self.weather.storm && !is_indexed),
+            said.0 <= self.completions || (self.scenario.disruption && !is_indexed),
             "{said:?}: more than is wanted"
         );
         let uncounted = status.uncounted_terminated_pods.unwrap_or_default();

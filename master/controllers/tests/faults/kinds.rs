@@ -78,7 +78,7 @@ macro_rules! kinds {
             }
         }
 
-        /// A follower of a kind begins anew with a list: it never sees what it has missed.
+        /// Restarts the follower of a kind with a list: it never sees the changes that it missed.
         pub(crate) fn relist(stand: &mut Stand, plural: &str, objects: &[Any], revision: u64) -> Vec<Key> {
             let mut keys = Vec::new();
             match plural {

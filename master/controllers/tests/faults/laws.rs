@@ -1,4 +1,4 @@
-//! What holds at every step of the whole control plane.
+//! The invariants of the whole control plane, checked at every step.
 
 use super::kinds::Any;
 use super::machines::{ROOM, State, node_of};
@@ -9,28 +9,29 @@ use config_kube::taints::{NO_EXECUTE, NOT_READY, OUT_OF_SERVICE, UNREACHABLE};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long a kubelet must have been silent before its node is given up, and how long the node must
-/// then have been tainted before pods are driven out that tolerate it for this time.
+/// How long a kubelet must have been silent before its node becomes unreachable; and how long the
+/// taint of such a node must have lasted before it evicts pods, in seconds (`tolerationSeconds`).
 const GRACE: Duration = Duration::from_secs(40);
 pub(crate) const TOLERATED: u64 = 30;
 /// How long a node must be gone before its pods are collected.
 const QUARANTINE: Duration = Duration::from_secs(40);
-/// Between two nodes of a zone whose pods are driven out.
+/// Least time between two nodes of a zone that get a taint which evicts pods.
 const PACE: Duration = Duration::from_secs(10);
 
-/// What was seen, as far as laws depend on it.
+/// The history that the invariants depend on.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// The node of each pod, by UID.
     pub(crate) nodes: BTreeMap<String, String>,
-    /// Nodes that are given up as silent.
+    /// Nodes that are marked as unreachable.
     unheard: BTreeSet<String>,
-    /// When nodes got a taint of silence that drives pods out; only that of a last one is kept.
+    /// By node: whether it has the taint (not-ready or unreachable) that evicts pods, and when it got
+    /// that last.
     pub(crate) emptied: BTreeMap<String, (bool, Instant)>,
-    /// When a node of a zone got it last. A new process does not know that.
+    /// When a node of a zone got it last. A restarted controller does not know that.
     pub(crate) last_emptied: BTreeMap<&'static str, Instant>,
     pub(crate) clock_was_set: bool,
-    /// Nodes that people have once declared to be off: a late process may still think so.
+    /// Nodes that once had the out-of-service taint: a controller that lags may still see it.
     pub(crate) given_up: BTreeSet<String>,
 }
 
@@ -46,7 +47,7 @@ fn is_unheard(node: &Node) -> bool {
     ready.any(|one| one.type_ == "Ready" && one.status == "Unknown")
 }
 
-/// Whether its pods are driven out as it is not ready.
+/// Whether the node has a taint that evicts its pods.
 fn is_emptied(node: &Node) -> bool {
     taints(node).any(|taint| {
         taint.effect == NO_EXECUTE && (taint.key == NOT_READY || taint.key == UNREACHABLE)
@@ -60,7 +61,7 @@ fn scheduler(pod: &Pod) -> &str {
 }
 
 impl World {
-    /// What holds at every step of the whole control plane.
+    /// Checks all invariants of the whole control plane.
     pub(crate) fn check_laws(&mut self) {
         self.check_deletions();
         self.check_bindings();
@@ -93,8 +94,8 @@ impl World {
         }
     }
 
-    /// No scheduler gives a node more than it has; and where only one binds pods, no node has more.
-    /// What several give it beyond its room its kubelet refuses.
+    /// No scheduler overcommits a node by its own pods. Several schedulers together may; then the
+    /// kubelet refuses the pods.
     fn check_capacity(&self) {
         let alone = !self.style.two && !self.style.statics;
         for machine in &self.machines {
@@ -111,7 +112,7 @@ impl World {
         }
     }
 
-    /// No identity runs twice, also where machines are silent.
+    /// No identity of the StatefulSet runs twice, also on machines that are unreachable.
     fn check_machines(&self) {
         let mut known: BTreeMap<&str, &str> = BTreeMap::new();
         for machine in &self.machines {
@@ -122,8 +123,8 @@ impl World {
         }
     }
 
-    /// Only its kubelet says that a pod has failed, and others where the machine is off. From then
-    /// on anybody may delete it.
+    /// Only its kubelet reports a pod as failed, and controllers only if the machine is off. From
+    /// then on anyone may delete it.
     fn check_failures(&mut self) {
         let pods = self.history.pods().into_iter();
         let failed = pods.filter(|pod| phase(pod) == "Failed" && !node_of(pod).is_empty());
@@ -145,7 +146,8 @@ impl World {
         self.ended.extend(by_others);
     }
 
-    /// No node is given up that is heard, and nodes of a zone are emptied one after another.
+    /// No node whose kubelet reports becomes unreachable, and the nodes of a zone are tainted one
+    /// after another.
     fn check_nodes(&mut self) {
         let now = self.processes.now.instant;
         let nodes: Vec<Node> = self.nodes().into_iter().cloned().collect();
@@ -200,7 +202,7 @@ impl World {
         own.any(|node| taints(node).any(|taint| taint.key == OUT_OF_SERVICE))
     }
 
-    /// A pod is driven out when its node was tainted for as long as it tolerates that.
+    /// A pod is evicted only when its node was tainted for as long as the pod tolerates it.
     fn check_eviction(&self, pod: &Pod) {
         let (now, node) = (self.processes.now.instant, node_of(pod));
         if self.seen.clock_was_set || self.seen.given_up.contains(node) {
@@ -215,8 +217,8 @@ impl World {
         );
     }
 
-    /// A pod is collected where its node is gone for some time or out of service, or it never had
-    /// one.
+    /// A pod is collected only if its node has been gone for some time or is out of service, or if
+    /// it never had a node.
     fn check_collection(&self, pod: &Pod) {
         let (now, node) = (self.processes.now.instant, node_of(pod));
         let leaves = pod.metadata.deletion_timestamp.is_some();

@@ -15,7 +15,7 @@ const ZONES: [&str; 2] = ["a", "b"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Up,
-    /// It reaches nobody and nobody reaches it, and its pods run.
+    /// It is cut off from the network, and its pods run.
     Silent,
     /// It has no power, and nothing runs on it.
     Off,
@@ -63,7 +63,7 @@ impl Machine {
     }
 }
 
-/// What its kubelet says of a machine that is up.
+/// The Node status of a machine that is up.
 pub(crate) fn ready(now: Now) -> Value {
     let now = now.wall.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let room = json!({"cpu": format!("{ROOM}m"), "memory": "8Gi", "pods": "20"});
@@ -88,7 +88,7 @@ pub(crate) fn node_of(pod: &Pod) -> &str {
         .unwrap_or_default()
 }
 
-/// A pod that a machine makes of its own; others see its mirror.
+/// The mirror of a static pod of a machine.
 pub(crate) fn mirror(machine: &str, node_uid: &str, cpu: i64) -> Value {
     let name = format!("static-{machine}");
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": machine, "uid": node_uid, "controller": true});

@@ -1,6 +1,7 @@
-//! Workload controllers in a world of faults: calls that fail, answers that are lost, processes
-//! that end in the middle of a run, stores that lag, pods that fail, nodes that vanish. The
-//! invariants hold at every step, and after the faults everything reaches its specification.
+//! Simulates the workload controllers, and the whole control plane, with faults: calls that fail,
+//! answers that are lost, processes that end in the middle of a run, stores that lag, pods that
+//! fail, nodes that vanish. Invariants are checked at every step, and after the faults everything
+//! reaches its specification. Enter by [`play`]; a seed repeats its case exactly.
 
 #![allow(
     clippy::unwrap_used,
@@ -29,37 +30,37 @@ use world::World;
 
 /// Steps of a case with faults.
 const STEPS: usize = 220;
-/// The seeds that are played in each weather: as many as a minute of one processor allows. `cargo
-/// xtask soak worlds` names others in a variable, as `FIRST..END`.
+/// The seeds that each scenario runs with: as many as a minute of one processor allows. `cargo
+/// xtask soak worlds` names others in the variable [`ASKED`], as `FIRST..END`.
 const SEEDS: Range<u64> = 0..12;
 const ASKED: &str = "PRATIQUE_WORLDS";
 
-/// Who takes part.
+/// Which controllers run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cast {
-    /// The controllers of workloads. Pods are bound by chance, to any node.
+pub(crate) enum Scope {
+    /// The controllers of workloads. Pods are bound at random, to any node.
     Workloads,
-    /// Schedulers, and the controllers of nodes, of their pods and of garbage as well. Machines
-    /// have kubelets.
+    /// Also schedulers, and the controllers of nodes, of their pods and of garbage. Machines have
+    /// simulated kubelets.
     ControlPlane,
 }
 
-/// How rough a case is.
+/// Which controllers run, and which faults occur.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Weather {
-    pub(crate) cast: Cast,
-    /// Pods of services fail, nodes go, and numbers of replicas change: bounds that others can
-    /// break are not checked.
-    pub(crate) storm: bool,
+pub(crate) struct Scenario {
+    pub(crate) scope: Scope,
+    /// Pods of services fail, nodes vanish, and numbers of replicas change. Bounds that these
+    /// break, and no controller, are not checked then.
+    pub(crate) disruption: bool,
     /// Watches are lost, clocks are set, and pods must be ready for some time.
     pub(crate) mishaps: bool,
     pub(crate) faults: Faults,
 }
 
-/// Names the case that is played, should it panic.
-struct Playing(u64, Weather);
+/// Prints seed and scenario of a case that panics, so that it can be repeated.
+struct CaseReport(u64, Scenario);
 
-impl Drop for Playing {
+impl Drop for CaseReport {
     #[allow(clippy::print_stderr, reason = "the seed is what repeats a find")]
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -68,48 +69,48 @@ impl Drop for Playing {
     }
 }
 
-/// Plays a case.
-fn play(seed: u64, weather: Weather) {
-    drop(written_in(seed, weather));
+/// Runs a case.
+fn play(seed: u64, scenario: Scenario) {
+    drop(written_in(seed, scenario));
 }
 
-/// Plays a case, and returns all that was written in it.
-fn written_in(seed: u64, weather: Weather) -> BTreeMap<&'static str, Vec<Event>> {
-    let playing = Playing(seed, weather);
+/// Runs a case, and returns every write of it.
+fn written_in(seed: u64, scenario: Scenario) -> BTreeMap<&'static str, Vec<Event>> {
+    let report = CaseReport(seed, scenario);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    let steps = match weather.cast {
-        Cast::Workloads => STEPS,
-        Cast::ControlPlane => 2 * STEPS,
+    let steps = match scenario.scope {
+        Scope::Workloads => STEPS,
+        Scope::ControlPlane => 2 * STEPS,
     };
     let life = async {
-        let mut world = World::new(seed, weather).await;
+        let mut world = World::new(seed, scenario).await;
         for _ in 0..steps {
             world.step().await;
         }
         world.settle().await;
         world.history.logs
     };
-    // Nothing ever gives way because it has done much: how much it does at a time is for the
-    // store's thread to say.
+    // tokio's budget would make a task yield after some number of operations, and the store's
+    // thread decides when an operation is ready: the order of events would depend on speed.
     let written = runtime.block_on(tokio::task::unconstrained(life));
-    drop(playing);
+    drop(report);
     written
 }
 
-/// The seeds that someone asks for.
+/// The seeds in [`ASKED`].
 fn asked() -> Option<Range<u64>> {
     let asked = std::env::var(ASKED).ok()?;
     let (first, end) = asked.split_once("..").unwrap();
     Some(first.parse().unwrap()..end.parse().unwrap())
 }
 
-/// Plays one life of a cluster for each seed.
-fn play_all(weather: Weather) {
+/// Runs a case for each seed.
+fn play_all(scenario: Scenario) {
     for seed in asked().unwrap_or(SEEDS) {
-        play(seed, weather);
+        play(seed, scenario);
     }
 }
 
@@ -124,9 +125,9 @@ fn promises_hold_through_refused_calls_lost_watches_set_clocks_and_restarts() {
         refused: 8,
         lost: 0,
     };
-    play_all(Weather {
-        cast: Cast::Workloads,
-        storm: false,
+    play_all(Scenario {
+        scope: Scope::Workloads,
+        disruption: false,
         mishaps: true,
         faults,
     });
@@ -140,64 +141,64 @@ fn workloads_reach_their_spec_after_any_sequence_of_events() {
         refused: 8,
         lost: 8,
     };
-    play_all(Weather {
-        cast: Cast::Workloads,
-        storm: true,
+    play_all(Scenario {
+        scope: Scope::Workloads,
+        disruption: true,
         mishaps: true,
         faults,
     });
 }
 
-/// The same of a whole control plane, with real schedulers and machines that have only so much
-/// room: no scheduler gives a node more than it has, and no pod two nodes; no node is given up
-/// whose kubelet is heard; garbage has no owner that lives.
+/// The same for a whole control plane, with real schedulers and machines of limited capacity: no
+/// scheduler overcommits a node or binds a pod twice; no node whose kubelet reports becomes
+/// unreachable; nothing with a living owner is collected.
 #[test]
 fn a_control_plane_keeps_its_promises_through_refused_calls_lost_watches_and_restarts() {
     let faults = Faults {
         refused: 8,
         lost: 0,
     };
-    play_all(Weather {
-        cast: Cast::ControlPlane,
-        storm: false,
+    play_all(Scenario {
+        scope: Scope::ControlPlane,
+        disruption: false,
         mishaps: true,
         faults,
     });
 }
 
-/// With lost answers, failing pods, and machines that fall silent or lose power as well: pods are
-/// driven out and collected only after their times, no identity runs twice, and all comes back when
-/// the machines do.
+/// Also with lost answers, failing pods, and machines that become unreachable or lose power: pods
+/// are evicted and collected only after their times, no identity runs twice, and everything
+/// recovers when the machines do.
 #[test]
 fn a_control_plane_heals_after_its_machines_come_back() {
     let faults = Faults {
         refused: 8,
         lost: 8,
     };
-    play_all(Weather {
-        cast: Cast::ControlPlane,
-        storm: true,
+    play_all(Scenario {
+        scope: Scope::ControlPlane,
+        disruption: true,
         mishaps: true,
         faults,
     });
 }
 
-/// A find can be looked into only if its seed shows it again: what is written, when and in which
-/// order is the same each time.
+/// A fault can be examined only if its seed repeats it: the same writes, at the same times and in
+/// the same order.
 #[test]
 fn a_seed_repeats_itself() {
     let faults = Faults {
         refused: 8,
         lost: 8,
     };
-    for cast in [Cast::Workloads, Cast::ControlPlane] {
-        let weather = Weather {
-            cast,
-            storm: true,
+    for scope in [Scope::Workloads, Scope::ControlPlane] {
+        let scenario = Scenario {
+            scope,
+            disruption: true,
             mishaps: true,
             faults,
         };
-        let [first, second] = [(); 2].map(|()| written_in(3, weather));
+        let [first, second] = [(); 2].map(|()| written_in(3, scenario));
         for (kind, events) in &first {
             let text = |event: &Event| format!("{event:?}");
             for (at, pair) in events.iter().zip(&second[kind]).enumerate() {
@@ -208,7 +209,7 @@ fn a_seed_repeats_itself() {
     }
 }
 
-/// Cases of other seeds that showed a fault once.
+/// Regressions: cases of other seeds that once showed a fault.
 mod found {
     use super::*;
 
@@ -220,9 +221,9 @@ mod found {
         };
         play(
             17_025_865_414_621_594_633,
-            Weather {
-                cast: Cast::Workloads,
-                storm: true,
+            Scenario {
+                scope: Scope::Workloads,
+                disruption: true,
                 mishaps: false,
                 faults,
             },
@@ -230,16 +231,16 @@ mod found {
     }
 
     #[test]
-    fn as_many_serve_as_must_while_numbers_of_replicas_and_of_pods_are_of_different_times() {
+    fn enough_pods_serve_while_the_stores_of_sets_and_of_pods_lag_differently() {
         let faults = Faults {
             refused: 8,
             lost: 0,
         };
         play(
             14_274_718_044_137_884_445,
-            Weather {
-                cast: Cast::Workloads,
-                storm: false,
+            Scenario {
+                scope: Scope::Workloads,
+                disruption: false,
                 mishaps: false,
                 faults,
             },
@@ -247,7 +248,7 @@ mod found {
     }
 
     #[test]
-    fn evictions_are_known_to_be_granted_while_clocks_are_set() {
+    fn a_budget_remembers_granted_evictions_while_clocks_are_set() {
         let faults = Faults {
             refused: 8,
             lost: 0,
@@ -255,9 +256,9 @@ mod found {
         for seed in [170, 225] {
             play(
                 seed,
-                Weather {
-                    cast: Cast::Workloads,
-                    storm: false,
+                Scenario {
+                    scope: Scope::Workloads,
+                    disruption: false,
                     mishaps: true,
                     faults,
                 },
@@ -266,16 +267,16 @@ mod found {
     }
 
     #[test]
-    fn what_serves_is_not_cleaned_up_while_the_clock_is_set_back() {
+    fn a_serving_pod_is_not_collected_while_the_clock_is_set_back() {
         let faults = Faults {
             refused: 8,
             lost: 0,
         };
         play(
             41,
-            Weather {
-                cast: Cast::ControlPlane,
-                storm: false,
+            Scenario {
+                scope: Scope::ControlPlane,
+                disruption: false,
                 mishaps: true,
                 faults,
             },

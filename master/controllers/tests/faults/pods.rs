@@ -1,10 +1,10 @@
-//! Pods as they are read here, and what nodes say of them.
+//! Reads of a pod's fields, and the status that a node reports.
 
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// What a node says of a pod that serves from now on.
+/// The status that a node reports for a pod that is ready from `now` on.
 pub(crate) fn running(now: Timestamp) -> Value {
     let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     json!({"phase": "Running", "startTime": now, "conditions": [

@@ -1,6 +1,6 @@
 //! The end of a case: without further faults everything reaches its specification.
 
-use super::Cast;
+use super::Scope;
 use super::cluster::BRIEF;
 use super::kinds::Any;
 use super::pods::{app, is_ready, name, phase};
@@ -36,7 +36,7 @@ impl World {
                 moved |= self.live(&pod, false, false).await;
                 self.check();
             }
-            let is_whole = self.weather.cast == Cast::ControlPlane;
+            let is_whole = self.scenario.scope == Scope::ControlPlane;
             moved |= is_whole && self.make_brief_again().await;
             if moved {
                 continue;
@@ -94,7 +94,7 @@ impl World {
         if found != (self.replicas, PROTECTED, nodes) {
             return Err(format!("{found:?} pods are ready"));
         }
-        if self.weather.cast == Cast::Workloads {
+        if self.scenario.scope == Scope::Workloads {
             return Ok(());
         }
         let tainted = self.nodes().into_iter();

@@ -122,8 +122,8 @@ impl History {
             self.logs.get_mut(kind).unwrap(),
         );
         let before = log.len();
-        // What goes is shown first, so that it must not say that all has been seen up to the list:
-        // a process would take what it has made at the same time for seen, and make it again.
+        // Deletions are shown first, so they must carry no revision as new as the list's: the
+        // process would believe that it has seen its own concurrent creations, and repeat them.
         let first_change = |known: &[Any]| {
             let before: HashMap<&str, u64> = known
                 .iter()
@@ -199,7 +199,7 @@ pub(crate) trait Process {
     fn name(&self) -> &'static str;
     /// Restarts the process: it forgets everything and lists again.
     fn restart(&mut self, history: &History, now: Now);
-    /// It sees so many more changes of a kind; whether there were any.
+    /// Shows it `most` more changes of a kind at most; whether there were any.
     fn see(&mut self, history: &History, kind: &'static str, most: usize, now: Now) -> bool;
     /// Its watch of a kind ends, and what happened meanwhile is too old: it lists again.
     fn lose_watch(&mut self, history: &History, kind: &'static str, now: Now);

@@ -9,7 +9,7 @@ use super::machines::Machine;
 use super::pods::{app, is_bound, name, phase, running, uid};
 use super::scheduling::Scheduling;
 use super::simulation::{Day, History, Process, Processes, Worker};
-use super::{Cast, Weather};
+use super::{Scenario, Scope};
 use config_kube::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use config_kube::k8s_openapi::api::batch::v1::Job;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
@@ -61,7 +61,7 @@ pub(crate) struct World {
     pub(crate) dice: Dice,
     /// Decides on clocks and watches, so that a seed's other faults stay as they are.
     mishaps: Dice,
-    pub(crate) weather: Weather,
+    pub(crate) scenario: Scenario,
     pub(crate) surge: usize,
     pub(crate) missing: usize,
     pub(crate) replicas: usize,
@@ -104,10 +104,10 @@ pub(crate) struct Style {
 }
 
 impl Style {
-    fn of(cast: Cast, dice: &mut Dice) -> Self {
-        match cast {
-            Cast::Workloads => Self::default(),
-            Cast::ControlPlane => Self {
+    fn of(scope: Scope, dice: &mut Dice) -> Self {
+        match scope {
+            Scope::Workloads => Self::default(),
+            Scope::ControlPlane => Self {
                 cpu: 200 + 50 * dice.below(2),
                 two: dice.below(2) == 0,
                 statics: dice.below(2) == 0,
@@ -180,7 +180,7 @@ fn of_workloads(history: &History) -> Vec<Box<dyn Process>> {
 }
 
 impl World {
-    pub(crate) async fn new(seed: u64, weather: Weather) -> Self {
+    pub(crate) async fn new(seed: u64, scenario: Scenario) -> Self {
         let mut dice = Dice(seed);
         let mut mishaps = Dice(!seed);
         let folder = TempDir::new().unwrap();
@@ -199,22 +199,22 @@ impl World {
         };
         let server = ApiServer::new(Arc::new(engine), options);
         server.prepare().await.unwrap();
-        let api = Faulty::new(Arc::new(server.clone()), dice.next(), weather.faults);
+        let api = Faulty::new(Arc::new(server.clone()), dice.next(), scenario.faults);
         let admin = server.client(UserInfo::admin("admin"));
         let (surge, missing) = *dice.pick(&[(1, 0), (0, 1), (1, 1), (2, 1)]).unwrap();
         let (replicas, parallelism) = (1 + dice.below(4), 1 + dice.below(3));
         let completions = i32::try_from(1 + dice.below(4)).unwrap();
         let mode = *dice.pick(&["Indexed", "NonIndexed"]).unwrap();
-        let style = Style::of(weather.cast, &mut Dice(seed.rotate_left(32)));
+        let style = Style::of(scenario.scope, &mut Dice(seed.rotate_left(32)));
         let workload = |name: &str, more: Value| style.workload(name, more);
-        if weather.cast == Cast::Workloads {
+        if scenario.scope == Scope::Workloads {
             for node in ["n0", "n1", "n2"] {
                 make_node(&admin, node).await;
             }
         }
         // How long a pod must be ready to be available: what clocks decide.
         let mut least = || {
-            let some = weather.mishaps && mishaps.below(2) == 0;
+            let some = scenario.mishaps && mishaps.below(2) == 0;
             if some { 5 } else { 0 }
         };
         let rolling = json!({"rollingUpdate": {"maxSurge": surge, "maxUnavailable": missing}});
@@ -237,9 +237,9 @@ impl World {
         job["spec"].as_object_mut().unwrap().remove("selector");
         job["spec"]["template"]["spec"]["restartPolicy"] = "Never".into();
         create::<Job>(&admin, job).await;
-        let kinds = match weather.cast {
-            Cast::Workloads => &KINDS[..OF_WORKLOADS],
-            Cast::ControlPlane => KINDS,
+        let kinds = match scenario.scope {
+            Scope::Workloads => &KINDS[..OF_WORKLOADS],
+            Scope::ControlPlane => KINDS,
         };
         let history = History::begin(admin, Arc::clone(&api), kinds).await;
         let mut world = Self {
@@ -247,7 +247,7 @@ impl World {
             history,
             dice,
             mishaps,
-            weather,
+            scenario,
             surge,
             missing,
             replicas,
@@ -269,7 +269,7 @@ impl World {
             checked: 0,
             _folder: folder,
         };
-        if weather.cast == Cast::ControlPlane {
+        if scenario.scope == Scope::ControlPlane {
             world.complete(seed).await;
         }
         world
@@ -301,11 +301,11 @@ impl World {
     }
 
     pub(crate) async fn step(&mut self) {
-        match self.weather.cast {
-            Cast::Workloads => self.step_of_workloads().await,
-            Cast::ControlPlane => self.step_of_all().await,
+        match self.scenario.scope {
+            Scope::Workloads => self.step_of_workloads().await,
+            Scope::ControlPlane => self.step_of_all().await,
         }
-        if self.weather.mishaps {
+        if self.scenario.mishaps {
             self.mishap();
         }
         self.check();
@@ -395,14 +395,14 @@ impl World {
             return;
         };
         let bad = self.dice.below(10);
-        self.live(&pod, bad < 3, self.weather.storm && bad == 9)
+        self.live(&pod, bad < 3, self.scenario.disruption && bad == 9)
             .await;
     }
 
     /// What node and scheduler do next with a pod; a pod of the Job fails if that is given, another
     /// one if it breaks.
     pub(crate) async fn live(&mut self, pod: &Pod, fails: bool, breaks: bool) -> bool {
-        if self.weather.cast == Cast::ControlPlane {
+        if self.scenario.scope == Scope::ControlPlane {
             return self.live_on_its_machine(pod, fails, breaks).await;
         }
         if pod.metadata.deletion_timestamp.is_some() {
@@ -516,7 +516,7 @@ impl World {
                 self.patch::<StatefulSet>("statefulsets", "db", replicas)
                     .await;
             }
-            _ if self.weather.storm => {
+            _ if self.scenario.disruption => {
                 self.replicas = number;
                 self.most = self.most.max(number);
                 self.patch::<Deployment>("deployments", "web", replicas)
@@ -549,7 +549,7 @@ impl World {
 
     /// A node vanishes with its pods, and comes back empty.
     async fn end_a_node(&mut self) {
-        if !self.weather.storm {
+        if !self.scenario.disruption {
             return;
         }
         let node = format!("n{}", self.dice.below(3));

@@ -1,5 +1,5 @@
-//! Namespaces, accounts, tokens, certificate requests, events, quotas: cluster-wide objects besides
-//! workloads.
+//! Plans of the controllers of namespaces, service accounts, tokens, certificate requests, events
+//! and quotas.
 
 use super::{Scene, key, named, pod};
 use jiff::{SignedDuration, Timestamp};

@@ -37,7 +37,7 @@ fn toleration(key: &str, seconds: Option<i64>) -> Toleration {
     }
 }
 
-/// What taint eviction plans for a pod, so many seconds after the taint.
+/// What taint eviction plans for a pod, `seconds` after the taint.
 fn eviction_of(pod: PodView, key_of_taint: &str, seconds: u64) -> Plan<taint_eviction::Evict> {
     let mut scene = Scene::<taint_eviction::TaintEviction>::new();
     scene.set(key("p"), pod);

@@ -78,7 +78,7 @@ async fn a_pod_of_a_node_out_of_service_fails_before_it_goes() {
     let patch = Patch::Strategic(json!({"status": {"conditions": [dead]}}));
     let said = cluster.admin.patch_status::<Node>(None, "off", &patch);
     said.await.expect("the node is not ready");
-    // The pod tolerates the taint: nobody but the test deletes it.
+    // The pod tolerates the taint: only the test deletes it.
     let taint = json!({"key": "node.kubernetes.io/out-of-service", "effect": "NoSchedule"});
     let patch = Patch::Strategic(json!({"spec": {"taints": [taint]}}));
     let tainted = cluster.admin.patch::<Node>(None, "off", &patch);

@@ -112,7 +112,7 @@ impl Cluster {
         self.admin.create(&lease).await.expect("the lease is made");
     }
 
-    /// What a kubelet says of itself.
+    /// Reports a Node as ready, as its kubelet does.
     async fn ready(&self, name: &str) {
         let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready",
             "lastHeartbeatTime": now(), "lastTransitionTime": now()});

@@ -120,7 +120,7 @@ fn map(fields: &Fields, faults: &mut Faults) {
         }
     }
     if size > DATA {
-        // The empty path stands for the whole object.
+        // The empty path means the whole object.
         faults.too_long(&At::root(""), DATA);
     }
 }

@@ -71,6 +71,8 @@ fn owned<'s>(
     managers: &'s Managers<'s>,
     write: &'s Write<'_>,
 ) -> Vec<(String, Set<'s>)> {
+    // The last one's version first, as upstream: it needs no conversion, and a conversion to
+    // another version can fail without a field that was pruned and is required there.
     let mut versions: Vec<(String, Set<'s>)> =
         vec![(last.api_version.clone().into_owned(), Set::default())];
     let others = managers.0.iter().filter(|manager| !manager.is(last));
@@ -101,6 +103,7 @@ fn restore_owned(
         let gone = all(whole, place).difference(&kept);
         remove(whole, &gone, place)
     };
+    // In the version's own names: `owned` has no meaning in those of another one.
     if owned_in == version {
         return within(merged, &pruned);
     }

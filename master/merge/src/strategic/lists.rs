@@ -117,6 +117,7 @@ fn directives(mut old: Vec<Value>, patch: &[Value], key: &str) -> Result<Remaini
             Some(other) => return Err(bad_directive(other, fields)),
         }
     }
+    // The patch's other items become the whole list: nothing is merged.
     if replace {
         return Ok(Remaining {
             old: rest,

@@ -35,9 +35,9 @@ pub struct Options {
     pub version: Option<String>,
     /// Whether this is a dry run.
     pub dry_run: bool,
-    /// What happens to dependents, if the request says so.
+    /// `propagationPolicy`: what happens to dependents; `None` if the request has none.
     pub policy: Option<Policy>,
-    /// The deprecated option for it.
+    /// `orphanDependents`, the deprecated form of the policy.
     pub orphan: Option<bool>,
 }
 

@@ -247,7 +247,7 @@ pub fn claim(template: &mut Fields) {
 pub fn of_pod(spec: &mut Fields) {
     of_spec(spec);
     // Older versions stored negative times, and kubelets took them for the shortest one. Templates
-    // keep what they say.
+    // keep their value.
     if get(spec, "terminationGracePeriodSeconds")
         .as_i64()
         .is_some_and(|seconds| seconds < 0)

@@ -104,7 +104,8 @@ fn components() -> Vec<Role> {
     ]
 }
 
-/// The node's agent, those that look after it, and those that call it.
+/// Roles of nodes: the kubelet, the programs that watch nodes, and the clients of the kubelet's
+/// API.
 fn nodes() -> Vec<Role> {
     vec![
         cluster_role("system:node", node::rules()),

@@ -460,7 +460,7 @@ fn every_kind() -> Vec<Controller> {
     ]
 }
 
-/// Controllers of who may do what, and of the credentials by which callers prove who they are.
+/// Controllers of roles, certificates and tokens.
 fn trust() -> Vec<Controller> {
     vec![
         (

@@ -24,8 +24,8 @@ pub fn rules() -> Vec<Rule> {
         on("create", "core", "pods/eviction"),
         on(READ, "core", "secrets configmaps"),
         on("get", "core", "persistentvolumeclaims persistentvolumes"),
-        // Narrower than upstream: requests tell of every machine that waits, and a node's own
-        // certificates come with its proof.
+        // Narrower than upstream, where a node may also read requests: they name every machine that
+        // waits to join, and a node gets its own certificates with its attestation.
         on(
             "create",
             "certificates.k8s.io",

@@ -25,8 +25,8 @@ pub(super) fn roles() -> Vec<Role> {
                 on("get", "core", "nodes/proxy"),
             ],
         ),
-        // Bound to nobody: an admin decides whether nodes may show their static pods. Admission
-        // takes mirrors alone.
+        // Bound to no one by default: an admin decides whether nodes may show their static pods.
+        // Admission accepts only mirror pods.
         cluster_role(STATIC_PODS, vec![on("create", "core", "pods")]),
         // The Node authorizer lets a node read only the parts of pods that policies need.
         cluster_role(

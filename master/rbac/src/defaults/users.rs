@@ -44,7 +44,8 @@ fn metrics_reader() -> Role {
 
 fn edit() -> Vec<Rule> {
     vec![
-        // Reading these allows as much as writing.
+        // A read of these is as powerful as a write: `get pods/exec` runs a program, and a Secret
+        // may hold the credential of a mightier user. So `view` lacks them.
         on(
             READ,
             "core",

@@ -37,7 +37,7 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
             let bytes = node.info.images.get(*image)?;
             Some(weighed(*bytes, *with, nodes))
         });
-        // A node may tell of any size.
+        // Saturating: the kubelet reports the sizes, and a broken one may report any.
         locality(had.fold(0, i64::saturating_add), containers)
     };
     Some(candidates.iter().map(score).collect())

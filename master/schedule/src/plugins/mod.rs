@@ -163,8 +163,8 @@ pub(crate) fn volumes() -> Plugins {
     Plugins::named("VolumeBinding")
 }
 
-/// What stands against every node, whichever it is (upstream: `PreFilter`), and the plugin that
-/// says so.
+/// Why no node at all can take the pod (upstream: `PreFilter`), and the plugin that rejects it;
+/// `None` if each node has to be filtered.
 pub(crate) fn against_all(pod: &PodRequest, snapshot: &Snapshot) -> Option<(String, Plugins)> {
     let fault = Wishes::of(pod, snapshot.storage()).err()?;
     Some((fault, volumes()))

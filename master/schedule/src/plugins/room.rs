@@ -33,7 +33,7 @@ impl Filter for Fit<'_> {
             if needed > Amount::ZERO && load.needed.get(name) + needed > most {
                 found.push(Obstacle {
                     reason: format!("Insufficient {name}").into(),
-                    // Not even an empty node has so much.
+                    // An empty node would be too small as well: preemption cannot help.
                     lasting: needed > most,
                 });
             }
@@ -41,8 +41,8 @@ impl Filter for Fit<'_> {
     }
 }
 
-/// The mean of what the strategy of the pod's profile says of each resource, with the pod on the
-/// node.
+/// The weighted mean of the resources' scores by the strategy of the pod's profile, as if the pod
+/// were on the node.
 fn score(pod: &PodRequest, candidates: &[Candidate<'_>]) -> Vec<i64> {
     let Profile {
         strategy, weights, ..

@@ -210,7 +210,8 @@ fn usual(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
     Some(normal(&sums))
 }
 
-/// What a pod more or less in one of so many places weighs: the more places, the more.
+/// The weight of one pod more or less in a topology domain, by the number of domains: it grows
+/// with them.
 #[allow(
     clippy::cast_precision_loss,
     reason = "there are fewer places than 2^52"

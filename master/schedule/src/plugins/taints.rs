@@ -35,7 +35,8 @@ impl Filter for Tolerations<'_> {
     }
 }
 
-/// The fewer taints that it would rather not have, the better.
+/// Scores a node the higher, the fewer `PreferNoSchedule` taints it has that the pod does not
+/// tolerate.
 fn score(pod: &PodRequest, _: &Snapshot, candidates: &[Candidate<'_>]) -> Option<Vec<i64>> {
     if candidates.iter().all(|node| node.info.taints.is_empty()) {
         return None;

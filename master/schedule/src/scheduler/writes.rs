@@ -45,7 +45,7 @@ pub(super) enum Outcome {
 pub(super) enum Unbound {
     /// It has no node.
     Refused(ApiError),
-    /// It may be on its node: the answer was lost, and nobody could say.
+    /// It may be on its node: the answer was lost, and reading the pod failed too.
     Unclear(ApiError),
 }
 
@@ -259,7 +259,7 @@ fn now(client: &Client) -> String {
     client.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// What a pod's status says of the node on which others end for it.
+/// What is written as `nominatedNodeName`: the node on which other pods are preempted for this one.
 #[derive(Debug, Clone, Copy)]
 enum Nominated<'a> {
     AsBefore,

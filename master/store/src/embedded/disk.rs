@@ -55,8 +55,8 @@ pub struct LocalDisk;
 
 impl Disk for LocalDisk {}
 
-/// Whether a write failed only because the disk is full. If a *flush* reports it, the blocks are
-/// lost all the same.
+/// Whether a write failed only because the disk is full. But if a *flush* reports it, the blocks
+/// are lost.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -11,7 +11,8 @@ use std::io::{self, Read};
 
 /// Bytes of a frame's header.
 pub(crate) const HEADER: usize = 32;
-/// Payload of one frame; a larger length is damage.
+/// Most bytes of a frame's payload; a larger length is damage. A group of transactions is smaller:
+/// 4 MiB and one more transaction.
 pub(crate) const MAX_PAYLOAD: usize = 32 << 20;
 const MAGIC: [u8; 4] = *b"PFR1";
 

@@ -200,7 +200,7 @@ struct Counts {
     events: u64,
 }
 
-/// How far a reader of an image has come.
+/// The position of a reader in an image.
 #[derive(Debug, Default)]
 struct Progress {
     /// Bytes of the frames that were read.
@@ -276,6 +276,7 @@ pub(crate) fn read(from: impl Read, take: &mut dyn Visitor) -> Result<Summary, U
     let mut progress = Progress::default();
     while progress.ended.is_none() {
         let first = progress.summary.is_none();
+        // Stops at the first fault: what was passed on before it must not be used ([`Visitor`]).
         let payload = match frames.next() {
             // The first frame has the magic: without it, the file is most likely another program's.
             Err(Broken::Changed(0)) => return Err(Unreadable::Foreign),
@@ -295,7 +296,7 @@ pub(crate) fn read(from: impl Read, take: &mut dyn Visitor) -> Result<Summary, U
             progress.take(record, take)?;
         }
     }
-    // Frames have checksums, but whole ones can be missing.
+    // A checksum covers one frame: that frames are missing shows only here.
     if progress.ended != Some(progress.counted) {
         return Err(Unreadable::Counts);
     }

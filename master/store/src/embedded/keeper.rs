@@ -74,8 +74,8 @@ fn save(folder: &Folder, capture: &Capture) -> Result<u64, StoreError> {
             return Err(error);
         }
     };
-    // From here on the new state file is used. If this ends before the old files are removed, the
-    // next start removes them.
+    // From here on a start uses the new state file. If the process ends before the old files are
+    // removed, the next start removes them.
     let files = folder.files()?;
     let states = files.states.iter().filter(|(head, _)| *head < capture.head);
     for (_, path) in files

@@ -208,8 +208,8 @@ impl Log {
         {
             return Ok(());
         }
-        // An attempt on a full disk writes a file and removes it. Writers that go on trying must
-        // not keep the disk busy by that.
+        // An attempt on a full disk writes a file and removes it. So attempts are
+        // limited to one per `RETRY`, or retries of many writers would keep the disk busy.
         if let Some((when, why)) = &self.tried
             && when.elapsed() < RETRY
         {
@@ -273,6 +273,7 @@ impl Log {
         let active = self.active.as_mut().ok_or_else(full)?;
         frame::seal(buffer, &active.id, active.position);
         let end = active.position + buffer.len() as u64;
+        // Only deletions come here without [`Log::room`], and may use up the reserve.
         if end > active.bytes {
             return Err(full());
         }

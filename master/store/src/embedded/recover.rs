@@ -25,7 +25,8 @@ pub(super) fn recover(folder: &Folder, limits: HistoryLimits) -> Result<Recovere
     let mut files = folder.files()?;
     let mut load = Load::new(limits);
     let mut state_bytes = 0;
-    // The newest is complete, as it has its final name. Older ones were not removed in time.
+    // The newest is complete: it got its name only after its flush. Older ones were not removed in
+    // time.
     if let Some((_, path)) = files.states.pop() {
         let file = File::open(&path).map_err(StoreError::file("open", &path))?;
         let summary = image::read(BufReader::with_capacity(1 << 20, file), &mut load)
@@ -41,8 +42,8 @@ pub(super) fn recover(folder: &Folder, limits: HistoryLimits) -> Result<Recovere
     let start = published.head();
     let mut log_bytes = 0;
     for (base, path) in &files.logs {
-        // Earlier ones are in the state file. They are left over from an end between the naming of
-        // that file and their removal.
+        // Earlier logs are in the state file. They are left over if the process ended between the
+        // rename of that file and their removal.
         if *base >= start {
             log_bytes += log::replay(folder, path, *base, &mut published)?;
         }

@@ -32,7 +32,7 @@ pub(super) enum Job {
     },
     /// The keeper created the next log segment, or failed to.
     Prepared(Result<BlankSegment, StoreError>),
-    /// The keeper wrote a state file of so many bytes, or failed to.
+    /// The keeper wrote a state file of this number of bytes, or failed to.
     Saved(Result<u64, StoreError>),
 }
 
@@ -216,6 +216,7 @@ impl Writer {
     /// disk cannot be trusted: nothing of the group is published or acknowledged.
     fn group(&mut self, jobs: &mut Vec<Job>) -> Result<(), StoreError> {
         let (mut bytes, mut count) = (0, 0);
+        // At least one job, however large: a transaction has its own limit.
         for job in jobs.iter() {
             if let Job::Commit { ops, .. } = job {
                 bytes += ops.iter().map(weight).sum::<usize>();
@@ -282,7 +283,8 @@ impl Writer {
                     .memory
                     .publish(pending.head, std::mem::take(&mut pending.events)),
                 Err(StoreError::Full(why)) => {
-                    // Refusals, too: a write of this group may have caused one, and did not happen.
+                    // Refusals, too: they may be due to a write of this group, which did not
+                    // happen.
                     for (answer, _) in pending.answers {
                         reply(answer, Err(StoreError::Full(why.clone())));
                     }
@@ -324,8 +326,8 @@ impl Writer {
         let now = Instant::now();
         if self.log.wants_next() {
             let (folder, segments) = self.log.segments();
-            // The channel has room for one task of each type. A keeper that is busy is asked again
-            // after the next group.
+            // The channel has room for one task of each type: never waits for a busy keeper, which
+            // is asked again after the next group.
             self.log.preparing = self
                 .keeper
                 .try_send(Task::Prepare(folder, segments))

@@ -427,8 +427,8 @@ pub(crate) async fn prefixes(store: &dyn Store) {
     assert_eq!(watch.next().await.unwrap().events[0].revision, inside);
 }
 
-/// A value like others but for some texts, as replicas of a template are: values that are not
-/// recent are packed.
+/// A value that differs from others in a few texts only, as pods of one template do: such values
+/// are packed once they are not recent.
 fn replica(number: usize) -> Bytes {
     let fields: Vec<String> = (0..30).map(|field| format!("\"f:{field}\":{{}}")).collect();
     let fields = fields.join(",");

@@ -116,10 +116,10 @@ pub(crate) fn note<'a>(request: &'a CertificateSigningRequest, name: &str) -> &'
         .map_or("", String::as_str)
 }
 
-/// A stranger without a name waits, is shown with what it did not prove, is approved, renews and
-/// reboots without a person, and waits again once it boots something else; what is denied stays
-/// out, the queue is bounded, requests of others count for nothing, and no rule at all lets nobody
-/// in.
+/// An unknown machine without a name waits, is shown with what it did not prove, is approved,
+/// renews and reboots without a new approval, and waits again once it boots another image. A denied
+/// machine stays out, the queue is bounded, requests of other users do not count, and without any
+/// rule no machine is admitted.
 pub(crate) async fn a_person_approves_or_denies_each_machine() {
     let lab = Lab::start().await;
     set_policy(&lab, "always-reject", &json!({})).await;

@@ -74,7 +74,7 @@ fn asserted(text: &str) -> String {
     all
 }
 
-/// Whether a code stands in a text, by its name or as what the wire says.
+/// Whether a text contains a code, by its name in Rust or its text on the wire.
 fn named(text: &str, code: Code) -> bool {
     let name = format!("Code::{code:?}");
     let whole =

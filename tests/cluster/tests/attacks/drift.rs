@@ -352,7 +352,8 @@ pub(crate) async fn a_changed_verdict_log_is_found_and_only_an_admin_reads_it(la
     }
 }
 
-/// The lowest SVN rises by an ordinary write, and falls only by a write that says so explicitly.
+/// The lowest SVN rises by an ordinary write, and falls only by a write with the annotation that
+/// allows it.
 pub(crate) async fn the_minimum_svn_falls_only_by_an_explicit_write(lab: &Lab) {
     let policy: config_kube::CertificatePolicy = lab.site.get("cluster").await;
     let path = format!("{}/cluster", collection::<config_kube::CertificatePolicy>());

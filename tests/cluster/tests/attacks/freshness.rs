@@ -170,8 +170,7 @@ pub(crate) async fn forged_evidence_in_a_machines_name_changes_nothing_for_it(la
     let machine = lab.machine().await;
     lab.join(&machine).await.accepted();
     let before = lab.status(&machine.node).await;
-    // Anyone who knows the EK and its certificate, which are not secret, can send them with other
-    // keys.
+    // The EK and its certificate are not secret: an attacker can send them with other keys.
     let mut attacker = SoftMachine::new("attacker", EkKind::P256);
     attacker.node.clone_from(&machine.node);
     attacker.ek_public = machine.ek_public.clone();
@@ -431,8 +430,8 @@ async fn huge_evidence_is_refused(lab: &Lab, machine: &SoftMachine) {
     lab.refused(&outcome, Code::SessionUnknown, false).await;
 }
 
-/// An attacker who holds back what a machine sent, until it has proved something newer, makes no
-/// machine Untrusted by it.
+/// An attacker who delays a machine's evidence until the machine has proved something newer does
+/// not make it Untrusted.
 pub(crate) async fn evidence_that_was_held_back_makes_no_machine_untrusted(lab: &Lab) {
     let mut machine = lab.machine().await;
     let mut held_back = Open::new(lab, &machine).await;

@@ -164,7 +164,7 @@ pub(crate) async fn a_machine_without_a_name_learns_it_from_the_inventory(lab: &
     lab.join(&machine).await.accepted();
 }
 
-/// A retired machine stays out for as long as an admin says so.
+/// A retired machine stays out until an admin reinstates it.
 pub(crate) async fn a_retired_machine_is_refused_until_an_admin_reinstates_it(lab: &Lab) {
     let mut machine = lab.machine().await;
     lab.join(&machine).await.accepted();

@@ -232,7 +232,7 @@ fn images() -> Vec<Case> {
     ]
 }
 
-/// Settings besides the image: Secure Boot, arguments from outside, user-data.
+/// Measured settings other than the image: Secure Boot, arguments from outside, user-data.
 fn settings() -> Vec<Case> {
     vec![
         Case::proven("Secure Boot off", Code::SecureBootOff, |lab, machine| {

@@ -105,7 +105,7 @@ async fn pratique(lab: &Lab, word: &str, name: &str) -> Output {
         .unwrap()
 }
 
-/// The messages of the log of verdicts about a machine's end, with who gave the order.
+/// The messages of the log of verdicts about a machine's end, with the user that ordered it.
 async fn recorded(lab: &Lab, name: &str) -> Vec<(String, String)> {
     let log = lab.site.text("/verdicts").await;
     let records = log.lines().filter_map(|line| line.split_once(' '));
@@ -119,8 +119,8 @@ async fn recorded(lab: &Lab, name: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The order of an admin ends the agent with init's code; nobody else's does, and a host without
-/// our init says so.
+/// The order of an admin ends the agent with init's exit code; orders of other users do not, and on
+/// a host without our init the agent answers that it cannot.
 pub(crate) async fn only_a_logged_order_of_an_admin_reboots_a_machine(lab: &Lab) {
     for (name, word, code) in [("ends-1", "reboot", 100), ("ends-2", "poweroff", 101)] {
         let dir = tempfile::tempdir().unwrap();

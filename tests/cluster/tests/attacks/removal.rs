@@ -360,8 +360,8 @@ pub(crate) async fn no_request_of_a_retired_machine_is_answered(lab: &Lab) {
     );
 }
 
-/// What a caller sees of the answer to its hello, but for what is drawn anew for each: its status,
-/// its headers, and of its body every name and number and the length of every text.
+/// What a caller sees of the answer to its hello, without its random values: its status, its
+/// headers, and of its body every name and number and the length of every text.
 async fn seen(lab: &Lab, machine: &SoftMachine) -> (StatusCode, BTreeMap<String, String>, Value) {
     let hello = serde_json::to_vec(&machine.hello().0).unwrap();
     let mut connection = lab.connect().await;

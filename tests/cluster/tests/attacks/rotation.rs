@@ -418,7 +418,7 @@ async fn ended(lab: &Lab, (old, signed): (&[u8], &Identity), own: &Path, before:
     assert!(refused, "a certificate that ends with the old root");
 }
 
-/// A machine with only the old pin gets an error that says so.
+/// A machine with only the old pin gets an error that names this cause.
 async fn locked_out(lab: &Lab, swtpm: &Swtpm, (old, new_pin): (&[u8], &str)) {
     let pins = vec![agent_enroll::spki_hash(old).unwrap()];
     let Node {

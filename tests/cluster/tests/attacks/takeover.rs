@@ -40,9 +40,9 @@ fn own_root() -> (Vec<u8>, Identity) {
     )
 }
 
-/// Hands on what the admin and the master say, but for the root. What it shows is no root, or is
-/// the master's, which its own connection does not end in, or is its own, for which the master's
-/// TPM does not vouch.
+/// The attacker passes on all messages of the admin and the master, except the root. In its place
+/// it shows no root; or the master's, in which its own connection does not end; or its own, for
+/// which the master's TPM does not vouch.
 pub(crate) async fn no_attacker_between_the_admin_and_a_fresh_master_takes_it_over(
     first: &FirstMaster,
     ek: &str,

@@ -1,4 +1,4 @@
-//! A container's own streams by the real kubectl: `attach` and `run`, besides the log.
+//! A container's own streams by the real kubectl: `attach` and `run`, while its log goes on.
 
 use crate::cluster::{Cluster, shell};
 use crate::site::{IMAGE, LIMIT, eventually, texts};
@@ -22,7 +22,7 @@ async fn runs(site: &Site, name: &str, script: &str, more: Value) {
     site.cluster.reaches(name, "/phase", json!("Running")).await;
 }
 
-/// Reads from kubectl until a text has come.
+/// Reads from kubectl until the output contains a text.
 pub(crate) async fn until(child: &mut Child, wanted: &str) {
     let mut came = String::new();
     let reading = async {

@@ -51,8 +51,8 @@ async fn ends(agent: &Containerd, spec: &ContainerSpec) {
     .await;
 }
 
-/// Anyone who has the disk writes what he likes below containerd's root, where it would look for
-/// shims, libraries and plugins.
+/// An attacker with the disk can write any file below containerd's root, where containerd by
+/// default looks for shims, libraries and plugins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_program_on_the_state_partition_is_run() {
     let site = Site::with_state(|share, root| {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// What containers run; nothing else of a site has the name.
 const PROGRAM: &str = "sleep";
 
-/// Kills one of those that start a container, once, where a file says so.
+/// Kills a shim or containerd once while it starts a container, when a file orders it.
 struct Strikes(PathBuf);
 
 impl Strikes {

@@ -92,7 +92,7 @@ fn variables() -> Value {
     pod
 }
 
-/// Whether a file on the disk below `dir` holds the word; memory is not entered.
+/// A file on the disk below `dir` that contains the secret; file systems in memory are skipped.
 fn on_the_disk(dir: &Path, device: u64) -> Option<PathBuf> {
     use std::os::unix::fs::MetadataExt;
     let mut folders = vec![dir.to_owned()];
@@ -152,7 +152,7 @@ async fn content_of_volumes_is_read_only_and_a_secret_never_lies_on_the_disk() {
         ["same", "same", "same"]
     );
 
-    // The store of the test's own master and the log that the pod wrote itself hold the word;
+    // The store of the test's own master and the log that the pod wrote itself contain the secret;
     // nothing else does. The engine's state and the folder of the agent's FIFOs are in memory on a
     // machine.
     let dir = cluster.site.dir.path();
@@ -480,7 +480,7 @@ fn hostile(logs: &Path, victim: &Path) -> Vec<(&'static str, Value, &'static str
         ("bomb", once(bomb, empty), "Failed"),
         ("leaves", leaves(), "Succeeded"),
         // The folder of logs, to put links into it: never writable, although this machine's
-        // configuration says so.
+        // configuration allows it.
         (
             "plants",
             once("ls /v", json!({"hostPath": {"path": logs}})),
@@ -585,7 +585,7 @@ async fn containers_that_print_without_an_end_hold_up_no_other_pod() {
     cluster.create("loud", spec).await;
     cluster.reaches("loud", "/phase", json!("Running")).await;
     let pod = cluster.pod("loud").await.unwrap();
-    // More than the pipes between hold: somebody reads, and the log is put aside meanwhile.
+    // More than the pipes between can hold: the agent reads them, and rotates the log meanwhile.
     eventually("an empty line", || async {
         (cluster.log(&pod, 0).len() > 1 << 20).then_some(())
     })

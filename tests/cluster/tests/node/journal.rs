@@ -169,7 +169,7 @@ async fn no_other_file_of_a_node_is_read_and_no_query_is_too_much_for_it() {
         let said = site.logs(below, &[]).await.unwrap_err();
         assert!(said.contains(told), "{below}: {said}");
     }
-    // An author of pods, who may do everything in a namespace.
+    // A user with all rights in one namespace.
     let words = [
         "create",
         "rolebinding",

@@ -50,7 +50,7 @@ impl Running {
         }
     }
 
-    /// Waits until so many more have been running.
+    /// Waits until `count` more pods have been running.
     async fn wait(&mut self, count: u32) {
         let wanted = self.seen.len() + usize::try_from(count).unwrap();
         let waiting = async {

@@ -295,7 +295,7 @@ async fn probes_decide_what_is_ready_and_what_lives() {
     let cluster = Cluster::new().await;
     let mut main = shell("sleep 600");
     main["readinessProbe"] = json!({"exec": {"command": ["/bin/cat", "/tmp/ready"]}, "periodSeconds": 1, "timeoutSeconds": 20});
-    // It lives from the first probe on, whatever its own command has come to by then.
+    // It is alive from the first probe on, however far its own command has run by then.
     let alive = json!({"command": ["/bin/sh", "-c", "! cat /tmp/dead"]});
     main["livenessProbe"] =
         json!({"exec": alive, "periodSeconds": 1, "timeoutSeconds": 20, "failureThreshold": 1});

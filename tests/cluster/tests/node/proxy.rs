@@ -20,7 +20,7 @@ const BASE: &str = "/api/v1/namespaces/default";
 /// Bytes that are sent and come back: more than any buffer on the way.
 const MANY: usize = 2_000_000;
 
-/// Stands for upstream's `porter`: an HTTP server of all methods, for one connection. In a
+/// In place of upstream's `porter`: an HTTP server of all methods, for one connection. In a
 /// variable's value `$$` and `$(…)` would mean something else.
 const PORTER: &str = r#"#!/bin/sh
 read -r method path version
@@ -375,7 +375,7 @@ fn nothing_but_pods_is_reached_through_the_proxy_whatever_slices_and_statuses_cl
             );
         }
 
-        // A status that claims another address leads to the pod all the same, or nowhere.
+        // A status that claims another address changes nothing: the pod is reached, or nothing is.
         for (claimed, code) in [(node, 503), ("127.0.0.1", 400), ("169.254.169.254", 400)] {
             let claim = json!({"status": {"podIP": claimed, "podIPs": [{"ip": claimed}]}});
             let claim = Patch::Merge(claim);

@@ -1,5 +1,5 @@
-//! What the node does not have, and what an agent that begins anew knows of its pods. Between the
-//! master's API, in process, and the real containerd.
+//! Pods that ask for more than the node has, and a restarted agent's knowledge of its pods. Between
+//! the master's API, in process, and the real containerd.
 
 use crate::cluster::{Cluster, NODE, shell};
 use crate::site::{LIMIT, eventually};

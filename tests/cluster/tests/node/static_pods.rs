@@ -56,7 +56,7 @@ fn uid(pod: &Pod) -> Option<String> {
 async fn a_static_pod_runs_without_its_mirror_and_the_mirror_decides_nothing() {
     let first = manifest("one");
     let mut cluster = Cluster::new().await.with_static_pods(&[&first]).await;
-    // Nobody has allowed the node to show it: it runs all the same.
+    // No role allows the node to create the mirror: the static pod runs without it.
     let ids = eventually("a running container", || async {
         Some(running(&cluster).await).filter(|ids| ids.len() == 1)
     })
@@ -77,7 +77,7 @@ async fn a_static_pod_runs_without_its_mirror_and_the_mirror_decides_nothing() {
     let owner = &mirror.metadata.owner_references.as_ref().unwrap()[0];
     assert_eq!((owner.kind.as_str(), owner.name.as_str()), ("Node", NODE));
 
-    // Somebody deletes the mirror: another one shows the same container.
+    // A user deletes the mirror: another one shows the same container.
     cluster.delete(NAME, 30).await;
     eventually("another mirror with the pod's status", || async {
         let other = cluster
@@ -115,8 +115,8 @@ async fn a_static_pod_runs_without_its_mirror_and_the_mirror_decides_nothing() {
     .await;
 }
 
-/// Who may make pods in the namespace gives one the static pod's name, to be led to the static pod
-/// by it.
+/// A user who may create pods gives one the static pod's name, to reach the static pod's container
+/// through it.
 #[tokio::test]
 async fn a_pod_with_the_name_of_a_static_pod_does_not_run_and_leads_to_nothing() {
     let cluster = Cluster::new().await;

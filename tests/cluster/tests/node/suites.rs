@@ -435,8 +435,8 @@ async fn what_runs_is_given_other_resources_with_a_restart_only_where_its_policy
     )
     .await;
 
-    // More than the node has: what runs keeps what it has, and the condition goes when the wish
-    // does.
+    // More than the node has: the container keeps its resources, and the condition goes when the
+    // resize is withdrawn.
     resize(&cluster, "grows", &amounts("1000000", "80Mi")).await;
     let waits = eventually("the resize to wait", || async {
         let status = serde_json::to_value(cluster.pod("grows").await.unwrap().status).unwrap();

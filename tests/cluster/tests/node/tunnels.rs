@@ -214,8 +214,8 @@ impl Site {
         (ended.status.code().unwrap_or(-1), ended.stdout, errors)
     }
 
-    /// `pratique` with the admin's kubeconfig: what it prints and what it says beside it, or what
-    /// it says when it fails.
+    /// Runs `pratique` with the admin's kubeconfig and returns stdout and stderr, or stderr alone
+    /// if it fails.
     pub(crate) async fn pratique(&self, words: &[&str]) -> Result<(String, String), String> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
         let program = root.unwrap().join(".pratique/bin/pratique");

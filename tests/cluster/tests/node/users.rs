@@ -1,4 +1,5 @@
-//! Pods with users of their own (`hostUsers: false`): root in the pod, and nobody to the machine.
+//! Pods with users of their own (`hostUsers: false`): root in the pod, and an unprivileged id to
+//! the machine.
 
 use crate::cluster::{Cluster, shell};
 use crate::network::{create, on_a_machine, with_addresses};
@@ -309,7 +310,8 @@ fn containers_of_a_pod_with_users_of_its_own_share_process_ids_and_not_the_machi
     });
 }
 
-/// Files of the image's own layers that are not root's, but for the one that another user's is.
+/// Files of the image's own layers that are not root's, except the one that belongs to another
+/// user.
 fn changed(root: &Path) -> Vec<PathBuf> {
     let snapshots = root.join("io.containerd.snapshotter.v1.overlayfs/snapshots");
     let layers = std::fs::read_dir(snapshots).unwrap().flatten();

@@ -7,7 +7,7 @@ use std::thread;
 use tests_harness::process::Owned;
 use tests_harness::wait::eventually;
 
-/// What a kubelet says of a pod that serves.
+/// The status of a ready pod.
 const READY: &str = r#"{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#;
 
 /// Does something while a part is played again and again.

@@ -1,4 +1,4 @@
-//! A machine that nobody knows waits for a person, who works with stock kubectl.
+//! An unknown machine waits for an admin, who approves it with stock kubectl.
 
 use crate::world::{Cluster, World, expect};
 use std::time::Duration;

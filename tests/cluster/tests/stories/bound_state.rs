@@ -1,4 +1,4 @@
-//! Somebody who has the board boots its genuine image with user-data of their own.
+//! An attacker with the board boots its genuine image with other user-data.
 
 use crate::world::{World, expect};
 use tests_harness::cluster::BOOT_LIMIT;

@@ -153,7 +153,7 @@ pub(crate) fn images_hold_no_shell_and_containers_get_no_tpm(world: &mut World) 
         .map(drop)
 }
 
-/// A machine without a shell shows what its kernel, init and programs say, to the admin who asks
+/// An admin reads the logs of the kernel, init and programs of a machine without a shell through
 /// the API.
 pub(crate) fn machines_without_a_shell_show_their_logs(world: &mut World) -> Result<()> {
     let lab = &world.cluster()?.lab;
@@ -206,7 +206,7 @@ pub(crate) fn machines_without_a_shell_show_their_logs(world: &mut World) -> Res
             &format!("`pratique logs {words}` is not in the order of time:\n{said}"),
         )?;
     }
-    // The agent says so where it does not find the authorities that the image brings.
+    // The agent logs this line if it does not find the CA certificates of the image.
     let missed = lab.logs(&["worker-1", "agent", "--grep", "no system root certificates"])?;
     expect(
         missed.is_empty(),

@@ -37,8 +37,8 @@ spec:
 /// Two renewals fit into this with the stories' lifetime of three minutes, on a busy host.
 const RENEWAL_LIMIT: Duration = Duration::from_secs(900);
 
-/// The longest grace of a machine's containers, what the agent and init take besides, and room for
-/// a busy host.
+/// The longest grace period of a machine's containers, the time of the agent and init, and a
+/// reserve for a busy host.
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(900);
 
 /// The certificate is renewed by a fresh quote, and the node is Ready all the while.

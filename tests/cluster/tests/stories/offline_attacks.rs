@@ -212,7 +212,7 @@ impl Victim {
         Disk::copy_of(&self.blueprint, &cluster.lab.tools, &path)
     }
 
-    /// Powers the machine on and waits until its Node shows a state that was made anew for this
+    /// Powers the machine on and waits until its Node shows a new state that was made for this
     /// reason, is Ready, and shows nothing of the state that was planted.
     fn renewed(&mut self, cluster: &mut Cluster, reason: &str) -> Result<()> {
         let mark = cluster.worker.mark();
@@ -269,7 +269,7 @@ impl Victim {
     }
 
     /// Powers the machine on and waits until it has a state, its own or a new one, over the reboots
-    /// that it makes by itself; the line that says so.
+    /// that it makes by itself. Returns the console line that shows it.
     fn until_a_state(&self, cluster: &mut Cluster) -> Result<String> {
         let mark = cluster.worker.mark();
         cluster.restart_worker(&self.blueprint)?;

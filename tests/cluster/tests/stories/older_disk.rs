@@ -4,7 +4,7 @@ use crate::world::{World, expect};
 use tests_harness::cluster::BOOT_LIMIT;
 use tests_harness::{Result, file_error};
 
-/// What a Node says of its machine's state.
+/// The status and reason of a Node's condition `StateRenewed`, as kubectl's output format.
 pub(crate) const STATE_RENEWED: &str = "jsonpath={.status.conditions[?(@.type==\"StateRenewed\")].status} {.status.conditions[?(@.type==\"StateRenewed\")].reason}";
 
 /// The whole disk is set back to an older copy, with whatever certificates, images and pods it had:

@@ -1,4 +1,4 @@
-//! The partition table, which somebody who has the disk can write as they like.
+//! Attacks by the partition table, which an attacker with the disk can change.
 
 use crate::world::{Cluster, expect};
 use agent_init::gpt::{Geometry, Table};

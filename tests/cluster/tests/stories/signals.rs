@@ -43,13 +43,13 @@ pub(crate) fn no_signal_of_a_pod_reaches_init_agent_or_master(world: &mut World)
     Ok(())
 }
 
-/// Runs the hostile pod on one machine; what its console says of programs that it had to start
-/// again, or of a request to stop.
+/// Runs the hostile pod on one machine. Returns the console lines about programs that were
+/// restarted, or about a request to stop.
 fn attack(cluster: &Cluster, node: &str, machine: &Machine) -> Result<Vec<String>> {
     let name = format!("signals-{node}");
-    // All services are older than the shim, and have lower process ids. The pod waits for the word
-    // to begin, as signals to a containerd that has not answered for its start yet would end it by
-    // themselves; and then until the word's own end was told.
+    // All services are older than the shim, and have lower process ids. The pod waits for a file
+    // before it begins, as signals to a containerd that has not answered for its start yet would
+    // end it by themselves; and then until the end of the command that made the file was reported.
     let script = format!(
         "until [ -e /tmp/go ]; do /bin/busybox sleep 1; done; /bin/busybox sleep 5; i=2; while [ $i -lt $PPID ]; do \
          kill -9 $i 2>/dev/null; i=$((i + 1)); done; for s in {TO_INIT}; do kill -$s 1 2>/dev/null; done; echo all sent; \

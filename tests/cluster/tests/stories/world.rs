@@ -20,7 +20,7 @@ const RANGES: &str = "pod_cidrs = [\"10.244.0.0/16\", \"fd00:10:244::/48\"]\nser
 const GOOD_SLOT: usize = 1;
 const OTHER_SLOT: usize = 2;
 
-/// What is there so far.
+/// The cluster and machines that the stories share, as far as they were started.
 #[derive(Debug, Default)]
 pub(crate) struct World {
     cluster: Option<Cluster>,

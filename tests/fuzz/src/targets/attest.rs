@@ -365,8 +365,8 @@ impl Scene {
     }
 }
 
-/// A request but for its length and its signature's value, which is another at every run: the
-/// signed part, the algorithm, and that one string of bits follows and nothing else.
+/// A request without its length and the value of its signature, which differ at every run. `None`
+/// unless it is exactly the signed part, the algorithm and one bit string.
 fn but_its_signature(request: &[u8]) -> Option<&[u8]> {
     const ECDSA_WITH_SHA256: [u8; 12] = [
         0x30, 0x0a, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02,

@@ -205,7 +205,7 @@ fn driver() -> Vec<u8> {
     [head, message].concat()
 }
 
-/// RFC 1035: an address, and who says so.
+/// A DNS answer (RFC 1035) with an A record and a SOA record.
 fn server() -> Vec<u8> {
     let mut message = vec![0, 7, 0x81, 0x80, 0, 1, 0, 1, 0, 1, 0, 0];
     message.extend(b"\x03web\x07example\0\0\x01\0\x01");

@@ -109,8 +109,8 @@ pub(super) async fn memory(
     site.stop()
 }
 
-/// The share of a core that the master takes while nodes only renew their leases, and while nobody
-/// asks for anything.
+/// The share of a core that the master takes while nodes only renew their leases, and while no
+/// client sends requests.
 async fn processor(
     site: &Site,
     renewals: &Cell<usize>,

@@ -12,7 +12,7 @@ pub(super) fn api(only: Option<&str>) -> Outcome {
     load("bench", only.as_ref().map_or(&[], |words| &words[..]))
 }
 
-/// Concurrent clients and kills for so many minutes, and the check of what they saw.
+/// Runs concurrent clients and kills the server for `minutes`, then checks what the clients saw.
 pub(crate) fn soak(minutes: u64) -> Outcome {
     load("soak", &["--minutes".to_owned(), minutes.to_string()])
 }

@@ -17,7 +17,7 @@ const QUESTIONS: u32 = 20_000;
 /// MiB that one pod sends to another in one go.
 const MIB: u32 = 4_096;
 
-/// Prints times and memory, for a cluster of so many services with two endpoints each.
+/// Prints times and memory, for a cluster of `services` Services with two endpoints each.
 pub(super) fn network(services: u32) -> Outcome {
     let numbers = [
         ("PACE_SERVICES", services),

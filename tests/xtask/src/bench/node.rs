@@ -6,7 +6,7 @@ use super::measure;
 use crate::steps::Outcome;
 use crate::{build, host};
 
-/// Prints times, rates and memory, for a node of so many pods.
+/// Prints times, rates and memory, for a node of `pods` pods.
 pub(super) fn node(pods: u32) -> Outcome {
     host::check()?;
     host::packages()?;

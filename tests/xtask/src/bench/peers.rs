@@ -34,8 +34,8 @@ const MODULES: [&str; 13] = [
     "nft_hash",
 ];
 
-/// Prints times and memory for so many machines. `answering`: how many of them are namespaces.
-/// `program`: the test, where it is built.
+/// Prints times and memory for a tunnel with `machines` peers, of which `answering` are network
+/// namespaces that answer. `program`: the test, if it is built already.
 pub(super) fn peers(machines: u32, answering: u32, program: Option<&Path>) -> Outcome {
     let program = if let Some(program) = program {
         program.to_owned()

@@ -50,7 +50,7 @@ pub(super) fn keys(texts: &BTreeMap<PathBuf, String>, guide: &str, faults: &mut 
     }
 }
 
-/// The keys of the table: what stands in backticks in its first column.
+/// The keys of the table: the texts in backticks in its first column.
 fn table(guide: &str) -> BTreeSet<&str> {
     let rows = guide.lines().skip_while(|line| !line.starts_with(HEAD));
     let rows = rows.skip(2).take_while(|line| line.starts_with('|'));

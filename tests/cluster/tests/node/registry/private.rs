@@ -134,7 +134,7 @@ fn document(value: &Value) -> Blob {
     (digest(&bytes), bytes)
 }
 
-/// Documents of a registry that has not got a private image, and names its parts all the same: the
+/// Documents of a registry that lacks a private image, but names its parts by digest: the
 /// manifest in an index, the configuration and the layer in a manifest, and what the layer unpacks
 /// to in a configuration.
 fn stolen(image: &Image) -> [(&'static str, Vec<Blob>); 3] {
@@ -212,7 +212,7 @@ async fn a_private_image_is_not_had_by_who_knows_its_digests() {
             assert!(why.iter().any(|why| told.contains(why)), "{image}: {told}");
         }
     }
-    // Who sends all of it has it, and then it is everybody's.
+    // A registry that sends all of the bytes has the image, so pods may use it.
     let name = format!("{}/team/app:1", open.host());
     let shown = agent
         .obtain_image(&name, PullPolicy::Always, Keyring::NONE)

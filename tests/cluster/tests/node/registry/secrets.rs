@@ -11,7 +11,7 @@ use master_client::ListParams;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// The password as it stands in documents, in `auth`, and in a header.
+/// The password as it is in documents, and in base64 in `auth` and a header.
 const WORDS: [&str; 2] = ["hunter2", "cHVsbGVyOmh1bnRlcjI"];
 
 /// A cluster whose only registry knows `puller`, and the image's name there.
