@@ -164,7 +164,7 @@ fn patches() -> Target {
                 if let Ok((patch, _)) =
                     Patch::parse(&format!("application/{kind}-patch+json"), input, true)
                 {
-                    patch.speaks_of(&["metadata", "managedFields"]);
+                    patch.touches(&["metadata", "managedFields"]);
                     patch
                         .apply(object.clone(), pods.schemas.place(&pods.name))
                         .ok();
