@@ -238,13 +238,14 @@ fn plan(
 mod tests {
     use super::plan;
     use agent_pods::{Action, Begun};
-    use agent_runtime::{Container, ContainerKey, ContainerState, Kind, PodRef};
+    use agent_runtime::{Container, ContainerState, Kind, PodRef};
     use config_kube::k8s_openapi::api::core::v1::Pod;
     use jiff::Timestamp;
     use serde_json::{Value, json};
     use std::collections::HashMap;
     use std::sync::Arc;
     use std::time::Duration;
+    use tests_support::containers;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(seconds).unwrap()
@@ -265,24 +266,7 @@ mod tests {
             name: pod.to_owned(),
             uid: pod.to_owned(),
         };
-        Container {
-            id: format!("{}-main", pod.uid),
-            key: ContainerKey {
-                pod,
-                container: "main".to_owned(),
-                kind: Kind::Main,
-                attempt: 0,
-            },
-            image: String::new(),
-            image_id: String::new(),
-            state,
-            backoff: None,
-            round: 0,
-            this_boot: true,
-            stop_signal: None,
-            needs: None,
-            user: None,
-        }
+        containers::container(pod, "main", state)
     }
 
     #[test]

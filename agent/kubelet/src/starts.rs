@@ -285,28 +285,15 @@ async fn begin(
 mod tests {
     use super::*;
     use crate::kubelet::tests::shared;
-    use agent_runtime::{ContainerKey, ContainerState};
+    use agent_runtime::ContainerState;
     use serde_json::json;
+    use tests_support::containers;
 
     fn seen(pod: &PodRef, container: &str, attempt: u32) -> Seen {
-        Seen {
-            id: container_id(&pod.uid, container, attempt),
-            key: ContainerKey {
-                pod: pod.clone(),
-                container: container.to_owned(),
-                kind: Kind::Main,
-                attempt,
-            },
-            image: String::new(),
-            image_id: String::new(),
-            state: ContainerState::Created,
-            backoff: None,
-            round: 0,
-            this_boot: true,
-            stop_signal: None,
-            needs: None,
-            user: None,
-        }
+        let mut seen = containers::container(pod.clone(), container, ContainerState::Created);
+        seen.id = container_id(&pod.uid, container, attempt);
+        seen.key.attempt = attempt;
+        seen
     }
 
     #[tokio::test]

@@ -385,8 +385,9 @@ fn histogram(text: &mut Text, name: &str, times: &Times) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use agent_runtime::{ContainerKey, PodRef};
+    use agent_runtime::PodRef;
     use jiff::Timestamp;
+    use tests_support::containers;
 
     #[test]
     fn what_was_done_is_told_under_upstreams_names() {
@@ -441,21 +442,7 @@ mod tests {
         };
         Container {
             id: id.to_owned(),
-            key: ContainerKey {
-                pod,
-                container: "c".to_owned(),
-                kind: Kind::Main,
-                attempt: 0,
-            },
-            image: String::new(),
-            image_id: String::new(),
-            state,
-            backoff: None,
-            round: 0,
-            this_boot: true,
-            stop_signal: None,
-            needs: None,
-            user: None,
+            ..containers::container(pod, "c", state)
         }
     }
 

@@ -165,8 +165,9 @@ fn containers(group: &str, seen: Vec<Seen>) -> Vec<ContainerSubject> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use agent_runtime::{ContainerKey, ErrorClass, Kind, PodRef};
+    use agent_runtime::{ErrorClass, PodRef};
     use serde_json::json;
+    use tests_support::containers::container;
 
     fn pod(name: &str, phase: &str) -> Arc<Pod> {
         let pod = json!({
@@ -183,24 +184,10 @@ mod tests {
             name: pod.into(),
             uid: format!("uid-{pod}"),
         };
-        Seen {
-            id: format!("{}-{attempt}", pod.name),
-            key: ContainerKey {
-                pod,
-                container: "main".into(),
-                kind: Kind::Main,
-                attempt,
-            },
-            image: String::new(),
-            image_id: String::new(),
-            state,
-            backoff: None,
-            round: 0,
-            this_boot: true,
-            stop_signal: None,
-            needs: None,
-            user: None,
-        }
+        let mut seen = container(pod, "main", state);
+        seen.id = format!("{}-{attempt}", seen.key.pod.name);
+        seen.key.attempt = attempt;
+        seen
     }
 
     fn links() -> Links {

@@ -34,37 +34,27 @@ pub(crate) fn pods(seen: &[Seen]) -> List<Pod> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use agent_runtime::{ContainerKey, Kind, PodRef};
+    use agent_runtime::PodRef;
     use jiff::Timestamp;
     use serde_json::json;
+    use tests_support::containers;
 
     fn seen(pod: &str, container: &str, runs: bool) -> Seen {
         let started_at = Timestamp::UNIX_EPOCH;
+        let reference = PodRef {
+            namespace: "n".to_owned(),
+            name: pod.to_owned(),
+            uid: format!("uid-{pod}"),
+        };
+        let state = if runs {
+            ContainerState::Running { started_at }
+        } else {
+            ContainerState::Created
+        };
         Seen {
             id: format!("{pod}-{container}"),
-            key: ContainerKey {
-                pod: PodRef {
-                    namespace: "n".to_owned(),
-                    name: pod.to_owned(),
-                    uid: format!("uid-{pod}"),
-                },
-                container: container.to_owned(),
-                kind: Kind::Main,
-                attempt: 0,
-            },
             image: "image:1".to_owned(),
-            image_id: String::new(),
-            state: if runs {
-                ContainerState::Running { started_at }
-            } else {
-                ContainerState::Created
-            },
-            backoff: None,
-            round: 0,
-            this_boot: true,
-            stop_signal: None,
-            needs: None,
-            user: None,
+            ..containers::container(reference, container, state)
         }
     }
 
