@@ -12,7 +12,7 @@ mod scope;
 mod service;
 
 pub use pod::{missing, peak, pod_limits, pod_requests};
-pub use scope::Scope;
+pub use scope::{Scope, moves};
 
 use jiff::Timestamp;
 use master_schema::quantity::{Quantities, Quantity};
