@@ -321,7 +321,10 @@ async fn usage(
         ..ListParams::default()
     };
     let plain = quota.scopes.is_empty()
-        && !matches!(plural, "pods" | "persistentvolumeclaims" | "services");
+        && !matches!(
+            plural,
+            "pods" | "persistentvolumeclaims" | "services" | "resourceclaims"
+        );
     loop {
         let page = if plain {
             let page = client.partials(resource, namespace, &params).await?;
