@@ -205,9 +205,17 @@ async fn claim(writer: &Writer, key: &Key, version: &str, step: Step) -> Result<
             let patch = patch(json!({"spec": {"storageClassName": class}}));
             writer.patch::<PersistentVolumeClaim>(key, &patch).await?;
         }
-        Step::Bound { size, modes } => {
+        Step::Bound {
+            size,
+            modes,
+            attributes,
+        } => {
             let capacity = json!({"storage": size.to_quantity()});
-            let status = json!({"phase": "Bound", "capacity": capacity, "accessModes": modes});
+            let mut status = json!({"phase": "Bound", "capacity": capacity, "accessModes": modes});
+            if let Some(class) = attributes {
+                let class = Some(class).filter(|class| !class.is_empty());
+                status["currentVolumeAttributesClassName"] = class.into();
+            }
             let patch = patch(json!({"status": status}));
             let written = writer.patch_status::<PersistentVolumeClaim>(key, &patch);
             written.await?;
