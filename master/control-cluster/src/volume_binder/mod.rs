@@ -179,6 +179,12 @@ impl VolumeBinder {
     }
 }
 
+/// The status of a claim that has no volume: it shows nothing of one any more (upstream).
+fn without_volume(phase: &str) -> Value {
+    json!({"status": {"phase": phase, "capacity": null, "accessModes": null,
+        "currentVolumeAttributesClassName": null}})
+}
+
 /// A step of a claim.
 async fn claim(writer: &Writer, key: &Key, version: &str, step: Step) -> Result<(), ApiError> {
     let patch = |mut change: Value| {
@@ -233,13 +239,13 @@ async fn claim(writer: &Writer, key: &Key, version: &str, step: Step) -> Result<
                     return Err(ApiError::new(Reason::Conflict, "the volume is there"));
                 }
             }
-            let patch = patch(json!({"status": {"phase": "Lost"}}));
+            let patch = patch(without_volume("Lost"));
             let written = writer.patch_status::<PersistentVolumeClaim>(key, &patch);
             let claim = written.await?;
             record(writer, &claim, &news).await;
         }
         Step::Phase { phase, news } => {
-            let patch = patch(json!({"status": {"phase": phase}}));
+            let patch = patch(without_volume(phase));
             let written = writer.patch_status::<PersistentVolumeClaim>(key, &patch);
             let claim = written.await?;
             if let Some(news) = news {
