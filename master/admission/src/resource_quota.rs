@@ -72,9 +72,9 @@ impl Plugin for ResourceQuota {
         }
         match (request.operation, request.subresource) {
             (Operation::Create, None) => true,
-            (Operation::Update, None) => {
-                request.is("", "persistentvolumeclaims") || request.is("", "services")
-            }
+            (Operation::Update, None) => ["pods", "persistentvolumeclaims", "services"]
+                .iter()
+                .any(|plural| request.is("", plural)),
             (Operation::Update, Some(subresource)) => {
                 request.is("", "pods") && subresource.name() == "resize"
             }
@@ -89,6 +89,12 @@ impl Plugin for ResourceQuota {
         admitted: &'a mut Admitted,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         Box::pin(async move {
+            // Any other update of a pod uses nothing more (its resources change by `resize`).
+            if request.writes("", "pods")
+                && request.old.is_some_and(|old| !quota::moves(object, old))
+            {
+                return Ok(());
+            }
             let namespace = meta_text(object, "namespace");
             if quotas(request, namespace).await?.is_empty() {
                 return Ok(());

@@ -92,7 +92,21 @@ impl ApiServer {
             None => (path, None),
         };
         let checks = self.checks(kind != "livez").await;
+        self.note(kind, &checks);
         checks::answer(kind, name, &checks, query)
+    }
+
+    /// `/metrics/slis`: how each check ends now, and how often it ended well or not.
+    pub(crate) async fn checked(&self) -> String {
+        for kind in master_metrics::HEALTH {
+            self.note(kind, &self.checks(kind != "livez").await);
+        }
+        self.inner.metrics.health().write()
+    }
+
+    fn note(&self, kind: &str, checks: &[Check]) {
+        let checks = checks.iter().map(|check| (check.name, check.good));
+        self.inner.metrics.health().note(kind, checks);
     }
 
     async fn checks(&self, ready: bool) -> Vec<Check> {

@@ -22,6 +22,7 @@ const LISTED: &[&str] = &[
     "/healthz",
     "/livez",
     "/metrics",
+    "/metrics/slis",
     "/openapi/v2",
     "/openapi/v3",
     "/openid/v1/jwks",
@@ -79,6 +80,7 @@ impl ApiServer {
             "" => value_answer(StatusCode::OK, &self.index(), Accept::JSON),
             "healthz" | "livez" | "readyz" => self.health(trimmed, query).await,
             "metrics" if trimmed == "/metrics" => self.figures().await,
+            "metrics" if trimmed == "/metrics/slis" => Ok(figures(self.checked().await)),
             "version" if trimmed == "/version" => {
                 value_answer(StatusCode::OK, &discovery::version(), Accept::JSON)
             }
@@ -149,16 +151,7 @@ impl ApiServer {
     async fn figures(&self) -> Result<Response<Body>, ApiError> {
         let mut written = Text::default();
         self.inner.metrics.write(&mut written);
-        let name = "apiserver_current_inflight_requests";
-        written.family(
-            name,
-            "gauge",
-            "Requests in flight, without watches and tunnels.",
-        );
-        let kinds = ["readOnly", "mutating"].into_iter();
-        for (kind, running) in kinds.zip(self.inner.gate.running()) {
-            written.sample(name, &format!("request_kind=\"{kind}\""), running as u64);
-        }
+        master_metrics::in_flight(&mut written, self.inner.gate.running());
         let info = discovery::version();
         let version = info["gitVersion"].as_str().unwrap_or_default();
         let labels = format!("git_version=\"{version}\",major=\"1\",minor=\"36\"");
@@ -180,10 +173,7 @@ impl ApiServer {
         if let Some(extensions) = self.extensions() {
             written.push_str(&extensions.figures());
         }
-        let mut response = text(StatusCode::OK, written);
-        let form = HeaderValue::from_static(config_figures::CONTENT_TYPE);
-        response.headers_mut().insert(header::CONTENT_TYPE, form);
-        Ok(response)
+        Ok(figures(written))
     }
 
     /// Counts the objects of each kind; the versions of a kind are counted once.
@@ -210,32 +200,7 @@ impl ApiServer {
                 counts.push((names, (listing.entries.len() + listing.remaining) as u64));
             }
         }
-        written.family(
-            "apiserver_resource_objects",
-            "gauge",
-            "Objects stored, by resource.",
-        );
-        for ((group, plural), count) in &counts {
-            let labels = format!("group=\"{group}\",resource=\"{plural}\"");
-            written.sample("apiserver_resource_objects", &labels, *count);
-        }
-        written.family(
-            "apiserver_storage_objects",
-            "gauge",
-            "Objects stored, by resource and group.",
-        );
-        for ((group, plural), count) in &counts {
-            let name = if group.is_empty() {
-                plural.clone()
-            } else {
-                format!("{plural}.{group}")
-            };
-            written.sample(
-                "apiserver_storage_objects",
-                &format!("resource=\"{name}\""),
-                *count,
-            );
-        }
+        master_metrics::objects(written, &counts);
     }
 
     fn discover(&self, parts: &Parts, path: &str) -> Result<Response<Body>, ApiError> {
@@ -281,4 +246,12 @@ impl ApiServer {
         }
         Ok(response)
     }
+}
+
+/// An answer of metrics.
+fn figures(written: String) -> Response<Body> {
+    let mut response = text(StatusCode::OK, written);
+    let form = HeaderValue::from_static(config_figures::CONTENT_TYPE);
+    response.headers_mut().insert(header::CONTENT_TYPE, form);
+    response
 }

@@ -143,7 +143,7 @@ impl Controller for Quotas {
         let ended = releases.clone();
         setup.follow(move |delta: &Delta<PodView>, keys| {
             let ran = |pod: &Option<Arc<PodView>>| pod.as_ref().is_some_and(|pod| !pod.ended());
-            if ran(&delta.before) && !ran(&delta.after) {
+            if ran(&delta.before) && !ran(&delta.after) || respecified(delta) {
                 ended.release(&delta.key.namespace, keys);
             }
         });
@@ -203,6 +203,16 @@ impl Controller for Quotas {
         }
         Ok(())
     }
+}
+
+/// Whether a pod's spec changed, by which it may ask for less (a resize) or leave the scope of a
+/// quota (a deadline). A deletion counts as a generation, too, and frees nothing before the pod is
+/// gone.
+fn respecified(delta: &Delta<PodView>) -> bool {
+    let (Some(before), Some(after)) = (&delta.before, &delta.after) else {
+        return false;
+    };
+    before.generation != after.generation && before.deleted == after.deleted
 }
 
 /// Whether a change may have made something free, and in which namespaces.
@@ -311,7 +321,10 @@ async fn usage(
         ..ListParams::default()
     };
     let plain = quota.scopes.is_empty()
-        && !matches!(plural, "pods" | "persistentvolumeclaims" | "services");
+        && !matches!(
+            plural,
+            "pods" | "persistentvolumeclaims" | "services" | "resourceclaims"
+        );
     loop {
         let page = if plain {
             let page = client.partials(resource, namespace, &params).await?;

@@ -1,6 +1,9 @@
-//! Metrics of the API server, under upstream's names: requests, answers and durations. The figures
-//! of the process come from the kernel (`/proc/self`), which is the only I/O here.
+//! Metrics of the API server, under upstream's names: requests, answers and durations, checks of
+//! health. The figures of the process come from the kernel (`/proc/self`), which is the only I/O
+//! here.
 
+mod health;
 mod requests;
 
-pub use requests::{About, LongRunning, Metrics};
+pub use health::{HEALTH, Health};
+pub use requests::{About, LongRunning, Metrics, in_flight, objects};

@@ -3,6 +3,7 @@
 //! Labels (verb, kind, subresource, scope) take their values from small sets that no client can
 //! enlarge: a path without a kind is counted under one of a few names.
 
+use crate::health::Health;
 use config_figures::{Process, Text};
 use master_schema::registry::Kind;
 use master_wire::path::{Target, Verb};
@@ -147,6 +148,7 @@ pub struct Metrics {
     /// Events sent to watches, by kind.
     events: Mutex<HashMap<usize, Events>>,
     refused: [AtomicU64; 2],
+    health: Health,
 }
 
 impl Metrics {
@@ -189,7 +191,12 @@ impl Metrics {
         self.refused[usize::from(mutating)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Writes all counters and the kernel's figures of this process.
+    /// How the checks of health ended.
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// Writes the counters of requests and the kernel's figures of this process.
     pub fn write(&self, text: &mut Text) {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<(String, &Series)> = requests
@@ -261,6 +268,35 @@ impl Metrics {
             let labels = format!("group=\"{group}\",resource=\"{plural}\",version=\"{version}\"");
             text.sample(name, &labels, count.load(Ordering::Relaxed));
         }
+    }
+}
+
+/// Writes how many requests run that read, and that write.
+pub fn in_flight(text: &mut Text, running: [usize; 2]) {
+    let name = "apiserver_current_inflight_requests";
+    text.family(
+        name,
+        "gauge",
+        "Requests in flight, without watches and tunnels.",
+    );
+    for (kind, running) in ["readOnly", "mutating"].iter().zip(running) {
+        text.sample(name, &format!("request_kind=\"{kind}\""), running as u64);
+    }
+}
+
+/// Writes how many objects are stored, by their group and plural.
+pub fn objects(text: &mut Text, counts: &[((String, String), u64)]) {
+    let name = "apiserver_resource_objects";
+    text.family(name, "gauge", "Objects stored, by resource.");
+    for ((group, plural), count) in counts {
+        let labels = format!("group=\"{group}\",resource=\"{plural}\"");
+        text.sample(name, &labels, *count);
+    }
+    let name = "apiserver_storage_objects";
+    text.family(name, "gauge", "Objects stored, by resource and group.");
+    for ((group, plural), count) in counts {
+        let dot = if group.is_empty() { "" } else { "." };
+        text.sample(name, &format!("resource=\"{plural}{dot}{group}\""), *count);
     }
 }
 

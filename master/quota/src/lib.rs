@@ -1,18 +1,19 @@
 //! What objects use of quotas, for admission and for the controller that recounts.
 //!
 //! Start at [`Quota`], a quota as it is counted, and [`usage`], what one object uses. Every kind
-//! counts as `count/<plural>.<group>`; pods, claims and services also by the resources that they
-//! request.
+//! counts as `count/<plural>.<group>`; pods, claims of volumes and devices, and services also by the
+//! resources that they request.
 //!
 //! No tasks, no channels, no I/O.
 
 mod claim;
+mod device;
 mod pod;
 mod scope;
 mod service;
 
 pub use pod::{missing, peak, pod_limits, pod_requests};
-pub use scope::Scope;
+pub use scope::{Scope, moves};
 
 use jiff::Timestamp;
 use master_schema::quantity::{Quantities, Quantity};
@@ -51,6 +52,7 @@ pub fn usage(group: &str, plural: &str, fields: &Fields, now: Timestamp) -> Quan
         ("", "pods") => pod::usage(fields, now),
         ("", "persistentvolumeclaims") => claim::usage(fields),
         ("", "services") => service::usage(fields),
+        ("resource.k8s.io", "resourceclaims") => device::usage(fields),
         _ => Quantities::default(),
     };
     used.set(count_name(group, plural), Quantity::count(1));
@@ -71,6 +73,7 @@ pub fn tracks(group: &str, plural: &str, resource: &str) -> bool {
         ("", "pods") => pod::tracks(resource),
         ("", "persistentvolumeclaims") => claim::tracks(resource),
         ("", "services") => service::tracks(resource),
+        ("resource.k8s.io", "resourceclaims") => device::tracks(resource),
         _ => false,
     }
 }

@@ -79,6 +79,13 @@ impl Scope {
     }
 }
 
+/// Whether an update moves a pod from one scope to another. Only its deadline can: nothing else
+/// that scopes select by may change.
+pub fn moves(new: &Fields, old: &Fields) -> bool {
+    let ends = |pod| object(pod, "spec").is_some_and(terminating);
+    ends(new) != ends(old)
+}
+
 fn terminating(spec: &Fields) -> bool {
     get(spec, "activeDeadlineSeconds")
         .as_i64()

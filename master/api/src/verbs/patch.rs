@@ -62,7 +62,7 @@ pub(super) async fn patch(
         )?;
         match write(call, subresource, &entry, old, fields, &ownership).await? {
             Some(response) => return Ok(warned(response, &warnings)),
-            None if demanded.is_empty() => {}
+            None if matches!(&*demanded, "" | "0") => {}
             None => return Err(call.conflict(MODIFIED)),
         }
     }
@@ -141,7 +141,7 @@ async fn apply(
         .await?
         {
             Some(response) => return Ok(warned(response, &warnings)),
-            None if demanded.is_empty() => {}
+            None if matches!(&*demanded, "" | "0") => {}
             None => return Err(call.conflict(MODIFIED)),
         }
     }

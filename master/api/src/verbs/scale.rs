@@ -51,7 +51,7 @@ pub(super) async fn run(call: &Call, content: Body) -> Result<Response<Body>, Ap
         let owners = Ownership::Applied(owners);
         match update::write(&plain, Some(Subresource::Scale), &entry, old, new, &owners).await? {
             Some(response) => return answer(call, &show(places, &written(response).await?)),
-            None if verb == Verb::Patch || demanded.is_empty() => {}
+            None if verb == Verb::Patch || matches!(demanded, "" | "0") => {}
             None => return Err(call.conflict(update::MODIFIED)),
         }
     }

@@ -76,7 +76,7 @@ async fn replace(
         check_preconditions(call, &entry, &old, &demanded, &uid)?;
         match write(call, subresource, &entry, old, fields.clone(), &ownership).await? {
             Some(response) => return Ok(response),
-            None if demanded.is_empty() => {}
+            None if matches!(&*demanded, "" | "0") => {}
             None => return Err(call.conflict(MODIFIED)),
         }
     }

@@ -293,6 +293,44 @@ async fn a_quota_is_never_exceeded_by_concurrent_writers() {
     assert_eq!(list["items"].as_array().unwrap().len(), ALLOWED);
 }
 
+/// A pod that gets a deadline leaves one scope for another, whose quota may have no room for it.
+#[tokio::test]
+async fn a_deadline_is_charged_to_the_quota_of_pods_that_end() {
+    let local = Local::new().await;
+    for name in ["a", "b"] {
+        create(&local, PODS, &pod(name, &json!({}))).await;
+    }
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    let hard = json!({"pods": "1"});
+    let quota =
+        json!({"metadata": {"name": "q"}, "spec": {"hard": hard, "scopes": ["Terminating"]}});
+    create(&local, quotas, &quota).await;
+    let status = json!({"status": {"hard": hard, "used": {"pods": "0"}}});
+    let path = format!("{quotas}/q");
+    let change = async |path: String, change: Value| {
+        let (code, answer) = local.admin_ask(Method::PATCH, &path, &change).await;
+        (code.as_u16(), answer)
+    };
+    assert_eq!(change(format!("{path}/status"), status).await.0, 200);
+    let deadline = |seconds: u32| json!({"spec": {"activeDeadlineSeconds": seconds}});
+    let (code, text) = change(format!("{PODS}/a"), deadline(60)).await;
+    assert_eq!(code, 200, "{text}");
+    let (code, text) = change(format!("{PODS}/b"), deadline(60)).await;
+    assert_eq!(code, 403, "{text}");
+    assert_eq!(
+        text["message"],
+        "pods \"b\" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"
+    );
+    // Neither of these moves a pod.
+    let (code, text) = change(format!("{PODS}/a"), deadline(30)).await;
+    assert_eq!(code, 200, "{text}");
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    let (code, text) = change(format!("{PODS}/b"), label).await;
+    assert_eq!(code, 200, "{text}");
+    let (_, quota) = local.admin_ask(Method::GET, &path, &Value::Null).await;
+    assert_eq!(quota["status"]["used"], json!({"pods": "1"}));
+}
+
 #[tokio::test]
 async fn a_dry_run_pays_nothing() {
     let local = Local::new().await;

@@ -239,6 +239,49 @@ async fn health_checks_have_upstreams_names_where_they_check_the_same() {
     }
 }
 
+/// Upstream's indicators: how each check ended last, and how often each way.
+#[tokio::test]
+async fn the_checks_of_health_are_counted_at_metrics_slis() {
+    let local = Local::new().await;
+    let admin = UserInfo::admin("admin");
+    let read = async |path: &str| {
+        let (status, headers, text) = local.send(&admin, Method::GET, path, &[], "").await;
+        assert_eq!(status, StatusCode::OK, "{path}");
+        (headers, String::from_utf8_lossy(&text).into_owned())
+    };
+    let (_, index) = read("/").await;
+    assert!(index.contains("\"/metrics/slis\""), "{index}");
+    let (headers, first) = read("/metrics/slis").await;
+    assert_eq!(
+        headers["content-type"],
+        "text/plain; version=0.0.4; charset=utf-8"
+    );
+    let of = |name: &str, kind: &str| format!("{{name=\"{name}\",type=\"{kind}\"}} 1");
+    for (name, kind) in [
+        ("etcd", "livez"),
+        ("shutdown", "readyz"),
+        ("ping", "healthz"),
+    ] {
+        let line = format!("kubernetes_healthcheck{}", of(name, kind));
+        assert!(first.lines().any(|one| one == line), "{line}: {first}");
+    }
+    assert!(
+        !first.contains("name=\"shutdown\",type=\"livez\""),
+        "{first}"
+    );
+    let passed = |text: &str| {
+        let name =
+            "kubernetes_healthchecks_total{name=\"etcd\",status=\"success\",type=\"readyz\"} ";
+        let count = text.lines().find_map(|line| line.strip_prefix(name));
+        count.map(|count| count.parse::<u64>().unwrap()).unwrap()
+    };
+    read("/readyz").await;
+    let (_, then) = read("/metrics/slis").await;
+    // The question itself checks, too.
+    assert_eq!(passed(&then), passed(&first) + 2, "{then}");
+    assert!(!then.contains("status=\"error\""), "{then}");
+}
+
 #[tokio::test]
 async fn a_server_that_is_not_prepared_says_what_is_missing() {
     let folder = tempfile::tempdir().unwrap();
@@ -254,6 +297,17 @@ async fn a_server_that_is_not_prepared_says_what_is_missing() {
     for line in [
         "[+]etcd ok",
         "[-]poststarthook/rbac/bootstrap-roles failed: reason withheld",
+    ] {
+        assert!(text.lines().any(|one| one == line), "{text}");
+    }
+    let (_, _, text) = local
+        .send(&admin, Method::GET, "/metrics/slis", &[], "")
+        .await;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let roles = "name=\"poststarthook/rbac/bootstrap-roles\"";
+    for line in [
+        format!("kubernetes_healthcheck{{{roles},type=\"livez\"}} 0"),
+        format!("kubernetes_healthchecks_total{{{roles},status=\"error\",type=\"livez\"}} 1"),
     ] {
         assert!(text.lines().any(|one| one == line), "{text}");
     }

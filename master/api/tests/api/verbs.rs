@@ -495,3 +495,36 @@ async fn unknown_kinds_and_methods_are_reported() {
         assert_eq!(answer["kind"], "Status");
     }
 }
+
+/// Upstream takes "0" in a write as no version at all: other writers never refuse it.
+#[tokio::test]
+async fn a_write_with_resource_version_0_is_never_in_conflict() {
+    let server = Local::new().await;
+    server.admin().create(&config_map("a")).await.unwrap();
+    let path = format!("{MAPS}/a");
+    let map = |number: usize| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": number.to_string()},
+            "metadata": {"name": "a", "resourceVersion": "0"}})
+    };
+    let applied = format!("{path}?fieldManager=test&force=true");
+    for (method, path, form) in [
+        (Method::PUT, &path, "application/json"),
+        (Method::PATCH, &path, "application/merge-patch+json"),
+        (Method::PATCH, &applied, "application/apply-patch+yaml"),
+    ] {
+        // All read before the first one is written.
+        let writes = (0..8).map(|number| {
+            let (server, method) = (&server, method.clone());
+            async move {
+                let user = UserInfo::admin("admin");
+                let body = map(number).to_string();
+                let headers = [("content-type", form)];
+                let (status, _, text) = server.send(&user, method, path, &headers, body).await;
+                (status, text)
+            }
+        });
+        for (status, text) in futures_util::future::join_all(writes).await {
+            assert_eq!(status, StatusCode::OK, "{form}: {text:?}");
+        }
+    }
+}

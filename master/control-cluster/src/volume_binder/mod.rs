@@ -179,6 +179,12 @@ impl VolumeBinder {
     }
 }
 
+/// The status of a claim that has no volume: it shows nothing of one any more (upstream).
+fn without_volume(phase: &str) -> Value {
+    json!({"status": {"phase": phase, "capacity": null, "accessModes": null,
+        "currentVolumeAttributesClassName": null}})
+}
+
 /// A step of a claim.
 async fn claim(writer: &Writer, key: &Key, version: &str, step: Step) -> Result<(), ApiError> {
     let patch = |mut change: Value| {
@@ -205,9 +211,17 @@ async fn claim(writer: &Writer, key: &Key, version: &str, step: Step) -> Result<
             let patch = patch(json!({"spec": {"storageClassName": class}}));
             writer.patch::<PersistentVolumeClaim>(key, &patch).await?;
         }
-        Step::Bound { size, modes } => {
+        Step::Bound {
+            size,
+            modes,
+            attributes,
+        } => {
             let capacity = json!({"storage": size.to_quantity()});
-            let status = json!({"phase": "Bound", "capacity": capacity, "accessModes": modes});
+            let mut status = json!({"phase": "Bound", "capacity": capacity, "accessModes": modes});
+            if let Some(class) = attributes {
+                let class = Some(class).filter(|class| !class.is_empty());
+                status["currentVolumeAttributesClassName"] = class.into();
+            }
             let patch = patch(json!({"status": status}));
             let written = writer.patch_status::<PersistentVolumeClaim>(key, &patch);
             written.await?;
@@ -225,13 +239,13 @@ async fn claim(writer: &Writer, key: &Key, version: &str, step: Step) -> Result<
                     return Err(ApiError::new(Reason::Conflict, "the volume is there"));
                 }
             }
-            let patch = patch(json!({"status": {"phase": "Lost"}}));
+            let patch = patch(without_volume("Lost"));
             let written = writer.patch_status::<PersistentVolumeClaim>(key, &patch);
             let claim = written.await?;
             record(writer, &claim, &news).await;
         }
         Step::Phase { phase, news } => {
-            let patch = patch(json!({"status": {"phase": phase}}));
+            let patch = patch(without_volume(phase));
             let written = writer.patch_status::<PersistentVolumeClaim>(key, &patch);
             let claim = written.await?;
             if let Some(news) = news {

@@ -64,6 +64,9 @@ pub enum Step {
         size: Amount,
         /// The volume's access modes.
         modes: Vec<String>,
+        /// The volume's `VolumeAttributesClass` (empty: none), if the claim was not bound before:
+        /// who changes the class of a bound volume writes it to the claim, too (upstream).
+        attributes: Option<String>,
     },
     /// Its phase changes.
     Phase {
@@ -271,6 +274,7 @@ impl Of<'_> {
         Some(self.make(Step::Bound {
             size: volume.size,
             modes: volume.modes.clone(),
+            attributes: (claim.phase == "Pending").then(|| volume.attributes.clone()),
         }))
     }
 

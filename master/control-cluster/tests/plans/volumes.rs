@@ -120,6 +120,40 @@ fn a_waiting_claim_has_upstreams_event() {
     assert_eq!(scene.told("data").0, "ExternalProvisioning");
 }
 
+/// The class of attributes is the binder's as long as the claim waits, and then the driver's.
+#[test]
+fn a_claim_shows_its_volumes_attributes_once_when_it_is_bound() {
+    let mut scene = Scene::new();
+    let of = Volume {
+        attributes: "gold".into(),
+        claim: Some(ClaimRef {
+            key: key("data"),
+            uid: "u".into(),
+        }),
+        ..volume(1)
+    };
+    scene.1.set(Key::cluster("v"), of);
+    let mut bound = |phase: &str| {
+        let claim = Claim {
+            phase: phase.into(),
+            bound: true,
+            volume: "v".into(),
+            ..claim("u", 1)
+        };
+        scene.1.set(key("data"), claim);
+        match scene.step(&key("data")) {
+            Some(Action::Claim {
+                step: Step::Bound { attributes, .. },
+                ..
+            }) => attributes,
+            other => unreachable!("{phase}: {other:?}"),
+        }
+    };
+    assert_eq!(bound("Pending").as_deref(), Some("gold"));
+    assert_eq!(bound("Bound"), None, "its size or access modes differ");
+    assert_eq!(bound("Lost"), None);
+}
+
 #[test]
 fn a_claim_without_a_class_gets_the_default_one_when_there_is_one() {
     let mut scene = Scene::new();
@@ -418,7 +452,7 @@ impl World {
                     Step::Name { volume, chosen } => {
                         (claim.volume, claim.bound, claim.by_controller) = (volume, true, chosen);
                     }
-                    Step::Bound { size, modes } => {
+                    Step::Bound { size, modes, .. } => {
                         "Bound".clone_into(&mut claim.phase);
                         claim.shown = (Some(size), modes);
                     }

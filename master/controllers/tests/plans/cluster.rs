@@ -454,3 +454,27 @@ fn quotas_are_counted_when_they_come_and_when_a_pod_ends() {
     assert_eq!(scene.actions(&named("default"), 0), [count(1)]);
     assert_eq!(scene.actions(&named("elsewhere"), 0), []);
 }
+
+#[test]
+fn quotas_are_counted_when_a_pods_spec_changes() {
+    use quota::{QuotaView, Quotas};
+    let mut scene = Scene::<Quotas>::new();
+    scene.set(key("quota"), QuotaView { settled: true });
+    let version = |generation| PodView {
+        generation,
+        ..pod("a")
+    };
+    assert_eq!(scene.set(key("p"), version(1)), [], "a pod that is new");
+    // A deadline, or a resize.
+    assert_eq!(scene.set(key("p"), version(2)), [named("default")]);
+    let ready = |pod: PodView| PodView {
+        ready: !pod.ready,
+        ..pod
+    };
+    assert_eq!(scene.set(key("p"), ready(version(2))), [], "a status");
+    let going = PodView {
+        deleted: Some(Timestamp::UNIX_EPOCH),
+        ..version(3)
+    };
+    assert_eq!(scene.set(key("p"), going), [], "it still runs");
+}

@@ -1,11 +1,11 @@
 //! Reconciled objects: certificates of the root, quotas, ranges, signatures, roles, approvals.
 
 use super::{MAPS, ROOT, cluster, eventually, make};
-use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use config_kube::k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, Pod, Service};
 use config_kube::k8s_openapi::api::networking::v1::ServiceCIDR;
 use futures_util::future::BoxFuture;
 use master_client::{DeleteParams, Patch};
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_namespace_has_the_roots_certificate_and_it_is_kept_right() {
@@ -94,6 +94,50 @@ async fn people_are_told_why_a_claim_waits() {
         })
         .await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_shows_what_its_volume_is_as_long_as_it_has_one() {
+    let cluster = cluster().await;
+    let volumes = "/api/v1/persistentvolumes";
+    let volume = json!({"storageClassName": "", "volumeAttributesClassName": "gold", "capacity": {"storage": "2Gi"},
+        "accessModes": ["ReadWriteOnce"], "csi": {"driver": "example.com", "volumeHandle": "v"}});
+    make(
+        &cluster,
+        volumes,
+        json!({"metadata": {"name": "v"}, "spec": volume}),
+    )
+    .await;
+    let spec = json!({"storageClassName": "", "volumeAttributesClassName": "gold",
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    make(
+        &cluster,
+        claims,
+        json!({"metadata": {"name": "data"}, "spec": spec}),
+    )
+    .await;
+    let shows = |status: Value| {
+        let cluster = &cluster;
+        move || -> BoxFuture<'_, bool> {
+            let status = status.clone();
+            Box::pin(
+                async move { cluster.get(&format!("{claims}/data")).await["status"] == status },
+            )
+        }
+    };
+    let bound = json!({"phase": "Bound", "capacity": {"storage": "2Gi"}, "accessModes": ["ReadWriteOnce"],
+        "currentVolumeAttributesClassName": "gold"});
+    eventually("it is bound", shows(bound)).await;
+    let admin = &cluster.admin;
+    let params = DeleteParams::default();
+    let gone = admin.delete::<PersistentVolume>(None, "v", &params).await;
+    gone.expect("its deletion begins");
+    // What protects it from the deletion.
+    let bare = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    let gone = admin.patch::<PersistentVolume>(None, "v", &bare).await;
+    gone.expect("it goes");
+    eventually("it is lost", shows(json!({"phase": "Lost"}))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
