@@ -129,6 +129,23 @@ impl Share {
     }
 }
 
+impl Share {
+    /// Takes an additional amount, whatever the user or all users hold: for what is there already
+    /// and cannot be refused.
+    pub fn add(&mut self, count: usize) {
+        let mut held = self.shares.held();
+        held.all = held.all.saturating_add(count);
+        if !self.kept_for {
+            held.others = held.others.saturating_add(count);
+        }
+        if count > 0 {
+            let own = held.users.entry(self.user.clone()).or_default();
+            *own = own.saturating_add(count);
+        }
+        self.count = self.count.saturating_add(count);
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
         let mut held = self.shares.held();
@@ -184,6 +201,23 @@ mod tests {
         assert!(take(node("n2")).is_some());
         drop((others, nodes));
         assert_eq!(shares.taken(), 0);
+        assert!(shares.held().users.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_refused_counts_beyond_the_bounds() {
+        let shares = Shares::new(Room {
+            total: 10,
+            part: 5,
+            kept: 2,
+        });
+        let mut written = shares.take(user("one"), 1).unwrap();
+        written.add(20);
+        assert_eq!(shares.taken(), 21);
+        assert!(shares.take(user("two"), 1).is_none());
+        assert!(shares.take(node("n"), 1).is_none());
+        drop(written);
+        assert!(shares.take(user("one"), 5).is_some());
         assert!(shares.held().users.is_empty());
     }
 

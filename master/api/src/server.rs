@@ -244,7 +244,7 @@ impl ApiServer {
                 let flow = self.flow(&user, &verb, Matter::Path(path)).await;
                 let answer = match authorize::path(&self.inner.authorizer, &user, &verb, path).await
                 {
-                    Ok(()) => self.other(&parts, &query).await,
+                    Ok(()) => self.path(&parts, &query, content, &user, &peer).await,
                     Err(error) => Err(error),
                 };
                 return Routed {
@@ -324,13 +324,23 @@ impl ApiServer {
         };
         authorize::resource(&self.inner.authorizer, &user, &target, &selector).await?;
         let kind = kind.ok_or_else(no_resource)?;
-        let (content, _held) = self.enter(&target, content, &user, &peer).await?;
+        // What is handed on to a node has its places there (`master/gateway`).
+        let (content, held) = if target.is_stream() && target.verb != Verb::Watch {
+            (content, None)
+        } else {
+            let (content, held) = self
+                .enter(!reads(target.verb), content, &user, &peer)
+                .await?;
+            (content, Some(held))
+        };
         // The body may have taken a while: a caller that was denied meanwhile gets nothing.
         if let Some(why) = caller.as_ref().and_then(|caller| caller.denial(self)) {
             return Err(unauthorized(&why));
         }
         let deprecated = kind.deprecated.clone();
         let own = target.group == identity::GROUP && peer.remote.is_some() && !query.has("dryRun");
+        // A watch's body has a place of its own.
+        let held_on = target.verb != Verb::Watch;
         let written =
             (own && !reads(target.verb)).then(|| (target.plural.clone(), target.name.clone()));
         let call = Call {
@@ -355,6 +365,10 @@ impl ApiServer {
             }
             (answer, _) => answer,
         };
+        let answer = match (answer, held) {
+            (Ok(response), Some(held)) if held_on => held.hold(response),
+            (answer, _) => answer,
+        };
         match deprecated {
             // A refusal carries the warning too.
             Some(words) => Ok(verbs::warned(
@@ -365,27 +379,40 @@ impl ApiServer {
         }
     }
 
-    /// Takes one of the places for requests of this caller, and reads the body within its limits.
-    /// The place is to be held until the answer is made; a watch's body has one of its own.
-    /// Requests that are passed on to a node have their places there (`master/gateway`).
-    async fn enter(
+    /// Answers a path that is no resource, to a caller that may ask. Health and version take no
+    /// place: they are small, and anyone may ask for them. A snapshot has places of its own.
+    async fn path(
         &self,
-        target: &Target,
+        parts: &Parts,
+        query: &Query,
         content: Body,
         user: &UserInfo,
         peer: &Peer,
-    ) -> Result<(Body, Option<Entered>), ApiError> {
-        if target.is_stream() && target.verb != Verb::Watch {
-            return Ok((content, None));
+    ) -> Result<Response<Body>, ApiError> {
+        let free = ["/healthz", "/livez", "/readyz", "/version", "/snapshot"];
+        if free.contains(&counted(parts.uri.path())) {
+            return self.other(parts, query).await;
         }
-        let write = !reads(target.verb);
+        let (_, held) = self.enter(false, content, user, peer).await?;
+        held.hold(self.other(parts, query).await?)
+    }
+
+    /// Takes one of the places for requests of this caller, and reads the body within its limits.
+    /// The place is held until the client has read the answer; a watch has a place of its own, and
+    /// a request that is passed on to a node has one there (`master/gateway`).
+    async fn enter(
+        &self,
+        write: bool,
+        content: Body,
+        user: &UserInfo,
+        peer: &Peer,
+    ) -> Result<(Body, Entered), ApiError> {
         let entered = self.inner.gate.enter(write, content, user, peer).await;
-        let (content, held) = entered.inspect_err(|error| {
+        entered.inspect_err(|error| {
             if error.code == StatusCode::TOO_MANY_REQUESTS.as_u16() {
                 self.inner.metrics.refuse(write);
             }
-        })?;
-        Ok((content, Some(held)))
+        })
     }
 }
 

@@ -22,7 +22,7 @@ mod transport;
 mod user;
 mod watch;
 
-pub use body::{Body, BodyError, body};
+pub use body::{Body, BodyError, Weight, body};
 pub use client::{Client, DeleteParams, ListParams, Object, ObjectList, Patch};
 pub use follow::{Change, Follower};
 pub use key::Key;

@@ -16,11 +16,12 @@
 //! So strangers behind one address cannot use up the connections of the machines behind the same
 //! address.
 
+use crate::answers::{Owner, host};
 use config_limits::{Network, PlaceId, Places, Room, Share, Shares, Taker, Width, networks};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 /// Limits, in connections.
@@ -148,6 +149,10 @@ pub(crate) struct Slot {
     identified: AtomicBool,
     /// Whether its caller proved who it is, even if it has no place among identified ones.
     proven: AtomicBool,
+    /// Whose memory its answers take, from its first proof on.
+    owner: OnceLock<Owner>,
+    /// The name of strangers from the same host.
+    host: String,
 }
 
 impl Connections {
@@ -198,6 +203,8 @@ impl Connections {
             end,
             identified: AtomicBool::new(false),
             proven: AtomicBool::new(false),
+            owner: OnceLock::new(),
+            host: host(from),
         }
     }
 
@@ -220,6 +227,21 @@ impl Slot {
     /// Whether the caller's certificate or token was verified and it counts as identified.
     pub(crate) fn is_identified(&self) -> bool {
         self.identified.load(Ordering::Acquire)
+    }
+
+    /// Whose memory its answers take; `None` while the caller has proved nothing.
+    pub(crate) fn owner(&self) -> Option<&Owner> {
+        self.owner.get().filter(|_| self.is_proven())
+    }
+
+    /// Names who reads the answers, once.
+    pub(crate) fn own(&self, owner: impl FnOnce() -> Owner) {
+        self.owner.get_or_init(owner);
+    }
+
+    /// The host of the other end, as a name.
+    pub(crate) fn host(&self) -> &str {
+        &self.host
     }
 
     /// Whether the caller's certificate or token was verified, and it is not denied.

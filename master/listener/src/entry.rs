@@ -1,51 +1,68 @@
 //! The way of a request into the server and of its answer out of it, by what its connection proved.
 //!
 //! An answer stays in memory until its client reads it, and an HTTP/2 client decides when. So a
-//! client that proved nothing has few requests open at once on a connection. What is beyond is
-//! answered without a body: a header waits for no window, so nothing of it stays.
+//! client that proved nothing has few requests open at once on a connection, and the answers of each
+//! caller have bounds. What is beyond is answered without a body: a header waits for no window, so
+//! nothing of it stays.
 
+use crate::answers::{Answers, Charged, held};
 use crate::connections::Slot;
 use crate::idle::{Requests, UnderWay, counted};
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use config_limits::Share;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use master_client::{Body, body};
 use std::sync::Arc;
 
-/// Whether a request may be worked on.
+/// What decides about the requests of one connection.
 #[derive(Debug)]
-pub(crate) enum Entry {
-    /// It may.
-    Open(Open),
-    /// The connection has too many open.
-    Refused,
+pub(crate) struct Door {
+    /// Those that are open.
+    pub(crate) requests: Requests,
+    /// What the connection proved.
+    pub(crate) slot: Arc<Slot>,
+    /// The memory of answers, of all connections.
+    pub(crate) answers: Arc<Answers>,
+    /// How many requests of strangers may be open.
+    pub(crate) streams_stranger: usize,
 }
 
 /// An open request.
 #[derive(Debug)]
 pub(crate) struct Open {
+    door: Arc<Door>,
     under_way: UnderWay,
-    slot: Arc<Slot>,
-    /// How many requests of strangers its connection may have open.
-    most: usize,
+    write: bool,
+    /// Taken before a write; what is read takes its share afterwards.
+    written: Option<Share>,
 }
 
-impl Entry {
-    /// Decides about a request. One with a token is let in: its caller may be known once the token
-    /// is looked at, and clients open many watches at once on a new connection.
-    pub(crate) fn of<T>(
-        requests: &Requests,
-        slot: &Arc<Slot>,
-        most: usize,
-        request: &Request<T>,
-    ) -> Self {
-        let mut under_way = requests.begin();
-        let stranger = !slot.is_proven() && !may_show_token(request.headers());
-        if stranger && !under_way.is_strangers(most) {
-            return Self::Refused;
+impl Door {
+    /// Lets a request in; `None` if it is to be refused. One with a token is let in even where its
+    /// caller has proved nothing yet: the token may prove it, and clients open many watches at once
+    /// on a new connection.
+    pub(crate) fn enter<T>(self: &Arc<Self>, request: &Request<T>) -> Option<Open> {
+        let mut under_way = self.requests.begin();
+        let write = !matches!(*request.method(), Method::GET | Method::HEAD);
+        let mut written = None;
+        match self.slot.owner() {
+            Some(owner) if write => match self.answers.before_write(owner) {
+                Charged::Free => {}
+                Charged::Taken(share) => written = Some(share),
+                Charged::Beyond => return None,
+            },
+            Some(_) => {}
+            None => {
+                let nameless = !may_show_token(request.headers());
+                if nameless && !under_way.is_strangers(self.streams_stranger) {
+                    return None;
+                }
+            }
         }
-        Self::Open(Open {
+        Some(Open {
+            door: Arc::clone(self),
             under_way,
-            slot: Arc::clone(slot),
-            most,
+            write,
+            written,
         })
     }
 }
@@ -54,16 +71,37 @@ impl Open {
     /// Lets the answer out; the request is open until its body is dropped.
     pub(crate) fn finish(self, answer: Response<Body>) -> Response<Body> {
         let Self {
+            door,
             mut under_way,
-            slot,
-            most,
+            write,
+            mut written,
         } = self;
-        if slot.is_proven() || under_way.is_strangers(most) {
-            counted(answer, under_way)
-        } else {
+        let owner = door.slot.owner();
+        if owner.is_none() && !under_way.is_strangers(door.streams_stranger) {
             // Its token was refused, and others before it are not read yet.
-            bare(answer.status())
+            return bare(answer.status());
         }
+        if let (true, None, Some(owner)) = (write, &written, owner)
+            && let Charged::Taken(share) = door.answers.before_write(owner)
+        {
+            // The first request of a token that proved the connection just now.
+            written = Some(share);
+        }
+        let share = match (held(&answer), written) {
+            (None, _) => None,
+            (Some(held), Some(mut share)) => {
+                share.add(held);
+                Some(share)
+            }
+            (Some(_), None) if write && owner.is_some() => None,
+            (Some(held), None) => match door.answers.take(owner, door.slot.host(), held) {
+                Charged::Free => None,
+                Charged::Taken(share) => Some(share),
+                Charged::Beyond if owner.is_none() => return bare(answer.status()),
+                Charged::Beyond => return refusal(),
+            },
+        };
+        counted(answer, under_way, share)
     }
 }
 
@@ -85,4 +123,114 @@ pub(crate) fn refusal() -> Response<Body> {
     let headers = answer.headers_mut();
     headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answers::{AnswerLimits, Owner};
+    use crate::connections::{ConnectionLimits, Connections};
+    use config_limits::Room;
+    use http_body::Body as _;
+    use master_client::Weight;
+
+    /// Three whole answers of a megabyte for one user, and as many for the others.
+    const LIMITS: AnswerLimits = AnswerLimits {
+        known: Room {
+            total: 10 << 20,
+            part: 3 << 20,
+            kept: 4 << 20,
+        },
+        strangers: Room {
+            total: 4 << 20,
+            part: 2 << 20,
+            kept: 0,
+        },
+    };
+    const MOST: usize = 1000 << 10;
+
+    fn door(answers: &Arc<Answers>, owner: Option<Owner>) -> Arc<Door> {
+        let connections = Connections::new(ConnectionLimits::default());
+        let slot = connections.enter([192, 0, 2, 1].into());
+        if let Some(owner) = owner {
+            slot.identify("somebody", false);
+            slot.own(|| owner);
+        }
+        Arc::new(Door {
+            requests: Requests::new(),
+            slot: Arc::new(slot),
+            answers: Arc::clone(answers),
+            streams_stranger: 100,
+        })
+    }
+
+    fn user(name: &str) -> Owner {
+        Owner::User(name.to_owned())
+    }
+
+    fn ask(door: &Arc<Door>, method: Method, size: usize) -> Response<Body> {
+        let mut request = Request::new(());
+        *request.method_mut() = method;
+        match door.enter(&request) {
+            Some(open) => open.finish(Response::new(body(vec![7; size]))),
+            None => refusal(),
+        }
+    }
+
+    fn codes(answers: &[Response<Body>]) -> Vec<u16> {
+        answers.iter().map(|one| one.status().as_u16()).collect()
+    }
+
+    #[test]
+    fn unread_answers_hold_their_users_part_and_leave_that_of_nodes() {
+        let answers = Answers::new(LIMITS);
+        let one = door(&answers, Some(user("one")));
+        let mut held: Vec<_> = (0..5).map(|_| ask(&one, Method::GET, MOST)).collect();
+        assert_eq!(codes(&held), [200, 200, 200, 429, 429]);
+        assert!(held[4].body().is_end_stream(), "a refusal holds nothing");
+        let two = door(&answers, Some(user("two")));
+        held.extend((0..4).map(|_| ask(&two, Method::GET, MOST)));
+        assert_eq!(codes(&held[5..]), [200, 200, 200, 429], "another user");
+        let three = door(&answers, Some(user("three")));
+        assert_eq!(ask(&three, Method::GET, MOST).status(), 429, "of all");
+        let node = door(&answers, Some(Owner::Node("n".to_owned())));
+        assert_eq!(ask(&node, Method::GET, MOST).status(), 200);
+        let admin = door(&answers, Some(Owner::Admin));
+        assert_eq!(ask(&admin, Method::GET, MOST).status(), 200);
+        // What is shared or has no end takes nothing, or little.
+        let shared = one.enter(&Request::new(())).unwrap();
+        let mut document = Response::new(body(vec![7; MOST]));
+        document.extensions_mut().insert(Weight(0));
+        assert_eq!(shared.finish(document).status(), 200);
+        drop(held);
+        assert_eq!(answers.taken(), [0, 0]);
+        assert_eq!(ask(&three, Method::GET, 100 << 20).status(), 200, "alone");
+    }
+
+    #[test]
+    fn no_write_is_refused_after_it_was_carried_out() {
+        let answers = Answers::new(LIMITS);
+        let one = door(&answers, Some(user("one")));
+        let mut held: Vec<_> = (0..2).map(|_| ask(&one, Method::GET, MOST)).collect();
+        let open = one.enter(&Request::post("/").body(()).unwrap()).unwrap();
+        held.push(open.finish(Response::new(body(vec![7; 3 * MOST]))));
+        assert_eq!(codes(&held), [200, 200, 200]);
+        let write = Request::post("/").body(()).unwrap();
+        assert!(one.enter(&write).is_none(), "the next one is not begun");
+        drop(held);
+        assert!(one.enter(&write).is_some());
+    }
+
+    #[test]
+    fn strangers_share_a_part_of_their_own_and_beyond_it_get_bare_answers() {
+        let answers = Answers::new(LIMITS);
+        let stranger = door(&answers, None);
+        let held: Vec<_> = (0..3).map(|_| ask(&stranger, Method::GET, MOST)).collect();
+        let empty = held.iter().map(|one| one.body().is_end_stream());
+        assert_eq!(empty.collect::<Vec<_>>(), [false, false, true]);
+        assert_eq!(codes(&held), [200, 200, 200], "the status is told");
+        assert_eq!(answers.taken()[0], 0);
+        drop(held);
+        assert_eq!(answers.taken(), [0, 0]);
+    }
 }

@@ -5,6 +5,7 @@
 //! have passed at the earliest, so a request sets no timer and wakes no task.
 
 use bytes::Bytes;
+use config_limits::Share;
 use http::Response;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
@@ -155,6 +156,7 @@ struct Counted {
     /// Data that the body has returned and the connection has not taken yet.
     rest: Bytes,
     under_way: UnderWay,
+    _share: Option<Share>,
 }
 
 impl http_body::Body for Counted {
@@ -202,14 +204,20 @@ impl http_body::Body for Counted {
     }
 }
 
-/// Keeps a request open until its answer has been sent.
-pub(crate) fn counted(answer: Response<Body>, under_way: UnderWay) -> Response<Body> {
+/// Keeps a request open, and its share of the memory of answers taken, until its answer has been
+/// sent.
+pub(crate) fn counted(
+    answer: Response<Body>,
+    under_way: UnderWay,
+    share: Option<Share>,
+) -> Response<Body> {
     under_way.offered();
     answer.map(|body| {
         Counted {
             body,
             rest: Bytes::new(),
             under_way,
+            _share: share,
         }
         .boxed_unsync()
     })
@@ -223,7 +231,11 @@ mod tests {
     #[tokio::test]
     async fn an_open_request_keeps_its_connection_and_an_ended_one_does_not() {
         let (requests, limit) = (Requests::new(), Duration::from_millis(20));
-        let watch = counted(Response::new(master_client::body("x")), requests.begin());
+        let watch = counted(
+            Response::new(master_client::body("x")),
+            requests.begin(),
+            None,
+        );
         let second = requests.begin();
         let idle = requests.idle(|| limit);
         let mut idle = std::pin::pin!(idle);
@@ -258,7 +270,7 @@ mod tests {
             event.map(|event| event.map(|event| Ok::<_, BodyError>(Frame::data(event))))
         });
         let watch = http_body_util::StreamBody::new(frames).boxed_unsync();
-        let mut watch = counted(Response::new(watch), requests.begin()).into_body();
+        let mut watch = counted(Response::new(watch), requests.begin(), None).into_body();
         assert!(futures_util::poll!(watch.frame()).is_pending());
         assert!(ended(4).await.is_err(), "it has nothing to send");
         // Larger than a piece: taken in parts, and each part is progress.
@@ -272,7 +284,11 @@ mod tests {
         assert!(futures_util::poll!(watch.frame()).is_pending());
         assert!(ended(4).await.is_err(), "everything was taken");
         drop(watch);
-        let untouched = counted(Response::new(master_client::body("x")), requests.begin());
+        let untouched = counted(
+            Response::new(master_client::body("x")),
+            requests.begin(),
+            None,
+        );
         assert_eq!(untouched.body().size_hint().exact(), Some(1));
         ended(600).await.expect("nothing was taken of it");
         drop(untouched);

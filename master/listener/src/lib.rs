@@ -6,6 +6,7 @@
 //! address, its slot within the [`ConnectionLimits`]. A [`Gate`] reads a request's body, then gives
 //! it a slot for work; [`Flows`] say to which flow schema it belongs. There are no channels.
 
+mod answers;
 mod bodies;
 mod connections;
 mod entry;
@@ -19,6 +20,7 @@ mod service;
 mod stored_flows;
 mod write_timeout;
 
+pub use answers::AnswerLimits;
 pub use bodies::BodyLimits;
 pub use connections::ConnectionLimits;
 pub use extensions::{DenyList, Extensions};

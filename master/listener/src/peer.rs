@@ -1,5 +1,6 @@
 //! What a connection proves about its other end.
 
+use crate::answers::Owner;
 use crate::connections::Slot;
 use master_auth::{ClientCertificate, of_certificate};
 use master_client::UserInfo;
@@ -52,7 +53,9 @@ impl Peer {
     pub fn identify(&self, user: &UserInfo) {
         if let Some(slot) = &self.slot {
             let shown = self.user().is_some_and(|own| own.name == user.name);
-            slot.identify(&user.name, shown && user.node().is_some());
+            let node = shown && user.node().is_some();
+            slot.identify(&user.name, node);
+            slot.own(|| Owner::of(user, node));
         }
     }
 

@@ -1,7 +1,8 @@
 //! The listener: TLS 1.3, one task per connection, limits, graceful shutdown.
 
+use crate::answers::{AnswerLimits, Answers};
 use crate::connections::{ConnectionLimits, Connections, Slot};
-use crate::entry::{Entry, refusal};
+use crate::entry::{Door, Open, refusal};
 use crate::idle::Requests;
 use crate::peer::Peer;
 use crate::service::Service;
@@ -39,6 +40,8 @@ const CLOSE_GRACE: Duration = Duration::from_secs(1);
 pub struct ServeOptions {
     /// Limits of open connections.
     pub connections: ConnectionLimits,
+    /// Limits of the memory of answers that are not read yet.
+    pub answers: AnswerLimits,
     /// Time limit of the TLS handshake.
     pub handshake: Duration,
     /// Time limit of a request's header, and so of an idle HTTP/1 connection (nginx's
@@ -73,6 +76,7 @@ impl Default for ServeOptions {
     fn default() -> Self {
         Self {
             connections: ConnectionLimits::default(),
+            answers: AnswerLimits::default(),
             handshake: Duration::from_secs(10),
             header: Duration::from_secs(60),
             idle: Duration::from_secs(90),
@@ -122,6 +126,7 @@ struct Connection {
     acceptor: TlsAcceptor,
     builder: Builder<TokioExecutor>,
     slot: Arc<Slot>,
+    answers: Arc<Answers>,
 }
 
 /// Serves until `shutdown` is cancelled, then drains: no new connections, watches end, open
@@ -136,6 +141,7 @@ pub async fn serve(
     let acceptor = TlsAcceptor::from(tls);
     let builder = http(&options);
     let connections = Connections::new(options.connections);
+    let answers = Answers::new(options.answers);
     let mut tasks = tokio::task::JoinSet::new();
     loop {
         // Cancel-safe: accept loses no connection, join_next only reaps tasks.
@@ -160,6 +166,7 @@ pub async fn serve(
             acceptor,
             builder,
             slot,
+            answers: answers.clone(),
         };
         tasks.spawn(connect(connection, stream, remote));
     }
@@ -245,6 +252,7 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
         acceptor,
         builder,
         slot,
+        answers,
     } = connection;
     let Some(stream) = handshake(&acceptor, stream, &options, remote).await else {
         return;
@@ -256,11 +264,15 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
     }
     let draining = service.draining();
     let (deny_list, shown, requests) = (service.clone(), peer.clone(), Requests::new());
-    let (counted, caller) = (requests.clone(), slot.clone());
-    let most = options.streams_stranger;
+    let door = Arc::new(Door {
+        requests: requests.clone(),
+        slot: slot.clone(),
+        answers,
+        streams_stranger: options.streams_stranger,
+    });
     let answers = service_fn(move |request| {
-        let entry = Entry::of(&counted, &caller, most, &request);
-        answer(&*service, peer.clone(), request, entry)
+        let open = door.enter(&request);
+        answer(&*service, peer.clone(), request, open)
     });
     let idle = requests.idle(|| {
         if slot.is_identified() {
@@ -316,14 +328,14 @@ fn answer(
     service: &dyn Service,
     peer: Peer,
     request: Request<Incoming>,
-    entry: Entry,
+    open: Option<Open>,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<> {
-    let answer = match entry {
-        Entry::Open(open) => {
+    let answer = match open {
+        Some(open) => {
             let answer = service.handle(request.map(incoming), peer);
             Either::Left(answer.map(|answer| open.finish(answer)))
         }
-        Entry::Refused => Either::Right(std::future::ready(refusal())),
+        None => Either::Right(std::future::ready(refusal())),
     };
     answer.map(Ok)
 }

@@ -3,8 +3,8 @@
 //!
 //! Start at [`Documents`]. Clients read the schemas (`kubectl explain`, merge keys of
 //! `kubectl apply`), and for each path the kind, the parameters (`fieldValidation`, `dryRun`) and
-//! the patch types. Documents are stored compressed only: most clients accept gzip, and cache
-//! documents by hash. Other kinds need other documents: [`Current`] has those of the current
+//! the patch types. Documents are stored compressed, and unpacked at the first request of a
+//! client that does not accept gzip; clients cache documents by hash. Other kinds need other documents: [`Current`] has those of the current
 //! registry.
 //!
 //! No tasks, no channels, no I/O.
@@ -36,6 +36,7 @@ pub struct Document {
     pub hash: String,
     /// The content, compressed.
     pub gzip: Bytes,
+    plain: OnceLock<Bytes>,
 }
 
 impl Document {
@@ -49,14 +50,19 @@ impl Document {
             path: path.to_owned(),
             hash,
             gzip: gzip.into(),
+            plain: OnceLock::new(),
         }
     }
 
-    /// The content.
+    /// The content, unpacked once and shared from then on: about a megabyte, which many clients may
+    /// be reading at once.
     ///
     /// # Errors
     /// It cannot be unpacked.
-    pub fn plain(&self) -> Result<Vec<u8>, ApiError> {
+    pub fn plain(&self) -> Result<Bytes, ApiError> {
+        if let Some(known) = self.plain.get() {
+            return Ok(known.clone());
+        }
         let mut text = Vec::new();
         GzDecoder::new(&self.gzip[..])
             .read_to_end(&mut text)
@@ -66,7 +72,7 @@ impl Document {
                     format!("the document {} cannot be unpacked: {error}", self.path),
                 )
             })?;
-        Ok(text)
+        Ok(self.plain.get_or_init(|| text.into()).clone())
     }
 }
 
@@ -131,5 +137,17 @@ impl Documents {
     /// Whether OpenAPI v2 is made in protobuf.
     pub fn has_binary(&self) -> bool {
         self.binary.get().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_is_unpacked_once_for_all_who_read_it() {
+        let document = Document::new("v2", b"{}");
+        let (one, other) = (document.plain().unwrap(), document.plain().unwrap());
+        assert_eq!((&one[..], one.as_ptr()), (&b"{}"[..], other.as_ptr()));
     }
 }

@@ -7,12 +7,14 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Response, header};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, StreamBody};
-use master_client::{Body, BodyError, body};
+use master_client::{Body, BodyError, Weight, body};
 use std::io::{self, Write as _};
 
 /// Answers above this size are compressed for clients that accept gzip (upstream:
 /// `defaultGzipThresholdBytes`).
 const LARGE: u64 = 128 << 10;
+/// Bytes that a compressor takes while its answer is read.
+const COMPRESSOR: usize = 256 << 10;
 /// Bytes compressed at a time, so that other tasks run in between.
 const PIECE: usize = 64 << 10;
 /// Level of compression (upstream: 1).
@@ -73,6 +75,14 @@ pub fn finish(mut response: Response<Body>, encoding: Encoding) -> Response<Body
     let pretty = encoding.pretty && kind == "application/json";
     let objects = kind.starts_with("application/json") || kind == "application/yaml";
     let gzip = encoding.gzip && objects && size > LARGE;
+    if pretty || gzip {
+        // From here on the body does not tell how much there is of it.
+        let whole = usize::try_from(size).unwrap_or(usize::MAX);
+        let extensions = response.extensions_mut();
+        let held = extensions.get().map_or(whole, |Weight(held)| *held);
+        let more = if gzip { COMPRESSOR } else { 0 };
+        extensions.insert(Weight(held.saturating_add(more)));
+    }
     if pretty {
         let mut spread = Spread::default();
         change(&mut response, move |piece| {

@@ -22,4 +22,4 @@ pub mod table;
 
 pub use accept::{Accept, Form};
 pub use encoding::{Encoding, finish};
-pub use pieces::{Item, Pieces};
+pub use pieces::{Item, PIECE, Pieces};

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// Approximate bytes of a piece: four TLS records.
-const PIECE: usize = 64 << 10;
+pub const PIECE: usize = 64 << 10;
 /// What follows the last item.
 const END: &[u8] = b"]}\n";
 

@@ -5,14 +5,14 @@ use super::answer::value_answer;
 use super::network_only;
 use super::page::Page;
 use http::{Response, StatusCode};
-use master_client::Body;
+use master_client::{Body, Weight};
 use master_objects::{Extent, Kept, store_error};
 use master_schema::error::{ApiError, Reason, shown};
 use master_schema::selector::Selector;
 use master_store::{Entry, Revision, StoreError};
 use master_wire::respond::json_bytes;
 use master_wire::table::{self, Include, Style};
-use master_wire::{Form, Item, Pieces};
+use master_wire::{Form, Item, PIECE, Pieces};
 use serde_json::{Value, json};
 
 /// One object, at least as new as the query asks for.
@@ -198,11 +198,18 @@ fn list_bytes(call: &Call, page: &Page, extent: Extent) -> Result<Response<Body>
         .iter()
         .map(kept)
         .collect::<Result<Vec<_>, ApiError>>()?;
+    // The rest is the store's, and what is sent is made piece by piece.
+    let held = if call.kind.stored_as_served() {
+        items.len() * size_of::<Listed>() + PIECE
+    } else {
+        items.iter().map(Item::size).sum()
+    };
     let around = (
         master_objects::head(&call.kind, extent).into(),
         extent.tail(),
     );
     let mut response = json_bytes(StatusCode::OK, Vec::new());
     *response.body_mut() = Pieces::new(start.into(), around, items).body();
+    response.extensions_mut().insert(Weight(held));
     Ok(response)
 }

@@ -4,7 +4,7 @@
 use crate::common::{Identity, Server};
 use bytes::Bytes;
 use futures_util::future::join_all;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
@@ -89,7 +89,7 @@ async fn a_stranger_who_reads_no_refusal_holds_a_few_small_ones() {
     // One that reads is answered as often as it asks.
     let mut reader = server.connect(None).await;
     for _ in 0..3 * most {
-        let (status, refusal) = reader.ask(http::Method::GET, &path, "").await;
+        let (status, refusal) = reader.ask(Method::GET, &path, "").await;
         assert_eq!(status, StatusCode::FORBIDDEN);
         assert!(refusal["message"].as_str().unwrap().contains('…'));
     }
@@ -122,5 +122,54 @@ async fn a_stranger_has_less_time_to_read() {
     let body = answers.remove(0).into_body();
     let ended = tokio::time::timeout(Duration::from_secs(1), body.collect()).await;
     assert!(ended.is_err(), "a known caller has more time");
+    server.stop().await;
+}
+
+/// All who proved a name, by token or certificate, may read the documents: about a megabyte each.
+#[tokio::test]
+async fn unread_documents_hold_their_readers_places_and_nobody_elses() {
+    let options = Options {
+        in_flight: 4,
+        ..Options::default()
+    };
+    let server = Server::start(options, ServeOptions::default()).await;
+    let path = "/openapi/v2";
+    // Made at its first request, which takes a while and holds a place meanwhile.
+    let mut admin = server.connect(Some(&server.admin_identity())).await;
+    let (status, _) = admin.ask(Method::GET, path, "").await;
+    assert_eq!(status, StatusCode::OK);
+    let pod = server
+        .authority
+        .issue("system:serviceaccount:a:b", &[], &[]);
+    let client = unreading(&server, Some(&pod)).await;
+    let held = answers(&client, 8, path, None).await;
+    let of = |status: StatusCode| held.iter().filter(|one| one.status() == status).count();
+    assert_eq!(
+        (of(StatusCode::OK), of(StatusCode::TOO_MANY_REQUESTS)),
+        (1, 7),
+        "a quarter of four places"
+    );
+    let small = answers(&client, 1, "/version", None).await;
+    assert_eq!(
+        small[0].status(),
+        StatusCode::OK,
+        "what is small takes no place"
+    );
+    for (name, groups) in [("system:node:n1", &["system:nodes"][..]), ("jane", &[])] {
+        let other = server.authority.issue(name, groups, &[]);
+        let mut other = server.connect(Some(&other)).await;
+        let (status, _) = other.ask(Method::GET, path, "").await;
+        assert_eq!(status, StatusCode::OK, "{name}");
+    }
+    drop((held, client));
+    let again = async {
+        let mut pod = server.connect(Some(&pod)).await;
+        while pod.open(Method::GET, path, "").await.status() != StatusCode::OK {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, again)
+        .await
+        .expect("places come back when the reader is gone");
     server.stop().await;
 }

@@ -1,0 +1,169 @@
+//! The memory of answers until their clients have read them, and how callers share it.
+//!
+//! A client decides when it reads, and an answer may have megabytes. So each user has a part, nodes
+//! have a part that nobody else takes, and all who proved nothing have one together, of which a host
+//! has a part. What is beyond is refused, before a write is carried out and after a read.
+
+use config_kube::identity::MASTERS_GROUP;
+use config_limits::{Room, Share, Shares, Taker};
+use http::Response;
+use http_body::Body as _;
+use master_client::{Body, UserInfo, Weight};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What each answer takes beside its bytes: its header, its stream, the task that sends it.
+const EACH: usize = 4 << 10;
+
+/// Limits, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct AnswerLimits {
+    /// Of callers whose certificate or token was verified; a part is kept for nodes.
+    pub known: Room,
+    /// Of callers who proved nothing; a part is a host's.
+    pub strangers: Room,
+}
+
+impl Default for AnswerLimits {
+    /// What strangers may have suffices for small answers on all of their connections, so that one
+    /// who reads nothing takes no answer from another behind the same address.
+    fn default() -> Self {
+        Self {
+            known: Room {
+                total: 256 << 20,
+                part: 32 << 20,
+                kept: 64 << 20,
+            },
+            strangers: Room {
+                total: 128 << 20,
+                part: 64 << 20,
+                kept: 0,
+            },
+        }
+    }
+}
+
+/// Who reads a connection's answers.
+#[derive(Debug)]
+pub(crate) enum Owner {
+    /// An admin: acts on an overloaded server too.
+    Admin,
+    /// A node that showed its certificate.
+    Node(String),
+    /// Any other user.
+    User(String),
+}
+
+impl Owner {
+    /// `node`: it showed its certificate.
+    pub(crate) fn of(user: &UserInfo, node: bool) -> Self {
+        if user.in_group(MASTERS_GROUP) {
+            Self::Admin
+        } else if node {
+            Self::Node(user.name.clone())
+        } else {
+            Self::User(user.name.clone())
+        }
+    }
+
+    fn taker(&self) -> Option<Taker<'_>> {
+        let (user, kept_for) = match self {
+            Self::Admin => return None,
+            Self::Node(name) => (name, true),
+            Self::User(name) => (name, false),
+        };
+        Some(Taker { user, kept_for })
+    }
+}
+
+/// A host as a name: an IPv4 address, or a /64 of IPv6, in which a host chooses its addresses
+/// itself.
+pub(crate) fn host(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => v4.to_string(),
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            format!("{a:x}:{b:x}:{c:x}:{d:x}::")
+        }
+    }
+}
+
+/// The memory, and who holds how much of it.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    limits: AnswerLimits,
+    known: Arc<Shares>,
+    strangers: Arc<Shares>,
+}
+
+/// What became of an answer.
+pub(crate) enum Charged {
+    /// It takes nothing, or nobody counts it.
+    Free,
+    /// It holds this until it is read.
+    Taken(Share),
+    /// There is no room for it.
+    Beyond,
+}
+
+impl From<Option<Share>> for Charged {
+    fn from(share: Option<Share>) -> Self {
+        share.map_or(Self::Beyond, Self::Taken)
+    }
+}
+
+impl Answers {
+    /// Memory of which nothing is used.
+    pub(crate) fn new(limits: AnswerLimits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            known: Shares::new(limits.known),
+            strangers: Shares::new(limits.strangers),
+        })
+    }
+
+    /// Takes room for the answer to a write before it is carried out; what the answer then takes
+    /// beyond is counted by [`Share::add`].
+    pub(crate) fn before_write(&self, owner: &Owner) -> Charged {
+        match owner.taker() {
+            Some(taker) => self.known.take(taker, EACH).into(),
+            None => Charged::Free,
+        }
+    }
+
+    /// Takes room for what was read, by who it is for or by the host of a stranger. One answer that
+    /// has more than a part takes the whole part.
+    pub(crate) fn take(&self, owner: Option<&Owner>, host: &str, held: usize) -> Charged {
+        let (shares, room, taker) = match owner.map(Owner::taker) {
+            Some(None) => return Charged::Free,
+            Some(Some(taker)) => (&self.known, self.limits.known, taker),
+            None => {
+                let taker = Taker {
+                    user: host,
+                    kept_for: false,
+                };
+                (&self.strangers, self.limits.strangers, taker)
+            }
+        };
+        shares
+            .take(taker, held.saturating_add(EACH).min(room.part))
+            .into()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn taken(&self) -> [usize; 2] {
+        [self.known.taken(), self.strangers.taken()]
+    }
+}
+
+/// The bytes that an answer holds until it is read; `None` for a stream without a length, which has
+/// limits of its own, and for an answer without a body.
+pub(crate) fn held(answer: &Response<Body>) -> Option<usize> {
+    if answer.body().is_end_stream() {
+        return None;
+    }
+    match answer.extensions().get() {
+        Some(Weight(held)) => Some(*held),
+        None => usize::try_from(answer.body().size_hint().exact()?).ok(),
+    }
+}
