@@ -3,7 +3,7 @@
 //! One task writes them; the channel to it is bounded, and an event that doesn't fit is dropped:
 //! events must never delay a container.
 
-use crate::{Api, JSON, STRATEGIC_MERGE, send};
+use crate::{Api, ApiError, JSON, STRATEGIC_MERGE, send};
 use config_kube::k8s_openapi::api::core::v1::{Event, EventSource, Node, ObjectReference, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use http::Method;
@@ -12,6 +12,7 @@ use serde_json::json;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Events that wait to be written.
@@ -20,6 +21,9 @@ const QUEUE: usize = 256;
 const KNOWN: usize = 1024;
 /// Longest message (upstream's limit).
 const MAX_MESSAGE: usize = 1024;
+/// How long nothing is written after the master has refused an event as one too many. What comes
+/// meanwhile waits, and is dropped where the queue is full.
+const REFUSED: Duration = Duration::from_secs(1);
 /// The event's reporting component.
 const COMPONENT: &str = "kubelet";
 
@@ -192,18 +196,14 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
         let result = if let Some((name, count)) = known.get_mut(&key) {
             *count = count.saturating_add(1);
             let change = json!({"count": *count, "lastTimestamp": Time(news.at)});
-            let result = send(
+            send(
                 &*api,
                 Method::PATCH,
                 format!("{path}/{name}"),
                 STRATEGIC_MERGE,
                 &change,
             )
-            .await;
-            if result.is_err() {
-                known.remove(&key);
-            }
-            result
+            .await
         } else {
             if known.len() >= KNOWN {
                 known.clear();
@@ -213,7 +213,7 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
                 news.about.name.as_deref().unwrap_or("unknown"),
                 news.at.as_nanosecond()
             );
-            known.insert(key, (name.clone(), 1));
+            known.insert(key.clone(), (name.clone(), 1));
             send(
                 &*api,
                 Method::POST,
@@ -224,7 +224,11 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
             .await
         };
         if let Err(error) = result {
+            known.remove(&key);
             tracing::debug!(error = error.chain(), "cannot write an event");
+            if matches!(error, ApiError::Status { code: 429, .. }) {
+                tokio::time::sleep(REFUSED).await;
+            }
         }
     }
 }
@@ -256,6 +260,49 @@ fn event(news: Occurrence, name: String, namespace: String, node: &str) -> Event
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Answer, Call, Lines};
+    use bytes::Bytes;
+    use std::sync::Mutex;
+    use tokio::time::Instant;
+
+    /// A master that refuses the first event as one too many.
+    #[derive(Debug, Default)]
+    struct Busy(Mutex<Vec<(Method, Instant)>>);
+
+    impl Api for Busy {
+        fn call(&self, call: Call) -> Answer<'_, Bytes> {
+            let mut calls = self
+                .0
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            calls.push((call.method, Instant::now()));
+            let answer = match calls.len() {
+                1 => Err(ApiError::from_answer(429, b"{}")),
+                _ => Ok(Bytes::from_static(b"{}")),
+            };
+            Box::pin(std::future::ready(answer))
+        }
+
+        fn watch(&self, _: String) -> Answer<'_, Lines> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_is_one_too_many_is_dropped_and_the_next_one_waits() {
+        let ((recorder, queue), api) = (Recorder::new(), Arc::new(Busy::default()));
+        for _ in 0..3 {
+            recorder.node(&Node::default(), false, "Rebooted", "again");
+        }
+        drop(recorder);
+        let began = Instant::now();
+        write(queue, api.clone(), "n".to_owned()).await;
+        let calls = api.0.lock().unwrap();
+        let methods: Vec<_> = calls.iter().map(|(method, _)| method.clone()).collect();
+        // What was refused is not there to be counted.
+        assert_eq!(methods, [Method::POST, Method::POST, Method::PATCH]);
+        assert!(calls[0].1 == began && calls[1].1 >= began + REFUSED);
+    }
 
     #[test]
     fn an_event_of_a_container_names_its_place_in_the_pod() {

@@ -2,6 +2,7 @@
 
 use crate::services::ranges::Ranges;
 use master_auth::Authorizer;
+use master_objects::Clock;
 use master_schema::served::Kinds;
 use std::sync::Arc;
 
@@ -14,4 +15,6 @@ pub struct Parts {
     pub kinds: Arc<Kinds>,
     /// The ranges of service addresses and node ports.
     pub ranges: Ranges,
+    /// The time that objects get.
+    pub clock: Clock,
 }

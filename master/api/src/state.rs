@@ -76,6 +76,7 @@ impl ApiServer {
             authorizer: authorizer.clone(),
             kinds: kinds.clone(),
             ranges: options.ranges.clone(),
+            clock: options.clock.clone(),
         };
         let inner = Inner {
             store,

@@ -1,4 +1,5 @@
-//! Deletes events an hour after they were last seen.
+//! Deletes events an hour after they were last seen. When that was the reporter says; what lies in
+//! the future was not seen yet, or else an event could stay for ever.
 
 use config_kube::k8s_openapi::api::core::v1::Event;
 use jiff::Timestamp;
@@ -18,8 +19,8 @@ const LIFETIME: Duration = Duration::from_secs(3600);
 pub struct EventView {
     /// UID.
     pub uid: String,
-    /// When it was seen last.
-    pub last: Timestamp,
+    /// When it was made, and when it was seen, as far as its reporter tells.
+    pub times: Vec<Timestamp>,
 }
 
 impl View for EventView {
@@ -35,11 +36,7 @@ impl View for EventView {
         ];
         Self {
             uid: uid(&event.metadata),
-            last: times
-                .into_iter()
-                .flatten()
-                .max()
-                .unwrap_or(Timestamp::UNIX_EPOCH),
+            times: times.into_iter().flatten().collect(),
         }
     }
 }
@@ -83,7 +80,10 @@ impl Controller for EventTtl {
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Delete> {
-        let left = LIFETIME.saturating_sub(now.since(facts.event.last));
+        let times = facts.event.times.iter();
+        let past = times.filter(|time| **time <= now.wall).max();
+        let last = past.copied().unwrap_or(Timestamp::UNIX_EPOCH);
+        let left = LIFETIME.saturating_sub(now.since(last));
         if left.is_zero() {
             let (key, uid) = (facts.key.clone(), facts.event.uid.clone());
             Plan::act(Delete { key, uid })

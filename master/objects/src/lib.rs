@@ -40,10 +40,14 @@ pub const MANAGED: &str = "managedFields";
 /// The first bytes of every stored object.
 const START: &[u8] = br#"{"metadata":{"#;
 
+/// Bytes of a stored object at most: those of the largest request. Only managed fields can make it
+/// larger, by many managers (upstream's store takes 1.5 MiB of a shorter form).
+const LARGEST: usize = 3 << 20;
+
 /// Encodes an object for the store, without the three fields that are not stored.
 ///
 /// # Errors
-/// It cannot be written as JSON (500).
+/// It cannot be written as JSON (500), or has more than [`LARGEST`] bytes (413).
 pub fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError> {
     object.remove("kind");
     object.remove("apiVersion");
@@ -62,6 +66,13 @@ pub fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError> {
             format!("an object cannot be encoded: {error}"),
         )
     })?;
+    if bytes.len() > LARGEST {
+        let text = format!(
+            "the object has {} bytes with its managed fields, and can have at most {LARGEST}",
+            bytes.len()
+        );
+        return Err(ApiError::new(Reason::RequestEntityTooLarge, text));
+    }
     // Stored for long and in large numbers, so the buffer holds no spare capacity.
     Ok(bytes.into_boxed_slice().into())
 }

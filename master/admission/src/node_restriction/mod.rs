@@ -2,11 +2,13 @@
 //! reach.
 
 mod addresses;
+mod amounts;
 mod events;
 
 use crate::certificates::Subject;
 use crate::parts::Parts;
 use crate::plugin::{Admitted, Operation, Plugin, Request};
+use amounts::Amounts;
 use config_kube::identity;
 use master_auth::Authorizer;
 use master_client::BoxFuture;
@@ -21,12 +23,14 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct NodeRestriction {
     authorizer: Arc<Authorizer>,
+    amounts: Amounts,
 }
 
 impl NodeRestriction {
     pub(crate) fn new(parts: &Parts) -> Self {
         Self {
             authorizer: parts.authorizer.clone(),
+            amounts: Amounts::new(parts.clock.clone()),
         }
     }
 }
@@ -66,12 +70,18 @@ impl Plugin for NodeRestriction {
                 request.old,
             ) {
                 (Operation::Create | Operation::Update, "Event", _, _) => {
-                    events::check(request, &self.authorizer, node, object).await
+                    events::check(request, &self.authorizer, node, object).await?;
                 }
                 (Operation::Update, "Pod", Some(Subresource::Status), Some(old)) => {
-                    addresses::check(request, node, object, old).await
+                    addresses::check(request, node, object, old).await?;
                 }
-                _ => Ok(()),
+                _ => {}
+            }
+            match request.operation {
+                Operation::Create | Operation::Update => {
+                    self.amounts.check(request, node, object).await
+                }
+                Operation::Delete => Ok(()),
             }
         })
     }

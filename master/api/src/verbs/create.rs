@@ -19,7 +19,7 @@ const TRIES: usize = 32;
 pub(super) async fn create(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
     let bytes = call.bytes(content).await?;
     let (mut fields, warnings) = call.read_object(&bytes)?;
-    let ownership = Ownership::of(&mut fields);
+    let ownership = Ownership::of(call, &mut fields);
     let again = || Ok(call.read_object(&bytes)?.0);
     make(call, (fields, again), &ownership, warnings.clone())
         .await

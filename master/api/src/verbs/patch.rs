@@ -46,7 +46,7 @@ pub(super) async fn patch(
             master_objects::reveal(&mut before);
         }
         let mut fields = patch.apply(before, place)?;
-        let ownership = Ownership::of(&mut fields);
+        let ownership = Ownership::of(call, &mut fields);
         let checked = call.compare(&mut fields);
         if let Some(wrong) = checked.wrong.first() {
             return Err(misshapen(&patch, &Value::Object(fields), wrong));

@@ -39,7 +39,7 @@ async fn replace(
     subresource: Option<Subresource>,
     mut fields: Fields,
 ) -> Result<Response<Body>, ApiError> {
-    let ownership = Ownership::of(&mut fields);
+    let ownership = Ownership::of(call, &mut fields);
     let name = meta_text(&fields, "name");
     if name != call.target.name {
         let text = format!(

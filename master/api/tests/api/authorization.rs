@@ -4,6 +4,7 @@
 use crate::common::Local;
 use config_kube::identity;
 use http::{Method, StatusCode};
+use master_api::Options;
 use master_client::UserInfo;
 use serde_json::{Value, json};
 
@@ -15,7 +16,11 @@ pub(crate) fn node(name: &str) -> UserInfo {
 
 /// Two nodes, a pod on each, and the objects that the pods reference.
 pub(crate) async fn cluster() -> Local {
-    let server = Local::new().await;
+    cluster_with(Options::default()).await
+}
+
+pub(crate) async fn cluster_with(options: Options) -> Local {
+    let server = Local::with(options).await;
     for name in ["n1", "n2"] {
         let object = json!({"metadata": {"name": name, "labels": {"pratique.dev/role": "worker"}}});
         assert_eq!(

@@ -2,10 +2,14 @@
 //! policies rely on.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-use crate::authorization::{Caller, PODS, cluster, node};
-use crate::common::Local;
+use crate::authorization::{Caller, PODS, cluster, cluster_with, node};
+use crate::common::{Local, node_request};
 use http::{Method, StatusCode};
+use jiff::Timestamp;
+use master_api::{Clock, Options};
 use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 const EVENTS: &str = "/api/v1/namespaces/default/events";
 const SYSTEM: &str = "/api/v1/namespaces/kube-system/events";
@@ -295,4 +299,74 @@ async fn a_pod_on_the_machines_network_has_an_address_of_its_node() {
         )
         .await;
     assert_eq!(status, StatusCode::OK, "{answer}");
+}
+
+#[tokio::test]
+async fn a_node_fills_the_store_with_nothing_that_stays() {
+    let seconds = Arc::new(AtomicI64::new(1_800_000_000));
+    let shown = seconds.clone();
+    let clock = Clock::of(move || Timestamp::from_second(shown.load(Ordering::Relaxed)).unwrap());
+    let options = Options {
+        clock,
+        ..Options::default()
+    };
+    let server = cluster_with(options).await;
+    let own = Caller::new(&server, node("n1"));
+    let event = told("n1", &about_node("n1"));
+    // Nothing large, and no annotations.
+    let mut large = event.clone();
+    large["message"] = "m".repeat(10 << 10).into();
+    own.posts(EVENTS, &large, 403).await;
+    let mut annotated = event.clone();
+    annotated["metadata"]["annotations"] = json!({"a": "b"});
+    own.posts(EVENTS, &annotated, 403).await;
+    // Nor fields of managers that there are not.
+    let mut managed = event.clone();
+    managed["metadata"]["managedFields"] = json!([{"manager": "x".repeat(100), "operation": "Apply",
+        "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:message": {}}}]);
+    let (status, answer) = server.ask(&own.user, Method::POST, EVENTS, &managed).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    assert!(!answer.to_string().contains("xxx"), "{answer}");
+    // The rest comes at its rate.
+    let posted = async |path: &str, objects: &[Value]| {
+        let mut made = 0;
+        for object in objects {
+            let headers = [("content-type", "application/json")];
+            let body = object.to_string();
+            let sent = server.send(&own.user, Method::POST, path, &headers, body);
+            let (status, headers, answer) = sent.await;
+            match status {
+                StatusCode::CREATED => made += 1,
+                StatusCode::TOO_MANY_REQUESTS => assert!(headers.contains_key("retry-after")),
+                _ => assert_eq!(status, StatusCode::FORBIDDEN, "{answer:?}"),
+            }
+        }
+        made
+    };
+    let many = vec![event; 300];
+    assert_eq!(posted(EVENTS, &many).await, 99);
+    seconds.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(posted(EVENTS, &many).await, 10);
+    Caller::new(&server, node("n2"))
+        .posts(EVENTS, &told("n2", &about_node("n2")), 201)
+        .await;
+    // A clock that is set back keeps nobody waiting.
+    seconds.fetch_sub(7200, Ordering::Relaxed);
+    assert_eq!(posted(EVENTS, &many).await, 100);
+    let request = |n: usize| {
+        json!({"metadata": {"name": format!("r{n}")}, "spec": {"request": node_request("n1"),
+            "signerName": "kubernetes.io/kubelet-serving", "usages": ["digital signature", "server auth"]}})
+    };
+    let requests: Vec<_> = (0..12).map(request).collect();
+    let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    assert_eq!(posted(path, &requests).await, 10);
+    let slice = |n: usize| {
+        json!({"metadata": {"name": format!("s{n}")}, "spec": {"nodeName": "n1", "driver": "d.example.com",
+            "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 80}, "devices": []}})
+    };
+    let slices: Vec<_> = (0..80).map(slice).collect();
+    assert_eq!(
+        posted("/apis/resource.k8s.io/v1/resourceslices", &slices).await,
+        64
+    );
 }

@@ -528,3 +528,22 @@ async fn a_write_with_resource_version_0_is_never_in_conflict() {
         }
     }
 }
+
+#[tokio::test]
+async fn no_object_grows_beyond_the_largest_request() {
+    let local = Local::new().await;
+    let path = "/api/v1/namespaces/default/events";
+    let about = json!({"kind": "Pod", "namespace": "default", "name": "p"});
+    let event = json!({"metadata": {"name": "e"}, "involvedObject": about, "message": "m".repeat(3_000_000)});
+    let (status, _) = local.admin_ask(Method::POST, path, &event).await;
+    assert_eq!(status, StatusCode::CREATED);
+    let more = json!({"metadata": {"annotations": {"a": "b".repeat(200_000)}}});
+    let path = format!("{path}/e");
+    let (status, answer) = local.admin_ask(Method::PATCH, &path, &more).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+    let message = answer["message"].as_str().unwrap();
+    assert!(
+        message.ends_with("and can have at most 3145728"),
+        "{message}"
+    );
+}

@@ -26,7 +26,7 @@ fn events_go_an_hour_after_they_were_seen_last() {
     for (name, seconds) in [("old", 0), ("young", 1)] {
         let event = event_ttl::EventView {
             uid: name.to_owned(),
-            last: scene.clock.after(seconds).wall,
+            times: vec![scene.clock.after(seconds).wall],
         };
         scene.set(key(name), event);
     }
@@ -39,6 +39,31 @@ fn events_go_an_hour_after_they_were_seen_last() {
         scene.plan(&key("young"), 3600),
         Plan::wait(Duration::from_secs(1))
     );
+}
+
+#[test]
+fn an_event_of_the_far_future_goes_an_hour_after_it_was_made() {
+    let mut scene = Scene::<event_ttl::EventTtl>::new();
+    let at = |seconds| scene.clock.after(seconds).wall;
+    let end: Timestamp = "9999-01-01T00:00:00Z".parse().unwrap();
+    // The second one becomes the past once: it is an hour longer then, and not for ever.
+    let events = [
+        ("forever", vec![at(0), end]),
+        ("ahead", vec![at(0), at(1800), end]),
+    ];
+    for (name, times) in events {
+        let uid = name.to_owned();
+        scene.set(key(name), event_ttl::EventView { uid, times });
+    }
+    assert_eq!(
+        scene.plan(&key("forever"), 60),
+        Plan::wait(Duration::from_secs(3540))
+    );
+    assert_eq!(
+        scene.busy(&[&key("forever"), &key("ahead")], 3600),
+        ["forever"]
+    );
+    assert_eq!(scene.busy(&[&key("ahead")], 7200), ["ahead"]);
 }
 
 #[test]
