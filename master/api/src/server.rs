@@ -127,9 +127,18 @@ impl ApiServer {
             .caller(request.headers_mut(), certificate)
             .await
         {
+            Ok(user) if self.shuts_out(&user, request.uri().path()) => {
+                respond(&unauthorized("Unauthorized"))
+            }
             Ok(user) => self.handle_as(request, user, peer).await,
             Err(error) => respond(&error),
         }
+    }
+
+    /// Whether a caller needs credentials at a path and has none. Machines join without any.
+    fn shuts_out(&self, user: &UserInfo, path: &str) -> bool {
+        self.inner.authorizer.shuts_out(user, path)
+            && !self.extensions().is_some_and(|own| own.claims(path))
     }
 
     /// Answers a request of an authenticated caller.

@@ -39,8 +39,8 @@ pub(crate) fn options(settings: &Settings, authority: &Authority) -> Result<Opti
 fn modes(config: &ApiConfig) -> Vec<Mode> {
     if config.authorization.contains(&Authorization::AlwaysAllow) {
         tracing::warn!(
-            "INSECURE: authorization is [\"AlwaysAllow\"]: anyone who reaches the API may do everything, without any \
-             credential; take it out of [cluster.api] for anything but a trial"
+            "INSECURE: authorization is [\"AlwaysAllow\"]: whoever has any credential of this cluster, be it a node's or a \
+             pod's, may do everything; take it out of [cluster.api] for anything but a trial"
         );
     }
     let mode = |mode: &Authorization| match mode {

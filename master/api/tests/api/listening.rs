@@ -151,6 +151,47 @@ async fn both_ends_export_the_same_secret_and_each_connection_another() {
 }
 
 #[tokio::test]
+async fn where_everything_is_allowed_strangers_may_only_probe_and_join() {
+    let options = Options {
+        authorization: vec![Mode::AlwaysAllow],
+        ..Options::default()
+    };
+    let open = Server::start(options, ServeOptions::default()).await;
+    let roles = Server::start(Options::default(), ServeOptions::default()).await;
+    for (mode, server) in [&open, &roles].into_iter().enumerate() {
+        let joins = Arc::new(Exporters::default());
+        server.local.api.set_extensions(joins);
+        let reader = server.authority.issue("reader", &[], &[]);
+        for (path, known, stranger) in [
+            ("/api/v1/secrets", [200, 403], [401, 403]),
+            ("/apis", [200, 200], [401, 403]),
+            ("/healthzz", [404, 403], [401, 403]),
+            ("/livez", [200, 200], [200, 200]),
+            ("/readyz/ping", [200, 403], [200, 403]),
+            ("/version", [200, 200], [200, 200]),
+            ("/attest/x", [200, 200], [200, 200]),
+        ] {
+            for (identity, expected) in [(Some(&reader), known), (None, stranger)] {
+                let mut client = server.connect(identity).await;
+                let answer = client.ask(Method::GET, path, "").await;
+                let about = format!("{path} {}", identity.is_some());
+                assert_eq!(answer.0.as_u16(), expected[mode], "{about}");
+            }
+        }
+    }
+    let basic = http::Request::get("/api/v1/secrets").header("authorization", "Basic YTpi");
+    let basic = basic.body(master_client::body("")).unwrap();
+    let answer = open
+        .local
+        .api
+        .handle(basic, master_listener::Peer::default())
+        .await;
+    assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+    open.stop().await;
+    roles.stop().await;
+}
+
+#[tokio::test]
 async fn too_many_requests_get_429_with_retry_after() {
     let options = Options {
         watches: 32,

@@ -25,6 +25,9 @@ use master_store::Reader;
 pub use question::{Decision, Question, who};
 use std::sync::Arc;
 
+/// First segments of paths that need no credentials.
+const PUBLIC: [&str; 4] = ["livez", "readyz", "healthz", "version"];
+
 /// An authorization mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
@@ -61,6 +64,16 @@ impl Authorizer {
     /// Whether every caller may do everything.
     pub fn is_open(&self) -> bool {
         self.modes.contains(&Mode::AlwaysAllow)
+    }
+
+    /// Whether a caller without credentials gets no answer at a path: where everybody may do
+    /// everything, that means everybody who is somebody (upstream: `AlwaysAllow` ends anonymous
+    /// requests). Probes and `kubectl version` go on, as they do with roles.
+    pub fn shuts_out(&self, user: &UserInfo, path: &str) -> bool {
+        let first = path.trim_start_matches('/').split('/').next();
+        self.is_open()
+            && user.in_group(identity::UNAUTHENTICATED_GROUP)
+            && !first.is_some_and(|first| PUBLIC.contains(&first))
     }
 
     /// Decides one question.
