@@ -5,6 +5,8 @@
 //! and [`masked`] which paths of the kernel no container sees. A privileged container has none of
 //! this; a machine runs one only where its measured configuration says so.
 //!
+//! [`mount_fault`] compares a container's mounts with those that were wanted, before it runs.
+//!
 //! [`Lookups`] bounds what names that pods choose cost the machine.
 //!
 //! No tasks; of the machine it reads `/sys` and `/dev` ([`Tpms::find`], [`devices`]). Enter by
@@ -13,6 +15,7 @@
 mod calls;
 mod capabilities;
 mod lookup;
+mod mounts;
 mod paths;
 mod seccomp;
 #[cfg(test)]
@@ -20,5 +23,6 @@ mod upstream;
 
 pub use capabilities::{Capabilities, capabilities, capability_fault, resource_limits, withheld};
 pub use lookup::{Lookups, OF_HANDLERS, OF_IMAGES};
+pub use mounts::{WantedMount, mount_fault};
 pub use paths::{Device, READ_ONLY, Tpms, device_rules, devices, masked, nodes};
 pub use seccomp::{FilterOptions, Seccomp, filter};

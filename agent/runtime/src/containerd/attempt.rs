@@ -306,7 +306,10 @@ impl Containerd {
             terminal: spec.tty,
             ..CreateTaskRequest::default()
         };
-        self.tasks().create(request(create)).await.map_err(fail())?;
+        let made = self.tasks().create(request(create)).await.map_err(fail())?;
+        if !spec.privileged {
+            self.check_mounts(spec, id, made.into_inner().pid).await?;
+        }
         // The number may have become another process's between the look and the making. It has not,
         // if it is still the same container's: no process gets the number of one that lives.
         if self.target(spec).await? != target {

@@ -29,7 +29,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("agent/discover", &[]),
     ("agent/enroll", &["tpm"]),
     ("agent/runtime", &["sys", "confine"]),
-    ("agent/confine", &[]),
+    ("agent/confine", &["sys"]),
     ("agent/tunnel", &["sys", "runtime"]),
     ("agent/port", &["sys"]),
     ("agent/claims", &["sys"]),
