@@ -1,4 +1,5 @@
-//! The mounts of a process as the kernel lists them (proc_pid_mountinfo(5)).
+//! The mounts of a process as the kernel lists them (proc_pid_mountinfo(5)), and what may be
+//! changed of a mount namespace that this process is not in.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -7,8 +8,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use nix::libc;
+use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::error::{Context, Result};
 use crate::mount::Limits;
@@ -124,23 +127,78 @@ pub fn place_of(path: &Path, own: &[Mounted]) -> Result<(String, PathBuf, PathBu
     Ok((device, root, whole))
 }
 
-/// The mounts of another process, in a mount namespace that is not this process's.
-///
-/// Assumption: the caller finds out afterwards that the process was the one that it meant, all the
-/// time.
-///
-/// # Errors
-/// There is no such process, or it is in this process's own namespace.
-pub fn of(pid: u32) -> Result<Vec<Mounted>> {
-    let name = format!("/proc/{pid}/ns/mnt");
-    let file = File::open(&name).at("open", &name)?;
-    let of = |file: &File| file.metadata().map(|meta| (meta.dev(), meta.ino()));
-    let own = File::open("/proc/thread-self/ns/mnt").at("open", "the own mount namespace")?;
-    if of(&file).at("look at", &name)? == of(&own).at("look at", "the own mount namespace")? {
-        let shared = io::Error::other("it is this process's own mount namespace");
-        return Err(shared).at("look into", &name);
+/// A mount namespace of another process, held open.
+#[derive(Debug)]
+pub struct Namespace(File);
+
+impl Namespace {
+    /// The namespace of the process with this number, and its mounts.
+    ///
+    /// Assumption: the caller finds out afterwards that the process was the one that it meant, all
+    /// the time.
+    ///
+    /// # Errors
+    /// There is no such process, or it is in this process's own namespace.
+    pub fn of(pid: u32) -> Result<(Self, Vec<Mounted>)> {
+        let name = format!("/proc/{pid}/ns/mnt");
+        let file = File::open(&name).at("open", &name)?;
+        let of = |file: &File| file.metadata().map(|meta| (meta.dev(), meta.ino()));
+        let own = File::open("/proc/thread-self/ns/mnt").at("open", "the own mount namespace")?;
+        if of(&file).at("look at", &name)? == of(&own).at("look at", "the own mount namespace")? {
+            let shared = io::Error::other("it is this process's own mount namespace");
+            return Err(shared).at("enter", &name);
+        }
+        Ok((Self(file), list(&format!("/proc/{pid}/mountinfo"))?))
     }
-    list(&format!("/proc/{pid}/mountinfo"))
+
+    /// Has the mount at the namespace's root ignore device nodes; whatever else it refuses stays so.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn ignore_devices_of_root(&self) -> Result<()> {
+        let Self(file) = self;
+        let work = || {
+            // The thread's root and folder become the namespace's, and nobody else's.
+            unshare(CloneFlags::CLONE_FS).at("prepare", "to enter a mount namespace")?;
+            setns(file, CloneFlags::CLONE_NEWNS).at("enter", "a mount namespace")?;
+            restrict_root().at("restrict", "the root of a mount namespace")
+        };
+        let lost = || io::Error::other("it died");
+        thread::scope(|scope| {
+            let thread = thread::Builder::new()
+                .name("mounts".to_owned())
+                .spawn_scoped(scope, work)
+                .at("start", "a thread for another mount namespace")?;
+            let ended = thread.join().map_err(|_panic| lost());
+            ended.at("run", "a thread in another mount namespace")?
+        })
+    }
+}
+
+fn restrict_root() -> io::Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_NODEV,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    // SAFETY: the path ends with NUL; the structure has the kernel's layout and the stated length;
+    // both outlive the call, and the kernel writes nowhere.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            c"/".as_ptr(),
+            0,
+            std::ptr::from_ref(&attributes),
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -184,6 +242,6 @@ mod tests {
 
     #[test]
     fn the_own_namespace_is_never_another_processes() {
-        of(std::process::id()).unwrap_err();
+        Namespace::of(std::process::id()).unwrap_err();
     }
 }

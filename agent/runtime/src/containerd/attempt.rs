@@ -308,7 +308,7 @@ impl Containerd {
         };
         let made = self.tasks().create(request(create)).await.map_err(fail())?;
         if !spec.privileged {
-            self.check_mounts(spec, id, made.into_inner().pid).await?;
+            self.confine_mounts(spec, id, made.into_inner().pid).await?;
         }
         // The number may have become another process's between the look and the making. It has not,
         // if it is still the same container's: no process gets the number of one that lives.

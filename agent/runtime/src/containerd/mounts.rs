@@ -5,18 +5,19 @@ use crate::model::{ContainerSpec, Error, ErrorClass, Mount};
 use crate::pids::{Depth, own_number};
 use agent_confine::{WantedMount, mount_fault};
 use agent_sys::mount::Limits;
-use agent_sys::mounted::{Mounted, of, own};
+use agent_sys::mounted::{Mounted, Namespace, own};
 use containerd_client::types::v1::{Process, Status};
 use std::io;
 
 impl Containerd {
     /// Makes sure that what the container sees is what it was to see, and no more can be done with it,
     /// before its first process, which the engine knows by this number, runs anything: see
-    /// [`mount_fault`].
+    /// [`mount_fault`]. Devices in its image, and those that it makes in its own layer, open for
+    /// nobody from then on.
     ///
     /// # Errors
     /// Something else was mounted, or the process has ended. The container must not be started then.
-    pub(super) async fn check_mounts(
+    pub(super) async fn confine_mounts(
         &self,
         spec: &ContainerSpec,
         id: &str,
@@ -35,9 +36,10 @@ impl Containerd {
             let own = own()?;
             let wanted = volumes.iter().map(|volume| wanted(volume, &own));
             let wanted: Vec<_> = wanted.collect::<agent_sys::Result<_>>()?;
-            Ok(mount_fault(&wanted.concat(), &of(pid)?))
+            let (namespace, mounts) = Namespace::of(pid)?;
+            Ok((namespace, mount_fault(&wanted.concat(), &mounts)))
         });
-        let found = looked.await?;
+        let (namespace, found) = looked.await?;
         // No process got the number meanwhile, if the container's still has it.
         let task = self.task(id).await?;
         let is_made = |task: &Process| task.pid == pid && task.status == Status::Created as i32;
@@ -48,7 +50,9 @@ impl Containerd {
             let cure = "mount volumes at paths that lead through no symbolic link of a volume";
             return Err(fault(format!("{found}; {cure}")));
         }
-        Ok(())
+        // The runtime drops what its root's mount refuses, so it can't be said before. Devices are in
+        // the container's /dev alone.
+        blocking(move || namespace.ignore_devices_of_root()).await
     }
 }
 

@@ -1,9 +1,11 @@
 //! Mounts that names of a pod's own lead astray: what is only to be read stays so.
 //!
 //! The runtime looks a volume's path up twice, and says at the second place what the mount refuses.
+//! Beside it, other files of an image by which its author could reach the machine: devices, and what
+//! the runtime reads before the container runs.
 
 use crate::cluster::Cluster;
-use crate::site::{Site, eventually};
+use crate::site::{Site, eventually, texts};
 use config_model::host_path::HostPath;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -148,4 +150,39 @@ async fn a_neighbour_that_flips_a_name_makes_no_volume_writable() {
     };
     eventually("the end of all racers", ended).await;
     assert!(!folder.join(MARK).exists());
+}
+
+/// The output of a pod of the image, which runs once.
+async fn output(cluster: &Cluster, name: &str, main: Value) -> Vec<String> {
+    let spec = json!({"restartPolicy": "Never", "containers": [main]});
+    cluster.create(name, spec).await;
+    let ended = || async {
+        let phase = cluster.pod(name).await?.status?.phase?;
+        ["Succeeded", "Failed"]
+            .contains(&phase.as_str())
+            .then_some(())
+    };
+    eventually("the pod's end", ended).await;
+    let log = cluster.log(&cluster.pod(name).await.unwrap(), 0);
+    texts(&log).into_iter().map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_in_an_image_opens_for_nobody() {
+    let site = Site::new();
+    let nodes = [Entry::Device("console", 5, 1), Entry::Device("null", 1, 3)];
+    site.preload(IMAGE, &nodes);
+    let cluster = Cluster::at(site).await;
+    let script = "for node in /console /null /dev/null; do (: > $node) 2>/dev/shm/e; \
+        echo $node $? $(busybox sed 's/.*: //' /dev/shm/e); done";
+    let refused = [
+        "/console 1 Permission denied",
+        "/null 1 Permission denied",
+        "/dev/null 0",
+    ];
+    for (name, read_only) in [("written", false), ("read", true)] {
+        let mut main = container("main", script, &json!([]));
+        main["securityContext"] = json!({"readOnlyRootFilesystem": read_only});
+        assert_eq!(output(&cluster, name, main).await, refused, "{name}");
+    }
 }
