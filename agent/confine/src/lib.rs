@@ -7,7 +7,8 @@
 //!
 //! [`mount_fault`] compares a container's mounts with those that were wanted, before it runs.
 //!
-//! [`Lookups`] bounds what names that pods choose cost the machine.
+//! [`Lookups`] bounds what names that pods choose cost the machine, and [`Shares`] keeps one of them
+//! from all turns at something.
 //!
 //! No tasks; of the machine it reads `/sys` and `/dev` ([`Tpms::find`], [`devices`]). Enter by
 //! these functions: `agent_runtime` writes what they answer into a container's specification.
@@ -18,6 +19,7 @@ mod lookup;
 mod mounts;
 mod paths;
 mod seccomp;
+mod shares;
 #[cfg(test)]
 mod upstream;
 
@@ -26,3 +28,4 @@ pub use lookup::{Lookups, OF_HANDLERS, OF_IMAGES};
 pub use mounts::{WantedMount, mount_fault};
 pub use paths::{Device, READ_ONLY, Tpms, device_rules, devices, masked, nodes};
 pub use seccomp::{FilterOptions, Seccomp, filter};
+pub use shares::{Shares, Turn};

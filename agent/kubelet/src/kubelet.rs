@@ -19,7 +19,7 @@ use agent_csi::Csi;
 use agent_journal::Journal;
 use agent_resources::machine::Facts;
 use agent_resources::{Counted, Figures};
-use agent_runtime::{PodRef, Runtime};
+use agent_runtime::{PodRef, Runtime, Shares};
 use agent_server::{Node, Parts, Server};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::sync::atomic::AtomicBool;
@@ -29,6 +29,8 @@ use tokio::task::JoinSet;
 
 /// Containers that are made and started at the same time: more only wait for the kernel's locks.
 const STARTS: usize = 8;
+/// Of these, those of one pod: an image may keep the runtime waiting.
+const STARTS_OF_A_POD: usize = 2;
 
 /// The kubelet: made first, then run; [`Kubelet::server`] answers the master meanwhile.
 #[derive(Debug)]
@@ -71,7 +73,7 @@ impl Kubelet {
             events,
             pressure: Mutex::default(),
             images: garbage::Images::default(),
-            turns: Semaphore::new(STARTS),
+            turns: Shares::new(STARTS, STARTS_OF_A_POD),
             pods: Mutex::default(),
             listed: AtomicBool::default(),
             mirrors: Mirrors::default(),

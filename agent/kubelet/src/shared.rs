@@ -16,7 +16,7 @@ use agent_pods::{Pending, Refusal, beyond, misfit, misfit_in_turn, misplaced};
 use agent_pressure::Pressure;
 use agent_resources::machine::Facts;
 use agent_resources::{Figures, group};
-use agent_runtime::{PodRef, Resources, Runtime};
+use agent_runtime::{PodRef, Resources, Runtime, Shares};
 use agent_sys::cgroup::Groups;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::quantity::Amount;
@@ -48,8 +48,8 @@ pub(crate) struct Shared {
     pub(crate) images: Images,
     /// Turns to pull an image.
     pub(crate) pulls: Semaphore,
-    /// Turns to start a container.
-    pub(crate) turns: Semaphore,
+    /// Turns to start a container, by its pod's uid.
+    pub(crate) turns: Shares,
     /// The machine's memory in bytes.
     pub(crate) memory: u64,
     pub(crate) facts: Facts,

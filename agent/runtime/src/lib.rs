@@ -58,7 +58,7 @@ mod turns;
 mod users;
 
 pub use agent_confine::{Capabilities, Seccomp, capability_fault, withheld};
-pub use agent_confine::{Lookups, OF_HANDLERS};
+pub use agent_confine::{Lookups, OF_HANDLERS, Shares};
 pub use containerd::{Containerd, Options};
 pub use credential::{Credential, Secret};
 pub use keyring::{Keyring, KeyringError, PullSecret};

@@ -186,3 +186,12 @@ async fn a_device_in_an_image_opens_for_nobody() {
         assert_eq!(output(&cluster, name, main).await, refused, "{name}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pipe_in_the_place_of_an_images_accounts_holds_up_nobody() {
+    let site = Site::new();
+    site.preload(IMAGE, &[Entry::Pipe("etc/passwd")]);
+    let cluster = Cluster::at(site).await;
+    let main = container("main", "echo $HOME", &json!([]));
+    assert_eq!(output(&cluster, "starts", main).await, ["/"]);
+}
