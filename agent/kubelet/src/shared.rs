@@ -25,7 +25,7 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// How old the Node may be by which a pod is taken.
@@ -46,8 +46,8 @@ pub(crate) struct Shared {
     pub(crate) pressure: Mutex<Pressure>,
     /// Since when images are here.
     pub(crate) images: Images,
-    /// Turns to pull an image.
-    pub(crate) pulls: Semaphore,
+    /// Turns to pull an image, by its registry.
+    pub(crate) pulls: Shares,
     /// Turns to start a container, by its pod's uid.
     pub(crate) turns: Shares,
     /// The machine's memory in bytes.

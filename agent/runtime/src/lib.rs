@@ -61,6 +61,7 @@ pub use agent_confine::{Capabilities, Seccomp, capability_fault, withheld};
 pub use agent_confine::{Lookups, OF_HANDLERS, Shares};
 pub use containerd::{Containerd, Options};
 pub use credential::{Credential, Secret};
+pub use images::PULLS_OF_A_REGISTRY;
 pub use keyring::{Keyring, KeyringError, PullSecret};
 pub use log::{KEPT_LOGS, LOG_WRITES, LONGEST_LOG, rotated};
 pub use mapped::show;
