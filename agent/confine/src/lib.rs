@@ -5,6 +5,8 @@
 //! and [`masked`] which paths of the kernel no container sees. A privileged container has none of
 //! this; a machine runs one only where its measured configuration says so.
 //!
+//! [`MACHINE_ONLY`] lists addresses that pods don't reach.
+//!
 //! [`mount_fault`] compares a container's mounts with those that were wanted, before it runs.
 //!
 //! [`Lookups`] bounds what names that pods choose cost the machine, and [`Shares`] keeps one of them
@@ -16,6 +18,7 @@
 mod calls;
 mod capabilities;
 mod lookup;
+mod machine_only;
 mod mounts;
 mod paths;
 mod seccomp;
@@ -25,6 +28,7 @@ mod upstream;
 
 pub use capabilities::{Capabilities, capabilities, capability_fault, resource_limits, withheld};
 pub use lookup::{Lookups, OF_HANDLERS, OF_IMAGES};
+pub use machine_only::{MACHINE_ONLY, MachineOnly, is_machine_only};
 pub use mounts::{WantedMount, mount_fault};
 pub use paths::{Device, READ_ONLY, Tpms, device_rules, devices, masked, nodes};
 pub use seccomp::{FilterOptions, Seccomp, filter};

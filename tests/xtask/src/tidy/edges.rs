@@ -35,7 +35,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("agent/claims", &["sys"]),
     ("agent/grpc", &[]),
     ("agent/csi", &["sys", "api", "grpc"]),
-    ("agent/cluster", &["sys", "proxy"]),
+    ("agent/cluster", &["sys", "proxy", "confine"]),
     ("agent/proxy", &["sys", "port"]),
     ("agent/resources", &["sys", "runtime", "pressure"]),
     ("agent/pressure", &[]),
