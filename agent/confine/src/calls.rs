@@ -45,10 +45,15 @@ pub(crate) const CALLS: &[(&str, Who, &str)] = &[
         All,
         "access faccessat faccessat2 stat stat64 lstat lstat64 fstat fstat64 newfstatat fstatat64 statx statfs statfs64 \
          fstatfs fstatfs64 oldstat oldlstat oldfstat ustat getcwd chdir fchdir mkdir mkdirat rmdir getdents getdents64 readdir \
-         link linkat unlink unlinkat symlink symlinkat readlink readlinkat rename renameat renameat2 mknod mknodat \
+         link linkat unlink unlinkat symlink symlinkat readlink readlinkat rename renameat renameat2 \
          chmod fchmod fchmodat fchmodat2 chown chown32 fchown fchown32 fchownat lchown lchown32 umask utime utimes futimesat \
          utimensat utimensat_time64 getxattr lgetxattr fgetxattr setxattr lsetxattr fsetxattr listxattr llistxattr flistxattr \
          removexattr lremovexattr fremovexattr",
+    ),
+    (
+        "files: nodes of devices, but for the machine's console",
+        Examined,
+        "mknod mknodat",
     ),
     (
         "waiting for files and events",

@@ -5,7 +5,12 @@
 //! and [`masked`] which paths of the kernel no container sees. A privileged container has none of
 //! this; a machine runs one only where its measured configuration allows it.
 //!
-//! [`Lookups`] bounds what names that pods choose cost the machine.
+//! [`MACHINE_ONLY`] lists addresses that pods don't reach.
+//!
+//! [`mount_fault`] compares a container's mounts with those that were wanted, before it runs.
+//!
+//! [`Lookups`] bounds what names that pods choose cost the machine, and [`Shares`] keeps one of them
+//! from all turns at something.
 //!
 //! No tasks; of the machine it reads `/sys` and `/dev` ([`Tpms::find`], [`devices`]). Enter by
 //! these functions: `agent_runtime` writes what they answer into a container's specification.
@@ -13,12 +18,18 @@
 mod calls;
 mod capabilities;
 mod lookup;
+mod machine_only;
+mod mounts;
 mod paths;
 mod seccomp;
+mod shares;
 #[cfg(test)]
 mod upstream;
 
 pub use capabilities::{Capabilities, capabilities, capability_fault, resource_limits, withheld};
 pub use lookup::{Lookups, OF_HANDLERS, OF_IMAGES};
+pub use machine_only::{MACHINE_ONLY, MachineOnly, is_machine_only};
+pub use mounts::{WantedMount, mount_fault};
 pub use paths::{Device, READ_ONLY, Tpms, device_rules, devices, masked, nodes};
 pub use seccomp::{FilterOptions, Seccomp, filter};
+pub use shares::{Shares, Turn};

@@ -28,6 +28,9 @@ const DISK_CLASS: u32 = 13;
 /// What the kernel reads of an `int`; the upper half of the register is the caller's and means
 /// nothing.
 const INT: u64 = 0xffff_ffff;
+/// The number of the machine's console as mknod(2) takes it (major 5, minor 1). The runtime's filter
+/// of devices lets every container have it, whatever its specification says.
+const CONSOLE: u64 = 5 << 8 | 1;
 /// Execution domains (personality.h): Linux, 32 bits (`PER_LINUX32`), each also with 2.6 as its
 /// version (`UNAME26`), and the question which it is. Others turn off what keeps memory safe.
 const PERSONALITIES: [u64; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
@@ -120,6 +123,12 @@ fn examined(options: FilterOptions<'_>) -> Vec<Value> {
     rules.extend(DISK_CLASSES.map(|class| {
         let mask = INT >> DISK_CLASS << DISK_CLASS;
         allow("ioprio_set", argument(2, mask, class << DISK_CLASS, masked))
+    }));
+    // A number is another one if one of its bits is.
+    let bits = (0..u32::BITS).map(|bit| 1 << bit);
+    rules.extend(bits.flat_map(|bit| {
+        let differs = |index| argument(index, bit, !CONSOLE & bit, masked);
+        [allow("mknod", differs(2)), allow("mknodat", differs(3))]
     }));
     if options.unconfined() {
         rules.push(whole("personality"));
@@ -282,6 +291,8 @@ mod tests {
             [
                 "clone",
                 "ioprio_set",
+                "mknod",
+                "mknodat",
                 "personality",
                 "prlimit64",
                 "sched_setscheduler",
@@ -333,6 +344,30 @@ mod tests {
                 let answers = filter["syscalls"].as_array().unwrap().last().unwrap();
                 let missing = answers["names"].as_array().unwrap();
                 assert_eq!(missing.contains(&json!("sched_setattr")), !by_memory);
+            }
+        }
+    }
+
+    #[test]
+    fn no_container_makes_a_node_of_the_machines_console() {
+        for profile in [Seccomp::RuntimeDefault, Seccomp::Unconfined] {
+            let filter = of(profile, &["MKNOD"], false);
+            for (name, index) in [("mknod", 2), ("mknodat", 3)] {
+                for others in [
+                    0,
+                    0x103,
+                    0x500,
+                    0x502,
+                    0x10_0501,
+                    0xffff_ffff,
+                    0x1_0000_0000,
+                ] {
+                    assert!(passes(&filter, name, index, others), "{name} {others:#x}");
+                }
+                // The kernel reads 32 bits of it.
+                for console in [0x501, 0x1_0000_0501, 0xffff_ffff_0000_0501] {
+                    assert!(!passes(&filter, name, index, console), "{name}");
+                }
             }
         }
     }

@@ -41,7 +41,7 @@ const LEASE_HOURS: i64 = 12;
 /// Most layers of one image, the limit of overlayfs mounts with room to spare.
 const MAX_LAYERS: usize = 127;
 /// Images that are pulled from one registry at the same time.
-const PULLS: usize = 4;
+pub const PULLS_OF_A_REGISTRY: usize = 4;
 
 /// An image that is ready to run.
 #[derive(Debug, Clone)]
@@ -176,7 +176,9 @@ impl Images {
         {
             return Ok(ready.image);
         }
-        let pulls = self.pulls.of(&reference.host, || Semaphore::new(PULLS));
+        let pulls = self
+            .pulls
+            .of(&reference.host, || Semaphore::new(PULLS_OF_A_REGISTRY));
         // The semaphore is never closed.
         let _pull = pulls.acquire().await.ok();
         let fetched = self.registries.resolve(reference, keys).await?;

@@ -5,20 +5,8 @@
 //! then asks. Loopback, the link and the clouds' metadata services answer the machine what they
 //! answer nobody else; they are asked only where the machine's own configuration names them.
 
+use agent_confine::is_machine_only;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-/// Services of clouds outside of the link-local range, which trust every client that reaches them:
-/// Alibaba's and Oracle's metadata, Azure's fabric.
-const SERVICES: [Ipv4Addr; 3] = [
-    Ipv4Addr::new(100, 100, 100, 200),
-    Ipv4Addr::new(192, 0, 0, 192),
-    Ipv4Addr::new(168, 63, 129, 16),
-];
-/// The same over IPv6: those of EC2 and of Google Compute Engine.
-const SERVICES_V6: [Ipv6Addr; 2] = [
-    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
-    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
-];
 
 /// Whether an address means this machine, its link or its cloud's services.
 pub(crate) fn is_own(address: IpAddr) -> bool {
@@ -30,8 +18,7 @@ pub(crate) fn is_own(address: IpAddr) -> bool {
                 address.is_loopback()
                     || address.is_unspecified()
                     || address.is_multicast()
-                    || address.is_unicast_link_local()
-                    || SERVICES_V6.contains(&address)
+                    || is_machine_only(address.into())
             }
         },
     }
@@ -40,10 +27,9 @@ pub(crate) fn is_own(address: IpAddr) -> bool {
 fn own_v4(address: Ipv4Addr) -> bool {
     address.is_loopback()
         || address.octets()[0] == 0
-        || address.is_link_local()
         || address.is_broadcast()
         || address.is_multicast()
-        || SERVICES.contains(&address)
+        || is_machine_only(address.into())
 }
 
 /// The IPv4 address in an IPv6 one that leads to it: mapped (RFC 4291, 2.5.5.2), or translated by
@@ -83,6 +69,7 @@ mod tests {
             "ff02::1",
             "fd00:ec2::254",
             "fd20:ce::254",
+            "fd00:c1::a9fe:a9fe",
             "::ffff:127.0.0.1",
             "::ffff:169.254.169.254",
             "64:ff9b::a9fe:a9fe",

@@ -19,16 +19,24 @@ use agent_csi::Csi;
 use agent_journal::Journal;
 use agent_resources::machine::Facts;
 use agent_resources::{Counted, Figures};
-use agent_runtime::{PodRef, Runtime};
+use agent_runtime::{PULLS_OF_A_REGISTRY, PodRef, Runtime, Shares};
 use agent_server::{Node, Parts, Server};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// Containers that are made and started at the same time: more only wait for the kernel's locks.
 const STARTS: usize = 8;
+/// Of these, those of one pod: an image may keep the runtime waiting.
+const STARTS_OF_A_POD: usize = 2;
+
+/// Turns to pull images, by their registry. One that is slow leaves a turn to the others, and none
+/// has more than the engine pulls from it: what waits there would hold turns meanwhile.
+fn pulls(all: usize) -> Shares {
+    Shares::new(all, all.saturating_sub(1).clamp(1, PULLS_OF_A_REGISTRY))
+}
 
 /// The kubelet: made first, then run; [`Kubelet::server`] answers the master meanwhile.
 #[derive(Debug)]
@@ -62,7 +70,7 @@ impl Kubelet {
             csi: Arc::new(Csi::open(drivers, api.clone())),
             facts,
             figures,
-            pulls: Semaphore::new(usize::try_from(config.parallel_pulls).unwrap_or(1)),
+            pulls: pulls(usize::try_from(config.parallel_pulls).unwrap_or(1)),
             config,
             api,
             runtime: Arc::new(runtime),
@@ -71,7 +79,7 @@ impl Kubelet {
             events,
             pressure: Mutex::default(),
             images: garbage::Images::default(),
-            turns: Semaphore::new(STARTS),
+            turns: Shares::new(STARTS, STARTS_OF_A_POD),
             pods: Mutex::default(),
             listed: AtomicBool::default(),
             mirrors: Mirrors::default(),

@@ -203,8 +203,9 @@ impl Puller {
         let asked = Instant::now();
         let turn = match policy {
             PullPolicy::Never => None,
-            // None where the node ends, and its tasks with it.
-            PullPolicy::Always | PullPolicy::IfNotPresent => shared.pulls.acquire().await.ok(),
+            PullPolicy::Always | PullPolicy::IfNotPresent => {
+                Some(shared.pulls.turn(&registry(image)).await)
+            }
         };
         let start = Instant::now();
         let fetched = runtime.obtain_image(image, policy, keys).await?;
@@ -322,6 +323,12 @@ fn add(keys: &mut Keyring, pod: &PodRef, secret: &Secret) -> Result<(), String> 
         .map_err(|fault| fault.to_string())
 }
 
+/// The registry that an image names; none where it names none, or is no image's name.
+fn registry(image: &str) -> String {
+    let reference = Reference::parse(image);
+    reference.map_or_else(|_| String::new(), |image| image.host)
+}
+
 /// The policy in the pod, or upstream's default: always for `:latest`.
 fn pull_policy(image: &str, policy: Option<&str>) -> PullPolicy {
     let latest = || Reference::parse(image).is_ok_and(|image| image.is_latest());
@@ -337,6 +344,7 @@ fn pull_policy(image: &str, policy: Option<&str>) -> PullPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use agent_runtime::PULLS_OF_A_REGISTRY;
     use serde_json::json;
 
     #[test]
@@ -366,32 +374,67 @@ mod tests {
         );
     }
 
-    #[tokio::test]
-    async fn a_pull_waits_until_another_has_ended_where_the_node_has_no_more_turns() {
-        let dir = tempfile::tempdir().unwrap();
-        let (shared, news) = (crate::kubelet::tests::shared(dir.path()), Arc::default());
-        let spec = json!({"containers": [{"name": "a", "image": "registry.example/a:1"}]});
+    /// Whether the fetch of this image for a container of this name has ended.
+    async fn ended(fetches: &mut Fetches, shared: &Arc<Shared>, image: &str) -> bool {
+        let spec = json!({"containers": [{"name": image, "image": image}]});
         let meta = json!({"namespace": "n", "name": "p", "uid": "u"});
         let pod: Pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap();
         let (pod, reference) = (Arc::new(pod.clone()), agent_pods::pod_ref(&pod).unwrap());
         let wanted = Wanted::all(&pod, &pod.spec.as_ref().unwrap().containers[0]);
-        let turns = shared.config.parallel_pulls;
-        let others = shared.pulls.try_acquire_many(turns).unwrap();
-        let mut fetches = Fetches::default();
         let needed = ContainerImages {
             pod: &pod,
             reference: &reference,
-            container: "a",
+            container: image,
             wanted: &wanted,
         };
-        let mut look = async || fetches.images(&shared, &news, &needed).await;
-        assert!(look().await.is_none(), "there is no turn");
+        let found = fetches.images(shared, &Arc::default(), &needed).await;
+        // The engine of these tests is not up.
+        found.is_some_and(|found| found.is_err())
+    }
+
+    #[tokio::test]
+    async fn a_pull_waits_until_another_has_ended_where_the_node_has_no_more_turns() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = crate::kubelet::tests::shared(dir.path());
+        let turns = usize::try_from(shared.config.parallel_pulls).unwrap();
+        let mut others = Vec::new();
+        while shared.pulls.free() > 0 {
+            let name = others.len().to_string();
+            others.push(shared.pulls.turn(&name).await);
+        }
+        assert_eq!(others.len(), turns);
+        let mut fetches = Fetches::default();
+        let image = "registry.example/a:1";
+        assert!(
+            !ended(&mut fetches, &shared, image).await,
+            "there is no turn"
+        );
         drop(others);
-        news.notified().await;
-        // The engine of this test is not up.
-        assert!(look().await.unwrap().is_err());
-        let free = shared.pulls.available_permits();
-        assert_eq!(free, usize::try_from(turns).unwrap());
+        while !ended(&mut fetches, &shared, image).await {}
+        assert_eq!(shared.pulls.free(), turns);
+    }
+
+    #[tokio::test]
+    async fn images_of_a_silent_registry_keep_none_of_another_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = crate::kubelet::tests::shared(dir.path());
+        let turns = usize::try_from(shared.config.parallel_pulls).unwrap();
+        assert!(turns > 1 && turns - 1 <= PULLS_OF_A_REGISTRY);
+        let mut silent = Vec::new();
+        for _ in 1..turns {
+            silent.push(shared.pulls.turn("silent.example").await);
+        }
+        let mut fetches = Fetches::default();
+        for number in 0..2 {
+            let image = format!("silent.example/a{number}:1");
+            assert!(!ended(&mut fetches, &shared, &image).await, "{image}");
+        }
+        assert_eq!(
+            shared.pulls.free(),
+            1,
+            "who waits for the registry takes no turn"
+        );
+        while !ended(&mut fetches, &shared, "quick.example/b:1").await {}
     }
 
     fn added(kind: &str, key: &str, document: &str) -> Result<Keyring, String> {

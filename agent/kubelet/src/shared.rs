@@ -16,7 +16,7 @@ use agent_pods::{Pending, Refusal, beyond, misfit, misfit_in_turn, misplaced};
 use agent_pressure::Pressure;
 use agent_resources::machine::Facts;
 use agent_resources::{Figures, group};
-use agent_runtime::{PodRef, Resources, Runtime};
+use agent_runtime::{PodRef, Resources, Runtime, Shares};
 use agent_sys::cgroup::Groups;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::quantity::Amount;
@@ -25,7 +25,7 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// Greatest age of the Node object by which a pod is admitted.
@@ -46,10 +46,10 @@ pub(crate) struct Shared {
     pub(crate) pressure: Mutex<Pressure>,
     /// Since when images are here.
     pub(crate) images: Images,
-    /// Limits how many images are pulled at the same time.
-    pub(crate) pulls: Semaphore,
-    /// Limits how many containers are started at the same time.
-    pub(crate) turns: Semaphore,
+    /// Turns to pull an image, by its registry.
+    pub(crate) pulls: Shares,
+    /// Turns to start a container, by its pod's uid.
+    pub(crate) turns: Shares,
     /// The machine's memory in bytes.
     pub(crate) memory: u64,
     pub(crate) facts: Facts,

@@ -225,7 +225,8 @@ async fn start(
         sandbox: &order.sandbox,
     };
     // What is prepared holds a descriptor for each mount.
-    let _turn = shared.turns.acquire().await;
+    let pod_id = pod.metadata.uid.as_deref().unwrap_or_default();
+    let _turn = shared.turns.turn(pod_id).await;
     let mut launch = container::prepare(
         &shared.config.machine,
         attempt,

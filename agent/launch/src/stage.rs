@@ -195,6 +195,7 @@ mod tests {
     use super::*;
     use crate::machine::tests::machine;
     use agent_runtime::show;
+    use agent_sys::mount::mount_again;
     use std::fs;
 
     #[test]
@@ -223,7 +224,14 @@ mod tests {
         assert!(!machine.images_dir("u").exists());
         assert!(layers[1].join("one").exists());
 
-        assert_eq!(show(&place, &layers[..1], None), Ok(layers[0].clone()));
+        // Also of one layer: what is shown can't be made writable, as it is other images', too.
+        assert_eq!(show(&place, &layers[..1], None), Ok(place.clone()));
+        assert_eq!(fs::read_to_string(place.join("both")).unwrap(), "upper");
+        assert!(!place.join("one").exists());
+        mount_again(&place.to_string_lossy(), Limits::default()).unwrap();
+        let refused = fs::write(place.join("new"), "").unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ReadOnlyFilesystem);
+        forget(&config, "u").unwrap();
         assert!(show(&place, &[], None).is_err());
         let many = vec![layers[0].clone(); 200];
         assert!(

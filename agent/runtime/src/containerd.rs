@@ -7,6 +7,7 @@
 mod attempt;
 mod known;
 mod layers;
+mod mounts;
 mod observation;
 mod pause;
 mod removal;

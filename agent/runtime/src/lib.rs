@@ -44,9 +44,9 @@ mod taps;
 mod users;
 
 pub use agent_confine::{Capabilities, Seccomp, capability_fault, withheld};
-pub use agent_confine::{Lookups, OF_HANDLERS};
+pub use agent_confine::{Lookups, OF_HANDLERS, Shares};
 pub use agent_containerd::{Error, ErrorClass, Pending};
-pub use agent_images::{Image, Keyring, PullPolicy, Registries};
+pub use agent_images::{Image, Keyring, PULLS_OF_A_REGISTRY, PullPolicy, Registries};
 pub use containerd::{Containerd, Options};
 pub use log::{KEPT_LOGS, LOG_WRITES, LONGEST_LOG, rotated};
 pub use mapped::show;

@@ -50,31 +50,37 @@ pub(crate) fn mapped(mounts: Vec<Mount>, users: &Users) -> Result<Vec<Mount>, Er
 }
 
 /// Shows the layers of an image, the topmost first, at `place`, where what an earlier agent showed
-/// goes. Returns where they are: a single layer stays where it is. With a user namespace its users
-/// own them, and a single layer is shown, too.
+/// goes. Returns where they are. With a user namespace its users own them. The file system there is
+/// one that nobody can write, whatever becomes of its mounts: other images have the same layers.
 ///
 /// # Errors
 /// There are none, or too many, or the kernel refuses them.
 pub fn show(place: &Path, layers: &[PathBuf], users: Option<&Users>) -> Result<PathBuf, String> {
     let text = |error: io::Error| chain(&error);
-    let [first, others @ ..] = layers else {
+    if layers.is_empty() {
         return Err("its image has no layers".to_owned());
-    };
-    if others.is_empty() && users.is_none() {
-        return Ok(first.clone());
     }
     let target = place.to_string_lossy();
     create_dir_all(place).map_err(text)?;
     while is_mount_point(&target) && detach(&target).is_ok() {}
+    // No volume's name has a dot.
+    let beside = |name: &str| place.with_extension(name);
+    // overlayfs can't be made of a single folder.
+    let nothing = beside("nothing");
+    let whole = |mut shown: Vec<PathBuf>| {
+        if shown.len() == 1 {
+            create_dir_all(&nothing).map_err(text)?;
+            shown.push(nothing.clone());
+        }
+        overlay(&target, &shown)
+    };
     match users {
-        None => overlay(&target, layers)?,
-        Some(users) if others.is_empty() => attach_to(first, users, place).map_err(text)?,
+        None => whole(layers.to_vec())?,
         Some(users) => {
-            // overlayfs holds its layers itself, so that this mount may go. No volume's name has a
-            // dot.
-            let beside = place.with_extension("layers");
+            // overlayfs holds its layers itself, so that this mount may go.
+            let beside = beside("layers");
             let shown = clone(layers, users, &beside).map_err(text);
-            let shown = shown.and_then(|layers| overlay(&target, &layers));
+            let shown = shown.and_then(whole);
             detach(&beside.to_string_lossy()).map_err(|error| chain(&error))?;
             shown?;
         }

@@ -35,12 +35,7 @@ impl Depth {
 /// that is in the control group `group`, so that a command of a shell ends with the shell. The
 /// runtime gives each process a session of its own.
 pub(crate) fn kill_session(group: &str, pid: u32, depth: Depth) {
-    let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
-    // Control groups of version 2, and of version 1 by the controller that counts processes.
-    let trees = ["/sys/fs/cgroup", "/sys/fs/cgroup/pids"];
-    let members = trees.map(|tree| read(format!("{tree}{group}/cgroup.procs")));
-    let lines = members.iter().flat_map(|members| members.lines());
-    let members: Vec<i32> = lines.filter_map(|line| line.parse().ok()).collect();
+    let members = members(group);
     let is_first = |member: &&i32| depth.is(&status(**member), pid);
     let Some(first) = members.iter().find(is_first) else {
         return;
@@ -52,6 +47,23 @@ pub(crate) fn kill_session(group: &str, pid: u32, depth: Depth) {
             kill(member, Signal::SIGKILL).ok();
         }
     }
+}
+
+/// Our number of a process in the control group `group`, which the engine knows by this one.
+pub(crate) fn own_number(group: &str, pid: u32, depth: Depth) -> Option<u32> {
+    let all = members(group).into_iter();
+    let mut all = all.filter(|member| depth.is(&status(*member), pid));
+    all.next()?.try_into().ok()
+}
+
+/// The processes of a control group.
+fn members(group: &str) -> Vec<i32> {
+    let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+    // Control groups of version 2, and of version 1 by the controller that counts processes.
+    let trees = ["/sys/fs/cgroup", "/sys/fs/cgroup/pids"];
+    let members = trees.map(|tree| read(format!("{tree}{group}/cgroup.procs")));
+    let lines = members.iter().flat_map(|members| members.lines());
+    lines.filter_map(|line| line.parse().ok()).collect()
 }
 
 /// The kernel's status of a process; none for one that has ended.

@@ -6,6 +6,7 @@
 
 use crate::model::{ContainerSpec, GroupsPolicy, User};
 use agent_containerd::{Error, ErrorClass};
+use serde_json::Value;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -124,6 +125,24 @@ impl Accounts {
         }
     }
 
+    /// Gives a process of this user its home in the variables of its specification, where nobody has
+    /// named another. Without one the runtime looks for it in the container's own file of accounts,
+    /// and waits as long as that keeps it waiting.
+    pub(crate) fn give_home(&self, uid: u32, specification: &mut Value) {
+        let Some(all) = specification["process"]["env"].as_array_mut() else {
+            return;
+        };
+        let is_home = |entry: &Value| entry.as_str().is_some_and(|text| text.starts_with("HOME="));
+        if all.iter().any(is_home) {
+            return;
+        }
+        let mut accounts = self.passwd.lines();
+        let own = accounts.find(|line| Account::read(line).is_some_and(|one| one.uid == uid));
+        let home = own.and_then(|line| line.split(':').nth(5));
+        let home = home.filter(|home| home.starts_with('/') && !home.contains(char::is_control));
+        all.push(format!("HOME={}", home.unwrap_or("/")).into());
+    }
+
     fn group(&self, group: &str) -> Result<u32, Error> {
         if let Ok(gid) = group.parse() {
             return Ok(gid);
@@ -215,6 +234,7 @@ fn read_plain(dir: &Path, name: &str) -> Option<String> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use serde_json::json;
 
     const NO_WISH: Wish = Wish {
         user: None,
@@ -296,6 +316,20 @@ mod tests {
             ..accounts
         };
         assert_eq!(named.identity("plain", NO_WISH).unwrap().groups, [5, 7]);
+    }
+
+    #[test]
+    fn every_process_has_a_home() {
+        let home = |uid: u32, given: &[&str]| {
+            let mut specification = json!({"process": {"env": given}});
+            accounts().give_home(uid, &mut specification);
+            let all = specification["process"]["env"].as_array().unwrap().clone();
+            all.last().unwrap().as_str().unwrap().to_owned()
+        };
+        assert_eq!(home(0, &["A=b"]), "HOME=/root");
+        assert_eq!(home(33, &[]), "HOME=/");
+        assert_eq!(home(1000, &[]), "HOME=/");
+        assert_eq!(home(0, &["HOME=/mine", "A=b"]), "A=b");
     }
 
     #[test]

@@ -11,7 +11,8 @@
 //! encrypted volume, [`module`] loads kernel modules, [`process`] starts services, [`landlock`]
 //! keeps their signals among themselves, [`tpm`] extends a PCR, [`beneath`] handles files that a
 //! pod can touch, [`held`] finds files that have no name any more, [`cgroup`] reads control groups,
-//! [`namespace`] holds a pod's namespaces, [`netlink`] its links and the packet filter.
+//! [`namespace`] holds a pod's namespaces, [`mounted`] lists mounts, [`netlink`] has links and the
+//! packet filter.
 //!
 //! Containers must never be given a TPM device: [`tpm::DEVICE_NAMES`] lists the names to leave out.
 
@@ -33,6 +34,7 @@ pub mod landlock;
 mod mapper;
 pub mod module;
 pub mod mount;
+pub mod mounted;
 pub mod namespace;
 pub mod netlink;
 pub mod power;

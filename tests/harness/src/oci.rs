@@ -18,6 +18,19 @@ pub struct Image {
     layer: Blob,
 }
 
+/// What an image of a test has beside its program.
+#[derive(Debug, Clone, Copy)]
+pub enum Entry<'a> {
+    /// A folder.
+    Folder(&'a str),
+    /// A symbolic link, and what it leads to.
+    Link(&'a str, &'a str),
+    /// A named pipe, in place of what the image has there.
+    Pipe(&'a str),
+    /// A character device that everybody may read and write, with its numbers.
+    Device(&'a str, u32, u32),
+}
+
 /// Bytes by digest.
 #[derive(Debug)]
 struct Blob {
@@ -46,8 +59,14 @@ impl Blob {
 impl Image {
     /// An image that holds the static busybox of `binary` and the links that scripts expect.
     pub fn busybox(binary: &Path) -> Result<Self> {
+        Self::with(binary, &[])
+    }
+
+    /// The same image with more in its one layer.
+    pub fn with(binary: &Path, entries: &[Entry<'_>]) -> Result<Self> {
         let program = std::fs::read(binary).map_err(file_error("cannot read", binary))?;
-        let layer = Blob::new(layer(&program).map_err(file_error("cannot pack", binary))?);
+        let layer = layer(&program, entries).map_err(file_error("cannot pack", binary))?;
+        let layer = Blob::new(layer);
         let config = json!({
             "architecture": "amd64", "os": "linux",
             "config": { "Env": ["PATH=/bin"], "Cmd": ["/bin/sh"], "WorkingDir": "/" },
@@ -148,18 +167,17 @@ pub fn find_busybox(tools: Option<&Tools>) -> Result<PathBuf> {
         .ok_or_else(|| Error::Missing("no busybox: install busybox-static".to_owned()))
 }
 
-fn layer(program: &[u8]) -> std::io::Result<Vec<u8>> {
+fn layer(program: &[u8], entries: &[Entry<'_>]) -> std::io::Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     for folder in ["bin/", "etc/", "tmp/", "proc/", "sys/", "dev/"] {
         append(&mut archive, folder, 0o755, &[])?;
     }
     append(&mut archive, "bin/busybox", 0o755, program)?;
-    append(
-        &mut archive,
-        "etc/passwd",
-        0o644,
-        b"root:x:0:0:root:/:/bin/sh\n",
-    )?;
+    let is_pipe = |entry: &Entry<'_>| matches!(entry, Entry::Pipe("etc/passwd"));
+    if !entries.iter().any(is_pipe) {
+        let accounts = b"root:x:0:0:root:/:/bin/sh\n";
+        append(&mut archive, "etc/passwd", 0o644, accounts)?;
+    }
     for name in [
         "sh", "ls", "cat", "echo", "sleep", "true", "false", "grep", "id", "ps", "wget", "nc",
         "httpd", "env",
@@ -176,7 +194,33 @@ fn layer(program: &[u8]) -> std::io::Result<Vec<u8>> {
     header.set_gid(8);
     header.set_size(0);
     archive.append_data(&mut header, "etc/of-user-7", &[][..])?;
+    for entry in entries {
+        add(&mut archive, *entry)?;
+    }
     archive.into_inner()
+}
+
+fn add(archive: &mut tar::Builder<Vec<u8>>, entry: Entry<'_>) -> std::io::Result<()> {
+    let mut header = tar::Header::new_ustar();
+    header.set_size(0);
+    header.set_mode(0o666);
+    match entry {
+        Entry::Folder(path) => append(archive, &format!("{path}/"), 0o755, &[]),
+        Entry::Link(path, to) => {
+            header.set_entry_type(tar::EntryType::Symlink);
+            archive.append_link(&mut header, path, to)
+        }
+        Entry::Pipe(path) => {
+            header.set_entry_type(tar::EntryType::Fifo);
+            archive.append_data(&mut header, path, &[][..])
+        }
+        Entry::Device(path, major, minor) => {
+            header.set_entry_type(tar::EntryType::Char);
+            header.set_device_major(major)?;
+            header.set_device_minor(minor)?;
+            archive.append_data(&mut header, path, &[][..])
+        }
+    }
 }
 
 fn append(

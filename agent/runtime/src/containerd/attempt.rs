@@ -27,7 +27,11 @@ use prost_types::FieldMask;
 use serde_json::json;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+/// A task that takes longer to be made has failed: an emulated machine takes seconds. What is made
+/// holds a turn that other pods wait for.
+const CREATE_LIMIT: Duration = Duration::from_secs(60);
 /// Exit code of an attempt whose first process could not be started (upstream's).
 const CODE_START_ERROR: i32 = 128;
 
@@ -202,7 +206,8 @@ impl Containerd {
             target,
             ..self.host_for(spec)
         };
-        let document = runtime_spec(spec, &stored.id, &ready.defaults, &identity, &host)?;
+        let mut document = runtime_spec(spec, &stored.id, &ready.defaults, &identity, &host)?;
+        accounts.give_home(identity.uid, &mut document);
         let mut stored = stored;
         stored.spec = Some(specification::keep(&self.options, &stored.id, &document)?);
         let mut paths = vec!["spec".to_owned()];
@@ -306,7 +311,12 @@ impl Containerd {
             terminal: spec.tty,
             ..CreateTaskRequest::default()
         };
-        self.tasks().create(request(create)).await.map_err(fail())?;
+        let mut create = request(create);
+        create.set_timeout(CREATE_LIMIT);
+        let made = self.tasks().create(create).await.map_err(fail())?;
+        if !spec.privileged {
+            self.confine_mounts(spec, id, made.into_inner().pid).await?;
+        }
         // The PID could have been reused between the lookup and the start. It was not, if the
         // container still has it: no process gets the PID of a living one.
         if self.target(spec).await? != target {

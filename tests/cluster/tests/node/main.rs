@@ -23,6 +23,7 @@ mod hostile;
 mod journal;
 mod lifecycle;
 mod machine;
+mod mounts;
 mod network;
 mod pace;
 mod pods;

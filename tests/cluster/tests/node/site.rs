@@ -72,6 +72,26 @@ impl Site {
         }
     }
 
+    /// Puts an image with these entries on the machine, by this name, before an agent looks.
+    pub(crate) fn preload(&self, name: &str, entries: &[oci::Entry<'_>]) {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+        let tools = Tools::find(root.unwrap()).unwrap();
+        let program = oci::find_busybox(Some(&tools)).unwrap();
+        let image = oci::Image::with(&program, entries).unwrap();
+        let file = name.replace(['/', ':'], "-") + ".tar";
+        let archive = self.dir.path().join("archives").join(file);
+        image.into_archive(&archive, name).unwrap();
+    }
+
+    /// The folders of an image's layers that have this file.
+    pub(crate) fn layers_with(&self, file: &str) -> Vec<PathBuf> {
+        let snapshots = "engine/root/io.containerd.snapshotter.v1.overlayfs/snapshots";
+        let all = std::fs::read_dir(self.dir.path().join(snapshots)).unwrap();
+        let all = all.map(|layer| layer.unwrap().path().join("fs"));
+        all.filter(|layer| layer.join(file).symlink_metadata().is_ok())
+            .collect()
+    }
+
     /// An agent's side of it; several may follow one another.
     pub(crate) fn agent(&self) -> Arc<Containerd> {
         if let Some(registries) = &self.registries {

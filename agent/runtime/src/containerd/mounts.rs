@@ -1,0 +1,76 @@
+//! A look at the mounts of a container that was made and does not run yet.
+
+use super::Containerd;
+use crate::model::{ContainerSpec, Mount};
+use crate::pids::{Depth, own_number};
+use agent_confine::{WantedMount, mount_fault};
+use agent_containerd::{Error, ErrorClass};
+use agent_sys::mount::Limits;
+use agent_sys::mounted::{Mounted, Namespace, own};
+use containerd_client::types::v1::{Process, Status};
+use std::io;
+
+impl Containerd {
+    /// Makes sure that what the container sees is what it was to see, and no more can be done with it,
+    /// before its first process, which the engine knows by this number, runs anything: see
+    /// [`mount_fault`]. Devices in its image, and those that it makes in its own layer, open for
+    /// nobody from then on.
+    ///
+    /// # Errors
+    /// Something else was mounted, or the process has ended. The container must not be started then.
+    pub(super) async fn confine_mounts(
+        &self,
+        spec: &ContainerSpec,
+        id: &str,
+        pid: u32,
+    ) -> Result<(), Error> {
+        let name = &spec.key.container;
+        let fault = |text| Error::new(ErrorClass::Create, format!("container {name}: {text}"));
+        let volumes = spec.mounts.clone();
+        let group = format!("{}/{id}", spec.cgroup_parent);
+        let depth = Depth::of(&self.options.socket).await.map_err(|error| {
+            Error::caused(ErrorClass::Create, "find the engine's process", error)
+        })?;
+        let looked = blocking(move || {
+            let gone = || agent_sys::Error::new("find", "its process", io::ErrorKind::NotFound);
+            let pid = own_number(&group, pid, depth).ok_or_else(gone)?;
+            let own = own()?;
+            let wanted = volumes.iter().map(|volume| wanted(volume, &own));
+            let wanted: Vec<_> = wanted.collect::<agent_sys::Result<_>>()?;
+            let (namespace, mounts) = Namespace::of(pid)?;
+            Ok((namespace, mount_fault(&wanted.concat(), &mounts)))
+        });
+        let (namespace, found) = looked.await?;
+        // No process got the number meanwhile, if the container's still has it.
+        let task = self.task(id).await?;
+        let is_made = |task: &Process| task.pid == pid && task.status == Status::Created as i32;
+        if !task.as_ref().is_some_and(is_made) {
+            return Err(fault("its process ended before it was started".to_owned()));
+        }
+        if let Some(found) = found {
+            let cure = "mount volumes at paths that lead through no symbolic link of a volume";
+            return Err(fault(format!("{found}; {cure}")));
+        }
+        // The runtime drops what its root's mount refuses, so it can't be said before. Devices are in
+        // the container's /dev alone.
+        blocking(move || namespace.ignore_devices_of_root()).await
+    }
+}
+
+fn wanted(volume: &Mount, own: &[Mounted]) -> agent_sys::Result<Vec<WantedMount>> {
+    let limits = Limits {
+        read_only: volume.read_only,
+        no_exec: volume.no_exec,
+        ..Limits::default()
+    };
+    WantedMount::of_volume(&volume.source, &volume.destination, limits, own)
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> agent_sys::Result<T> + Send + 'static,
+) -> Result<T, Error> {
+    let doing = "look at the container's mounts";
+    let done = tokio::task::spawn_blocking(work).await;
+    let done = done.map_err(|error| Error::caused(ErrorClass::Create, doing, error))?;
+    done.map_err(|error| Error::caused(ErrorClass::Create, doing, error))
+}
