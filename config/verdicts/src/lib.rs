@@ -16,7 +16,7 @@
 
 mod read;
 
-pub use read::{Fault, Resumed, Summary, resume, verify};
+pub use read::{Fault, Resumed, Summary, digests, resume, verify};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -32,6 +32,8 @@ pub const LABEL: &[u8] = b"pratique verdict log v1\n";
 pub const SUBJECT: &str = "pratique verdict log of ";
 /// Longest line, in bytes.
 pub const MAX_LINE: usize = 16 << 10;
+/// [`Entry::digest`] of an object that is gone.
+pub const GONE: &str = "none";
 
 /// The first line of a segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,9 +128,14 @@ pub struct Entry {
     /// How many; absent for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
+    /// `sha256:<hex>` of what an admin decides about the object, as it is from this record on, or
+    /// [`GONE`]. A master that starts compares it with the object. Absent in other records, in those
+    /// of older masters, and where a further record of the same edit has it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub digest: String,
 }
 
-/// Bytes of an entry's message in its JSON, and of each of the other texts: with seven of these,
+/// Bytes of an entry's message in its JSON, and of each of the other texts: with eight of these,
 /// the record's own fields and the signature, a line stays below [`MAX_LINE`].
 const MAX_MESSAGE: usize = 8 << 10;
 const MAX_TEXT: usize = 768;
@@ -147,6 +154,7 @@ impl Entry {
             &mut self.ek,
             &mut self.image,
             &mut self.serial,
+            &mut self.digest,
         ] {
             cut(text, MAX_TEXT);
         }
@@ -167,6 +175,7 @@ impl Entry {
             image: empty(),
             serial: empty(),
             count: None,
+            digest: empty(),
         }
     }
 }

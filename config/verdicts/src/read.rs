@@ -1,7 +1,7 @@
 //! Reading a log of verdicts: the full check for a reader that has only the root's pin, and the
 //! short one for the log's writer.
 
-use super::{FORMAT, Head, Kind, MAX_LINE, Record, SUBJECT, Segment, signed_bytes};
+use super::{Entry, FORMAT, Head, Kind, MAX_LINE, Record, SUBJECT, Segment, signed_bytes};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config_tpm::Digest;
@@ -434,6 +434,25 @@ pub fn resume(segment: &[u8]) -> Result<Resumed, (usize, String)> {
         }
     }
     resumed.ok_or_else(|| broken.unwrap_or((1, "it is empty".to_owned())))
+}
+
+/// The entries of a segment that have a digest, in their order, for the log's writer. A line that
+/// cannot be read is passed over; only [`verify`] checks signatures.
+pub fn digests(segment: &[u8]) -> impl Iterator<Item = Entry> + '_ {
+    // Most records have none, and a whole log is many megabytes: what cannot have one isn't parsed.
+    // Within a text the quotes would be escaped.
+    let names_one =
+        |line: &&[u8]| std::str::from_utf8(line).is_ok_and(|text| text.contains(r#""digest":""#));
+    let whole = segment
+        .split_inclusive(|byte| *byte == b'\n')
+        .filter_map(|line| line.strip_suffix(b"\n"));
+    let entries = whole.filter(names_one).filter_map(|line| {
+        let Parsed::Record(record) = parse(line).ok()?.parsed else {
+            return None;
+        };
+        Some(record.verdict)
+    });
+    entries.filter(|entry| !entry.digest.is_empty())
 }
 
 fn follow(resumed: &mut Option<Resumed>, line: &Line<'_>, at: usize) -> Result<(), String> {

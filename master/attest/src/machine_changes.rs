@@ -16,8 +16,7 @@ pub(crate) type Decided = (Option<Machine>, Option<Machine>);
 pub(crate) struct MachineChanges(Option<BTreeMap<String, Machine>>);
 
 impl MachineChanges {
-    /// The admin's decisions in a change. The first list has none: an earlier process has recorded
-    /// them.
+    /// The admin's decisions in a change. The first list has none: it is compared with the log.
     pub(crate) fn take(&mut self, change: &Change<Machine>) -> Vec<Decided> {
         let began = self.0.is_some();
         let known = self.0.get_or_insert_default();

@@ -32,7 +32,7 @@ use master_ca::Authority;
 use master_client::{
     ApiError, Body, BoxFuture, Change, Client, Follower, ListParams, Object, Reason, UserInfo,
 };
-use master_journal::Journal;
+use master_journal::{Journal, Known, Lacking};
 use master_listener::{Extensions, Peer};
 use master_nodes::marks;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,6 +42,15 @@ use tokio::sync::mpsc;
 /// Edits of Machines that may wait to be written into the log of verdicts. More are not written:
 /// the log then has a record with their number.
 const DECISIONS: usize = 8192;
+
+/// What is to be written into the log of verdicts about Machines.
+#[derive(Debug)]
+enum ToTell {
+    /// An edit.
+    Edited(Box<Decided>),
+    /// What the log lacks of the Machines that were there at the start.
+    Found(Vec<Lacking>),
+}
 
 /// How long the API's answer to a write of reference values waits until the inventory has it,
 /// usually milliseconds. After this time the client gets an error instead.
@@ -150,14 +159,15 @@ impl AttestationService {
             }
         };
         self.bootstrap.seed_until_done().await;
+        let recorded = self.journal.recorded().await;
         self.journal.started(&self.authority.pins()).await;
         let (tell, decisions) = mpsc::channel(DECISIONS);
         tokio::join!(
-            self.follow_machines(tell),
+            self.follow_machines(recorded.machines, tell),
             self.follow_nodes(),
             self.tell_decisions(decisions),
-            self.follow_releases(),
-            self.follow_policies(),
+            self.follow_releases(recorded.releases),
+            self.follow_policies(recorded.policies),
             statuses::keep_statuses(&self.client, &self.inventory, &self.exchange),
             requests::keep_requests(&self.client, &self.queue, &self.journal),
             self.deny.notify_periodically(),
@@ -167,13 +177,22 @@ impl AttestationService {
 
     /// Follows Machines. A change is in force before it is written into the log of verdicts, and
     /// does not wait for the disk.
-    async fn follow_machines(&self, tell: mpsc::Sender<Decided>) {
+    async fn follow_machines(&self, recorded: Known, tell: mpsc::Sender<ToTell>) {
         let mut follower =
             Follower::<Machine>::new(self.client.clone(), None, ListParams::default());
         let mut changes = MachineChanges::default();
+        let mut began = false;
         loop {
             let change = follower.next().await;
-            let decided = changes.take(&change);
+            let decided = changes.take(&change).into_iter();
+            let decided = decided.map(|one| ToTell::Edited(Box::new(one)));
+            let lacking = match &change {
+                Change::Listed(now) if !began => recorded.lacks_machines(now),
+                Change::Listed(_) | Change::Set(_) | Change::Deleted(_) => Vec::new(),
+            };
+            began = true;
+            let lacking = Some(lacking).filter(|lacking| !lacking.is_empty());
+            let told: Vec<ToTell> = decided.chain(lacking.map(ToTell::Found)).collect();
             // Sent before the inventory is updated, because the admin's request waits for the
             // inventory.
             match &change {
@@ -182,7 +201,7 @@ impl AttestationService {
                 Change::Deleted(_) => {}
             }
             self.inventory.take_machine(change, follower.reached());
-            for one in decided {
+            for one in told {
                 if tell.try_send(one).is_err() {
                     tracing::error!(
                         "a decision is missing in the log of verdicts: they come faster than the disk can write them"
@@ -246,15 +265,21 @@ impl AttestationService {
         }
     }
 
-    async fn tell_decisions(&self, mut decisions: mpsc::Receiver<Decided>) {
-        while let Some((old, new)) = decisions.recv().await {
-            self.journal
-                .machine_edited(old.as_ref(), new.as_ref())
-                .await;
+    async fn tell_decisions(&self, mut decisions: mpsc::Receiver<ToTell>) {
+        while let Some(one) = decisions.recv().await {
+            match one {
+                ToTell::Edited(decided) => {
+                    let (old, new) = *decided;
+                    self.journal
+                        .machine_edited(old.as_ref(), new.as_ref())
+                        .await;
+                }
+                ToTell::Found(lacking) => self.journal.tell_found(lacking).await,
+            }
         }
     }
 
-    async fn follow_releases(&self) {
+    async fn follow_releases(&self, recorded: Known) {
         let mut follower =
             Follower::<ImageRelease>::new(self.client.clone(), None, ListParams::default());
         let mut began = false;
@@ -263,8 +288,13 @@ impl AttestationService {
             let known = self.inventory.releases().into_iter();
             let known: Vec<_> = known.map(|release| release.object).collect();
             let changed = changed(&known, &change, |old, new| old.spec == new.spec);
+            let lacking = match &change {
+                Change::Listed(now) if !began => recorded.lacks_releases(now),
+                Change::Listed(_) | Change::Set(_) | Change::Deleted(_) => Vec::new(),
+            };
             self.inventory.take_release(change);
-            // The first list repeats what an earlier process has recorded.
+            self.journal.tell_found(lacking).await;
+            // The first list is compared with what earlier processes have recorded.
             for (release, gone) in changed.into_iter().filter(|_| began) {
                 self.journal.release_changed(&release, gone).await;
             }
@@ -272,7 +302,7 @@ impl AttestationService {
         }
     }
 
-    async fn follow_policies(&self) {
+    async fn follow_policies(&self, recorded: Known) {
         let mut follower =
             Follower::<CertificatePolicy>::new(self.client.clone(), None, ListParams::default());
         let mut began = false;
@@ -280,8 +310,13 @@ impl AttestationService {
             let change = follower.next().await;
             let known = self.inventory.policies();
             let changed = changed(&known, &change, |old, new| old.spec == new.spec);
+            let lacking = match &change {
+                Change::Listed(now) if !began => recorded.lacks_policies(now),
+                Change::Listed(_) | Change::Set(_) | Change::Deleted(_) => Vec::new(),
+            };
             self.inventory.take_policy(change);
-            // The first list repeats what an earlier process has recorded.
+            self.journal.tell_found(lacking).await;
+            // The first list is compared with what earlier processes have recorded.
             for (policy, gone) in changed.into_iter().filter(|_| began) {
                 self.journal.policy_changed(&policy, gone).await;
             }

@@ -34,6 +34,22 @@ pub fn spec_changes(old: Option<&Machine>, new: Option<&Machine>) -> Vec<SpecCha
     changes
 }
 
+/// SHA-256 of a part of an object in JSON.
+pub(crate) fn digest_of(part: &impl serde::Serialize) -> String {
+    // These types have no map with keys that JSON can't write.
+    config_tpm::Digest::of(&serde_json::to_vec(part).unwrap_or_default()).to_text()
+}
+
+/// A digest of the part of a Machine whose changes [`spec_changes`] finds.
+pub(crate) fn decided_digest(machine: &Machine) -> String {
+    let mut decided = machine.spec.clone();
+    // Where it is and what its Node is marked with is no decision on whether it is trusted.
+    decided.addresses.clear();
+    decided.labels.clear();
+    decided.taints.clear();
+    digest_of(&decided)
+}
+
 /// Changes of whether, until when and in which role the machine may be part of the cluster.
 fn membership(old: &MachineSpec, new: &MachineSpec) -> Vec<SpecChange> {
     let mut changes = Vec::new();
@@ -115,6 +131,41 @@ mod tests {
     use super::*;
     use config_kube::MachineSpec;
 
+    /// What is compared at a start is what is recorded meanwhile: a start tells no edit that has no
+    /// record in any case, and leaves out none that has.
+    #[test]
+    fn the_digest_changes_with_what_is_recorded_and_with_nothing_else() {
+        let old = Machine::named("m", MachineSpec::default());
+        let edits: [fn(&mut MachineSpec); 13] = [
+            |spec| "master".clone_into(&mut spec.role),
+            |spec| spec.node_name = Some("n".to_owned()),
+            |spec| spec.addresses.push("10.0.0.1".to_owned()),
+            |spec| spec.ek.hashes.push("sha256:00".to_owned()),
+            |spec| spec.ek.issuers.push("a maker".to_owned()),
+            |spec| spec.ek.seen.push("sha256:00".to_owned()),
+            |spec| spec.config_digests.push("sha256:00".to_owned()),
+            |spec| drop(spec.labels.insert("a".to_owned(), "b".to_owned())),
+            |spec| {
+                let taint = config_kube::k8s_openapi::api::core::v1::Taint::default();
+                spec.taints.push(taint);
+            },
+            |spec| spec.is_static = true,
+            |spec| spec.insecure_no_tpm = true,
+            |spec| spec.retired = true,
+            |spec| spec.readmit_until = Some("2030-01-01T00:00:00Z".to_owned()),
+        ];
+        for edit in edits {
+            let mut new = old.clone();
+            edit(&mut new.spec);
+            assert_eq!(
+                decided_digest(&old) == decided_digest(&new),
+                spec_changes(Some(&old), Some(&new)).is_empty(),
+                "{:?}",
+                new.spec
+            );
+        }
+    }
+
     #[test]
     fn every_change_by_an_admin_is_found_and_nothing_else() {
         let old = Machine::named("m", MachineSpec::default());
@@ -144,6 +195,7 @@ mod tests {
                 "Configuration"
             ]
         );
+        assert_ne!(decided_digest(&old), decided_digest(&new));
         assert_eq!(spec_changes(None, Some(&old))[0].0, "Added");
         assert_eq!(spec_changes(Some(&old), None)[0].0, "Removed");
     }

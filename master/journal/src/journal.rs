@@ -1,18 +1,18 @@
 //! Records of the log of verdicts, and the events and counters that go with them.
 
-use crate::changes::spec_changes;
+use crate::changes::{decided_digest, spec_changes};
 use crate::counters::Counters;
 use crate::error::Error;
 use crate::log::VerdictLog;
+use crate::recorded::{Lacking, Recorded, about, decided_by, policy_entry, release_entry};
 use crate::repeats::Repeats;
 use config_attest::Refusal;
 use config_attest::verifier::CertificateGrant;
 use config_errors::chain;
-use config_kube::identity::{ATTESTATION_USER, DECIDED_BY};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::machine::Admission;
 use config_kube::{CertificatePolicy, ImageRelease, Machine, MachineState, MachineStatus};
-use config_verdicts::{Entry, Kind};
+use config_verdicts::{Entry, GONE, Kind};
 use master_client::{Client, Happening, Object, Recorder, Severity};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +24,8 @@ const RENEWALS_PERIOD: Duration = Duration::from_secs(6 * 3600);
 /// records.
 const REFUSALS_PERIOD: Duration = Duration::from_secs(600);
 
-/// Annotation of a Machine that an approval created: who approved which request, with reason and
-/// message.
-pub const APPROVED_REQUEST: &str = "pratique.dev/approved-request";
+/// Records of objects found at the start that are written together.
+const FOUND_AT_ONCE: usize = 256;
 
 /// Writes records, events and counters.
 #[derive(Debug)]
@@ -86,6 +85,7 @@ impl Journal {
         if let Err(error) = self.append(entry).await {
             tracing::error!(?kind, name, error = %chain(&error), "a verdict is missing in the log");
             self.log.missed();
+            self.log.note_missing().await;
         }
     }
 
@@ -269,9 +269,15 @@ impl Journal {
     /// Records what an admin changed in a Machine, if anything.
     pub async fn machine_edited(&self, old: Option<&Machine>, new: Option<&Machine>) {
         let Some(subject) = new.or(old) else { return };
-        for (reason, message) in spec_changes(old, new) {
+        let changes = spec_changes(old, new);
+        let last = changes.len().saturating_sub(1);
+        for (index, (reason, message)) in changes.into_iter().enumerate() {
             let mut entry = about(Kind::Decision, subject);
             entry.by = decided_by(subject);
+            if index == last {
+                // The last record alone: if it can't be written, the next start tells the edit.
+                entry.digest = new.map_or_else(|| GONE.to_owned(), decided_digest);
+            }
             entry.message = format!("{reason}: {message}");
             self.append_or_warn(entry).await;
             if new.is_some() && old.is_some() {
@@ -345,47 +351,44 @@ impl Journal {
 
     /// A CertificatePolicy was created or changed, or deleted (`gone`).
     pub async fn policy_changed(&self, policy: &CertificatePolicy, gone: bool) {
-        let mut entry = Entry::of(
-            Kind::Policy,
-            policy.metadata.name.as_deref().unwrap_or_default(),
-        );
-        let rules: Vec<&str> = policy
-            .spec
-            .rules
-            .iter()
-            .map(|rule| rule.name.as_str())
-            .collect();
-        let spec = serde_json::to_vec(&policy.spec).unwrap_or_default();
-        let digest = config_tpm::Digest::of(&spec).to_text();
-        let generation = policy.metadata.generation.unwrap_or_default();
-        entry.message = format!(
-            "{}generation {generation}, rules {}, {digest}",
-            if gone { "removed, " } else { "" },
-            rules.join(", ")
-        );
-        self.append_or_warn(entry).await;
+        self.append_or_warn(policy_entry(policy, gone)).await;
     }
 
     /// An ImageRelease was created or changed, or deleted (`gone`).
     pub async fn release_changed(&self, release: &ImageRelease, gone: bool) {
-        let mut entry = Entry::of(
-            Kind::Release,
-            release.metadata.name.as_deref().unwrap_or_default(),
-        );
-        let digest = config_tpm::Digest::of(release.spec.manifest.as_bytes()).to_text();
-        entry.message = format!(
-            "{}, manifest {digest}",
-            if gone { "removed" } else { "applied" }
-        );
-        self.append_or_warn(entry).await;
+        self.append_or_warn(release_entry(release, gone)).await;
     }
-}
 
-/// An empty record about a Machine.
-fn about(kind: Kind, machine: &Machine) -> Entry {
-    let mut entry = Entry::of(kind, machine.metadata.name.as_deref().unwrap_or_default());
-    entry.uid = machine.metadata.uid.clone().unwrap_or_default();
-    entry
+    /// What the log last recorded, for the comparison with the first lists. Where the log can't be
+    /// read nothing is compared, and an error is logged.
+    pub async fn recorded(&self) -> Recorded {
+        self.log.recorded().await.unwrap_or_else(|error| {
+            tracing::error!(error = %chain(&error), "the log of verdicts cannot be read, so changes without a record are not found");
+            Recorded::default()
+        })
+    }
+
+    /// Records what the log lacks of objects that were found at the start ([`Recorded`]). What
+    /// cannot be written now is not counted as missing: it is found again at the next start.
+    pub async fn tell_found(&self, lacking: Vec<Lacking>) {
+        let mut waiting = lacking.into_iter().peekable();
+        while waiting.peek().is_some() {
+            // Together, as each flush takes its time, and in parts, as the log's queue has an end.
+            let part = waiting.by_ref().take(FOUND_AT_ONCE);
+            let written = part.map(|Lacking { entry, differs }| {
+                if differs {
+                    tracing::warn!(kind = ?entry.kind, name = entry.name, message = entry.message, "a change that is in force is recorded late");
+                }
+                self.append(entry)
+            });
+            for outcome in futures_util::future::join_all(written).await {
+                if let Err(error) = outcome {
+                    tracing::error!(error = %chain(&error), "a change is still without a record");
+                    return;
+                }
+            }
+        }
+    }
 }
 
 /// The record of an admission.
@@ -431,21 +434,4 @@ fn joined_message(admission: &Admission, image: &str) -> String {
         "the machine runs {image}; request {} was approved by {}",
         admission.request, admission.by
     )
-}
-
-/// Who made the last decision on a Machine, from its annotations: for a Machine created by an
-/// approval, the person who approved.
-fn decided_by(machine: &Machine) -> String {
-    let note = |key: &str| {
-        machine
-            .metadata
-            .annotations
-            .as_ref()
-            .and_then(|annotations| annotations.get(key))
-    };
-    let decided = note(DECIDED_BY).map(|decided| match note(APPROVED_REQUEST) {
-        Some(person) if decided.starts_with(ATTESTATION_USER) => person,
-        Some(_) | None => decided,
-    });
-    decided.cloned().unwrap_or_else(|| "nobody yet".to_owned())
 }

@@ -4,7 +4,7 @@
 //! `config_verdicts` has its format and its verification. [`Journal`] writes one record for each
 //! decision about a Machine, a policy, a release or the CA, together with the event that `kubectl
 //! describe` shows, and counts them ([`Counters`]). [`spec_changes`] finds what an admin changed in
-//! a Machine.
+//! a Machine. [`Recorded`] is what the log last said of each object, for a master that starts.
 //!
 //! There are no tasks and no channels. Writes to disk run on a blocking thread; concurrent callers
 //! share one flush.
@@ -16,10 +16,13 @@ mod counters;
 mod error;
 mod journal;
 mod log;
+mod missing;
+mod recorded;
 mod repeats;
 
 pub use changes::{SpecChange, spec_changes};
 pub use counters::Counters;
 pub use error::Error;
-pub use journal::{APPROVED_REQUEST, Journal, RequestDecision};
+pub use journal::{Journal, RequestDecision};
 pub use log::VerdictLog;
+pub use recorded::{APPROVED_REQUEST, Known, Lacking, Recorded};

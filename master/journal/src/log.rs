@@ -5,19 +5,27 @@
 //! one flush. After a crash an incomplete last record is cut off, with a warning. Any other damage
 //! is an error at the start that names the file. Size and number of segments are bounded: the
 //! oldest is deleted, and the chain of hashes continues.
+//!
+//! How many records could not be written is kept in a file beside the segments, whose one block was
+//! allocated when there was room, so that the count outlives a master which ends because the disk is
+//! full. On a disk that takes no writes at all the count is lost with the process.
 
-use crate::error::Error;
+use crate::error::{Error, file};
+use crate::missing::{COUNT, Noted, open_count};
+use crate::recorded::Recorded;
 use bytes::Bytes;
 use config_errors::chain;
 use config_tpm::Digest;
-use config_verdicts::{Entry, FORMAT, Head, Kind, MAX_LINE, Record, Segment, line, resume};
+use config_verdicts::{
+    Entry, FORMAT, Head, Kind, MAX_LINE, Record, Segment, digests, line, resume,
+};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use master_ca::LogSigner;
 use master_client::Body;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,6 +64,8 @@ struct Writer {
     flushed: Arc<Mutex<(u64, u64)>>,
     /// Missing records that no record in the log counts yet.
     missing: Arc<AtomicU64>,
+    /// The file [`COUNT`]; `None` where it can't be made.
+    count: Option<File>,
 }
 
 impl VerdictLog {
@@ -76,8 +86,21 @@ impl VerdictLog {
             head: Head::default(),
             flushed: flushed.clone(),
             missing: missing.clone(),
+            count: None,
         };
         writer.resume()?;
+        match open_count(&folder.join(COUNT)) {
+            Ok((file, noted)) => {
+                // A record that was written since counts them.
+                if noted.after == writer.head.number {
+                    missing.store(noted.missing, Ordering::Relaxed);
+                }
+                writer.count = Some(file);
+            }
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "missing verdicts are counted until the master ends");
+            }
+        }
         Ok(Self {
             waiting: Mutex::default(),
             writer: Arc::new(tokio::sync::Mutex::new(writer)),
@@ -122,6 +145,34 @@ impl VerdictLog {
     /// the number of missing records, so that the log shows each of its gaps.
     pub fn missed(&self) {
         self.missing.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Keeps the count of [`VerdictLog::missed`] for the next start, as far as the disk allows it.
+    pub async fn note_missing(&self) {
+        let writer = self.writer.clone().lock_owned().await;
+        let noted = tokio::task::spawn_blocking(move || writer.note_missing()).await;
+        if let Ok(Err(error)) = noted {
+            tracing::debug!(%error, "the number of missing verdicts cannot be kept");
+        }
+    }
+
+    /// What the log last recorded of policies, releases and Machines. Reads all of it.
+    ///
+    /// # Errors
+    /// A segment cannot be read.
+    pub async fn recorded(&self) -> Result<Recorded, Error> {
+        let folder = self.folder.clone();
+        let read = move || {
+            let mut recorded = Recorded::nothing();
+            for (_, path) in segments(&folder)? {
+                let bytes = std::fs::read(&path).map_err(|source| file("read", &path, source))?;
+                digests(&bytes).for_each(|entry| recorded.take(entry));
+            }
+            Ok(recorded)
+        };
+        tokio::task::spawn_blocking(read)
+            .await
+            .map_err(Error::Task)?
     }
 
     /// Signs with another key from the next record on, which begins a new segment. The same key
@@ -234,6 +285,18 @@ impl Writer {
                 Err(Error::Busy)
             }));
         }
+    }
+
+    fn note_missing(&self) -> std::io::Result<()> {
+        let Some(file) = &self.count else {
+            return Ok(());
+        };
+        let noted = Noted {
+            after: self.head.number,
+            missing: self.missing.load(Ordering::Relaxed),
+        };
+        file.write_all_at(noted.text().as_bytes(), 0)?;
+        file.sync_data()
     }
 
     /// Cuts the segment in use to what is known to be on disk.
@@ -352,14 +415,6 @@ fn segments(folder: &Path) -> Result<Vec<(u64, PathBuf)>, Error> {
     Ok(found)
 }
 
-fn file(what: &'static str, path: &Path, source: std::io::Error) -> Error {
-    Error::File {
-        what,
-        path: path.to_owned(),
-        source,
-    }
-}
-
 fn now() -> String {
     jiff::Timestamp::try_from(SystemTime::now())
         .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
@@ -440,7 +495,7 @@ mod tests {
         let log = VerdictLog::open(&folder, signer).unwrap();
         log.missed();
         // The disk fails: the count of what is missing is kept until it can be written.
-        std::fs::remove_dir(&folder).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
         log.append(Entry::of(Kind::Joined, "lost"))
             .await
             .unwrap_err();
@@ -464,6 +519,77 @@ mod tests {
         );
     }
 
+    /// A master whose disk is full ends, and the next one tells how many records are missing.
+    #[tokio::test]
+    async fn the_count_of_missing_records_outlives_the_master() {
+        let (keys, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let authority = authority(keys.path());
+        let open = || {
+            let signer = authority.log_signer(SystemTime::now()).unwrap();
+            VerdictLog::open(folder.path(), signer).unwrap()
+        };
+        let log = open();
+        append(&log, 1).await;
+        for _ in 0..2 {
+            // A file that is open for reading alone fails the next write.
+            let mut writer = log.writer.lock().await;
+            writer.file = Some(File::open(writer.path(writer.segment)).unwrap());
+            drop(writer);
+            log.append(Entry::of(Kind::State, "lost"))
+                .await
+                .unwrap_err();
+            log.missed();
+            log.note_missing().await;
+        }
+        drop(log);
+        append(&open(), 1).await;
+        // The record that counts them is there: the next start counts none.
+        append(&open(), 1).await;
+        let written = files(folder.path());
+        let pin = authority.pin().parse().unwrap();
+        let summary = verify(&written, &[pin], &[]).unwrap();
+        assert_eq!((summary.head.number, summary.kinds[&Kind::Missing]), (4, 1));
+        let text = String::from_utf8(written[0].1.clone()).unwrap();
+        assert!(text.contains(r#""kind":"missing","count":2"#), "{text}");
+        std::fs::write(folder.path().join(COUNT), b"no count \xff").unwrap();
+        append(&open(), 1).await;
+    }
+
+    /// What the log recorded is found over segments and by the last record of a name.
+    #[tokio::test]
+    async fn the_last_record_of_each_object_is_found_in_the_log() {
+        let (keys, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let authority = authority(keys.path());
+        let log = VerdictLog::open(
+            folder.path(),
+            authority.log_signer(SystemTime::now()).unwrap(),
+        )
+        .unwrap();
+        let policy = |name: &str, digest: &str| {
+            let mut entry = Entry::of(Kind::Policy, name);
+            digest.clone_into(&mut entry.digest);
+            entry.message = r#"no "digest":"sha256:00" of its own"#.to_owned();
+            entry
+        };
+        for entry in [
+            policy("a", "sha256:01"),
+            policy("b", "sha256:02"),
+            policy("a", "sha256:03"),
+            policy("b", config_verdicts::GONE),
+            policy("c", ""),
+        ] {
+            log.append(entry).await.unwrap();
+            log.writer.lock().await.size = SEGMENT;
+        }
+        let found = format!("{:?}", log.recorded().await.unwrap().policies);
+        assert!(found.contains("sha256:03"), "{found}");
+        assert!(
+            !found.contains("sha256:01") && !found.contains(r#""b""#),
+            "{found}"
+        );
+        assert!(!found.contains(r#""c""#), "{found}");
+    }
+
     /// A person with a name as long as a certificate or a header allows does not end the log.
     #[tokio::test]
     async fn a_record_of_texts_without_end_is_cut_and_the_log_goes_on() {
@@ -478,7 +604,7 @@ mod tests {
             let mut entry = Entry::of(Kind::Decision, &long);
             (entry.by, entry.message, entry.uid) = (long.clone(), long.clone(), long.clone());
             (entry.code, entry.ek, entry.image) = (long.clone(), long.clone(), long.clone());
-            entry.serial = long;
+            (entry.serial, entry.digest) = (long.clone(), long);
             open().append(entry).await.unwrap();
         }
         append(&open(), 1).await;

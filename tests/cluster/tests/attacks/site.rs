@@ -217,6 +217,13 @@ impl Site {
         assert!(answer.status.is_success(), "{:?}", answer.json);
     }
 
+    /// Deletes an object, which must work.
+    pub(crate) async fn delete<T: Resource>(&self, name: &str) {
+        let at = format!("{}/{name}", collection::<T>());
+        let answer = self.api(Method::DELETE, &at, Vec::new()).await;
+        assert!(answer.status.is_success(), "{:?}", answer.json);
+    }
+
     /// All objects of a kind.
     pub(crate) async fn list<T: Resource + DeserializeOwned>(&self) -> Vec<T> {
         let mut answer = self.api(Method::GET, &collection::<T>(), Vec::new()).await;
