@@ -146,8 +146,8 @@ mod tests {
             |spec| spec.config_digests.push("sha256:00".to_owned()),
             |spec| drop(spec.labels.insert("a".to_owned(), "b".to_owned())),
             |spec| {
-                spec.taints
-                    .push(config_kube::k8s_openapi::api::core::v1::Taint::default())
+                let taint = config_kube::k8s_openapi::api::core::v1::Taint::default();
+                spec.taints.push(taint);
             },
             |spec| spec.is_static = true,
             |spec| spec.insecure_no_tpm = true,

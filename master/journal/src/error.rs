@@ -1,6 +1,6 @@
 //! Errors of the log of verdicts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A failure of the log of verdicts.
 #[derive(Debug, thiserror::Error)]
@@ -43,4 +43,12 @@ pub enum Error {
     /// The thread that writes panicked or was cancelled.
     #[error("a blocking task panicked or was cancelled")]
     Task(#[source] tokio::task::JoinError),
+}
+
+pub(crate) fn file(what: &'static str, path: &Path, source: std::io::Error) -> Error {
+    Error::File {
+        what,
+        path: path.to_owned(),
+        source,
+    }
 }

@@ -16,6 +16,7 @@ mod counters;
 mod error;
 mod journal;
 mod log;
+mod missing;
 mod recorded;
 mod repeats;
 

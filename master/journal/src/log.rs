@@ -10,7 +10,8 @@
 //! allocated when there was room, so that the count outlives a master which ends because the disk is
 //! full. On a disk that takes no writes at all the count is lost with the process.
 
-use crate::error::Error;
+use crate::error::{Error, file};
+use crate::missing::{COUNT, Noted, open_count};
 use crate::recorded::Recorded;
 use bytes::Bytes;
 use config_errors::chain;
@@ -23,7 +24,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use master_ca::LogSigner;
 use master_client::Body;
 use std::fs::File;
-use std::io::{Read, Write as _};
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -471,14 +472,6 @@ fn segments(folder: &Path) -> Result<Vec<(u64, PathBuf)>, Error> {
     Ok(found)
 }
 
-fn file(what: &'static str, path: &Path, source: std::io::Error) -> Error {
-    Error::File {
-        what,
-        path: path.to_owned(),
-        source,
-    }
-}
-
 fn now() -> String {
     jiff::Timestamp::try_from(SystemTime::now())
         .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
@@ -615,7 +608,7 @@ mod tests {
         assert_eq!((summary.head.number, summary.kinds[&Kind::Missing]), (4, 1));
         let text = String::from_utf8(written[0].1.clone()).unwrap();
         assert!(text.contains(r#""kind":"missing","count":2"#), "{text}");
-        std::fs::write(folder.path().join(COUNT), "no count").unwrap();
+        std::fs::write(folder.path().join(COUNT), b"no count \xff").unwrap();
         append(&open(), 1).await;
     }
 
