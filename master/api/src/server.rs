@@ -122,23 +122,15 @@ impl ApiServer {
     pub async fn handle(&self, request: Request<Body>, peer: Peer) -> Response<Body> {
         let mut request = request;
         let certificate = peer.certificate();
-        let authenticator = &self.inner.authenticator;
+        let (authenticator, authorizer) = (&self.inner.authenticator, &self.inner.authorizer);
         match authenticator
             .caller(request.headers_mut(), certificate)
             .await
         {
-            Ok(user) if self.shuts_out(&user, request.uri().path()) => {
-                respond(&unauthorized("Unauthorized"))
-            }
+            Ok(user) if authorizer.shuts_out(&user, request.uri().path()) => denied("Unauthorized"),
             Ok(user) => self.handle_as(request, user, peer).await,
             Err(error) => respond(&error),
         }
-    }
-
-    /// Whether a caller needs credentials at a path and has none. Machines join without any.
-    fn shuts_out(&self, user: &UserInfo, path: &str) -> bool {
-        self.inner.authorizer.shuts_out(user, path)
-            && !self.extensions().is_some_and(|own| own.claims(path))
     }
 
     /// Answers a request of an authenticated caller.

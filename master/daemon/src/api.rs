@@ -39,7 +39,7 @@ pub(crate) fn options(settings: &Settings, authority: &Authority) -> Result<Opti
 fn modes(config: &ApiConfig) -> Vec<Mode> {
     if config.authorization.contains(&Authorization::AlwaysAllow) {
         tracing::warn!(
-            "INSECURE: authorization is [\"AlwaysAllow\"]: whoever has any credential of this cluster, be it a node's or a \
+            "INSECURE: authorization is [\"AlwaysAllow\"]: anyone who has any credential of this cluster, be it a node's or a \
              pod's, may do everything; take it out of [cluster.api] for anything but a trial"
         );
     }

@@ -25,8 +25,15 @@ use master_store::Reader;
 pub use question::{Decision, Question, who};
 use std::sync::Arc;
 
-/// First segments of paths that need no credentials.
-const PUBLIC: [&str; 4] = ["livez", "readyz", "healthz", "version"];
+/// First segments of paths that need no credentials: probes, and those by which machines join.
+const PUBLIC: [&str; 6] = [
+    "livez",
+    "readyz",
+    "healthz",
+    "version",
+    "attest",
+    "bootstrap",
+];
 
 /// An authorization mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
