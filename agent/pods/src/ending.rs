@@ -100,6 +100,7 @@ impl Ending<'_> {
     /// Plans the next step of one container's end. `turn`: nothing that was started after it runs.
     pub(crate) fn stop_one(self, container: &Seen, turn: bool, plan: &mut Plan) {
         let id = container.id.clone();
+        // Without a grace period there is no time for a hook or a signal.
         if self.grace.is_zero() {
             plan.actions.push(Action::Kill { id });
             return;
@@ -125,6 +126,7 @@ impl Ending<'_> {
                 let limit = between(self.now, deadline);
                 plan.actions.push(Action::PreStop { id, limit });
             }
+            // The hook's end leads to a new plan; the wake is for one that takes the whole period.
             Some(hook) if in_time && !hook.over => plan.wake_at(deadline),
             // It has no hook, or its hook has ended: only its turn is missing.
             None | Some(_) if in_time && !turn => plan.wake_at(deadline),
@@ -157,6 +159,7 @@ impl Ending<'_> {
             .iter()
             .filter(|other| !matches!(other.state, ContainerState::Exited { .. }))
             .map(|other| (&other.key.container, other.key.kind));
+        // A container that is being started counts too: it may still come to use the sidecar.
         let starting = self.notes.starting.iter();
         let mut others = alive.chain(starting.map(|(name, kind)| (name, *kind)));
         let own = place(&container.key.container, container.key.kind);

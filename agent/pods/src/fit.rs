@@ -220,6 +220,8 @@ fn address(port: &ContainerPort) -> &str {
 
 /// Whether two ports conflict, so that their pods can't run on one node.
 fn conflict(one: &ContainerPort, other: &ContainerPort) -> bool {
+    // Without a host port it is a port of a pod on the host's network ([`ports`] yields no others),
+    // whose container port is the node's.
     let own = |port: &ContainerPort| host_port(port).unwrap_or(port.container_port);
     let (a, b) = (address(one), address(other));
     own(one) == own(other)

@@ -242,6 +242,8 @@ pub fn plan(view: View<'_>) -> Plan {
     let mut plan = Plan::default();
     if let Some(end) = view.end() {
         let over = view.ending().stop_all(&mut plan);
+        // The containers of a pod that stays in the API are kept: `kubectl logs` and the status
+        // read them.
         if over && end == End::Deleted {
             plan.actions.push(Action::Finish);
         }
@@ -342,6 +344,8 @@ pub(crate) fn is_finished(view: View<'_>) -> bool {
     let mains_are_over = mains(view.pod)
         .iter()
         .all(|main| latest(view.seen, &main.name).is_some_and(for_good));
+    // Init containers are not run again once a main container has started, so an older failure of
+    // one no longer counts then.
     mains_are_over || (!main_started(view.pod, view.seen) && init_failed(view.pod, view.seen))
 }
 
@@ -350,6 +354,7 @@ pub(crate) fn init_failed(pod: &Pod, seen: &[Seen]) -> bool {
     initial(pod).iter().any(|init| {
         kind_of_initial(init) == Kind::Init
             && latest(seen, &init.name).is_some_and(|latest| {
+                // In a new round it is run again, whatever it exited with in an earlier one.
                 matches!(latest.state, ContainerState::Exited { code, .. } if code != 0)
                     && latest.round == round(pod, seen)
                     && restart(pod, latest).is_none()
@@ -477,6 +482,7 @@ fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
                 let grace = own.unwrap_or(ending.grace);
                 Ending { grace, ..ending }.stop_one(seen, true, plan);
             } else if view.notes.pending.is_none() && is_resized(view.pod, seen) {
+                // A resize that failed waits, or it would be tried again at every plan.
                 match view.notes.unresized.get(&seen.id) {
                     Some((_, again)) if *again > view.now => plan.wake_at(*again),
                     Some(_) | None => plan.actions.push(Action::Resize {

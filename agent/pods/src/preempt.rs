@@ -69,6 +69,8 @@ fn lacks(
         let (own, most) = (takes(pod, resource), *allocatable.get(resource)?);
         let used = others.iter().map(|other| takes(other, resource)).sum();
         let wanted = own + used;
+        // A resource that the pod does not request is never lacking, even where the others already
+        // use more of it than there is.
         (own > Amount::ZERO && wanted > most).then(|| (resource, wanted - most))
     };
     resources.filter_map(lack).collect()
@@ -92,6 +94,7 @@ fn nearest(mut lacks: Vec<Lack>, others: &[Arc<Pod>], candidates: &[usize]) -> V
             let distance = |at: usize| distance(&lacks, &others[at]);
             let size = |at: usize| ["memory", "cpu"].map(|name| takes(&others[at], name));
             let by_distance = distance(one).total_cmp(&distance(other));
+            // Of equally near pods the one with the smallest requests ends.
             by_distance.then_with(|| size(one).cmp(&size(other)))
         });
         // Greedy, as upstream: after each choice the distances are to what is still lacking.
@@ -159,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_end_does_not() {
+    fn a_pod_that_may_not_end_is_never_a_victim() {
         let mut kept = asks("3");
         Arc::make_mut(&mut kept).metadata.name = Some("kept".to_owned());
         assert_eq!(chosen(&asks("2"), &[kept.clone(), asks("1")], 9), None);

@@ -23,6 +23,7 @@ pub fn recover(pod: &Pod, mut seen: Vec<Seen>, now: Timestamp) -> Vec<Seen> {
     let round = seen.iter().map(|seen| seen.round).max();
     for (kind, status) in all.chain(debuggers) {
         let known = seen.iter().any(|seen| seen.key.container == status.name);
+        // The status lists sidecars among the init containers: only the spec tells them apart.
         let kind = find(pod, &status.name).map_or(kind, |(kind, _)| kind);
         if let (false, Some(lost)) = (known, lost(pod, status, kind, now)) {
             // Of the round of the others: in an earlier round it would be started again at once.
@@ -40,6 +41,7 @@ fn lost(pod: &Pod, status: &ContainerStatus, kind: Kind, now: Timestamp) -> Opti
         .strip_prefix("containerd://")?
         .to_owned();
     let state = status.state.as_ref()?;
+    // While it waited for its next attempt, its exit was in `lastState`.
     let ended = state
         .terminated
         .as_ref()

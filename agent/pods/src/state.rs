@@ -176,6 +176,7 @@ impl Scene<'_> {
             return None;
         }
         let (at, wait) = self.view.next(seen)?;
+        // The start after this exit has failed already: that is newer than the exit's back-off.
         if let Some(failure) = self.view.notes.failure(self.view.pod, container) {
             return Some(self.failed(failure));
         }

@@ -188,6 +188,7 @@ pub fn change(status: &PodStatus, old: &PodStatus) -> Result<Value, serde_json::
             let mut all = status.conditions.iter().flatten();
             all.any(|condition| condition.type_ == name)
         };
+        // Only these conditions can go again, and a condition that a patch leaves out would stay.
         let done = [RESIZE_PENDING, RESIZE_IN_PROGRESS].into_iter();
         let done = done.filter(|name| says(old, name) && !says(status, name));
         conditions.extend(done.map(|name| json!({"$patch": "delete", "type": name})));

@@ -154,6 +154,7 @@ fn subject(
             other.push(format!("{}={text}", attribute.attr_type()));
         }
     }
+    // Exactly one of each: of two common names or organizations, parsers differ in which they take.
     let user = node_user(allowed.node);
     let check = |what: &str| format!("{name}: {what}");
     checks.test(
@@ -280,6 +281,8 @@ fn one_extension(
             );
         }
         ParsedExtension::SubjectAlternativeName(names) => {
+            // One beyond the limit at most, so that a request with very many names makes no long
+            // list of checks.
             for general in names.general_names.iter().take(MAX_SANS + 1) {
                 if let Some(san) = one_name(general, profile, allowed, checks) {
                     sans.push(san);

@@ -224,6 +224,7 @@ fn conditions(rule: &Rule, faults: &mut Vec<String>) -> Conditions {
             Require::All
         }
     };
+    // A rule with neither would accept every TPM.
     if rule.ek.issuers.is_empty() && !ek_inventory {
         faults.push("ek: name issuers, or set hashes = \"inventory\", or both".to_owned());
     }
@@ -231,6 +232,7 @@ fn conditions(rule: &Rule, faults: &mut Vec<String>) -> Conditions {
         faults.push("images.release_keys: name at least one release key".to_owned());
     }
     let config_inventory = inventory(&rule.config.digests, "config.digests", faults);
+    // Without a measurement there is no digest to look up.
     if config_inventory && !rule.config.measured {
         faults.push("config: digests = \"inventory\" needs measured = true".to_owned());
     }
@@ -334,6 +336,7 @@ impl TryFrom<&Rule> for CheckedRule {
         } else {
             conditions(rule, &mut faults)
         };
+        // These hold under every policy: they limit the certificate, not the decision.
         roles(rule, &mut faults);
         let ttl_seconds = TTL.check(rule.certificate.ttl_seconds, &mut faults);
         let tpm_firmware = floors(rule, &mut faults);

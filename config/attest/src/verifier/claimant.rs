@@ -228,6 +228,8 @@ impl Claimant {
                     .flat_map(|value| value.0)
                     .collect();
                 let pending = &attested.pending;
+                // Every part has a fixed length (a quote covers exactly the registers that were
+                // asked for), so the concatenation has one reading.
                 let claims = pending.claims().hash();
                 let (ek, nk) = (pending.ek_hash(), &pending.names().nk);
                 Digest::of_parts(&[ek.as_bytes(), nk.as_bytes(), &registers, claims.as_bytes()])

@@ -123,7 +123,7 @@ fn conclude(
             checks: checks.into_list(),
         }),
         Err(stop) => {
-            // Claims over their limits are not recorded.
+            // Claims over their limits are not recorded: any caller can send them.
             let none = Claims::default();
             let claims = if hello.claims.within_limits() {
                 &hello.claims
@@ -300,6 +300,7 @@ fn renewing(
     checks: &mut Checks,
 ) -> Result<(), Stop> {
     let machine = found.machine();
+    // An empty UID names no Machine, so two empty ones are not the same.
     let same = machine.metadata.uid.as_deref() == Some(peer.machine_uid.as_str())
         && !peer.machine_uid.is_empty()
         && machine.node_name() == peer.node_name
