@@ -39,9 +39,6 @@ const KEPT: usize = 64;
 /// Records that wait for the disk at most; beyond it a caller gets [`Error::Busy`].
 const QUEUE: usize = 4096;
 
-/// The file that counts missing records; not one that `*` names beside the segments.
-const COUNT: &str = ".missing";
-
 /// Reports to a caller whether its record is on disk.
 type Reply = oneshot::Sender<Result<(), Error>>;
 
@@ -401,60 +398,6 @@ impl Writer {
     fn path(&self, number: u64) -> PathBuf {
         self.folder.join(format!("{number:012}.log"))
     }
-}
-
-/// What the file [`COUNT`] says: how many records are missing after which record.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Noted {
-    after: u64,
-    missing: u64,
-}
-
-impl Noted {
-    /// Always of one length, so that it is written in place.
-    fn text(self) -> String {
-        format!("{:020} {:020}\n", self.after, self.missing)
-    }
-
-    /// The reverse; nothing is missing by what can't be read.
-    fn parse(text: &str) -> Self {
-        let both = text.trim_end().split_once(' ');
-        let numbers = both.and_then(|(after, missing)| {
-            Some(Self {
-                after: after.parse().ok()?,
-                missing: missing.parse().ok()?,
-            })
-        });
-        numbers.unwrap_or_default()
-    }
-}
-
-/// Opens the file that counts, or makes it with a block of its own.
-fn open_count(path: &Path) -> Result<(File, Noted), Error> {
-    let fail = |source| file("open", path, source);
-    let mut open = std::fs::OpenOptions::new();
-    let mut count = open
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map_err(fail)?;
-    let mut text = String::new();
-    let limit = Noted::default().text().len() as u64;
-    Read::by_ref(&mut count)
-        .take(limit)
-        .read_to_string(&mut text)
-        .map_err(fail)?;
-    let noted = Noted::parse(&text);
-    let folder = path.parent().unwrap_or(path);
-    count
-        .write_all_at(noted.text().as_bytes(), 0)
-        .and_then(|()| count.sync_all())
-        .and_then(|()| File::open(folder)?.sync_all())
-        .map_err(fail)?;
-    Ok((count, noted))
 }
 
 /// The segments of a folder by their numbers.
