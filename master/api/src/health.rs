@@ -9,7 +9,6 @@ use http::Response;
 use master_client::Body;
 use master_initial::Part;
 use master_schema::error::ApiError;
-use master_store::{Action, Expect, Op, StoreError};
 use master_wire::checks::{self, Check};
 use master_wire::path::Query;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -110,12 +109,7 @@ impl ApiServer {
     }
 
     async fn checks(&self, ready: bool) -> Vec<Check> {
-        let op = Op {
-            key: "health/check".into(),
-            expect: Expect::Any,
-            action: Action::Check,
-        };
-        let writes = self.inner.store.commit(vec![op]).await;
+        let inner = &self.inner;
         let mut checks = vec![
             Check {
                 name: "ping",
@@ -127,7 +121,7 @@ impl ApiServer {
             },
             Check {
                 name: "etcd",
-                good: !matches!(writes, Err(StoreError::Closed)),
+                good: inner.writer.takes_writes(&*inner.store).await,
             },
         ];
         if ready {

@@ -37,6 +37,10 @@ impl Service for ApiServer {
         Box::pin(async move { Self::handle(&api, request, peer).await })
     }
 
+    fn limits_itself(&self, path: &str) -> bool {
+        self.extensions().is_some_and(|own| own.claims(path))
+    }
+
     fn is_denied(&self, user: &UserInfo, peer: &Peer) -> bool {
         self.denial(user, peer).is_some()
     }

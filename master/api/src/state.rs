@@ -14,7 +14,7 @@ use master_metrics::Metrics;
 use master_openapi::Current;
 use master_schema::registry::Registry;
 use master_schema::served::Kinds;
-use master_store::{Direct, Reader, Store};
+use master_store::{Direct, Probe, Reader, Store};
 use master_usage::Usage;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -45,6 +45,7 @@ pub(crate) struct Inner {
     pub(crate) kept_lines: Arc<KeptLines>,
     pub(crate) usage: Usage,
     pub(crate) prepared: Prepared,
+    pub(crate) writer: Probe,
     hooks: Arc<Hooks>,
     draining: CancellationToken,
 }
@@ -109,6 +110,7 @@ impl ApiServer {
             usage: Usage::default(),
             options,
             prepared: Prepared::default(),
+            writer: Probe::default(),
             hooks,
             draining: CancellationToken::new(),
         };

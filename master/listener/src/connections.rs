@@ -153,6 +153,7 @@ pub(crate) struct Slot {
     owner: OnceLock<Owner>,
     /// The name of strangers from the same host.
     host: String,
+    from: IpAddr,
 }
 
 impl Connections {
@@ -205,6 +206,7 @@ impl Connections {
             proven: AtomicBool::new(false),
             owner: OnceLock::new(),
             host: host(from),
+            from,
         }
     }
 
@@ -237,6 +239,11 @@ impl Slot {
     /// Names who reads the answers, once.
     pub(crate) fn own(&self, owner: impl FnOnce() -> Owner) {
         self.owner.get_or_init(owner);
+    }
+
+    /// The address of the other end.
+    pub(crate) fn from(&self) -> IpAddr {
+        self.from
     }
 
     /// The host of the other end, as a name.

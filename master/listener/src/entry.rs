@@ -8,6 +8,7 @@
 use crate::answers::{Answers, Charged, held};
 use crate::connections::Slot;
 use crate::idle::{Requests, UnderWay, counted};
+use crate::visits::Visitor;
 use config_limits::Share;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use master_client::{Body, body};
@@ -24,6 +25,8 @@ pub(crate) struct Door {
     pub(crate) answers: Arc<Answers>,
     /// How many requests of strangers may be open.
     pub(crate) streams_stranger: usize,
+    /// How many requests came before a proof, or whose proof failed.
+    pub(crate) visitor: Visitor,
 }
 
 /// An open request.
@@ -40,11 +43,23 @@ impl Door {
     /// Lets a request in; `None` if it is to be refused. One with a token is let in even where its
     /// caller has proved nothing yet: the token may prove it, and clients open many watches at once
     /// on a new connection.
-    pub(crate) fn enter<T>(self: &Arc<Self>, request: &Request<T>) -> Option<Open> {
+    ///
+    /// `free`: what is behind the path limits strangers itself.
+    pub(crate) fn enter<T>(
+        self: &Arc<Self>,
+        request: &Request<T>,
+        free: impl FnOnce(&str) -> bool,
+    ) -> Option<Open> {
         let mut under_way = self.requests.begin();
         let write = !matches!(*request.method(), Method::GET | Method::HEAD);
         let mut written = None;
-        match self.slot.owner() {
+        let owner = self.slot.owner();
+        let nameless = owner.is_none() && !may_show_token(request.headers());
+        let free = nameless && free(request.uri().path());
+        if !free && !self.visitor.may_ask(owner.is_some()) {
+            return None;
+        }
+        match owner {
             Some(owner) if write => match self.answers.before_write(owner) {
                 Charged::Free => {}
                 Charged::Taken(share) => written = Some(share),
@@ -52,7 +67,6 @@ impl Door {
             },
             Some(_) => {}
             None => {
-                let nameless = !may_show_token(request.headers());
                 if nameless && !under_way.is_strangers(self.streams_stranger) {
                     return None;
                 }
@@ -77,6 +91,9 @@ impl Open {
             mut written,
         } = self;
         let owner = door.slot.owner();
+        if owner.is_some() && answer.status() == StatusCode::UNAUTHORIZED {
+            door.visitor.failed();
+        }
         if owner.is_none() && !under_way.is_strangers(door.streams_stranger) {
             // Its token was refused, and others before it are not read yet.
             return bare(answer.status());
@@ -130,6 +147,7 @@ mod tests {
     use super::*;
     use crate::answers::{AnswerLimits, Owner};
     use crate::connections::{ConnectionLimits, Connections};
+    use crate::visits::{VisitLimits, Visits};
     use config_limits::Room;
     use http_body::Body as _;
     use master_client::Weight;
@@ -156,8 +174,10 @@ mod tests {
             slot.identify("somebody", false);
             slot.own(|| owner);
         }
+        let visits = Visits::new(VisitLimits::default());
         Arc::new(Door {
             requests: Requests::new(),
+            visitor: Visitor::new(&visits, slot.from()),
             slot: Arc::new(slot),
             answers: Arc::clone(answers),
             streams_stranger: 100,
@@ -171,7 +191,7 @@ mod tests {
     fn ask(door: &Arc<Door>, method: Method, size: usize) -> Response<Body> {
         let mut request = Request::new(());
         *request.method_mut() = method;
-        match door.enter(&request) {
+        match door.enter(&request, |_| false) {
             Some(open) => open.finish(Response::new(body(vec![7; size]))),
             None => refusal(),
         }
@@ -198,7 +218,7 @@ mod tests {
         let admin = door(&answers, Some(Owner::Admin));
         assert_eq!(ask(&admin, Method::GET, MOST).status(), 200);
         // What is shared or has no end takes nothing, or little.
-        let shared = one.enter(&Request::new(())).unwrap();
+        let shared = one.enter(&Request::new(()), |_| false).unwrap();
         let mut document = Response::new(body(vec![7; MOST]));
         document.extensions_mut().insert(Weight(0));
         assert_eq!(shared.finish(document).status(), 200);
@@ -212,13 +232,16 @@ mod tests {
         let answers = Answers::new(LIMITS);
         let one = door(&answers, Some(user("one")));
         let mut held: Vec<_> = (0..2).map(|_| ask(&one, Method::GET, MOST)).collect();
-        let open = one.enter(&Request::post("/").body(()).unwrap()).unwrap();
+        let write = Request::post("/").body(()).unwrap();
+        let open = one.enter(&write, |_| false).unwrap();
         held.push(open.finish(Response::new(body(vec![7; 3 * MOST]))));
         assert_eq!(codes(&held), [200, 200, 200]);
-        let write = Request::post("/").body(()).unwrap();
-        assert!(one.enter(&write).is_none(), "the next one is not begun");
+        assert!(
+            one.enter(&write, |_| false).is_none(),
+            "the next one is not begun"
+        );
         drop(held);
-        assert!(one.enter(&write).is_some());
+        assert!(one.enter(&write, |_| false).is_some());
     }
 
     #[test]

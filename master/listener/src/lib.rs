@@ -18,6 +18,7 @@ mod peer;
 mod serve;
 mod service;
 mod stored_flows;
+mod visits;
 mod write_timeout;
 
 pub use answers::AnswerLimits;
@@ -30,3 +31,4 @@ pub use peer::{Exchange, Peer};
 pub use serve::{ServeOptions, TlsError, serve, tls_config};
 pub use service::Service;
 pub use stored_flows::StoredFlows;
+pub use visits::VisitLimits;

@@ -6,6 +6,7 @@ use crate::entry::{Door, Open, refusal};
 use crate::idle::Requests;
 use crate::peer::Peer;
 use crate::service::Service;
+use crate::visits::{VisitLimits, Visitor, Visits};
 use crate::write_timeout::WriteTimeout;
 use futures_util::FutureExt as _;
 use futures_util::future::Either;
@@ -42,6 +43,8 @@ pub struct ServeOptions {
     pub connections: ConnectionLimits,
     /// Limits of the memory of answers that are not read yet.
     pub answers: AnswerLimits,
+    /// Limits of requests whose callers prove nothing.
+    pub visits: VisitLimits,
     /// Time limit of the TLS handshake.
     pub handshake: Duration,
     /// Time limit of a request's header, and so of an idle HTTP/1 connection (nginx's
@@ -77,6 +80,7 @@ impl Default for ServeOptions {
         Self {
             connections: ConnectionLimits::default(),
             answers: AnswerLimits::default(),
+            visits: VisitLimits::default(),
             handshake: Duration::from_secs(10),
             header: Duration::from_secs(60),
             idle: Duration::from_secs(90),
@@ -127,6 +131,7 @@ struct Connection {
     builder: Builder<TokioExecutor>,
     slot: Arc<Slot>,
     answers: Arc<Answers>,
+    visits: Arc<Visits>,
 }
 
 /// Serves until `shutdown` is cancelled, then drains: no new connections, watches end, open
@@ -142,6 +147,7 @@ pub async fn serve(
     let builder = http(&options);
     let connections = Connections::new(options.connections);
     let answers = Answers::new(options.answers);
+    let visits = Visits::new(options.visits);
     let mut tasks = tokio::task::JoinSet::new();
     loop {
         // Cancel-safe: accept loses no connection, join_next only reaps tasks.
@@ -167,6 +173,7 @@ pub async fn serve(
             builder,
             slot,
             answers: answers.clone(),
+            visits: visits.clone(),
         };
         tasks.spawn(connect(connection, stream, remote));
     }
@@ -253,6 +260,7 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
         builder,
         slot,
         answers,
+        visits,
     } = connection;
     let Some(stream) = handshake(&acceptor, stream, &options, remote).await else {
         return;
@@ -269,9 +277,11 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
         slot: slot.clone(),
         answers,
         streams_stranger: options.streams_stranger,
+        visitor: Visitor::new(&visits, slot.from()),
     });
+    let over = door.visitor.over();
     let answers = service_fn(move |request| {
-        let open = door.enter(&request);
+        let open = door.enter(&request, |path| service.limits_itself(path));
         answer(&*service, peer.clone(), request, open)
     });
     let idle = requests.idle(|| {
@@ -290,6 +300,11 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
         () = draining.cancelled() => {
             served.as_mut().graceful_shutdown();
             served.await
+        }
+        () = over.cancelled() => {
+            tracing::debug!(%remote, "connection closed: its client proves nothing and asks all the same");
+            served.as_mut().graceful_shutdown();
+            tokio::time::timeout(CLOSE_GRACE, served).await.unwrap_or(Ok(()))
         }
         () = idle => {
             // Sends GOAWAY, so that an HTTP/2 client sends no request on a connection that ends.

@@ -29,6 +29,7 @@ mod history;
 mod memory;
 mod model;
 mod packing;
+mod probe;
 mod replica;
 mod traits;
 mod value;
@@ -44,6 +45,7 @@ pub use error::StoreError;
 pub use model::{
     Action, Committed, Entry, Event, Expect, Fetched, ListQuery, Listing, Op, Revision,
 };
+pub use probe::Probe;
 pub use replica::Replica;
 pub use traits::{Batch, BoxFuture, Reader, Store, WatchStream};
 pub use value::Value;

@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::{Identity, Server};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
+use config_limits::Rate;
 use futures_util::future::join_all;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
@@ -10,7 +13,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use master_api::Options;
-use master_listener::ServeOptions;
+use master_listener::{ServeOptions, VisitLimits};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -171,5 +174,62 @@ async fn unread_documents_hold_their_readers_places_and_nobody_elses() {
     tokio::time::timeout(PATIENCE, again)
         .await
         .expect("places come back when the reader is gone");
+    server.stop().await;
+}
+
+/// Tokens that look like the cluster's own: each costs a look at its signature.
+#[tokio::test]
+async fn forged_tokens_are_looked_at_a_bounded_number_of_times() {
+    let limits = ServeOptions {
+        visits: VisitLimits {
+            free: 20,
+            host: Rate {
+                burst: 10,
+                every: PATIENCE * 10,
+            },
+            ..VisitLimits::default()
+        },
+        ..ServeOptions::default()
+    };
+    let closes_after = limits.visits.refusals;
+    let server = Server::start(Options::default(), limits).await;
+    let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
+    let token = format!(
+        "{}.{}.{}",
+        part(r#"{"alg":"ES256"}"#),
+        part(r#"{"iss":"kubernetes/serviceaccount"}"#),
+        part(&"x".repeat(64))
+    );
+    let mut flood = unreading(&server, None).await;
+    let (mut looked, mut refused) = (0, 0);
+    loop {
+        let request = Request::get("https://127.0.0.1/version")
+            .header("authorization", format!("Bearer {token}"));
+        let request = request.body(Full::default()).unwrap();
+        let answer = tokio::time::timeout(PATIENCE, flood.send_request(request)).await;
+        match answer
+            .expect("it is answered or closed")
+            .map(|one| one.status())
+        {
+            Ok(StatusCode::UNAUTHORIZED) => looked += 1,
+            Ok(StatusCode::TOO_MANY_REQUESTS) => refused += 1,
+            Ok(other) => panic!("{other}"),
+            Err(_closed) => break,
+        }
+        assert!(looked + refused < 1000, "it is closed some time");
+    }
+    assert_eq!(looked, 30, "its own and its network's");
+    assert!(refused > closes_after, "{refused}");
+    // Others of the same address have their own.
+    let mut other = server.connect(None).await;
+    for _ in 0..20 {
+        let answer = other.open(Method::GET, "/livez", "").await;
+        assert_eq!(answer.status(), StatusCode::OK);
+    }
+    let mut admin = server.connect(Some(&server.admin_identity())).await;
+    for _ in 0..100 {
+        let (status, _) = admin.ask(Method::GET, "/version", "").await;
+        assert_eq!(status, StatusCode::OK);
+    }
     server.stop().await;
 }

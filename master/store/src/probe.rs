@@ -1,0 +1,105 @@
+//! Whether the writer works, for anyone who asks.
+
+use crate::error::StoreError;
+use crate::model::{Action, Expect, Op};
+use crate::traits::Store;
+use std::future::Future;
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// How long a good answer counts.
+const GOOD: Duration = Duration::from_secs(1);
+
+/// Asks a store's writer whether it takes writes: once at a time, and at most once a second while it
+/// does. Each question is a place in the writer's queue, and strangers may ask for the health of a
+/// server.
+#[derive(Debug)]
+pub struct Probe {
+    counts: Duration,
+    good: Mutex<Option<Instant>>,
+}
+
+impl Default for Probe {
+    fn default() -> Self {
+        Self::of(GOOD)
+    }
+}
+
+impl Probe {
+    fn of(counts: Duration) -> Self {
+        Self {
+            counts,
+            good: Mutex::default(),
+        }
+    }
+
+    /// Whether the store's writer takes writes, as of the last second at most; that it does not is
+    /// never an old answer.
+    pub async fn takes_writes(&self, store: &dyn Store) -> bool {
+        let ask = || async {
+            let op = Op {
+                key: "health/check".into(),
+                expect: Expect::Any,
+                action: Action::Check,
+            };
+            !matches!(store.commit(vec![op]).await, Err(StoreError::Closed))
+        };
+        self.answer(ask).await
+    }
+
+    async fn answer<F: Future<Output = bool>>(&self, ask: impl FnOnce() -> F) -> bool {
+        let mut good = self.good.lock().await;
+        if good.is_some_and(|since| since.elapsed() < self.counts) {
+            return true;
+        }
+        *good = None;
+        let answer = ask().await;
+        *good = answer.then(Instant::now);
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// As many who ask at once, each told `answer`: how many questions that made.
+    async fn round(probe: &Arc<Probe>, answer: bool) -> usize {
+        let (asked, under_way) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let mut askers = tokio::task::JoinSet::new();
+        for _ in 0..100 {
+            let (probe, asked) = (Arc::clone(probe), Arc::clone(&asked));
+            let under_way = Arc::clone(&under_way);
+            askers.spawn(async move {
+                let ask = || async {
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    assert_eq!(under_way.fetch_add(1, Ordering::Relaxed), 0);
+                    tokio::task::yield_now().await;
+                    under_way.fetch_sub(1, Ordering::Relaxed);
+                    answer
+                };
+                probe.answer(ask).await
+            });
+        }
+        let answers = askers.join_all().await;
+        assert!(answers.into_iter().all(|told| told == answer));
+        asked.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test]
+    async fn many_who_ask_put_one_question_at_a_time() {
+        let probe = Arc::new(Probe::of(Duration::from_secs(3600)));
+        assert_eq!(
+            round(&probe, false).await,
+            100,
+            "a bad answer is never an old one"
+        );
+        assert_eq!(round(&probe, true).await, 1);
+        assert_eq!(round(&probe, true).await, 0, "while it counts");
+        let probe = Arc::new(Probe::of(Duration::ZERO));
+        assert_eq!(round(&probe, true).await, 100, "and then no longer");
+    }
+}
