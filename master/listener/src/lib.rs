@@ -4,7 +4,9 @@
 //! Enter by [`serve`], which runs one task for each connection and owns them until it returns; what
 //! answers is a [`Service`]. A [`Peer`] is the other end of one connection: its certificates, its
 //! address, its slot within the [`ConnectionLimits`]. A [`Gate`] reads a request's body, then gives
-//! it a slot for work; [`Flows`] say to which flow schema it belongs. There are no channels.
+//! it a slot for work, held until the answer is read; [`Flows`] say to which flow schema it belongs.
+//! How much strangers may ask ([`VisitLimits`]) and unread answers may hold ([`AnswerLimits`]) is
+//! decided for each request in `entry.rs`. There are no channels.
 
 mod answers;
 mod bodies;
