@@ -231,7 +231,7 @@ mod tests {
         mount_again(&place.to_string_lossy(), Limits::default()).unwrap();
         let refused = fs::write(place.join("new"), "").unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ReadOnlyFilesystem);
-        forget(&config, "u").unwrap();
+        forget(&machine, "u").unwrap();
         assert!(show(&place, &[], None).is_err());
         let many = vec![layers[0].clone(); 200];
         assert!(
