@@ -5,6 +5,7 @@ use crate::cluster::{Cluster, shell};
 use crate::site::{RUNTIME, Site, eventually, subdir};
 use agent_runtime::{ContainerState, Runtime as _};
 use serde_json::json;
+use std::cell::RefCell;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
@@ -83,15 +84,24 @@ async fn runs_once(cluster: &Cluster, name: &str) {
 
 /// Deletes the pod and waits until nothing of it is left: no object, no container, no process, no
 /// shim.
+#[allow(clippy::print_stdout, reason = "a test that fails shows what was left")]
 async fn leaves_nothing(cluster: &Cluster, name: &str) {
     cluster.delete(name, 1).await;
     let agent = cluster.site.agent();
+    let left = RefCell::new(String::new());
     eventually(&format!("{name} to be gone"), || async {
         let is_there = cluster.pod(name).await.is_some();
         let seen = agent.list(None).await.ok()?;
         let shim = |name: &String| name.starts_with("containerd-shim");
         let shims = cluster.site.engine.processes().iter().any(shim);
-        (!is_there && seen.is_empty() && programs(cluster) == 0 && !shims).then_some(())
+        let states: Vec<_> = seen.iter().map(|one| &one.state).collect();
+        let programs = programs(cluster);
+        let now = format!("pod: {is_there}, {states:?}, {programs} programs, a shim: {shims}");
+        if *left.borrow() != now {
+            println!("left of {name}: {now}");
+            left.replace(now);
+        }
+        (!is_there && seen.is_empty() && programs == 0 && !shims).then_some(())
     })
     .await;
 }

@@ -479,11 +479,14 @@ fn hostile(logs: &Path, victim: &Path) -> Vec<(&'static str, Value, &'static str
         ("words", once(words, empty.clone()), "Succeeded"),
         ("bomb", once(bomb, empty), "Failed"),
         ("leaves", leaves(), "Succeeded"),
-        // The folder of logs, to put links into it: never writable, although this machine's
-        // configuration allows it.
+        // The folder of logs, to put links into it: mounted read-only, although this machine's
+        // configuration allows writing.
         (
             "plants",
-            once("ls /v", json!({"hostPath": {"path": logs}})),
+            once(
+                "busybox ln -s /etc /v/link && exit 0; exit 1",
+                json!({"hostPath": {"path": logs}}),
+            ),
             "Failed",
         ),
         (
