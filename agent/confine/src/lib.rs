@@ -10,7 +10,7 @@
 //! [`mount_fault`] compares a container's mounts with those that were wanted, before it runs.
 //!
 //! [`Lookups`] bounds what names that pods choose cost the machine, and [`Shares`] keeps one of them
-//! from all turns at something.
+//! from all turns at something; [`Turns`] are locks by name.
 //!
 //! No tasks; of the machine it reads `/sys` and `/dev` ([`Tpms::find`], [`devices`]). Enter by
 //! these functions: `agent_runtime` writes what they answer into a container's specification.
@@ -23,6 +23,7 @@ mod mounts;
 mod paths;
 mod seccomp;
 mod shares;
+mod turns;
 #[cfg(test)]
 mod upstream;
 
@@ -33,3 +34,4 @@ pub use mounts::{WantedMount, mount_fault};
 pub use paths::{Device, READ_ONLY, Tpms, device_rules, devices, masked, nodes};
 pub use seccomp::{FilterOptions, Seccomp, filter};
 pub use shares::{Shares, Turn};
+pub use turns::Turns;

@@ -1,7 +1,7 @@
 //! Turns at what the machine does a few times at once, of which no single one takes all.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use crate::turns::Turns;
+use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Turns, and how many of them go to those who share a name at the same time.
@@ -10,7 +10,7 @@ pub struct Shares {
     all: Arc<Semaphore>,
     each: usize,
     /// Those of names that have or want a turn.
-    named: Mutex<HashMap<String, Weak<Semaphore>>>,
+    named: Turns<Semaphore>,
 }
 
 /// A turn, until it is dropped.
@@ -29,7 +29,7 @@ impl Shares {
         Self {
             all: Arc::new(Semaphore::new(all.max(1))),
             each: each.max(1),
-            named: Mutex::default(),
+            named: Turns::default(),
         }
     }
 
@@ -55,14 +55,7 @@ impl Shares {
     }
 
     fn named(&self, name: &str) -> Arc<Semaphore> {
-        let mut all = self.named.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, turns| turns.strong_count() > 0);
-        if let Some(turns) = all.get(name).and_then(Weak::upgrade) {
-            return turns;
-        }
-        let turns = Arc::new(Semaphore::new(self.each));
-        all.insert(name.to_owned(), Arc::downgrade(&turns));
-        turns
+        self.named.of(name, || Semaphore::new(self.each))
     }
 }
 
@@ -99,7 +92,7 @@ mod tests {
         drop((got, other));
         assert_eq!(shares.free(), 8);
         assert_eq!(shares.named("c").available_permits(), 2);
-        assert_eq!(shares.named.lock().unwrap().len(), 1);
+        assert_eq!(shares.named.count(), 1);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::keyring::Keyring;
 use crate::parts::{Parts, Remembered};
 use crate::reference::Reference;
 use crate::registry::{Reader, Registries};
-use crate::turns::Turns;
+use agent_confine::Turns;
 use agent_containerd::{Error, ErrorClass, failed, request, settled, unlimited};
 use containerd_client::services::v1::images_client::ImagesClient;
 use containerd_client::services::v1::leases_client::LeasesClient;

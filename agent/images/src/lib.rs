@@ -28,7 +28,6 @@ mod reach;
 mod reference;
 mod registry;
 mod session;
-mod turns;
 
 pub use archive::import;
 pub use credential::{Credential, Secret};

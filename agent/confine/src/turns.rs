@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Locks of one sort, by name.
 #[derive(Debug)]
-pub(crate) struct Turns<L>(Mutex<HashMap<String, Weak<L>>>);
+pub struct Turns<L>(Mutex<HashMap<String, Weak<L>>>);
 
 impl<L> Default for Turns<L> {
     fn default() -> Self {
@@ -15,7 +15,7 @@ impl<L> Default for Turns<L> {
 
 impl<L> Turns<L> {
     /// The lock of this name: the same for all who have it at the same time.
-    pub(crate) fn of(&self, name: &str, make: impl FnOnce() -> L) -> Arc<L> {
+    pub fn of(&self, name: &str, make: impl FnOnce() -> L) -> Arc<L> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, lock| lock.strong_count() > 0);
         if let Some(lock) = all.get(name).and_then(Weak::upgrade) {
@@ -24,6 +24,11 @@ impl<L> Turns<L> {
         let lock = Arc::new(make());
         all.insert(name.to_owned(), Arc::downgrade(&lock));
         lock
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.0.lock().unwrap().len()
     }
 }
 
@@ -40,6 +45,6 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &other));
         drop((first, again, other));
         assert_eq!(*turns.of("a", || 4), 4);
-        assert_eq!(turns.0.lock().unwrap().len(), 1);
+        assert_eq!(turns.count(), 1);
     }
 }
