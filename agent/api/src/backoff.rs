@@ -12,17 +12,17 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// that has no room for watches gets no list in their place each second. Each is shorter by a
 /// random part, up to a half, so that nodes do not come back all at once.
 #[derive(Debug, Clone, Copy)]
-pub struct Pause {
+pub struct Backoff {
     next: Duration,
 }
 
-impl Default for Pause {
+impl Default for Backoff {
     fn default() -> Self {
         Self { next: FIRST }
     }
 }
 
-impl Pause {
+impl Backoff {
     /// The master answered: the next pause is the first one again.
     pub fn reset(&mut self) {
         *self = Self::default();
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_longest_and_are_short_again_after_an_answer() {
-        let mut pause = Pause::default();
+        let mut pause = Backoff::default();
         for seconds in [1, 2, 4, 8, 16, 30, 30] {
             let (taken, most) = (pause.take(), Duration::from_secs(seconds));
             assert!(taken <= most && taken > most / 2, "{taken:?} of {most:?}");
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn nodes_do_not_come_back_all_at_once() {
-        let first = Pause::default().take();
-        assert!((0..64).any(|_| Pause::default().take() != first));
+        let first = Backoff::default().take();
+        assert!((0..64).any(|_| Backoff::default().take() != first));
     }
 }

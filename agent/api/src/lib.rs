@@ -1,14 +1,14 @@
 //! The interface through which the node's parts use the master's API: calls, watches, events.
 //!
 //! Enter by [`Api`], which the `agent` program implements, and by [`get`], [`post`] and [`send`],
-//! which make its calls. [`Change::read`] reads a watch, [`Pause`] says when to ask again. [`events`] records what happened: one task
+//! which make its calls. [`Change::read`] reads a watch, [`Backoff`] says when to ask again. [`events`] records what happened: one task
 //! writes events, and the channel to it is bounded.
 
+mod backoff;
 pub mod events;
-mod pause;
 mod watch;
 
-pub use pause::Pause;
+pub use backoff::Backoff;
 pub use watch::Change;
 
 use bytes::Bytes;

@@ -3,7 +3,7 @@
 //! variables, routes, the packet filter). It stays as it was while the master is away.
 
 use crate::shared::Shared;
-use agent_api::{ApiError, Change, Pause, get};
+use agent_api::{ApiError, Backoff, Change, get};
 use agent_cluster::policy::model as policy;
 use agent_cluster::policy::{World, name_namespaces};
 use agent_proxy::{Key, Known, Node, Service, Slice, View};
@@ -163,7 +163,7 @@ pub(crate) async fn follow(shared: Arc<Shared>, view: View) {
 }
 
 async fn follow_kind<K: Followed>(shared: &Shared, view: &View<K::State>) {
-    let mut pause = Pause::default();
+    let mut pause = Backoff::default();
     loop {
         match list::<K>(shared, view).await {
             Ok(version) => {
@@ -217,7 +217,7 @@ async fn watch<K: Followed>(
     shared: &Shared,
     view: &View<K::State>,
     mut version: String,
-    pause: &mut Pause,
+    pause: &mut Backoff,
 ) -> Result<(), ApiError> {
     loop {
         let path = format!(

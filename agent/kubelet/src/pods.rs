@@ -6,7 +6,7 @@ use crate::names::{is_plain, pod_ref};
 use crate::shared::Shared;
 use crate::wanted::{Wanted, orphan_grace};
 use crate::worker::Worker;
-use agent_api::{ApiError, Change as Told, Lines, Pause, get};
+use agent_api::{ApiError, Backoff, Change as Told, Lines, get};
 use agent_runtime::{Change, PodRef};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
@@ -63,7 +63,7 @@ fn mirror(object: Value) -> Option<Mirror> {
 pub(crate) struct Pods {
     shared: Arc<Shared>,
     tasks: JoinSet<String>,
-    pause: Pause,
+    pause: Backoff,
 }
 
 impl Pods {
@@ -71,7 +71,7 @@ impl Pods {
         Self {
             shared,
             tasks: JoinSet::new(),
-            pause: Pause::default(),
+            pause: Backoff::default(),
         }
     }
 
