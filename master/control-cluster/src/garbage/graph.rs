@@ -7,7 +7,7 @@
 use master_client::{Key, Meta, OwnerRef};
 use master_control::every_kind::ResourceId;
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -15,6 +15,8 @@ use std::sync::Arc;
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 /// Waits until no object names it as an owner any more.
 pub(crate) const ORPHAN: &str = "orphan";
+/// How many owners that orphaned their dependents are remembered.
+const ORPHANERS: usize = 4_096;
 
 /// A UID as a number. Another text than a UUID is hashed: no object of this server has such a UID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,12 +91,11 @@ pub enum Action {
         /// The finalizer.
         finalizer: &'static str,
     },
-    /// Its dependents are orphaned, then its finalizer is removed.
+    /// Its dependents are orphaned, then its finalizer is removed. Which they are is asked of the
+    /// API: the graph may not have all of them yet.
     Orphan {
         /// The object.
         object: Id,
-        /// Its dependents.
-        dependents: Vec<Id>,
     },
 }
 
@@ -106,7 +107,7 @@ impl Action {
             | Self::Release { object, .. }
             | Self::Unblock { object }
             | Self::Finish { object, .. }
-            | Self::Orphan { object, .. } => object,
+            | Self::Orphan { object } => object,
         }
     }
 }
@@ -150,6 +151,9 @@ pub struct Graph {
     going: BTreeSet<Uid>,
     /// Objects about which something changed, and for which there may be something to do.
     touched: BTreeSet<Uid>,
+    /// The last owners that went and orphaned their dependents. A dependent that was created while
+    /// they went loses the reference, and is not deleted.
+    orphaners: VecDeque<Uid>,
 }
 
 impl Graph {
@@ -357,6 +361,11 @@ impl Graph {
 
     fn remove(&mut self, uid: Uid) {
         let known = self.nodes.get(&uid);
+        if known.is_some_and(|node| node.deleting && node.orphan) {
+            let excess = (self.orphaners.len() + 1).saturating_sub(ORPHANERS);
+            self.orphaners.drain(..excess);
+            self.orphaners.push_back(uid);
+        }
         let before = known.map(|node| node.owners.clone()).unwrap_or_default();
         self.alive.remove(&uid);
         self.unlink(uid);
@@ -427,6 +436,18 @@ impl Graph {
             of(OwnerState::Absent),
         );
         let object = node.id.clone();
+        let orphaned: Vec<OwnerRef> = absent
+            .iter()
+            .filter(|owner| self.orphaners.contains(&Uid::of(&owner.uid)))
+            .cloned()
+            .collect();
+        if !orphaned.is_empty() {
+            return Some(Action::Release {
+                object,
+                owners: orphaned.iter().map(|owner| owner.uid.clone()).collect(),
+                absent: orphaned,
+            });
+        }
         if !solid.is_empty() {
             let owners: Vec<String> = waiting
                 .iter()
@@ -470,8 +491,7 @@ impl Graph {
     fn finish(&self, uid: Uid, node: &Node) -> Option<Action> {
         let object = node.id.clone();
         if node.orphan {
-            let dependents = self.owned(uid).map(|(_, node)| node.id.clone()).collect();
-            return Some(Action::Orphan { object, dependents });
+            return Some(Action::Orphan { object });
         }
         (!self.is_blocked(uid)).then_some(Action::Finish {
             object,

@@ -11,8 +11,8 @@ pub use graph::{Action, Graph, Id};
 
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
 use master_client::{
-    ApiError, Change, Client, DeleteParams, Happening, Key, Meta, ObjectPath, OwnerRef, Partial,
-    Patch, Reason, Recorder, Resource, Severity,
+    ApiError, Change, Client, DeleteParams, Happening, Key, ListParams, Meta, ObjectPath, OwnerRef,
+    Partial, Patch, Reason, Recorder, Resource, Severity,
 };
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::every_kind::{Kinds, ResourceId};
@@ -23,6 +23,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Attempts at a write that conflicts with other writers'.
 const TRIES: usize = 8;
+
+/// Objects that are listed at once.
+const PAGE: u32 = 500;
 
 /// The graph, which the follower writes and plans read.
 #[derive(Debug, Clone, Default)]
@@ -156,11 +159,8 @@ impl Collector<'_> {
             }
             Action::Unblock { object } => self.edit(object, "ownerReferences", unblock).await,
             Action::Finish { object, finalizer } => self.finish(object, finalizer).await,
-            Action::Orphan { object, dependents } => {
-                for dependent in dependents {
-                    self.release(dependent, std::slice::from_ref(&object.uid))
-                        .await?;
-                }
+            Action::Orphan { object } => {
+                self.orphan_dependents(object).await?;
                 self.finish(object, graph::ORPHAN).await
             }
         }
@@ -275,6 +275,51 @@ impl Collector<'_> {
             });
         };
         self.edit(object, "ownerReferences", keep).await
+    }
+
+    /// Removes the references to an object from all that name it as an owner, by lists past all
+    /// caches: each kind comes to the graph by a watch of its own, so that the deletion of the
+    /// owner can be there before a dependent is, which would be deleted as one without an owner.
+    async fn orphan_dependents(&self, object: &Id) -> Result<(), ApiError> {
+        for (resource, number) in self.resources.iter().zip(0..) {
+            if !object.namespace.is_empty() && !resource.namespaced {
+                continue;
+            }
+            let mut params = ListParams {
+                limit: Some(PAGE),
+                ..ListParams::default()
+            };
+            loop {
+                let listed = self
+                    .client
+                    .partials(resource, &object.namespace, &params)
+                    .await;
+                let page = match listed {
+                    Ok(page) => page,
+                    // The kind is not served any more.
+                    Err(error) if error.is_not_found() => break,
+                    Err(error) => return Err(error),
+                };
+                for Partial { metadata, .. } in page.items {
+                    let names = |owner: &OwnerRef| owner.uid == object.uid;
+                    if metadata.owner_references.iter().any(names) {
+                        let dependent = Id {
+                            resource: number,
+                            namespace: metadata.namespace,
+                            name: metadata.name,
+                            uid: metadata.uid,
+                        };
+                        self.release(&dependent, std::slice::from_ref(&object.uid))
+                            .await?;
+                    }
+                }
+                if page.continue_token.is_empty() {
+                    break;
+                }
+                params.continue_token = Some(page.continue_token);
+            }
+        }
+        Ok(())
     }
 
     async fn finish(&self, object: &Id, finalizer: &str) -> Result<(), ApiError> {

@@ -142,9 +142,11 @@ impl World {
                 self.put(own, thing);
             }
             Action::Finish { finalizer, .. } => self.finish(own, finalizer),
-            Action::Orphan { dependents, .. } => {
-                for dependent in dependents {
-                    self.release(number(&dependent.uid), &[own]);
+            Action::Orphan { .. } => {
+                let named = |thing: &Thing| thing.owners.iter().any(|(owner, _)| *owner == own);
+                let dependents = self.things.iter().filter(|(_, thing)| named(thing));
+                for dependent in dependents.map(|(number, _)| *number).collect::<Vec<_>>() {
+                    self.release(dependent, &[own]);
                 }
                 self.finish(own, "orphan");
             }
@@ -322,4 +324,22 @@ fn a_deleted_owner_of_two_is_removed_from_the_object() {
     world.delete(1, "Background");
     world.settle();
     assert!(world.things.is_empty());
+}
+
+/// A controller whose last create was on its way while its object was deleted: the graph sees the
+/// dependent once the owner is gone.
+#[test]
+fn a_dependent_that_comes_after_its_owner_orphaned_the_others_loses_the_reference() {
+    let mut world = world(&[vec![], vec![(0, true)]]);
+    world.delete(0, "Orphan");
+    world.settle();
+    let late = Thing {
+        owners: vec![(0, true)],
+        ..Thing::default()
+    };
+    world.put(2, late);
+    world.settle();
+    assert_eq!(world.gone, [0]);
+    assert!(world.things[&1].owners.is_empty(), "{world:?}");
+    assert!(world.things[&2].owners.is_empty(), "{world:?}");
 }

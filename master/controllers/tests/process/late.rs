@@ -1,15 +1,16 @@
 //! A controller that sees the cluster late: what cannot be undone it does only after it has asked
 //! again, past all caches.
 
-use super::{Cluster, cluster_without};
-use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
+use super::{Cluster, MAPS, cluster_without, make};
+use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use config_kube::taints::OUT_OF_SERVICE;
-use master_client::{Client, DeleteParams, Key, Patch};
+use master_client::{Change, Client, DeleteParams, Key, ListParams, Patch};
 use master_control::controller::Now;
 use master_control::options::Options;
 use master_control::setup::Setup;
 use master_control::views::node::NodeView;
 use master_control::views::pod::PodView;
+use master_control_cluster::garbage::Garbage;
 use master_control_nodes::pod_gc::PodGc;
 use serde_json::json;
 
@@ -65,4 +66,51 @@ async fn pods_that_end_on_a_machine_in_service_again_are_left_to_its_kubelet() {
     put_out_of_service(&cluster, "off").await;
     drop(stand.run(&pod_gc, &key, Now::read(), own).await);
     assert!(!is_there().await, "no kubelet will end it");
+}
+
+/// Each kind comes to the collector by a watch of its own: the end of an owner can be there before
+/// an object that it owns.
+#[tokio::test]
+async fn a_dependent_that_the_collector_has_not_seen_is_orphaned_with_the_others() {
+    let cluster = cluster_without().await;
+    let owner = make(&cluster, MAPS, json!({"metadata": {"name": "owner"}})).await;
+    let reference = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "owner",
+        "uid": owner["metadata"]["uid"]});
+    let child = json!({"metadata": {"name": "child", "ownerReferences": [reference]}});
+    make(&cluster, MAPS, child).await;
+    let orphan = DeleteParams {
+        propagation: Some("Orphan"),
+        ..DeleteParams::default()
+    };
+    let deleted = cluster
+        .admin
+        .delete::<ConfigMap>(Some("default"), "owner", &orphan);
+    deleted.await.expect("it waits for the collector");
+
+    let (garbage, mut stand) = Setup::alone::<Garbage>(&Options::default());
+    let resources = cluster.admin.resources();
+    stand.serve(&resources);
+    let maps = resources.iter().find(|kind| kind.plural == "configmaps");
+    let maps = maps.expect("they are served");
+    let listed = cluster
+        .admin
+        .partials(maps, "default", &ListParams::default())
+        .await;
+    let mut listed = listed.expect("they are listed").items;
+    listed.retain(|map| map.metadata.name == "owner");
+    let keys = stand.meet(("", "ConfigMap"), &Change::Listed(listed));
+    assert_eq!(keys.len(), 1, "the owner alone");
+    let outcome = stand.run(&garbage, &keys[0], Now::read(), &cluster.own);
+    drop(outcome.await);
+    let owner = cluster
+        .admin
+        .get_opt::<ConfigMap>(Some("default"), "owner")
+        .await;
+    assert_eq!(owner.expect("maps are served"), None, "it is gone");
+    let child: ConfigMap = cluster
+        .admin
+        .get(Some("default"), "child")
+        .await
+        .expect("it stays");
+    assert_eq!(child.metadata.owner_references, None);
 }
