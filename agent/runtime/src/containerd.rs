@@ -23,6 +23,7 @@ use crate::open;
 use crate::process::{Attached, Command, Process};
 use crate::programs::Programs;
 use crate::spec::Host;
+use agent_confine::Turns;
 use agent_containerd::{Error, ErrorClass, Pending, channel, failed, request};
 use agent_images::{Image, Images, Keyring, PullPolicy, Registries};
 use containerd_client::services::v1::containers_client::ContainersClient;
@@ -75,6 +76,10 @@ pub struct Containerd {
     host: Host,
     /// Layers of images are looked up one image at a time.
     viewing: Mutex<()>,
+    /// A task is deleted by one call at a time. Of two at once, the later closes containerd's
+    /// connection to the shim before the earlier has told it to end, and the shim stays for ever
+    /// (containerd#12344).
+    deletions: Turns<Mutex<()>>,
 }
 
 impl Containerd {
@@ -99,6 +104,7 @@ impl Containerd {
             boot,
             host: Host::probe(),
             viewing: Mutex::default(),
+            deletions: Turns::default(),
             options,
         }
     }

@@ -8,6 +8,7 @@ use containerd_client::services::v1::snapshots::RemoveSnapshotRequest;
 use containerd_client::services::v1::{DeleteContainerRequest, DeleteTaskRequest, KillRequest};
 use containerd_client::tonic::{Code, Status};
 use std::time::Duration;
+use tokio::sync::Mutex;
 
 /// How often a task that was killed is looked at until it can be deleted, and how far apart.
 const DELETE_TRIES: u32 = 40;
@@ -17,6 +18,8 @@ impl Containerd {
     /// Ends and deletes the task, if there is one, with all of its output in the log.
     pub(super) async fn drop_task(&self, id: &str) -> Result<(), Error> {
         let doing = || format!("delete task {id}");
+        let turn = self.deletions.of(id, Mutex::default);
+        let _turn = turn.lock().await;
         let mut result = self.delete_task(id).await;
         for _ in 0..DELETE_TRIES {
             if !result.as_ref().is_err_and(may_live) {
@@ -93,4 +96,96 @@ impl Containerd {
 /// code, its shim by no code at all.
 fn may_live(status: &Status) -> bool {
     matches!(status.code(), Code::FailedPrecondition | Code::Unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Options;
+    use super::*;
+    use agent_images::Registries;
+    use http_body_util::{BodyExt, Empty};
+    use hyper::body::{Bytes, Incoming};
+    use hyper::server::conn::http2;
+    use hyper::service::service_fn;
+    use hyper::{Request, Response};
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use tokio::net::UnixListener;
+    use tokio::sync::watch;
+
+    /// A containerd that has nothing, and answers deletions of tasks only once it is `released`.
+    struct Absent {
+        deletions: watch::Sender<Vec<String>>,
+        released: watch::Sender<bool>,
+    }
+
+    impl Absent {
+        async fn answer(&self, request: Request<Incoming>) -> Response<Empty<Bytes>> {
+            if request.uri().path().ends_with("Tasks/Delete") {
+                let message = request.into_body().collect().await.unwrap().to_bytes();
+                // A frame's head is 5 bytes, and that of the first field, the container's ID, 2.
+                let id = String::from_utf8(message[7..].to_vec()).unwrap();
+                self.deletions.send_modify(|all| all.push(id));
+                let mut released = self.released.subscribe();
+                released.wait_for(|released| *released).await.unwrap();
+            }
+            Response::builder()
+                .header("content-type", "application/grpc")
+                .header("grpc-status", Code::NotFound as i32)
+                .body(Empty::new())
+                .unwrap()
+        }
+
+        async fn serve(self: Arc<Self>, listener: UnixListener) {
+            while let Ok((stream, _)) = listener.accept().await {
+                let engine = self.clone();
+                let service = service_fn(move |request| {
+                    let engine = engine.clone();
+                    async move { Ok::<_, Infallible>(engine.answer(request).await) }
+                });
+                let connection = http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_task_is_deleted_by_one_call_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let absent = Arc::new(Absent {
+            deletions: watch::Sender::default(),
+            released: watch::Sender::default(),
+        });
+        let listener = UnixListener::bind(path("socket")).unwrap();
+        let serving = tokio::spawn(absent.clone().serve(listener));
+        let engine = Containerd::new(Options {
+            socket: path("socket"),
+            state: path("state"),
+            fifos: path("io"),
+            logs: path("logs"),
+            registries: Registries::new(Vec::new(), "registry.example", Vec::new()),
+            programs: None,
+            archives: Vec::new(),
+        });
+        let mut deletions = absent.deletions.subscribe();
+        let watching = async {
+            // Calls of one connection come in the order in which they were made.
+            let other = |all: &Vec<String>| all.iter().any(|id| id == "other");
+            let seen = deletions.wait_for(other).await.unwrap().clone();
+            absent.released.send_replace(true);
+            seen
+        };
+        let (first, second, third, seen) = tokio::join!(
+            engine.drop_task("one"),
+            engine.drop_task("one"),
+            engine.drop_task("other"),
+            watching
+        );
+        first.and(second).and(third).unwrap();
+        assert_eq!(seen, ["one", "other"]);
+        assert_eq!(*absent.deletions.borrow(), ["one", "other", "one"]);
+        serving.abort();
+    }
 }

@@ -7,6 +7,7 @@ use agent_api::{Api, ApiError, Call};
 use agent_cluster::{Places, Sandboxes};
 use agent_journal::Journal;
 use agent_kubelet::{Config, Drain, Kubelet, Machine, Thresholds};
+use agent_runtime::Containerd;
 use agent_server::Server;
 use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, Event, Node, Pod};
 use config_model::ShutdownGrace;
@@ -40,6 +41,7 @@ pub(crate) struct Cluster {
     /// Whether the node follows the objects of services and network policies.
     follows: bool,
     kubelet: Option<(watch::Sender<bool>, JoinHandle<()>, JoinHandle<()>)>,
+    engine: Option<Arc<Containerd>>,
     /// The machine's addresses.
     pub(crate) addresses: watch::Sender<Vec<IpAddr>>,
     /// Whether the master gives the node no answers; its open watches go on.
@@ -81,6 +83,7 @@ impl Cluster {
             static_pods: Vec::new(),
             follows: false,
             kubelet: None,
+            engine: None,
             addresses: watch::channel(vec![Ipv4Addr::LOCALHOST.into()]).0,
             away: Arc::default(),
             asked: Arc::default(),
@@ -210,11 +213,12 @@ impl Cluster {
             tunnel: false,
         };
         let sandboxes = Arc::new(Sandboxes::open(places).unwrap());
-        let kubelet = Kubelet::new(self.config(), api, engine, sandboxes);
+        let kubelet = Kubelet::new(self.config(), api, engine.clone(), sandboxes);
         let journal = Journal::new(agent_journal::Places {
             folder: self.site.dir.path().join("machine-logs"),
             ..agent_journal::Places::default()
         });
+        self.engine = Some(engine);
         self.port = Some(kubelet.server(journal));
         self.drain = Some(kubelet.drain());
         let running = tokio::spawn(kubelet.run(ended));
@@ -227,6 +231,13 @@ impl Cluster {
         running.await.unwrap();
         following.abort();
         assert!(following.await.is_err());
+        self.engine = None;
+    }
+
+    /// The kubelet's own engine. Another one that looks at containers deletes tasks that have
+    /// ended beside it, by which a shim can be left for ever (containerd#12344).
+    pub(crate) fn engine(&self) -> Arc<Containerd> {
+        self.engine.clone().unwrap()
     }
 
     pub(crate) async fn create(&self, name: &str, spec: Value) {

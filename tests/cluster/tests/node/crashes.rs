@@ -68,7 +68,7 @@ fn programs(cluster: &Cluster) -> usize {
 
 /// Waits until the pod is ready, by one container, of which there is one process.
 async fn runs_once(cluster: &Cluster, name: &str) {
-    let agent = cluster.site.agent();
+    let agent = cluster.engine();
     eventually(&format!("{name} to run once"), || async {
         let status = cluster.pod(name).await?.status?;
         let mut conditions = status.conditions.iter().flatten();
@@ -87,7 +87,7 @@ async fn runs_once(cluster: &Cluster, name: &str) {
 #[allow(clippy::print_stdout, reason = "a test that fails shows what was left")]
 async fn leaves_nothing(cluster: &Cluster, name: &str) {
     cluster.delete(name, 1).await;
-    let agent = cluster.site.agent();
+    let agent = cluster.engine();
     let left = RefCell::new(String::new());
     eventually(&format!("{name} to be gone"), || async {
         let is_there = cluster.pod(name).await.is_some();
