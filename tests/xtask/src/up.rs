@@ -128,13 +128,27 @@ fn bring_up(steps: &mut Steps, lab: &Lab, workers: u8) -> Outcome {
     steps.step("a Deployment behind a Service, and a client", || {
         Ok(demo::begin(lab)?)
     })?;
+    let other = steps.step("an answer from another machine", || Ok(demo::crossed(lab)?))?;
     let counted = steps.step("the same rolled to version 2 while the client asks", || {
         Ok(demo::roll(lab)?)
     })?;
     println!(
-        "    the client asked {} times; {} requests failed",
+        "    the client asked {} times, also pods of {other} through the tunnel; {} requests failed",
         counted.asked, counted.failed
     );
+    let denied = steps.step("the NetworkPolicy keeps a stranger out", || {
+        Ok(demo::denied(lab)?)
+    })?;
+    if denied.failed < denied.asked {
+        return Err(Failure::new(
+            format!(
+                "{} of {} requests of a pod that no policy lets in were answered",
+                denied.asked - denied.failed,
+                denied.asked
+            ),
+            "kubectl get networkpolicies hello -o yaml shows what is allowed",
+        ));
+    }
     show(lab)
 }
 
@@ -142,9 +156,10 @@ fn show(lab: &Lab) -> Outcome {
     for words in [
         &["get", "nodes", "-o", "wide"][..],
         &["get", "machines"],
-        &["get", "deployments,services"],
+        &["get", "deployments,services,networkpolicies"],
         &["get", "pods", "-o", "wide"],
         &["logs", demo::CLIENT, "--tail=3"],
+        &["logs", demo::STRANGER, "--tail=1"],
     ] {
         println!(
             "\n$ kubectl {}\n{}",

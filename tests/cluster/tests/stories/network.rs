@@ -452,23 +452,31 @@ fn all_answered(log: &str, address: &str) -> Result<()> {
     )
 }
 
-/// A Deployment is rolled to another version while a client in a pod asks its Service by name: no
-/// request fails.
+/// A Deployment on two machines is rolled to another version while a client in a pod asks its
+/// Service by name: no request fails, and none of a pod that the policy keeps out is answered.
 pub(crate) fn a_deployment_is_rolled_under_traffic_without_a_failed_request(
     world: &mut World,
 ) -> Result<()> {
     let lab = &world.cluster()?.lab;
     demo::begin(lab)?;
+    demo::crossed(lab)?;
     let counted = demo::roll(lab)?;
     expect(
         counted.failed == 0,
         &format!("{} of {} requests failed", counted.failed, counted.asked),
     )?;
+    let denied = demo::denied(lab)?;
+    expect(
+        denied.failed == denied.asked,
+        &format!("the stranger: {denied:?}"),
+    )?;
     let words = [
         "delete",
         "deployment/hello",
         "service/hello",
+        "networkpolicy/hello",
         "pod/client",
+        "pod/stranger",
         "--wait=false",
     ];
     lab.kubectl(&words).map(drop)
