@@ -1,9 +1,10 @@
-//! Pods' addresses against the kernel of this host, in a network namespace that stands for the
-//! machine: with which addresses a pod speaks, and which it reaches. Needs root.
+//! Pods' addresses and links against the kernel of this host, in a network namespace that stands
+//! for the machine: with which addresses a pod speaks, which it reaches, and how large packets it
+//! sends where. Needs root.
 
-use agent_cluster::{Places, Sandbox, Sandboxes, Wanted};
+use agent_cluster::{Places, Sandbox, Sandboxes, Wanted, link_name};
 use agent_sys::namespace::{self, Kind};
-use agent_sys::netlink::links::{LOOPBACK, Links, Route};
+use agent_sys::netlink::links::{Burst, LOOPBACK, Links, Route};
 use std::fs;
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
@@ -262,6 +263,36 @@ fn pods_of_a_node_with_ipv4_alone_have_no_ipv6() {
         assert_eq!(on(&link_name("a")).unwrap().trim(), "1");
         let passes_on = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding").unwrap();
         assert_eq!(passes_on.trim(), "0");
+        agent.remove("a").unwrap();
+    });
+}
+
+#[test]
+fn what_stays_on_the_node_is_larger_than_what_leaves_it() {
+    on_a_machine(|places| {
+        let agent = agent(places);
+        let a = agent.make(&pod("a")).unwrap();
+        let near = Links::open().unwrap().named(&link_name("a")).unwrap();
+        let far = within(&a, || Links::open().unwrap().named(LINK).unwrap());
+        let bytes = 3 << 16;
+        // As many packets of 1500 bytes as are 64 KiB; whatever comes to the pod passes.
+        for (end, packets) in [(far, 44), (near, 65_535)] {
+            let end = end.unwrap();
+            assert_eq!((end.mtu, end.burst), (4500, Burst { bytes, packets }));
+        }
+        for (to, size) in [
+            ("10.1.0.77", 4500),
+            ("fd00:1::77", 4500),
+            ("10.1.0.1", 1500),
+            ("fd00:1::1", 1500),
+            ("10.1.1.7", 1500),
+            ("192.0.2.7", 1500),
+            ("2001:db8::7", 1500),
+        ] {
+            let at = to.parse().unwrap();
+            let largest = within(&a, || Links::open().unwrap().largest_packet_to(at).unwrap());
+            assert_eq!(largest, Some(size), "{to}");
+        }
         agent.remove("a").unwrap();
     });
 }
