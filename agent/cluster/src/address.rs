@@ -150,6 +150,17 @@ pub fn gateway(range: &Cidr) -> Result<IpAddr, Error> {
     Ok(of_number(first, range.address.is_ipv4()))
 }
 
+/// First and last address of a range, as numbers.
+pub(crate) fn edges(range: &Cidr) -> (u128, u128) {
+    let first = number(range.network());
+    let bits: u8 = if range.address.is_ipv4() { 32 } else { 128 };
+    let host = bits.saturating_sub(range.prefix);
+    let host = u128::MAX
+        .checked_shl(host.into())
+        .map_or(u128::MAX, |bits| !bits);
+    (first, first | host)
+}
+
 /// An address as a number, for arithmetic.
 pub(crate) fn number(address: IpAddr) -> u128 {
     match address {

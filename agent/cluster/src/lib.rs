@@ -11,6 +11,9 @@
 //! fixes both ends' Ethernet addresses, and [`rules`] let out of a veth pair only what carries its
 //! pod's address.
 //!
+//! Packets between pods of a node are larger than others, and go through the machine in larger
+//! bursts (`sizes`).
+//!
 //! Decisions are pure: [`address`] (which pod has which address), [`users`] (which ids), [`rules`]
 //! (what the packet filter holds), [`policy`] (what network policies make of it), [`shares`] (what
 //! a pod may have of the connection table), [`settings`] (which kernel settings are safe). Calls
@@ -33,6 +36,7 @@ mod sandbox;
 mod sandboxes;
 pub mod settings;
 pub mod shares;
+mod sizes;
 pub mod tunnel;
 pub mod users;
 

@@ -2,9 +2,9 @@
 //! addresses that pods have, put in place as a whole at the start and changed by single keys
 //! afterwards.
 //!
-//! - `from-pods`: what comes out of a pod's veth pair carries the pod's own address. The machine's
-//!   loopback addresses are not for pods, although veth pairs let the machine's own programs call
-//!   from there. Link-local addresses and those at which clouds keep metadata and agents are not
+//! - `from-pods`: what comes out of a pod's veth pair carries the pod's own address. What is
+//!   for the addresses of one set goes by `to-machines`: the machine's loopback addresses are not
+//!   for pods, although veth pairs let the machine's own programs call from there. Link-local addresses and those at which clouds keep metadata and agents are not
 //!   for pods, except for DNS (port 53): they hand out the identity and user-data of the machine
 //!   that asks. Pods on the machine's network count as the machine here. Questions to
 //!   the node's name server are no connections that the machine remembers, and neither are its
@@ -22,11 +22,15 @@
 //! - `outside`: what leaves the cluster has the machine's address, since routers outside have no
 //!   route to a pod.
 //!
+//! Each packet pays for each rule, and for each look at the name of its link more than for a
+//! comparison: a rule begins with what is cheap and holds for few packets, and those that only some
+//! addresses need are behind one look at a set.
+//!
 //! Neighbour discovery of IPv6 is no exception: both ends of a veth pair have each other's Ethernet
 //! address fixed and no link-local address, so that neither has anything to ask, and what a pod
 //! announces is dropped.
 
-use crate::address::gateway;
+use crate::address::{edges, gateway, of_number};
 use crate::machine_only::machine_only;
 use agent_proxy::table::{LEAVES_AS_NODE, POD_LINKS};
 use agent_sys::netlink::Family;
@@ -43,6 +47,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub const TABLE: &str = "pratique-pods";
 /// The set of veth pairs and the addresses behind them.
 pub const PODS: &str = "pods";
+/// The set of addresses that are no pods' to ask, with the chain for packets to them.
+const MACHINES: &str = "machines";
+const TO_MACHINES: &str = "to-machines";
 /// The set of other nodes' addresses and ranges, each with its mask.
 pub const PEERS: &str = "peers";
 /// The links of the tunnel to other machines' pods, and what the names of both begin with.
@@ -60,6 +67,19 @@ fn loopback(family: Family) -> Range {
         Family::V4 => (Ipv4Addr::new(127, 0, 0, 0).into(), 8),
         Family::V6 => (Ipv6Addr::LOCALHOST.into(), 128),
     }
+}
+
+/// The addresses that only the machine may ask and those of its loopback link, in order.
+fn machines(family: Family) -> Vec<(IpAddr, IpAddr)> {
+    let all = machine_only(family).into_iter().chain([loopback(family)]);
+    let mut all: Vec<(u128, u128)> = all
+        .map(|(address, prefix)| edges(&Cidr { address, prefix }))
+        .collect();
+    all.sort_unstable();
+    let address = |number| of_number(number, family == Family::V4);
+    let all = all.into_iter();
+    all.map(|(first, last)| (address(first), address(last)))
+        .collect()
 }
 
 /// Places in headers and numbers of protocols (RFC 768, RFC 9293).
@@ -135,6 +155,15 @@ pub fn all(
             shown_as: (shown << 6) | shown,
             length: 2 * family.bytes(),
         },
+        Change::AddRanges {
+            table: TABLE,
+            name: MACHINES.into(),
+            ranges: machines(family),
+        },
+        Change::AddBranch {
+            table: TABLE,
+            name: TO_MACHINES.into(),
+        },
         chain("from-pods", ChainKind::Filter, Hook::Prerouting, RAW),
         chain("own-answers", ChainKind::Filter, Hook::Output, RAW),
         chain(
@@ -177,7 +206,7 @@ pub fn all(
     };
     changes.extend(rules.out_of_pods());
     changes.extend(rules.names());
-    changes.extend(rules.led_by_services());
+    changes.push(rules.led_by_services());
     if tunnel {
         changes.extend(rules.of_the_tunnel());
     }
@@ -335,13 +364,23 @@ impl Rules {
         } else {
             Step::IsNot(BEHIND_NAME, network)
         };
+        let whole = Step::Mask {
+            of: BEHIND_NAME,
+            mask: mask(self.family, prefix),
+        };
+        let part = (prefix < self.family.bits()).then_some(whole);
+        let load = self.load(offset, BEHIND_NAME);
+        [Some(load), part, Some(compare)]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// Steps that hold for packets to one of [`machines`].
+    fn to_machines(&self) -> Vec<Step> {
         vec![
-            self.load(offset, BEHIND_NAME),
-            Step::Mask {
-                of: BEHIND_NAME,
-                mask: mask(self.family, prefix),
-            },
-            compare,
+            self.load(self.family.destination(), BEHIND_NAME),
+            Step::In(BEHIND_NAME, MACHINES.into()),
         ]
     }
 
@@ -354,14 +393,21 @@ impl Rules {
     }
 
     fn out_of_pods(&self) -> Vec<Change> {
-        let with = |parts: &[Vec<Step>]| rule("from-pods", parts);
+        let with = |parts: &[Vec<Step>]| rule(TO_MACHINES, parts);
         let foreign = vec![
             self.load(self.family.source(), BEHIND_NAME),
             Step::NotIn(0, PODS.into()),
         ];
         let loopback = loopback(self.family);
         let mut rules = vec![
-            with(&[from_a_pod(), foreign, end(Verdict::Drop)]),
+            rule("from-pods", &[from_a_pod(), foreign, end(Verdict::Drop)]),
+            rule(
+                "from-pods",
+                &[
+                    self.to_machines(),
+                    vec![Step::Verdict(Verdict::Jump(TO_MACHINES.into()))],
+                ],
+            ),
             with(&[from_a_pod(), self.to(loopback), end(Verdict::Drop)]),
         ];
         for range in machine_only(self.family) {
@@ -391,8 +437,8 @@ impl Rules {
             [UDP, TCP].into_iter().flat_map(move |protocol| {
                 let questions = of_names(protocol, DESTINATION_PORT);
                 let answers = of_names(protocol, SOURCE_PORT);
-                let asked = [from_a_pod(), self.to(alone), questions, untracked()];
-                let told = [to_a_pod(), self.from(alone), answers, untracked()];
+                let asked = [self.to(alone), from_a_pod(), questions, untracked()];
+                let told = [self.from(alone), to_a_pod(), answers, untracked()];
                 [rule("from-pods", &asked), rule("own-answers", &told)]
             })
         };
@@ -401,20 +447,15 @@ impl Rules {
 
     /// What services lead to: the first packet of each connection, which others follow. Answers of
     /// pods go to the machine's loopback addresses where its own programs called from there.
-    fn led_by_services(&self) -> Vec<Change> {
-        let ranges = machine_only(self.family).into_iter();
-        let ranges = ranges.chain([loopback(self.family)]);
-        let rules = ranges.map(|range| {
-            let led = [
-                not_by(OWN_LINK),
-                has(Step::LoadState(0), NEW),
-                has(Step::LoadStatus(0), DESTINATION_CHANGED),
-                self.to(range),
-                end(Verdict::Drop),
-            ];
-            rule("led-by-services", &led)
-        });
-        rules.collect()
+    fn led_by_services(&self) -> Change {
+        let led = [
+            has(Step::LoadState(0), NEW),
+            has(Step::LoadStatus(0), DESTINATION_CHANGED),
+            not_by(OWN_LINK),
+            self.to_machines(),
+            end(Verdict::Drop),
+        ];
+        rule("led-by-services", &led)
     }
 
     /// Pods' addresses come in by the tunnel, and packets for other machines' pods leave by it.
@@ -488,11 +529,12 @@ impl Rules {
         let accept = || vec![Step::Verdict(Verdict::Accept)];
         let with = |parts: &[Vec<Step>]| rule("through", parts);
         let mut rules = vec![
+            // First: nearly all packets are of these.
+            with(&[known, accept()]),
             // Such a packet's addresses are not changed back: its receiver would reset a connection
             // that goes on.
             with(&[of_none, end(Verdict::Drop)]),
             with(&[from_a_pod(), accept()]),
-            with(&[known, accept()]),
             with(&[by_a_service, accept()]),
         ];
         rules.extend(self.sizes.iter().map(|prefix| {
@@ -594,6 +636,39 @@ mod tests {
             Ok(())
         })
         .unwrap();
+    }
+
+    #[test]
+    fn rules_for_single_addresses_are_out_of_other_packets_way() {
+        for family in Family::BOTH {
+            let ranges = ["10.1.0.0/24", "fd00:1::/64"].map(|text| text.parse().unwrap());
+            let changes = all(family, &ranges, &pods(9), &[], true, false);
+            let of = |wanted: &str| {
+                let steps = changes.iter().filter_map(|change| {
+                    let Change::AddRule { chain, steps, .. } = change else {
+                        return None;
+                    };
+                    (*chain == *wanted).then_some(steps)
+                });
+                steps.cloned().collect::<Vec<_>>()
+            };
+            // An address that is its pod's, those of machines, and names by UDP and TCP.
+            assert_eq!(of("from-pods").len(), 4);
+            assert_eq!(of("led-by-services").len(), 1);
+            assert!(of(TO_MACHINES).len() >= 4);
+            // What goes on is let through by the first rule, and no name is looked at for it.
+            let known = has(Step::LoadState(0), ESTABLISHED_OR_RELATED);
+            assert_eq!(
+                of("through")[0],
+                [known, vec![Step::Verdict(Verdict::Accept)]].concat()
+            );
+            for chain in ["led-by-services", "own-answers"] {
+                let named = |steps: &Vec<Step>| {
+                    matches!(steps[0], Step::LoadInName(_) | Step::LoadOutName(_))
+                };
+                assert!(!of(chain).iter().any(named), "{chain}");
+            }
+        }
     }
 
     #[test]

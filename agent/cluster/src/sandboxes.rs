@@ -8,6 +8,7 @@ use crate::peers::{self, Peer, Unreached};
 use crate::rules;
 use crate::sandbox::{NEW_RECORD, RECORD, SHM, Sandbox, Step, Wanted, link_name, macs};
 use crate::shares::{self, Shares};
+use crate::sizes::{Sizes, mtu};
 use crate::tunnel::{Device, OVERHEAD, Plan, Renewal, Seen, led_into_the_tunnel, set_routes};
 use agent_sys::mount::{detach, is_in_memory, is_mount_point};
 use agent_sys::namespace::{self, Kind};
@@ -28,8 +29,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The link of a pod's own network, as upstream's network plugins name it.
 const POD_LINK: &str = "eth0";
-/// Largest packet where no default route says what the machine's links take: Ethernet's.
-const DEFAULT_MTU: u32 = 1500;
 /// Largest record that is read.
 const MAX_RECORD: u64 = 64 * 1024;
 
@@ -415,8 +414,7 @@ impl Sandboxes {
         let path = sandbox.folder.join(Kind::Network.name());
         let far = File::open(&path).map_err(Error::file("open", &path))?;
         let mut links = Links::open()?;
-        let around = if self.places.tunnel { OVERHEAD } else { 0 };
-        let mtu = mtu(&mut links)?.saturating_sub(around);
+        let mtu = self.sizes(&mut links)?.inside;
         links.add_veth_pair(&VethPair {
             name: &link_name(uid),
             mac,
@@ -426,6 +424,12 @@ impl Sandboxes {
             mtu,
         })?;
         Ok(())
+    }
+
+    /// The sizes of pods' packets.
+    fn sizes(&self, links: &mut Links) -> agent_sys::Result<Sizes> {
+        let around = if self.places.tunnel { OVERHEAD } else { 0 };
+        Ok(Sizes::of(mtu(links)?.saturating_sub(around)))
     }
 
     fn set_near_end(&self, sandbox: &Sandbox) -> Result<(), Error> {
@@ -438,6 +442,8 @@ impl Sandboxes {
         set_ipv6(&name, &gateways)?;
         let mut links = Links::open()?;
         let index = index_of(&mut links, &name)?;
+        let sizes = self.sizes(&mut links)?;
+        sizes.widen(&name, Sizes::of_node(), &mut links)?;
         links.switch_on(index)?;
         for gateway in gateways {
             links.add_address(index, gateway, Family::of(gateway).bits())?;
@@ -451,30 +457,34 @@ impl Sandboxes {
     }
 
     fn set_far_end(&self, sandbox: &Sandbox) -> Result<(), Error> {
-        let gateways = self.gateways()?;
+        let own = self.own_addresses();
+        let sizes = self.sizes(&mut Links::open()?)?;
         let (near, _) = macs(&sandbox.wanted.uid);
         let network = sandbox.folder.join(Kind::Network.name());
         namespace::inside(&[(Kind::Network, &network)], || {
             set_ipv6(POD_LINK, &sandbox.addresses)?;
             let mut links = Links::open()?;
             let index = index_of(&mut links, POD_LINK)?;
+            sizes.widen(POD_LINK, sizes.of_pod(), &mut links)?;
             links.switch_on(index)?;
             for address in &sandbox.addresses {
                 links.add_address(index, *address, Family::of(*address).bits())?;
             }
-            for gateway in &gateways {
-                links.add_route(&alone(*gateway, index))?;
+            for (gateway, range) in &own {
+                links.add_route_for(&alone(*gateway, index), sizes.outside)?;
                 links.fix_neighbour(index, *gateway, near)?;
                 let everywhere: IpAddr = match Family::of(*gateway) {
                     Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
                     Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
                 };
-                links.add_route(&Route {
-                    destination: everywhere,
-                    prefix: 0,
+                let by_node = |destination, prefix| Route {
+                    destination,
+                    prefix,
                     gateway: Some(*gateway),
                     link: index,
-                })?;
+                };
+                links.add_route_for(&by_node(everywhere, 0), sizes.outside)?;
+                links.add_route(&by_node(range.network(), range.prefix))?;
             }
             Ok(())
         })?;
@@ -588,14 +598,6 @@ impl Sandboxes {
 
 fn make_folder(folder: &Path) -> Result<(), Error> {
     fs::create_dir(folder).map_err(Error::file("make", folder))
-}
-
-/// The largest packet that leaves the machine whole, in bytes.
-pub(crate) fn mtu(links: &mut Links) -> agent_sys::Result<u32> {
-    let leaving = links.default_links()?;
-    let sizes = links.all()?;
-    let of_route = sizes.iter().filter(|link| leaving.contains(&link.index));
-    Ok(of_route.map(|link| link.mtu).min().unwrap_or(DEFAULT_MTU))
 }
 
 /// Settings of a link from which packets are passed on.

@@ -178,15 +178,16 @@ fn beyond(family: Family, set: &'static str, share: Share) -> Change {
     };
     let [state, new] = bits(Step::LoadState(0), NEW);
     let [status, known] = bits(Step::LoadStatus(0), KNOWN);
+    // The state comes first: nearly all packets end there.
     let steps = vec![
-        Step::LoadInName(0),
-        Step::Is(0, LINKS.as_bytes().to_vec()),
         state,
         new,
         Step::IsNot(0, vec![0; 4]),
         status,
         known,
         Step::Is(0, vec![0; 4]),
+        Step::LoadInName(0),
+        Step::Is(0, LINKS.as_bytes().to_vec()),
         Step::LoadNetwork {
             offset: family.source(),
             length: family.bytes(),

@@ -82,11 +82,19 @@ fn sandboxes_one_after_the_other() {
     .expect("a network");
 }
 
-/// Seconds that `mib` MiB take over one connection, from one place to another.
-fn carried(mib: usize, listener: &TcpListener, client: TcpStream) -> f64 {
+/// What a turn takes, in seconds.
+#[derive(Clone, Copy)]
+struct Turn {
+    wall: f64,
+    /// Of both ends and of the kernel's work on their behalf.
+    processor: f64,
+}
+
+/// What `mib` MiB take over one connection, from one place to another.
+fn carried(mib: usize, listener: &TcpListener, client: TcpStream) -> Turn {
     let (server, _) = listener.accept().expect("a caller");
     let part = vec![1_u8; 1 << 20];
-    let begun = Instant::now();
+    let (begun, spent) = (Instant::now(), spent_by_process());
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let mut client = client;
@@ -97,7 +105,10 @@ fn carried(mib: usize, listener: &TcpListener, client: TcpStream) -> f64 {
         let taken = std::io::copy(&mut BufReader::with_capacity(1 << 20, server), &mut sink());
         assert_eq!(taken.expect("it comes"), (mib as u64) << 20);
     });
-    begun.elapsed().as_secs_f64()
+    Turn {
+        wall: begun.elapsed().as_secs_f64(),
+        processor: spent_by_process().saturating_sub(spent).as_secs_f64(),
+    }
 }
 
 /// Two hosts with nothing but a cable between them, as fast as those of pods: the folders of their
@@ -134,7 +145,7 @@ fn hosts(dir: &Path) -> agent_sys::Result<([PathBuf; 2], IpAddr)> {
 struct Way {
     from: PathBuf,
     listener: TcpListener,
-    seconds: Vec<f64>,
+    turns: Vec<Turn>,
 }
 
 impl Way {
@@ -143,7 +154,7 @@ impl Way {
         Ok(Self {
             from: from.to_owned(),
             listener: inside(&[(Kind::Network, to)], listen)?,
-            seconds: Vec::new(),
+            turns: Vec::new(),
         })
     }
 
@@ -151,14 +162,32 @@ impl Way {
         let at = self.listener.local_addr().expect("an address");
         let call = || Ok(TcpStream::connect(at).expect("it is reached"));
         let client = inside(&[(Kind::Network, &self.from)], call)?;
-        self.seconds.push(carried(mib, &self.listener, client));
+        self.turns.push(carried(mib, &self.listener, client));
         Ok(())
     }
 
-    fn median(&mut self) -> f64 {
-        self.seconds.sort_by(f64::total_cmp);
-        self.seconds[self.seconds.len() / 2]
+    /// How a turn of another way compares with this one's of the same round, in the middle of all:
+    /// what others do on the host changes from round to round.
+    fn against(&self, other: &Self) -> Turn {
+        let pairs = || other.turns.iter().zip(&self.turns);
+        Turn {
+            wall: median(pairs().map(|(other, own)| other.wall / own.wall)),
+            processor: median(pairs().map(|(other, own)| other.processor / own.processor)),
+        }
     }
+
+    fn middle(&self) -> Turn {
+        Turn {
+            wall: median(self.turns.iter().map(|turn| turn.wall)),
+            processor: median(self.turns.iter().map(|turn| turn.processor)),
+        }
+    }
+}
+
+fn median(numbers: impl Iterator<Item = f64>) -> f64 {
+    let mut numbers: Vec<f64> = numbers.collect();
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
 }
 
 /// In turns: a pod sends to another one of its node, a host to another by a cable, and the machine
@@ -178,14 +207,21 @@ fn a_pod_sends_to_another_of_its_node() {
             };
             sandboxes.make(&wanted).expect("a sandbox")
         });
-        let (families, everybody) = ([Family::V4].into(), World {
-            pods: Some(BTreeMap::new()),
-            namespaces: Some(BTreeMap::new()),
-            policies: Some(BTreeMap::new()),
-        });
+        let (families, everybody) = (
+            [Family::V4].into(),
+            World {
+                pods: Some(BTreeMap::new()),
+                namespaces: Some(BTreeMap::new()),
+                policies: Some(BTreeMap::new()),
+            },
+        );
         let own = pods.iter().flat_map(|pod| &pod.addresses);
         let own = own.map(|at| (*at, Arc::default())).collect();
-        assert!(Policies::default().follow(&families, &everybody, &own).expect("the kernel"));
+        assert!(
+            Policies::default()
+                .follow(&families, &everybody, &own)
+                .expect("the kernel")
+        );
         let [from, to] = pods
             .each_ref()
             .map(|pod| pod.held(Kind::Network).expect("a network"));
@@ -202,13 +238,21 @@ fn a_pod_sends_to_another_of_its_node() {
                 way.carry(mib)?;
             }
         }
-        let [among_pods, cable, loopback] = ways.each_mut().map(Way::median);
+        println!("{mib} MiB, medians of {turns} in turns; processor time in brackets");
+        let [pods, others @ ..] = &ways;
+        let own = pods.middle();
         println!(
-            "{mib} MiB, medians of {turns} in turns: from a pod to another {among_pods:.3} s; from a host to another by a cable {cable:.3} s, so {:.2} of its rate; \
-             from the machine to itself {loopback:.3} s, so {:.2}",
-            cable / among_pods,
-            loopback / among_pods
+            "from a pod to another: {:.3} s ({:.3})",
+            own.wall, own.processor
         );
+        let names = ["a host to another by a cable", "the machine to itself"];
+        for (name, way) in names.into_iter().zip(others) {
+            let (taken, rate) = (way.middle(), pods.against(way));
+            println!(
+                "from {name}: {:.3} s ({:.3}), so pods have {:.2} ({:.2}) of its rate",
+                taken.wall, taken.processor, rate.wall, rate.processor
+            );
+        }
         for uid in ["a", "b"] {
             sandboxes.remove(uid).expect("it goes");
         }

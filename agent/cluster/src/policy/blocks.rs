@@ -11,7 +11,7 @@ use std::net::IpAddr;
 /// The ranges of all `ipBlock` peers of a family, sorted and disjoint: nftables refuses a set with
 /// overlapping intervals.
 pub(super) fn blocks(family: Family, peers: &[Peer]) -> Vec<(IpAddr, IpAddr)> {
-    let edges = |range: &Cidr| (Family::of(range.address) == family).then(|| edges(range));
+    let edges = |range: &Cidr| (Family::of(range.address) == family).then(|| address::edges(range));
     let mut all = Vec::new();
     for peer in peers {
         let Peer::Block { cidr, except } = peer else {
@@ -51,16 +51,4 @@ pub(super) fn blocks(family: Family, peers: &[Peer]) -> Vec<(IpAddr, IpAddr)> {
     joined
         .map(|(from, to)| (address(from), address(to)))
         .collect()
-}
-
-/// First and last address of a range, as numbers.
-fn edges(range: &Cidr) -> (u128, u128) {
-    let first = address::number(range.network());
-    let host = Family::of(range.address)
-        .bits()
-        .saturating_sub(range.prefix);
-    let host = u128::MAX
-        .checked_shl(host.into())
-        .map_or(u128::MAX, |bits| !bits);
-    (first, first | host)
 }

@@ -167,6 +167,34 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SILENCE: Duration = Duration::from_millis(500);
 
 #[test]
+fn what_policies_let_through_comes_whole_in_bursts_of_any_size() {
+    Node::with(&["a", "b"], |node| {
+        let listener = node.serve("b", 80);
+        let ports = json!([{"port": 80}]);
+        node.say(&[
+            json!({"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [{
+                "from": [{"podSelector": {"matchLabels": {"app": "a"}}}], "ports": ports,
+            }]}),
+            json!({"podSelector": {"matchLabels": {"app": "a"}}, "policyTypes": ["Egress"],
+                "egress": [{"ports": ports}]}),
+        ]);
+        let to = (node.at("b"), 80);
+        let mut client = node.within("a", || TcpStream::connect(to).unwrap());
+        let (mut server, _) = listener.accept().unwrap();
+        let sent: Vec<u8> = (0..1_500_000_u32).flat_map(u32::to_ne_bytes).collect();
+        let mut came = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                client.write_all(&sent).unwrap();
+                drop(client);
+            });
+            server.read_to_end(&mut came).unwrap();
+        });
+        assert!(sent == came, "{} bytes came to {}", came.len(), to.0);
+    });
+}
+
+#[test]
 fn packets_are_let_through_as_policies_say() {
     Node::with(&["a", "b", "c"], |node| {
         let _web = node.serve("b", 80);

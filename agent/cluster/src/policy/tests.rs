@@ -3,7 +3,7 @@
 use super::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, Selector, Wants, is_meant};
 use super::plan::Set;
 use super::*;
-use agent_sys::netlink::filter::{Step, Verdict};
+use agent_sys::netlink::filter::{DESTINATION_CHANGED, Step, Verdict};
 use agent_sys::netlink::links::octets;
 use proptest::prelude::*;
 use serde_json::json;
@@ -173,6 +173,20 @@ impl Filterer<'_> {
                     self.load(*at, &octets(server));
                     true
                 }
+                // A pod reaches itself past the machine, but for services.
+                Step::LoadStatus(at) => {
+                    let led = self.connection.client == self.connection.server;
+                    let status = if led { DESTINATION_CHANGED } else { 0 };
+                    self.load(*at, &status.to_ne_bytes());
+                    true
+                }
+                Step::Mask { of, mask } => {
+                    let held = self.holds(*of, mask.len()).iter().zip(mask);
+                    let masked: Vec<u8> = held.map(|(byte, mask)| byte & mask).collect();
+                    self.load(*of, &masked);
+                    true
+                }
+                Step::IsNot(at, bytes) => self.holds(*at, bytes.len()) != bytes,
                 Step::LoadProtocol(at) => {
                     self.load(*at, &[self.connection.protocol]);
                     true

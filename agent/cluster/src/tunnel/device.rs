@@ -3,7 +3,8 @@
 use super::plan::differences;
 use super::slots::{Birth, KEEPALIVE, Link, Plan, Seen, Slot};
 use crate::rules::TUNNELS;
-use crate::sandboxes::{index_of, mtu, set_ipv6, set_link};
+use crate::sandboxes::{index_of, set_ipv6, set_link};
+use crate::sizes::mtu;
 use agent_sys::Result;
 use agent_sys::namespace;
 use agent_sys::netlink::Family;

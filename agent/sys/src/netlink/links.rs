@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 
-use super::message::{Attributes, CREATE, DUMP, EXCLUSIVE, Message, Part, REPLACE};
+use super::message::{Attributes, CREATE, DUMP, EXCLUSIVE, Message, Part, REPLACE, attributes_of};
 use super::{Family, Socket, Subsystem};
 use crate::error::{Error, Result};
 
@@ -18,6 +18,13 @@ const ROUTE_HEADER: usize = 12;
 /// The origin of routes by a router (`rtm_protocol`): a number that no other program is known to
 /// use.
 const BY_ROUTER: u8 = 80;
+/// The largest packet of a route, among its other numbers (`RTAX_MTU`, linux/rtnetlink.h).
+const LARGEST_PACKET: u16 = 2;
+/// What a link takes of a connection at once (`IFLA_GSO_MAX_SEGS`, `IFLA_GSO_MAX_SIZE` and, since
+/// Linux 6.3, `IFLA_GSO_IPV4_MAX_SIZE`; linux/if_link.h).
+const BURST_PACKETS: u16 = 40;
+const BURST_BYTES: u16 = 41;
+const BURST_BYTES_IPV4: u16 = 63;
 /// `VETH_INFO_PEER` (linux/veth.h).
 const VETH_INFO_PEER: u16 = 1;
 /// `NUD_PERMANENT`: the kernel neither resolves a neighbour nor accepts another answer
@@ -68,6 +75,16 @@ pub struct Route {
     pub link: u32,
 }
 
+/// Most of one connection that goes through the system as one, and that a link which can't send it
+/// so gets cut into packets beforehand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Burst {
+    /// Bytes with headers.
+    pub bytes: u32,
+    /// Packets that it is cut into on a wire.
+    pub packets: u32,
+}
+
 /// A link as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
@@ -77,6 +94,8 @@ pub struct Link {
     pub name: String,
     /// Largest packet in bytes.
     pub mtu: u32,
+    /// Most that it takes at once, of either family.
+    pub burst: Burst,
     /// A note that was left with it, which lasts as long as the link; empty where there is none.
     pub note: String,
 }
@@ -174,6 +193,20 @@ impl Links {
         self.act(request, "switch on", &format!("link {index}"))
     }
 
+    /// Says what a link takes at once, of both families.
+    ///
+    /// # Errors
+    /// If there is none, or the kernel refuses: not every link takes more than 64 KiB. Before
+    /// Linux 6.3 it takes no more than that of IPv4, whatever it is told.
+    pub fn set_burst(&mut self, index: u32, burst: Burst) -> Result<()> {
+        let attributes = Attributes::new()
+            .number(BURST_BYTES, burst.bytes)
+            .number(BURST_PACKETS, burst.packets)
+            .number(BURST_BYTES_IPV4, burst.bytes);
+        let request = Message::new(libc::RTM_NEWLINK, 0, &link_header(index, 0, 0), attributes);
+        self.act(request, "set the bursts of", &format!("link {index}"))
+    }
+
     /// Leaves a note with a link (`ip link show` tells it as `alias`), in place of an earlier one;
     /// at most 255 bytes.
     ///
@@ -241,16 +274,7 @@ impl Links {
 
     /// Whether packets for an address are for this machine.
     fn is_own(&mut self, address: IpAddr) -> Result<bool> {
-        let family = Family::of(address);
-        let mut header = [0_u8; ROUTE_HEADER];
-        let [own_family, length, ..] = &mut header;
-        (*own_family, *length) = (family.number(), family.bits());
-        let attributes = Attributes::new().bytes(libc::RTA_DST, &octets(address));
-        let request = Message::new(libc::RTM_GETROUTE, 0, &header, attributes).answered();
-        let found = self
-            .0
-            .send(&[request], "find the route to", &address.to_string());
-        match found {
+        match self.route_to(address) {
             Ok(parts) => Ok(parts.iter().any(|part| {
                 let header = part.header(ROUTE_HEADER);
                 header.and_then(|header| header.get(7)) == Some(&libc::RTN_LOCAL)
@@ -261,12 +285,65 @@ impl Links {
         }
     }
 
+    /// The largest packet, in bytes, that the route to an address takes: of its own, or its link's;
+    /// none where it leads nowhere.
+    ///
+    /// # Errors
+    /// If there is no route, or the kernel refuses.
+    pub fn largest_packet_to(&mut self, address: IpAddr) -> Result<Option<u32>> {
+        let parts = self.route_to(address)?;
+        let value = |attributes: &[(u16, &[u8])], wanted: u16| {
+            let found = attributes.iter().find(|(kind, _)| *kind == wanted);
+            found.map(|(_, value)| value.to_vec())
+        };
+        let Some(part) = parts.first() else {
+            return Ok(None);
+        };
+        let route = part.attributes(ROUTE_HEADER);
+        let own = value(&route, libc::RTA_METRICS).and_then(|numbers| {
+            let own = value(&attributes_of(&numbers), LARGEST_PACKET);
+            own.and_then(|own| number(&own))
+        });
+        if own.is_some() {
+            return Ok(own);
+        }
+        let link = value(&route, libc::RTA_OIF).and_then(|link| number(&link));
+        let mut links = self.all()?.into_iter();
+        let by = links.find(|one| Some(one.index) == link);
+        Ok(by.map(|link| link.mtu))
+    }
+
+    fn route_to(&mut self, address: IpAddr) -> Result<Vec<Part>> {
+        let family = Family::of(address);
+        let mut header = [0_u8; ROUTE_HEADER];
+        let [own_family, length, ..] = &mut header;
+        (*own_family, *length) = (family.number(), family.bits());
+        let attributes = Attributes::new().bytes(libc::RTA_DST, &octets(address));
+        let request = Message::new(libc::RTM_GETROUTE, 0, &header, attributes).answered();
+        self.0
+            .send(&[request], "find the route to", &address.to_string())
+    }
+
     /// Adds a route, in place of one to the same addresses, also by another link: no packet is
     /// without a way meanwhile.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn add_route(&mut self, route: &Route) -> Result<()> {
+        self.put_route(route, route_attributes(route))
+    }
+
+    /// The same, for packets of at most `largest` bytes: fewer than the link takes.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn add_route_for(&mut self, route: &Route, largest: u32) -> Result<()> {
+        let numbers = Attributes::new().number(LARGEST_PACKET, largest);
+        let attributes = route_attributes(route).nest(libc::RTA_METRICS, &numbers);
+        self.put_route(route, attributes)
+    }
+
+    fn put_route(&mut self, route: &Route, attributes: Attributes) -> Result<()> {
         let scope = if route.gateway.is_some() {
             libc::RT_SCOPE_UNIVERSE
         } else {
@@ -293,7 +370,6 @@ impl Links {
             0,
         ];
         let flags = CREATE | REPLACE;
-        let attributes = route_attributes(route);
         let request = Message::new(libc::RTM_NEWROUTE, flags, &header, attributes);
         self.act(request, "add the route to", &route.destination.to_string())
     }
@@ -423,6 +499,13 @@ fn link(part: &Part) -> Option<Link> {
         index,
         name: value(libc::IFLA_IFNAME).and_then(text)?,
         mtu: value(libc::IFLA_MTU).and_then(number)?,
+        burst: Burst {
+            bytes: [BURST_BYTES, BURST_BYTES_IPV4]
+                .into_iter()
+                .filter_map(|kind| value(kind).and_then(number))
+                .min()?,
+            packets: value(BURST_PACKETS).and_then(number)?,
+        },
         note: value(libc::IFLA_IFALIAS).and_then(text).unwrap_or_default(),
     })
 }
@@ -548,6 +631,17 @@ mod tests {
             let near = here.named("near")?.unwrap();
             assert_eq!((near.mtu, near.note.as_str()), (1400, ""));
             here.switch_on(near.index)?;
+            let burst = Burst {
+                bytes: 100_000,
+                packets: 44,
+            };
+            here.set_burst(near.index, burst)?;
+            let beyond = Burst {
+                bytes: u32::MAX,
+                ..burst
+            };
+            assert!(here.set_burst(near.index, beyond).is_err());
+            assert_eq!(here.named("near")?.unwrap().burst, burst);
             for text in ["a first note", "another"] {
                 here.note(near.index, text)?;
                 assert_eq!(here.named("near")?.unwrap().note, text);
@@ -572,6 +666,10 @@ mod tests {
                 here.fix_neighbour(link, other, [2, 0, 0, 0, 0, 2])?;
                 here.add_route(&route(any, 0, Some(other), link))?;
                 assert_eq!(here.default_links()?, vec![link; count]);
+                assert_eq!(here.largest_packet_to(far)?, Some(1400));
+                here.add_route_for(&route(far, alone - 8, Some(other), link), 1300)?;
+                assert_eq!(here.largest_packet_to(far)?, Some(1300));
+                assert!(here.remove_route(&route(far, alone - 8, Some(other), link))?);
                 let by_router = route(far, alone - 8, Some(other), 0);
                 here.add_route(&by_router)?;
                 assert_eq!(here.routes_by_routers()?, [by_router]);
