@@ -49,7 +49,7 @@ mod topology;
 mod words;
 
 pub use choose::{Placement, choose};
-pub use event::{Event, Held};
+pub use event::{Event, Held, NodeChange};
 pub use key::PodKey;
 pub use node::NodeInfo;
 pub use plugins::Plugins;

@@ -213,16 +213,20 @@ impl Scheduler {
                 self.help(&Event::Anything, now);
             }
             Change::Set(node) => {
-                if self.snapshot.set_node(node.clone()) {
-                    self.help(&Event::Node(node), now);
+                if let Some(change) = self.snapshot.change_node(node) {
+                    self.help(&Event::Node(Box::new(change)), now);
                 }
             }
-            Change::Deleted(gone) => self.snapshot.remove_node(&gone.key.name),
+            Change::Deleted(gone) => {
+                if let Some(node) = self.snapshot.remove_node(&gone.key.name) {
+                    self.help(&Event::NodeGone(node), now);
+                }
+            }
         }
     }
 
     fn pod_changed(&mut self, change: Change<Seen>, now: Instant) {
-        let event = match change {
+        let events = match change {
             Change::Listed(pods) => {
                 let keys: BTreeSet<PodKey> = pods.iter().map(|pod| pod.key.clone()).collect();
                 let gone = self
@@ -239,33 +243,40 @@ impl Scheduler {
                     self.pod_set(pod, now);
                 }
                 self.listed.insert("pods");
-                Some(Event::Anything)
+                vec![Event::Anything]
             }
             Change::Set(pod) => self.pod_set(pod, now),
             Change::Deleted(gone) => self.pod_gone(&PodKey::from(gone.key)),
         };
-        if let Some(event) = event {
+        for event in events {
             self.help(&event, now);
         }
     }
 
-    fn pod_gone(&mut self, key: &PodKey) -> Option<Event> {
+    fn pod_gone(&mut self, key: &PodKey) -> Vec<Event> {
         self.queue.remove(key);
         self.snapshot.release(key);
-        self.snapshot.remove(key).map(Event::Left)
+        let held = self.snapshot.remove(key);
+        held.map(Event::Left).into_iter().collect()
     }
 
     /// Applies a pod; returns what may help others.
-    fn pod_set(&mut self, pod: Seen, now: Instant) -> Option<Event> {
+    fn pod_set(&mut self, pod: Seen, now: Instant) -> Vec<Event> {
         let Seen { key, state } = pod;
         match state {
             State::Ended => return self.pod_gone(&key),
             State::On(node, request) => {
                 self.queue.remove(&key);
                 self.snapshot.release(&key);
-                let held = Held(Arc::clone(&request.demand));
+                let demand = Arc::clone(&request.demand);
+                let before = self.snapshot.demand(&key);
                 if self.snapshot.place(*request, &node) {
-                    return Some(Event::Placed(held));
+                    let freed = before.and_then(|before| before.needed.beyond(&demand.needed));
+                    let freed = freed.map(Event::Freed);
+                    return [Event::Placed(Held(demand))]
+                        .into_iter()
+                        .chain(freed)
+                        .collect();
                 }
             }
             State::NotOurs(uid) if !self.snapshot.holds(&key, &uid) => {
@@ -286,7 +297,7 @@ impl Scheduler {
             // It is about to appear on the node where it was assumed.
             State::NotOurs(_) | State::Waits(..) => {}
         }
-        None
+        Vec::new()
     }
 
     /// Keeps the place again on which others end for a pod that is new here: this process may have

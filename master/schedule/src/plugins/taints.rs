@@ -53,10 +53,12 @@ fn score(pod: &PodRequest, _: &Snapshot, candidates: &[Candidate<'_>]) -> Option
 
 fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
     match event {
-        Event::Node(node) => refusing(pod, node).is_none(),
+        Event::Node(node) => refusing(pod, &node.now).is_none(),
         Event::Anything => true,
         Event::Placed(_)
         | Event::Left(_)
+        | Event::Freed(_)
+        | Event::NodeGone(_)
         | Event::Namespace
         | Event::Claim(_)
         | Event::Volume

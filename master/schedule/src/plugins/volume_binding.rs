@@ -42,6 +42,10 @@ fn wakes(pod: &PodRequest, event: &Event, snapshot: &Snapshot) -> bool {
             decided && claims.any(|own| own.key == *key)
         }
         Event::Volume | Event::Class | Event::Node(_) | Event::Anything => !pod.claims.is_empty(),
-        Event::Placed(_) | Event::Left(_) | Event::Namespace => false,
+        Event::NodeGone(_)
+        | Event::Placed(_)
+        | Event::Left(_)
+        | Event::Freed(_)
+        | Event::Namespace => false,
     }
 }
