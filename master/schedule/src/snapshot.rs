@@ -26,13 +26,29 @@ pub(crate) struct Placed {
     assumed: bool,
 }
 
+impl Placed {
+    pub(crate) fn node(&self) -> NodeId {
+        self.node
+    }
+
+    pub(crate) fn lower(&self, key: &PodKey) -> Lower {
+        Lower {
+            key: key.clone(),
+            uid: self.uid.to_string(),
+            generation: self.generation,
+            demand: Arc::clone(&self.demand),
+            priority: self.priority,
+            since: self.since,
+        }
+    }
+}
+
 /// A pod that may have to end for a more important one.
 #[derive(Debug, Clone)]
 pub(crate) struct Lower {
     pub(crate) key: PodKey,
     pub(crate) uid: String,
     pub(crate) generation: Option<i64>,
-    pub(crate) node: NodeId,
     pub(crate) demand: Arc<Demand>,
     pub(crate) priority: i32,
     pub(crate) since: i64,
@@ -323,18 +339,9 @@ impl Snapshot {
     }
 
     /// Placed pods with a lower priority.
-    pub(crate) fn lower_than(&self, priority: i32) -> impl Iterator<Item = Lower> {
-        let lower = self.placed.iter();
-        let lower = lower.filter(move |(_, placed)| placed.priority < priority);
-        lower.map(|(key, placed)| Lower {
-            key: key.clone(),
-            uid: placed.uid.to_string(),
-            generation: placed.generation,
-            node: placed.node,
-            demand: Arc::clone(&placed.demand),
-            priority: placed.priority,
-            since: placed.since,
-        })
+    pub(crate) fn lower_than(&self, priority: i32) -> impl Iterator<Item = (&PodKey, &Placed)> {
+        let placed = self.placed.iter();
+        placed.filter(move |(_, placed)| placed.priority < priority)
     }
 
     fn load(&mut self, placed: &Placed) {
