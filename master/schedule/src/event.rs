@@ -27,6 +27,8 @@ pub enum Event {
     Volume,
     /// A StorageClass came or changed.
     Class,
+    /// A CSI driver reports other room, or reports it no longer.
+    Capacity,
     /// Anything: all was listed anew.
     Anything,
 }
@@ -43,6 +45,7 @@ pub(crate) enum Kind {
     Claim,
     Volume,
     Class,
+    Capacity,
     Anything,
 }
 
@@ -58,6 +61,7 @@ impl Event {
             Self::Claim(_) => Kind::Claim,
             Self::Volume => Kind::Volume,
             Self::Class => Kind::Class,
+            Self::Capacity => Kind::Capacity,
             Self::Anything => Kind::Anything,
         }
     }

@@ -27,6 +27,7 @@
 //! ignored: see [`PodRequest::not_yet`].
 
 mod affinity;
+mod capacity;
 mod choose;
 mod event;
 mod groups;
@@ -48,6 +49,7 @@ mod terms;
 mod topology;
 mod words;
 
+pub use capacity::{Capacity, Driver};
 pub use choose::{Placement, choose};
 pub use event::{Event, Held, NodeChange};
 pub use key::PodKey;

@@ -7,6 +7,7 @@ mod writes;
 pub use seen::{Reader, Seen};
 pub use writes::{Write, Written};
 
+use crate::capacity::{Capacity, Driver};
 use crate::choose::{choose, choose_on};
 use crate::event::{Event, Held};
 use crate::key::PodKey;
@@ -29,7 +30,7 @@ use std::time::Instant;
 use writes::{Outcome, Unbound};
 
 /// What is followed, and must be listed completely before decisions are made.
-const FOLLOWED: [&str; 8] = [
+const FOLLOWED: [&str; 10] = [
     "pods",
     "nodes",
     "namespaces",
@@ -38,6 +39,8 @@ const FOLLOWED: [&str; 8] = [
     "volumes",
     "classes",
     "limits",
+    "drivers",
+    "capacities",
 ];
 
 /// The scheduler without its loop: what it has seen, what waits, and what it has decided. It
@@ -75,6 +78,10 @@ pub enum News {
     Classes(Change<(Key, Class)>),
     /// Of the numbers of volumes that nodes take.
     Limits(Change<(Key, Limits)>),
+    /// Of CSI drivers.
+    Drivers(Change<(Key, Driver)>),
+    /// Of the room that CSI drivers report.
+    Capacities(Change<(Key, Capacity)>),
 }
 
 impl std::fmt::Debug for Scheduler {
@@ -129,6 +136,8 @@ impl Scheduler {
             News::Volumes(change) => self.volume_changed(change, now),
             News::Classes(change) => self.class_changed(change, now),
             News::Limits(change) => self.limits_changed(change, now),
+            News::Drivers(change) => self.driver_changed(change, now),
+            News::Capacities(change) => self.capacity_changed(change, now),
         }
     }
 

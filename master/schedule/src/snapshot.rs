@@ -151,6 +151,7 @@ impl Snapshot {
         let wishes = Wishes::of(pod, &self.storage).ok()?;
         wishes
             .bindings(node)
+            .ok()
             .filter(|bindings| *bindings != Bindings::default())
     }
 

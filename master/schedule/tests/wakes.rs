@@ -58,6 +58,8 @@ impl Scene {
             News::Volumes(Change::Listed(Vec::new())),
             News::Classes(Change::Listed(Vec::new())),
             News::Limits(Change::Listed(Vec::new())),
+            News::Drivers(Change::Listed(Vec::new())),
+            News::Capacities(Change::Listed(Vec::new())),
             News::Pods(Change::Listed(pods)),
         ] {
             scheduler.see(news, now);

@@ -243,7 +243,8 @@ fn wakes(pod: &PodRequest, event: &Event, snapshot: &Snapshot) -> bool {
         | Event::Freed(_)
         | Event::Claim(_)
         | Event::Volume
-        | Event::Class => false,
+        | Event::Class
+        | Event::Capacity => false,
     }
 }
 

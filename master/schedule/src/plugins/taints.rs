@@ -58,6 +58,7 @@ fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
         | Event::Namespace
         | Event::Claim(_)
         | Event::Volume
-        | Event::Class => false,
+        | Event::Class
+        | Event::Capacity => false,
     }
 }

@@ -46,6 +46,7 @@ fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
         | Event::Freed(_)
         | Event::Namespace
         | Event::Volume
-        | Event::Class => false,
+        | Event::Class
+        | Event::Capacity => false,
     }
 }

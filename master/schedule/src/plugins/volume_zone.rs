@@ -60,6 +60,7 @@ fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
         | Event::Placed(_)
         | Event::Left(_)
         | Event::Freed(_)
-        | Event::Namespace => false,
+        | Event::Namespace
+        | Event::Capacity => false,
     }
 }
