@@ -21,7 +21,8 @@
 //!
 //! Volumes (`storage`): a claim that waits for its pod's node gets its volume first. The loop keeps
 //! the place, has a volume kept for the claim or names the node on it, and decides anew when the
-//! claim is bound.
+//! claim is bound. A volume is provisioned on a node only if its CSI driver reports room there
+//! (`capacity`), where that reports any.
 //!
 //! Features of upstream's default profile that are not supported yet are refused by name, never
 //! ignored: see [`PodRequest::not_yet`].

@@ -15,7 +15,6 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::BuildHasherDefault;
-use std::sync::Arc;
 
 /// Nodes with victims among which the best is chosen (upstream: 100, or a tenth of all).
 const LEAST_CANDIDATES: usize = 100;
@@ -50,6 +49,17 @@ impl Budget {
         }
     }
 
+    /// The labels that it selects by their values.
+    fn wanted(&self) -> impl Iterator<Item = Wanted<'_>> {
+        let labels = self.selector.as_ref();
+        let labels = labels.and_then(|selector| selector.match_labels.as_ref());
+        labels.into_iter().flatten().map(|(key, value)| Wanted {
+            namespace: &self.key.namespace,
+            key,
+            value,
+        })
+    }
+
     fn protects(&self, namespace: &str, labels: &Labels) -> bool {
         let selector = self.selector.as_ref();
         self.key.namespace == namespace
@@ -60,38 +70,60 @@ impl Budget {
 /// Disruption budgets by their names.
 pub type Budgets = BTreeMap<PodKey, Budget>;
 
-/// The budgets that protect pods, looked for once for all pods that are alike.
+/// The budgets of the cluster, so that those of a pod are found by its labels.
+#[derive(Default)]
 struct Guards<'b> {
-    by_namespace: HashMap<&'b str, Vec<&'b Budget>>,
-    /// By the demand of the pods, which replicas share; it is kept so that its address stays.
-    known: HashMap<*const Demand, (Arc<Demand>, Vec<&'b Budget>)>,
+    /// By namespace and one of the labels that they select, the one that the fewest select.
+    by_label: HashMap<Wanted<'b>, Vec<&'b Budget>>,
+    /// Those that select by no label's value, by namespace.
+    others: HashMap<&'b str, Vec<&'b Budget>>,
+}
+
+/// A label's value that a budget selects in its namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Wanted<'b> {
+    namespace: &'b str,
+    key: &'b str,
+    value: &'b str,
 }
 
 impl<'b> Guards<'b> {
     fn of(budgets: &'b Budgets) -> Self {
-        let mut by_namespace: HashMap<&str, Vec<&Budget>> = HashMap::new();
+        let mut counts: HashMap<Wanted<'_>, usize> = HashMap::new();
+        for wanted in budgets.values().flat_map(Budget::wanted) {
+            *counts.entry(wanted).or_default() += 1;
+        }
+        let mut guards = Self::default();
         for budget in budgets.values() {
-            let namespace = by_namespace.entry(&budget.key.namespace).or_default();
-            namespace.push(budget);
+            let rarest = budget.wanted().min_by_key(|wanted| counts[wanted]);
+            let alike = match rarest {
+                Some(wanted) => guards.by_label.entry(wanted).or_default(),
+                None => guards.others.entry(&budget.key.namespace).or_default(),
+            };
+            alike.push(budget);
         }
-        Self {
-            by_namespace,
-            known: HashMap::new(),
-        }
+        guards
     }
 
-    fn protecting(&mut self, demand: &Arc<Demand>) -> &[&'b Budget] {
-        let namespace = self.by_namespace.get(&*demand.namespace);
-        let (_, found) = self.known.entry(Arc::as_ptr(demand)).or_insert_with(|| {
-            let all = namespace.into_iter().flatten().copied();
-            let protects = |budget: &&Budget| budget.protects(&demand.namespace, &demand.labels);
-            (Arc::clone(demand), all.filter(protects).collect())
+    /// The budgets that protect a pod.
+    fn protecting<'a>(&'a self, pod: &'a Demand) -> impl Iterator<Item = &'b Budget> + 'a {
+        let namespace = &*pod.namespace;
+        let by_label = pod.labels.iter().filter_map(move |(key, value)| {
+            self.by_label.get(&Wanted {
+                namespace,
+                key,
+                value,
+            })
         });
-        found
+        let all = by_label
+            .chain(self.others.get(namespace))
+            .flatten()
+            .copied();
+        all.filter(move |budget| budget.protects(namespace, &pod.labels))
     }
 
     /// Whether a pod's end violates one of its budgets beside those that are asked of them already.
-    fn violates(&mut self, asked: &mut HashMap<&'b PodKey, i32>, lower: &Lower) -> bool {
+    fn violates(&self, asked: &mut HashMap<&'b PodKey, i32>, lower: &Lower) -> bool {
         let mut violates = false;
         for budget in self.protecting(&lower.demand) {
             if !budget.disrupted.contains(&lower.key.name) {
@@ -192,7 +224,7 @@ pub fn preempt(
     if snapshot.lowest_priority() >= Some(pod.priority) || hopeful.is_empty() {
         return Err(none);
     }
-    let mut guards = Guards::of(budgets);
+    let guards = Guards::of(budgets);
     let most = LEAST_CANDIDATES.max(nodes / SHARE_OF_NODES);
     let mut found = Vec::new();
     // Pods are read for as many nodes as are enough where each has victims.
@@ -202,7 +234,7 @@ pub fn preempt(
             if found.len() < most
                 && let Some(lower) = lower.remove(node)
             {
-                found.extend(victims(pod, snapshot, &mut guards, *node, lower));
+                found.extend(victims(pod, snapshot, &guards, *node, lower));
             }
         }
     }
@@ -256,7 +288,7 @@ type Cost = (usize, i32, i64, usize, Reverse<i64>);
 fn victims(
     pod: &PodRequest,
     snapshot: &mut Snapshot,
-    guards: &mut Guards<'_>,
+    guards: &Guards<'_>,
     node: NodeId,
     mut lower: Vec<Lower>,
 ) -> Option<(Cost, Preemption)> {
