@@ -229,10 +229,14 @@ pub fn preempt(
     let mut found = Vec::new();
     // Pods are read for as many nodes as are enough where each has victims.
     for nodes in hopeful.chunks(most) {
+        if found.len() == most {
+            break;
+        }
         let mut lower = lower_on(nodes, pod.priority, snapshot);
         for node in nodes {
+            let lower = lower.remove(node).filter(|pods| !pods.is_empty());
             if found.len() < most
-                && let Some(lower) = lower.remove(node)
+                && let Some(lower) = lower
             {
                 found.extend(victims(pod, snapshot, &guards, *node, lower));
             }
