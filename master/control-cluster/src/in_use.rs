@@ -6,7 +6,7 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use master_client::{ApiError, Key, ListParams, Lookup, Object, Patch, Store, View};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
-use master_control::views::pod::{BY_CLAIM, PodView, claims, claims_of_changed};
+use master_control::views::pod::{BY_HELD_CLAIM, PodView, claims_of_changed};
 use master_control::views::{is_held_by, uid};
 use master_control::writer::Writer;
 use serde_json::json;
@@ -79,7 +79,7 @@ pub enum Facts {
         key: Key,
         /// Its facts.
         claim: Arc<ClaimView>,
-        /// Whether a pod that has not ended uses it.
+        /// Whether a pod on a node uses it and has not ended.
         used: bool,
     },
     /// A volume.
@@ -129,7 +129,7 @@ impl Controller for InUse {
         Self {
             claims: setup.follow_keys(),
             volumes: setup.follow_keys(),
-            users: pods.index(&BY_CLAIM),
+            users: pods.index(&BY_HELD_CLAIM),
         }
     }
 
@@ -174,14 +174,8 @@ async fn release_claim(writer: &Writer, key: &Key, uid: &str) -> Result<(), ApiE
     let pods = client
         .list::<Pod>(key.namespace(), &ListParams::default())
         .await?;
-    let uses = |pod: &Pod| {
-        let phase = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.phase.as_deref());
-        !matches!(phase, Some("Succeeded" | "Failed")) && claims(pod).contains(&key.name)
-    };
-    if pods.items.iter().any(uses) {
+    let mut users = pods.items.into_iter().map(PodView::read);
+    if users.any(|pod| pod.holds_claims() && pod.claims.contains(&key.name)) {
         return Ok(());
     }
     let claim: PersistentVolumeClaim = client.get(key.namespace(), &key.name).await?;

@@ -4,7 +4,7 @@ use crate::followed::pods_and_nodes;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use config_kube::taints::{NO_EXECUTE, UNTRUSTED};
-use master_client::{ApiError, Key, Patch, Store};
+use master_client::{ApiError, Happening, Key, Patch, Severity, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::views::node::NodeView;
@@ -43,6 +43,7 @@ impl Controller for PodReadiness {
         right("", "pods", &["list", "watch"]),
         right("", "pods/status", &["patch"]),
         right("", "nodes", &["list", "watch"]),
+        right("", "events", &["create", "patch"]),
     ];
     type Facts = Facts;
     type Action = NotReady;
@@ -76,7 +77,15 @@ impl Controller for PodReadiness {
             "message": "the node is silent or not trusted", "lastTransitionTime": Time(writer.client().now())});
         let status = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
         let patch = Patch::Strategic(status);
-        writer.patch_status::<Pod>(&pod.key, &patch).await.map(drop)
+        let marked: Pod = writer.patch_status(&pod.key, &patch).await?;
+        let happening = Happening {
+            severity: Severity::Warning,
+            reason: "NodeNotReady",
+            action: "MarkingNotReady",
+            message: "Node is not ready".to_owned(),
+        };
+        writer.recorder().record(&marked, &happening).await;
+        Ok(())
     }
 }
 

@@ -29,16 +29,33 @@ pub struct TaintEviction {
     nodes: Store<NodeView>,
     /// Of pods whose nodes have taints without a time: UID, and when that was seen first.
     seen: Mutex<HashMap<Key, (String, Timestamp)>>,
+    /// UIDs of pods that are to be deleted after a time.
+    waiting: Mutex<HashMap<Key, String>>,
 }
 
-/// A pod and the `NoExecute` taints of its node.
+/// A pod, and what the `NoExecute` taints of its node mean for it.
 #[derive(Debug)]
 pub struct Facts {
     key: Key,
     pod: Arc<PodView>,
-    taints: Vec<Taint>,
-    /// Since when the pod is known to be with those that have no time.
-    seen: Timestamp,
+    /// How long the pod may stay; none: for ever.
+    left: Option<Duration>,
+    /// Whether it was to be deleted when this was last asked.
+    waited: bool,
+}
+
+/// What is done with a pod.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It ends.
+    Evict(Evict),
+    /// It gets an event that says that it stays after all.
+    Spare {
+        /// The object's key.
+        key: Key,
+        /// Its UID.
+        uid: String,
+    },
 }
 
 /// The pod gets an event with the reason, and is deleted.
@@ -62,7 +79,7 @@ impl Controller for TaintEviction {
         right("", "events", &["create", "patch"]),
     ];
     type Facts = Facts;
-    type Action = Evict;
+    type Action = Step;
 
     fn new(setup: &mut Setup<'_>) -> Self {
         let (pods, nodes) = pods_and_nodes(setup, driving_out);
@@ -70,6 +87,7 @@ impl Controller for TaintEviction {
             pods,
             nodes,
             seen: Mutex::default(),
+            waiting: Mutex::default(),
         }
     }
 
@@ -82,36 +100,48 @@ impl Controller for TaintEviction {
         let uid = pod.as_ref().map(|pod| pod.uid.as_str());
         let timeless = taints.iter().any(|taint| taint.time_added.is_none());
         let seen = self.seen(key, uid.filter(|_| timeless), now.wall);
+        let stays = |pod: &PodView| stays(pod, (&taints, seen), now.wall);
+        let living = pod.as_deref().filter(|pod| !is_over(pod));
+        let left = living.and_then(stays);
+        let waits = living.filter(|_| left.is_some_and(|left| !left.is_zero()));
+        let waited = self.waited(key, living, waits);
         Some(Facts {
             key: key.clone(),
             pod: pod?,
-            taints,
-            seen,
+            left,
+            waited,
         })
     }
 
-    fn plan(facts: &Facts, now: Now) -> Plan<Evict> {
+    fn plan(facts: &Facts, _: Now) -> Plan<Step> {
         let Facts {
             key,
             pod,
-            taints,
-            seen,
+            left,
+            waited,
         } = facts;
-        if pod.deleted.is_some() || pod.ended() {
-            return Plan::nothing();
-        }
-        match stays(pod, (taints, *seen), now.wall) {
+        let (key, uid) = (key.clone(), pod.uid.clone());
+        match left {
+            None if *waited => Plan::act(Step::Spare { key, uid }),
             None => Plan::nothing(),
-            Some(Duration::ZERO) => Plan::act(Evict {
-                key: key.clone(),
-                uid: pod.uid.clone(),
+            Some(Duration::ZERO) => Plan::act(Step::Evict(Evict {
+                key,
+                uid,
                 generation: pod.generation,
-            }),
-            Some(time) => Plan::wait(time),
+            })),
+            Some(time) => Plan::wait(*time),
         }
     }
 
-    async fn carry_out(&self, pod: Evict, writer: &Writer) -> Result<(), ApiError> {
+    async fn carry_out(&self, step: Step, writer: &Writer) -> Result<(), ApiError> {
+        let pod = match step {
+            Step::Evict(pod) => pod,
+            Step::Spare { key, uid } => {
+                let message = format!("Cancelling deletion of Pod {key}");
+                tell(writer, &key, &uid, message).await;
+                return Ok(());
+            }
+        };
         let disruption = Disruption {
             reason: "DeletionByTaintManager",
             message: "Taint manager: deleting due to NoExecute taint",
@@ -122,23 +152,8 @@ impl Controller for TaintEviction {
             generation: pod.generation,
         };
         disrupt(writer, &ending, &disruption).await?;
-        let metadata = ObjectMeta {
-            namespace: Some(pod.key.namespace.clone()),
-            name: Some(pod.key.name.clone()),
-            uid: Some(pod.uid.clone()),
-            ..ObjectMeta::default()
-        };
-        let about = Pod {
-            metadata,
-            ..Pod::default()
-        };
-        let happening = Happening {
-            severity: Severity::Normal,
-            reason: "TaintManagerEviction",
-            action: "Evicting",
-            message: format!("Marking for deletion Pod {}", pod.key),
-        };
-        writer.recorder().record(&about, &happening).await;
+        let message = format!("Marking for deletion Pod {}", pod.key);
+        tell(writer, &pod.key, &pod.uid, message).await;
         let params = DeleteParams::of(pod.uid);
         writer.delete::<Pod>(&pod.key, &params).await
     }
@@ -161,6 +176,42 @@ impl TaintEviction {
             }
         }
     }
+
+    /// Whether a living pod was to be deleted after a time; from now on it is if it `waits`.
+    fn waited(&self, key: &Key, living: Option<&PodView>, waits: Option<&PodView>) -> bool {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match waits {
+            Some(pod) => waiting.insert(key.clone(), pod.uid.clone()),
+            None => waiting.remove(key),
+        };
+        before.is_some() && before.as_ref() == living.map(|pod| &pod.uid)
+    }
+}
+
+/// Tells people what this controller does with a pod.
+async fn tell(writer: &Writer, key: &Key, uid: &str, message: String) {
+    let metadata = ObjectMeta {
+        namespace: Some(key.namespace.clone()),
+        name: Some(key.name.clone()),
+        uid: Some(uid.to_owned()),
+        ..ObjectMeta::default()
+    };
+    let about = Pod {
+        metadata,
+        ..Pod::default()
+    };
+    let happening = Happening {
+        severity: Severity::Normal,
+        reason: "TaintManagerEviction",
+        action: "Evicting",
+        message,
+    };
+    writer.recorder().record(&about, &happening).await;
+}
+
+/// Whether a pod is deleted already, or has ended.
+fn is_over(pod: &PodView) -> bool {
+    pod.deleted.is_some() || pod.ended()
 }
 
 /// The `NoExecute` taints of a node.

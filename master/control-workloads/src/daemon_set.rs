@@ -557,16 +557,18 @@ impl Work<'_> {
                 continue;
             };
             match current.first().copied() {
-                // Beside a new pod the old one stays until the new one serves.
+                // Beside a new pod the old one stays while it is ready, until the new one serves.
                 Some((_, new)) if surge > 0 => {
-                    beyond += 1;
-                    if self.is_available(new) {
+                    if old.1.ready.is_none() || self.is_available(new) {
                         self.end(old);
+                    } else {
+                        beyond += 1;
                     }
                 }
                 Some(_) => self.end(old),
                 // What does not serve costs nothing.
-                None if !serves && surge == 0 && missing > 0 => self.end(old),
+                None if !serves && surge > 0 => self.create.push((*name).to_owned()),
+                None if !serves && missing > 0 => self.end(old),
                 None => candidates.push(((*name).to_owned(), old)),
             }
         }

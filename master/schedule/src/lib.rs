@@ -21,12 +21,14 @@
 //!
 //! Volumes (`storage`): a claim that waits for its pod's node gets its volume first. The loop keeps
 //! the place, has a volume kept for the claim or names the node on it, and decides anew when the
-//! claim is bound.
+//! claim is bound. A volume is provisioned on a node only if its CSI driver reports room there
+//! (`capacity`), where that reports any.
 //!
 //! Features of upstream's default profile that are not supported yet are refused by name, never
 //! ignored: see [`PodRequest::not_yet`].
 
 mod affinity;
+mod capacity;
 mod choose;
 mod event;
 mod groups;
@@ -48,8 +50,9 @@ mod terms;
 mod topology;
 mod words;
 
+pub use capacity::{Capacity, Driver};
 pub use choose::{Placement, choose};
-pub use event::{Event, Held};
+pub use event::{Event, Held, NodeChange};
 pub use key::PodKey;
 pub use node::NodeInfo;
 pub use plugins::Plugins;

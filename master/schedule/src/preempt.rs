@@ -1,18 +1,20 @@
 //! Preemption: which pods of lower priority would have to end so that a pod finds a node (upstream:
 //! `DefaultPreemption`).
 
+use crate::groups::NumberHasher;
 use crate::key::PodKey;
 use crate::node::NodeId;
 use crate::plugins::{Plugins, Prepared};
-use crate::request::PodRequest;
+use crate::request::{Demand, PodRequest};
 use crate::snapshot::{Lower, Snapshot};
 use crate::terms::Labels;
 use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use config_kube::label_selector;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::hash::BuildHasherDefault;
 
 /// Nodes with victims among which the best is chosen (upstream: 100, or a tenth of all).
 const LEAST_CANDIDATES: usize = 100;
@@ -25,6 +27,8 @@ pub struct Budget {
     pub(crate) key: PodKey,
     selector: Option<LabelSelector>,
     allowed: i32,
+    /// Pods whose end it has allowed already, by name: they are not counted again.
+    disrupted: BTreeSet<String>,
 }
 
 impl Budget {
@@ -38,7 +42,22 @@ impl Budget {
             allowed: status
                 .and_then(|status| status.disruptions_allowed)
                 .unwrap_or_default(),
+            disrupted: status
+                .and_then(|status| status.disrupted_pods.as_ref())
+                .map(|pods| pods.keys().cloned().collect())
+                .unwrap_or_default(),
         }
+    }
+
+    /// The labels that it selects by their values.
+    fn wanted(&self) -> impl Iterator<Item = Wanted<'_>> {
+        let labels = self.selector.as_ref();
+        let labels = labels.and_then(|selector| selector.match_labels.as_ref());
+        labels.into_iter().flatten().map(|(key, value)| Wanted {
+            namespace: &self.key.namespace,
+            key,
+            value,
+        })
     }
 
     fn protects(&self, namespace: &str, labels: &Labels) -> bool {
@@ -50,6 +69,72 @@ impl Budget {
 
 /// Disruption budgets by their names.
 pub type Budgets = BTreeMap<PodKey, Budget>;
+
+/// The budgets of the cluster, so that those of a pod are found by its labels.
+#[derive(Default)]
+struct Guards<'b> {
+    /// By namespace and one of the labels that they select, the one that the fewest select.
+    by_label: HashMap<Wanted<'b>, Vec<&'b Budget>>,
+    /// Those that select by no label's value, by namespace.
+    others: HashMap<&'b str, Vec<&'b Budget>>,
+}
+
+/// A label's value that a budget selects in its namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Wanted<'b> {
+    namespace: &'b str,
+    key: &'b str,
+    value: &'b str,
+}
+
+impl<'b> Guards<'b> {
+    fn of(budgets: &'b Budgets) -> Self {
+        let mut counts: HashMap<Wanted<'_>, usize> = HashMap::new();
+        for wanted in budgets.values().flat_map(Budget::wanted) {
+            *counts.entry(wanted).or_default() += 1;
+        }
+        let mut guards = Self::default();
+        for budget in budgets.values() {
+            let rarest = budget.wanted().min_by_key(|wanted| counts[wanted]);
+            let alike = match rarest {
+                Some(wanted) => guards.by_label.entry(wanted).or_default(),
+                None => guards.others.entry(&budget.key.namespace).or_default(),
+            };
+            alike.push(budget);
+        }
+        guards
+    }
+
+    /// The budgets that protect a pod.
+    fn protecting<'a>(&'a self, pod: &'a Demand) -> impl Iterator<Item = &'b Budget> + 'a {
+        let namespace = &*pod.namespace;
+        let by_label = pod.labels.iter().filter_map(move |(key, value)| {
+            self.by_label.get(&Wanted {
+                namespace,
+                key,
+                value,
+            })
+        });
+        let all = by_label
+            .chain(self.others.get(namespace))
+            .flatten()
+            .copied();
+        all.filter(move |budget| budget.protects(namespace, &pod.labels))
+    }
+
+    /// Whether a pod's end violates one of its budgets beside those that are asked of them already.
+    fn violates(&self, asked: &mut HashMap<&'b PodKey, i32>, lower: &Lower) -> bool {
+        let mut violates = false;
+        for budget in self.protecting(&lower.demand) {
+            if !budget.disrupted.contains(&lower.key.name) {
+                let asked = asked.entry(&budget.key).or_default();
+                *asked += 1;
+                violates |= *asked > budget.allowed;
+            }
+        }
+        violates
+    }
+}
 
 /// Pods that are to end for another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,18 +224,41 @@ pub fn preempt(
     if snapshot.lowest_priority() >= Some(pod.priority) || hopeful.is_empty() {
         return Err(none);
     }
-    let mut lower: HashMap<NodeId, Vec<Lower>> = HashMap::new();
-    for pod in snapshot.lower_than(pod.priority) {
-        lower.entry(pod.node).or_default().push(pod);
-    }
+    let guards = Guards::of(budgets);
     let most = LEAST_CANDIDATES.max(nodes / SHARE_OF_NODES);
-    let found = hopeful.into_iter().filter_map(|node| {
-        let lower = lower.remove(&node)?;
-        victims(pod, snapshot, budgets, node, lower)
-    });
-    let best = found.take(most).min_by_key(|(cost, _)| *cost);
+    let mut found = Vec::new();
+    // Pods are read for as many nodes as are enough where each has victims.
+    for nodes in hopeful.chunks(most) {
+        if found.len() == most {
+            break;
+        }
+        let mut lower = lower_on(nodes, pod.priority, snapshot);
+        for node in nodes {
+            let lower = lower.remove(node).filter(|pods| !pods.is_empty());
+            if found.len() < most
+                && let Some(lower) = lower
+            {
+                found.extend(victims(pod, snapshot, &guards, *node, lower));
+            }
+        }
+    }
+    let best = found.into_iter().min_by_key(|(cost, _)| *cost);
     best.map(|(_, preemption)| preemption).ok_or(none)
 }
+
+/// The pods of a lower priority on some nodes, by node.
+fn lower_on(nodes: &[NodeId], priority: i32, snapshot: &Snapshot) -> ByNode {
+    let mut found: ByNode = nodes.iter().map(|node| (*node, Vec::new())).collect();
+    for (key, placed) in snapshot.lower_than(priority) {
+        if let Some(pods) = found.get_mut(&placed.node()) {
+            pods.push(placed.lower(key));
+        }
+    }
+    found
+}
+
+/// Pods by node.
+type ByNode = HashMap<NodeId, Vec<Lower>, BuildHasherDefault<NumberHasher>>;
 
 /// The number of nodes, and those on which every obstacle could be removed by ending pods.
 fn hopeful(pod: &PodRequest, snapshot: &Snapshot) -> (usize, Vec<NodeId>) {
@@ -184,7 +292,7 @@ type Cost = (usize, i32, i64, usize, Reverse<i64>);
 fn victims(
     pod: &PodRequest,
     snapshot: &mut Snapshot,
-    budgets: &Budgets,
+    guards: &Guards<'_>,
     node: NodeId,
     mut lower: Vec<Lower>,
 ) -> Option<(Cost, Preemption)> {
@@ -195,10 +303,10 @@ fn victims(
             &other.key,
         ))
     });
-    let mut left: Budgets = budgets.clone();
+    let mut asked = HashMap::new();
     let mut sorted: Vec<(bool, Lower)> = lower
         .into_iter()
-        .map(|lower| (violates(&mut left, &lower), lower))
+        .map(|lower| (guards.violates(&mut asked, &lower), lower))
         .collect();
     sorted.sort_by_key(|(violates, _)| !violates);
     let off: Vec<_> = sorted
@@ -258,17 +366,4 @@ fn cost(ending: &[Lower], violating: usize) -> Cost {
         ending.len(),
         Reverse(oldest),
     )
-}
-
-/// Whether a pod's end violates one of its budgets, with those counted that were asked for before.
-fn violates(left: &mut Budgets, lower: &Lower) -> bool {
-    let demand = &lower.demand;
-    let mut violates = false;
-    for budget in left.values_mut() {
-        if budget.protects(&demand.namespace, &demand.labels) {
-            budget.allowed -= 1;
-            violates |= budget.allowed < 0;
-        }
-    }
-    violates
 }

@@ -1,9 +1,11 @@
 //! Quantities of named resources: pods' requests and nodes' allocatable.
 
 use config_kube::Amount;
-use config_kube::k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
+use config_kube::k8s_openapi::api::core::v1::{
+    Container, ContainerStatus, Pod, PodSpec, ResourceRequirements,
+};
 use config_kube::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Processor time, in cores.
 pub(crate) const CPU: &str = "cpu";
@@ -109,6 +111,17 @@ impl Resources {
         }
     }
 
+    /// By how much each of these is larger than in `other`; none where none is.
+    pub(crate) fn beyond(&self, other: &Self) -> Option<Self> {
+        let mut beyond = Self::default();
+        for (name, amount) in self.iter() {
+            if amount > other.get(name) {
+                *beyond.entry(name) = amount - other.get(name);
+            }
+        }
+        (beyond != Self::default()).then_some(beyond)
+    }
+
     /// The larger quantity of each resource.
     fn max(&mut self, other: &Self) {
         for (name, amount) in other.iter() {
@@ -151,16 +164,17 @@ pub(crate) fn whole_percent(share: f64) -> i64 {
 
 /// A pod's peak requests: containers and sidecars, or one init container with the sidecars before
 /// it if that is more; requests at pod level replace these; plus the overhead.
-pub fn needed(spec: &PodSpec) -> Resources {
-    peak(spec, |container| {
-        Resources::of(requests(container.resources.as_ref()))
-    })
+///
+/// Of a pod that is resized on its node the larger of what it asks for, what the node has granted
+/// and what its containers have counts; what the node can never grant it does not count as asked
+/// for (upstream: `PodRequests` with `UseStatusResources`).
+pub fn needed(pod: &Pod) -> Resources {
+    peak(pod, |own| own)
 }
 
 /// The same for scores, where a container without requests counts with assumed values.
-pub(crate) fn scored(spec: &PodSpec) -> Resources {
-    peak(spec, |container| {
-        let own = Resources::of(requests(container.resources.as_ref()));
+pub(crate) fn scored(pod: &Pod) -> Resources {
+    peak(pod, |own| {
         let [cpu, memory] = [(CPU, SCORED_CPU), (MEMORY, SCORED_MEMORY)].map(|(name, least)| {
             let needed = own.get(name);
             if needed == Amount::ZERO {
@@ -173,11 +187,39 @@ pub(crate) fn scored(spec: &PodSpec) -> Resources {
     })
 }
 
-fn requests(resources: Option<&ResourceRequirements>) -> Option<&BTreeMap<String, Quantity>> {
+/// Quantities as the API lists them.
+type List = BTreeMap<String, Quantity>;
+
+fn requests(resources: Option<&ResourceRequirements>) -> Option<&List> {
     resources.and_then(|resources| resources.requests.as_ref())
 }
 
-fn peak(spec: &PodSpec, of: impl Fn(&Container) -> Resources) -> Resources {
+fn peak(pod: &Pod, counted: impl Fn(Resources) -> Resources) -> Resources {
+    let empty = PodSpec::default();
+    let spec = pod.spec.as_ref().unwrap_or(&empty);
+    let there = There::of(pod);
+    let sum =
+        |of: &dyn Fn(&Container) -> Resources| sum_of(spec, |container| counted(of(container)));
+    let asked = sum(&|container| Resources::of(requests(container.resources.as_ref())));
+    let own = Resources::of(requests(spec.resources.as_ref()));
+    let overhead = Resources::of(spec.overhead.as_ref());
+    let (mut all, own) = if there.is_any() {
+        let mut all = sum(&|container| there.granted(container));
+        all.max(&sum(&|container| there.had(container)));
+        if !there.never {
+            all.max(&asked);
+        }
+        (all, there.of_pod(own, &overhead))
+    } else {
+        (asked, own)
+    };
+    all = all.overridden(&own);
+    all.add(&overhead);
+    all
+}
+
+/// The sum of what containers need at the same time.
+fn sum_of(spec: &PodSpec, of: impl Fn(&Container) -> Resources) -> Resources {
     let mut sidecars = Resources::default();
     let mut start = Resources::default();
     for container in spec.init_containers.iter().flatten() {
@@ -196,9 +238,77 @@ fn peak(spec: &PodSpec, of: impl Fn(&Container) -> Resources) -> Resources {
         .iter()
         .for_each(|container| all.add(&of(container)));
     all.max(&start);
-    let mut all = all.overridden(&Resources::of(requests(spec.resources.as_ref())));
-    all.add(&Resources::of(spec.overhead.as_ref()));
     all
+}
+
+/// What a pod has on its node, as its kubelet reports it.
+struct There<'a> {
+    containers: HashMap<&'a str, &'a ContainerStatus>,
+    /// What was granted to the pod itself, and what it has.
+    pod: [Option<&'a List>; 2],
+    /// Whether its node can never grant it what it asks for.
+    never: bool,
+}
+
+impl<'a> There<'a> {
+    fn of(pod: &'a Pod) -> Self {
+        let status = pod.status.as_ref();
+        let lists =
+            status.map(|status| [&status.container_statuses, &status.init_container_statuses]);
+        let containers = lists.into_iter().flatten().flatten().flatten();
+        let reports =
+            containers.filter(|one| one.allocated_resources.is_some() || one.resources.is_some());
+        let mut conditions = status
+            .into_iter()
+            .flat_map(|status| status.conditions.iter().flatten());
+        let pending = conditions.find(|condition| condition.type_ == "PodResizePending");
+        Self {
+            containers: reports.map(|one| (one.name.as_str(), one)).collect(),
+            pod: [
+                status.and_then(|status| status.allocated_resources.as_ref()),
+                status.and_then(|status| requests(status.resources.as_ref())),
+            ],
+            never: pending.is_some_and(|one| one.reason.as_deref() == Some("Infeasible")),
+        }
+    }
+
+    fn is_any(&self) -> bool {
+        self.never || !self.containers.is_empty() || self.pod.iter().any(Option::is_some)
+    }
+
+    /// What a container was granted; without a report what it asks for.
+    fn granted(&self, container: &Container) -> Resources {
+        let status = self.containers.get(container.name.as_str());
+        let granted = status.and_then(|status| status.allocated_resources.as_ref());
+        let asked = requests(container.resources.as_ref()).filter(|_| !self.never);
+        Resources::of(granted.or(asked))
+    }
+
+    /// What a container has; without a report what it was granted.
+    fn had(&self, container: &Container) -> Resources {
+        let status = self.containers.get(container.name.as_str());
+        let has = status.and_then(|status| requests(status.resources.as_ref()));
+        has.map_or_else(|| self.granted(container), |has| Resources::of(Some(has)))
+    }
+
+    /// What counts of a pod's own requests; nothing where it has none. Reports include the overhead.
+    fn of_pod(&self, asked: Resources, overhead: &Resources) -> Resources {
+        let mut reports = self.pod.iter().flatten().peekable();
+        if asked == Resources::default() || reports.peek().is_none() {
+            return asked;
+        }
+        let mut all = if self.never {
+            Resources::default()
+        } else {
+            asked
+        };
+        for report in reports {
+            let mut own = Resources::of(Some(report));
+            own.remove(overhead);
+            all.max(&own);
+        }
+        all
+    }
 }
 
 #[cfg(test)]
@@ -206,8 +316,10 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn spec(spec: Value) -> PodSpec {
-        serde_json::from_value(spec).unwrap()
+    fn spec(spec: Value) -> Pod {
+        let mut pod = json!({"metadata": {}});
+        pod["spec"] = spec;
+        serde_json::from_value(pod).unwrap()
     }
 
     fn container(cpu: &str) -> Value {
@@ -264,6 +376,47 @@ mod tests {
             "overhead": {"cpu": "100m"},
         });
         assert_eq!(cpu(pod), "800m");
+    }
+
+    #[test]
+    fn of_a_pod_that_is_resized_the_largest_of_asked_granted_and_had_counts() {
+        let cpu = |asked: &str, granted: &str, has: &str, reason: &str| {
+            let list = |cpu: &str| json!({"cpu": cpu});
+            let pod = json!({
+                "metadata": {}, "spec": {"containers": [container(asked), container("1")]},
+                "status": {
+                    "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+                    "containerStatuses": [{"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                        "allocatedResources": list(granted), "resources": {"requests": list(has)}}],
+                },
+            });
+            let mut pod: Pod = serde_json::from_value(pod).unwrap();
+            let other = pod.spec.as_mut().unwrap().containers.last_mut();
+            other.unwrap().name = "other".to_owned();
+            needed(&pod).get(CPU).to_string()
+        };
+        assert_eq!(cpu("3", "1", "1", "Deferred"), "4", "it may still get it");
+        assert_eq!(cpu("1", "3", "1", ""), "4", "it is about to get it");
+        assert_eq!(cpu("1", "1", "3", ""), "4", "it has not given it back");
+        assert_eq!(cpu("3", "2", "1", "Infeasible"), "2", "it never gets it");
+    }
+
+    #[test]
+    fn of_a_pod_with_requests_of_its_own_these_are_resized() {
+        let cpu = |asked: &str, granted: &str, has: &str| {
+            let list = |cpu: &str| json!({"cpu": cpu});
+            let pod = json!({
+                "metadata": {}, "spec": {"containers": [container("1")], "resources": {"requests": list(asked)},
+                    "overhead": list("100m")},
+                "status": {"allocatedResources": list(granted), "resources": {"requests": list(has)}},
+            });
+            needed(&serde_json::from_value(pod).unwrap())
+                .get(CPU)
+                .to_string()
+        };
+        assert_eq!(cpu("2", "1100m", "1100m"), "2100m");
+        assert_eq!(cpu("1", "2100m", "1100m"), "2100m");
+        assert_eq!(cpu("1", "1100m", "2100m"), "2100m");
     }
 
     #[test]

@@ -61,6 +61,8 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
     let mut volumes = storage::follow(&client);
     let mut classes = storage::follow(&client);
     let mut limits = storage::follow(&client);
+    let mut drivers = storage::follow(&client);
+    let mut capacities = storage::follow(&client);
     let mut writes: FuturesUnordered<Write> = FuturesUnordered::new();
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
@@ -77,6 +79,8 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
             change = volumes.next() => Some(News::Volumes(change)),
             change = classes.next() => Some(News::Classes(change)),
             change = limits.next() => Some(News::Limits(change)),
+            change = drivers.next() => Some(News::Drivers(change)),
+            change = capacities.next() => Some(News::Capacities(change)),
             change = namespaces.next() => Some(News::Namespaces(change)),
             change = pods.next() => Some(News::Pods(change)),
             Some(written) = writes.next() => {

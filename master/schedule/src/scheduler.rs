@@ -7,6 +7,7 @@ mod writes;
 pub use seen::{Reader, Seen};
 pub use writes::{Write, Written};
 
+use crate::capacity::{Capacity, Driver};
 use crate::choose::{choose, choose_on};
 use crate::event::{Event, Held};
 use crate::key::PodKey;
@@ -29,7 +30,7 @@ use std::time::Instant;
 use writes::{Outcome, Unbound};
 
 /// What is followed, and must be listed completely before decisions are made.
-const FOLLOWED: [&str; 8] = [
+const FOLLOWED: [&str; 10] = [
     "pods",
     "nodes",
     "namespaces",
@@ -38,6 +39,8 @@ const FOLLOWED: [&str; 8] = [
     "volumes",
     "classes",
     "limits",
+    "drivers",
+    "capacities",
 ];
 
 /// The scheduler without its loop: what it has seen, what waits, and what it has decided. It
@@ -75,6 +78,10 @@ pub enum News {
     Classes(Change<(Key, Class)>),
     /// Of the numbers of volumes that nodes take.
     Limits(Change<(Key, Limits)>),
+    /// Of CSI drivers.
+    Drivers(Change<(Key, Driver)>),
+    /// Of the room that CSI drivers report.
+    Capacities(Change<(Key, Capacity)>),
 }
 
 impl std::fmt::Debug for Scheduler {
@@ -129,6 +136,8 @@ impl Scheduler {
             News::Volumes(change) => self.volume_changed(change, now),
             News::Classes(change) => self.class_changed(change, now),
             News::Limits(change) => self.limits_changed(change, now),
+            News::Drivers(change) => self.driver_changed(change, now),
+            News::Capacities(change) => self.capacity_changed(change, now),
         }
     }
 
@@ -213,16 +222,20 @@ impl Scheduler {
                 self.help(&Event::Anything, now);
             }
             Change::Set(node) => {
-                if self.snapshot.set_node(node.clone()) {
-                    self.help(&Event::Node(node), now);
+                if let Some(change) = self.snapshot.change_node(node) {
+                    self.help(&Event::Node(Box::new(change)), now);
                 }
             }
-            Change::Deleted(gone) => self.snapshot.remove_node(&gone.key.name),
+            Change::Deleted(gone) => {
+                if let Some(node) = self.snapshot.remove_node(&gone.key.name) {
+                    self.help(&Event::NodeGone(node), now);
+                }
+            }
         }
     }
 
     fn pod_changed(&mut self, change: Change<Seen>, now: Instant) {
-        let event = match change {
+        let events = match change {
             Change::Listed(pods) => {
                 let keys: BTreeSet<PodKey> = pods.iter().map(|pod| pod.key.clone()).collect();
                 let gone = self
@@ -239,33 +252,40 @@ impl Scheduler {
                     self.pod_set(pod, now);
                 }
                 self.listed.insert("pods");
-                Some(Event::Anything)
+                vec![Event::Anything]
             }
             Change::Set(pod) => self.pod_set(pod, now),
             Change::Deleted(gone) => self.pod_gone(&PodKey::from(gone.key)),
         };
-        if let Some(event) = event {
+        for event in events {
             self.help(&event, now);
         }
     }
 
-    fn pod_gone(&mut self, key: &PodKey) -> Option<Event> {
+    fn pod_gone(&mut self, key: &PodKey) -> Vec<Event> {
         self.queue.remove(key);
         self.snapshot.release(key);
-        self.snapshot.remove(key).map(Event::Left)
+        let held = self.snapshot.remove(key);
+        held.map(Event::Left).into_iter().collect()
     }
 
     /// Applies a pod; returns what may help others.
-    fn pod_set(&mut self, pod: Seen, now: Instant) -> Option<Event> {
+    fn pod_set(&mut self, pod: Seen, now: Instant) -> Vec<Event> {
         let Seen { key, state } = pod;
         match state {
             State::Ended => return self.pod_gone(&key),
             State::On(node, request) => {
                 self.queue.remove(&key);
                 self.snapshot.release(&key);
-                let held = Held(Arc::clone(&request.demand));
+                let demand = Arc::clone(&request.demand);
+                let before = self.snapshot.demand(&key);
                 if self.snapshot.place(*request, &node) {
-                    return Some(Event::Placed(held));
+                    let freed = before.and_then(|before| before.needed.beyond(&demand.needed));
+                    let freed = freed.map(Event::Freed);
+                    return [Event::Placed(Held(demand))]
+                        .into_iter()
+                        .chain(freed)
+                        .collect();
                 }
             }
             State::NotOurs(uid) if !self.snapshot.holds(&key, &uid) => {
@@ -286,7 +306,7 @@ impl Scheduler {
             // It is about to appear on the node where it was assumed.
             State::NotOurs(_) | State::Waits(..) => {}
         }
-        None
+        Vec::new()
     }
 
     /// Keeps the place again on which others end for a pod that is new here: this process may have

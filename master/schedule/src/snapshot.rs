@@ -1,6 +1,6 @@
 //! The scheduler's view of the cluster: nodes, and the pods on them or assumed there.
 
-use crate::event::Held;
+use crate::event::{Held, NodeChange};
 use crate::groups::Groups;
 use crate::key::PodKey;
 use crate::node::{NodeId, NodeInfo};
@@ -26,13 +26,29 @@ pub(crate) struct Placed {
     assumed: bool,
 }
 
+impl Placed {
+    pub(crate) fn node(&self) -> NodeId {
+        self.node
+    }
+
+    pub(crate) fn lower(&self, key: &PodKey) -> Lower {
+        Lower {
+            key: key.clone(),
+            uid: self.uid.to_string(),
+            generation: self.generation,
+            demand: Arc::clone(&self.demand),
+            priority: self.priority,
+            since: self.since,
+        }
+    }
+}
+
 /// A pod that may have to end for a more important one.
 #[derive(Debug, Clone)]
 pub(crate) struct Lower {
     pub(crate) key: PodKey,
     pub(crate) uid: String,
     pub(crate) generation: Option<i64>,
-    pub(crate) node: NodeId,
     pub(crate) demand: Arc<Demand>,
     pub(crate) priority: i32,
     pub(crate) since: i64,
@@ -62,25 +78,30 @@ pub struct Snapshot {
 impl Snapshot {
     /// Adds or updates a node; returns whether anything changed that matters for scheduling.
     pub fn set_node(&mut self, info: NodeInfo) -> bool {
+        self.change_node(info).is_some()
+    }
+
+    /// The same; returns what changed.
+    pub(crate) fn change_node(&mut self, info: NodeInfo) -> Option<NodeChange> {
         let id = self.nodes.number(&info.name);
         if self.nodes.info(id) == Some(&info) {
-            return false;
+            return None;
         }
         for image in info.images.keys() {
             *self.images.entry(image.clone()).or_default() += 1;
         }
-        let before = self.nodes.set(id, Some(info));
+        let before = self.nodes.set(id, Some(info.clone()));
         self.forget_images(before.as_ref());
-        true
+        Some(NodeChange { before, now: info })
     }
 
-    /// Removes a node. Its pods count until they are removed too.
-    pub fn remove_node(&mut self, name: &str) {
-        if let Some(id) = self.nodes.find(name) {
-            let before = self.nodes.set(id, None);
-            self.forget_images(before.as_ref());
-            self.nodes.drop_empty(id);
-        }
+    /// Removes a node; returns what it was. Its pods count until they are removed too.
+    pub fn remove_node(&mut self, name: &str) -> Option<NodeInfo> {
+        let id = self.nodes.find(name)?;
+        let before = self.nodes.set(id, None);
+        self.forget_images(before.as_ref());
+        self.nodes.drop_empty(id);
+        before
     }
 
     fn forget_images(&mut self, node: Option<&NodeInfo>) {
@@ -130,6 +151,7 @@ impl Snapshot {
         let wishes = Wishes::of(pod, &self.storage).ok()?;
         wishes
             .bindings(node)
+            .ok()
             .filter(|bindings| *bindings != Bindings::default())
     }
 
@@ -200,6 +222,13 @@ impl Snapshot {
         }
         self.put(request, node, false);
         true
+    }
+
+    /// What a pod uses where it counts.
+    pub(crate) fn demand(&self, key: &PodKey) -> Option<Arc<Demand>> {
+        self.placed
+            .get(key)
+            .map(|placed| Arc::clone(&placed.demand))
     }
 
     /// Assumes a pod on a node: it counts there from now on.
@@ -311,18 +340,9 @@ impl Snapshot {
     }
 
     /// Placed pods with a lower priority.
-    pub(crate) fn lower_than(&self, priority: i32) -> impl Iterator<Item = Lower> {
-        let lower = self.placed.iter();
-        let lower = lower.filter(move |(_, placed)| placed.priority < priority);
-        lower.map(|(key, placed)| Lower {
-            key: key.clone(),
-            uid: placed.uid.to_string(),
-            generation: placed.generation,
-            node: placed.node,
-            demand: Arc::clone(&placed.demand),
-            priority: placed.priority,
-            since: placed.since,
-        })
+    pub(crate) fn lower_than(&self, priority: i32) -> impl Iterator<Item = (&PodKey, &Placed)> {
+        let placed = self.placed.iter();
+        placed.filter(move |(_, placed)| placed.priority < priority)
     }
 
     fn load(&mut self, placed: &Placed) {

@@ -1,5 +1,6 @@
 //! Claims, volumes and classes, as far as a pod's place depends on them.
 
+use crate::capacity::{Capacities, Capacity, Driver, fits};
 use crate::node::NodeInfo;
 use crate::request::PodRequest;
 use config_kube::k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver};
@@ -40,6 +41,7 @@ pub struct Storage {
     limits: HashMap<String, Limits>,
     /// Volumes that were chosen for a claim here, until the API shows them so or refuses.
     assumed: HashMap<String, Key>,
+    capacities: Capacities,
 }
 
 impl Storage {
@@ -116,6 +118,21 @@ impl Storage {
         })
     }
 
+    /// What CSI drivers report of their room.
+    pub(crate) fn capacities_mut(&mut self) -> &mut Capacities {
+        &mut self.capacities
+    }
+
+    /// Adds or updates a CSI driver; returns whether anything changed.
+    pub fn set_driver(&mut self, name: String, driver: Driver) -> bool {
+        self.capacities.set_driver(name, driver)
+    }
+
+    /// Adds or updates what a driver reports of its room; returns whether anything changed.
+    pub fn set_capacity(&mut self, key: Key, capacity: Capacity) -> bool {
+        self.capacities.set(key, capacity)
+    }
+
     /// Keeps only claims, volumes and classes for which these hold: all was listed anew.
     pub(crate) fn retain_claims(&mut self, keep: impl Fn(&Key) -> bool) {
         self.claims.retain(|key, _| keep(key));
@@ -179,6 +196,17 @@ struct Open<'a> {
     claim: &'a Claim,
     class: &'a Class,
     candidates: Vec<(&'a str, &'a Volume)>,
+    /// Room for a volume that is provisioned; none where the driver reports none.
+    room: Option<Vec<&'a Capacity>>,
+}
+
+/// Why claims can't get their volumes on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoBindings {
+    /// There is no volume for one of them, nor can one be provisioned.
+    NoVolume,
+    /// A volume could be provisioned, but there is no room for it.
+    NoSpace,
 }
 
 /// What a pod's claims ask of its node.
@@ -240,6 +268,9 @@ impl<'a> Wishes<'a> {
             match class.filter(|class| class.waits && claim.volume.is_empty()) {
                 Some(class) => open.push(Open {
                     candidates: storage.candidates(key),
+                    room: storage
+                        .capacities
+                        .of_class(&class.provisioner, claim.class_name()),
                     key,
                     claim,
                     class,
@@ -277,15 +308,18 @@ impl<'a> Wishes<'a> {
         self.bound.iter().flatten().copied()
     }
 
-    /// How the claims without a volume get theirs on a node; none where they can't.
-    pub(crate) fn bindings(&self, node: &NodeInfo) -> Option<Bindings> {
+    /// How the claims without a volume get theirs on a node.
+    ///
+    /// # Errors
+    /// They can't.
+    pub(crate) fn bindings(&self, node: &NodeInfo) -> Result<Bindings, NoBindings> {
         let mut bindings = Bindings::default();
         for open in &self.open {
             let (key, claim) = (open.key, open.claim);
             if !claim.node.is_empty() {
                 // Its volume is being provisioned on the node that was chosen before.
                 if claim.node != node.name {
-                    return None;
+                    return Err(NoBindings::NoVolume);
                 }
                 bindings.provisioned.push(key.clone());
                 continue;
@@ -296,12 +330,18 @@ impl<'a> Wishes<'a> {
             let from = ReachableFrom::Node(&node.name, &node.labels);
             if let Some(volume) = best(key, claim, left, from) {
                 bindings.volumes.push((key.clone(), volume.to_owned()));
-            } else if open.class.provisions(&node.labels) {
-                bindings.provisioned.push(key.clone());
+            } else if !open.class.provisions(&node.labels) {
+                return Err(NoBindings::NoVolume);
+            } else if open
+                .room
+                .as_ref()
+                .is_some_and(|room| !fits(room, claim, node))
+            {
+                return Err(NoBindings::NoSpace);
             } else {
-                return None;
+                bindings.provisioned.push(key.clone());
             }
         }
-        Some(bindings)
+        Ok(bindings)
     }
 }

@@ -30,11 +30,6 @@ impl NodeTaint {
         &self.0.key
     }
 
-    /// Its value.
-    pub(crate) fn value(&self) -> &str {
-        self.0.value.as_deref().unwrap_or_default()
-    }
-
     /// Whether pods that do not tolerate it must not be placed.
     pub(crate) fn forbids(&self) -> bool {
         self.0.effect == NO_SCHEDULE || self.0.effect == NO_EXECUTE

@@ -72,7 +72,7 @@ fn reasons_are_counted_in_upstreams_words() {
     });
     assert_eq!(
         why(&pod, &snapshot),
-        "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }."
+        "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s)."
     );
 }
 
@@ -101,8 +101,7 @@ fn a_node_that_is_not_ready_takes_nothing() {
     let young = node("young", |n| n["status"]["conditions"] = json!([]));
     assert_eq!(
         why(&pod("p", |_| ()), &cluster([silent, unready, young])),
-        "0/3 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/unreachable: }, \
-         2 node(s) had untolerated taint {node.kubernetes.io/not-ready: }."
+        "0/3 nodes are available: 3 node(s) had untolerated taint(s)."
     );
 }
 

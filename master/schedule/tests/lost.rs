@@ -84,6 +84,8 @@ impl Scene {
             News::Volumes(Change::Listed(Vec::new())),
             News::Classes(Change::Listed(Vec::new())),
             News::Limits(Change::Listed(Vec::new())),
+            News::Drivers(Change::Listed(Vec::new())),
+            News::Capacities(Change::Listed(Vec::new())),
         ] {
             scheduler.see(news, start);
         }

@@ -5,7 +5,7 @@
 //! --nocapture`; `PACE_ONLY` names one of the kinds of pods. Processor time is that of the thread
 //! which decides.
 
-use master_schedule::{NodeInfo, PodRequest, Snapshot, choose};
+use master_schedule::{Budget, Budgets, NodeInfo, PodKey, PodRequest, Snapshot, choose, preempt};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,10 +35,26 @@ fn node(at: usize) -> NodeInfo {
     NodeInfo::of(&serde_json::from_value(node).expect("a node"))
 }
 
+/// A pod of a kind that asks for so much processor time.
+fn sized(kind: &str, app: usize, cpu: &str) -> PodRequest {
+    request(kind, app, 0, &json!({"cpu": cpu}))
+}
+
 fn pod(kind: &str, app: usize, at: usize) -> PodRequest {
+    // Of the even ones two in a hundred of a node, so that each pod counts in scores, which are
+    // whole per cent.
+    let requests = if kind == "even" {
+        json!({"cpu": "640m", "memory": "2621440Ki"})
+    } else {
+        json!({"cpu": "100m", "memory": "64Mi"})
+    };
+    request(kind, app, at, &requests)
+}
+
+fn request(kind: &str, app: usize, at: usize, requests: &Value) -> PodRequest {
     let app = format!("app-{app}");
     let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": app, "uid": app, "controller": true}]);
-    let requests = json!({"requests": {"cpu": "100m", "memory": "64Mi"}});
+    let requests = json!({"requests": requests});
     let mut pod = json!({
         "metadata": {"namespace": "default", "name": "p", "labels": {"app": app}, "ownerReferences": owner},
         "spec": {"containers": [{"name": "c", "resources": requests}]},
@@ -52,14 +68,7 @@ fn pod(kind: &str, app: usize, at: usize) -> PodRequest {
         pod["metadata"]["labels"]["statefulset.kubernetes.io/pod-name"] = name.into();
     }
     match kind {
-        "bare" => pod["metadata"]["ownerReferences"] = json!([]),
-        "even" => {
-            // Two in a hundred of a node, so that each pod counts in scores, which are whole per
-            // cent.
-            let requests = json!({"requests": {"cpu": "640m", "memory": "2621440Ki"}});
-            pod["spec"]["containers"][0]["resources"] = requests;
-            pod["metadata"]["ownerReferences"] = json!([]);
-        }
+        "bare" | "even" => pod["metadata"]["ownerReferences"] = json!([]),
         "spread-zones" => pod["spec"]["topologySpreadConstraints"] = spread(ZONE),
         "spread-nodes" => pod["spec"]["topologySpreadConstraints"] = spread(HOST),
         "anti-affinity" | "stateful" => {
@@ -136,6 +145,50 @@ fn decisions_in_a_large_cluster() {
             deviation(&used),
         );
         assert_eq!(used.iter().sum::<usize>(), pods);
+    }
+}
+
+/// A pod that fits nowhere, on nodes that pods of a lower priority fill, each application of them
+/// with a budget: what the choice of those that end for it costs.
+#[test]
+fn a_preemption_in_a_large_cluster() {
+    const LOWER: usize = 10;
+    let nodes = number("PACE_NODES", 150_usize);
+    let mut snapshot = Snapshot::default();
+    let mut budgets = Budgets::new();
+    for at in 0..nodes {
+        let node = node(at);
+        for place in 0..LOWER {
+            let number = at * LOWER + place;
+            let mut lower = sized("replicas", number / 50, "3200m");
+            lower.key.name = format!("p{number}");
+            lower.uid = format!("u{number}");
+            snapshot.place(lower, node.name());
+        }
+        snapshot.set_node(node);
+    }
+    for app in 0..nodes * LOWER / 50 {
+        let app = format!("app-{app}");
+        let budget = json!({"metadata": {"namespace": "default", "name": app},
+            "spec": {"selector": {"matchLabels": {"app": app}}}, "status": {"disruptionsAllowed": 1}});
+        let budget = Budget::of(&serde_json::from_value(budget).expect("a budget"));
+        let namespace = "default".to_owned();
+        budgets.insert(
+            PodKey {
+                namespace,
+                name: app,
+            },
+            budget,
+        );
+    }
+    for kind in ["replicas", "spread-zones", "anti-affinity"] {
+        let mut higher = sized(kind, 99_999, "3200m");
+        higher.priority = 1000;
+        let before = spent_by_thread();
+        let found = preempt(&higher, &mut snapshot, &budgets).expect("others end for it");
+        let cost = spent_by_thread().saturating_sub(before);
+        println!("{kind}: a preemption on {nodes} nodes with {LOWER} pods each: {cost:?}");
+        assert_eq!((found.victims.len(), found.violating), (1, 0));
     }
 }
 

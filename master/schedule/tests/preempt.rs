@@ -133,6 +133,21 @@ fn protected_pods_are_spared_where_others_do() {
 }
 
 #[test]
+fn a_pod_whose_end_its_budget_has_allowed_is_not_counted_again() {
+    let mut snapshot = cluster(&[("a", 1, 1, "n1"), ("b", 3, 1, "n1"), ("c", 99, 2, "n2")]);
+    let budget = json!({"metadata": {"namespace": "default", "name": "a"},
+        "spec": {"selector": {"matchLabels": {"app": "a"}}},
+        "status": {"disruptionsAllowed": 0, "disruptedPods": {"a": "2026-01-01T00:00:00Z"}}});
+    let budget = Budget::of(&serde_json::from_value(budget).expect("a budget"));
+    let key = PodKey {
+        namespace: "default".to_owned(),
+        name: "a".to_owned(),
+    };
+    let (_, names) = found(&plain("p", 9, 1), &mut snapshot, &[(key, budget)].into());
+    assert_eq!(names, ["a"]);
+}
+
+#[test]
 fn where_no_end_helps_upstreams_words_say_so() {
     let mut snapshot = cluster(&[("a", 1, 2, "n1"), ("b", 7, 2, "n2")]);
     assert_eq!(

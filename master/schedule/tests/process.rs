@@ -211,8 +211,8 @@ async fn a_pod_that_fits_nowhere_says_why_and_is_bound_when_room_comes() {
         .collect();
     assert_eq!(observed, [Some(1)], "it says of which spec it speaks");
     cluster.node("small", "100m").await;
-    let message = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: \
-        1 Preemption is not helpful for scheduling.";
+    let message = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: \
+        0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
     eventually("the condition follows", || {
         Box::pin(async {
             cluster

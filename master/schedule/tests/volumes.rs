@@ -1,10 +1,12 @@
 //! Where a pod with claims may go, tested with objects as the API returns them.
 
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use config_kube::k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use config_kube::k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass,
+};
 use master_claims::{Claim, Class, Volume};
 use master_client::{Key, View};
-use master_schedule::{Limits, NodeInfo, PodRequest, Snapshot, choose};
+use master_schedule::{Capacity, Driver, Limits, NodeInfo, PodRequest, Snapshot, choose};
 use serde_json::{Value, json};
 
 fn node(name: &str) -> NodeInfo {
@@ -167,6 +169,61 @@ fn a_class_provisions_where_its_topologies_allow() {
     let storage = snapshot.storage_mut();
     storage.set_class("local".to_owned(), Class::read(class));
     assert_eq!(chosen(&snapshot), "a");
+}
+
+/// The driver of the class says whether it reports its room.
+fn driver(snapshot: &mut Snapshot, reports: bool) {
+    let driver =
+        json!({"metadata": {"name": "example.com/p"}, "spec": {"storageCapacity": reports}});
+    let driver: CSIDriver = serde_json::from_value(driver).expect("a driver");
+    let storage = snapshot.storage_mut();
+    storage.set_driver("example.com/p".to_owned(), Driver::read(driver));
+}
+
+/// The driver reports room for the class on a node.
+fn room(snapshot: &mut Snapshot, node: &str, class: &str, sizes: &Value) {
+    let mut report = json!({"metadata": {"namespace": "csi", "name": node}, "storageClassName": class,
+        "nodeTopology": {"matchLabels": {"kubernetes.io/hostname": node}}});
+    for (field, size) in sizes.as_object().expect("sizes by their fields") {
+        report[field] = size.clone();
+    }
+    let report: CSIStorageCapacity = serde_json::from_value(report).expect("a report");
+    let storage = snapshot.storage_mut();
+    storage.set_capacity(Key::new("csi", node), Capacity::read(report));
+}
+
+#[test]
+fn a_volume_is_provisioned_where_its_driver_reports_room_for_it() {
+    let none = "0/2 nodes are available: 2 node(s) did not have enough free storage.";
+    let mut snapshot = cluster("example.com/p");
+    claim(&mut snapshot, |_| {});
+    driver(&mut snapshot, true);
+    assert_eq!(why(&snapshot), none, "nothing is reported");
+    room(&mut snapshot, "a", "local", &json!({"capacity": "1000Mi"}));
+    room(&mut snapshot, "b", "other", &json!({"capacity": "2Gi"}));
+    assert_eq!(why(&snapshot), none, "too little, and for another class");
+    room(&mut snapshot, "a", "local", &json!({"capacity": "1Gi"}));
+    assert_eq!(chosen(&snapshot), "a");
+    room(
+        &mut snapshot,
+        "a",
+        "local",
+        &json!({"capacity": "9Gi", "maximumVolumeSize": "1Mi"}),
+    );
+    assert_eq!(why(&snapshot), none, "no volume may be so large");
+    room(
+        &mut snapshot,
+        "b",
+        "local",
+        &json!({"maximumVolumeSize": "1Gi"}),
+    );
+    assert_eq!(chosen(&snapshot), "b");
+    driver(&mut snapshot, false);
+    room(&mut snapshot, "b", "local", &json!({"capacity": "1Mi"}));
+    assert!(
+        ["a", "b"].contains(&chosen(&snapshot).as_str()),
+        "it is not asked"
+    );
 }
 
 #[test]

@@ -48,8 +48,8 @@ pub(super) fn resources(text: &mut Text, facts: &Facts) {
             if name == "pods" {
                 return Amount::units(i64::try_from(living.len()).unwrap_or(i64::MAX));
             }
-            let each = living.iter().filter_map(|pod| pod.spec.as_ref());
-            each.map(|spec| needed(spec).get(name))
+            let each = living.iter();
+            each.map(|pod| needed(pod).get(name))
                 .fold(Amount::ZERO, |sum, one| sum + one)
         });
         let used = used.and_then(|used| match name {

@@ -217,7 +217,7 @@ fn begin(
     let tell = |reason, message| (vec![Step::Tell(Severity::Warning, reason, message)], None);
     match Schedule::parse(&spec.schedule, spec.time_zone.as_deref()) {
         Ok(schedule) => {
-            let Some(next) = schedule.next(now) else {
+            let Some(next) = schedule.next(reached(facts, &schedule, scheduled, now)) else {
                 // Upstream's words: it takes the times that never come for one and the same.
                 let text = &spec.schedule;
                 return tell(
@@ -245,6 +245,24 @@ fn begin(
     }
 }
 
+/// The last time that has come, from which the next one counts; before the first, the time from
+/// which that counts. A pace that counted from now would begin anew with each look.
+fn reached(
+    facts: &Facts,
+    schedule: &Schedule,
+    scheduled: Option<Timestamp>,
+    now: Timestamp,
+) -> Timestamp {
+    let since = scheduled.unwrap_or_else(|| created(facts, now)).min(now);
+    let last = schedule.last(since, now);
+    last.map_or(since, |(due, _)| due)
+}
+
+fn created(facts: &Facts, now: Timestamp) -> Timestamp {
+    let created = facts.cron.metadata.creation_timestamp.as_ref();
+    created.map_or(now, |time| time.0)
+}
+
 fn status_of(cron: &CronJob) -> Status {
     let status = cron.status.clone().unwrap_or_default();
     Status {
@@ -268,7 +286,8 @@ fn look(facts: &Facts, before: &Status) -> (Status, Vec<Step>) {
         let made_for = made_for.and_then(|text| text.parse::<Timestamp>().ok());
         status.scheduled = status.scheduled.max(made_for);
         if finished(job).is_none() {
-            if !is_leaving(meta) {
+            // One that is being deleted is missed once it is gone.
+            if !is_leaving(meta) || known(&meta.uid) {
                 status.active.push(reference(key, job));
             }
             continue;
@@ -346,12 +365,10 @@ fn start(
     scheduled: Option<Timestamp>,
     now: Timestamp,
 ) -> Vec<Step> {
-    let created = facts.cron.metadata.creation_timestamp.as_ref();
-    let created = created.map_or(now, |time| time.0);
     let deadline = spec
         .starting_deadline_seconds
         .map(SignedDuration::from_secs);
-    let mut since = scheduled.unwrap_or(created);
+    let mut since = scheduled.unwrap_or_else(|| created(facts, now));
     if let Some(deadline) = deadline {
         since = since.max(now.checked_sub(deadline).unwrap_or(since));
     }

@@ -310,6 +310,32 @@ fn a_rolling_update_keeps_its_bounds() {
 }
 
 #[test]
+fn what_does_not_serve_is_replaced_beside_the_surge_and_at_once() {
+    let mut world = World::rolling(1, 0);
+    world.settle();
+    world.image("two");
+    // The revision is made first, pods once it is seen.
+    world.act(100);
+    for name in ["p1", "p2"] {
+        world.pods.get_mut(name).unwrap().ready = None;
+    }
+    world.act(100);
+    assert_eq!(
+        world.nodes(),
+        ["n1", "n1", "n2", "n2", "n3", "n3"],
+        "two that don't serve, and one of those that do"
+    );
+    world.act(100);
+    assert_eq!(
+        world.nodes(),
+        ["n1", "n2", "n3", "n3"],
+        "nothing is lost with a pod that isn't ready"
+    );
+    world.settle();
+    assert_eq!((world.made, world.hashes().len()), (6, 1));
+}
+
+#[test]
 fn on_delete_changes_only_what_is_deleted() {
     let mut world = World::new(json!({"type": "OnDelete"}));
     world.settle();

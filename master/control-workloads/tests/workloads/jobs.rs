@@ -1,9 +1,7 @@
-//! Jobs and CronJobs.
+//! Jobs.
 
 use crate::{Scene, at, epoch, kept, key, pod_of};
-use config_kube::k8s_openapi::api::batch::v1::{CronJob, Job};
-use master_client::Severity;
-use master_control_workloads::cron_job::{self, CronJobs};
+use config_kube::k8s_openapi::api::batch::v1::Job;
 use master_control_workloads::job::{self, Jobs, Status, Step};
 use master_control_workloads::workload::kept::Kept;
 use master_control_workloads::workload::pod::{JobPart, OwnedPod, Owner};
@@ -471,160 +469,6 @@ fn a_job_ends_no_earlier_than_it_began_where_the_clock_was_set_back() {
     assert_eq!(world.status().completed, Some(at(100)));
 }
 
-type Cron = Scene<CronJobs>;
-
-fn cron(spec: Value) -> Kept<CronJob> {
-    let template = json!({"metadata": {"labels": {"app": "web"}}, "spec": {"template": {"spec": {"containers": []}}}});
-    let mut cron = json!({
-        "metadata": {"namespace": "default", "name": "tick", "uid": "tick-uid", "creationTimestamp": epoch().to_string()},
-        "spec": {"schedule": "*/5 * * * *", "jobTemplate": template, "successfulJobsHistoryLimit": 1, "failedJobsHistoryLimit": 1},
-    });
-    for (field, value) in spec.as_object().unwrap() {
-        cron["spec"][field] = value.clone();
-    }
-    kept(cron)
-}
-
-fn cron_steps(scene: &Cron, seconds: u64) -> Vec<cron_job::Step> {
-    let plan = scene.plan(&key("tick"), seconds);
-    plan.actions.into_iter().map(|action| action.step).collect()
-}
-
-/// A Job that the controller made for a minute after the beginning.
-fn made(scene: &mut Cron, minute: i64, end: Option<&str>) {
-    let time = at(minute * 60).to_string();
-    let name = format!("tick-{}", at(minute * 60).as_second() / 60);
-    let conditions =
-        end.map(|kind| json!([{"type": kind, "status": "True", "lastTransitionTime": time}]));
-    let owner = json!({"apiVersion": "batch/v1", "kind": "CronJob", "name": "tick", "uid": "tick-uid", "controller": true});
-    let job: Kept<Job> = kept(json!({
-        "metadata": {"namespace": "default", "name": name, "uid": name, "ownerReferences": [owner],
-            "annotations": {"batch.kubernetes.io/cronjob-scheduled-timestamp": time}},
-        "spec": {"template": {}}, "status": {"conditions": conditions, "startTime": time, "completionTime": time},
-    }));
-    assert_eq!(scene.stand.set(key(&name), job), [key("tick")]);
-}
-
-fn created(steps: &[cron_job::Step]) -> Option<String> {
-    steps.iter().find_map(|step| match step {
-        cron_job::Step::Create(job) => job.metadata.name.clone(),
-        cron_job::Step::Delete(..) | cron_job::Step::Tell(..) | cron_job::Step::Status(_) => None,
-    })
-}
-
-#[test]
-fn each_time_of_a_schedule_gets_one_job_named_after_it() {
-    let mut scene = Cron::new();
-    scene.stand.set(key("tick"), cron(json!({})));
-    let plan = scene.plan(&key("tick"), 10);
-    assert_eq!(
-        (plan.actions.len(), plan.requeue),
-        (0, Some(Duration::from_millis(290_100)))
-    );
-    let minutes = at(300).as_second() / 60;
-    assert_eq!(
-        created(&cron_steps(&scene, 301)),
-        Some(format!("tick-{minutes}"))
-    );
-    made(&mut scene, 5, None);
-    let steps = cron_steps(&scene, 302);
-    let [cron_job::Step::Status(status)] = steps.as_slice() else {
-        unreachable!("{steps:?}")
-    };
-    assert_eq!((status.scheduled, status.active.len()), (Some(at(300)), 1));
-    // Of times that were missed only the last is made up for.
-    assert_eq!(
-        created(&cron_steps(&scene, 1300)),
-        Some(format!("tick-{}", at(1200).as_second() / 60))
-    );
-}
-
-#[test]
-fn what_runs_forbids_or_is_replaced_and_what_is_late_is_missed() {
-    let mut scene = Cron::new();
-    made(&mut scene, 5, None);
-    scene
-        .stand
-        .set(key("tick"), cron(json!({"concurrencyPolicy": "Forbid"})));
-    assert_eq!(created(&cron_steps(&scene, 601)), None);
-    scene
-        .stand
-        .set(key("tick"), cron(json!({"concurrencyPolicy": "Replace"})));
-    let steps = cron_steps(&scene, 601);
-    let old = format!("tick-{}", at(300).as_second() / 60);
-    assert!(steps.contains(&cron_job::Step::Delete(old.clone(), old)));
-    assert!(created(&steps).is_some());
-    let is_active = |step: &cron_job::Step| matches!(step, cron_job::Step::Status(status) if !status.active.is_empty());
-    assert!(!steps.iter().any(is_active), "it is not missed as it goes");
-    scene
-        .stand
-        .set(key("tick"), cron(json!({"startingDeadlineSeconds": 20})));
-    assert!(created(&cron_steps(&scene, 615)).is_some());
-    assert_eq!(created(&cron_steps(&scene, 640)), None);
-    scene.stand.set(key("tick"), cron(json!({"suspend": true})));
-    assert_eq!(created(&cron_steps(&scene, 615)), None);
-}
-
-#[test]
-fn history_is_kept_within_its_limits_and_the_last_success_is_known() {
-    let mut scene = Cron::new();
-    scene.stand.set(key("tick"), cron(json!({"suspend": true})));
-    for (minute, end) in [
-        (5, "Complete"),
-        (10, "Failed"),
-        (15, "Complete"),
-        (20, "Failed"),
-    ] {
-        made(&mut scene, minute, Some(end));
-    }
-    let steps = cron_steps(&scene, 2000);
-    let gone: Vec<_> = steps
-        .iter()
-        .filter(|step| matches!(step, cron_job::Step::Delete(..)))
-        .collect();
-    let name = |minute: i64| format!("tick-{}", at(minute * 60).as_second() / 60);
-    assert_eq!(
-        gone,
-        [
-            &cron_job::Step::Delete(name(5), name(5)),
-            &cron_job::Step::Delete(name(10), name(10))
-        ]
-    );
-    let status = steps.iter().find_map(|step| match step {
-        cron_job::Step::Status(status) => Some(status.succeeded),
-        cron_job::Step::Create(_) | cron_job::Step::Delete(..) | cron_job::Step::Tell(..) => None,
-    });
-    assert_eq!(status, Some(Some(at(900))));
-}
-
-#[test]
-fn a_schedule_that_cannot_be_followed_is_told() {
-    let mut scene = Cron::new();
-    for (spec, reason, words) in [
-        (
-            json!({"schedule": "never"}),
-            "UnparseableSchedule",
-            "unparseable schedule: \"never\"",
-        ),
-        (
-            json!({"timeZone": "Mars/Base"}),
-            "UnknownTimeZone",
-            "invalid timeZone: \"Mars/Base\": unknown time zone Mars/Base",
-        ),
-        (
-            json!({"schedule": "59 23 31 2 *"}),
-            "InvalidSchedule",
-            "invalid schedule: 59 23 31 2 * : time difference between two schedules is less than 1 second",
-        ),
-    ] {
-        scene.stand.set(key("tick"), cron(spec));
-        let plan = scene.plan(&key("tick"), 301);
-        let steps: Vec<_> = plan.actions.into_iter().map(|action| action.step).collect();
-        let told = cron_job::Step::Tell(Severity::Warning, reason, words.to_owned());
-        assert_eq!((steps, plan.requeue), (vec![told], None));
-    }
-}
-
 #[test]
 fn indexes_of_pods_that_are_not_the_jobs_count_nothing() {
     let spec = json!({"completions": 2, "completionMode": "Indexed"});
@@ -663,12 +507,4 @@ fn no_number_of_a_job_ends_the_controllers() {
     let later = serde_json::from_value(json!(at(200_000).to_string()));
     world.job.status.as_mut().unwrap().start_time = later.unwrap();
     assert!(world.requeue().is_some());
-}
-
-#[test]
-fn a_start_may_be_late_by_any_time() {
-    let mut scene = Cron::new();
-    let spec = json!({"startingDeadlineSeconds": i64::MAX});
-    scene.stand.set(key("tick"), cron(spec));
-    assert!(created(&cron_steps(&scene, 615)).is_some());
 }

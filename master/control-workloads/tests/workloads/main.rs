@@ -8,6 +8,7 @@
 )]
 
 mod budgets;
+mod cron_jobs;
 mod daemons;
 mod deployment;
 mod jobs;

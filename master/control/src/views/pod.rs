@@ -20,10 +20,20 @@ pub static BY_CLAIM: Index<PodView> = Index::new("claim", |key, pod| {
         .collect()
 });
 
+/// Pods on nodes that have not ended, by the volume claims that they hold (`namespace/name`). One
+/// without a node holds none: it is not started while a claim of it is being deleted, so it could
+/// only keep for ever what it waits to be made anew.
+pub static BY_HELD_CLAIM: Index<PodView> = Index::new("held claim", |key, pod| {
+    let claims = pod.claims.iter().filter(|_| pod.holds_claims());
+    claims
+        .map(|claim| Key::new(&key.namespace, claim).to_string())
+        .collect()
+});
+
 /// The volume claims that a change of a pod concerns: those that it used before or uses now, if it
-/// began, ended or was deleted.
+/// began, got a node, ended or was deleted.
 pub fn claims_of_changed(delta: &Delta<PodView>, keys: &mut Vec<Key>) {
-    if delta.differs(|pod| (pod.ended(), pod.claims.clone())) {
+    if delta.differs(|pod| (pod.ended(), pod.holds_claims(), pod.claims.clone())) {
         let pods = [&delta.before, &delta.after].into_iter().flatten();
         let claims = pods.flat_map(|pod| &pod.claims);
         keys.extend(claims.map(|claim| Key::new(&delta.key.namespace, claim)));
@@ -61,6 +71,11 @@ impl PodView {
     /// Whether its containers will never run again.
     pub fn ended(&self) -> bool {
         matches!(&*self.phase, "Succeeded" | "Failed")
+    }
+
+    /// Whether the claims that it uses must stay.
+    pub fn holds_claims(&self) -> bool {
+        !self.node.is_empty() && !self.ended()
     }
 }
 

@@ -132,6 +132,8 @@ impl Process for Scheduling {
             News::Volumes(Change::Listed(Vec::new())),
             News::Classes(Change::Listed(Vec::new())),
             News::Limits(Change::Listed(Vec::new())),
+            News::Drivers(Change::Listed(Vec::new())),
+            News::Capacities(Change::Listed(Vec::new())),
         ];
         for news in none {
             self.scheduler.see(news, now.instant);

@@ -302,18 +302,26 @@ fn ranges_are_settled_until_they_serve_or_are_gone() {
 fn claims_go_once_no_pod_that_runs_uses_them() {
     use in_use::{ClaimView, InUse, VolumeView};
     let mut scene = Scene::<InUse>::new();
-    for name in ["used", "ended", "free"] {
+    for name in ["used", "ended", "free", "waited"] {
         let uid = name.to_owned();
         scene.set(key(name), ClaimView { uid, waits: true });
     }
     for (claim, phase) in [("used", "Running"), ("ended", "Succeeded")] {
         let user = PodView {
             phase: phase.into(),
+            node: "n".into(),
             claims: vec![claim.to_owned()],
             ..PodView::default()
         };
         assert_eq!(scene.set(key(&format!("pod-{claim}")), user), [key(claim)]);
     }
+    let pending = |node: &str| PodView {
+        phase: "Pending".into(),
+        node: node.into(),
+        claims: vec!["waited".to_owned()],
+        ..PodView::default()
+    };
+    scene.set(key("pod-waited"), pending(""));
     for (name, bound) in [("bound", true), ("loose", false)] {
         let volume = VolumeView {
             uid: name.to_owned(),
@@ -322,8 +330,19 @@ fn claims_go_once_no_pod_that_runs_uses_them() {
         };
         scene.set(named(name), volume);
     }
-    let claims = ["ended", "free", "used"].map(key);
-    assert_eq!(scene.busy(&claims.each_ref(), 0), ["ended", "free"]);
+    let claims = ["ended", "free", "used", "waited"].map(key);
+    assert_eq!(
+        scene.busy(&claims.each_ref(), 0),
+        ["ended", "free", "waited"],
+        "a pod without a node waits for a claim, and holds none"
+    );
+    let planned = scene.set(key("pod-waited"), pending("n"));
+    assert!(planned.contains(&key("waited")));
+    assert_eq!(
+        scene.busy(&claims.each_ref(), 0),
+        ["ended", "free"],
+        "on a node it holds them"
+    );
     let volumes = ["bound", "loose"].map(named);
     assert_eq!(scene.busy(&volumes.each_ref(), 0), ["loose"]);
 }

@@ -38,7 +38,7 @@ fn toleration(key: &str, seconds: Option<i64>) -> Toleration {
 }
 
 /// What taint eviction plans for a pod, `seconds` after the taint.
-fn eviction_of(pod: PodView, key_of_taint: &str, seconds: u64) -> Plan<taint_eviction::Evict> {
+fn eviction_of(pod: PodView, key_of_taint: &str, seconds: u64) -> Plan<taint_eviction::Step> {
     let mut scene = Scene::<taint_eviction::TaintEviction>::new();
     scene.set(key("p"), pod);
     let mut bad = node("Unknown");
@@ -47,11 +47,7 @@ fn eviction_of(pod: PodView, key_of_taint: &str, seconds: u64) -> Plan<taint_evi
     scene.plan(&key("p"), seconds)
 }
 
-fn eviction(
-    taint: &str,
-    tolerations: Vec<Toleration>,
-    seconds: u64,
-) -> Plan<taint_eviction::Evict> {
+fn eviction(taint: &str, tolerations: Vec<Toleration>, seconds: u64) -> Plan<taint_eviction::Step> {
     let tolerant = PodView {
         tolerations: tolerations.into(),
         ..pod("a")
@@ -62,11 +58,11 @@ fn eviction(
 #[test]
 fn a_pod_stays_as_long_as_it_tolerates() {
     let gone = || {
-        Plan::act(taint_eviction::Evict {
+        Plan::act(taint_eviction::Step::Evict(taint_eviction::Evict {
             key: key("p"),
             uid: "pod-uid".to_owned(),
             generation: 0,
-        })
+        }))
     };
     assert_eq!(eviction("maintenance", vec![], 0), gone());
     assert_eq!(
@@ -109,7 +105,16 @@ fn a_taint_without_a_time_counts_from_when_it_was_seen() {
     scene.set(key("p"), other);
     assert_eq!(scene.plan(&key("p"), 60), wait(60), "another pod");
     scene.set(named("a"), node("True"));
-    assert_eq!(scene.plan(&key("p"), 70), Plan::nothing());
+    let spared = taint_eviction::Step::Spare {
+        key: key("p"),
+        uid: "other".to_owned(),
+    };
+    assert_eq!(scene.plan(&key("p"), 70), Plan::act(spared));
+    assert_eq!(
+        scene.plan(&key("p"), 71),
+        Plan::nothing(),
+        "that is told once"
+    );
     scene.set(named("a"), tainted);
     assert_eq!(scene.plan(&key("p"), 80), wait(60), "it is there anew");
 }

@@ -1,7 +1,9 @@
 //! Reconciled objects: certificates of the root, quotas, ranges, signatures, roles, approvals.
 
-use super::{MAPS, ROOT, cluster, eventually, make};
-use config_kube::k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, Pod, Service};
+use super::{MAPS, ROOT, cluster, eventually, exists, make};
+use config_kube::k8s_openapi::api::core::v1::{
+    ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Service,
+};
 use config_kube::k8s_openapi::api::networking::v1::ServiceCIDR;
 use futures_util::future::BoxFuture;
 use master_client::{DeleteParams, Patch};
@@ -173,6 +175,45 @@ async fn an_ephemeral_volume_has_a_claim_that_goes_with_its_pod() {
         .expect("the pod goes");
     let gone = || async { cluster.get(path).await["reason"] == "NotFound" };
     eventually("the claim is gone", || Box::pin(async { gone().await })).await;
+}
+
+/// Upstream's end-to-end test of the same: "Automatically recreate PVC for pending pod when PVC is
+/// missing".
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_of_a_pending_pod_can_be_deleted_and_its_set_makes_it_again() {
+    let cluster = cluster().await;
+    let labels = json!({"app": "web"});
+    let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let claim = json!({"metadata": {"name": "data"}, "spec": {"storageClassName": "",
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}});
+    let set = json!({"metadata": {"name": "web"}, "spec": {"replicas": 1, "serviceName": "web",
+        "selector": {"matchLabels": labels}, "template": template, "volumeClaimTemplates": [claim]}});
+    let sets = "/apis/apps/v1/namespaces/default/statefulsets";
+    make(&cluster, sets, set).await;
+    let path = "/api/v1/namespaces/default/persistentvolumeclaims/data-web-0";
+    let uid = || async {
+        let claim = cluster.get(path).await;
+        claim.pointer("/metadata/uid").cloned()
+    };
+    let pod = "/api/v1/namespaces/default/pods/web-0";
+    eventually("the pod is made", || {
+        Box::pin(async { exists(&cluster, pod).await && uid().await.is_some() })
+    })
+    .await;
+    let first = uid().await;
+    let params = DeleteParams::default();
+    let deleted =
+        cluster
+            .admin
+            .delete::<PersistentVolumeClaim>(Some("default"), "data-web-0", &params);
+    deleted.await.expect("its deletion begins");
+    eventually("another claim is there", || {
+        Box::pin(async {
+            let now = uid().await;
+            now.is_some() && now != first
+        })
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

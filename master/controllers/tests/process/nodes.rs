@@ -102,10 +102,14 @@ async fn a_silence_has_its_consequences(cluster: &Cluster) {
                 .list::<Event>(None, &ListParams::default())
                 .await
                 .expect("events are served");
-            events
-                .items
-                .iter()
-                .any(|event| event.reason.as_deref() == Some("NodeNotReady"))
+            let told = |kind: &str, message: Option<&str>| {
+                events.items.iter().any(|event| {
+                    event.reason.as_deref() == Some("NodeNotReady")
+                        && event.involved_object.kind.as_deref() == Some(kind)
+                        && message.is_none_or(|text| event.message.as_deref() == Some(text))
+                })
+            };
+            told("Node", None) && told("Pod", Some("Node is not ready"))
         })
     })
     .await;

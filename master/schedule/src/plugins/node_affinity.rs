@@ -3,6 +3,7 @@
 use super::{Candidate, Filter, Obstacle, Plugin, shares};
 use crate::affinity::NodePreferences;
 use crate::event::{Event, Kind};
+use crate::node::NodeInfo;
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
 
@@ -42,13 +43,19 @@ fn score(pod: &PodRequest, _: &Snapshot, candidates: &[Candidate<'_>]) -> Option
 
 fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
     match event {
-        Event::Node(node) => pod.node_preferences.allow(&node.name, &node.labels),
+        Event::Node(node) => {
+            let NodeInfo { name, labels, .. } = &node.now;
+            pod.node_preferences.allow(name, labels)
+        }
         Event::Anything => true,
         Event::Placed(_)
         | Event::Left(_)
+        | Event::Freed(_)
+        | Event::NodeGone(_)
         | Event::Namespace
         | Event::Claim(_)
         | Event::Volume
-        | Event::Class => false,
+        | Event::Class
+        | Event::Capacity => false,
     }
 }

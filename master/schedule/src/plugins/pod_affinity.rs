@@ -3,7 +3,7 @@
 use super::{Candidate, FULL, Filter, Obstacle, Plugin};
 use crate::event::{Event, Kind};
 use crate::groups::Count;
-use crate::node::NodeId;
+use crate::node::{NodeId, NodeInfo};
 use crate::request::{Demand, PodRequest};
 use crate::snapshot::Snapshot;
 use crate::terms::Term;
@@ -232,11 +232,19 @@ fn wakes(pod: &PodRequest, event: &Event, snapshot: &Snapshot) -> bool {
             means_any(&own.refused, &pods.0) || means_any(&pods.0.affinity.refused, &pod.demand)
         }
         Event::Node(node) => {
-            let mut required = own.required.iter();
-            required.all(|term| node.labels.contains_key(&term.topology))
+            let in_all = |node: &NodeInfo| {
+                let mut required = own.required.iter();
+                required.all(|term| node.labels.contains_key(&term.topology))
+            };
+            node.ever(in_all)
         }
         Event::Namespace | Event::Anything => true,
-        Event::Claim(_) | Event::Volume | Event::Class => false,
+        Event::NodeGone(_)
+        | Event::Freed(_)
+        | Event::Claim(_)
+        | Event::Volume
+        | Event::Class
+        | Event::Capacity => false,
     }
 }
 

@@ -39,8 +39,13 @@ fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
     match event {
         Event::Left(pods) => collide(&pod.demand.ports, &pods.0.ports),
         Event::Node(_) | Event::Anything => true,
-        Event::Placed(_) | Event::Namespace | Event::Claim(_) | Event::Volume | Event::Class => {
-            false
-        }
+        Event::NodeGone(_)
+        | Event::Placed(_)
+        | Event::Freed(_)
+        | Event::Namespace
+        | Event::Claim(_)
+        | Event::Volume
+        | Event::Class
+        | Event::Capacity => false,
     }
 }

@@ -13,7 +13,7 @@ pub(super) const PLUGIN: Plugin = Plugin {
     weight: 1,
     filter: Some(|pod, _| Some(Box::new(Fit(&pod.demand)))),
     score: Some(|pod, _, candidates| Some(score(pod, candidates))),
-    hears: &[Kind::Node, Kind::Left],
+    hears: &[Kind::Node, Kind::Left, Kind::Freed],
     wakes,
 };
 
@@ -85,10 +85,18 @@ fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
         Event::Left(_) | Event::Anything => true,
         Event::Node(node) => {
             let mut needed = pod.demand.needed.iter();
-            needed.all(|(name, needed)| needed <= node.allocatable.get(name))
+            needed.all(|(name, needed)| needed <= node.now.allocatable.get(name))
         }
-        Event::Placed(_) | Event::Namespace | Event::Claim(_) | Event::Volume | Event::Class => {
-            false
+        Event::Freed(freed) => {
+            let mut freed = freed.iter();
+            freed.any(|(name, _)| pod.demand.needed.get(name) > Amount::ZERO)
         }
+        Event::NodeGone(_)
+        | Event::Placed(_)
+        | Event::Namespace
+        | Event::Claim(_)
+        | Event::Volume
+        | Event::Class
+        | Event::Capacity => false,
     }
 }

@@ -18,7 +18,7 @@ pub(super) const PLUGIN: Plugin = Plugin {
         asks.then(|| Box::new(Hard::of(pod, snapshot)) as Box<dyn Filter>)
     }),
     score: Some(score),
-    hears: &[Kind::Node, Kind::Placed, Kind::Left],
+    hears: &[Kind::Node, Kind::NodeGone, Kind::Placed, Kind::Left],
     wakes,
 };
 
@@ -246,15 +246,23 @@ fn normal(sums: &[Option<f64>]) -> Vec<i64> {
 
 fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
     let hard = || pod.spreads.iter().filter(|spread| spread.hard);
+    // With a node a place comes or goes, and the emptiest one may be another.
+    let has_all = |node: &NodeInfo| hard().all(|spread| node.labels.contains_key(&spread.topology));
     match event {
         // Each pod that comes or goes in one place changes what is allowed in others.
         Event::Placed(pods) | Event::Left(pods) => {
             pods.0.namespace == pod.demand.namespace
                 && hard().any(|spread| spread.selects(&pods.0.labels))
         }
-        Event::Node(node) => hard().all(|spread| node.labels.contains_key(&spread.topology)),
+        Event::Node(node) => node.ever(has_all),
+        Event::NodeGone(node) => has_all(node),
         Event::Anything => true,
-        Event::Namespace | Event::Claim(_) | Event::Volume | Event::Class => false,
+        Event::Freed(_)
+        | Event::Namespace
+        | Event::Claim(_)
+        | Event::Volume
+        | Event::Class
+        | Event::Capacity => false,
     }
 }
 

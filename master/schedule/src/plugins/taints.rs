@@ -5,7 +5,6 @@ use crate::event::{Event, Kind};
 use crate::node::NodeInfo;
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
-use crate::taints::NodeTaint;
 
 pub(super) const PLUGIN: Plugin = Plugin {
     name: "TaintToleration",
@@ -18,19 +17,16 @@ pub(super) const PLUGIN: Plugin = Plugin {
 
 struct Tolerations<'a>(&'a PodRequest);
 
-fn refusing<'n>(pod: &PodRequest, node: &'n NodeInfo) -> Option<&'n NodeTaint> {
+fn refuses(pod: &PodRequest, node: &NodeInfo) -> bool {
     let mut taints = node.taints.iter();
-    taints.find(|taint| taint.forbids() && !taint.tolerated(&pod.tolerations))
+    taints.any(|taint| taint.forbids() && !taint.tolerated(&pod.tolerations))
 }
 
 impl Filter for Tolerations<'_> {
     fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
-        if let Some(taint) = refusing(self.0, node.info) {
-            found.push(Obstacle::lasting(format!(
-                "node(s) had untolerated taint {{{}: {}}}",
-                taint.key(),
-                taint.value()
-            )));
+        if refuses(self.0, node.info) {
+            // No taint is named, so that nodes with different ones are counted together (upstream).
+            found.push(Obstacle::lasting("node(s) had untolerated taint(s)"));
         }
     }
 }
@@ -53,13 +49,16 @@ fn score(pod: &PodRequest, _: &Snapshot, candidates: &[Candidate<'_>]) -> Option
 
 fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
     match event {
-        Event::Node(node) => refusing(pod, node).is_none(),
+        Event::Node(node) => !refuses(pod, &node.now),
         Event::Anything => true,
         Event::Placed(_)
         | Event::Left(_)
+        | Event::Freed(_)
+        | Event::NodeGone(_)
         | Event::Namespace
         | Event::Claim(_)
         | Event::Volume
-        | Event::Class => false,
+        | Event::Class
+        | Event::Capacity => false,
     }
 }

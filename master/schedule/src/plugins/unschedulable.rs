@@ -32,13 +32,16 @@ impl Filter for Cordoned {
 
 fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
     match event {
-        Event::Node(node) => !node.cordoned || is_tolerant(pod),
+        Event::Node(node) => !node.now.cordoned || is_tolerant(pod),
         Event::Anything => true,
         Event::Placed(_)
         | Event::Left(_)
+        | Event::Freed(_)
+        | Event::NodeGone(_)
         | Event::Namespace
         | Event::Claim(_)
         | Event::Volume
-        | Event::Class => false,
+        | Event::Class
+        | Event::Capacity => false,
     }
 }

@@ -4,7 +4,7 @@ use super::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{Event, Kind};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
-use crate::storage::Wishes;
+use crate::storage::{NoBindings, Wishes};
 
 pub(super) const PLUGIN: Plugin = Plugin {
     name: "VolumeBinding",
@@ -15,7 +15,13 @@ pub(super) const PLUGIN: Plugin = Plugin {
         (!wishes.is_empty()).then(|| Box::new(Volumes(wishes)) as Box<dyn Filter>)
     }),
     score: None,
-    hears: &[Kind::Node, Kind::Claim, Kind::Volume, Kind::Class],
+    hears: &[
+        Kind::Node,
+        Kind::Claim,
+        Kind::Volume,
+        Kind::Class,
+        Kind::Capacity,
+    ],
     wakes,
 };
 
@@ -25,9 +31,11 @@ impl Filter for Volumes<'_> {
     fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
         if let Some(reason) = self.0.conflict(node.info) {
             found.push(Obstacle::lasting(reason));
-        } else if self.0.bindings(node.info).is_none() {
-            let reason = "node(s) didn't find available persistent volumes to bind";
-            found.push(Obstacle::lasting(reason));
+        } else if let Err(none) = self.0.bindings(node.info) {
+            found.push(Obstacle::lasting(match none {
+                NoBindings::NoVolume => "node(s) didn't find available persistent volumes to bind",
+                NoBindings::NoSpace => "node(s) did not have enough free storage",
+            }));
         }
     }
 }
@@ -41,7 +49,13 @@ fn wakes(pod: &PodRequest, event: &Event, snapshot: &Snapshot) -> bool {
             let decided = claim.is_some_and(|claim| claim.is_bound() || claim.node.is_empty());
             decided && claims.any(|own| own.key == *key)
         }
-        Event::Volume | Event::Class | Event::Node(_) | Event::Anything => !pod.claims.is_empty(),
-        Event::Placed(_) | Event::Left(_) | Event::Namespace => false,
+        Event::Volume | Event::Class | Event::Capacity | Event::Node(_) | Event::Anything => {
+            !pod.claims.is_empty()
+        }
+        Event::NodeGone(_)
+        | Event::Placed(_)
+        | Event::Left(_)
+        | Event::Freed(_)
+        | Event::Namespace => false,
     }
 }

@@ -63,8 +63,13 @@ fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
         Event::Left(held) => !held.0.claims.is_empty(),
         Event::Claim(key) => pod.claims.iter().any(|own| own.key == *key),
         Event::Anything => true,
-        Event::Node(_) | Event::Placed(_) | Event::Namespace | Event::Volume | Event::Class => {
-            false
-        }
+        Event::Node(_)
+        | Event::NodeGone(_)
+        | Event::Placed(_)
+        | Event::Freed(_)
+        | Event::Namespace
+        | Event::Volume
+        | Event::Class
+        | Event::Capacity => false,
     }
 }

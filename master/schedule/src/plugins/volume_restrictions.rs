@@ -40,8 +40,13 @@ fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
         Event::Left(held) => claims.any(|own| held.0.claims.contains(&own.key)),
         Event::Claim(key) => claims.any(|own| own.key == *key),
         Event::Anything => true,
-        Event::Node(_) | Event::Placed(_) | Event::Namespace | Event::Volume | Event::Class => {
-            false
-        }
+        Event::Node(_)
+        | Event::NodeGone(_)
+        | Event::Placed(_)
+        | Event::Freed(_)
+        | Event::Namespace
+        | Event::Volume
+        | Event::Class
+        | Event::Capacity => false,
     }
 }

@@ -56,6 +56,11 @@ fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
     match event {
         Event::Claim(key) => pod.claims.iter().any(|own| own.key == *key),
         Event::Volume | Event::Class | Event::Node(_) | Event::Anything => !pod.claims.is_empty(),
-        Event::Placed(_) | Event::Left(_) | Event::Namespace => false,
+        Event::NodeGone(_)
+        | Event::Placed(_)
+        | Event::Left(_)
+        | Event::Freed(_)
+        | Event::Namespace
+        | Event::Capacity => false,
     }
 }

@@ -8,6 +8,7 @@
 
 use super::Scheduler;
 use super::writes::{Outcome, Write, Written};
+use crate::capacity::{Capacity, Driver};
 use crate::event::Event;
 use crate::plugins::volumes;
 use crate::queue::Waiting;
@@ -92,6 +93,46 @@ impl Scheduler {
             Change::Deleted(gone) => return storage.remove_class(&gone.key.name),
         }
         self.help(&Event::Class, now);
+    }
+
+    pub(super) fn driver_changed(&mut self, change: Change<(Key, Driver)>, now: Instant) {
+        let capacities = self.snapshot.storage_mut().capacities_mut();
+        let is_new = match change {
+            Change::Listed(all) => {
+                let names: BTreeSet<String> = all.iter().map(|(key, _)| key.name.clone()).collect();
+                capacities.retain_drivers(|name| names.contains(name));
+                for (key, driver) in all {
+                    capacities.set_driver(key.name, driver);
+                }
+                self.listed.insert("drivers");
+                true
+            }
+            Change::Set((key, driver)) => capacities.set_driver(key.name, driver),
+            Change::Deleted(gone) => capacities.remove_driver(&gone.key.name),
+        };
+        if is_new {
+            self.help(&Event::Capacity, now);
+        }
+    }
+
+    pub(super) fn capacity_changed(&mut self, change: Change<(Key, Capacity)>, now: Instant) {
+        let capacities = self.snapshot.storage_mut().capacities_mut();
+        let is_new = match change {
+            Change::Listed(all) => {
+                let keys: BTreeSet<Key> = all.iter().map(|(key, _)| key.clone()).collect();
+                capacities.retain(|key| keys.contains(key));
+                for (key, capacity) in all {
+                    capacities.set(key, capacity);
+                }
+                self.listed.insert("capacities");
+                true
+            }
+            Change::Set((key, capacity)) => capacities.set(key, capacity),
+            Change::Deleted(gone) => return capacities.remove(&gone.key),
+        };
+        if is_new {
+            self.help(&Event::Capacity, now);
+        }
     }
 
     pub(super) fn limits_changed(&mut self, change: Change<(Key, Limits)>, now: Instant) {

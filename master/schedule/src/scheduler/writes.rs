@@ -106,7 +106,14 @@ impl Scheduler {
         let mut message = why.to_string();
         let preemption = match preemption {
             Some(Err(none)) => {
-                message = format!("{message} preemption: {none}");
+                // Where nodes were looked at, upstream's plugin for resource claims speaks first.
+                let claims = match why {
+                    Unschedulable::NoneFits { .. } => "no new claims to deallocate, ",
+                    Unschedulable::NotYet(_)
+                    | Unschedulable::NoNodes
+                    | Unschedulable::Nowhere { .. } => "",
+                };
+                message = format!("{message} {claims}preemption: {none}");
                 None
             }
             Some(Ok(preemption)) => Some(preemption),

@@ -182,6 +182,29 @@ fn kubectl_rolls_out_undoes_pauses_scales_and_restarts_a_deployment() {
 }
 
 #[test]
+fn kubectl_says_that_a_deployment_is_past_its_progress_deadline_and_sees_it_go_on() {
+    let cluster = Cluster::start();
+    cluster.create(
+        &web("Deployment").replace("replicas: 2", "replicas: 2, progressDeadlineSeconds: 1"),
+    );
+    let words = ["rollout", "status", "deployment/web", "--timeout=300s"];
+    let failure = cluster.site.kubectl(&words).unwrap_err();
+    let failure = format!("{failure:#}");
+    assert!(
+        failure.contains("deployment \"web\" exceeded its progress deadline"),
+        "{failure}"
+    );
+    cluster.while_pods_run(|| {
+        cluster.until(
+            "it goes on",
+            "get deployment web -o jsonpath={.status.conditions[?(@.type==\"Progressing\")].reason}",
+            |reason| reason == "NewReplicaSetAvailable",
+        );
+        cluster.rolled_out();
+    });
+}
+
+#[test]
 fn kubectl_waits_for_jobs_that_succeed_or_fail_and_a_cron_job_makes_them() {
     const SUCCEEDED: &str = r#"{"status":{"phase":"Succeeded"}}"#;
     const FAILED: &str = r#"{"status":{"phase":"Failed"}}"#;
@@ -405,6 +428,7 @@ fn kubectl_deletes_workloads_with_each_propagation() {
                 "ReplicaSet ReplicaSet",
                 "ReplicaSet ReplicaSet Deployment",
             ),
+            ("ReplicaSet", "", "ReplicaSet ReplicaSet"),
             ("StatefulSet", "", "StatefulSet StatefulSet"),
             ("DaemonSet", "", "DaemonSet DaemonSet"),
             (
@@ -455,6 +479,38 @@ fn kubectl_deletes_workloads_with_each_propagation() {
             delete("background");
             nothing();
         }
+    });
+}
+
+/// A CronJob that is deleted alone leaves its Jobs, and another one takes none of them over.
+#[test]
+fn kubectl_deletes_a_cron_job_with_each_propagation() {
+    const ALL: &str = "get jobs,pods -o name";
+    const OWNERS: &str = "get jobs,pods -o jsonpath={.items[*].metadata.ownerReferences[*].kind}";
+    let cluster = Cluster::start();
+    with_nodes(&cluster, || {
+        let make = |owners: &str| {
+            cluster
+                .kubectl("create cronjob tick --image=registry.example/job:1 --schedule=@yearly");
+            cluster.kubectl("create job by-hand --from=cronjob/tick");
+            cluster.until("the Job has its pod", OWNERS, |found| found == owners);
+        };
+        let delete =
+            |cascade: &str| cluster.kubectl(&format!("delete cronjob tick --cascade={cascade}"));
+        make("CronJob Job");
+        delete("orphan");
+        assert_eq!(cluster.kubectl(OWNERS), "Job", "the Job stays with its pod");
+        cluster.kubectl("create cronjob tick --image=registry.example/job:1 --schedule=@yearly");
+        cluster.kubectl("delete cronjob tick");
+        assert_eq!(cluster.kubectl(OWNERS), "Job", "it is nobody's");
+        cluster.kubectl("delete job by-hand");
+        cluster.until("its pod goes with it", ALL, str::is_empty);
+        make("CronJob Job");
+        delete("foreground");
+        assert_eq!(cluster.kubectl(ALL), "", "the CronJob goes last");
+        make("CronJob Job");
+        delete("background");
+        cluster.until("nothing is left", ALL, str::is_empty);
     });
 }
 

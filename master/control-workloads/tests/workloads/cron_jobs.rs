@@ -1,0 +1,215 @@
+//! CronJobs.
+
+use crate::{Scene, at, epoch, kept, key};
+use config_kube::k8s_openapi::api::batch::v1::{CronJob, Job};
+use master_client::Severity;
+use master_control_workloads::cron_job::{self, CronJobs};
+use master_control_workloads::workload::kept::Kept;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+type Cron = Scene<CronJobs>;
+
+fn cron(spec: Value) -> Kept<CronJob> {
+    let template = json!({"metadata": {"labels": {"app": "web"}}, "spec": {"template": {"spec": {"containers": []}}}});
+    let mut cron = json!({
+        "metadata": {"namespace": "default", "name": "tick", "uid": "tick-uid", "creationTimestamp": epoch().to_string()},
+        "spec": {"schedule": "*/5 * * * *", "jobTemplate": template, "successfulJobsHistoryLimit": 1, "failedJobsHistoryLimit": 1},
+    });
+    for (field, value) in spec.as_object().unwrap() {
+        cron["spec"][field] = value.clone();
+    }
+    kept(cron)
+}
+
+fn cron_steps(scene: &Cron, seconds: u64) -> Vec<cron_job::Step> {
+    let plan = scene.plan(&key("tick"), seconds);
+    plan.actions.into_iter().map(|action| action.step).collect()
+}
+
+/// A Job that the controller made for a minute after the beginning.
+fn made(scene: &mut Cron, minute: i64, end: Option<&str>) {
+    let time = at(minute * 60).to_string();
+    let name = format!("tick-{}", at(minute * 60).as_second() / 60);
+    let conditions =
+        end.map(|kind| json!([{"type": kind, "status": "True", "lastTransitionTime": time}]));
+    let owner = json!({"apiVersion": "batch/v1", "kind": "CronJob", "name": "tick", "uid": "tick-uid", "controller": true});
+    let job: Kept<Job> = kept(json!({
+        "metadata": {"namespace": "default", "name": name, "uid": name, "ownerReferences": [owner],
+            "annotations": {"batch.kubernetes.io/cronjob-scheduled-timestamp": time}},
+        "spec": {"template": {}}, "status": {"conditions": conditions, "startTime": time, "completionTime": time},
+    }));
+    assert_eq!(scene.stand.set(key(&name), job), [key("tick")]);
+}
+
+fn created(steps: &[cron_job::Step]) -> Option<String> {
+    steps.iter().find_map(|step| match step {
+        cron_job::Step::Create(job) => job.metadata.name.clone(),
+        cron_job::Step::Delete(..) | cron_job::Step::Tell(..) | cron_job::Step::Status(_) => None,
+    })
+}
+
+#[test]
+fn each_time_of_a_schedule_gets_one_job_named_after_it() {
+    let mut scene = Cron::new();
+    scene.stand.set(key("tick"), cron(json!({})));
+    let plan = scene.plan(&key("tick"), 10);
+    assert_eq!(
+        (plan.actions.len(), plan.requeue),
+        (0, Some(Duration::from_millis(290_100)))
+    );
+    let minutes = at(300).as_second() / 60;
+    assert_eq!(
+        created(&cron_steps(&scene, 301)),
+        Some(format!("tick-{minutes}"))
+    );
+    made(&mut scene, 5, None);
+    let steps = cron_steps(&scene, 302);
+    let [cron_job::Step::Status(status)] = steps.as_slice() else {
+        unreachable!("{steps:?}")
+    };
+    assert_eq!((status.scheduled, status.active.len()), (Some(at(300)), 1));
+    // Of times that were missed only the last is made up for.
+    assert_eq!(
+        created(&cron_steps(&scene, 1300)),
+        Some(format!("tick-{}", at(1200).as_second() / 60))
+    );
+}
+
+#[test]
+fn a_pace_counts_from_the_last_time_and_not_from_each_look() {
+    let mut scene = Cron::new();
+    let spec = json!({"schedule": "@every 10m"});
+    scene.stand.set(key("tick"), cron(spec));
+    let requeue = |scene: &Cron, seconds| scene.plan(&key("tick"), seconds).requeue;
+    let left = |seconds: u64| Some(Duration::from_millis(seconds * 1000 + 100));
+    assert_eq!(requeue(&scene, 250), left(350), "from its creation");
+    assert!(created(&cron_steps(&scene, 601)).is_some());
+    made(&mut scene, 10, Some("Complete"));
+    for seconds in [602, 700, 1100] {
+        assert_eq!(requeue(&scene, seconds), left(1200 - seconds));
+    }
+}
+
+#[test]
+fn a_job_that_is_deleted_in_the_foreground_is_missed_once_it_is_gone() {
+    let mut scene = Cron::new();
+    made(&mut scene, 5, None);
+    scene.stand.set(key("tick"), cron(json!({})));
+    let status_of = |steps: Vec<cron_job::Step>| match steps.as_slice() {
+        [cron_job::Step::Status(status)] => status.clone(),
+        other => unreachable!("{other:?}"),
+    };
+    let active = status_of(cron_steps(&scene, 301)).active;
+    let mut known = cron(json!({}));
+    let status = json!({"active": active, "lastScheduleTime": at(300).to_string()});
+    known.0.status = serde_json::from_value(status).unwrap();
+    scene.stand.set(key("tick"), known);
+    let name = active[0].name.clone().unwrap();
+    let ending: Kept<Job> = kept(json!({
+        "metadata": {"namespace": "default", "name": name, "uid": name, "deletionTimestamp": at(302).to_string(),
+            "finalizers": ["foregroundDeletion"],
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "CronJob", "name": "tick", "uid": "tick-uid", "controller": true}]},
+        "spec": {"template": {}},
+    }));
+    scene.stand.set(key(&name), ending);
+    assert_eq!(cron_steps(&scene, 303), [], "it is there yet");
+    scene.stand.remove::<Kept<Job>>(&key(&name));
+    let message = format!("Active job went missing: {name}");
+    let told = cron_job::Step::Tell(Severity::Normal, "MissingJob", message);
+    assert!(cron_steps(&scene, 304).contains(&told));
+}
+
+#[test]
+fn what_runs_forbids_or_is_replaced_and_what_is_late_is_missed() {
+    let mut scene = Cron::new();
+    made(&mut scene, 5, None);
+    scene
+        .stand
+        .set(key("tick"), cron(json!({"concurrencyPolicy": "Forbid"})));
+    assert_eq!(created(&cron_steps(&scene, 601)), None);
+    scene
+        .stand
+        .set(key("tick"), cron(json!({"concurrencyPolicy": "Replace"})));
+    let steps = cron_steps(&scene, 601);
+    let old = format!("tick-{}", at(300).as_second() / 60);
+    assert!(steps.contains(&cron_job::Step::Delete(old.clone(), old)));
+    assert!(created(&steps).is_some());
+    let is_active = |step: &cron_job::Step| matches!(step, cron_job::Step::Status(status) if !status.active.is_empty());
+    assert!(!steps.iter().any(is_active), "it is not missed as it goes");
+    scene
+        .stand
+        .set(key("tick"), cron(json!({"startingDeadlineSeconds": 20})));
+    assert!(created(&cron_steps(&scene, 615)).is_some());
+    assert_eq!(created(&cron_steps(&scene, 640)), None);
+    scene.stand.set(key("tick"), cron(json!({"suspend": true})));
+    assert_eq!(created(&cron_steps(&scene, 615)), None);
+}
+
+#[test]
+fn history_is_kept_within_its_limits_and_the_last_success_is_known() {
+    let mut scene = Cron::new();
+    scene.stand.set(key("tick"), cron(json!({"suspend": true})));
+    for (minute, end) in [
+        (5, "Complete"),
+        (10, "Failed"),
+        (15, "Complete"),
+        (20, "Failed"),
+    ] {
+        made(&mut scene, minute, Some(end));
+    }
+    let steps = cron_steps(&scene, 2000);
+    let gone: Vec<_> = steps
+        .iter()
+        .filter(|step| matches!(step, cron_job::Step::Delete(..)))
+        .collect();
+    let name = |minute: i64| format!("tick-{}", at(minute * 60).as_second() / 60);
+    assert_eq!(
+        gone,
+        [
+            &cron_job::Step::Delete(name(5), name(5)),
+            &cron_job::Step::Delete(name(10), name(10))
+        ]
+    );
+    let status = steps.iter().find_map(|step| match step {
+        cron_job::Step::Status(status) => Some(status.succeeded),
+        cron_job::Step::Create(_) | cron_job::Step::Delete(..) | cron_job::Step::Tell(..) => None,
+    });
+    assert_eq!(status, Some(Some(at(900))));
+}
+
+#[test]
+fn a_schedule_that_cannot_be_followed_is_told() {
+    let mut scene = Cron::new();
+    for (spec, reason, words) in [
+        (
+            json!({"schedule": "never"}),
+            "UnparseableSchedule",
+            "unparseable schedule: \"never\"",
+        ),
+        (
+            json!({"timeZone": "Mars/Base"}),
+            "UnknownTimeZone",
+            "invalid timeZone: \"Mars/Base\": unknown time zone Mars/Base",
+        ),
+        (
+            json!({"schedule": "59 23 31 2 *"}),
+            "InvalidSchedule",
+            "invalid schedule: 59 23 31 2 * : time difference between two schedules is less than 1 second",
+        ),
+    ] {
+        scene.stand.set(key("tick"), cron(spec));
+        let plan = scene.plan(&key("tick"), 301);
+        let steps: Vec<_> = plan.actions.into_iter().map(|action| action.step).collect();
+        let told = cron_job::Step::Tell(Severity::Warning, reason, words.to_owned());
+        assert_eq!((steps, plan.requeue), (vec![told], None));
+    }
+}
+
+#[test]
+fn a_start_may_be_late_by_any_time() {
+    let mut scene = Cron::new();
+    let spec = json!({"startingDeadlineSeconds": i64::MAX});
+    scene.stand.set(key("tick"), cron(spec));
+    assert!(created(&cron_steps(&scene, 615)).is_some());
+}
