@@ -22,8 +22,8 @@ const SMALL: usize = 16 << 10;
 /// A request has its slot while it is worked on, so that nobody can keep one; what its answer takes
 /// of the memory meanwhile is counted by [`crate::AnswerLimits`]. A large answer to a read holds on
 /// until the client has read it ([`Entered::hold`]): making it goes on, piece by piece. Such answers
-/// have half of the slots, of which a user has a quarter at one host and all users of a host have
-/// half.
+/// have half of the slots; those of a user at one host take no more than half of its own, and those
+/// of all users of a host half of what nodes leave.
 #[derive(Debug)]
 pub struct Gate {
     unread: Slots,
@@ -40,12 +40,11 @@ struct Slots {
 }
 
 impl Slots {
-    /// `nodes`: so many of them may share what is kept for nodes, each with an equal part.
-    fn new(room: Room, nodes: usize) -> Self {
-        let of_node = if room.kept > 0 {
-            room.kept.div_ceil(nodes)
-        } else {
-            room.part
+    /// `of_node`: what a node may have, of what is kept for nodes.
+    fn new(room: Room, of_node: impl Fn(usize) -> usize) -> Self {
+        let of_node = match room.kept {
+            0 => room.part,
+            kept => of_node(kept),
         };
         Self {
             shares: Shares::new(room),
@@ -118,6 +117,10 @@ impl Entered {
     }
 }
 
+fn most_of(kept: usize) -> usize {
+    kept - kept / 4
+}
+
 fn is_small(answer: &Response<Body>) -> bool {
     let content = answer.body();
     let weight = || answer.extensions().get().map(|Weight(held)| *held as u64);
@@ -162,10 +165,10 @@ impl Gate {
         };
         Self {
             // A node lists all that it follows when it starts.
-            unread: Slots::new(unread, 4),
-            // Nobody can keep a slot of these; a node starts many pods at once.
-            reads: Slots::new(Room::of_quarters(reads), 2),
-            writes: Slots::new(Room::of_quarters(writes), 2),
+            unread: Slots::new(unread, |kept| kept.div_ceil(4)),
+            // Nobody can keep a slot of these, and a node starts many pods at once.
+            reads: Slots::new(Room::of_quarters(reads), most_of),
+            writes: Slots::new(Room::of_quarters(writes), most_of),
             bodies: Bodies::new(bodies),
         }
     }
@@ -332,16 +335,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_one_node_has_worked_on_leaves_half_of_what_is_kept_for_nodes() {
+    async fn what_one_node_has_worked_on_leaves_a_quarter_of_what_is_kept_for_nodes() {
         let gate = Gate::new(16, 16, BodyLimits::default());
         let node =
             |name: u8| UserInfo::authenticated(&format!("system:node:{name}"), [NODES_GROUP]);
         for write in [false, true] {
             let mut held = Vec::new();
-            for user in [node(1), node(1), node(1), node(2)] {
+            for user in [1, 1, 1, 1, 2].map(node) {
                 held.extend(gate.enter(write, body(""), &user, &peer(1)).await);
             }
-            assert_eq!(held.len(), 3, "{write}");
+            assert_eq!(held.len(), 4, "{write}");
         }
     }
 }
