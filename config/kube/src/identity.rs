@@ -10,6 +10,8 @@ pub const MASTERS_GROUP: &str = "system:masters";
 pub const AUTHENTICATED_GROUP: &str = "system:authenticated";
 /// Group of unauthenticated callers.
 pub const UNAUTHENTICATED_GROUP: &str = "system:unauthenticated";
+/// What the names of service accounts begin with; their namespace and name follow.
+pub const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 /// User of unauthenticated callers.
 pub const ANONYMOUS_USER: &str = "system:anonymous";
 /// User of the scheduler.
@@ -117,9 +119,33 @@ pub fn node_of_user(user: &str) -> Option<&str> {
         .filter(|name| !name.is_empty())
 }
 
+/// Who has a part of what callers share: a user, or all service accounts of a namespace together,
+/// as who may make one there makes many.
+pub fn party(user: &str) -> &str {
+    let account = user.strip_prefix(ACCOUNT_PREFIX);
+    account
+        .and_then(|account| account.split_once(':'))
+        .and_then(|(namespace, _)| user.get(..ACCOUNT_PREFIX.len() + namespace.len()))
+        .unwrap_or(user)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn accounts_of_a_namespace_are_one_party() {
+        for (user, whose) in [
+            ("system:serviceaccount:a:b", "system:serviceaccount:a"),
+            ("system:serviceaccount:a:b:c", "system:serviceaccount:a"),
+            ("system:serviceaccount:a", "system:serviceaccount:a"),
+            ("system:serviceaccounts:a:b", "system:serviceaccounts:a:b"),
+            ("system:node:n1", "system:node:n1"),
+            ("jane", "jane"),
+        ] {
+            assert_eq!(party(user), whose);
+        }
+    }
 
     #[test]
     fn node_user_round_trips() {

@@ -11,7 +11,7 @@ mod places;
 mod rates;
 mod shares;
 
-pub use network::{Network, Width, networks};
+pub use network::{Network, Width, host, networks};
 pub use places::{PlaceId, Places};
 pub use rates::{Rate, Rates};
 pub use shares::{Room, Share, Shares, Taker};

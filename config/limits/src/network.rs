@@ -54,6 +54,18 @@ pub fn networks(address: IpAddr) -> Vec<Network> {
         .collect()
 }
 
+/// A host as a name: an IPv4 address, or a /64 of IPv6, in which a host chooses its addresses
+/// itself.
+pub fn host(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => v4.to_string(),
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            format!("{a:x}:{b:x}:{c:x}:{d:x}::")
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,5 @@
-//! A capacity that users share: no user holds more than a part of it, and another part is reserved
-//! for some, such as nodes.
+//! A capacity that users share: no user holds more than a part of it, nor do all users of one host,
+//! and another part is reserved for some, such as nodes.
 //!
 //! Unlike [`crate::Places`] this evicts nothing: a user for whom nothing is left is refused, and
 //! tries again.
@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Room {
     /// What all users together may hold.
     pub total: usize,
-    /// What one user may hold.
+    /// What one user may hold. One that the reserved part is kept for may hold an eighth of that
+    /// part, so that a few of them leave it to the others.
     pub part: usize,
     /// The part of the total that only [`Taker::kept_for`] users may hold.
     pub kept: usize,
@@ -23,6 +24,10 @@ pub struct Room {
 pub struct Taker<'a> {
     /// Its name.
     pub user: &'a str,
+    /// Where it asks from. All users there together hold no more than half of what is not reserved,
+    /// and this one no more than three quarters of its part: a machine that is taken over has the
+    /// tokens of many users, and others have those, too. Without a name nobody counts that.
+    pub host: Option<&'a str>,
     /// Whether it may use the reserved part.
     pub kept_for: bool,
 }
@@ -34,6 +39,13 @@ struct Held {
     others: usize,
     /// Users who hold something.
     users: HashMap<String, usize>,
+    /// Hosts whose users hold something, and users at hosts.
+    hosts: HashMap<String, usize>,
+}
+
+/// The name of a user at a host, among those of hosts: no host's has a line break.
+fn user_at(user: &str, host: &str) -> String {
+    format!("{host}\n{user}")
 }
 
 /// The capacity, and how much of it each user holds.
@@ -48,6 +60,7 @@ pub struct Shares {
 pub struct Share {
     shares: Arc<Shares>,
     user: String,
+    host: Option<String>,
     kept_for: bool,
     count: usize,
     /// What the user may hold for this to grow.
@@ -63,6 +76,33 @@ impl Room {
             kept: total / 4,
         }
     }
+
+    /// What a user may hold where it is.
+    pub fn part_of(&self, taker: Taker<'_>) -> usize {
+        match taker.host {
+            Some(_) => at_host(self.whole_part_of(taker)).min(self.of_host()),
+            None => self.whole_part_of(taker),
+        }
+    }
+
+    /// What a user may hold at all hosts together.
+    fn whole_part_of(&self, taker: Taker<'_>) -> usize {
+        if taker.kept_for && self.kept > 0 {
+            self.kept.div_ceil(8)
+        } else {
+            self.part
+        }
+    }
+
+    /// What all users of a host may hold.
+    fn of_host(&self) -> usize {
+        self.total.saturating_sub(self.kept).div_ceil(2)
+    }
+}
+
+/// What a user may hold at one host, of its part.
+fn at_host(part: usize) -> usize {
+    part - part / 4
 }
 
 impl Shares {
@@ -76,7 +116,7 @@ impl Shares {
 
     /// Takes an amount; `None` if the user, or all users together, would hold more than they may.
     pub fn take(self: &Arc<Self>, taker: Taker<'_>, count: usize) -> Option<Share> {
-        self.take_up_to(taker, count, self.room.part)
+        self.take_up_to(taker, count, self.room.whole_part_of(taker))
     }
 
     /// The same for a user that may hold `most`, whatever others may.
@@ -89,6 +129,7 @@ impl Shares {
         let mut share = Share {
             shares: Arc::clone(self),
             user: taker.user.to_owned(),
+            host: taker.host.map(str::to_owned),
             kept_for: taker.kept_for,
             count: 0,
             most,
@@ -110,30 +151,31 @@ impl Share {
     /// Takes an additional amount, or nothing; returns whether it was available.
     pub fn grow(&mut self, count: usize) -> bool {
         let Room { total, kept, .. } = self.shares.room;
-        let mut held = self.shares.held();
+        let shares = Arc::clone(&self.shares);
+        let mut held = shares.held();
         let own = held.users.get(&self.user).copied().unwrap_or_default();
         let fits = |now: usize, most: usize| now.checked_add(count).is_some_and(|sum| sum <= most);
         let open = self.kept_for || fits(held.others, total.saturating_sub(kept));
-        if !(open && fits(held.all, total) && fits(own, self.most)) {
+        let of = |name: &str| held.hosts.get(name).copied().unwrap_or_default();
+        let host = self.host.as_ref().is_none_or(|host| {
+            fits(of(host), self.shares.room.of_host())
+                && fits(of(&user_at(&self.user, host)), at_host(self.most))
+        });
+        if !(open && host && fits(held.all, total) && fits(own, self.most)) {
             return false;
         }
-        held.all += count;
-        if !self.kept_for {
-            held.others += count;
-        }
-        if own + count > 0 {
-            held.users.insert(self.user.clone(), own + count);
-        }
-        self.count += count;
+        self.count_in(&mut held, count);
         true
     }
-}
 
-impl Share {
     /// Takes an additional amount, whatever the user or all users hold: for what is there already
     /// and cannot be refused.
     pub fn add(&mut self, count: usize) {
-        let mut held = self.shares.held();
+        let shares = Arc::clone(&self.shares);
+        self.count_in(&mut shares.held(), count);
+    }
+
+    fn count_in(&mut self, held: &mut Held, count: usize) {
         held.all = held.all.saturating_add(count);
         if !self.kept_for {
             held.others = held.others.saturating_add(count);
@@ -141,6 +183,12 @@ impl Share {
         if count > 0 {
             let own = held.users.entry(self.user.clone()).or_default();
             *own = own.saturating_add(count);
+            if let Some(host) = &self.host {
+                for name in [host.clone(), user_at(&self.user, host)] {
+                    let here = held.hosts.entry(name).or_default();
+                    *here = here.saturating_add(count);
+                }
+            }
         }
         self.count = self.count.saturating_add(count);
     }
@@ -153,13 +201,21 @@ impl Drop for Share {
         if !self.kept_for {
             held.others -= self.count;
         }
-        let left = held.users.get_mut(&self.user).map(|own| {
-            *own -= self.count;
-            *own
-        });
-        if left == Some(0) {
-            held.users.remove(&self.user);
+        give_back(&mut held.users, &self.user, self.count);
+        if let Some(host) = &self.host {
+            give_back(&mut held.hosts, host, self.count);
+            give_back(&mut held.hosts, &user_at(&self.user, host), self.count);
         }
+    }
+}
+
+fn give_back(holders: &mut HashMap<String, usize>, name: &str, count: usize) {
+    let left = holders.get_mut(name).map(|own| {
+        *own -= count;
+        *own
+    });
+    if left == Some(0) {
+        holders.remove(name);
     }
 }
 
@@ -171,6 +227,7 @@ mod tests {
     const fn user(user: &str) -> Taker<'_> {
         Taker {
             user,
+            host: None,
             kept_for: false,
         }
     }
@@ -178,6 +235,7 @@ mod tests {
     const fn node(user: &str) -> Taker<'_> {
         Taker {
             user,
+            host: None,
             kept_for: true,
         }
     }
@@ -195,13 +253,47 @@ mod tests {
             .collect();
         assert_eq!(others.len(), 4, "together they leave a quarter");
         let nodes: Vec<_> = (0..9).filter_map(|_| take(node("n1"))).collect();
-        assert_eq!(nodes.len(), 2);
-        assert!(take(node("n2")).is_none(), "the room is full");
+        assert_eq!(nodes.len(), 1, "of what is kept it leaves most to others");
+        let another = take(node("n2"));
+        assert!(
+            another.is_some() && take(node("n3")).is_none(),
+            "it is full"
+        );
         drop(one);
-        assert!(take(node("n2")).is_some());
-        drop((others, nodes));
+        assert!(take(node("n3")).is_some());
+        drop((others, nodes, another));
         assert_eq!(shares.taken(), 0);
         assert!(shares.held().users.is_empty());
+    }
+
+    #[test]
+    fn all_users_of_a_host_leave_half_of_what_is_not_kept() {
+        let shares = Shares::new(Room::of_quarters(16));
+        let take = |user: &'static str, host| {
+            let taker = Taker {
+                user,
+                host,
+                kept_for: false,
+            };
+            (0..9)
+                .filter_map(|_| shares.take(taker, 1))
+                .collect::<Vec<_>>()
+        };
+        let [one, two, three, four, more] = [
+            take("one", Some("a")),
+            take("two", Some("a")),
+            take("three", Some("a")),
+            take("four", Some("b")),
+            take("one", Some("b")),
+        ];
+        let held = [&one, &two, &three, &four, &more];
+        assert_eq!(held.map(Vec::len), [3, 3, 0, 3, 1]);
+        drop(one);
+        assert_eq!(take("two", Some("a")).len(), 0, "at this host");
+        assert_eq!(take("two", Some("b")).len(), 1, "of its part");
+        assert_eq!(take("three", Some("a")).len(), 3);
+        drop((two, four, more));
+        assert_eq!(take("one", None).len(), 4);
     }
 
     #[test]
@@ -228,12 +320,12 @@ mod tests {
             part: 8,
             kept: 2,
         });
-        let nodes = shares.take(node("n"), 8);
+        let nodes = shares.take_up_to(node("n"), 8, 8);
         assert!(nodes.is_some() && shares.take(user("one"), 1).is_none());
         drop(nodes);
         let one = shares.take(user("one"), 6).unwrap();
         assert!(shares.take(user("two"), 1).is_none());
-        assert!(shares.take(node("n"), 2).is_some());
+        assert!(shares.take_up_to(node("n"), 2, 8).is_some());
         drop(one);
     }
 
@@ -265,16 +357,18 @@ mod tests {
         /// No sequence of takes, growths and returns crosses a bound or loses capacity.
         #[test]
         fn no_bound_is_crossed(steps in prop::collection::vec((0..5_usize, any::<bool>(), 0..7_usize, any::<bool>()), 1..200)) {
-            let room = Room { total: 20, part: 6, kept: 5 };
+            let room = Room { total: 40, part: 6, kept: 20 };
             let shares = Shares::new(room);
             let mut held: Vec<(String, bool, Share)> = Vec::new();
             for (name, kept_for, count, give) in steps {
                 let user = format!("{name}{kept_for}");
+                let host = if name % 2 == 0 { "even" } else { "odd" };
+                let host = Some(host).filter(|_| !kept_for);
                 if give && !held.is_empty() {
                     drop(held.swap_remove(name % held.len()));
                 } else if let Some((_, _, share)) = held.iter_mut().find(|(of, ..)| *of == user) {
                     share.grow(count);
-                } else if let Some(share) = shares.take(Taker { user: &user, kept_for }, count) {
+                } else if let Some(share) = shares.take(Taker { user: &user, host, kept_for }, count) {
                     held.push((user, kept_for, share));
                 }
                 let sum = |of: &dyn Fn(&str, bool) -> bool| -> usize {
@@ -283,13 +377,22 @@ mod tests {
                 prop_assert_eq!(shares.taken(), sum(&|_, _| true));
                 prop_assert!(shares.taken() <= room.total);
                 prop_assert!(sum(&|_, kept_for| !kept_for) <= room.total - room.kept);
-                for (user, ..) in &held {
-                    prop_assert!(sum(&|of, _| of == user) <= room.part);
+                for host in ["even", "odd"] {
+                    let of = |one: &Share| one.host.as_deref() == Some(host);
+                    let here = held.iter().filter(|(.., share)| of(share)).map(|(.., share)| share.count);
+                    prop_assert!(here.sum::<usize>() <= 10);
+                }
+                for (user, ..) in held.iter().filter(|(.., share)| share.host.is_some()) {
+                    prop_assert!(sum(&|of, _| of == user) <= 5);
+                }
+                for (user, kept_for, _) in &held {
+                    let part = if *kept_for { 3 } else { room.part };
+                    prop_assert!(sum(&|of, _| of == user) <= part);
                 }
             }
             held.clear();
             prop_assert_eq!(shares.taken(), 0);
-            prop_assert!(shares.held().users.is_empty());
+            prop_assert!(shares.held().users.is_empty() && shares.held().hosts.is_empty());
         }
     }
 }

@@ -5,7 +5,7 @@ use master_store::{Entry, Revision};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Entries remembered at most. At one more all are forgotten, and those in use are read again.
+/// Entries remembered at most, where nothing else is said. At one more all are forgotten, and those in use are read again.
 const MAX_ENTRIES: usize = 1024;
 
 /// Remembers what was read of an entry until the entry is written again.
@@ -13,18 +13,31 @@ const MAX_ENTRIES: usize = 1024;
 /// Guarantee: the result is that of `read` for this very entry, as the value of a key at a revision
 /// never changes.
 #[derive(Debug)]
-pub(crate) struct Memo<T>(RwLock<HashMap<Arc<str>, (Revision, T)>>);
+pub(crate) struct Memo<T> {
+    most: usize,
+    known: RwLock<HashMap<Arc<str>, (Revision, T)>>,
+}
 
 impl<T> Default for Memo<T> {
     fn default() -> Self {
-        Self(RwLock::default())
+        Self::of_most(MAX_ENTRIES)
+    }
+}
+
+impl<T> Memo<T> {
+    /// Remembers so many entries at most.
+    pub(crate) fn of_most(most: usize) -> Self {
+        Self {
+            most,
+            known: RwLock::default(),
+        }
     }
 }
 
 impl<T: Clone> Memo<T> {
     /// The result of `read` for an entry; called only where it is not remembered.
     pub(crate) fn of(&self, entry: &Entry, read: impl FnOnce(&Entry) -> T) -> T {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         if let Some((revision, found)) = known.get(&entry.key)
             && *revision == entry.modified
         {
@@ -32,8 +45,8 @@ impl<T: Clone> Memo<T> {
         }
         drop(known);
         let found = read(entry);
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MAX_ENTRIES {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= self.most {
             known.clear();
         }
         known.insert(entry.key.clone(), (entry.modified, found.clone()));
@@ -77,6 +90,6 @@ mod tests {
         for number in 0..=MAX_ENTRIES {
             memo.of(&entry(&number.to_string(), 1), |_| ());
         }
-        assert_eq!(memo.0.read().unwrap().len(), 1);
+        assert_eq!(memo.known.read().unwrap().len(), 1);
     }
 }

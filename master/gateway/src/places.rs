@@ -7,8 +7,8 @@ use master_schema::error::{ApiError, Reason};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The open calls to nodes. A caller has a quarter of the places of a node and of all; a quarter is
-/// kept for callers that come first.
+/// The open calls to nodes. A caller has a quarter of the places of a node and of all, and all
+/// callers of a host have half of what is not kept; a quarter is kept for callers that come first.
 #[derive(Debug)]
 pub struct NodeCalls {
     /// What is counted, for the error.
@@ -51,9 +51,11 @@ impl NodeCalls {
         let mut nodes = self.nodes();
         let known = nodes.get(node).cloned();
         let own = known.unwrap_or_else(|| Shares::new(Room::of_quarters(self.per_node)));
+        let host = asker.host();
         let take = |shares: &Arc<Shares>| {
             let taker = Taker {
                 user: asker.name,
+                host: host.as_deref(),
                 kept_for: asker.is_first,
             };
             if asker.is_first {
@@ -127,6 +129,19 @@ mod tests {
         assert_eq!(calls.all.taken(), 0);
         let admin = all(begin("n", &UserInfo::admin("admin"), false));
         assert_eq!(admin.len(), 8);
+    }
+
+    #[test]
+    fn callers_of_one_host_leave_places_to_others() {
+        let calls = NodeCalls::new("answers", 16, 1000);
+        let pod = |namespace: usize| user(&format!("system:serviceaccount:{namespace}:a"));
+        let begin = |user: &UserInfo, last: u8| {
+            let from = Some(([192, 0, 2, last], 40_000).into());
+            calls.begin("n", Asker::new(user, false).at(from))
+        };
+        let held: Vec<_> = (0..9).flat_map(|n| begin(&pod(n), 1)).collect();
+        assert_eq!(held.len(), 6);
+        assert!(begin(&user("jane"), 2).is_ok());
     }
 
     #[test]

@@ -15,7 +15,8 @@ pub struct WatchPlace {
     _share: Option<Share>,
 }
 
-/// The places of open watches. Half of them are kept for nodes.
+/// The places of open watches. Half of them are kept for nodes, and all other callers of a host have
+/// half of the rest.
 #[derive(Debug)]
 pub struct Watches {
     total: usize,
@@ -57,8 +58,10 @@ impl Watches {
         } else {
             part
         };
+        let host = asker.host();
         let taker = Taker {
             user: asker.name,
+            host: host.as_deref(),
             kept_for: asker.is_node,
         };
         let is_full = is_modest && self.shares.taken() >= self.total / 2;
@@ -111,6 +114,19 @@ mod tests {
         let users: usize = users.iter().map(Vec::len).sum();
         assert_eq!(users, 10_000 - 1250 - 2500);
         assert!(all(begin(&node("m"), true)).is_empty(), "half is taken");
+    }
+
+    #[test]
+    fn callers_of_one_host_leave_watches_to_others() {
+        let watches = Watches::new(320);
+        let begin = |user: &UserInfo, last: u8| {
+            let from = Some(([192, 0, 2, last], 40_000).into());
+            watches.begin(Asker::new(user, false).at(from), false)
+        };
+        let pod = |namespace: usize| user(&format!("system:serviceaccount:{}:a", namespace % 9));
+        let held: Vec<_> = (0..320).flat_map(|n| begin(&pod(n), 1)).collect();
+        assert_eq!(held.len(), 80);
+        assert!(begin(&user("jane"), 2).is_ok() && begin(&node("n"), 1).is_ok());
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! The memory of answers until their clients have read them, and how callers share it.
 //!
-//! A client decides when it reads, and an answer may have megabytes. So each user has a part, nodes
-//! have a part that nobody else takes, and all who proved nothing have one together, of which a host
-//! has a part. What is beyond is refused, before a write is carried out and after a read.
+//! A client decides when it reads, and an answer may have megabytes. So each user (all accounts of a
+//! namespace are one) has a part, at one host three quarters of it, and so have all users of a host.
+//! Nodes have a part that nobody else takes, of which each has an eighth, and all who proved nothing
+//! have one together, of which a host has a part. What is beyond is refused, before a write is
+//! carried out and after a read.
 
-use config_kube::identity::MASTERS_GROUP;
+use config_kube::identity::{MASTERS_GROUP, party};
 use config_limits::{Room, Share, Shares, Taker};
 use http::Response;
 use http_body::Body as _;
 use master_client::{Body, UserInfo, Weight};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 /// What each answer takes beside its bytes: its header, its stream, the task that sends it.
@@ -50,7 +51,7 @@ pub(crate) enum Owner {
     Admin,
     /// A node that showed its certificate.
     Node(String),
-    /// Any other user.
+    /// Any other user, or the accounts of a namespace.
     User(String),
 }
 
@@ -62,29 +63,22 @@ impl Owner {
         } else if node {
             Self::Node(user.name.clone())
         } else {
-            Self::User(user.name.clone())
+            Self::User(party(&user.name).to_owned())
         }
     }
 
-    fn taker(&self) -> Option<Taker<'_>> {
-        let (user, kept_for) = match self {
+    /// Who takes memory for what is read at a host; a node has its part wherever it is.
+    fn taker<'a>(&'a self, host: &'a str) -> Option<Taker<'a>> {
+        let (user, host, kept_for) = match self {
             Self::Admin => return None,
-            Self::Node(name) => (name, true),
-            Self::User(name) => (name, false),
+            Self::Node(name) => (name, None, true),
+            Self::User(name) => (name, Some(host), false),
         };
-        Some(Taker { user, kept_for })
-    }
-}
-
-/// A host as a name: an IPv4 address, or a /64 of IPv6, in which a host chooses its addresses
-/// itself.
-pub(crate) fn host(address: IpAddr) -> String {
-    match address.to_canonical() {
-        IpAddr::V4(v4) => v4.to_string(),
-        IpAddr::V6(v6) => {
-            let [a, b, c, d, ..] = v6.segments();
-            format!("{a:x}:{b:x}:{c:x}:{d:x}::")
-        }
+        Some(Taker {
+            user,
+            host,
+            kept_for,
+        })
     }
 }
 
@@ -124,8 +118,8 @@ impl Answers {
 
     /// Takes room for the answer to a write before it is carried out; what the answer then takes
     /// beyond is counted by [`Share::add`].
-    pub(crate) fn before_write(&self, owner: &Owner) -> Charged {
-        match owner.taker() {
+    pub(crate) fn before_write(&self, owner: &Owner, host: &str) -> Charged {
+        match owner.taker(host) {
             Some(taker) => self.known.take(taker, EACH).into(),
             None => Charged::Free,
         }
@@ -134,19 +128,20 @@ impl Answers {
     /// Takes room for what was read, by who it is for or by the host of a stranger. One answer that
     /// has more than a part takes the whole part.
     pub(crate) fn take(&self, owner: Option<&Owner>, host: &str, held: usize) -> Charged {
-        let (shares, room, taker) = match owner.map(Owner::taker) {
+        let (shares, room, taker) = match owner.map(|owner| owner.taker(host)) {
             Some(None) => return Charged::Free,
             Some(Some(taker)) => (&self.known, self.limits.known, taker),
             None => {
                 let taker = Taker {
                     user: host,
+                    host: None,
                     kept_for: false,
                 };
                 (&self.strangers, self.limits.strangers, taker)
             }
         };
         shares
-            .take(taker, held.saturating_add(EACH).min(room.part))
+            .take(taker, held.saturating_add(EACH).min(room.part_of(taker)))
             .into()
     }
 

@@ -26,8 +26,8 @@ pub struct BodyLimits {
 }
 
 impl Default for BodyLimits {
-    /// All users except nodes together may have 3,072 requests whose bodies have not arrived, and
-    /// one user 512.
+    /// All users except nodes together may have 3,072 requests whose bodies have not arrived, those
+    /// of one host 1,536, one user 512, and a node 128.
     fn default() -> Self {
         Self {
             each: 3 << 20,
@@ -143,9 +143,9 @@ mod tests {
         each: 100,
         time: Duration::from_secs(3600),
         budget: Room {
-            total: 400,
+            total: 1500,
             part: 150,
-            kept: 100,
+            kept: 1200,
         },
         begun: 50,
     };
@@ -153,12 +153,14 @@ mod tests {
     const fn user(user: &str) -> Taker<'_> {
         Taker {
             user,
+            host: None,
             kept_for: false,
         }
     }
 
     const NODE: Taker<'static> = Taker {
         user: "system:node:n",
+        host: None,
         kept_for: true,
     };
 

@@ -6,7 +6,8 @@
 //! A caller that proves its identity leaves the group of strangers and cannot be displaced by one:
 //!
 //! - a client certificate of the cluster or a valid token makes a connection *identified*; each
-//!   user has a share. Node certificates have their own capacity, with a few slots for each node,
+//!   user has a share, and so have all accounts of a namespace, and all users of a host. Node
+//!   certificates have their own capacity, with a few slots for each node,
 //!   so that no number of tokens keeps a node out. A denied caller (a retired machine, and the
 //!   tokens of its pods) counts as a stranger;
 //! - an endorsement key of the inventory, shown in a hello, makes it *listed*; each key has a few
@@ -16,8 +17,10 @@
 //! So strangers behind one address cannot use up the connections of the machines behind the same
 //! address.
 
-use crate::answers::{Owner, host};
-use config_limits::{Network, PlaceId, Places, Room, Share, Shares, Taker, Width, networks};
+use crate::answers::Owner;
+use config_kube::identity::party;
+use config_limits::{Network, PlaceId, Places, Room, Share, Shares, Taker, Width, host, networks};
+use master_client::UserInfo;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +44,8 @@ pub struct ConnectionLimits {
     pub identified: usize,
     /// Of these, per user; further ones count as strangers.
     pub per_user: usize,
+    /// Of these, of all accounts of a namespace, whose pods may run on every node.
+    pub per_namespace: usize,
     /// Nodes that showed their certificate.
     pub nodes: usize,
     /// Of these, per node; further ones count as identified.
@@ -59,6 +64,7 @@ impl Default for ConnectionLimits {
             per_key: 4,
             identified: 8192,
             per_user: 1024,
+            per_namespace: 2048,
             nodes: 8192,
             per_node: 16,
         }
@@ -86,6 +92,7 @@ impl ConnectionLimits {
             listed: part(self.listed),
             identified: part(self.identified),
             per_user: part(self.per_user),
+            per_namespace: part(self.per_namespace),
             nodes: part(self.nodes),
             ..self
         }
@@ -264,7 +271,7 @@ impl Slot {
     /// Counts the caller as this user, whose certificate or token was verified and who is not
     /// denied; `node`: it is a node that showed its certificate. If the user, or all users
     /// together, are at their limit, the connection stays what it was.
-    pub(crate) fn identify(&self, user: &str, node: bool) {
+    pub(crate) fn identify(&self, user: &UserInfo, node: bool) {
         if !self.is_proven() {
             self.proven.store(true, Ordering::Release);
         }
@@ -272,12 +279,21 @@ impl Slot {
             return;
         }
         let connections = &self.connections;
-        let taker = Taker {
-            user,
+        let name = party(&user.name);
+        let taker = |host| Taker {
+            user: name,
+            host,
             kept_for: false,
         };
-        let own = node.then(|| connections.nodes.take(taker, 1)).flatten();
-        let Some(share) = own.or_else(|| connections.identified.take(taker, 1)) else {
+        let most = if name == user.name {
+            connections.limits.per_user
+        } else {
+            connections.limits.per_namespace
+        };
+        let own = node.then(|| connections.nodes.take(taker(None), 1));
+        let identified = &connections.identified;
+        let other = || identified.take_up_to(taker(Some(&self.host)), 1, most);
+        let Some(share) = own.flatten().or_else(other) else {
             return;
         };
         let mut rooms = connections.rooms();
@@ -352,9 +368,14 @@ mod tests {
         per_key: 1,
         identified: 3,
         per_user: 2,
+        per_namespace: 2,
         nodes: 2,
         per_node: 1,
     };
+
+    fn user(name: &str) -> UserInfo {
+        UserInfo::authenticated(name, [""; 0])
+    }
 
     impl Connections {
         /// Connections of strangers, listed and identified callers, nodes aside.
@@ -401,7 +422,7 @@ mod tests {
         let connections = Connections::new(LIMITS);
         let nat: IpAddr = "192.0.2.1".parse().unwrap();
         let (node, machine) = (connections.enter(nat), connections.enter(nat));
-        node.identify("system:node:n1", false);
+        node.identify(&user("system:node:n1"), false);
         machine.list([7; 32]);
         let crowd: Vec<Slot> = (0..100).map(|_| connections.enter(nat)).collect();
         assert!(!node.ended().is_cancelled() && !machine.ended().is_cancelled());
@@ -414,7 +435,7 @@ mod tests {
         );
         // The next node connects too, and stays until it has identified itself.
         let next = connections.enter(nat);
-        next.identify("system:node:n2", false);
+        next.identify(&user("system:node:n2"), false);
         drop(crowd);
         assert!(next.is_identified() && !next.ended().is_cancelled());
         assert_eq!(connections.count(), [0, 1, 2]);
@@ -426,7 +447,7 @@ mod tests {
         let at = |last: u8| connections.enter([10, last, 0, 1].into());
         let slots = [at(1), at(2), at(3)];
         for slot in &slots {
-            slot.identify("pod", false);
+            slot.identify(&user("pod"), false);
         }
         assert_eq!(
             slots.each_ref().map(Slot::is_identified),
@@ -445,16 +466,42 @@ mod tests {
     }
 
     #[test]
+    fn accounts_of_a_namespace_share_and_all_users_of_a_host_leave_half() {
+        let limits = ConnectionLimits {
+            identified: 8,
+            per_namespace: 3,
+            ..LIMITS
+        };
+        let connections = Connections::new(limits);
+        let known = |last: u8, name: &str| {
+            let slot = connections.enter([192, 0, 2, last].into());
+            slot.identify(&user(name), false);
+            slot
+        };
+        let account = |name: &str| format!("system:serviceaccount:{name}");
+        let slots = ["a:one", "a:two", "a:three", "a:four", "b:one", "c:one"];
+        let slots = slots.map(|name| known(1, &account(name)));
+        assert_eq!(
+            slots.each_ref().map(Slot::is_identified),
+            [true, true, true, false, true, false]
+        );
+        assert!(known(2, "jane").is_identified());
+    }
+
+    #[test]
     fn tokens_do_not_take_the_slots_of_nodes_and_each_node_has_a_share() {
         let connections = Connections::new(LIMITS);
         let nat: IpAddr = "192.0.2.1".parse().unwrap();
-        let known = |user: &str, node: bool| {
-            let slot = connections.enter(nat);
-            slot.identify(user, node);
+        let known_from = |from: IpAddr, name: &str, node: bool| {
+            let slot = connections.enter(from);
+            slot.identify(&user(name), node);
             slot
         };
+        let known = |name: &str, node: bool| known_from(nat, name, node);
         // Service accounts take all that identified callers may have.
-        let crowd = ["a", "a", "b", "b"].map(|user| known(user, false));
+        let pods: IpAddr = "192.0.2.2".parse().unwrap();
+        let crowd = [(nat, "a"), (nat, "a"), (pods, "b"), (pods, "b")];
+        let crowd = crowd.map(|(from, name)| known_from(from, name, false));
         assert_eq!(
             crowd.each_ref().map(Slot::is_identified),
             [true, true, true, false]
@@ -477,9 +524,9 @@ mod tests {
     fn a_denied_caller_counts_as_a_stranger_again() {
         let connections = Connections::new(LIMITS);
         let nat: IpAddr = "192.0.2.1".parse().unwrap();
-        let [pod, node] = [("pod", false), ("n", true)].map(|(user, node)| {
+        let [pod, node] = [("pod", false), ("n", true)].map(|(name, node)| {
             let slot = connections.enter(nat);
-            slot.identify(user, node);
+            slot.identify(&user(name), node);
             slot
         });
         for slot in [&pod, &node] {
@@ -494,7 +541,7 @@ mod tests {
         let _stranger = connections.enter(nat);
         assert!(pod.ended().is_cancelled() && !node.ended().is_cancelled());
         // A valid caller on the same connection makes it identified again.
-        node.identify("jane", false);
+        node.identify(&user("jane"), false);
         assert!(node.is_identified());
     }
 

@@ -60,7 +60,7 @@ impl Door {
             return None;
         }
         match owner {
-            Some(owner) if write => match self.answers.before_write(owner) {
+            Some(owner) if write => match self.answers.before_write(owner, self.slot.host()) {
                 Charged::Free => {}
                 Charged::Taken(share) => written = Some(share),
                 Charged::Beyond => return None,
@@ -99,7 +99,7 @@ impl Open {
             return bare(answer.status());
         }
         if let (true, None, Some(owner)) = (write, &written, owner)
-            && let Charged::Taken(share) = door.answers.before_write(owner)
+            && let Charged::Taken(share) = door.answers.before_write(owner, door.slot.host())
         {
             // The first request of a token that proved the connection just now.
             written = Some(share);
@@ -150,13 +150,13 @@ mod tests {
     use crate::visits::{VisitLimits, Visits};
     use config_limits::Room;
     use http_body::Body as _;
-    use master_client::Weight;
+    use master_client::{UserInfo, Weight};
 
-    /// Three whole answers of a megabyte for one user, and as many for the others.
+    /// Three whole answers of a megabyte for one user or host, and as many for the others.
     const LIMITS: AnswerLimits = AnswerLimits {
         known: Room {
             total: 10 << 20,
-            part: 3 << 20,
+            part: 4 << 20,
             kept: 4 << 20,
         },
         strangers: Room {
@@ -168,10 +168,14 @@ mod tests {
     const MOST: usize = 1000 << 10;
 
     fn door(answers: &Arc<Answers>, owner: Option<Owner>) -> Arc<Door> {
+        door_from(1, answers, owner)
+    }
+
+    fn door_from(host: u8, answers: &Arc<Answers>, owner: Option<Owner>) -> Arc<Door> {
         let connections = Connections::new(ConnectionLimits::default());
-        let slot = connections.enter([192, 0, 2, 1].into());
+        let slot = connections.enter([192, 0, 2, host].into());
         if let Some(owner) = owner {
-            slot.identify("somebody", false);
+            slot.identify(&UserInfo::authenticated("somebody", [""; 0]), false);
             slot.own(|| owner);
         }
         let visits = Visits::new(VisitLimits::default());
@@ -209,12 +213,20 @@ mod tests {
         assert_eq!(codes(&held), [200, 200, 200, 429, 429]);
         assert!(held[4].body().is_end_stream(), "a refusal holds nothing");
         let two = door(&answers, Some(user("two")));
+        let beside = ask(&two, Method::GET, MOST);
+        assert_eq!(beside.status(), 429, "another user of the same host");
+        let two = door_from(2, &answers, Some(user("two")));
         held.extend((0..4).map(|_| ask(&two, Method::GET, MOST)));
         assert_eq!(codes(&held[5..]), [200, 200, 200, 429], "another user");
-        let three = door(&answers, Some(user("three")));
+        let three = door_from(3, &answers, Some(user("three")));
         assert_eq!(ask(&three, Method::GET, MOST).status(), 429, "of all");
-        let node = door(&answers, Some(Owner::Node("n".to_owned())));
-        assert_eq!(ask(&node, Method::GET, MOST).status(), 200);
+        let node = |name: &str| door(&answers, Some(Owner::Node(name.to_owned())));
+        let of_nodes = ["n", "n", "m"].map(|name| ask(&node(name), Method::GET, MOST));
+        assert_eq!(
+            codes(&of_nodes),
+            [200, 429, 200],
+            "an eighth of what is kept"
+        );
         let admin = door(&answers, Some(Owner::Admin));
         assert_eq!(ask(&admin, Method::GET, MOST).status(), 200);
         // What is shared or has no end takes nothing, or little.
@@ -222,7 +234,7 @@ mod tests {
         let mut document = Response::new(body(vec![7; MOST]));
         document.extensions_mut().insert(Weight(0));
         assert_eq!(shared.finish(document).status(), 200);
-        drop(held);
+        drop((held, of_nodes));
         assert_eq!(answers.taken(), [0, 0]);
         assert_eq!(ask(&three, Method::GET, 100 << 20).status(), 200, "alone");
     }

@@ -1,30 +1,65 @@
 //! Slots for requests in progress, and how users share them.
 
-use crate::answers::host;
 use crate::bodies::{Bodies, BodyLimits, Whole};
 use crate::peer::Peer;
 use bytes::Bytes;
-use config_kube::identity::MASTERS_GROUP;
-use config_limits::{Room, Share, Shares, Taker};
+use config_kube::identity::{MASTERS_GROUP, party};
+use config_limits::{Room, Share, Shares, Taker, host as host_name};
 use http::Response;
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt as _;
-use master_client::{ApiError, Body, BodyError, Reason, UserInfo, body};
+use master_client::{ApiError, Body, BodyError, Reason, UserInfo, Weight, body};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// The slots of a server. A user may have a quarter of them, and a quarter is reserved for nodes.
+/// Answers up to this size wait for their readers without a slot.
+const SMALL: usize = 16 << 10;
+
+/// The slots of a server. A user, or all accounts of a namespace, may have a quarter of them, and a
+/// quarter is reserved for nodes.
 ///
-/// A slot is held until the client has read the answer ([`Entered::hold`]). Many callers may be one
-/// user, as all pods of a namespace's default account are: so the answers to reads that one host has
-/// not read take at most half of the slots of their user.
+/// A request has its slot while it is worked on, so that nobody can keep one; what its answer takes
+/// of the memory meanwhile is counted by [`crate::AnswerLimits`]. A large answer to a read holds on
+/// until the client has read it ([`Entered::hold`]): making it goes on, piece by piece. Such answers
+/// have half of the slots; those of a user at one host take no more than half of its own, and those
+/// of all users of a host half of what nodes leave.
 #[derive(Debug)]
 pub struct Gate {
-    unread: Arc<Shares>,
-    reads: Arc<Shares>,
-    writes: Arc<Shares>,
+    unread: Slots,
+    reads: Slots,
+    writes: Slots,
     bodies: Bodies,
+}
+
+/// Slots, and how many of them a node may have.
+#[derive(Debug, Clone)]
+struct Slots {
+    shares: Arc<Shares>,
+    of_node: usize,
+}
+
+impl Slots {
+    /// `of_node`: what a node may have, of what is kept for nodes.
+    fn new(room: Room, of_node: impl Fn(usize) -> usize) -> Self {
+        let of_node = match room.kept {
+            0 => room.part,
+            kept => of_node(kept),
+        };
+        Self {
+            shares: Shares::new(room),
+            of_node,
+        }
+    }
+
+    fn take(&self, taker: Taker<'_>) -> Result<Share, ApiError> {
+        let share = if taker.kept_for {
+            self.shares.take_up_to(taker, 1, self.of_node)
+        } else {
+            self.shares.take(taker, 1)
+        };
+        share.ok_or_else(too_many)
+    }
 }
 
 /// A request's slot, and its part of the budget of bodies; freed when this is dropped.
@@ -32,41 +67,71 @@ pub struct Gate {
 pub struct Entered {
     _whole: Option<Whole>,
     place: Option<Share>,
-    /// User and host, where the answer counts among those that the host has not read.
-    reader: Option<(Arc<Shares>, String)>,
-    unread: Option<Share>,
+    /// Who reads the answer to a read.
+    reader: Option<Reader>,
+}
+
+/// Among whose unread answers an answer counts: those of a user at a host.
+#[derive(Debug)]
+struct Reader {
+    unread: Slots,
+    name: String,
+    host: Option<String>,
+    is_node: bool,
 }
 
 impl Entered {
-    /// The answer; what was taken for its request is freed once it was read, or its reader is gone.
+    fn of(whole: Option<Whole>, place: Option<Share>, reader: Option<Reader>) -> Self {
+        Self {
+            _whole: whole,
+            place,
+            reader,
+        }
+    }
+
+    /// The answer. The slot is freed, or kept with a large answer until it was read or its reader is
+    /// gone.
     ///
     /// # Errors
-    /// 429: the host has too many answers to read.
-    pub fn hold(mut self, answer: Response<Body>) -> Result<Response<Body>, ApiError> {
-        if self.place.is_none() {
+    /// 429: the host has too many answers to read. Never after a write.
+    pub fn hold(self, answer: Response<Body>) -> Result<Response<Body>, ApiError> {
+        let Some(reader) = self.reader else {
+            return Ok(answer);
+        };
+        if is_small(&answer) {
             return Ok(answer);
         }
-        if let Some((unread, user)) = self.reader.take() {
-            let taker = Taker {
-                user: &user,
-                kept_for: false,
-            };
-            self.unread = Some(unread.take(taker, 1).ok_or_else(too_many)?);
-        }
+        let unread = reader.unread.take(Taker {
+            user: &reader.name,
+            host: reader.host.as_deref(),
+            kept_for: reader.is_node,
+        })?;
+        let places = (self.place, unread);
         Ok(answer.map(|body| {
             Held {
                 body,
-                _entered: self,
+                _places: places,
             }
             .boxed_unsync()
         }))
     }
 }
 
-/// An answer's body, and what was taken for its request.
+fn most_of(kept: usize) -> usize {
+    kept - kept / 4
+}
+
+fn is_small(answer: &Response<Body>) -> bool {
+    let content = answer.body();
+    let weight = || answer.extensions().get().map(|Weight(held)| *held as u64);
+    let size = content.size_hint().exact().or_else(weight);
+    content.is_end_stream() || size.is_some_and(|size| size <= SMALL as u64)
+}
+
+/// A large answer's body, and its places.
 struct Held {
     body: Body,
-    _entered: Entered,
+    _places: (Option<Share>, Share),
 }
 
 impl http_body::Body for Held {
@@ -93,21 +158,24 @@ impl Gate {
     /// This many slots for reads and for writes.
     pub fn new(reads: usize, writes: usize, bodies: BodyLimits) -> Self {
         let unread = Room {
-            total: reads,
+            // One more, so that few slots can be shared, too.
+            total: reads / 2 + usize::from(reads > 0),
             part: Room::of_quarters(reads).part.div_ceil(2),
-            kept: 0,
+            kept: reads / 8,
         };
         Self {
-            unread: Shares::new(unread),
-            reads: Shares::new(Room::of_quarters(reads)),
-            writes: Shares::new(Room::of_quarters(writes)),
+            // A node lists all that it follows when it starts.
+            unread: Slots::new(unread, |kept| kept.div_ceil(4)),
+            // Nobody can keep a slot of these, and a node starts many pods at once.
+            reads: Slots::new(Room::of_quarters(reads), most_of),
+            writes: Slots::new(Room::of_quarters(writes), most_of),
             bodies: Bodies::new(bodies),
         }
     }
 
     /// Reads and writes in progress.
     pub fn running(&self) -> [usize; 2] {
-        [self.reads.taken(), self.writes.taken()]
+        [self.reads.shares.taken(), self.writes.shares.taken()]
     }
 
     /// Takes a slot for a read, or for a write after its body is complete: a slow sender holds no
@@ -123,30 +191,37 @@ impl Gate {
         user: &UserInfo,
         peer: &Peer,
     ) -> Result<(Body, Entered), ApiError> {
-        let counted = peer.remote.is_some() && !user.in_group(MASTERS_GROUP);
-        let taker = counted.then(|| Taker {
-            user: &user.name,
-            kept_for: user.node().is_some(),
+        let is_node = user.node().is_some();
+        let remote = peer.remote.filter(|_| !user.in_group(MASTERS_GROUP));
+        // A node has its own part, wherever it is.
+        let host = remote.filter(|_| !is_node);
+        let host = host.map(|remote| host_name(remote.ip()));
+        let taker = remote.map(|_| Taker {
+            user: party(&user.name),
+            host: host.as_deref(),
+            kept_for: is_node,
         });
-        let (content, whole, room) = if write {
+        if write {
             let whole = self.bodies.read(content, taker).await?;
-            (body(whole.bytes.clone()), Some(whole), &self.writes)
-        } else {
-            (content, None, &self.reads)
+            let place = taker.map(|taker| self.writes.take(taker)).transpose()?;
+            let content = body(whole.bytes.clone());
+            return Ok((content, Entered::of(Some(whole), place, None)));
+        }
+        let Some(taker) = taker else {
+            return Ok((content, Entered::of(None, None, None)));
         };
-        let place = taker.map(|taker| room.take(taker, 1).ok_or_else(too_many));
-        let reader = taker.filter(|taker| !write && !taker.kept_for);
-        let reader = reader.zip(peer.remote).map(|(taker, remote)| {
-            let name = format!("{}\n{}", taker.user, host(remote.ip()));
-            (Arc::clone(&self.unread), name)
-        });
-        let entered = Entered {
-            _whole: whole,
-            place: place.transpose()?,
-            reader,
-            unread: None,
+        let place = self.reads.take(taker)?;
+        let name = match taker.host {
+            Some(host) => format!("{}\n{host}", taker.user),
+            None => taker.user.to_owned(),
         };
-        Ok((content, entered))
+        let reader = Reader {
+            unread: self.unread.clone(),
+            name,
+            host,
+            is_node,
+        };
+        Ok((content, Entered::of(None, Some(place), Some(reader))))
     }
 }
 
@@ -162,7 +237,10 @@ pub fn too_many() -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config_kube::identity::NODES_GROUP;
     use std::net::SocketAddr;
+
+    const LARGE: usize = SMALL + 1;
 
     fn peer(last: u8) -> Peer {
         Peer {
@@ -171,24 +249,36 @@ mod tests {
         }
     }
 
+    fn account(name: &str) -> UserInfo {
+        UserInfo::authenticated(&format!("system:serviceaccount:{name}"), [""; 0])
+    }
+
+    async fn ask(
+        gate: &Gate,
+        write: bool,
+        user: &UserInfo,
+        host: u8,
+        size: usize,
+    ) -> Result<Response<Body>, ApiError> {
+        let (_, entered) = gate.enter(write, body(""), user, &peer(host)).await?;
+        entered.hold(Response::new(body(vec![7; size])))
+    }
+
     #[tokio::test]
     async fn a_host_that_reads_nothing_leaves_half_of_its_users_slots_and_all_of_others() {
         let gate = Gate::new(16, 16, BodyLimits::default());
-        let pod = UserInfo::authenticated("system:serviceaccount:a:default", [""; 0]);
-        let ask = async |user: &UserInfo, host: u8| {
-            let (_, entered) = gate.enter(false, body(""), user, &peer(host)).await?;
-            entered.hold(Response::new(body("answer")))
-        };
+        let pods = [account("a:default"), account("a:other")];
+        let ask = async |user: &UserInfo, host: u8| ask(&gate, false, user, host, LARGE).await;
         let mut held = Vec::new();
-        for _ in 0..8 {
-            held.extend(ask(&pod, 1).await);
+        for pod in pods.iter().cycle().take(8) {
+            held.extend(ask(pod, 1).await);
         }
         assert_eq!((held.len(), gate.running()), (2, [2, 0]));
-        for _ in 0..8 {
-            held.extend(ask(&pod, 2).await);
+        for pod in pods.iter().cycle().take(8) {
+            held.extend(ask(pod, 2).await);
         }
-        assert_eq!(held.len(), 4, "another pod of the same account");
-        assert!(ask(&pod, 3).await.is_err(), "the user's quarter");
+        assert_eq!(held.len(), 4, "other pods of the same namespace");
+        assert!(ask(&pods[0], 3).await.is_err(), "the namespace's quarter");
         assert!(
             ask(&UserInfo::authenticated("jane", [""; 0]), 1)
                 .await
@@ -196,16 +286,65 @@ mod tests {
         );
         // What is worked on has no such bound.
         drop(held);
-        let work = async |_| gate.enter(false, body(""), &pod, &peer(1)).await;
+        let work = async |_| gate.enter(false, body(""), &pods[0], &peer(1)).await;
         for number in 0..4 {
             let (_, entered) = work(number).await.unwrap();
-            let read = entered.hold(Response::new(body("answer"))).unwrap();
+            let read = entered.hold(Response::new(body(vec![7; LARGE]))).unwrap();
             assert_eq!(gate.running(), [1, 0], "a slot is held until it is read");
-            assert_eq!(
-                read.into_body().collect().await.unwrap().to_bytes(),
-                "answer"
-            );
-            assert_eq!(gate.running(), [0, 0]);
+            let read = read.into_body().collect().await.unwrap().to_bytes();
+            assert_eq!((read.len(), gate.running()), (LARGE, [0, 0]));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_small_or_written_waits_for_its_reader_without_a_slot() {
+        let gate = Gate::new(4, 4, BodyLimits::default());
+        let node = UserInfo::authenticated("system:node:n", [NODES_GROUP]);
+        let mut held = Vec::new();
+        for user in [&account("a:b"), &node] {
+            for _ in 0..8 {
+                held.push(ask(&gate, false, user, 1, SMALL).await.unwrap());
+                held.push(ask(&gate, true, user, 1, LARGE).await.unwrap());
+                let mut made = Response::new(body(vec![7; 1]).map_frame(|one| one).boxed_unsync());
+                made.extensions_mut().insert(Weight(SMALL));
+                let (_, entered) = gate.enter(false, body(""), user, &peer(1)).await.unwrap();
+                held.push(entered.hold(made).unwrap());
+            }
+        }
+        assert_eq!(gate.running(), [0, 0]);
+    }
+
+    #[tokio::test]
+    async fn unread_answers_of_a_host_and_of_a_node_leave_places_to_others() {
+        let gate = Gate::new(16, 16, BodyLimits::default());
+        let mut held = Vec::new();
+        for namespace in 0..8 {
+            let pod = account(&format!("{namespace}:b"));
+            held.extend(ask(&gate, false, &pod, 1, LARGE).await);
+        }
+        assert_eq!(held.len(), 4, "of all namespaces");
+        let node =
+            |name: u8| UserInfo::authenticated(&format!("system:node:{name}"), [NODES_GROUP]);
+        for _ in 0..8 {
+            held.extend(ask(&gate, false, &node(1), 1, LARGE).await);
+        }
+        assert_eq!(held.len(), 5, "of the node");
+        for (user, host) in [(account("c:b"), 2), (node(2), 1)] {
+            held.push(ask(&gate, false, &user, host, LARGE).await.unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_one_node_has_worked_on_leaves_a_quarter_of_what_is_kept_for_nodes() {
+        let gate = Gate::new(16, 16, BodyLimits::default());
+        let node =
+            |name: u8| UserInfo::authenticated(&format!("system:node:{name}"), [NODES_GROUP]);
+        for write in [false, true] {
+            let mut held = Vec::new();
+            for user in [1, 1, 1, 1, 2].map(node) {
+                held.extend(gate.enter(write, body(""), &user, &peer(1)).await);
+            }
+            assert_eq!(held.len(), 4, "{write}");
         }
     }
 }

@@ -54,7 +54,7 @@ impl Peer {
         if let Some(slot) = &self.slot {
             let shown = self.user().is_some_and(|own| own.name == user.name);
             let node = shown && user.node().is_some();
-            slot.identify(&user.name, node);
+            slot.identify(user, node);
             slot.own(|| Owner::of(user, node));
         }
     }

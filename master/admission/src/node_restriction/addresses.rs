@@ -1,6 +1,12 @@
 //! The addresses in a pod's status. Network policies and services lead to whatever address a pod
 //! has by its status, so a node may name those alone that are its own to give.
+//!
+//! A Node says itself which addresses its machine has: several cards, leases and routers give it
+//! others at any time, and nobody else can tell. So a pod on the machine's network gets none of them
+//! that somebody else has ([`Holders`]). With any other address, one outside of the cluster, a node
+//! that is taken over reaches no more than it does anyway, by passing on what is for its pods.
 
+use super::holders::{Holders, address, pod_ranges};
 use crate::plugin::{Request, read};
 use master_schema::error::ApiError;
 use master_schema::validate::net::Range;
@@ -10,9 +16,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 /// Whether each address that a status did not have before is the node's: of the pod, an address in
-/// the node's ranges, or of the node itself if the pod is on the machine's network; of the host, an
-/// address of the node. What it had before may stay: a machine that moved goes on with its pods.
+/// the node's ranges, or of the node itself, and of nobody else, if the pod is on the machine's
+/// network; of the host, an address of the node, to which nothing leads. What it had before may
+/// stay: a machine that moved goes on with its pods.
 pub(super) async fn check(
+    holders: &Holders,
     request: &Request<'_>,
     node: &str,
     new: &Fields,
@@ -53,6 +61,17 @@ pub(super) async fn check(
             return refuse(address, "the Node's podCIDRs are", machine.ranges());
         }
     }
+    if shared && !of_pod.is_empty() {
+        let given: Vec<IpAddr> = of_pod.iter().filter_map(|text| address(text)).collect();
+        if let Some((at, holder)) = holders.other(request, node, &given).await? {
+            let cure = "if it is this node's, an admin lists it in spec.addresses of its Machine";
+            return refuse(
+                &at.to_string(),
+                "it is an address of",
+                format!("{holder} ({cure})"),
+            );
+        }
+    }
     match of_host.iter().find(|address| !machine.has(address)) {
         Some(address) => refuse(address, "the Node's addresses are", machine.own()),
         None => Ok(()),
@@ -81,28 +100,19 @@ struct Machine {
 impl Machine {
     fn read(node: &Fields) -> Self {
         let status = object(node, "status").map_or(&[][..], |status| items(status, "addresses"));
-        let address = |one: &Value| one.get("address")?.as_str()?.parse().ok();
-        let spec = object(node, "spec");
-        let listed = spec.map_or(&[][..], |spec| items(spec, "podCIDRs"));
-        let listed = listed.iter().filter_map(Value::as_str);
-        let all = listed.chain(spec.map(|spec| text(spec, "podCIDR")));
-        let ranges: BTreeSet<Range> = all.filter_map(Range::parse).collect();
+        let of = |one: &Value| address(one.get("address")?.as_str()?);
         Self {
-            addresses: status.iter().filter_map(address).collect(),
-            ranges: ranges.into_iter().collect(),
+            addresses: status.iter().filter_map(of).collect(),
+            ranges: pod_ranges(node),
         }
     }
 
-    fn has(&self, address: &str) -> bool {
-        address
-            .parse()
-            .is_ok_and(|address: IpAddr| self.addresses.contains(&address))
+    fn has(&self, text: &str) -> bool {
+        address(text).is_some_and(|address| self.addresses.contains(&address))
     }
 
-    fn gives(&self, address: &str) -> bool {
-        address
-            .parse()
-            .is_ok_and(|address: IpAddr| self.ranges.iter().any(|range| range.contains(address)))
+    fn gives(&self, text: &str) -> bool {
+        address(text).is_some_and(|address| self.ranges.iter().any(|range| range.contains(address)))
     }
 
     fn own(&self) -> String {

@@ -4,12 +4,14 @@
 mod addresses;
 mod amounts;
 mod events;
+mod holders;
 
 use crate::certificates::Subject;
 use crate::parts::Parts;
 use crate::plugin::{Admitted, Operation, Plugin, Request};
 use amounts::Amounts;
 use config_kube::identity;
+use holders::Holders;
 use master_auth::Authorizer;
 use master_client::BoxFuture;
 use master_schema::error::ApiError;
@@ -24,6 +26,7 @@ use std::sync::Arc;
 pub(crate) struct NodeRestriction {
     authorizer: Arc<Authorizer>,
     amounts: Amounts,
+    holders: Holders,
 }
 
 impl NodeRestriction {
@@ -31,6 +34,7 @@ impl NodeRestriction {
         Self {
             authorizer: parts.authorizer.clone(),
             amounts: Amounts::new(parts.clock.clone()),
+            holders: Holders::new(parts),
         }
     }
 }
@@ -73,7 +77,7 @@ impl Plugin for NodeRestriction {
                     events::check(request, &self.authorizer, node, object).await?;
                 }
                 (Operation::Update, "Pod", Some(Subresource::Status), Some(old)) => {
-                    addresses::check(request, node, object, old).await?;
+                    addresses::check(&self.holders, request, node, object, old).await?;
                 }
                 _ => {}
             }

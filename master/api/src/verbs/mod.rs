@@ -185,7 +185,7 @@ impl Call {
 
     /// Whose places the call takes. The end of a machine waits for no reader of its logs.
     fn asker(&self) -> Asker<'_> {
-        let asker = Asker::new(&self.user, self.peer.remote.is_none());
+        let asker = Asker::new(&self.user, self.peer.remote.is_none()).at(self.peer.remote);
         match &*self.target.subresource {
             "power" => asker.first(),
             _ => asker,

@@ -16,8 +16,9 @@ use std::future::Future;
 use tokio::sync::mpsc;
 
 /// What every authenticated user may create.
-const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-const REVIEW: &str = r#"{"spec":{"resourceAttributes":{"verb":"get","resource":"pods"}}}"#;
+pub(crate) const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+pub(crate) const REVIEW: &str =
+    r#"{"spec":{"resourceAttributes":{"verb":"get","resource":"pods"}}}"#;
 
 /// A caller over the network.
 pub(crate) fn peer() -> Peer {

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 const EVENTS: &str = "/api/v1/namespaces/default/events";
 const SYSTEM: &str = "/api/v1/namespaces/kube-system/events";
 const NEWER: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+const MACHINES: &str = "/apis/pratique.dev/v1alpha1/machines";
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 
 /// An event as the agent writes it.
@@ -299,6 +300,126 @@ async fn a_pod_on_the_machines_network_has_an_address_of_its_node() {
         )
         .await;
     assert_eq!(status, StatusCode::OK, "{answer}");
+}
+
+/// Machines with addresses by the inventory and by their certificates, and a node with ranges.
+async fn others_addresses(server: &Local) {
+    let ends = ["2999-01-01T00:00:00Z", "2001-01-01T00:00:00Z"];
+    for (name, spec, status) in [
+        (
+            "m1",
+            json!({"nodeName": "n1", "addresses": ["192.0.2.7", "192.0.2.10"]}),
+            json!({}),
+        ),
+        (
+            "m2",
+            json!({"nodeName": "n2", "addresses": ["192.0.2.8", "::ffff:192.0.2.11"]}),
+            json!({}),
+        ),
+        (
+            "m3",
+            json!({}),
+            json!({"servingNames": ["m3", "192.0.2.9", "192.0.2.10"],
+            "certificate": {"serial": "1", "notAfter": ends[0]},
+            "earlierNames": {"2001:db8::9": ends[0], "192.0.2.12": ends[1]}}),
+        ),
+        (
+            "m4",
+            json!({"retired": true, "addresses": ["192.0.2.13"]}),
+            json!({"servingNames": ["192.0.2.14"], "certificate": {"serial": "1", "notAfter": ends[0]}}),
+        ),
+    ] {
+        let mut spec = spec;
+        spec["role"] = "worker".into();
+        made(
+            server,
+            MACHINES,
+            &json!({"metadata": {"name": name}, "spec": spec}),
+        )
+        .await;
+        let path = format!("{MACHINES}/{name}/status");
+        let status = json!({ "status": status });
+        let (status, answer) = server.admin_ask(Method::PATCH, &path, &status).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+    }
+    let ranges =
+        json!({"spec": {"podCIDR": "10.1.2.0/24", "podCIDRs": ["10.1.2.0/24", "fd00:2::/64"]}});
+    server
+        .admin_ask(Method::PATCH, "/api/v1/nodes/n2", &ranges)
+        .await;
+}
+
+/// A Node says itself which addresses it has. What others have by the inventory, by their
+/// certificates and by the cluster's ranges is theirs whatever it says.
+#[tokio::test]
+async fn a_pod_on_the_machines_network_gets_no_address_that_is_anothers() {
+    let mut options = Options::default();
+    options.ranges.advertise = vec![([198, 51, 100, 1], 6443).into()];
+    let server = cluster_with(options).await;
+    let own = Caller::new(&server, node("n1"));
+    others_addresses(&server).await;
+    // Its own, one that nobody lists, and those that nobody has any more.
+    let free = [
+        "192.0.2.7",
+        "192.0.2.10",
+        "203.0.113.7",
+        "2001:db8::7",
+        "192.0.2.12",
+        "192.0.2.13",
+        "192.0.2.14",
+    ];
+    let others = [
+        ("192.0.2.8", "the Machine \"m2\""),
+        ("192.0.2.11", "the Machine \"m2\""),
+        ("192.0.2.9", "the Machine \"m3\""),
+        ("2001:db8::9", "the Machine \"m3\""),
+        ("10.1.2.3", "the pods of the node \"n2\""),
+        ("fd00:2::3", "the pods of the node \"n2\""),
+        ("10.96.0.10", "the cluster's services"),
+        ("198.51.100.1", "the API server"),
+        ("127.0.0.1", "each machine"),
+        ("fe80::1", "each machine"),
+        ("64:ff9b::c000:208", "a translator"),
+    ];
+    let all = free.into_iter().chain(others.map(|(address, _)| address));
+    let all: Vec<Value> = all
+        .map(|address| json!({"type": "InternalIP", "address": address}))
+        .collect();
+    let claimed = json!({"status": {"addresses": all}});
+    own.patches("/api/v1/nodes/n1/status", &claimed, 200).await;
+    let shared = |name: &str| {
+        json!({"metadata": {"name": name}, "spec": {"nodeName": "n1", "hostNetwork": true,
+            "containers": [{"name": "c", "image": "x:1"}]}})
+    };
+    for (number, address) in free.iter().enumerate() {
+        let name = format!("free-{number}");
+        made(&server, PODS, &shared(&name)).await;
+        let status = addressed(&[address], &[address]);
+        own.patches(&format!("{PODS}/{name}/status"), &status, 200)
+            .await;
+    }
+    made(&server, PODS, &shared("shared")).await;
+    let pod = format!("{PODS}/shared/status");
+    for (address, holder) in others {
+        let status = addressed(&[address], &[address]);
+        let sent = server.ask(&own.user, Method::PATCH, &pod, &status);
+        let (code, answer) = sent.await;
+        assert_eq!(code, StatusCode::FORBIDDEN, "{address}: {answer}");
+        let message = answer["message"].as_str().unwrap();
+        assert!(message.contains(holder), "{address}: {message}");
+    }
+    // The second of two is looked at, too; and what is given back is free.
+    own.patches(
+        &pod,
+        &addressed(&["192.0.2.7", "fd00:2::3"], &["192.0.2.7"]),
+        403,
+    )
+    .await;
+    let moved = json!({"spec": {"addresses": ["192.0.2.11"]}});
+    let path = format!("{MACHINES}/m2");
+    server.admin_ask(Method::PATCH, &path, &moved).await;
+    own.patches(&pod, &addressed(&["192.0.2.8"], &["192.0.2.8"]), 200)
+        .await;
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::{Identity, Server};
+use crate::crowded::{REVIEW, REVIEWS};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
@@ -38,13 +39,23 @@ async fn answers(
     path: &str,
     token: Option<&str>,
 ) -> Vec<Response<Incoming>> {
-    let send = |_| {
+    let request = || {
         let mut request = Request::get(format!("https://127.0.0.1{path}"));
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let request = request.body(Full::default()).unwrap();
-        let mut client = client.clone();
+        request.body(Full::default()).unwrap()
+    };
+    all_answers(client, count, request).await
+}
+
+async fn all_answers(
+    client: &SendRequest<Full<Bytes>>,
+    count: usize,
+    request: impl Fn() -> Request<Full<Bytes>>,
+) -> Vec<Response<Incoming>> {
+    let send = |_| {
+        let (mut client, request) = (client.clone(), request());
         async move { client.send_request(request).await.unwrap() }
     };
     let all = join_all((0..count).map(send));
@@ -174,6 +185,105 @@ async fn unread_documents_hold_their_readers_places_and_nobody_elses() {
     tokio::time::timeout(PATIENCE, again)
         .await
         .expect("places come back when the reader is gone");
+    server.stop().await;
+}
+
+/// A rooted worker with the tokens of its pods, and its own certificate: what is small waits for
+/// its reader without a place, so that nobody's answers keep others from theirs.
+#[tokio::test]
+async fn accounts_of_a_namespace_and_a_node_that_read_nothing_leave_places_to_all_others() {
+    let options = Options {
+        in_flight: 16,
+        in_flight_mutating: 8,
+        ..Options::default()
+    };
+    let server = Server::start(options, ServeOptions::default()).await;
+    let review = || {
+        Request::post(format!("https://127.0.0.1{REVIEWS}"))
+            .header("content-type", "application/json")
+            .body(Full::from(REVIEW))
+            .unwrap()
+    };
+    let mut held = Vec::new();
+    for taker in 0..7 {
+        let taker = match taker {
+            6 => server
+                .authority
+                .issue("system:node:n1", &["system:nodes"], &[]),
+            _ => server
+                .authority
+                .issue(&format!("system:serviceaccount:a:{taker}"), &[], &[]),
+        };
+        let client = unreading(&server, Some(&taker)).await;
+        held.extend(all_answers(&client, 20, review).await);
+        held.extend(answers(&client, 20, "/api", None).await);
+    }
+    for status in [StatusCode::OK, StatusCode::CREATED] {
+        assert!(held.iter().any(|answer| answer.status() == status));
+    }
+    let node = server
+        .authority
+        .issue("system:node:n2", &["system:nodes"], &[]);
+    let mut node = server.connect(Some(&node)).await;
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    let lease = r#"{"metadata":{"name":"n2"},"spec":{"holderIdentity":"n2"}}"#;
+    let jane = server.authority.issue("jane", &[], &[]);
+    let mut jane = server.connect(Some(&jane)).await;
+    for _ in 0..3 {
+        let (status, answer) = jane.ask(Method::GET, "/api", "").await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+        let (status, answer) = jane.ask(Method::POST, REVIEWS, REVIEW).await;
+        assert_eq!(status, StatusCode::CREATED, "{answer}");
+    }
+    let (status, answer) = node.ask(Method::POST, leases, lease).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    for _ in 0..3 {
+        let path = format!("{leases}/n2");
+        let (status, answer) = node.ask(Method::PUT, &path, lease).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+    }
+    server.stop().await;
+}
+
+/// What is large holds a place until it was read: those of one host take no more than half of what
+/// all hosts have for it, whatever the number of its namespaces.
+#[tokio::test]
+async fn unread_documents_of_many_namespaces_leave_places_to_all_others() {
+    let options = Options {
+        in_flight: 16,
+        ..Options::default()
+    };
+    let server = Server::start(options, ServeOptions::default()).await;
+    let path = "/openapi/v2";
+    let mut admin = server.connect(Some(&server.admin_identity())).await;
+    let (status, _) = admin.ask(Method::GET, path, "").await;
+    assert_eq!(status, StatusCode::OK);
+    let mut held = Vec::new();
+    for taker in 0..7 {
+        let taker = match taker {
+            6 => server
+                .authority
+                .issue("system:node:n1", &["system:nodes"], &[]),
+            _ => server
+                .authority
+                .issue(&format!("system:serviceaccount:{taker}:a"), &[], &[]),
+        };
+        let client = unreading(&server, Some(&taker)).await;
+        held.extend(answers(&client, 20, path, None).await);
+    }
+    assert!(held.iter().any(|answer| answer.status() == StatusCode::OK));
+    for (name, groups) in [("jane", &[][..]), ("system:node:n2", &["system:nodes"])] {
+        let other = server.authority.issue(name, groups, &[]);
+        let mut other = server.connect(Some(&other)).await;
+        let (status, answer) = other.ask(Method::GET, "/api", "").await;
+        assert_eq!(status, StatusCode::OK, "{name}: {answer}");
+    }
+    let node = server
+        .authority
+        .issue("system:node:n2", &["system:nodes"], &[]);
+    let mut node = server.connect(Some(&node)).await;
+    let (status, _) = node.ask(Method::GET, path, "").await;
+    assert_eq!(status, StatusCode::OK, "a large one of another node");
     server.stop().await;
 }
 
