@@ -19,7 +19,7 @@ use std::time::Duration;
 use agent_sys::crypt::{self, Volume};
 use agent_sys::mount::{Limits, mount, mount_again};
 use agent_sys::process::{Ended, run};
-use agent_volume::header::{COPIES, DAMAGED, DATA_OFFSET, Header, SIZE, VolumeKey, WrappingKey};
+use agent_volume::header::{COPIES, DAMAGED, DATA_OFFSET, SIZE, VolumeKey, WrappingKey};
 use agent_volume::kept::MADE;
 use agent_volume::report::Answer;
 use agent_volume::{Reason, Report};
@@ -30,6 +30,7 @@ use crate::fatal::{AfterFailure, Fatal};
 use crate::gpt::{GptError, Partition, Table, Wanted};
 use crate::guid::Guid;
 use crate::mounts::directory;
+use crate::state_kept::keeps_the_disk;
 use crate::state_text::{made, opened_line, record};
 use crate::unlock::{self, Owner, UnlockError, WaitingAgent};
 use crate::{allowed, ext4, generation};
@@ -231,7 +232,13 @@ fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opene
             new_state(console, agent, &partition, key, recovery)?;
             console.line(&made(*reason, *renewals));
         }
-        Report::Temporary { reason, .. } if keeps_the_disk(*reason, &partition) => {
+        Report::Temporary { reason, .. }
+            if keeps_the_disk(
+                *reason,
+                partition.fresh,
+                Path::new(&partition.device.node()),
+            ) =>
+        {
             agent.finish(console, None).map_err(later)?;
             mounted("tmpfs", "tmpfs", MEMORY).map_err(system)?;
             console.line(&format!(
@@ -329,30 +336,6 @@ fn take_over(keys: &[u8]) -> Result<(), agent_sys::Error> {
         Ok(()) | Err(_) => keep(RECOVERED_KEYS, keys),
     };
     written.map_err(|cause| agent_sys::Error::new("write", RECOVERED_KEYS, cause))
-}
-
-/// Whether a boot that may not open the state leaves it on the disk. The machine was started in an
-/// unapproved way (a kernel argument from outside, an unsigned image), with other user-data, or by
-/// an older image, and the next boot as before needs its state.
-fn keeps_the_disk(reason: Reason, partition: &StatePartition) -> bool {
-    let as_before = matches!(
-        reason,
-        Reason::NotApproved | Reason::NoApprovals | Reason::OtherConfiguration | Reason::Floor(_)
-    );
-    as_before && (!partition.fresh || holds_a_state(Path::new(&partition.device.node())))
-}
-
-/// Whether a partition that the table labels as unfinished begins with a state's header: an
-/// attacker with the disk can change the label. A partition that can't be read counts as one with a
-/// header, so that no state is formatted by mistake.
-fn holds_a_state(partition: &Path) -> bool {
-    let read = |offset: &u64| {
-        let mut bytes = vec![0; SIZE];
-        File::open(partition)
-            .and_then(|file| file.read_exact_at(&mut bytes, *offset))
-            .map_or(true, |()| Header::parse(&bytes).is_ok())
-    };
-    COPIES.iter().any(read)
 }
 
 /// A master's state that does not open.
@@ -613,40 +596,11 @@ fn random_guid(disk: &str) -> Result<Guid, StateError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{holds_a_state, later, moved, refused};
+    use super::{later, moved, refused};
     use crate::console::Console;
     use crate::fatal::AfterFailure;
     use crate::unlock::UnlockError;
     use agent_volume::Reason;
-    use agent_volume::header::{COPIES, DAMAGED, DATA_OFFSET, Header};
-    use zeroize::Zeroizing;
-
-    /// A boot that may not open a state does not format it, even if an attacker relabelled the
-    /// partition as unfinished.
-    #[test]
-    fn a_partition_that_is_called_new_and_holds_a_state_is_left_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let partition = dir.path().join("partition");
-        let header = Header::seal(1, &Zeroizing::new([1; 64]), &Zeroizing::new([2; 32]), None)
-            .unwrap()
-            .to_bytes();
-        let mut disk = vec![0; usize::try_from(DATA_OFFSET).unwrap()];
-        for (at, bytes, expected) in [
-            (None, &header[..], false),
-            (Some(COPIES[0]), &header[..], true),
-            (Some(COPIES[1]), &header[..], true),
-            (Some(COPIES[0]), &DAMAGED[..], false),
-        ] {
-            disk.fill(0);
-            if let Some(at) = at {
-                let at = usize::try_from(at).unwrap();
-                disk[at..at + bytes.len()].copy_from_slice(bytes);
-            }
-            std::fs::write(&partition, &disk).unwrap();
-            assert_eq!(holds_a_state(&partition), expected, "{at:?}");
-        }
-        assert!(holds_a_state(&dir.path().join("absent")), "it may");
-    }
 
     #[test]
     fn a_master_whose_state_is_missing_is_held_and_told_how_to_begin_anew() {
