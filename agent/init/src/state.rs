@@ -30,7 +30,7 @@ use crate::fatal::{AfterFailure, Fatal};
 use crate::gpt::{GptError, Partition, Table, Wanted};
 use crate::guid::Guid;
 use crate::mounts::directory;
-use crate::state_kept::keeps_the_disk;
+use crate::state_kept::{keeps_the_disk, unrecoverable};
 use crate::state_text::{made, opened_line, record};
 use crate::unlock::{self, Owner, UnlockError, WaitingAgent};
 use crate::{allowed, ext4, generation};
@@ -111,8 +111,8 @@ pub(crate) enum StateError {
 const NAME: &str = "state";
 /// init's own part of the state.
 pub(crate) const OWN: &str = "/var/lib/pratique/init";
-/// The key of the volume's recovery slot, stored in the volume: the master puts it into its
-/// recovery copy.
+/// The key of a master's recovery slot, stored in the volume: the master puts it into its recovery
+/// copy. Earlier versions kept one for workers, too.
 pub const RECOVERY: &str = "/var/lib/pratique/init/state-recovery";
 /// The security version of the machine's last admission: the agent writes it.
 const ADMITTED: &str = "/var/lib/pratique/agent/admitted-svn";
@@ -229,7 +229,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opene
             reason,
             renewals,
         } => {
-            new_state(console, agent, &partition, key, recovery)?;
+            new_state(console, agent, &partition, key, recovery.as_ref())?;
             console.line(&made(*reason, *renewals));
         }
         Report::Temporary { reason, .. }
@@ -248,7 +248,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opene
         }
         Report::Temporary { key, reason } => {
             agent.finish(console, None).map_err(later)?;
-            formatted(&partition, key, None)?;
+            formatted(&partition, key, Lasts::UntilReboot)?;
             console.line(&format!(
                 "pratique: WARNING STATE: the state lasts only until the next reboot: {reason}"
             ));
@@ -272,9 +272,9 @@ fn new_state(
     agent: WaitingAgent,
     partition: &StatePartition,
     key: &VolumeKey,
-    recovery: &WrappingKey,
+    recovery: Option<&WrappingKey>,
 ) -> Result<(), Fatal> {
-    if let Err(fatal) = formatted(partition, key, Some(recovery)) {
+    if let Err(fatal) = formatted(partition, key, Lasts::Kept { recovery }) {
         drop(agent.finish(console, None));
         return Err(fatal);
     }
@@ -296,6 +296,9 @@ fn own_state(
         // The agent writes the next generation's header before it exits; the mark overwrites it.
         drop(agent.finish(console, None));
         return Err(damaged(partition, owner == Owner::Master, cause));
+    }
+    if owner != Owner::Master {
+        unrecoverable(console, Path::new(RECOVERY));
     }
     let admitted = admitted();
     moved(console, agent.finish(console, Some(Answer { admitted })))
@@ -446,26 +449,36 @@ fn usable(node: &str, generation: u64) -> Result<(), Cause> {
     Ok(())
 }
 
-/// Makes the file system of a volume, mounts it, and sets the partition's label to finished.
-/// Without a recovery key the volume's key is not kept either, so the label stays as it is.
-fn formatted(
-    partition: &StatePartition,
-    key: &VolumeKey,
-    recovery: Option<&WrappingKey>,
-) -> Result<(), Fatal> {
+/// How long the state of a volume lasts.
+#[derive(Debug, Clone, Copy)]
+enum Lasts<'a> {
+    /// The TPM keeps the volume's key.
+    Kept {
+        /// The key of its recovery slot, if it has one.
+        recovery: Option<&'a WrappingKey>,
+    },
+    /// Nothing keeps it.
+    UntilReboot,
+}
+
+/// Makes the file system of a volume, mounts it, and sets the partition's label to finished. Where
+/// nothing keeps the volume's key, the label stays as it is.
+fn formatted(partition: &StatePartition, key: &VolumeKey, lasts: Lasts<'_>) -> Result<(), Fatal> {
     let StatePartition {
         root, part, fresh, ..
     } = partition;
-    if !fresh && recovery.is_some() {
+    if !fresh && matches!(lasts, Lasts::Kept { .. }) {
         write(&root.disk, &root.table.renamed(part.number, UNFINISHED)).map_err(fatal)?;
     }
     let node = decrypt(partition, key)?;
     format(&node).map_err(fatal)?;
     mounted(&node, "ext4", DISK).map_err(system)?;
-    if let Some(recovery) = recovery {
-        let text = zeroize::Zeroizing::new(hex::encode(recovery.as_slice()));
-        keep(RECOVERY, text.as_bytes())
-            .map_err(|cause| fatal(StateError::Write(RECOVERY.to_owned(), cause)))?;
+    if let Lasts::Kept { recovery } = lasts {
+        if let Some(recovery) = recovery {
+            let text = zeroize::Zeroizing::new(hex::encode(recovery.as_slice()));
+            keep(RECOVERY, text.as_bytes())
+                .map_err(|cause| fatal(StateError::Write(RECOVERY.to_owned(), cause)))?;
+        }
         // The generation to which the agent moves header and TPM next.
         generation::note(Path::new(OWN), MADE + 1)
             .map_err(|cause| Fatal::hold("STATE", CURE, cause))?;

@@ -1,4 +1,5 @@
-//! Which boots that can't open the state leave it on the disk, and keep theirs in memory.
+//! Which boots that can't open the state leave it on the disk, and keep theirs in memory; what else
+//! than the TPM opens a worker's state.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -6,6 +7,8 @@ use std::path::Path;
 
 use agent_volume::Reason;
 use agent_volume::header::{COPIES, Header, SIZE};
+
+use crate::console::Console;
 
 /// Whether a boot that may not open the state leaves it on the partition. The machine was started
 /// in an unapproved way (a kernel argument from outside, an unsigned image), with other user-data,
@@ -37,9 +40,24 @@ fn holds_a_state(partition: &Path) -> bool {
     COPIES.iter().any(read)
 }
 
+/// Removes the recovery key that an earlier version kept in a worker's state. Its slot in the
+/// header goes when the agent moves the header: a key that can't be removed then opens nothing.
+pub(crate) fn unrecoverable(console: &Console, key: &Path) {
+    match std::fs::remove_file(key) {
+        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+            console.line(&format!(
+                "pratique: WARNING STATE: {} can't be removed: {cause}; it opens nothing any more",
+                key.display()
+            ));
+        }
+        Ok(()) | Err(_) => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{holds_a_state, keeps_the_disk};
+    use super::{holds_a_state, keeps_the_disk, unrecoverable};
+    use crate::console::Console;
     use agent_volume::Reason;
     use agent_volume::header::{COPIES, DAMAGED, DATA_OFFSET, Header};
     use zeroize::Zeroizing;
@@ -65,6 +83,17 @@ mod tests {
             !keeps_the_disk(Reason::OlderCopy, false, &partition),
             "made anew"
         );
+    }
+
+    #[test]
+    fn a_workers_state_keeps_no_recovery_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = dir.path().join("state-recovery");
+        std::fs::write(&key, "5a".repeat(32)).unwrap();
+        for _ in 0..2 {
+            unrecoverable(&Console::open(), &key);
+            assert!(!key.exists());
+        }
     }
 
     /// A boot that may not open a state does not format it, even if an attacker relabelled the
