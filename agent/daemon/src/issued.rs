@@ -48,7 +48,7 @@ pub(crate) async fn operate(
     };
     let location = location(machine, found)?;
     let joins = Joined::Issued(configuration(&arguments.config)?);
-    let state = StateCluster::of(arguments, false, joins);
+    let state = StateCluster::of(arguments, machine.cluster().is_some(), joins);
     state.bind(&location.pins)?;
     let doubt = Arc::clone(&location.doubt);
     let (tcti, node) = (arguments.tcti.clone(), name.clone());
