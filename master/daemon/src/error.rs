@@ -87,8 +87,8 @@ pub(crate) enum Error {
     #[error(
         "the store in {} is an older copy: it was last served in generation {stored} of this machine's state, and the state notes \
          {served}: machines that were retired and policies that were replaced since would be in force again. Put back this \
-         machine's disk as it was after its last start; or remove that folder and have `master restore` make it of a snapshot \
-         that you trust", path.display()
+         machine's disk as it was after its last start, or bring back the cluster from a snapshot by `master restore` (the \
+         admin's guide has the steps)", path.display()
     )]
     OlderStore {
         path: PathBuf,
