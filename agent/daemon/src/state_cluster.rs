@@ -67,7 +67,7 @@ impl StateCluster {
                 source,
             }
         };
-        let noted = self.note.read().map_err(unread(&path))?;
+        let noted = self.note.read().map_err(unread(self.note.place()))?;
         if let Some(noted) = noted.filter(|noted| *noted != self.joins) {
             return Err(Error::OtherJoin {
                 before: how(noted, "earlier"),

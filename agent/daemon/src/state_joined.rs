@@ -20,6 +20,11 @@ impl JoinNote {
         Self(file.map(Path::to_owned))
     }
 
+    /// The file, for what is said about it.
+    pub(crate) fn place(&self) -> &Path {
+        self.0.as_deref().unwrap_or(Path::new(""))
+    }
+
     /// What is noted.
     pub(crate) fn read(&self) -> io::Result<Option<Joined>> {
         Ok(self.state()?.and_then(|(_, state)| state.joined))
