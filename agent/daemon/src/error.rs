@@ -37,6 +37,23 @@ pub(crate) enum Error {
         /// Pins of the configuration.
         pinned: String,
     },
+    /// The state belongs to a cluster, and nothing says to which.
+    #[error(
+        "what this machine keeps belongs to a cluster, and the record of which one ({}) is gone: its files are an older copy, \
+         or damaged: write the whole image again, which starts a worker's state anew", .0.display()
+    )]
+    ClusterGone(PathBuf),
+    /// The machine joins in another way than the one by which its state came to be.
+    #[error(
+        "what this machine keeps was kept while it joined by {before}, and now it joins by {now}: give it its earlier user-data, \
+         in which only `[identity]` and what names the masters may change, or write the whole image again, which starts a worker's state anew"
+    )]
+    OtherJoin {
+        /// How it joined.
+        before: String,
+        /// How it joins now.
+        now: String,
+    },
     /// The TPM cannot be used.
     #[error("the TPM cannot be used")]
     Tpm(#[source] agent_tpm::Error),
@@ -65,6 +82,8 @@ impl Error {
             Self::Configuration(_)
             | Self::NotForAnAgent(_)
             | Self::OtherCluster { .. }
+            | Self::ClusterGone(_)
+            | Self::OtherJoin { .. }
             | Self::Identity(_) => 78,
             Self::Tpm(agent_tpm::Error::Authorization { .. }) => state_key::AUTHORIZATION,
             Self::Tpm(agent_tpm::Error::Full { .. }) => state_key::FULL,

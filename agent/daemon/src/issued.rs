@@ -7,16 +7,19 @@ use crate::discovery::Location;
 use crate::ending::Ending;
 use crate::error::Error;
 use crate::machine::ImageDescription;
-use crate::{addresses, node, settings, state_cluster};
+use crate::state_cluster::StateCluster;
+use crate::{addresses, issued_configuration, node, settings};
 use agent_enroll::issued::{self, Issued};
 use agent_kubelet::{Notice, Notices};
 use agent_tpm::{Tpm, WrappedKey};
 use config_machine::power::Order;
 use config_model::MachineConfig;
 use config_model::identity::{IssuedIdentity, IssuedKey};
+use config_state::generation::Joined;
 use config_tpm::Digest;
 use config_tpm::Duplicate;
 use jiff::Timestamp;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -44,12 +47,16 @@ pub(crate) async fn operate(
         () = ending.signal_came() => return Ok(None),
     };
     let location = location(machine, found)?;
-    state_cluster::bind(&arguments.data, &location.pins)?;
+    let joins = Joined::Issued(configuration(&arguments.config)?);
+    let state = StateCluster::of(arguments, machine.cluster().is_some(), joins);
+    state.bind(&location.pins)?;
     let doubt = Arc::clone(&location.doubt);
     let (tcti, node) = (arguments.tcti.clone(), name.clone());
     let taken = tokio::task::spawn_blocking(move || take(&tcti, node, identity, location)).await;
     let (identity, end) = taken.map_err(|error| Error::Part("identity", error.into()))??;
-    state_cluster::spawn(&arguments.data, &identity, &mut tasks);
+    // Before the first pod: from here on the state is this user-data's.
+    state.keep(&identity)?;
+    state.spawn(&identity, &mut tasks);
     watch_end(name, end, clock.notices(), &mut tasks);
     let addresses = addresses::follow(machine, on_machine, &mut tasks);
     let outcome = node::serve(
@@ -64,6 +71,20 @@ pub(crate) async fn operate(
     .await;
     tasks.shutdown().await;
     outcome
+}
+
+/// The digest of the user-data without the identity.
+fn configuration(path: &Path) -> Result<[u8; 32], Error> {
+    let read = std::fs::read_to_string(path).map_err(|source| Error::File {
+        what: "read",
+        path: path.to_owned(),
+        source,
+    })?;
+    let digest = issued_configuration::digest(&read);
+    // It was parsed before.
+    digest
+        .map(|digest| digest.0)
+        .ok_or_else(|| Error::Configuration(path.to_owned()))
 }
 
 /// Refuses an unencrypted key from a metadata service, and warns about one from any other source.

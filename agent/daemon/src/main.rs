@@ -25,6 +25,7 @@ mod ending;
 mod error;
 mod glue;
 mod issued;
+mod issued_configuration;
 mod machine;
 mod metadata;
 mod network;
@@ -34,6 +35,7 @@ mod run;
 mod services;
 mod settings;
 mod state_cluster;
+mod state_joined;
 mod state_key;
 mod state_medium;
 mod state_record;
@@ -111,6 +113,10 @@ pub(crate) struct RunArguments {
     /// boots that they name.
     #[arg(long, conflicts_with = "seal_for_any_boot")]
     pub(crate) approvals: Option<PathBuf>,
+    /// Where the machine's state names its generation: there the agent notes how the machine joined
+    /// its cluster.
+    #[arg(long, hide = true)]
+    pub(crate) state_generation: Option<PathBuf>,
     /// Seal the master's keys to the TPM alone, so that any system on this machine can open them:
     /// for hosts that don't run an image. Without this and without `--approvals` nothing is sealed.
     #[arg(long)]

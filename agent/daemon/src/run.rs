@@ -7,15 +7,15 @@ use crate::discovery::Location;
 use crate::ending::Ending;
 use crate::error::Error;
 use crate::machine::{self, ImageDescription};
+use crate::state_cluster::StateCluster;
 use crate::unproven::{self, Means};
-use crate::{
-    RunArguments, addresses, approvals, issued, node, roots, settings, state_cluster, state_record,
-};
+use crate::{RunArguments, addresses, approvals, issued, node, roots, settings, state_record};
 use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Milestone, Prover, Settings};
 use agent_tpm::Sealing;
 use config_errors::chain;
 use config_machine::power::Order;
 use config_model::MachineConfig;
+use config_state::generation::Joined;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -66,6 +66,8 @@ fn code(error: &Error) -> Option<&'static str> {
         Error::Tpm(_) => Some("TPM"),
         Error::Configuration(_) | Error::NotForAnAgent(_) => Some("CONFIGURATION"),
         Error::OtherCluster { .. } => Some("OTHER_CLUSTER"),
+        Error::ClusterGone(_) => Some("CLUSTER_GONE"),
+        Error::OtherJoin { .. } => Some("OTHER_JOIN"),
         Error::Identity(_) => Some("IDENTITY"),
         Error::Runtime(_) | Error::File { .. } | Error::Enroll(_) | Error::Part(..) => None,
     }
@@ -104,9 +106,11 @@ async fn operate(
         .as_ref()
         .map(|location| Arc::clone(&location.doubt))
         .unwrap_or_default();
+    // A machine without a TPM is admitted by its master, too, and its state ends with the boot.
+    let state = StateCluster::of(arguments, founds, Joined::Admitted);
     // Cancel-safe: a dropped enrolment leaves only a half-open session at the master.
     let (identity, keeper) = tokio::select! {
-        enrolled = enroll(arguments, &machine, found, name, &image, means) => enrolled?,
+        enrolled = enroll(arguments, &machine, &state, found, name, &image, means) => enrolled?,
         () = ending.signal_came() => return Ok(None),
         Some(part) = tasks.join_next() => {
             let part = part.unwrap_or_else(|error| Err(Error::Part("attestor", error.into())));
@@ -117,7 +121,7 @@ async fn operate(
     if founds {
         follow_own_master(arguments, &identity, &mut tasks);
     }
-    state_cluster::spawn(&arguments.data, &identity, &mut tasks);
+    state.spawn(&identity, &mut tasks);
     let addresses = addresses::follow(&machine, on_machine, &mut tasks);
     tasks.spawn(async move {
         Err(Error::Part(
@@ -215,6 +219,7 @@ fn serve_attestor(
 async fn enroll(
     arguments: &RunArguments,
     machine: &MachineConfig,
+    state: &StateCluster,
     found: Option<Location>,
     name: String,
     image: &ImageDescription,
@@ -229,7 +234,7 @@ async fn enroll(
         (None, Some((endpoints, pins))) => Location::new(endpoints, pins),
         (None, None) => own_master(arguments).await?,
     };
-    state_cluster::bind(&arguments.data, &pins)?;
+    state.bind(&pins)?;
     let addresses = machine::addresses(machine);
     let claims = machine::claims(name, image, &addresses, machine);
     let settings = Settings {

@@ -1,14 +1,23 @@
-//! Binds the machine's state to one cluster, by the pins of its roots.
+//! Binds the machine's state to one cluster, by the pins of its roots, and to the way in which the
+//! machine joined it.
 //!
 //! The TPM opens the state for each image of the release key, under any configuration. User-data
 //! that names another cluster must not expose volumes, images and logs to that cluster's pods. So
 //! the state keeps the pins of its cluster's roots, and masters with other roots are refused. A
 //! rotation needs no action: a pinned root that such a master sends with the node's certificates is
 //! added.
+//!
+//! Nor must user-data with an issued identity, which no master judges: static pods of it would run
+//! at once, as what it says. So a state keeps how its machine joined ([`crate::state_joined`]): one
+//! of an admitted machine opens for no issued identity, and one of an issued identity for no other
+//! user-data. That note can't be set back, and where it is there the pins may not be missing.
 
+use crate::RunArguments;
 use crate::error::Error;
 use crate::roots::read_pins;
+use crate::state_joined::JoinNote;
 use agent_enroll::{Identity, Pin, Pins, Roots, pins_text, spki_hash};
+use config_state::generation::Joined;
 use std::convert::Infallible;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -21,68 +30,129 @@ const FILE: &str = "cluster-roots";
 /// Time between two checks for other roots.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Restricts the pins to those of the state's cluster; no restriction if the state belongs to none
-/// yet.
-///
-/// # Errors
-/// [`Error::OtherCluster`] if the configuration pins none of its roots; [`Error::File`] if they
-/// cannot be read.
-pub(crate) fn bind(data: &Path, pins: &Pins) -> Result<(), Error> {
-    let path = data.join(FILE);
-    if let Err(source) = std::fs::symlink_metadata(&path) {
-        if source.kind() == io::ErrorKind::NotFound {
-            return Ok(());
+/// The cluster that the state belongs to, and how this boot joins it.
+#[derive(Debug, Clone)]
+pub(crate) struct StateCluster {
+    data: PathBuf,
+    note: JoinNote,
+    joins: Joined,
+}
+
+impl StateCluster {
+    /// The state's cluster; a master's own machine has no note, as its state names the
+    /// configurations that it allows.
+    pub(crate) fn of(arguments: &RunArguments, founds: bool, joins: Joined) -> Self {
+        let file = arguments.state_generation.as_deref();
+        Self {
+            data: arguments.data.clone(),
+            note: JoinNote::at(file.filter(|_| !founds)),
+            joins,
         }
-        let what = "read";
-        return Err(Error::File { what, path, source });
     }
-    let own = read_pins(&path).ok_or_else(|| Error::File {
-        what: "read",
-        path: path.clone(),
-        source: io::Error::other("it names no roots"),
-    })?;
-    let pinned = pins.get();
-    pins.keep_within(Some(own.clone()));
-    if pins.get().is_empty() {
-        return Err(Error::OtherCluster {
-            own: pins_text(&own),
-            pinned: pins_text(pinned.iter()),
-        });
+
+    /// Restricts the pins to those of the state's cluster; no restriction if the state belongs to
+    /// none yet.
+    ///
+    /// # Errors
+    /// [`Error::OtherCluster`] if the configuration pins none of its roots, [`Error::OtherJoin`] if
+    /// the machine joined otherwise, [`Error::ClusterGone`] if the roots are missing;
+    /// [`Error::File`] if they cannot be read.
+    pub(crate) fn bind(&self, pins: &Pins) -> Result<(), Error> {
+        let path = self.data.join(FILE);
+        let unread = |path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::File {
+                what: "read",
+                path,
+                source,
+            }
+        };
+        let noted = self.note.read().map_err(unread(self.note.place()))?;
+        if let Some(noted) = noted.filter(|noted| *noted != self.joins) {
+            return Err(Error::OtherJoin {
+                before: how(noted, "earlier"),
+                now: how(self.joins, "this"),
+            });
+        }
+        match std::fs::symlink_metadata(&path) {
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {
+                return noted.map_or(Ok(()), |_| Err(Error::ClusterGone(path)));
+            }
+            found => found.map(drop).map_err(unread(&path))?,
+        }
+        let own =
+            read_pins(&path).ok_or_else(|| unread(&path)(io::Error::other("it names no roots")))?;
+        let pinned = pins.get();
+        pins.keep_within(Some(own.clone()));
+        if pins.get().is_empty() {
+            return Err(Error::OtherCluster {
+                own: pins_text(&own),
+                pinned: pins_text(pinned.iter()),
+            });
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Spawns a task that saves the roots of the node's identity, which came from an accepted master.
-pub(crate) fn spawn(data: &Path, identity: &Identity, tasks: &mut JoinSet<Result<(), Error>>) {
-    let (data, pins, roots) = (
-        data.to_owned(),
-        identity.pins.clone(),
-        identity.roots.clone(),
-    );
-    tasks.spawn(async move { match follow(data, pins, roots).await {} });
-}
+    /// Keeps the roots of the node's identity, and how it joined.
+    ///
+    /// # Errors
+    /// [`Error::File`] if that cannot be written: then no pod may run on the state.
+    pub(crate) fn keep(&self, identity: &Identity) -> Result<(), Error> {
+        let kept = self.keep_roots(&identity.pins, &hashes(&identity.roots));
+        kept.map_err(|source| Error::File {
+            what: "write",
+            path: self.data.join(FILE),
+            source,
+        })
+    }
 
-async fn follow(data: PathBuf, pins: Pins, roots: Roots) -> Infallible {
-    let mut kept = read_pins(&data.join(FILE)).unwrap_or_default();
-    loop {
-        let now: Vec<Pin> = roots
-            .get()
-            .iter()
-            .filter_map(|root| spki_hash(root))
-            .collect();
-        if !now.is_empty() && now != kept {
-            match write(&data, &now) {
-                Ok(()) => {
-                    pins.keep_within(Some(now.clone()));
-                    kept = now;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the roots of this state's cluster cannot be kept; trying again");
+    /// Spawns a task that saves the roots of the node's identity, which came from an accepted
+    /// master.
+    pub(crate) fn spawn(self, identity: &Identity, tasks: &mut JoinSet<Result<(), Error>>) {
+        let (pins, roots) = (identity.pins.clone(), identity.roots.clone());
+        tasks.spawn(async move { match self.follow(pins, roots).await {} });
+    }
+
+    async fn follow(self, pins: Pins, roots: Roots) -> Infallible {
+        let mut kept = Vec::new();
+        loop {
+            let now = hashes(&roots);
+            if now != kept {
+                match self.keep_roots(&pins, &now) {
+                    Ok(()) => kept = now,
+                    Err(error) => {
+                        tracing::warn!(%error, "the roots of this state's cluster cannot be kept; trying again");
+                    }
                 }
             }
+            sleep(LOOK).await;
         }
-        sleep(LOOK).await;
     }
+
+    fn keep_roots(&self, pins: &Pins, now: &[Pin]) -> io::Result<()> {
+        if now.is_empty() {
+            return Ok(());
+        }
+        if read_pins(&self.data.join(FILE)).as_deref() != Some(now) {
+            write(&self.data, now)?;
+        }
+        pins.keep_within(Some(now.to_vec()));
+        // Last, as from then on the roots may not be missing.
+        self.note.write(self.joins)
+    }
+}
+
+/// In the words of a user's configuration; `when` is its user-data's time.
+fn how(joined: Joined, when: &str) -> String {
+    match joined {
+        Joined::Admitted => "its master's admission".to_owned(),
+        Joined::Issued(_) => format!("an `[identity]` beside {when} user-data"),
+    }
+}
+
+fn hashes(roots: &Roots) -> Vec<Pin> {
+    let all = roots.get();
+    all.iter().filter_map(|root| spki_hash(root)).collect()
 }
 
 fn write(data: &Path, roots: &[Pin]) -> io::Result<()> {
@@ -90,30 +160,44 @@ fn write(data: &Path, roots: &[Pin]) -> io::Result<()> {
     let mut file = std::fs::File::create(&neighbour)?;
     file.write_all(pins_text(roots).replace(", ", "\n").as_bytes())?;
     file.sync_all()?;
-    std::fs::rename(neighbour, path)
+    std::fs::rename(neighbour, path)?;
+    std::fs::File::open(data)?.sync_all()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn state(data: &Path, joins: Joined) -> StateCluster {
+        StateCluster {
+            data: data.to_owned(),
+            note: JoinNote::at(Some(&data.join("generation"))),
+            joins,
+        }
+    }
+
+    fn configured(pins: &[Pin]) -> Pins {
+        Pins::from(pins.to_vec())
+    }
+
     #[test]
     fn a_state_of_one_cluster_refuses_masters_of_another() {
         let dir = tempfile::tempdir().expect("a folder");
         let data = dir.path();
+        let own_state = state(data, Joined::Admitted);
         let (own, next, other) = ([1; 32], [2; 32], [3; 32]);
-        let configured = |pins: &[Pin]| Pins::from(pins.to_vec());
-        bind(data, &configured(&[other])).expect("a state of no cluster yet");
+        let bind = |pins: &Pins| own_state.bind(pins);
+        bind(&configured(&[other])).expect("a state of no cluster yet");
         write(data, &[own, next]).expect("kept");
 
         let pins = configured(&[other, own]);
-        bind(data, &pins).expect("its own cluster is among them");
+        bind(&pins).expect("its own cluster is among them");
         assert_eq!(pins.get()[..], [own]);
         // A signed document that names other roots changes nothing.
         pins.replace(vec![other]);
         assert!(pins.get().is_empty());
 
-        let refused = bind(data, &configured(&[other])).expect_err("another cluster");
+        let refused = bind(&configured(&[other])).expect_err("another cluster");
         let text = refused.to_string();
         assert!(
             matches!(refused, Error::OtherCluster { .. })
@@ -121,8 +205,73 @@ mod tests {
                 && text.contains("sha256:0303"),
             "{text}"
         );
-        bind(data, &configured(&[next])).expect("after the rotation");
+        bind(&configured(&[next])).expect("after the rotation");
         std::fs::write(data.join(FILE), "nothing").expect("written");
-        assert!(bind(data, &configured(&[own])).is_err());
+        assert!(bind(&configured(&[own])).is_err());
+    }
+
+    /// Somebody who has the disk puts back the folder of the agent's data as it was before the
+    /// machine first joined, and gives the machine user-data that names a cluster of their own.
+    #[test]
+    fn a_state_that_joined_a_cluster_takes_no_other_once_the_record_is_gone() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let data = dir.path();
+        std::fs::write(data.join("generation"), "7\n").expect("written");
+        let (own, other) = ([1; 32], [3; 32]);
+        let state = state(data, Joined::Admitted);
+        state.bind(&configured(&[own])).expect("before the join");
+        state
+            .keep_roots(&configured(&[own]), &[own])
+            .expect("joined");
+        state.bind(&configured(&[own])).expect("joined");
+        std::fs::remove_file(data.join(FILE)).expect("put back");
+        for pin in [other, own] {
+            let refused = state.bind(&configured(&[pin])).expect_err("gone");
+            let text = refused.to_string();
+            assert!(
+                matches!(refused, Error::ClusterGone(_)) && text.contains("whole image"),
+                "{text}"
+            );
+        }
+        // A state from before there was the note gets it with its next join.
+        std::fs::write(data.join("generation"), "8\n").expect("written");
+        write(data, &[own]).expect("kept");
+        state
+            .keep_roots(&configured(&[own]), &[own])
+            .expect("joined");
+        std::fs::remove_file(data.join(FILE)).expect("put back");
+        assert!(state.bind(&configured(&[other])).is_err());
+    }
+
+    /// Who has the board gives it an issued identity of the same cluster, or adds a static pod.
+    #[test]
+    fn a_state_opens_for_no_issued_identity_but_its_own_user_datas() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let data = dir.path();
+        let own = [1; 32];
+        let ways = [
+            Joined::Admitted,
+            Joined::Issued([1; 32]),
+            Joined::Issued([2; 32]),
+        ];
+        for before in ways {
+            std::fs::write(data.join("generation"), "7\n").expect("written");
+            state(data, before)
+                .keep_roots(&configured(&[own]), &[own])
+                .expect("joined");
+            for now in ways {
+                let bound = state(data, now).bind(&configured(&[own]));
+                if now == before {
+                    bound.expect("as before");
+                    continue;
+                }
+                let refused = bound.expect_err("otherwise");
+                let text = refused.to_string();
+                assert!(
+                    matches!(refused, Error::OtherJoin { .. }) && text.contains("user-data"),
+                    "{text}"
+                );
+            }
+        }
     }
 }

@@ -75,6 +75,7 @@ fn run_with(
     let boot = Boot {
         fresh: arguments.fresh,
         configuration: arguments.configuration.map(|digest| digest.0),
+        recoverable: image.role == "master",
     };
     let found = engine::open(&mut disk, &mut store, boot).map_err(part)?;
     let svn = store.unlock.svn;
@@ -121,9 +122,7 @@ fn run_with(
             tell(output, &without(reason, &image)?)?;
         }
         Opening::Closed(closed) => {
-            let configuration = boot.configuration;
-            let made =
-                engine::make(&mut disk, &mut store, svn, closed, configuration).map_err(part)?;
+            let made = engine::make(&mut disk, &mut store, svn, closed, boot).map_err(part)?;
             let (key, recovery, reason, renewals) =
                 (made.volume, made.recovery, closed.reason, made.renewals);
             tell(
@@ -137,7 +136,7 @@ fn run_with(
             )?;
             // Without an answer there is no file system, and the next boot makes it anew.
             if answer(input).is_some() {
-                engine::finish(&mut disk, &mut store, configuration).map_err(part)?;
+                engine::finish(&mut disk, &mut store, boot).map_err(part)?;
             }
         }
     }

@@ -5,10 +5,13 @@ use base64::engine::general_purpose::STANDARD;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair,
 };
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Output};
 
 const NAME: &str = "edge-1";
+/// Part of the line by which an agent says that it goes on as a node.
+const IS_A_NODE: &str = "by issued certificates until";
 
 /// A cluster's root, and certificates under it as `pratique issue` has them.
 struct Cluster {
@@ -109,6 +112,7 @@ fn command(dir: &Path) -> Command {
         ("--data", "data"),
         ("--run", "run"),
         ("--kubelet-data", "kubelet"),
+        ("--state-generation", "generation"),
     ] {
         agent.arg(flag).arg(dir.join(name));
     }
@@ -219,6 +223,73 @@ fn an_issued_identity_that_does_not_fit_ends_the_agent_with_the_reason() {
         assert!(matches!(code, Some(78 | 69)), "{words}: {text}");
         assert!(text.contains(words), "{words}: {text}");
     }
+}
+
+/// Runs the agent on what lies in a folder, until it exits or is a node: its output, and its code
+/// if it exited.
+fn start(dir: &Path, document: &str) -> (Option<i32>, String) {
+    std::fs::write(dir.join("config.toml"), document).expect("written");
+    std::fs::create_dir_all(dir.join("run")).expect("made");
+    let (output, input) = std::io::pipe().expect("a pipe");
+    let mut agent = command(dir);
+    agent
+        .stdout(input.try_clone().expect("a pipe"))
+        .stderr(input);
+    let mut running = agent.spawn().expect("the agent");
+    // Its ends of the pipe.
+    drop(agent);
+    let (mut output, mut text) = (BufReader::new(output), String::new());
+    while !text.contains(IS_A_NODE) && output.read_line(&mut text).expect("text") > 0 {}
+    if text.contains(IS_A_NODE) {
+        running.kill().expect("a running agent");
+        running.wait().expect("an end");
+        return (None, text);
+    }
+    (running.wait().expect("an end").code(), text)
+}
+
+/// Who has the board boots the genuine image with user-data of their own: with an issued identity
+/// of the same cluster in the place of an attested join, or with more than the machine's own
+/// user-data says. No master is asked before static pods start.
+#[test]
+fn an_issued_identity_opens_no_state_but_the_one_of_its_own_user_data() {
+    let (cluster, key) = (Cluster::new(), KeyPair::generate().expect("a key"));
+    let document = cluster.document(&bare(&key), &cluster.certificate(&key, NAME, 2090));
+    let dir = tempfile::tempdir().expect("a directory");
+    let generation = dir.path().join("generation");
+    let noted = || std::fs::read_to_string(&generation).expect("read");
+
+    std::fs::write(&generation, "7\njoined admitted\n").expect("written");
+    let (code, text) = start(dir.path(), &document);
+    assert_eq!(code, Some(78), "{text}");
+    assert!(
+        text.contains("joined by its master's admission") && text.contains("whole image"),
+        "{text}"
+    );
+    assert_eq!(noted(), "7\njoined admitted\n");
+
+    // A new state.
+    std::fs::write(&generation, "7\n").expect("written");
+    let (code, text) = start(dir.path(), &document);
+    assert_eq!(code, None, "{text}");
+    assert!(noted().contains("joined issued "), "{}", noted());
+    let privileged = format!("{document}[node]\nprivileged = true\n");
+    let (code, text) = start(dir.path(), &privileged);
+    assert_eq!(code, Some(78), "{text}");
+    assert!(
+        text.contains("an `[identity]` beside earlier user-data"),
+        "{text}"
+    );
+    let other = KeyPair::generate().expect("a key");
+    let renewed = cluster.document(&bare(&other), &cluster.certificate(&other, NAME, 2091));
+    let (code, text) = start(dir.path(), &renewed);
+    assert_eq!(code, None, "{text}");
+
+    // The agent's folder put back as it was before the machine joined.
+    std::fs::remove_dir_all(dir.path().join("data")).expect("removed");
+    let (code, text) = start(dir.path(), &renewed);
+    assert_eq!(code, Some(78), "{text}");
+    assert!(text.contains("the record of which one"), "{text}");
 }
 
 /// A wrapped key of the right form, for no TPM.

@@ -6,8 +6,9 @@
 //! it. A power cut between the two leaves the state one ahead, never behind.
 //!
 //! Other single sectors can be rolled back unnoticed: the state is encrypted and not authenticated.
-//! What must not be rolled back with them is marked beside the number: that the state lists the
-//! configurations which it allows ([`crate::allowed`]).
+//! What must not be rolled back with them is noted beside the number: that the state lists the
+//! configurations which it allows ([`crate::allowed`]), how the machine joined its cluster (by the
+//! agent), and in which generation a master last served its store (by the master).
 
 use config_state::generation::{Generation, LIMIT};
 use std::fs::File;
@@ -17,7 +18,7 @@ use std::path::Path;
 
 /// The file, in the folder of init's own part of the state.
 const FILE: &str = "generation";
-/// Its place. The master marks in it that it made the list of configurations.
+/// Its place. The agent and the master note in it what must not be set back.
 pub const PLACE: &str = "/var/lib/pratique/init/generation";
 
 /// Why a mounted state does not belong to its header.
@@ -46,18 +47,17 @@ pub enum GenerationError {
 /// where its file cannot be read or written.
 pub fn advance(folder: &Path, header: u64) -> Result<(), GenerationError> {
     let state = read(folder).map_err(GenerationError::File)?;
-    let Generation { number, listed } = state;
-    if number < header {
+    if state.number < header {
         return Err(GenerationError::Older {
-            state: number,
+            state: state.number,
             header,
         });
     }
     let number = header.saturating_add(1);
-    write(folder, Generation { number, listed }).map_err(GenerationError::File)
+    write(folder, Generation { number, ..state }).map_err(GenerationError::File)
 }
 
-/// Notes the generation of a new state in `folder`, which lists no configurations yet; it is on the
+/// Notes the generation of a new state in `folder`, of which nothing else is noted yet; it is on the
 /// medium when this returns.
 ///
 /// # Errors
@@ -65,7 +65,7 @@ pub fn advance(folder: &Path, header: u64) -> Result<(), GenerationError> {
 pub fn note(folder: &Path, number: u64) -> Result<(), GenerationError> {
     let generation = Generation {
         number,
-        listed: false,
+        ..Generation::default()
     };
     write(folder, generation).map_err(GenerationError::File)
 }
@@ -118,7 +118,8 @@ fn write(folder: &Path, generation: Generation) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FILE, GenerationError, advance, is_listed, mark, note};
+    use super::{FILE, GenerationError, advance, is_listed, mark, note, read, write};
+    use config_state::generation::{Generation, Joined};
 
     /// Does what init and agent do: first the state moves to the next generation, then, without a
     /// power cut, the header.
@@ -166,6 +167,26 @@ mod tests {
         mark(dir.path(), false).expect("taken away");
         advance(dir.path(), 3).expect("the generation stays");
         assert!(!listed());
+    }
+
+    #[test]
+    fn what_agent_and_master_noted_lasts_over_generations() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let noted = Generation {
+            number: 7,
+            listed: true,
+            joined: Some(Joined::Issued([7; 32])),
+            served: Some(7),
+        };
+        write(dir.path(), noted).expect("written");
+        advance(dir.path(), 7).expect("not older");
+        mark(dir.path(), false).expect("taken away");
+        let expected = Generation {
+            number: 8,
+            listed: false,
+            ..noted
+        };
+        assert_eq!(read(dir.path()).expect("read"), expected);
     }
 
     #[test]

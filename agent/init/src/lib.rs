@@ -54,6 +54,7 @@ pub mod source;
 pub mod spcr;
 pub mod stage2;
 pub mod state;
+mod state_kept;
 mod state_text;
 pub mod supervisor;
 pub mod unlock;

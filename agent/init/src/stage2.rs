@@ -244,6 +244,8 @@ fn table(image: &Image, state: &Opened) -> Vec<Service> {
         "/run/pratique",
         "--approvals",
         &state.approvals,
+        "--state-generation",
+        generation::PLACE,
     ];
     // The agent ends containers through containerd with their grace; on a master's machine too,
     // which is also a node.

@@ -19,7 +19,7 @@ use std::time::Duration;
 use agent_sys::crypt::{self, Volume};
 use agent_sys::mount::{Limits, mount, mount_again};
 use agent_sys::process::{Ended, run};
-use agent_volume::header::{COPIES, DAMAGED, DATA_OFFSET, Header, SIZE, VolumeKey, WrappingKey};
+use agent_volume::header::{COPIES, DAMAGED, DATA_OFFSET, SIZE, VolumeKey, WrappingKey};
 use agent_volume::kept::MADE;
 use agent_volume::report::Answer;
 use agent_volume::{Reason, Report};
@@ -30,6 +30,7 @@ use crate::fatal::{AfterFailure, Fatal};
 use crate::gpt::{GptError, Partition, Table, Wanted};
 use crate::guid::Guid;
 use crate::mounts::directory;
+use crate::state_kept::{keeps_the_disk, unrecoverable};
 use crate::state_text::{made, opened_line, record};
 use crate::unlock::{self, Owner, UnlockError, WaitingAgent};
 use crate::{allowed, ext4, generation};
@@ -110,8 +111,8 @@ pub(crate) enum StateError {
 const NAME: &str = "state";
 /// init's own part of the state.
 pub(crate) const OWN: &str = "/var/lib/pratique/init";
-/// The key of the volume's recovery slot, stored in the volume: the master puts it into its
-/// recovery copy.
+/// The key of a master's recovery slot, stored in the volume: the master puts it into its recovery
+/// copy. Earlier versions kept one for workers, too.
 pub const RECOVERY: &str = "/var/lib/pratique/init/state-recovery";
 /// The security version of the machine's last admission: the agent writes it.
 const ADMITTED: &str = "/var/lib/pratique/agent/admitted-svn";
@@ -228,10 +229,16 @@ fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opene
             reason,
             renewals,
         } => {
-            new_state(console, agent, &partition, key, recovery)?;
+            new_state(console, agent, &partition, key, recovery.as_ref())?;
             console.line(&made(*reason, *renewals));
         }
-        Report::Temporary { reason, .. } if keeps_the_disk(*reason, &partition) => {
+        Report::Temporary { reason, .. }
+            if keeps_the_disk(
+                *reason,
+                partition.fresh,
+                Path::new(&partition.device.node()),
+            ) =>
+        {
             agent.finish(console, None).map_err(later)?;
             mounted("tmpfs", "tmpfs", MEMORY).map_err(system)?;
             console.line(&format!(
@@ -241,7 +248,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opene
         }
         Report::Temporary { key, reason } => {
             agent.finish(console, None).map_err(later)?;
-            formatted(&partition, key, None)?;
+            formatted(&partition, key, Lasts::UntilReboot)?;
             console.line(&format!(
                 "pratique: WARNING STATE: the state lasts only until the next reboot: {reason}"
             ));
@@ -265,9 +272,9 @@ fn new_state(
     agent: WaitingAgent,
     partition: &StatePartition,
     key: &VolumeKey,
-    recovery: &WrappingKey,
+    recovery: Option<&WrappingKey>,
 ) -> Result<(), Fatal> {
-    if let Err(fatal) = formatted(partition, key, Some(recovery)) {
+    if let Err(fatal) = formatted(partition, key, Lasts::Kept { recovery }) {
         drop(agent.finish(console, None));
         return Err(fatal);
     }
@@ -289,6 +296,9 @@ fn own_state(
         // The agent writes the next generation's header before it exits; the mark overwrites it.
         drop(agent.finish(console, None));
         return Err(damaged(partition, owner == Owner::Master, cause));
+    }
+    if owner != Owner::Master {
+        unrecoverable(console, Path::new(RECOVERY));
     }
     let admitted = admitted();
     moved(console, agent.finish(console, Some(Answer { admitted })))
@@ -329,30 +339,6 @@ fn take_over(keys: &[u8]) -> Result<(), agent_sys::Error> {
         Ok(()) | Err(_) => keep(RECOVERED_KEYS, keys),
     };
     written.map_err(|cause| agent_sys::Error::new("write", RECOVERED_KEYS, cause))
-}
-
-/// Whether a boot that may not open the state leaves it on the disk. The machine was started in an
-/// unapproved way (a kernel argument from outside, an unsigned image), with other user-data, or by
-/// an older image, and the next boot as before needs its state.
-fn keeps_the_disk(reason: Reason, partition: &StatePartition) -> bool {
-    let as_before = matches!(
-        reason,
-        Reason::NotApproved | Reason::NoApprovals | Reason::OtherConfiguration | Reason::Floor(_)
-    );
-    as_before && (!partition.fresh || holds_a_state(Path::new(&partition.device.node())))
-}
-
-/// Whether a partition that the table labels as unfinished begins with a state's header: an
-/// attacker with the disk can change the label. A partition that can't be read counts as one with a
-/// header, so that no state is formatted by mistake.
-fn holds_a_state(partition: &Path) -> bool {
-    let read = |offset: &u64| {
-        let mut bytes = vec![0; SIZE];
-        File::open(partition)
-            .and_then(|file| file.read_exact_at(&mut bytes, *offset))
-            .map_or(true, |()| Header::parse(&bytes).is_ok())
-    };
-    COPIES.iter().any(read)
 }
 
 /// A master's state that does not open.
@@ -463,26 +449,36 @@ fn usable(node: &str, generation: u64) -> Result<(), Cause> {
     Ok(())
 }
 
-/// Makes the file system of a volume, mounts it, and sets the partition's label to finished.
-/// Without a recovery key the volume's key is not kept either, so the label stays as it is.
-fn formatted(
-    partition: &StatePartition,
-    key: &VolumeKey,
-    recovery: Option<&WrappingKey>,
-) -> Result<(), Fatal> {
+/// How long the state of a volume lasts.
+#[derive(Debug, Clone, Copy)]
+enum Lasts<'a> {
+    /// The TPM keeps the volume's key.
+    Kept {
+        /// The key of its recovery slot, if it has one.
+        recovery: Option<&'a WrappingKey>,
+    },
+    /// Nothing keeps it.
+    UntilReboot,
+}
+
+/// Makes the file system of a volume, mounts it, and sets the partition's label to finished. Where
+/// nothing keeps the volume's key, the label stays as it is.
+fn formatted(partition: &StatePartition, key: &VolumeKey, lasts: Lasts<'_>) -> Result<(), Fatal> {
     let StatePartition {
         root, part, fresh, ..
     } = partition;
-    if !fresh && recovery.is_some() {
+    if !fresh && matches!(lasts, Lasts::Kept { .. }) {
         write(&root.disk, &root.table.renamed(part.number, UNFINISHED)).map_err(fatal)?;
     }
     let node = decrypt(partition, key)?;
     format(&node).map_err(fatal)?;
     mounted(&node, "ext4", DISK).map_err(system)?;
-    if let Some(recovery) = recovery {
-        let text = zeroize::Zeroizing::new(hex::encode(recovery.as_slice()));
-        keep(RECOVERY, text.as_bytes())
-            .map_err(|cause| fatal(StateError::Write(RECOVERY.to_owned(), cause)))?;
+    if let Lasts::Kept { recovery } = lasts {
+        if let Some(recovery) = recovery {
+            let text = zeroize::Zeroizing::new(hex::encode(recovery.as_slice()));
+            keep(RECOVERY, text.as_bytes())
+                .map_err(|cause| fatal(StateError::Write(RECOVERY.to_owned(), cause)))?;
+        }
         // The generation to which the agent moves header and TPM next.
         generation::note(Path::new(OWN), MADE + 1)
             .map_err(|cause| Fatal::hold("STATE", CURE, cause))?;
@@ -613,40 +609,11 @@ fn random_guid(disk: &str) -> Result<Guid, StateError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{holds_a_state, later, moved, refused};
+    use super::{later, moved, refused};
     use crate::console::Console;
     use crate::fatal::AfterFailure;
     use crate::unlock::UnlockError;
     use agent_volume::Reason;
-    use agent_volume::header::{COPIES, DAMAGED, DATA_OFFSET, Header};
-    use zeroize::Zeroizing;
-
-    /// A boot that may not open a state does not format it, even if an attacker relabelled the
-    /// partition as unfinished.
-    #[test]
-    fn a_partition_that_is_called_new_and_holds_a_state_is_left_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let partition = dir.path().join("partition");
-        let header = Header::seal(1, &Zeroizing::new([1; 64]), &Zeroizing::new([2; 32]), None)
-            .unwrap()
-            .to_bytes();
-        let mut disk = vec![0; usize::try_from(DATA_OFFSET).unwrap()];
-        for (at, bytes, expected) in [
-            (None, &header[..], false),
-            (Some(COPIES[0]), &header[..], true),
-            (Some(COPIES[1]), &header[..], true),
-            (Some(COPIES[0]), &DAMAGED[..], false),
-        ] {
-            disk.fill(0);
-            if let Some(at) = at {
-                let at = usize::try_from(at).unwrap();
-                disk[at..at + bytes.len()].copy_from_slice(bytes);
-            }
-            std::fs::write(&partition, &disk).unwrap();
-            assert_eq!(holds_a_state(&partition), expected, "{at:?}");
-        }
-        assert!(holds_a_state(&dir.path().join("absent")), "it may");
-    }
 
     #[test]
     fn a_master_whose_state_is_missing_is_held_and_told_how_to_begin_anew() {

@@ -87,7 +87,7 @@ mod tests {
         let key = Zeroizing::new([0xAB; 64]);
         let report = Report::Made {
             key,
-            recovery: Zeroizing::new([0xAB; 32]),
+            recovery: Some(Zeroizing::new([0xAB; 32])),
             reason: Reason::OlderCopy,
             renewals: 2,
         };

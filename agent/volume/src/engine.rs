@@ -98,6 +98,7 @@ pub struct Open {
     pub kept: Kept,
     /// The lowest security version of images that open it.
     pub floor: u64,
+    recoverable: bool,
     header: Header,
     copy: usize,
     slot: usize,
@@ -136,6 +137,9 @@ pub struct Boot {
     /// is bound to images only: without this digest an approved image would open the state under
     /// any user-data that an attacker with the board supplies.
     pub configuration: Option<[u8; 32]>,
+    /// Whether the state can be recovered on another board, as a master's. A worker's can't: a
+    /// recovery key that somebody once read would open each later copy of its disk.
+    pub recoverable: bool,
 }
 
 /// Looks for a volume that can be trusted: by this boot's image, and under its configuration.
@@ -213,6 +217,7 @@ pub fn open<S: Store>(
                     volume,
                     kept,
                     floor,
+                    recoverable: boot.recoverable,
                     header,
                     copy: *copy,
                     slot,
@@ -289,7 +294,8 @@ impl Open {
     }
 
     /// Moves to the next generation: the header, then the TPM; and raises the floor if `floor` is
-    /// higher. Afterwards the TPM has one key.
+    /// higher. Afterwards the TPM has one key, and a state that can't be recovered has no recovery
+    /// slot, which earlier versions made for each state.
     ///
     /// # Errors
     /// [`Fault`] of the disk, the TPM or the header's random bytes. A power cut in between leaves a
@@ -305,6 +311,11 @@ impl Open {
             .generation
             .max(self.kept.generation)
             .saturating_add(1);
+        let past = if self.recoverable {
+            None
+        } else {
+            self.header.drop_recovery().then_some(self.copy)
+        };
         self.header = self
             .header
             .renewed(generation, &self.volume, &self.kept.key)
@@ -324,6 +335,12 @@ impl Open {
             .write(self.slot, self.floor, &self.kept)
             .map_err(Fault::Store)?;
         store.delete(other(self.slot, 2)).map_err(Fault::Store)?;
+        // Last, as until now it was the header that opens after a power cut. After one here the
+        // next boot writes over it.
+        if let Some(copy) = past {
+            disk.write(copy, &self.header.to_bytes())
+                .map_err(Fault::Disk)?;
+        }
         Ok(self)
     }
 }
@@ -336,8 +353,8 @@ fn other(index: usize, of: usize) -> usize {
 pub struct Made {
     /// Its key.
     pub volume: VolumeKey,
-    /// The key of its recovery slot. This is its only copy.
-    pub recovery: WrappingKey,
+    /// The key of its recovery slot, if it has one. This is its only copy.
+    pub recovery: Option<WrappingKey>,
     /// How often the state was made anew, this time included.
     pub renewals: u32,
 }
@@ -350,8 +367,8 @@ impl fmt::Debug for Made {
     }
 }
 
-/// Makes a new volume for images from `floor` on and for this boot's configuration, in place of the
-/// one that did not open: writes both copies of the header, then the TPM.
+/// Makes a new volume for images from `floor` on and for this boot's configuration, with a recovery
+/// slot where it can be recovered, in place of the one that did not open: writes both copies of the header, then the TPM.
 ///
 /// # Errors
 /// [`Fault`] of the disk, the TPM or the header's random bytes.
@@ -360,7 +377,7 @@ pub fn make<S: Store>(
     store: &mut S,
     floor: u64,
     closed: Closed,
-    configuration: Option<[u8; 32]>,
+    boot: Boot,
 ) -> Result<Made, Fault<S::Error>> {
     let renewals = if closed.reason == Reason::FirstStart {
         0
@@ -368,11 +385,15 @@ pub fn make<S: Store>(
         closed.renewals.saturating_add(1)
     };
     let volume = header::random_volume_key().map_err(Fault::Header)?;
-    let recovery = header::random_key().map_err(Fault::Header)?;
-    let kept = Kept::random(renewals).map_err(Fault::Header)?;
-    let mut header = Header::seal(kept.generation, &volume, &kept.key, Some(&recovery))
+    let recovery = boot
+        .recoverable
+        .then(header::random_key)
+        .transpose()
         .map_err(Fault::Header)?;
-    if let Some(configuration) = configuration {
+    let kept = Kept::random(renewals).map_err(Fault::Header)?;
+    let mut header = Header::seal(kept.generation, &volume, &kept.key, recovery.as_ref())
+        .map_err(Fault::Header)?;
+    if let Some(configuration) = boot.configuration {
         header = header
             .made_under(configuration, &volume, &kept.key)
             .map_err(Fault::Header)?;
@@ -524,11 +545,11 @@ impl Recovered {
 pub fn finish<S: Store>(
     disk: &mut impl Disk,
     store: &mut S,
-    configuration: Option<[u8; 32]>,
+    boot: Boot,
 ) -> Result<(), Fault<S::Error>> {
     let boot = Boot {
         fresh: false,
-        configuration,
+        ..boot
     };
     match open(disk, store, boot)? {
         Opening::Opened(opened) => opened.advance(disk, store, 0).map(drop),

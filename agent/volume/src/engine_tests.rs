@@ -15,6 +15,8 @@ struct State {
     svn: u64,
     /// The digest of the configuration, of a worker.
     configuration: Option<[u8; 32]>,
+    /// Whether it can be recovered, as a master's.
+    recoverable: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -34,6 +36,7 @@ impl Machine {
             writes: usize::MAX,
             svn: 5,
             configuration: Some([1; 32]),
+            recoverable: true,
         })))
     }
 
@@ -73,11 +76,15 @@ impl Machine {
     }
 
     fn look(&self, fresh: bool) -> Result<Opening, Fault<Off>> {
-        let boot = Boot {
+        open(&mut self.clone(), &mut self.clone(), self.kind(fresh))
+    }
+
+    fn kind(&self, fresh: bool) -> Boot {
+        Boot {
             fresh,
             configuration: self.configuration(),
-        };
-        open(&mut self.clone(), &mut self.clone(), boot)
+            recoverable: self.0.borrow().recoverable,
+        }
     }
 
     fn configuration(&self) -> Option<[u8; 32]> {
@@ -85,19 +92,13 @@ impl Machine {
     }
 
     fn finish(&self) -> Result<(), Fault<Off>> {
-        finish(&mut self.clone(), &mut self.clone(), self.configuration())
+        finish(&mut self.clone(), &mut self.clone(), self.kind(false))
     }
 
     fn make(&self, closed: Closed) -> Result<Made, Fault<Off>> {
         let svn = self.0.borrow().svn;
-        let configuration = self.configuration();
-        make(
-            &mut self.clone(),
-            &mut self.clone(),
-            svn,
-            closed,
-            configuration,
-        )
+        let boot = self.kind(false);
+        make(&mut self.clone(), &mut self.clone(), svn, closed, boot)
     }
 
     fn opened(&self) -> Open {
@@ -334,7 +335,7 @@ fn made_with_recovery() -> (Machine, Made) {
 /// The recovery by an admin who saw this generation.
 fn word(made: &Made, generation: u64) -> Recovery {
     Recovery {
-        key: made.recovery.clone(),
+        key: made.recovery.clone().unwrap(),
         generation,
         admin: [5; 32],
         board: [6; 32],
@@ -399,6 +400,41 @@ fn the_recovery_key_binds_a_volume_to_another_tpm_once() {
     machine.opened();
 }
 
+/// The volume's key by a recovery key, from either copy.
+fn recovered_offline(machine: &Machine, key: &WrappingKey) -> Option<VolumeKey> {
+    let headers = machine.copies().into_iter();
+    let mut headers = headers.filter_map(|copy| Header::parse(&copy).ok());
+    headers.find_map(|header| header.recover(key))
+}
+
+/// Somebody was root on a worker for a moment and read the recovery key that was kept there.
+#[test]
+fn a_workers_state_has_no_key_besides_the_tpms() {
+    let machine = Machine::new();
+    machine.0.borrow_mut().recoverable = false;
+    let Opening::Closed(closed) = machine.look(true).unwrap() else {
+        panic!("a state from nowhere")
+    };
+    let made = machine.make(closed).unwrap();
+    assert_eq!(made.recovery, None);
+    machine.finish().unwrap();
+    for copy in machine.copies() {
+        // The byte that says whether there is a recovery slot.
+        assert_eq!(copy[32], 0);
+    }
+    assert_eq!(machine.boot(0), made.volume);
+
+    // As earlier versions made each state.
+    let (machine, made) = made_with_recovery();
+    let key = made.recovery.unwrap();
+    machine.boot(0);
+    assert_eq!(recovered_offline(&machine, &key), Some(made.volume.clone()));
+    machine.0.borrow_mut().recoverable = false;
+    assert_eq!(machine.boot(0), made.volume);
+    assert_eq!(recovered_offline(&machine, &key), None);
+    assert_eq!(machine.boot(0), made.volume);
+}
+
 #[test]
 fn each_move_of_a_volume_needs_a_new_recovery() {
     let (machine, made) = made_with_recovery();
@@ -425,9 +461,13 @@ proptest! {
     /// After a power cut at any write the volume opens with the same key, in boots with and without
     /// a raised floor.
     #[test]
-    fn a_power_cut_at_any_write_of_a_boot_loses_nothing(boots in prop::collection::vec((0_usize..6, 0_u64..10), 1..12)) {
+    fn a_power_cut_at_any_write_of_a_boot_loses_nothing(
+        boots in prop::collection::vec((0_usize..6, 0_u64..10), 1..12),
+        recoverable in any::<bool>(),
+    ) {
         let (machine, volume) = Machine::made();
         machine.0.borrow_mut().svn = 9;
+        machine.0.borrow_mut().recoverable = recoverable;
         for (writes, floor) in boots {
             let open = machine.opened();
             prop_assert_eq!(&open.volume, &volume);

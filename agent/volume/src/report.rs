@@ -48,8 +48,8 @@ pub enum Report {
     Made {
         /// Its key.
         key: VolumeKey,
-        /// The key of its recovery slot, to be kept in it.
-        recovery: WrappingKey,
+        /// The key of its recovery slot, to be kept in it, if it can be recovered.
+        recovery: Option<WrappingKey>,
         /// Why it was made.
         reason: Reason,
         /// How often it was made anew, this time included.
@@ -135,9 +135,11 @@ impl Report {
             } => {
                 line("outcome", "made");
                 line("key", &hexed(key.as_slice()));
-                line("recovery", &hexed(recovery.as_slice()));
                 line("reason", &reason.word());
                 line("renewals", &renewals.to_string());
+                if let Some(recovery) = recovery {
+                    line("recovery", &hexed(recovery.as_slice()));
+                }
             }
             Self::Temporary { key, reason } => {
                 line("outcome", "temporary");
@@ -184,9 +186,12 @@ impl Report {
             },
             "made" => Self::Made {
                 key: bytes::<VOLUME_KEY>(next("key")?)?,
-                recovery: bytes::<WRAPPING_KEY>(next("recovery")?)?,
                 reason: Reason::of_word(next("reason")?)?,
                 renewals: next("renewals")?.parse().ok()?,
+                recovery: match next("recovery") {
+                    Some(text) => Some(bytes::<WRAPPING_KEY>(text)?),
+                    None => None,
+                },
             },
             "temporary" => Self::Temporary {
                 key: bytes::<VOLUME_KEY>(next("key")?)?,
@@ -268,9 +273,15 @@ mod tests {
             },
             Report::Made {
                 key: key.clone(),
-                recovery,
+                recovery: Some(recovery),
                 reason: Reason::Floor(4),
                 renewals: 1,
+            },
+            Report::Made {
+                key: key.clone(),
+                recovery: None,
+                reason: Reason::FirstStart,
+                renewals: 0,
             },
             Report::Temporary {
                 key,

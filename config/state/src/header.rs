@@ -217,6 +217,12 @@ impl Header {
         .with_key(volume, wrapping)
     }
 
+    /// Removes the recovery slot; returns whether there was one. The key slot authenticates it: the
+    /// header opens again once it is [`Header::renewed`].
+    pub fn drop_recovery(&mut self) -> bool {
+        self.recovery.take().is_some()
+    }
+
     fn with_key(mut self, volume: &VolumeKey, wrapping: &WrappingKey) -> Result<Self, HeaderError> {
         self.key = seal(wrapping, &self.authenticated(), volume)?;
         Ok(self)

@@ -83,6 +83,20 @@ pub(crate) enum Error {
          the disk holds"
     )]
     StoreFailed(#[source] std::sync::Arc<master_store::StoreError>),
+    /// The store was set back.
+    #[error(
+        "the store in {} is an older copy: it was last served in generation {stored} of this machine's state, and the state notes \
+         {served}: machines that were retired and policies that were replaced since would be in force again. Put back this \
+         machine's disk as it was after its last start, or bring back the cluster from a snapshot by `master restore` (the \
+         admin's guide has the steps)", path.display()
+    )]
+    OlderStore {
+        path: PathBuf,
+        /// By the store.
+        stored: String,
+        /// By the state.
+        served: u64,
+    },
     /// A snapshot.
     #[error("the snapshot failed")]
     Snapshot(#[source] master_store::SnapshotError),

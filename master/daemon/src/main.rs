@@ -19,6 +19,7 @@ mod kubeconfig;
 mod remote;
 mod rotation;
 mod run;
+mod served;
 mod serving;
 mod settings;
 mod snapshot;
@@ -56,6 +57,7 @@ enum Command {
     ///
     /// The snapshot is verified to its end before anything is written. The store's revisions
     /// continue far above the snapshot's, so that clients that watched the lost store list again.
+    /// On a machine whose state refuses an older store, the restored one counts as the newest.
     Restore(snapshot::RestoreArgs),
 }
 
@@ -96,7 +98,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     config_event: Option<PathBuf>,
     /// Where the machine's state names its generation: there the master marks that the data folder
-    /// names those configurations.
+    /// names those configurations, and in which generation it last served its store.
     #[arg(long)]
     state_generation: Option<PathBuf>,
     /// Hash of the admin's key by which the machine's state came from another board: the
@@ -138,7 +140,7 @@ fn main() -> ExitCode {
     let outcome = match (&runtime, cli.command) {
         (Ok(runtime), Command::Run(args)) => runtime.block_on(run::run(args)),
         (Ok(runtime), Command::Snapshot(args)) => runtime.block_on(snapshot::snapshot(args)),
-        (Ok(_), Command::Restore(args)) => snapshot::restore(&args),
+        (Ok(runtime), Command::Restore(args)) => runtime.block_on(snapshot::restore(&args)),
         (Err(_), _) => Ok(()),
     };
     let outcome = match runtime {

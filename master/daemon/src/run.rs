@@ -6,7 +6,7 @@ use crate::discovery::{self, Publisher};
 use crate::rotation::{Paths, RotationPaths, Rotator};
 use crate::serving::{Serving, keep_current};
 use crate::settings::{self, Settings};
-use crate::{Error, RunArgs, api, kubeconfig};
+use crate::{Error, RunArgs, api, kubeconfig, served};
 use config_attest::release::ReleaseKey;
 use config_certificates::EkIssuer;
 use config_kube::identity::{CONTROLLER_MANAGER_USER, SCHEDULER_USER, USAGE_USER};
@@ -57,7 +57,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let options = api_options(&settings, &authority).await?;
     let listener = bind(args.listen).await?;
     let listen = listener.local_addr().unwrap_or(args.listen);
-    let (api, store_failed) = open_api(&args, &settings, listen, options)?;
+    let (api, store_failed) = open_api(&args, &settings, listen, options).await?;
     // Before the bootstrap's paths are hung in: they let nothing else pass.
     api.prepare().await.map_err(Error::Prepare)?;
     let now = SystemTime::now();
@@ -431,8 +431,9 @@ async fn open_log(args: &RunArgs, authority: Arc<Authority>) -> Result<Arc<Verdi
         .map(Arc::new)
 }
 
-/// The API server over its store, and what is ready once the store can't write any more.
-fn open_api(
+/// The API server over its store, which was not set back, and what is ready once the store can't
+/// write any more.
+async fn open_api(
     args: &RunArgs,
     settings: &Settings,
     listen: SocketAddr,
@@ -440,7 +441,13 @@ fn open_api(
 ) -> Result<(ApiServer, impl Future<Output = Arc<StoreError>> + use<>), Error> {
     let path = args.data.join("store");
     make_folder(&path)?;
-    let store = EmbeddedStore::open(&path).map_err(|source| Error::Store { path, source })?;
+    let store = EmbeddedStore::open(&path).map_err(|source| Error::Store {
+        path: path.clone(),
+        source,
+    })?;
+    if let Some(generation) = &args.state_generation {
+        served::check(&store, &path, generation).await?;
+    }
     let options = Options {
         ranges: ranges(settings, listen),
         ..options

@@ -1,6 +1,6 @@
 //! `master snapshot` and `master restore`: the store as a file, and back.
 
-use crate::{Error, remote};
+use crate::{Error, remote, served};
 use bytes::Bytes;
 use master_store::{
     EmbeddedStore, SnapshotBytes, SnapshotSummary, Store as _, StoreError, restore_snapshot,
@@ -41,6 +41,10 @@ pub(crate) struct RestoreArgs {
     /// The data folder of the master to be; it must hold no store.
     #[arg(long)]
     data: PathBuf,
+    /// Where the machine's state names its generation; default: DATA/../init/generation, as on a
+    /// machine that was booted from an image. There need be none.
+    #[arg(long)]
+    state_generation: Option<PathBuf>,
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
@@ -132,11 +136,18 @@ async fn fill(args: &SnapshotArgs, file: &mut File, path: &Path) -> Result<(), E
 }
 
 /// Makes a store of a snapshot.
-pub(crate) fn restore(args: &RestoreArgs) -> Result<(), Error> {
+pub(crate) async fn restore(args: &RestoreArgs) -> Result<(), Error> {
     let folder = args.data.join("store");
     let summary = verify_snapshot(&args.from).map_err(Error::Snapshot)?;
     crate::run::make_folder(&folder)?;
     restore_snapshot(&args.from, &folder).map_err(Error::Snapshot)?;
+    let store = EmbeddedStore::open(&folder).map_err(|source| Error::Store {
+        path: folder.clone(),
+        source,
+    })?;
+    let own = || args.data.join("../init/generation");
+    let generation = args.state_generation.clone().unwrap_or_else(own);
+    served::adopt(&store, &folder, &generation).await?;
     tell("store restored", &folder, summary);
     Ok(())
 }
@@ -181,10 +192,11 @@ mod tests {
         let restored = RestoreArgs {
             from: file,
             data: two.clone(),
+            state_generation: None,
         };
-        restore(&restored).unwrap();
+        restore(&restored).await.unwrap();
         assert!(
-            matches!(restore(&restored), Err(Error::Snapshot(_))),
+            matches!(restore(&restored).await, Err(Error::Snapshot(_))),
             "there is a store now"
         );
         let store = EmbeddedStore::open(&two.join("store")).unwrap();
@@ -262,7 +274,9 @@ mod tests {
         restore(&RestoreArgs {
             from: dir.path().join("by-kubeconfig"),
             data: two.clone(),
+            state_generation: None,
         })
+        .await
         .unwrap();
         let store = EmbeddedStore::open(&two.join("store")).unwrap();
         assert!(

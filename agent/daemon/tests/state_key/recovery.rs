@@ -34,7 +34,7 @@ impl Machine {
         let report = self.ask(true).end(0);
         self.cap();
         let (key, recovery) = if let Report::Made { key, recovery, .. } = report {
-            (key.to_vec(), recovery.to_vec())
+            (key.to_vec(), recovery.expect("a master's").to_vec())
         } else {
             (Vec::new(), Vec::new())
         };

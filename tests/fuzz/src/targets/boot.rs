@@ -74,6 +74,11 @@ fn files() -> io::Result<Vec<Target>> {
     let device = tempfile::tempfile_in("/dev/shm")?;
     let (generations, lists, memories) = (folder()?, folder()?, folder()?);
     let listed = format!("sha256:{}\n", hex::encode(DIGEST)).into_bytes();
+    let noted = format!(
+        "+7{:29}\njoined issued {}\nserved 6\n",
+        "",
+        hex::encode(DIGEST)
+    );
     let remembered = br#"{"generation":7,"key":null,"uri":"","signed":""}"#.to_vec();
     Ok(vec![
         target(
@@ -92,7 +97,7 @@ fn files() -> io::Result<Vec<Target>> {
         ),
         target(
             "agent-init/generation",
-            b"7\n".to_vec(),
+            noted.into_bytes(),
             Box::new(move |input| {
                 let folder = generations.path();
                 fs::write(folder.join("generation"), input).expect(WRITTEN);
