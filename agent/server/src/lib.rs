@@ -93,6 +93,22 @@ pub struct Parts {
     pub journal: Journal,
 }
 
+/// Whether a path is one that can be read.
+fn is_read(path: &[&str]) -> bool {
+    let own = matches!(
+        path,
+        ["healthz" | "pods" | "configz" | "metrics" | "runningpods"]
+            | ["runningpods", ""]
+            | ["logs", ..]
+            | ["containerLogs", _, _, _]
+    );
+    own || Question::of(path, None).is_some()
+}
+
+fn not_found() -> Response<Body> {
+    text(StatusCode::NOT_FOUND, "404 page not found\n")
+}
+
 /// Answers requests to the kubelet.
 #[derive(Debug, Clone)]
 pub struct Server {
@@ -335,7 +351,13 @@ impl Server {
     /// What is answered without a tunnel.
     fn plain(&self, request: &Request<Incoming>, path: &[&str]) -> Response<Body> {
         if request.method() != Method::GET {
-            return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is served here\n");
+            // What is not served at all is told first, as upstream's kubelet does: clients see by
+            // 404 that a node lacks a part such as checkpoints.
+            return if is_read(path) {
+                text(StatusCode::METHOD_NOT_ALLOWED, "only GET is served here\n")
+            } else {
+                not_found()
+            };
         }
         match path {
             ["healthz"] => text(StatusCode::OK, "ok"),
@@ -348,7 +370,7 @@ impl Server {
                 let query = request.uri().query().unwrap_or_default();
                 logs::answer(&self.parts, namespace, pod, container, query)
             }
-            _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+            _ => not_found(),
         }
     }
 

@@ -454,3 +454,24 @@ async fn the_machine_ends_by_the_masters_order_and_by_nobody_elses() {
     );
     assert!(answer.contains("not booted from an image"), "{answer}");
 }
+
+#[tokio::test]
+async fn what_the_kubelet_does_not_serve_is_not_found_by_any_method() {
+    let lab = Lab::new(limits()).await;
+    let own = Ipv4Addr::LOCALHOST;
+    for (asked, status) in [
+        ("POST /checkpoint/default/pod/container", "404 Not Found"),
+        ("PUT /nothing", "404 Not Found"),
+        ("POST /containerLogs/default/pod", "404 Not Found"),
+        ("POST /healthz", "405 Method Not Allowed"),
+        ("POST /stats/summary", "405 Method Not Allowed"),
+        ("DELETE /metrics/cadvisor", "405 Method Not Allowed"),
+    ] {
+        let answer = lab.call(own, Some(APISERVER_KUBELET_USER), asked).await;
+        let answer = answer.expect("an answer");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}\r\n")),
+            "{asked}: {answer}"
+        );
+    }
+}
