@@ -9,7 +9,7 @@ use crate::drain::Drain;
 use crate::handle::Handle;
 use crate::shared::Shared;
 use agent_pods::{Eviction, Refusal, grace};
-use agent_pressure::is_critical;
+use agent_pressure::{CRITICAL, priority};
 use agent_runtime::ContainerState;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Shared {
         let handles = self.handles();
         let of_group = |(uid, handle): (&String, &Handle)| {
             let pod = handle.latest().filter(|_| !handle.is_over())?;
-            (is_critical(&pod) == critical).then(|| {
+            ((priority(&pod) >= CRITICAL) == critical).then(|| {
                 handle.evict(Eviction {
                     reason: Eviction::SHUTDOWN,
                     message: MESSAGE.to_owned(),
