@@ -29,6 +29,7 @@ use agent_resources::{Figures, Links, Question, Subjects};
 use agent_runtime::{Error, PodRef, Runtime};
 use agent_sys::namespace::Kind;
 use agent_tunnel::{Ports, Reach, Refusal, Tunnel, Tunnels};
+use config_figures::Health;
 use config_kube::k8s_openapi::List;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::local_volume::SERVED;
@@ -99,6 +100,7 @@ fn is_read(path: &[&str]) -> bool {
         path,
         ["healthz" | "pods" | "configz" | "metrics" | "runningpods"]
             | ["runningpods", ""]
+            | ["metrics", "slis"]
             | ["logs", ..]
             | ["containerLogs", _, _, _]
     );
@@ -115,6 +117,8 @@ pub struct Server {
     parts: Arc<Parts>,
     tunnels: Tunnels,
     access: Access,
+    /// How its checks of health ended.
+    health: Arc<Health>,
     /// Receives the order that ends the machine; `None` where the agent can't end it.
     power: Option<mpsc::Sender<Order>>,
 }
@@ -158,6 +162,7 @@ impl Server {
             parts: Arc::new(parts),
             tunnels: Tunnels::new(agent_tunnel::MOST),
             access: Access::default(),
+            health: Arc::default(),
             power: None,
         }
     }
@@ -360,7 +365,15 @@ impl Server {
             };
         }
         match path {
-            ["healthz"] => text(StatusCode::OK, "ok"),
+            ["healthz"] => {
+                self.note_health();
+                text(StatusCode::OK, "ok")
+            }
+            ["metrics", "slis"] => {
+                self.note_health();
+                let told = self.health.write();
+                answer(StatusCode::OK, config_figures::CONTENT_TYPE, told.into())
+            }
             ["pods"] => self.pods(),
             ["configz"] => {
                 let body = self.parts.node.settings();
@@ -372,6 +385,11 @@ impl Server {
             }
             _ => not_found(),
         }
+    }
+
+    /// An answer is the check.
+    fn note_health(&self) {
+        self.health.note("healthz", [("ping", true)]);
     }
 
     /// Metrics of the kubelet's work, and of the agent's process.

@@ -475,3 +475,21 @@ async fn what_the_kubelet_does_not_serve_is_not_found_by_any_method() {
         );
     }
 }
+
+#[tokio::test]
+async fn checks_of_health_are_counted_under_upstreams_names() {
+    let lab = Lab::new(limits()).await;
+    let ask = async |asked: &str| {
+        let answer = lab.call(Ipv4Addr::LOCALHOST, Some(APISERVER_KUBELET_USER), asked);
+        answer.await.expect("an answer")
+    };
+    assert!(ask("GET /healthz").await.starts_with("HTTP/1.1 200 OK\r\n"));
+    let told = ask("GET /metrics/slis").await;
+    assert!(told.starts_with("HTTP/1.1 200 OK\r\n"), "{told}");
+    for line in [
+        "kubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 1\n",
+        "kubernetes_healthchecks_total{name=\"ping\",status=\"success\",type=\"healthz\"} 2\n",
+    ] {
+        assert!(told.contains(line), "{told}");
+    }
+}
