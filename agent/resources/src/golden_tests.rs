@@ -152,6 +152,7 @@ fn reading() -> Reading {
         links: vec![link("ens3", 1000), link("pratique-wg", 10)],
         default_link: Some("ens3".to_owned()),
         disk: disk(),
+        most_ids: Some(4_194_304),
         cores: 2,
         incomplete: false,
     }

@@ -106,6 +106,8 @@ pub(crate) struct Reading {
     pub(crate) disk: Disk,
     /// Logical processors; 0 if the kernel does not report them.
     pub(crate) cores: u64,
+    /// Process ids that the machine has.
+    pub(crate) most_ids: Option<u64>,
     /// Something could not be measured.
     pub(crate) incomplete: bool,
 }
@@ -221,6 +223,9 @@ impl Reading {
             links: of_node(all, subjects.links_of_pods),
             disk: subjects.disk,
             cores: cores(&stat),
+            most_ids: sources
+                .machine("sys/kernel/pid_max")
+                .and_then(|text| text.trim().parse().ok()),
             incomplete,
         }
     }

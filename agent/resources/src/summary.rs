@@ -191,6 +191,8 @@ struct Interface<'a> {
 #[derive(Serialize)]
 struct Limit {
     time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    maxpid: Option<u64>,
     curproc: u64,
 }
 
@@ -362,6 +364,7 @@ pub(crate) fn text(name: &str, reading: &Reading, disks: Option<&Disks>) -> Stri
             fs: all.then_some(fs),
             rlimit: processes.map(|curproc| Limit {
                 time: time(reading.at),
+                maxpid: reading.most_ids,
                 curproc,
             }),
         },
