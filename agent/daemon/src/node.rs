@@ -382,7 +382,7 @@ fn config(
         reserved_cpu_millis: natural(reserved.cpu.ceil_milli()),
         reserved_storage: natural(reserved.ephemeral_storage.ceil_units()),
         thresholds: thresholds(&machine.node.eviction),
-        shutdown: machine.node.shutdown,
+        shutdown: machine.node.shutdown.clone(),
         os_image: image.os_image(),
         notices,
         cluster: Some(View::default()),

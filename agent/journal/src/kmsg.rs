@@ -4,7 +4,7 @@ use crate::service::Service;
 use crate::source::{Line, Micros, Source, clean, within};
 use config_machine::journal::{DAEMON, TAG};
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -56,6 +56,13 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
     out
 }
 
+fn file(path: &Path) -> io::Result<File> {
+    File::options()
+        .read(true)
+        .custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits())
+        .open(path)
+}
+
 /// The kernel's lines, or init's, out of the kernel's log.
 pub(crate) struct KernelLog {
     records: Box<dyn Read + Send>,
@@ -72,11 +79,17 @@ impl KernelLog {
     /// # Errors
     /// There is none, or this process may not read it.
     pub(crate) fn open(path: &Path, service: Service, epoch: Micros) -> io::Result<Self> {
-        let file = File::options()
-            .read(true)
-            .custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits())
-            .open(path)?;
-        Ok(Self::of(Box::new(file), service, epoch))
+        Ok(Self::of(Box::new(file(path)?), service, epoch))
+    }
+
+    /// Opens it behind its newest record. Its lines have the time since the start.
+    ///
+    /// # Errors
+    /// There is none, or this process may not read it.
+    pub(crate) fn open_at_end(path: &Path, service: Service) -> io::Result<Self> {
+        let mut file = file(path)?;
+        file.seek(SeekFrom::End(0))?;
+        Ok(Self::of(Box::new(file), service, 0))
     }
 
     fn of(records: Box<dyn Read + Send>, service: Service, epoch: Micros) -> Self {
@@ -149,6 +162,14 @@ mod tests {
                 Some(None) => Err(ErrorKind::BrokenPipe.into()),
                 None => Err(ErrorKind::WouldBlock.into()),
             }
+        }
+    }
+
+    impl KernelLog {
+        /// A log of these records.
+        pub(crate) fn of_records(records: impl IntoIterator<Item = Option<&'static [u8]>>) -> Self {
+            let records = Log(records.into_iter().collect());
+            Self::of(Box::new(records), Service::Kernel, 0)
         }
     }
 

@@ -26,6 +26,7 @@
 mod answer;
 mod files;
 mod kmsg;
+pub mod oom;
 mod query;
 mod reader;
 mod service;

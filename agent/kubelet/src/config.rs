@@ -41,7 +41,7 @@ pub struct Config {
     pub reserved_storage: u64,
     /// Below what the machine is under pressure.
     pub thresholds: Thresholds,
-    /// Time for pods to end when the machine ends: for all but critical ones, then for these.
+    /// Time for pods to end when the machine ends, by their priority.
     pub shutdown: ShutdownGrace,
     /// `status.nodeInfo.osImage`, such as `Pratique worker 0.1.0 (id)`.
     pub os_image: String,
@@ -99,10 +99,7 @@ pub(crate) mod tests {
             reserved_cpu_millis: 0,
             reserved_storage: 0,
             thresholds: Thresholds::default(),
-            shutdown: ShutdownGrace {
-                regular: Duration::from_secs(50),
-                critical: Duration::from_secs(10),
-            },
+            shutdown: ShutdownGrace::of(Duration::from_secs(50), Duration::from_secs(10)),
             os_image: "test".into(),
             notices: Notices::default(),
             cluster: None,

@@ -10,22 +10,25 @@ use agent_port::{GRANTED, REFUSED};
 use agent_pressure::Thresholds;
 use agent_proxy::DOMAIN;
 use agent_runtime::{KEPT_LOGS, LONGEST_LOG};
-use serde_json::{Value, json};
+use config_model::shutdown::{CRITICAL_PRIORITY, ShutdownGrace, ShutdownGroup};
+use serde_json::{Map, Value, json};
 use std::time::Duration;
 
 /// The answer.
 pub(crate) fn text(config: &Config, sandboxes: &Sandboxes) -> String {
     let mut told = settings(config);
+    told.extend(shutdown(&config.shutdown));
     if config.cluster.is_some() {
-        told["clusterDomain"] = json!(DOMAIN);
+        told.insert("clusterDomain".to_owned(), json!(DOMAIN));
         // Pods ask their own node.
-        told["clusterDNS"] = json!(resolver(config, sandboxes).as_slice());
+        let resolver = json!(resolver(config, sandboxes).as_slice());
+        told.insert("clusterDNS".to_owned(), resolver);
     }
     json!({"kubeletconfig": told}).to_string()
 }
 
-fn settings(config: &Config) -> Value {
-    json!({
+fn settings(config: &Config) -> Map<String, Value> {
+    let told = json!({
         "authentication": {
             "anonymous": {"enabled": false},
             "webhook": {"enabled": true, "cacheTTL": written(GRANTED)},
@@ -69,15 +72,35 @@ fn settings(config: &Config) -> Value {
         "rotateCertificates": true,
         "seccompDefault": true,
         "serializeImagePulls": config.parallel_pulls == 1,
-        "shutdownGracePeriod": written(config.shutdown.regular + config.shutdown.critical),
-        "shutdownGracePeriodCriticalPods": written(config.shutdown.critical),
         "syncFrequency": written(worker::RESYNC),
         "systemReserved": {
             "cpu": format!("{}m", config.reserved_cpu_millis),
             "ephemeral-storage": config.reserved_storage.to_string(),
             "memory": config.reserved_memory.to_string(),
         },
-    })
+    });
+    told.as_object().cloned().unwrap_or_default()
+}
+
+/// The time that pods have to end with the machine: two of upstream's settings where critical pods
+/// end after all others, or else its other form.
+fn shutdown(grace: &ShutdownGrace) -> Map<String, Value> {
+    let groups = grace.groups();
+    let told = match groups {
+        [all, critical] if (all.from, critical.from) == (0, CRITICAL_PRIORITY) => json!({
+            "shutdownGracePeriod": written(all.time + critical.time),
+            "shutdownGracePeriodCriticalPods": written(critical.time),
+        }),
+        _ => {
+            let one = |group: &ShutdownGroup| {
+                let seconds = group.time.as_secs();
+                json!({"priority": group.from, "shutdownGracePeriodSeconds": seconds})
+            };
+            let all: Vec<Value> = groups.iter().map(one).collect();
+            json!({"shutdownGracePeriodByPodPriority": all})
+        }
+    };
+    told.as_object().cloned().unwrap_or_default()
 }
 
 /// Grace periods of soft thresholds, by the signals' names.
@@ -121,7 +144,9 @@ mod tests {
             reserved_cpu_millis: 100,
             ..crate::config::tests::config(std::path::Path::new("/there"))
         };
-        let told = settings(&config);
+        let mut told = settings(&config);
+        told.extend(shutdown(&config.shutdown));
+        let told = Value::Object(told);
         for (place, value) in [
             ("/authentication/anonymous/enabled", json!(false)),
             ("/authorization/webhook/cacheUnauthorizedTTL", json!("10s")),
@@ -149,6 +174,18 @@ mod tests {
         ] {
             assert_eq!(told.pointer(place), Some(&value), "{place}");
         }
+        let group = |from, seconds| ShutdownGroup {
+            from,
+            time: Duration::from_secs(seconds),
+        };
+        let grace = ShutdownGrace::by_priority(vec![group(1000, 20), group(-1, 40)]);
+        let told = shutdown(&grace.unwrap());
+        let all = json!([
+            {"priority": -1, "shutdownGracePeriodSeconds": 40},
+            {"priority": 1000, "shutdownGracePeriodSeconds": 20},
+        ]);
+        assert_eq!(told.get("shutdownGracePeriodByPodPriority"), Some(&all));
+        assert_eq!(told.len(), 1);
         assert_eq!(written(Duration::from_secs(3_600)), "1h0m0s");
         assert_eq!(written(Duration::ZERO), "0s");
     }

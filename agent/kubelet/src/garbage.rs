@@ -37,21 +37,79 @@ pub(crate) enum Goal {
     All,
 }
 
+/// What a sweep has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Swept {
+    /// Images that were removed.
+    pub(crate) images: usize,
+    /// Their bytes.
+    freed: u64,
+    /// The bytes that were to be freed.
+    wanted: u64,
+    /// The disk before.
+    space: Disk,
+}
+
+impl Swept {
+    /// Says so where less was freed than was to be (upstream's words).
+    fn lack(&self) -> Option<String> {
+        let Disk { size, free, .. } = self.space;
+        let percent = 100 - u128::from(free) * 100 / u128::from(size.max(1));
+        (self.freed < self.wanted).then(|| {
+            format!(
+                "Insufficient free disk space on the node's image filesystem ({percent}% of {} used). Failed to free sufficient space by deleting unused images (freed {} bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
+                written(size),
+                self.freed
+            )
+        })
+    }
+}
+
+/// A size in the largest unit of which it has one, with a decimal.
+fn written(size: u64) -> String {
+    let units = ["EiB", "PiB", "TiB", "GiB", "MiB", "KiB"].into_iter();
+    let mut units = units.zip([60, 50, 40, 30, 20, 10]);
+    units.find(|(_, bits)| size >> bits > 0).map_or_else(
+        || format!("{size}.0 B"),
+        |(unit, bits)| {
+            let tenths = (u128::from(size) * 10 + (1 << (bits - 1))) >> bits;
+            format!("{}.{} {unit}", tenths / 10, tenths % 10)
+        },
+    )
+}
+
 /// Checks the disk periodically, for ever.
 pub(crate) async fn collect(shared: Arc<Shared>) {
+    let mut failed = false;
     loop {
-        if let Err(error) = sweep(&shared, Goal::Marks).await {
-            tracing::warn!(error = %error.chain(), "unused images not removed");
+        let fault = relieve(&shared).await.err();
+        if let Some(fault) = &fault {
+            tracing::warn!(error = fault, "unused images not removed");
+            // A first failure may pass by itself (upstream's rule).
+            if failed {
+                shared.warn("ImageGCFailed", fault);
+            }
         }
+        failed = fault.is_some();
         tokio::time::sleep(PERIOD).await;
     }
 }
 
-/// Removes unused images, except those fetched recently; returns how many.
+/// Brings the disk below the marks; the error is for an event.
+async fn relieve(shared: &Shared) -> Result<(), String> {
+    let swept = sweep(shared, Goal::Marks).await;
+    let swept = swept.map_err(|error| error.chain())?;
+    swept.lack().map_or(Ok(()), |lack| {
+        shared.warn("FreeDiskSpaceFailed", &lack);
+        Err(lack)
+    })
+}
+
+/// Removes unused images, except those fetched recently.
 ///
 /// # Errors
 /// containerd cannot list or delete images.
-pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
+pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<Swept, Error> {
     let mut known = shared.images.0.lock().await;
     let images = shared.runtime.images().await?;
     // By the names that the engine has, not those in the pod: a name without a host is that of the
@@ -66,11 +124,15 @@ pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
     let shown = shown(&shared.all_pods(), |image| shared.runtime.full_name(image));
     let in_use = |image: &Image| used.contains(&id(image)) || shown.contains(&image.name);
     let unused = unused(&mut known, &images, in_use, Instant::now());
-    let marks = shared.config.thresholds.images;
-    let chosen = match goal {
-        Goal::Marks => surplus(&unused, shared.facts.space(), marks),
-        Goal::All => unused,
+    let space = shared.facts.space();
+    let (chosen, wanted) = match goal {
+        Goal::Marks => {
+            let wanted = excess(space, shared.config.thresholds.images);
+            (surplus(&unused, wanted), wanted)
+        }
+        Goal::All => (unused, 0),
     };
+    let mut freed = 0_u64;
     for image in &chosen {
         tracing::info!(
             image = image.name,
@@ -78,8 +140,14 @@ pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
             "unused image removed: the disk is filling up"
         );
         shared.runtime.remove_image(&image.name).await?;
+        freed = freed.saturating_add(image.size);
     }
-    Ok(chosen.len())
+    Ok(Swept {
+        images: chosen.len(),
+        freed,
+        wanted,
+        space,
+    })
 }
 
 /// The unused images, except those fetched recently: first those whose last use is longest ago, and
@@ -146,15 +214,18 @@ fn id(image: &Image) -> String {
     format!("{name}@{}", image.digest)
 }
 
-/// The first of the images whose removal brings the disk below the lower mark; none below the
-/// higher.
-fn surplus<'a>(unused: &[&'a Image], space: Disk, marks: ImageMarks) -> Vec<&'a Image> {
+/// What is to be freed to bring the disk below the lower mark; nothing below the higher.
+fn excess(space: Disk, marks: ImageMarks) -> u64 {
     let in_use = space.size.saturating_sub(space.free);
     let never = space.size == 0 || marks.high >= 100;
     if never || in_use < space.size / 100 * marks.high {
-        return Vec::new();
+        return 0;
     }
-    let mut excess = in_use.saturating_sub(space.size / 100 * marks.low);
+    in_use.saturating_sub(space.size / 100 * marks.low)
+}
+
+/// The first of the images whose removal frees so much.
+fn surplus<'a>(unused: &[&'a Image], mut excess: u64) -> Vec<&'a Image> {
     let mut chosen = Vec::new();
     for image in unused {
         if excess == 0 {
@@ -238,18 +309,47 @@ mod tests {
     fn a_disk_with_room_loses_nothing() {
         let (a, b) = (image("a", 100), image("b", 100));
         let marks = Thresholds::default().images;
-        assert!(surplus(&[&a, &b], full(84), marks).is_empty());
-        assert!(surplus(&[&a, &b], full(100), Thresholds::none().images).is_empty());
+        assert!(surplus(&[&a, &b], excess(full(84), marks)).is_empty());
+        let never = excess(full(100), Thresholds::none().images);
+        assert!(surplus(&[&a, &b], never).is_empty());
     }
 
     #[test]
     fn as_many_go_as_are_needed_and_no_more() {
         let (a, b, c) = (image("a", 60), image("b", 60), image("c", 60));
         let marks = Thresholds::default().images;
-        let names: Vec<&str> = surplus(&[&a, &b, &c], full(90), marks)
+        let names: Vec<&str> = surplus(&[&a, &b, &c], excess(full(90), marks))
             .iter()
             .map(|image| image.name.as_str())
             .collect();
         assert_eq!(names, ["a", "b"]);
+    }
+
+    #[test]
+    fn a_disk_that_is_full_of_other_things_is_told_of() {
+        let swept = |freed| Swept {
+            images: 1,
+            freed,
+            wanted: 1000,
+            space: Disk {
+                size: 107_374_182_400,
+                free: 10_737_418_240,
+                ..Disk::default()
+            },
+        };
+        assert_eq!(swept(1000).lack(), None);
+        assert_eq!(
+            swept(7).lack().unwrap(),
+            "Insufficient free disk space on the node's image filesystem (90% of 100.0 GiB used). Failed to free sufficient space by deleting unused images (freed 7 bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data."
+        );
+        for (size, text) in [
+            (0, "0.0 B"),
+            (1023, "1023.0 B"),
+            (1024, "1.0 KiB"),
+            (28_346_784_153, "26.4 GiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(written(size), text);
+        }
     }
 }

@@ -7,6 +7,7 @@ use crate::configz;
 use crate::garbage;
 use crate::mirrors::{self, Mirrors};
 use crate::node;
+use crate::oom;
 use crate::pods::Pods;
 use crate::ranges;
 use crate::shared::Shared;
@@ -128,6 +129,9 @@ impl Kubelet {
         tasks.spawn(ranges::keep(shared.clone()));
         tasks.spawn(mirrors::keep(shared.clone()));
         tasks.spawn(capacity::enforce(shared.clone()));
+        if shared.config.owns_machine {
+            tasks.spawn(oom::watch(shared.clone()));
+        }
         if let Some(view) = &shared.config.cluster {
             tasks.spawn(cluster::follow(shared.clone(), view.clone()));
             tasks.spawn(shared.policies.clone().run(shared.sandboxes.clone()));

@@ -27,6 +27,7 @@ mod mirrors;
 mod names;
 mod node;
 mod notices;
+mod oom;
 mod pods;
 mod preemption;
 mod pressure;

@@ -49,6 +49,15 @@ const LEASE_RETRY: Duration = Duration::from_secs(2);
 pub(crate) const LEASE_SECONDS: i32 = 40;
 /// Images that are listed (upstream's limit).
 pub(crate) const MAX_IMAGES: usize = 50;
+/// What this kubelet can do and an older one can't, by upstream's names (KEP-5328): schedulers and
+/// API servers of other versions ask for it.
+const DECLARED: [&str; 5] = [
+    "ExtendWebSocketsToKubelet",
+    "GuaranteedQoSPodCPUResize",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
 
 /// Keeps the Node's status true.
 pub(crate) async fn keep_status(shared: Arc<Shared>) {
@@ -312,6 +321,7 @@ fn holds(live: &NodeStatus, status: &NodeStatus) -> bool {
         && live.addresses == status.addresses
         && live.daemon_endpoints == status.daemon_endpoints
         && live.node_info == status.node_info
+        && live.declared_features == status.declared_features
         && status.conditions.iter().flatten().all(is_said)
 }
 
@@ -359,6 +369,7 @@ fn status(config: &Config, facts: &Facts, runtime: Option<&str>) -> NodeStatus {
         features: Some(NodeFeatures {
             supplemental_groups_policy: Some(true),
         }),
+        declared_features: Some(DECLARED.map(str::to_owned).to_vec()),
         runtime_handlers: Some(["", HANDLERS[0], HANDLERS[1]].map(handler).to_vec()),
         ..NodeStatus::default()
     }
@@ -581,6 +592,7 @@ mod tests {
             json!({"daemonEndpoints": {"kubeletEndpoint": {"Port": 0}}}),
             json!({"nodeInfo": read(json!({})).node_info.unwrap_or_default()}),
             json!({"capacity": {"cpu": "8"}}),
+            json!({"declaredFeatures": ["Another"]}),
             json!({"conditions": [{"type": "Ready", "status": "Unknown"}]}),
             json!({"conditions": []}),
         ];

@@ -10,7 +10,7 @@ use agent_api::{ApiError, Backoff, Change as Told, Lines, get};
 use agent_runtime::{Change, PodRef};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
-use config_static_pods::Mirror;
+use config_static_pods::{Mirror, from_api};
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::Value;
@@ -253,7 +253,7 @@ impl Pods {
             .unwrap_or_default()
             .to_owned();
         match serde_json::from_value(object) {
-            Ok(pod) => self.want(pod),
+            Ok(pod) => self.want(from_api(pod)),
             Err(error) => tracing::warn!(name, %error, "cannot decode a pod; ignoring it"),
         }
     }

@@ -3,7 +3,7 @@
 use crate::handle::Handle;
 use crate::shared::Shared;
 use agent_pods::{Eviction, Refusal, grace, misfit, victims};
-use agent_pressure::{is_critical, priority};
+use agent_pressure::{is_critical, makes_room};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Shared {
         });
         let (others, staying): (Vec<Arc<Pod>>, Vec<&Handle>) = staying.unzip();
         let allocatable = self.allocatable();
-        let may_end = |other: &Pod| !is_critical(other) || priority(other) < priority(pod);
+        let may_end = |other: &Pod| makes_room(pod, other);
         let Some(chosen) = victims(pod, &others, may_end, &allocatable) else {
             return false;
         };

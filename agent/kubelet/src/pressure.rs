@@ -57,8 +57,10 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Res
     {
         return Ok(());
     }
+    let text = format!("Attempting to reclaim {}", signal.resource());
+    shared.warn("EvictionThresholdMet", &text);
     // The next measurement shows what that freed.
-    if signal.is_of_disk() && garbage::sweep(shared, Goal::All).await? > 0 {
+    if signal.is_of_disk() && garbage::sweep(shared, Goal::All).await?.images > 0 {
         return Ok(());
     }
     // Before the first complete list the wrong pod could be chosen.

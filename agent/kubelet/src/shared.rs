@@ -18,7 +18,7 @@ use agent_resources::machine::Facts;
 use agent_resources::{Figures, group};
 use agent_runtime::{PodRef, Resources, Runtime, Shares};
 use agent_sys::cgroup::Groups;
-use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
+use config_kube::k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use config_kube::quantity::Amount;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -87,6 +87,19 @@ impl Shared {
     /// Every pod's task, by uid.
     pub(crate) fn handles(&self) -> MutexGuard<'_, HashMap<String, Handle>> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a warning about the node, by its name: as upstream's kubelet, and while the master
+    /// does not answer.
+    pub(crate) fn warn(&self, reason: &'static str, message: &str) {
+        let name = Some(self.config.node_name.clone());
+        let about = ObjectReference {
+            kind: Some("Node".to_owned()),
+            uid: name.clone(),
+            name,
+            ..ObjectReference::default()
+        };
+        self.events.tell(about, true, reason, message);
     }
 
     /// Admits the pod with the resources in its spec, if it fits beside the admitted pods; else

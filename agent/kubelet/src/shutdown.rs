@@ -1,5 +1,6 @@
 //! The end of a machine, as the master learns of it (upstream's graceful node shutdown): the Node
-//! is not ready, new pods are refused, and pods end in two groups, critical ones last.
+//! is not ready, new pods are refused, and pods end in groups by their priority, the lowest first:
+//! by default critical ones after all others.
 //!
 //! This goes on while the kubelet's own tasks do. Each pod's task ends its containers, with their
 //! hooks and in their order, and writes that the pod has failed, so that its controller makes
@@ -9,7 +10,7 @@ use crate::drain::Drain;
 use crate::handle::Handle;
 use crate::shared::Shared;
 use agent_pods::{Eviction, Refusal, grace};
-use agent_pressure::is_critical;
+use agent_pressure::priority;
 use agent_runtime::ContainerState;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -44,11 +45,11 @@ impl Shared {
     }
 
     /// Asks the tasks of a group's pods to end them, and names the pods.
-    fn end_group(&self, critical: bool, time: Duration) -> BTreeSet<String> {
+    fn end_group(&self, number: usize, time: Duration) -> BTreeSet<String> {
         let handles = self.handles();
         let of_group = |(uid, handle): (&String, &Handle)| {
             let pod = handle.latest().filter(|_| !handle.is_over())?;
-            (is_critical(&pod) == critical).then(|| {
+            (self.config.shutdown.group_of(priority(&pod)) == number).then(|| {
                 handle.evict(Eviction {
                     reason: Eviction::SHUTDOWN,
                     message: MESSAGE.to_owned(),
@@ -96,24 +97,26 @@ impl Shared {
 
 impl Drain {
     /// Ends all pods within the time that the machine's configuration gives them, and tells the
-    /// master. To be called while [`crate::Kubelet::run`] goes on; takes at most four seconds
-    /// longer than that time.
+    /// master. To be called while [`crate::Kubelet::run`] goes on; takes at most two seconds longer
+    /// than that time.
     pub async fn end_pods(&self) {
         let shared: &Arc<Shared> = self.shared();
         shared.ends.send_replace(true);
-        let times = shared.config.shutdown;
-        for (critical, time) in [(false, times.regular), (true, times.critical)] {
-            let pods = shared.end_group(critical, time);
+        let begun = Instant::now();
+        let mut time = Duration::ZERO;
+        for (number, group) in shared.config.shutdown.groups().iter().enumerate() {
+            // What a group leaves of its time is no later group's.
+            time = begun.elapsed().min(time) + group.time;
+            let pods = shared.end_group(number, group.time);
             if pods.is_empty() {
                 continue;
             }
-            tracing::info!(pods = pods.len(), critical, "ending pods with the machine");
+            let priority = group.from;
+            tracing::info!(pods = pods.len(), priority, "ending pods with the machine");
             // What takes longer ends beside the next group.
-            if timeout(time + MARGIN, shared.until_gone(&pods))
-                .await
-                .is_err()
-            {
-                tracing::warn!(critical, "pods did not end in their time");
+            let left = (time + MARGIN).saturating_sub(begun.elapsed());
+            if timeout(left, shared.until_gone(&pods)).await.is_err() {
+                tracing::warn!(priority, "pods did not end in their time");
             }
         }
     }

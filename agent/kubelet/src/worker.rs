@@ -524,8 +524,10 @@ impl Worker {
         seen: &[Seen],
     ) -> Result<bool, Error> {
         // While a resize is pending, the next attempt gets the resources of this one.
-        let given = self.notes.pending.is_some().then(|| as_given(pod, seen));
-        let Some((_, container)) = find(given.as_ref().unwrap_or(pod), name) else {
+        let waits = self.notes.pending.is_some();
+        let given = waits.then(|| Arc::new(as_given(pod, seen)));
+        let pod = given.as_ref().unwrap_or(pod);
+        let Some((_, container)) = find(pod, name) else {
             return Ok(true);
         };
         let debug = if kind == Kind::Ephemeral {
@@ -563,7 +565,7 @@ impl Worker {
                     backoff,
                     round: round(pod, seen),
                     target,
-                    limits: pod_resources(given.as_ref().unwrap_or(pod)),
+                    limits: pod_resources(pod),
                     sandbox,
                     images: images.into_iter().zip(digests).collect(),
                 });

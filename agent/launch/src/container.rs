@@ -176,7 +176,7 @@ fn specification(
         target: target.map(str::to_owned),
         seccomp: security.seccomp(),
         resources,
-        needs: needs(container),
+        needs: needs(pod, container),
         stdin: container.stdin == Some(true),
         tty: container.tty == Some(true),
         backoff,

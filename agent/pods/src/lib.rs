@@ -62,7 +62,7 @@ pub use policy::{is_replaced, restart, restarts, round};
 pub use preempt::victims;
 pub use recover::recover;
 pub use replacing::quiet_until;
-pub use resize::{Pending, as_given, given, has_other_needs, is_resized, needs};
+pub use resize::{Pending, as_given, as_running, given, has_other_needs, is_resized, needs};
 pub use status::{Addresses, Refusal, base, change, status};
 pub use users::users_fault;
 pub use words::{killing, waits};

@@ -287,7 +287,7 @@ impl World {
             round: round(&self.pod, &self.seen),
             this_boot: true,
             stop_signal: None,
-            needs: find(&self.pod, name).and_then(|(_, own)| needs(&own)),
+            needs: find(&self.pod, name).and_then(|(_, own)| needs(&self.pod, &own)),
             user: None,
         };
         let behaviour = self.behaviours[self.started.len() % self.behaviours.len()];
@@ -412,7 +412,7 @@ impl World {
     /// Carries out a resize.
     fn resize(&mut self, id: &str) -> Result<(), TestCaseError> {
         prop_assert!(!self.view().ends(), "what ends gets nothing more");
-        let wanted = self.container(id).and_then(|own| needs(&own));
+        let wanted = self.container(id).and_then(|own| needs(&self.pod, &own));
         let mut seen = self.seen.iter_mut();
         let seen = seen.find(|seen| seen.id == id).unwrap();
         let runs = matches!(seen.state, ContainerState::Running { .. });

@@ -5,7 +5,7 @@ use crate::containers::{ephemeral, initial, kind_of_initial, latest, mains};
 use crate::machine::{End, View, init_failed, initial_done, initialized};
 use crate::notes::Eviction;
 use crate::policy::{Triggers, outdated};
-use crate::resize::is_resized;
+use crate::resize::{self, is_resized};
 use agent_resources::qos;
 use agent_runtime::{ContainerState as State, Kind};
 use config_kube::k8s_openapi::api::core::v1::{
@@ -145,6 +145,8 @@ pub fn status(
                 .unwrap_or_else(|| qos::class(pod).to_owned()),
         ),
         observed_generation: pod.metadata.generation,
+        resources: resize::applied(view).filter(|_| refusal.is_none()),
+        allocated_resources: resize::allocated(view).filter(|_| refusal.is_none()),
         ..addressed(addresses, refusal.is_some())
     }
 }

@@ -1,13 +1,14 @@
-//! Which new pods a node under pressure admits, by upstream's rules.
+//! Which new pods a node under pressure admits, and which never end for it, by upstream's rules.
 
 use crate::thresholds::Condition;
 use config_kube::k8s_openapi::api::core::v1::{Pod, Taint};
 use config_kube::taints::{NO_SCHEDULE, PRESSURES, tolerates};
+use config_static_pods::is_static;
 use std::collections::BTreeSet;
 
 /// Pods from this priority on are never evicted, nor refused under pressure (upstream's
 /// `SystemCriticalPriority`).
-const CRITICAL: i32 = 2_000_000_000;
+pub const CRITICAL: i32 = 2_000_000_000;
 
 /// The reason of pods that are refused or evicted for pressure.
 pub const EVICTED: &str = "Evicted";
@@ -19,10 +20,20 @@ pub fn priority(pod: &Pod) -> i32 {
     spec.and_then(|spec| spec.priority).unwrap_or_default()
 }
 
-/// Whether the cluster or the node depends on the pod.
+/// Whether the cluster or the node depends on the pod (upstream's `IsCriticalPod`): a static pod,
+/// whatever its priority, as nothing would make another in its place.
 #[must_use]
 pub fn is_critical(pod: &Pod) -> bool {
-    priority(pod) >= CRITICAL
+    is_static(pod) || priority(pod) >= CRITICAL
+}
+
+/// Whether `other` may end to make room for a critical pod (upstream's `Preemptable`): one that is
+/// not critical, or that has a priority, and a lower one. A static pod without one never does.
+#[must_use]
+pub fn makes_room(critical: &Pod, other: &Pod) -> bool {
+    let given = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.priority);
+    let lower = given(other).zip(given(critical));
+    !is_critical(other) || lower.is_some_and(|(other, own)| other < own)
 }
 
 /// Why a new pod is refused, if it is. Memory pressure alone refuses only pods without any request,
@@ -93,6 +104,33 @@ mod tests {
         assert_eq!(refused(&memory, &tolerates, true), None);
         let other = json!({"containers": [], "tolerations": [{"key": "a", "operator": "Exists"}]});
         assert!(refused(&memory, &other, true).is_some());
+    }
+
+    #[test]
+    fn a_static_pod_is_never_refused_and_ends_only_for_a_higher_priority_of_both() {
+        let read = |manifest: &str| config_static_pods::read(manifest, "node").unwrap();
+        let manifest = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: a, image: i}]}}";
+        let plain = read(manifest);
+        assert!(is_critical(&plain));
+        for condition in [
+            Condition::MemoryPressure,
+            Condition::DiskPressure,
+            Condition::PidPressure,
+        ] {
+            assert_eq!(refusal(&[condition].into(), &plain, true), None);
+        }
+        let of = |priority: Value| -> Pod {
+            serde_json::from_value(json!({"spec": {"containers": [], "priority": priority}}))
+                .unwrap()
+        };
+        let critical = of(json!(CRITICAL));
+        assert!(!makes_room(&critical, &plain));
+        assert!(makes_room(&plain, &of(json!(CRITICAL - 1))));
+        assert!(!makes_room(&plain, &critical));
+        assert!(makes_room(&of(json!(CRITICAL + 1000)), &critical));
+        let mut low = plain.clone();
+        low.spec.as_mut().unwrap().priority = Some(7);
+        assert!(makes_room(&critical, &low));
     }
 
     #[test]

@@ -61,7 +61,8 @@ type Rank = (bool, bool, i32, Reverse<i128>);
 
 impl Signal {
     /// The resource that runs out, in upstream's words.
-    fn resource(self) -> &'static str {
+    #[must_use]
+    pub fn resource(self) -> &'static str {
         match self {
             Self::MemoryAvailable => "memory",
             Self::NodefsAvailable | Self::ImagefsAvailable => "ephemeral-storage",

@@ -10,7 +10,7 @@ mod choice;
 mod state;
 mod thresholds;
 
-pub use admit::{EVICTED, is_critical, priority, refusal};
+pub use admit::{CRITICAL, EVICTED, is_critical, makes_room, priority, refusal};
 pub use choice::{Candidate, Container, Eviction, Share, choose, most_urgent};
 pub use state::Pressure;
 pub use thresholds::{

@@ -13,6 +13,7 @@ use config_figures::{Figure, Text};
 use jiff::Timestamp;
 
 const NANOS: f64 = 1e9;
+const MICROS: f64 = 1e6;
 
 /// A control group by its labels.
 struct Group<'a> {
@@ -31,7 +32,7 @@ type Take = fn(&Group<'_>) -> Option<Figure>;
 /// A family: its name, its type, its help text, its own labels, and how to read it.
 type Family = (&'static str, &'static str, &'static str, &'static str, Take);
 
-const FAMILIES: [Family; 23] = [
+const FAMILIES: [Family; 29] = [
     (
         "container_cpu_cfs_periods_total",
         "counter",
@@ -150,6 +151,48 @@ const FAMILIES: [Family; 23] = [
         "Count of out of memory events observed for the container",
         "",
         |group| Some(group.used.counters.oom_kills?.into()),
+    ),
+    (
+        "container_pressure_cpu_stalled_seconds_total",
+        "counter",
+        "Total time duration no tasks in the container could make progress due to CPU congestion.",
+        "",
+        |group| Some(real(group.used.counters.waits.cpu?.full.total, MICROS)),
+    ),
+    (
+        "container_pressure_cpu_waiting_seconds_total",
+        "counter",
+        "Total time duration tasks in the container have waited due to CPU congestion.",
+        "",
+        |group| Some(real(group.used.counters.waits.cpu?.some.total, MICROS)),
+    ),
+    (
+        "container_pressure_io_stalled_seconds_total",
+        "counter",
+        "Total time duration no tasks in the container could make progress due to IO congestion.",
+        "",
+        |group| Some(real(group.used.counters.waits.io?.full.total, MICROS)),
+    ),
+    (
+        "container_pressure_io_waiting_seconds_total",
+        "counter",
+        "Total time duration tasks in the container have waited due to IO congestion.",
+        "",
+        |group| Some(real(group.used.counters.waits.io?.some.total, MICROS)),
+    ),
+    (
+        "container_pressure_memory_stalled_seconds_total",
+        "counter",
+        "Total time duration no tasks in the container could make progress due to memory congestion.",
+        "",
+        |group| Some(real(group.used.counters.waits.memory?.full.total, MICROS)),
+    ),
+    (
+        "container_pressure_memory_waiting_seconds_total",
+        "counter",
+        "Total time duration tasks in the container have waited due to memory congestion.",
+        "",
+        |group| Some(real(group.used.counters.waits.memory?.some.total, MICROS)),
     ),
     (
         "container_processes",

@@ -1,5 +1,6 @@
 //! The kernel's counters of a control group and of the machine; pure.
 
+use crate::stall::Waits;
 use agent_sys::cgroup::Version;
 
 /// Jiffies of `/proc/stat` in a second: part of the kernel's interface (USER_HZ), independent of
@@ -25,6 +26,8 @@ pub(crate) struct Counters {
     pub(crate) oom_kills: Option<u64>,
     /// Processes and threads.
     pub(crate) processes: Option<u64>,
+    /// How long processes have waited.
+    pub(crate) waits: Waits,
 }
 
 /// CPU time in nanoseconds.
@@ -151,6 +154,10 @@ impl Counters {
             swap: of("memory", "memory.swap.current"),
             oom_kills: read("memory", "memory.events").and_then(|text| line(&text, "oom_kill")),
             processes: of("pids", "pids.current"),
+            waits: Waits::of(|resource| {
+                let (controller, file) = resource.of_group();
+                read(controller, file)
+            }),
         }
     }
 
@@ -204,6 +211,7 @@ impl Counters {
             swap: stat.as_ref().and_then(|stat| line(stat, "total_swap")),
             oom_kills: kills(),
             processes: of("pids", "pids.current"),
+            waits: Waits::default(),
         }
     }
 
@@ -237,6 +245,7 @@ impl Counters {
             swap: swap(),
             oom_kills: line(&events, "oom_kill"),
             processes: read("loadavg").and_then(|text| threads(&text)),
+            waits: Waits::of(|resource| read(resource.of_machine())),
         }
     }
 }
@@ -352,7 +361,24 @@ mod tests {
             swap: Some(4096),
             oom_kills: Some(2),
             processes: Some(5),
+            waits: Waits::default(),
         }
+    }
+
+    #[test]
+    fn the_waits_of_a_group_are_in_its_own_files_and_left_out_where_there_are_none() {
+        let text = "some avg10=0.50 avg60=0.00 avg300=0.00 total=9\n";
+        let read = |_: &str, file: &str| (file == "io.pressure").then(|| text.to_owned());
+        let found = Counters::of_group(Version::Two, read).waits;
+        assert_eq!(found.io.map(|io| io.some.total), Some(9));
+        assert_eq!((found.cpu, found.memory), (None, None));
+        let machine =
+            Counters::of_machine(|file| (file == "pressure/cpu").then(|| text.to_owned()));
+        assert_eq!(machine.waits.cpu.map(|cpu| cpu.some.total), Some(9));
+        assert_eq!(
+            Counters::of_group(Version::One, read).waits,
+            Waits::default()
+        );
     }
 
     #[test]

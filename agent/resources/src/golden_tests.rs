@@ -6,6 +6,7 @@ use crate::disks::{ContainerSpace, Disks, PodSpace, Space, VolumeSpace};
 use crate::io::DeviceIo;
 use crate::links::{Carried, Link};
 use crate::reading::{Named, PodUsed, Reading, Used};
+use crate::stall::{Stall, Stalls, Waits};
 use crate::subjects::Disk;
 use crate::{cadvisor, summary};
 use jiff::Timestamp;
@@ -14,6 +15,13 @@ use std::time::Instant;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
+}
+
+fn stall(total: u64) -> Stall {
+    Stall {
+        total,
+        averages: [125, 10, 0],
+    }
 }
 
 fn counters(by: u64) -> Counters {
@@ -38,13 +46,24 @@ fn counters(by: u64) -> Counters {
         swap: Some(0),
         oom_kills: Some(by - 1),
         processes: Some(by + 2),
+        waits: Waits {
+            cpu: Some(Stalls {
+                some: stall(by * 1000),
+                full: stall(by),
+            }),
+            memory: None,
+            io: Some(Stalls {
+                some: stall(by * 2_500_000),
+                full: Stall::default(),
+            }),
+        },
     }
 }
 
-fn used(counters: Counters) -> Used {
+fn used(counters: &Counters) -> Used {
     Used {
         at: at(60),
-        counters,
+        counters: *counters,
         nano_cores: Some(500_000_000),
         started: Some(at(0)),
     }
@@ -73,7 +92,7 @@ fn disk() -> Disk {
     }
 }
 
-fn named(name: &str, group: &str, counters: Counters) -> Named {
+fn named(name: &str, group: &str, counters: &Counters) -> Named {
     Named {
         name: name.to_owned(),
         image: String::new(),
@@ -90,7 +109,7 @@ fn pod(name: &str, containers: Vec<Named>, link: Option<Link>) -> PodUsed {
         name: name.to_owned(),
         uid: format!("uid-{name}"),
         group: format!("/kubepods/poduid-{name}"),
-        used: used(counters(3)),
+        used: used(&counters(3)),
         containers,
         link,
     }
@@ -119,13 +138,13 @@ fn reading() -> Reading {
         image: "registry.example/a:1".to_owned(),
         programs: Some(3),
         io: vec![io],
-        ..named("main", "/kubepods/poduid-web/id-1", limited)
+        ..named("main", "/kubepods/poduid-web/id-1", &limited)
     };
     Reading {
         taken: Instant::now(),
         at: at(60),
-        node: used(counters(9)),
-        system: vec![named("kubelet", "/pratique/agent", counters(1))],
+        node: used(&counters(9)),
+        system: vec![named("kubelet", "/pratique/agent", &counters(1))],
         pods: vec![
             pod("web", vec![main], Some(link("eth0", 7))),
             pod("host", Vec::new(), None),
@@ -133,6 +152,7 @@ fn reading() -> Reading {
         links: vec![link("ens3", 1000), link("pratique-wg", 10)],
         default_link: Some("ens3".to_owned()),
         disk: disk(),
+        most_ids: Some(4_194_304),
         cores: 2,
         incomplete: false,
     }

@@ -38,6 +38,7 @@ pub mod qos;
 mod rate;
 mod reading;
 mod resource;
+mod stall;
 mod subjects;
 mod summary;
 

@@ -106,6 +106,8 @@ pub(crate) struct Reading {
     pub(crate) disk: Disk,
     /// Logical processors; 0 if the kernel does not report them.
     pub(crate) cores: u64,
+    /// Process ids that the machine has.
+    pub(crate) most_ids: Option<u64>,
     /// Something could not be measured.
     pub(crate) incomplete: bool,
 }
@@ -141,14 +143,14 @@ impl<'a> Before<'a> {
         }
     }
 
-    fn used(&self, group: &str, counters: Counters, started: Option<Timestamp>) -> Used {
+    fn used(&self, group: &str, counters: &Counters, started: Option<Timestamp>) -> Used {
         let before = self.cpu.get(group);
         Used {
             at: Timestamp::now(),
             nano_cores: before
                 .zip(counters.cpu)
                 .and_then(|(before, now)| nano_cores(*before, now, self.passed)),
-            counters,
+            counters: *counters,
             started,
         }
     }
@@ -162,13 +164,13 @@ impl Reading {
         let stat = sources.machine("stat").unwrap_or_default();
         let since_boot = booted(&stat).and_then(|at| Timestamp::from_second(at).ok());
         let of_machine = Counters::of_machine(|file| sources.machine(file));
-        let node = before.used("", of_machine, since_boot);
+        let node = before.used("", &of_machine, since_boot);
         let names = devices(&sources.machine("diskstats").unwrap_or_default());
         // Those of the calling thread's network.
         let text = sources.machine("thread-self/net/dev").unwrap_or_default();
         let all = links(&text);
         let container = |one: ContainerSubject| Named {
-            used: before.used(&one.group, sources.group(&one.group), Some(one.started)),
+            used: before.used(&one.group, &sources.group(&one.group), Some(one.started)),
             programs: sources.programs(&one.group),
             io: sources.io(&one.group, &names),
             name: one.name,
@@ -176,7 +178,8 @@ impl Reading {
             group: one.group,
         };
         let program = |(name, group): &(&str, &str)| Named {
-            used: before.used(group, sources.group(group), None),
+            // Init makes these groups at the start.
+            used: before.used(group, &sources.group(group), since_boot),
             programs: None,
             io: Vec::new(),
             name: (*name).to_owned(),
@@ -193,7 +196,7 @@ impl Reading {
                 .map(container)
                 .filter(|one| one.used.is_known())
                 .collect();
-            let used = before.used(&pod.group, sources.group(&pod.group), pod.started);
+            let used = before.used(&pod.group, &sources.group(&pod.group), pod.started);
             // A container that has ended has no group; its pod has one as long as a container runs.
             incomplete |= !containers.is_empty() && !used.is_known();
             pods.push(PodUsed {
@@ -220,6 +223,9 @@ impl Reading {
             links: of_node(all, subjects.links_of_pods),
             disk: subjects.disk,
             cores: cores(&stat),
+            most_ids: sources
+                .machine("sys/kernel/pid_max")
+                .and_then(|text| text.trim().parse().ok()),
             incomplete,
         }
     }

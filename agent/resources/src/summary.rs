@@ -4,6 +4,7 @@
 use crate::disks::{Disks, PodSpace, Space, VolumeSpace, whole};
 use crate::links::Link;
 use crate::reading::{Named, PodUsed, Reading, Used};
+use crate::stall::{Stall, Stalls};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -79,6 +80,8 @@ struct Measured {
     memory: Option<Memory>,
     #[serde(skip_serializing_if = "Option::is_none")]
     swap: Option<Swap>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    io: Option<Io>,
 }
 
 #[derive(Serialize)]
@@ -88,6 +91,8 @@ struct Cpu {
     #[serde(skip_serializing_if = "Option::is_none")]
     usage_nano_cores: Option<u64>,
     usage_core_nano_seconds: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    psi: Option<Psi>,
 }
 
 #[derive(Serialize)]
@@ -101,6 +106,30 @@ struct Memory {
     rss_bytes: u64,
     page_faults: u64,
     major_page_faults: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    psi: Option<Psi>,
+}
+
+#[derive(Serialize)]
+struct Io {
+    time: String,
+    psi: Psi,
+}
+
+/// How long processes have waited: all of them, and some.
+#[derive(Serialize)]
+struct Psi {
+    full: Waited,
+    some: Waited,
+}
+
+/// Microseconds, as upstream's kubelet takes them from the kernel; percents.
+#[derive(Serialize)]
+struct Waited {
+    total: u64,
+    avg10: f64,
+    avg60: f64,
+    avg300: f64,
 }
 
 #[derive(Serialize)]
@@ -162,6 +191,8 @@ struct Interface<'a> {
 #[derive(Serialize)]
 struct Limit {
     time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    maxpid: Option<u64>,
     curproc: u64,
 }
 
@@ -184,6 +215,7 @@ impl Measured {
                 time: at.clone(),
                 usage_nano_cores: used.nano_cores,
                 usage_core_nano_seconds: cpu,
+                psi: counters.waits.cpu.map(Psi::of),
             }),
             memory: counters.memory.map(|memory| Memory {
                 time: at.clone(),
@@ -193,11 +225,34 @@ impl Measured {
                 rss_bytes: memory.rss,
                 page_faults: memory.faults,
                 major_page_faults: memory.major_faults,
+                psi: counters.waits.memory.map(Psi::of),
             }),
             swap: counters.swap.map(|bytes| Swap {
                 time: at.clone(),
                 swap_usage_bytes: bytes,
             }),
+            io: counters.waits.io.map(|io| Io {
+                time: at.clone(),
+                psi: Psi::of(io),
+            }),
+        }
+    }
+}
+
+impl Psi {
+    fn of(stalls: Stalls) -> Self {
+        let waited = |stall: Stall| {
+            let [avg10, avg60, avg300] = stall.averages.map(|part| f64::from(part) / 100.0);
+            Waited {
+                total: stall.total,
+                avg10,
+                avg60,
+                avg300,
+            }
+        };
+        Self {
+            full: waited(stalls.full),
+            some: waited(stalls.some),
         }
     }
 }
@@ -309,6 +364,7 @@ pub(crate) fn text(name: &str, reading: &Reading, disks: Option<&Disks>) -> Stri
             fs: all.then_some(fs),
             rlimit: processes.map(|curproc| Limit {
                 time: time(reading.at),
+                maxpid: reading.most_ids,
                 curproc,
             }),
         },

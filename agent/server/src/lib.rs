@@ -29,6 +29,7 @@ use agent_resources::{Figures, Links, Question, Subjects};
 use agent_runtime::{Error, PodRef, Runtime};
 use agent_sys::namespace::Kind;
 use agent_tunnel::{Ports, Reach, Refusal, Tunnel, Tunnels};
+use config_figures::Health;
 use config_kube::k8s_openapi::List;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::local_volume::SERVED;
@@ -93,12 +94,31 @@ pub struct Parts {
     pub journal: Journal,
 }
 
+/// Whether a path is one that can be read.
+fn is_read(path: &[&str]) -> bool {
+    let own = matches!(
+        path,
+        ["healthz" | "pods" | "configz" | "metrics" | "runningpods"]
+            | ["runningpods", ""]
+            | ["metrics", "slis"]
+            | ["logs", ..]
+            | ["containerLogs", _, _, _]
+    );
+    own || Question::of(path, None).is_some()
+}
+
+fn not_found() -> Response<Body> {
+    text(StatusCode::NOT_FOUND, "404 page not found\n")
+}
+
 /// Answers requests to the kubelet.
 #[derive(Debug, Clone)]
 pub struct Server {
     parts: Arc<Parts>,
     tunnels: Tunnels,
     access: Access,
+    /// How its checks of health ended.
+    health: Arc<Health>,
     /// Receives the order that ends the machine; `None` where the agent can't end it.
     power: Option<mpsc::Sender<Order>>,
 }
@@ -142,6 +162,7 @@ impl Server {
             parts: Arc::new(parts),
             tunnels: Tunnels::new(agent_tunnel::MOST),
             access: Access::default(),
+            health: Arc::default(),
             power: None,
         }
     }
@@ -335,10 +356,24 @@ impl Server {
     /// What is answered without a tunnel.
     fn plain(&self, request: &Request<Incoming>, path: &[&str]) -> Response<Body> {
         if request.method() != Method::GET {
-            return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is served here\n");
+            // What is not served at all is told first, as upstream's kubelet does: clients see by
+            // 404 that a node lacks a part such as checkpoints.
+            return if is_read(path) {
+                text(StatusCode::METHOD_NOT_ALLOWED, "only GET is served here\n")
+            } else {
+                not_found()
+            };
         }
         match path {
-            ["healthz"] => text(StatusCode::OK, "ok"),
+            ["healthz"] => {
+                self.note_health();
+                text(StatusCode::OK, "ok")
+            }
+            ["metrics", "slis"] => {
+                self.note_health();
+                let told = self.health.write();
+                answer(StatusCode::OK, config_figures::CONTENT_TYPE, told.into())
+            }
             ["pods"] => self.pods(),
             ["configz"] => {
                 let body = self.parts.node.settings();
@@ -348,8 +383,13 @@ impl Server {
                 let query = request.uri().query().unwrap_or_default();
                 logs::answer(&self.parts, namespace, pod, container, query)
             }
-            _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+            _ => not_found(),
         }
+    }
+
+    /// An answer is the check.
+    fn note_health(&self) {
+        self.health.note("healthz", [("ping", true)]);
     }
 
     /// Metrics of the kubelet's work, and of the agent's process.

@@ -454,3 +454,42 @@ async fn the_machine_ends_by_the_masters_order_and_by_nobody_elses() {
     );
     assert!(answer.contains("not booted from an image"), "{answer}");
 }
+
+#[tokio::test]
+async fn what_the_kubelet_does_not_serve_is_not_found_by_any_method() {
+    let lab = Lab::new(limits()).await;
+    let own = Ipv4Addr::LOCALHOST;
+    for (asked, status) in [
+        ("POST /checkpoint/default/pod/container", "404 Not Found"),
+        ("PUT /nothing", "404 Not Found"),
+        ("POST /containerLogs/default/pod", "404 Not Found"),
+        ("POST /healthz", "405 Method Not Allowed"),
+        ("POST /stats/summary", "405 Method Not Allowed"),
+        ("DELETE /metrics/cadvisor", "405 Method Not Allowed"),
+    ] {
+        let answer = lab.call(own, Some(APISERVER_KUBELET_USER), asked).await;
+        let answer = answer.expect("an answer");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}\r\n")),
+            "{asked}: {answer}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn checks_of_health_are_counted_under_upstreams_names() {
+    let lab = Lab::new(limits()).await;
+    let ask = async |asked: &str| {
+        let answer = lab.call(Ipv4Addr::LOCALHOST, Some(APISERVER_KUBELET_USER), asked);
+        answer.await.expect("an answer")
+    };
+    assert!(ask("GET /healthz").await.starts_with("HTTP/1.1 200 OK\r\n"));
+    let told = ask("GET /metrics/slis").await;
+    assert!(told.starts_with("HTTP/1.1 200 OK\r\n"), "{told}");
+    for line in [
+        "kubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 1\n",
+        "kubernetes_healthchecks_total{name=\"ping\",status=\"success\",type=\"healthz\"} 2\n",
+    ] {
+        assert!(told.contains(line), "{told}");
+    }
+}

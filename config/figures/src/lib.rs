@@ -1,9 +1,11 @@
-//! Metrics of a program: Prometheus' text format, and the kernel's figures about a process. Pure:
-//! the caller reads `/proc`.
+//! Metrics of a program: Prometheus' text format, the kernel's figures about a process, and how
+//! checks of health ended. Pure: the caller reads `/proc`.
 
+mod health;
 mod process;
 mod text;
 
+pub use health::{HEALTH, Health};
 pub use process::{FILES, Process};
 pub use text::{Figure, Text};
 

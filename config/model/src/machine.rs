@@ -1,25 +1,23 @@
 //! `kind = "machine"`: a machine's whole user-data.
 
-use crate::check::quoted;
 use crate::cluster::{self, ClusterConfig};
 use crate::defaults::{
     MAX_PODS, MAX_PODS_LIMIT, PARALLEL_IMAGE_PULLS, PARALLEL_IMAGE_PULLS_MAX, PIDS_MAX, PIDS_MIN,
-    PIDS_PER_CONTAINER, RESERVED_CPU, RESERVED_EPHEMERAL_STORAGE, RESERVED_MEMORY, SHUTDOWN_GRACE,
-    SHUTDOWN_GRACE_CRITICAL, SHUTDOWN_GRACE_MAX,
+    PIDS_PER_CONTAINER, RESERVED_CPU, RESERVED_EPHEMERAL_STORAGE, RESERVED_MEMORY,
 };
 use crate::discovery::{self, Discovery};
 use crate::eviction::{self, Eviction};
 use crate::fault::{FaultKind, Position, Sink};
-use crate::format::{Endpoint, FormatError, HumanDuration, NodeName, Pin};
+use crate::format::{Endpoint, FormatError, NodeName, Pin};
 use crate::host_path::{self, HostPath};
 use crate::identity::{self, IssuedIdentity};
 use crate::network::{self, Network};
 use crate::raw::{RawDiscovery, RawMachineDocument, RawMaster, RawNode, RawReserved};
 use crate::read::At;
 use crate::registry::{self, Registries};
+use crate::shutdown::{self, ShutdownGrace};
 use crate::sysctl::Sysctls;
 use config_kube::Amount;
-use std::time::Duration;
 
 /// Sources of user-data, by the names that are measured; the last six are metadata services.
 pub const USER_DATA_SOURCES: [&str; 10] = [
@@ -126,16 +124,6 @@ pub struct NodeSettings {
     pub shutdown: ShutdownGrace,
     /// When pods go because the machine runs out of something.
     pub eviction: Eviction,
-}
-
-/// Time for pods to end when their machine is powered off or rebooted; critical ones end after all
-/// others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ShutdownGrace {
-    /// For all pods but critical ones.
-    pub regular: Duration,
-    /// For critical ones.
-    pub critical: Duration,
 }
 
 /// Resources reserved for the system.
@@ -360,42 +348,13 @@ fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
             .unwrap_or_default(),
         pids_per_container: pids.unwrap_or(PIDS_PER_CONTAINER),
         max_parallel_image_pulls: pulls.unwrap_or(PARALLEL_IMAGE_PULLS),
-        shutdown: shutdown(
+        shutdown: shutdown::check(
             raw.shutdown_grace.as_ref(),
             raw.shutdown_grace_critical.as_ref(),
+            raw.shutdown_grace_by_priority,
             sink,
         ),
         eviction: eviction::check(raw.eviction, sink),
-    }
-}
-
-fn shutdown(
-    all: Option<&At<String>>,
-    critical: Option<&At<String>>,
-    sink: &mut Sink<'_>,
-) -> ShutdownGrace {
-    let mut within = |text: Option<&At<String>>, [least, most]: [Duration; 2]| {
-        let text = text?;
-        let HumanDuration(given) = sink.parse(text)?;
-        if !(least..=most).contains(&given) {
-            let [least, most] = [least, most].map(HumanDuration);
-            let expected = format!("a duration, {least} to {most}");
-            let found = quoted(&text.value);
-            sink.fault(FaultKind::BadValue, &text.place, found, &expected);
-            return None;
-        }
-        Some(given)
-    };
-    let whole = within(all, [Duration::from_secs(1), SHUTDOWN_GRACE_MAX]);
-    // In the proportion of the defaults, and in whole seconds.
-    let part = whole.map_or(SHUTDOWN_GRACE_CRITICAL, |whole| {
-        Duration::from_secs(whole.as_secs() / 6)
-    });
-    let whole = whole.unwrap_or(SHUTDOWN_GRACE);
-    let critical = within(critical, [Duration::ZERO, whole]).unwrap_or(part);
-    ShutdownGrace {
-        regular: whole.saturating_sub(critical),
-        critical,
     }
 }
 

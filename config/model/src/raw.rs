@@ -228,6 +228,8 @@ raw!(
         shutdown_grace: String,
         /// The last part of that time, which critical pods have: they end after all others. Default: {SHUTDOWN_GRACE_CRITICAL}, or a sixth of a `shutdown_grace` that is given.
         shutdown_grace_critical: String,
+        /// In place of both: the time of each group of pods by the lowest priority in it, as text; groups end one after another, the lowest first. A pod below all is in the first. Together at most {SHUTDOWN_GRACE_MAX}. Default: the groups of priority 0 and 2000000000, by the two keys above.
+        shutdown_grace_by_priority: Entries<String>,
         /// When pods go because the machine runs out of something.
         eviction: RawEviction,
     }

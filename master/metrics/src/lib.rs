@@ -2,8 +2,7 @@
 //! health. The figures of the process come from the kernel (`/proc/self`), which is the only I/O
 //! here.
 
-mod health;
 mod requests;
 
-pub use health::{HEALTH, Health};
+pub use config_figures::{HEALTH, Health};
 pub use requests::{About, LongRunning, Metrics, in_flight, objects};

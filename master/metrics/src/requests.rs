@@ -3,8 +3,7 @@
 //! Labels (verb, kind, subresource, scope) take their values from small sets that no client can
 //! enlarge: a path without a kind is counted under one of a few names.
 
-use crate::health::Health;
-use config_figures::{Process, Text};
+use config_figures::{Health, Process, Text};
 use master_schema::registry::Kind;
 use master_wire::path::{Target, Verb};
 use std::collections::{BTreeMap, HashMap};

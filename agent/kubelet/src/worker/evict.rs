@@ -5,6 +5,7 @@ use super::Worker;
 use crate::config::Config;
 use agent_launch::storage::{self, Excess, Layer};
 use agent_pods::{EVICTION_GRACE, Eviction, end_of};
+use agent_pressure::is_critical;
 use agent_runtime::Container as Seen;
 use agent_sys::beneath::Beneath;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -27,7 +28,7 @@ impl Worker {
     /// measured every [`storage::PERIOD`].
     pub(super) async fn evict(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
         let stays = self.notes.evicted.is_none() && end_of(pod, now).is_none();
-        self.limited = stays && storage::is_limited(pod);
+        self.limited = stays && ends_by_limits(pod);
         let chosen = self.chosen.get().filter(|_| stays).cloned();
         let why = if chosen.is_some() {
             chosen
@@ -85,6 +86,12 @@ impl Worker {
     }
 }
 
+/// Whether the pod ends when it takes more of the disk than its limits; critical pods do not
+/// (upstream's rule).
+fn ends_by_limits(pod: &Pod) -> bool {
+    storage::is_limited(pod) && !is_critical(pod)
+}
+
 /// Records an eviction: its grace in seconds and its reason, and after the first line end its
 /// message.
 fn remember(config: &Config, uid: &str, eviction: &Eviction) -> io::Result<()> {
@@ -96,9 +103,17 @@ fn remember(config: &Config, uid: &str, eviction: &Eviction) -> io::Result<()> {
     dir.rename(Path::new(NEW_RECORD), Path::new(RECORD))
 }
 
-/// The eviction that an earlier agent began.
+/// The eviction that an earlier agent began. A static pod's is dropped: nothing else would ever
+/// start it again, as its UID and its folder stay while its manifest does.
 pub(super) fn remembered(config: &Config, uid: &str) -> Option<Eviction> {
     let dir = Beneath::root(&config.machine.pod_dir(uid)).ok()?;
+    if config.is_static(uid) {
+        if let Err(error) = dir.remove_file(Path::new(RECORD)) {
+            let path = config.machine.pod_dir(uid).join(RECORD);
+            tracing::warn!(path = %path.display(), %error, "cannot remove the record of a static pod's eviction");
+        }
+        return None;
+    }
     let record = dir.read(Path::new(RECORD), LONGEST).ok()?;
     let record = String::from_utf8(record).ok()?;
     let (first, message) = record.split_once('\n')?;
@@ -140,5 +155,25 @@ mod tests {
         assert_eq!(remembered(&config, "u"), Some(preempted));
         std::fs::write(config.machine.pod_dir("u").join(RECORD), "30").unwrap();
         assert_eq!(remembered(&config, "u"), None);
+    }
+
+    #[test]
+    fn the_eviction_of_a_static_pod_does_not_outlast_the_agent() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: a, image: i, resources: {limits: {ephemeral-storage: 1Mi}}}]}}";
+        let own = config_static_pods::read(manifest, "node").unwrap();
+        assert!(!ends_by_limits(&own));
+        assert!(ends_by_limits(&config_static_pods::from_api(own.clone())));
+        let mut config = config(dir.path());
+        config.static_pods = vec![own];
+        let uid = config.static_pods[0].metadata.uid.clone().unwrap();
+        let eviction = Eviction {
+            reason: Eviction::PRESSURE,
+            message: "The node was low on resource: memory. ".to_owned(),
+            grace: Duration::from_secs(30),
+        };
+        remember(&config, &uid, &eviction).unwrap();
+        assert_eq!(remembered(&config, &uid), None);
+        assert!(!config.machine.pod_dir(&uid).join(RECORD).exists());
     }
 }

@@ -3,7 +3,7 @@
 
 use super::Worker;
 use crate::cleanup;
-use agent_pods::{as_given, find, given, has_other_needs, is_resized, later, needs};
+use agent_pods::{as_running, find, given, has_other_needs, is_resized, later, needs};
 use agent_resources::group::greater;
 use agent_resources::qos::{self, pod_resources};
 use agent_runtime::{Container as Seen, Resources};
@@ -80,31 +80,22 @@ impl Worker {
             resources: given(seen),
             ..container.clone()
         };
-        let before = qos::resources(pod, &before).memory_limit;
-        // The kernel would end the container's processes to get below a limit.
-        if let Some(limit) = wanted.memory_limit
-            && before.is_none_or(|before| limit < before)
-        {
-            let group = format!("{}/{}", qos::cgroup(pod, &self.pod.uid), seen.id);
-            let used = cleanup::memory_of(&group).ok_or("the memory that it uses is not known")?;
-            if used >= limit {
-                let name = &container.name;
-                return Err(format!(
-                    "cannot decrease memory limits for container {name}: attempting to set pod memory limit ({limit}) below current usage ({used})"
-                ));
-            }
-        }
-        let text = needs(container).ok_or("its resources are too long a text")?;
+        let before = qos::resources(&as_running(pod, all), &before).memory_limit;
+        let group = format!("{}/{}", qos::cgroup(pod, &self.pod.uid), seen.id);
+        let of = format!(" for container {}", container.name);
+        fits(&group, before, wanted.memory_limit, &of)?;
+        let text = needs(pod, container).ok_or("its resources are too long a text")?;
         // The pod's control group gets the greater limits before the change, and the new ones after
         // it.
         let (own, group) = (
-            pod_resources(&as_given(pod, all)),
+            pod_resources(&as_running(pod, all)),
             qos::cgroup(pod, &self.pod.uid),
         );
         let mut after = all.to_vec();
         let resized = after.iter_mut().filter(|one| one.id == seen.id);
         resized.for_each(|one| one.needs = Some(text.clone()));
-        let then = pod_resources(&as_given(pod, &after));
+        let then = pod_resources(&as_running(pod, &after));
+        fits(&group, own.memory_limit, then.memory_limit, "")?;
         let fault = |error: io::Error| format!("limit the pod's control group: {error}");
         let limited = self.shared.limit(group.clone(), greater(own, then));
         limited.await.map_err(fault)?;
@@ -112,4 +103,19 @@ impl Worker {
         resized.await.map_err(|error| error.chain())?;
         self.shared.limit(group, then).await.map_err(fault)
     }
+}
+
+/// Refuses a lower limit of memory than a control group uses: the kernel would end processes to get
+/// below it. `of` names the container, if it is one's.
+fn fits(group: &str, before: Option<u64>, limit: Option<u64>, of: &str) -> Result<(), String> {
+    let Some(limit) = limit.filter(|limit| before.is_none_or(|before| *limit < before)) else {
+        return Ok(());
+    };
+    let used = cleanup::memory_of(group).ok_or("the memory that it uses is not known")?;
+    if used < limit {
+        return Ok(());
+    }
+    Err(format!(
+        "cannot decrease memory limits{of}: attempting to set pod memory limit ({limit}) below current usage ({used})"
+    ))
 }

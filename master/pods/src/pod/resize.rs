@@ -10,7 +10,8 @@ const RESIZED: [&str; 2] = ["cpu", "memory"];
 /// The lists of containers, in the order in which their faults are told.
 const LISTS: [&str; 2] = ["containers", "initContainers"];
 
-/// The old pod with the new one's resources and resize policies, container by container. Lists of
+/// The old pod with the new one's resources as a whole, and its resources and resize policies
+/// container by container. Lists of
 /// other containers, or in another order, are the new pod's, for [`validate`] to refuse.
 pub(super) fn compose(result: &mut Fields, new: &Fields, old: &Fields) {
     result.clone_from(old);
@@ -19,6 +20,7 @@ pub(super) fn compose(result: &mut Fields, new: &Fields, old: &Fields) {
     let Some(own) = object_mut(result, "spec") else {
         return;
     };
+    keep(own, &given, "resources");
     for list in LISTS {
         if !names(&given, list).eq(names(own, list)) {
             keep(own, &given, list);
@@ -52,17 +54,6 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
         faults.forbidden(&nowhere, "windows pods cannot be resized");
         return;
     }
-    let whole = |fields: &Fields| {
-        object(spec(fields), "resources").is_some_and(|needs| {
-            ["requests", "limits"]
-                .iter()
-                .any(|list| object(needs, list).is_some_and(|list| !list.is_empty()))
-        })
-    };
-    if whole(old) || whole(new) {
-        faults.forbidden(&nowhere, "pods with pod-level resources cannot be resized");
-        return;
-    }
     let at = At::root("spec");
     if rearranged(spec(new), spec(old), &at, faults) {
         return;
@@ -83,6 +74,10 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
     if !supported(status) {
         faults.forbidden(&at, "Pod running on node without support for resize");
+    }
+    kept(spec(old), spec(new), &at, faults);
+    if immutable(spec(old)) != immutable(spec(new)) {
+        faults.forbidden(&at, "only cpu and memory resources are mutable");
     }
     for list in ["initContainers", "containers"] {
         let place = at.field(list);
@@ -137,16 +132,23 @@ fn container(
     at: &At<'_>,
     faults: &mut Faults,
 ) {
-    let main = list == "containers";
-    if !main && !is_sidecar(before) {
-        if before != after {
-            faults.forbidden(
-                spec,
-                "resources for non-sidecar init containers are immutable",
-            );
-        }
-        return;
+    kept(before, after, at, faults);
+    if others(before) != others(after) {
+        let sidecar = list != "containers" && is_sidecar(before);
+        let whose = if sidecar {
+            " for sidecar containers"
+        } else {
+            ""
+        };
+        faults.forbidden(
+            spec,
+            format!("only cpu and memory resources{whose} are mutable"),
+        );
     }
+}
+
+/// No request or limit of a container, or of the pod as a whole, may be removed.
+fn kept(before: &Fields, after: &Fields, at: &At<'_>, faults: &mut Faults) {
     let at = at.field("resources");
     for kind in ["requests", "limits"] {
         let gone = needs(before, kind)
@@ -159,16 +161,9 @@ fn container(
             );
         }
     }
-    if others(before) != others(after) {
-        let whose = if main { "" } else { " for sidecar containers" };
-        faults.forbidden(
-            spec,
-            format!("only cpu and memory resources{whose} are mutable"),
-        );
-    }
 }
 
-/// Requests or limits of a container.
+/// Requests or limits of a container, or of a pod's spec.
 fn needs<'a>(container: &'a Fields, kind: &str) -> &'a Fields {
     object(container, "resources")
         .and_then(|needs| object(needs, kind))
@@ -179,15 +174,24 @@ fn needs<'a>(container: &'a Fields, kind: &str) -> &'a Fields {
 fn others(container: &Fields) -> Fields {
     let mut rest = container.clone();
     rest.remove("resizePolicy");
-    let Some(resources) = rest.get_mut("resources").and_then(Value::as_object_mut) else {
-        return rest;
-    };
+    let resources = immutable(container);
+    if resources.is_empty() {
+        rest.remove("resources");
+    } else {
+        rest.insert("resources".to_owned(), Value::Object(resources));
+    }
+    rest
+}
+
+/// The resources of a container, or of a pod's spec, that no resize changes.
+fn immutable(fields: &Fields) -> Fields {
+    let mut rest = object(fields, "resources").cloned().unwrap_or_default();
     for kind in ["requests", "limits"] {
-        if let Some(list) = resources.get_mut(kind).and_then(Value::as_object_mut) {
+        if let Some(list) = rest.get_mut(kind).and_then(Value::as_object_mut) {
             list.retain(|name, _| !RESIZED.contains(&name.as_str()));
         }
-        if object(resources, kind).is_some_and(serde_json::Map::is_empty) {
-            resources.remove(kind);
+        if object(&rest, kind).is_some_and(serde_json::Map::is_empty) {
+            rest.remove(kind);
         }
     }
     rest

@@ -324,10 +324,73 @@ fn a_resize_changes_cpu_and_memory_of_running_containers() {
             .collect();
         assert_eq!(faults, expected, "{change}");
     }
-    let (_, faults) = written(Subresource::Resize, &old, |pod| {
+    let (resized, faults) = written(Subresource::Resize, &old, |pod| {
         pod["spec"]["initContainers"][0]["resources"]["requests"]["cpu"] = json!("2");
     });
-    assert_eq!(faults, ["spec Forbidden"]);
+    assert!(faults.is_empty(), "{faults:?}");
+    let init = &resized["spec"]["initContainers"][0];
+    assert_eq!(init["resources"]["requests"]["cpu"], "2");
+    let (_, faults) = written(Subresource::Resize, &old, |pod| {
+        pod["spec"]["initContainers"][0]["resources"]["requests"] = json!({"cpu": "1"});
+    });
+    assert_eq!(
+        faults,
+        ["spec.initContainers[0].resources.requests Forbidden"]
+    );
+}
+
+#[test]
+fn a_resize_changes_cpu_and_memory_of_the_pod_as_a_whole() {
+    let own = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}});
+    let with = |whole: Value| {
+        let mut spec = json!({"containers": [{"name": "c", "image": "a", "resources": own}]});
+        if !whole.is_null() {
+            spec["resources"] = whole;
+        }
+        made(spec)
+    };
+    let pages = json!({"requests": {"cpu": "2", "hugepages-2Mi": "2Mi"},
+                       "limits": {"cpu": "4", "hugepages-2Mi": "2Mi"}});
+    for (old, change, expected) in [
+        (
+            json!({"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}),
+            json!({"requests": {"cpu": "3"}, "limits": {"cpu": "5"}}),
+            vec![],
+        ),
+        (
+            Value::Null,
+            json!({"requests": {"cpu": "3"}, "limits": {"cpu": "5"}}),
+            vec![],
+        ),
+        (
+            json!({"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}),
+            json!({"requests": {"cpu": "2"}}),
+            vec!["spec.resources.limits Forbidden"],
+        ),
+        (
+            json!({"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}),
+            json!({"requests": {"cpu": "500m"}, "limits": {"cpu": "4"}}),
+            vec!["spec.resources.requests[cpu] Invalid"],
+        ),
+        (
+            pages.clone(),
+            json!({"requests": {"cpu": "2", "hugepages-2Mi": "4Mi"},
+                   "limits": {"cpu": "4", "hugepages-2Mi": "4Mi"}}),
+            vec!["spec Forbidden"],
+        ),
+        (
+            pages,
+            json!({"requests": {"cpu": "3", "hugepages-2Mi": "2Mi"},
+                   "limits": {"cpu": "4", "hugepages-2Mi": "2Mi"}}),
+            vec![],
+        ),
+    ] {
+        let (resized, faults) = written(Subresource::Resize, &with(old.clone()), |pod| {
+            pod["spec"]["resources"] = change.clone();
+        });
+        assert_eq!(faults, expected, "{old} {change}");
+        assert_eq!(resized["spec"]["resources"], change);
+    }
 }
 
 #[test]

@@ -179,10 +179,7 @@ impl Cluster {
             reserved_cpu_millis: 100,
             reserved_storage: 0,
             thresholds: self.thresholds.clone(),
-            shutdown: ShutdownGrace {
-                regular: LIMIT,
-                critical: LIMIT,
-            },
+            shutdown: ShutdownGrace::of(LIMIT, LIMIT),
             os_image: "Pratique test".into(),
             notices: agent_kubelet::Notices::default(),
             cluster: self.follows.then(Default::default),

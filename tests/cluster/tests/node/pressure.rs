@@ -1,10 +1,11 @@
 //! A node under pressure, by thresholds that this host can't meet: which pods are evicted, in which
 //! order, and which are refused.
 
-use crate::cluster::{Cluster, shell};
+use crate::cluster::{Cluster, NODE, shell};
+use crate::lifecycle::told;
 use crate::site::{eventually, texts};
 use agent_kubelet::{Least, Signal, Soft, Thresholds};
-use agent_runtime::Runtime;
+use agent_runtime::{Container, ContainerState, Runtime};
 use config_kube::k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -29,6 +30,18 @@ fn evicted_at(status: &Value) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_low_on_memory_evicts_pods_in_upstreams_order_and_takes_none_without_requests() {
     let cluster = Cluster::new().await;
+    let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "own"},
+                          "spec": {"hostNetwork": true, "containers": [shell(HOLD)]}});
+    let manifest = manifest.to_string();
+    let cluster = cluster.with_static_pods(&[&manifest]).await;
+    let own = config_static_pods::read(&manifest, NODE).unwrap();
+    let own = own.metadata.uid.unwrap();
+    let runs = |one: &Container| matches!(one.state, ContainerState::Running { .. });
+    eventually("the static pod", || async {
+        let seen = cluster.site.agent().list(Some(&own)).await.ok()?;
+        seen.iter().any(runs).then_some(())
+    })
+    .await;
     let greedy = shell(&format!(
         "x=$(head -c 30000000 /dev/zero | tr '\\0' x); {HOLD}"
     ));
@@ -75,6 +88,12 @@ async fn a_node_low_on_memory_evicts_pods_in_upstreams_order_and_takes_none_with
     }
     // Ten seconds lie between two evictions, and times of the API are whole seconds.
     assert!(times.is_sorted_by(|a, b| a < b), "{times:?}");
+    told(
+        &cluster,
+        "EvictionThresholdMet",
+        "Attempting to reclaim memory",
+    )
+    .await;
     let message = cluster.event("Evicted").await;
     assert!(message.starts_with("The node was low"), "{message}");
 
@@ -87,7 +106,10 @@ async fn a_node_low_on_memory_evicts_pods_in_upstreams_order_and_takes_none_with
     assert_eq!(late["message"], refusal);
 
     let node: Node = cluster.admin.get(None, "worker-1").await.unwrap();
-    let conditions = node.status.unwrap().conditions.unwrap();
+    let status = node.status.unwrap();
+    let declared = status.declared_features.unwrap();
+    assert!(declared.contains(&"InPlacePodVerticalScalingInitContainers".to_owned()));
+    let conditions = status.conditions.unwrap();
     let memory = conditions.iter().find(|one| one.type_ == "MemoryPressure");
     assert_eq!(memory.unwrap().status, "True");
     let disk = conditions.iter().find(|one| one.type_ == "DiskPressure");
@@ -95,6 +117,9 @@ async fn a_node_low_on_memory_evicts_pods_in_upstreams_order_and_takes_none_with
     cluster
         .reaches("critical", "/phase", json!("Running"))
         .await;
+    // Nothing would make another static pod in its place.
+    let seen = cluster.site.agent().list(Some(&own)).await.unwrap();
+    assert!(!seen.is_empty() && seen.iter().all(runs), "{seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

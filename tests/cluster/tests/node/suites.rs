@@ -173,6 +173,69 @@ async fn containers_of_a_pod_have_together_what_the_pod_names_as_a_whole() {
         ))
     };
     assert_eq!([own(0), own(1)], [64 << 20, 32 << 20]);
+    assert_eq!(status["resources"]["limits"], limits);
+    assert_eq!(status["allocatedResources"], requests);
+
+    // A container without a limit has the pod's; nothing is restarted for it.
+    let limits = json!({"cpu": "500m", "memory": "96Mi"});
+    resize_by(&cluster, "whole", &json!({"resources": {"limits": limits}})).await;
+    let memory = "/resources/limits/memory";
+    let status = cluster.reaches("whole", memory, json!("96Mi")).await;
+    assert_eq!(status["containerStatuses"][0]["restartCount"], 0);
+    eventually("the groups to have the pod's limit", || async {
+        ([limit(""), own(0), own(1)] == [96 << 20, 96 << 20, 32 << 20]).then_some(())
+    })
+    .await;
+    // Less than it uses is never given to it.
+    let limits = json!({"cpu": "500m", "memory": "4Ki"});
+    let requests = json!({"memory": "4Ki"});
+    let change = json!({"resources": {"requests": requests, "limits": limits}, "containers": [
+        {"name": "second", "resources": {"requests": {"memory": "4Ki"}, "limits": {"memory": "4Ki"}}},
+    ]});
+    resize_by(&cluster, "whole", &change).await;
+    let fault = eventually("the resize to fail", || async {
+        let status = serde_json::to_value(cluster.pod("whole").await?.status).unwrap();
+        let found = condition(&status, "PodResizeInProgress")?;
+        let message = found["message"].as_str()?.to_owned();
+        (found["reason"] == "Error").then_some(message)
+    })
+    .await;
+    assert!(
+        fault.contains("memory limit (4096) below current usage"),
+        "{fault}"
+    );
+    assert_eq!(limit(""), 96 << 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_init_container_is_given_other_resources_while_it_runs() {
+    let cluster = Cluster::new().await;
+    let mut init = shell(HOLD);
+    init["name"] = json!("first");
+    init["resources"] = amounts("100m", "64Mi");
+    let spec = json!({"initContainers": [init], "containers": [shell(HOLD)]});
+    cluster.create("begins", spec).await;
+    let running = "/initContainerStatuses/0/state/running/startedAt";
+    eventually("the init container to run", || async {
+        let status = serde_json::to_value(cluster.pod("begins").await?.status).unwrap();
+        status.pointer(running).cloned()
+    })
+    .await;
+    let change =
+        json!({"initContainers": [{"name": "first", "resources": amounts("150m", "80Mi")}]});
+    resize_by(&cluster, "begins", &change).await;
+    let has = "/initContainerStatuses/0/resources";
+    let status = cluster
+        .reaches("begins", has, amounts("150m", "80Mi"))
+        .await;
+    let init = &status["initContainerStatuses"][0];
+    assert_eq!(init["restartCount"], 0);
+    let id = init["containerID"].as_str().unwrap();
+    let id = id.trim_start_matches("containerd://");
+    let uid = cluster.pod("begins").await.unwrap().metadata.uid.unwrap();
+    let group = format!("/kubepods/burstable/pod{uid}/{id}");
+    let quota = of_group(&group, "cpu", QUOTA);
+    assert!(quota.starts_with("15000"), "{quota}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -345,7 +408,13 @@ async fn a_pod_that_is_being_deleted_is_ready_as_long_as_its_probe_says_so() {
 
 /// Asks for other resources of a pod's container.
 async fn resize(cluster: &Cluster, pod: &str, resources: &Value) {
-    let change = json!({"spec": {"containers": [{"name": "main", "resources": resources}]}});
+    let change = json!({"containers": [{"name": "main", "resources": resources}]});
+    resize_by(cluster, pod, &change).await;
+}
+
+/// Changes resources in a pod's spec.
+async fn resize_by(cluster: &Cluster, pod: &str, spec: &Value) {
+    let change = json!({"spec": spec});
     let api = InProcess {
         server: cluster.server.clone(),
         user: UserInfo::admin("admin"),

@@ -1,6 +1,7 @@
 //! Queries for a node's own logs, and the logs' content.
 
 use crate::run::{Shape, Target};
+use agent_journal::oom::Victim;
 use agent_journal::{Query, Service, record};
 use config_machine::journal::Stamp;
 
@@ -37,10 +38,16 @@ pub(super) fn targets() -> Vec<Target> {
             seeds: vec![
                 b"6,339,5140900,-,caller=T1;NET: Registered\\x0aPF_INET6\n SUBSYSTEM=net\n DEVICE=n2\n".to_vec(),
                 b"30,340,5140901,c;init: pratique: 5140 state mounted\n".to_vec(),
+                b"6,2,6,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/,task=java,pid=7,uid=0".to_vec(),
             ],
             decode: Box::new(|bytes| {
                 if let Some(record) = record(bytes) {
                     assert!(record.text.len() <= bytes.len());
+                    // A program chooses its name, which is in the kernel's line of its end.
+                    let line = String::from_utf8_lossy(&record.text);
+                    if let Some(victim) = Victim::read(&line) {
+                        assert!(line.contains(&victim.process));
+                    }
                 }
             }),
         },

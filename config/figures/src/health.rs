@@ -1,6 +1,6 @@
 //! The checks of health as indicators of the service's level, under upstream's names.
 
-use config_figures::Text;
+use crate::text::Text;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 

@@ -1,0 +1,37 @@
+//! Tells of it where the machine as a whole was out of memory, and the kernel ended a process
+//! (upstream's event `SystemOOM`).
+
+use crate::shared::Shared;
+use agent_journal::oom::{Victim, Watch};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time between two looks at the kernel's log.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// Follows the kernel's log, for ever.
+pub(crate) async fn watch(shared: Arc<Shared>) {
+    let mut log = match Watch::begin() {
+        Ok(log) => log,
+        Err(error) => {
+            tracing::warn!(%error, "cannot read the kernel's log: no event will tell of a lack of memory");
+            return std::future::pending().await;
+        }
+    };
+    loop {
+        // Reading never waits, and the kernel writes little.
+        match log.victims() {
+            Ok(all) => all.iter().for_each(|one| tell(&shared, one)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => tracing::warn!(%error, "cannot read the kernel's log; trying again"),
+        }
+        tokio::time::sleep(PERIOD).await;
+    }
+}
+
+fn tell(shared: &Shared, victim: &Victim) {
+    let Victim { process, pid } = victim;
+    let text = format!("System OOM encountered, victim process: {process}, pid: {pid}");
+    shared.warn("SystemOOM", &text);
+}
