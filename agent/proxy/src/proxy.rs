@@ -149,7 +149,7 @@ impl Proxy {
         let (view, node) = (self.view.clone(), self.node.clone());
         let freshness = Freshness::default();
         let status = status::serve(view.clone(), node.clone(), freshness.clone());
-        let health = health::serve(view, node, self.addresses.clone());
+        let health = health::serve(view, node, self.addresses.clone(), freshness.clone());
         tokio::join!(self.keep(freshness), health, status);
     }
 
