@@ -65,6 +65,7 @@ impl Rules {
             node,
             zone: known.zone(node),
             addresses,
+            name_servers: &known.name_servers,
         };
         let moves = self.served.take(known, here);
         let families = Family::BOTH.into_iter();

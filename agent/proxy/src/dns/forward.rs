@@ -48,7 +48,7 @@ struct CachedAnswer {
 pub(super) struct Forwarder {
     resolv_conf: PathBuf,
     /// Addresses of this server itself, which is never asked.
-    own: IpAddr,
+    own: Vec<IpAddr>,
     stub_domains: Vec<StubDomain>,
     kept: Mutex<HashMap<Asked, CachedAnswer>>,
     /// Servers that did not answer when they were asked last, and when that was.
@@ -56,7 +56,11 @@ pub(super) struct Forwarder {
 }
 
 impl Forwarder {
-    pub(super) fn new(resolv_conf: PathBuf, own: IpAddr, stub_domains: Vec<StubDomain>) -> Self {
+    pub(super) fn new(
+        resolv_conf: PathBuf,
+        own: Vec<IpAddr>,
+        stub_domains: Vec<StubDomain>,
+    ) -> Self {
         Self {
             resolv_conf,
             own,
@@ -129,7 +133,9 @@ impl Forwarder {
         let stubs = stubs.filter(|stub| below(&name, stub.domain.as_str()).is_some());
         let stub = stubs.max_by_key(|stub| stub.domain.as_str().len());
         let all = stub.map_or_else(|| self.machines_servers(), |stub| stub.servers.clone());
-        let others = all.into_iter().filter(|address| *address != self.own);
+        let others = all
+            .into_iter()
+            .filter(|address| !self.own.contains(address));
         let others = others.map(|address| SocketAddr::new(address, DNS_PORT));
         others.take(MOST_SERVERS).collect()
     }

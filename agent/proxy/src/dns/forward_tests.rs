@@ -37,7 +37,7 @@ fn forwarding<T: Future<Output = ()>>(
             stub("corp.example", "127.0.0.8"),
             stub("lab.corp.example", "127.0.0.9"),
         ];
-        let forwarder = Forwarder::new(file, Ipv4Addr::LOCALHOST.into(), stubs);
+        let forwarder = Forwarder::new(file, vec![Ipv4Addr::LOCALHOST.into()], stubs);
         LocalSet::new().block_on(&runtime, test(forwarder));
         Ok(())
     })
