@@ -116,7 +116,7 @@ impl Forwarder {
             since.is_some_and(|since| {
                 let rests = now.saturating_duration_since(*since) < REST;
                 if !rests {
-                    // This question tries it; others don't wait for what comes of it.
+                    // This question tries it; others do not wait for its outcome.
                     *since = now;
                 }
                 rests
