@@ -29,7 +29,6 @@ mod machine_only;
 mod namespaces;
 mod peers;
 pub mod policy;
-mod ranges;
 mod routes;
 pub mod rules;
 mod sandbox;
@@ -42,7 +41,6 @@ pub mod users;
 
 pub use error::Error;
 pub use peers::{Peer, Unreached};
-pub use ranges::ranges;
 pub use routes::keep_routes;
 pub use sandbox::{Sandbox, Step, Wanted, link_name};
 pub use sandboxes::{Places, Sandboxes};

@@ -3,6 +3,7 @@
 
 use agent_cluster::shares::{self, Shares, size_for};
 use agent_cluster::{Places, Sandbox, Sandboxes, Wanted};
+use agent_proxy::dns::PORT_OF_SERVICE;
 use agent_proxy::{Key, Known, Service, Slice};
 use agent_sys::namespace::{self, Kind};
 use agent_sys::netlink::Family;
@@ -182,6 +183,47 @@ fn questions_to_the_nodes_name_server_take_no_place_among_its_connections() {
             second.read_to_end(&mut asked).unwrap();
             assert_eq!(asked, b"who");
             assert!(remembered() <= before, "{before}, then {}", remembered());
+        }
+    });
+}
+
+#[test]
+fn questions_to_the_clusters_service_for_names_come_to_the_node_and_answers_back() {
+    with_pods(["a"], |[a]| {
+        let object = json!({
+            "metadata": {"labels": {"service.kubernetes.io/service-proxy-name": "pratique-name-server"}},
+            "spec": {
+                "clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10", "fd00:96::a"],
+                "ports": [{"name": "dns", "protocol": "UDP", "port": 53}, {"name": "dns-tcp", "port": 53}],
+            },
+        });
+        let service = Service::read(serde_json::from_value(object).unwrap());
+        let places = [("10.96.0.10", "10.1.0.1"), ("fd00:96::a", "fd00:1::1")]
+            .map(|(front, own)| [front, own].map(|at| at.parse::<IpAddr>().unwrap()));
+        let known = Known {
+            services: Some([(Arc::default(), Arc::new(service))].into()),
+            slices: Some([].into()),
+            name_servers: places.map(|[_, own]| own).into(),
+            ..Known::default()
+        };
+        let mut rules = agent_proxy::Rules::default();
+        rules.apply(&Arc::new(known), "n1", &[]).unwrap();
+        for [front, own] in places {
+            let server = UdpSocket::bind((own, PORT_OF_SERVICE)).unwrap();
+            let by_connection = TcpListener::bind((own, PORT_OF_SERVICE)).unwrap();
+            let asking = within(&a, || UdpSocket::bind((any_of(front), 0)).unwrap());
+            for socket in [&server, &asking] {
+                socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            }
+            // It hears that address alone.
+            asking.connect((front, 53)).unwrap();
+            asking.send(b"who").unwrap();
+            let (_, from) = server.recv_from(&mut [0; 8]).unwrap();
+            assert_eq!(from.ip(), a.addresses[usize::from(front.is_ipv6())]);
+            server.send_to(b"me", from).unwrap();
+            asking.recv(&mut [0; 8]).unwrap();
+            assert!(within(&a, || connects(front, 53)));
+            by_connection.accept().unwrap();
         }
     });
 }

@@ -99,8 +99,9 @@ pub(crate) async fn serve(
     };
     let services = Services {
         sandboxes: Arc::clone(&sandboxes),
-        proxy: Proxy::new(view.clone(), name, addresses),
+        proxy: Proxy::new(view.clone(), name, addresses.clone()),
         view,
+        addresses,
         resolv_conf,
         stub_domains: machine.network.stub_domains.clone(),
         tunnel,

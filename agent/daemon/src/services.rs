@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Poll interval for the node's pod CIDRs, and retry delay of DNS.
 const POLL: Duration = Duration::from_millis(500);
@@ -19,6 +20,8 @@ pub(crate) struct Services {
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) proxy: Proxy,
     pub(crate) view: View,
+    /// The machine's addresses.
+    pub(crate) addresses: watch::Receiver<Vec<IpAddr>>,
     pub(crate) resolv_conf: PathBuf,
     pub(crate) stub_domains: Vec<StubDomain>,
     /// The WireGuard overlay, if `pod_routes = "wireguard"`.
@@ -36,13 +39,18 @@ impl Services {
             }
             tokio::time::sleep(POLL).await;
         };
-        let address = own.first().map(|(address, _)| *address);
-        let settings = address.map(|address: IpAddr| Settings {
-            address,
+        let addresses: Vec<IpAddr> = own.iter().map(|(address, _)| *address).collect();
+        self.view.change(
+            |known| known.name_servers != addresses,
+            |known| known.name_servers.clone_from(&addresses),
+        );
+        let settings = Settings {
+            addresses,
             clients: own.iter().map(|(_, range)| *range).collect(),
+            own: self.addresses,
             resolv_conf: self.resolv_conf,
             stub_domains: self.stub_domains,
-        });
+        };
         let tunnel = async {
             if let Some(tunnel) = self.tunnel {
                 tunnel.run().await;
@@ -54,10 +62,7 @@ impl Services {
     }
 }
 
-async fn answer_names(settings: Option<Settings>, view: View) {
-    let Some(settings) = settings else {
-        return;
-    };
+async fn answer_names(settings: Settings, view: View) {
     loop {
         if let Err(error) = dns::serve(settings.clone(), view.clone()).await {
             tracing::error!(%error, "cannot serve cluster DNS; trying again");

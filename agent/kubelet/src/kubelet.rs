@@ -126,7 +126,6 @@ impl Kubelet {
         tasks.spawn(Pods::new(shared.clone()).run());
         tasks.spawn(node::keep_status(shared.clone()));
         tasks.spawn(node::keep_lease(shared.clone()));
-        tasks.spawn(ranges::keep(shared.clone()));
         tasks.spawn(mirrors::keep(shared.clone()));
         tasks.spawn(capacity::enforce(shared.clone()));
         if shared.config.owns_machine {
@@ -134,6 +133,7 @@ impl Kubelet {
         }
         if let Some(view) = &shared.config.cluster {
             tasks.spawn(cluster::follow(shared.clone(), view.clone()));
+            tasks.spawn(ranges::keep(shared.clone(), view.clone()));
             tasks.spawn(shared.policies.clone().run(shared.sandboxes.clone()));
             if shared.config.pod_routes {
                 tasks.spawn(agent_cluster::keep_routes(

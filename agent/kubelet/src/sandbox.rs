@@ -6,6 +6,7 @@ use crate::shared::Shared;
 use agent_api::get;
 use agent_cluster::{Sandbox, Sandboxes};
 use agent_launch::network;
+use agent_launch::resolver::Resolver;
 use agent_pods::{Addresses, is_on_host, is_plain};
 use agent_proxy::HostPort;
 use agent_runtime::{Error, ErrorClass};
@@ -84,6 +85,11 @@ impl Own {
             shared
                 .events
                 .warning(pod, "MissingClusterDNS", text.to_owned());
+        }
+        let machines = std::fs::read_to_string(&shared.config.machine.resolv_conf);
+        let dns = resolver(&shared.config, &shared.sandboxes);
+        for text in Resolver::of(pod, &machines.unwrap_or_default(), dns).faults {
+            shared.events.warning(pod, "DNSConfigForming", text);
         }
         shared.figures.done().pod(own_users);
         self.found = Some(sandbox.clone());

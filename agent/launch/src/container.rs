@@ -1,13 +1,14 @@
 //! Makes the engine's specification of a container: user, mounts, command, limits.
 
 use crate::machine::Machine;
-use crate::network::{self, hosts_text, resolv_text};
+use crate::network::{self, hosts_text};
 use crate::refusals::NOT_PRIVILEGED;
+use crate::resolver::Resolver;
 use crate::stage::{Wanted, propagation};
 use crate::volumes::{self, Source};
 use agent_cluster::Sandbox;
 use agent_content::{Sources, variables};
-use agent_pods::{is_on_host, log_file, needs, pod_ref};
+use agent_pods::{Addresses, is_on_host, log_file, needs, pod_ref};
 use agent_resources::qos;
 use agent_runtime::{
     Capabilities, Confinement, ContainerKey, ContainerSpec, GroupsPolicy, Kind, Mount, Pause,
@@ -22,7 +23,6 @@ use config_kube::k8s_openapi::api::core::v1::{
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
-use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -96,8 +96,7 @@ pub fn prepare(
     let id = container_id(&reference.uid, &container.name, number);
     let mut places = volume_mounts(machine, container, volumes, &all_vars)?;
     places.extend(
-        own_files(machine, attempt, sources.addresses.dns, &id)
-            .map_err(|error| error.to_string())?,
+        own_files(machine, attempt, &sources.addresses, &id).map_err(|error| error.to_string())?,
     );
     places.sort_by_key(|(_, destination)| destination.matches('/').count());
     let mut spec = specification(machine, attempt, reference, machine_memory)?;
@@ -417,7 +416,7 @@ fn volume_mount(
 fn own_files(
     machine: &Machine,
     attempt: Attempt<'_>,
-    dns: Option<IpAddr>,
+    addresses: &Addresses,
     id: &str,
 ) -> io::Result<Vec<Place>> {
     let Attempt {
@@ -432,10 +431,14 @@ fn own_files(
     dir.append(&words, 0o666)?;
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
     let (hosts, resolv) = (Path::new("hosts"), Path::new("resolv.conf"));
-    dir.rewrite(hosts, 0o644)?
-        .write_all(hosts_text(pod, &read(&machine.hosts), &sandbox.addresses).as_bytes())?;
-    dir.rewrite(resolv, 0o644)?
-        .write_all(resolv_text(pod, &read(&machine.resolv_conf), dns).as_bytes())?;
+    dir.rewrite(hosts, 0o644)?.write_all(
+        hosts_text(pod, &read(&machine.hosts), &machine_name(), &addresses.pod).as_bytes(),
+    )?;
+    dir.rewrite(resolv, 0o644)?.write_all(
+        Resolver::of(pod, &read(&machine.resolv_conf), addresses.dns)
+            .text()
+            .as_bytes(),
+    )?;
     let words_at = container
         .termination_message_path
         .clone()

@@ -5,7 +5,7 @@
 //! a pod's volumes, by [`container::prepare`], which makes the specification of one attempt with
 //! the files that it needs, and by [`stage::Staged::make`], which mounts for the engine what the
 //! container sees. [`network`] has the names by which a pod knows itself and others (pure),
-//! [`storage`] compares what a pod takes of the disk with its limits, [`debug`] has the rules of
+//! [`resolver`] its resolver file (pure), [`storage`] compares what a pod takes of the disk with its limits, [`debug`] has the rules of
 //! `kubectl debug`.
 //!
 //! All of it depends on the machine by [`Machine`] alone. Functions block while they work on files.
@@ -19,6 +19,7 @@ mod hostile;
 mod machine;
 pub mod network;
 pub mod refusals;
+pub mod resolver;
 pub mod stage;
 pub mod storage;
 pub mod volumes;

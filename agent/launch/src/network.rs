@@ -1,5 +1,5 @@
 //! What a pod's network, host name and names are (pure): what its sandbox is asked for,
-//! `/etc/hosts`, `/etc/resolv.conf`.
+//! `/etc/hosts`. `/etc/resolv.conf` is [`crate::resolver`]'s.
 
 use agent_cluster::Wanted;
 use agent_cluster::settings::{SAFE, dotted, path};
@@ -132,17 +132,24 @@ pub(crate) fn hostname(pod: &Pod) -> String {
 }
 
 /// A pod's `/etc/hosts`: the machine's where it is on that network, else the pod's own; its aliases
-/// are added to either.
-pub(crate) fn hosts_text(pod: &Pod, machine: &str, addresses: &[IpAddr]) -> String {
-    let mut text = if is_on_host(pod) {
-        machine.to_owned()
+/// are added to either. `name`: the machine's. `addresses`: the pod's, which on the machine's
+/// network are the machine's.
+pub(crate) fn hosts_text(pod: &Pod, machine: &str, name: &str, addresses: &[IpAddr]) -> String {
+    let (mut text, names) = if is_on_host(pod) {
+        (machine.to_owned(), name.to_owned())
     } else {
-        let names = names(pod);
-        let line = |address: &IpAddr| format!("{address}\t{names}\n");
-        HOSTS.to_owned() + &addresses.iter().map(line).collect::<String>()
+        (HOSTS.to_owned(), names(pod))
     };
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
+    }
+    // An image's file is the same on all machines: it lacks the name of this one.
+    let has_name = text
+        .lines()
+        .any(|line| line.split_whitespace().skip(1).any(|one| one == names));
+    if !has_name && !names.is_empty() {
+        let line = |address: &IpAddr| format!("{address}\t{names}\n");
+        text.extend(addresses.iter().map(line));
     }
     let aliases = spec(pod).and_then(|spec| spec.host_aliases.as_deref());
     let lines = aliases.unwrap_or_default().iter().map(|alias| {
@@ -173,24 +180,6 @@ pub fn wants_cluster_dns(pod: &Pod) -> bool {
         None | Some("ClusterFirst") => !is_on_host(pod),
         Some(policy) => policy == "ClusterFirstWithHostNet",
     }
-}
-
-/// The machine's resolver file as a pod of the cluster sees it: the node answers, and names are
-/// searched for in the pod's own namespace first.
-fn cluster_resolver(pod: &Pod, machine: &str, dns: IpAddr) -> String {
-    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-    let searched = machine
-        .lines()
-        .filter_map(|line| line.strip_prefix("search "));
-    let searched: Vec<&str> = searched.flat_map(str::split_whitespace).collect();
-    let own = format!(
-        "{namespace}.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN} {}",
-        searched.join(" ")
-    );
-    format!(
-        "nameserver {dns}\nsearch {}\noptions ndots:5\n",
-        own.trim_end()
-    )
 }
 
 /// The variables by which a pod finds the services of its namespace, and the API: upstream's, which
@@ -249,55 +238,6 @@ fn variables(name: &str, service: &Service) -> Vec<(String, String)> {
     all
 }
 
-/// The name servers of the cluster, or the machine's own, and what the pod adds; only the latter
-/// with `dnsPolicy: None`. `dns`: the node's address at which it answers names of the cluster, if
-/// it does.
-pub(crate) fn resolv_text(pod: &Pod, machine: &str, dns: Option<IpAddr>) -> String {
-    let of_cluster = dns.filter(|_| wants_cluster_dns(pod));
-    let cluster = of_cluster.map(|dns| cluster_resolver(pod, machine, dns));
-    let machine = cluster.as_deref().unwrap_or(machine);
-    let own_only = spec(pod).and_then(|spec| spec.dns_policy.as_deref()) == Some("None");
-    let config = spec(pod)
-        .and_then(|spec| spec.dns_config.clone())
-        .unwrap_or_default();
-    let of_machine = |key: &str| {
-        let lines = machine
-            .lines()
-            .filter(|_| !own_only)
-            .filter_map(|line| line.strip_prefix(key));
-        lines
-            .flat_map(str::split_whitespace)
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
-    let servers = of_machine("nameserver ")
-        .into_iter()
-        .chain(config.nameservers.into_iter().flatten());
-    let searches: Vec<String> = of_machine("search ")
-        .into_iter()
-        .chain(config.searches.into_iter().flatten())
-        .collect();
-    let option = |(name, value): (Option<String>, Option<String>)| {
-        let name = name.unwrap_or_default();
-        value.map_or_else(|| name.clone(), |value| format!("{name}:{value}"))
-    };
-    let added = config
-        .options
-        .into_iter()
-        .flatten()
-        .map(|one| option((one.name, one.value)));
-    let options: Vec<String> = of_machine("options ").into_iter().chain(added).collect();
-    let mut lines: Vec<String> = servers
-        .map(|server| format!("nameserver {server}\n"))
-        .collect();
-    for (key, list) in [("search", searches), ("options", options)] {
-        if !list.is_empty() {
-            lines.push(format!("{key} {}\n", list.join(" ")));
-        }
-    }
-    lines.concat()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -311,44 +251,30 @@ mod tests {
     }
 
     #[test]
-    fn names_are_resolved_as_the_pod_says() {
-        let machine = "nameserver 192.0.2.1\nsearch example\n";
-        assert_eq!(resolv_text(&pod(json!({})), machine, None), machine);
-        let dns = Some("10.1.0.1".parse().unwrap());
-        let of_cluster = "nameserver 10.1.0.1\nsearch shop.svc.cluster.local svc.cluster.local cluster.local example\noptions ndots:5\n";
-        assert_eq!(resolv_text(&pod(json!({})), machine, dns), of_cluster);
-        let default = pod(json!({"dnsPolicy": "Default"}));
-        assert_eq!(resolv_text(&default, machine, dns), machine);
-        let on_host = pod(json!({"hostNetwork": true, "dnsPolicy": "ClusterFirst"}));
-        assert_eq!(resolv_text(&on_host, machine, dns), machine);
-        let on_host = pod(json!({"hostNetwork": true, "dnsPolicy": "ClusterFirstWithHostNet"}));
-        assert_eq!(resolv_text(&on_host, machine, dns), of_cluster);
-        let own = json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["192.0.2.2"], "options": [{"name": "ndots", "value": "2"}]}});
-        assert_eq!(
-            resolv_text(&pod(own), machine, dns),
-            "nameserver 192.0.2.2\noptions ndots:2\n"
-        );
-        assert!(wants_cluster_dns(&pod(
-            json!({"dnsPolicy": "ClusterFirst"})
-        )));
-        assert!(!wants_cluster_dns(&pod(json!({"dnsPolicy": "Default"}))));
-        assert!(!wants_cluster_dns(&pod(json!({"hostNetwork": true}))));
-    }
-
-    #[test]
     fn hosts_are_the_machines_on_its_network_and_else_the_pods_own() {
         let aliases = json!([{"ip": "192.0.2.9", "hostnames": ["a", "b"]}]);
         let on_host = pod(json!({"hostNetwork": true, "hostAliases": aliases}));
         assert_eq!(
-            hosts_text(&on_host, "127.0.0.1 localhost", &[]),
+            hosts_text(&on_host, "127.0.0.1 localhost", "node-1", &[]),
             "127.0.0.1 localhost\n192.0.2.9\ta\tb\n"
         );
+        let own = [
+            "198.51.100.7".parse().unwrap(),
+            "2001:db8::7".parse().unwrap(),
+        ];
+        let on_host = pod(json!({"hostNetwork": true}));
+        assert_eq!(
+            hosts_text(&on_host, "127.0.0.1 localhost\n", "node-1", &own),
+            "127.0.0.1 localhost\n198.51.100.7\tnode-1\n2001:db8::7\tnode-1\n"
+        );
+        let named = "127.0.1.1 node-1.example node-1\n";
+        assert_eq!(hosts_text(&on_host, named, "node-1", &own), named);
         let own = pod(json!({"hostAliases": aliases}));
         let address = ["10.1.0.2".parse().unwrap()];
-        let text = hosts_text(&own, "192.0.2.1 secret-of-the-machine", &address);
+        let text = hosts_text(&own, "192.0.2.1 secret-of-the-machine", "node-1", &address);
         assert_eq!(text, format!("{HOSTS}10.1.0.2\tweb-0\n192.0.2.9\ta\tb\n"));
         let named = pod(json!({"hostname": "first", "subdomain": "db"}));
-        let text = hosts_text(&named, "", &address);
+        let text = hosts_text(&named, "", "", &address);
         assert!(
             text.ends_with("10.1.0.2\tfirst.db.shop.svc.cluster.local\tfirst\n"),
             "{text}"
@@ -387,7 +313,7 @@ mod tests {
         let named = |spec: Value| {
             let pod = pod(spec);
             let address = ["10.1.0.2".parse().unwrap()];
-            let hosts = hosts_text(&pod, "", &address);
+            let hosts = hosts_text(&pod, "", "", &address);
             kernel_name(&pod).map(|name| (name, hosts.replace(HOSTS, "")))
         };
         let whole = "web-0.db.shop.svc.cluster.local";

@@ -1,6 +1,7 @@
 //! Where the services of a cluster are called, and which endpoints answer there (pure).
 
 use crate::candidates::{Near, candidates, endpoints, nearest};
+use crate::dns::PORT_OF_SERVICE;
 use crate::health::health_ports;
 use crate::view::{HostPort, Key, Known, Objects, Protocol, Service, Slice, Whole};
 use agent_sys::netlink::Family;
@@ -66,6 +67,8 @@ pub struct Here<'a> {
     pub zone: Option<&'a str>,
     /// The addresses at which it answers for node ports.
     pub addresses: &'a [IpAddr],
+    /// The addresses at which its name server answers, at [`crate::dns::PORT_OF_SERVICE`].
+    pub name_servers: &'a [IpAddr],
 }
 
 /// The slices of each service, by its key.
@@ -202,8 +205,16 @@ fn of_family(
     let mut all = Vec::new();
     for port in &service.ports {
         let of_port = endpoints(family, slices, &port.name, port.protocol);
-        let every = candidates(&of_port, nearest(&of_port, here.node, here.zone));
-        let local = candidates(&of_port, Near::Node(here.node));
+        let (every, local) = if service.name_server {
+            let own = here.name_servers.iter();
+            let own = own.filter(|at| Family::of(**at) == family);
+            let own: Vec<_> = own.map(|at| (*at, PORT_OF_SERVICE)).collect();
+            (own.clone(), own)
+        } else {
+            let near = nearest(&of_port, here.node, here.zone);
+            let local = candidates(&of_port, Near::Node(here.node));
+            (candidates(&of_port, near), local)
+        };
         let pick = |local_only: bool, from_outside: bool| Pick {
             endpoints: if local_only { &local } else { &every }.clone(),
             affinity: service.affinity,

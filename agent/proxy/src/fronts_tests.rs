@@ -88,8 +88,37 @@ fn lines((services, slices): &(Services, Slices)) -> Vec<String> {
         node: "n1",
         zone: Some("east"),
         addresses: &own,
+        name_servers: &["10.1.0.1", "fd00:1::1"].map(|own| own.parse().unwrap()),
     };
     fronts((services, slices), here).iter().map(line).collect()
+}
+
+#[test]
+fn the_node_itself_answers_for_the_clusters_name_server() {
+    let object = |proxy: &str| {
+        let port = |name: &str, protocol: &str| serde_json::json!({"name": name, "protocol": protocol, "port": 53});
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"labels": {"service.kubernetes.io/service-proxy-name": proxy}},
+            "spec": {
+                "clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10", "fd00:96::a"],
+                "ports": [port("dns", "UDP"), port("dns-tcp", "TCP")],
+            },
+        }))
+        .unwrap()
+    };
+    let own = Service::read(object("pratique-name-server"));
+    let all = lines(&one(own, slice(1, vec![ready("10.1.0.9", "n2")])));
+    assert_eq!(
+        all,
+        [
+            "10.96.0.10:53/TCP > 10.1.0.1:10248",
+            "10.96.0.10:53/UDP > 10.1.0.1:10248",
+            "fd00:96::a:53/TCP > fd00:1::1:10248",
+            "fd00:96::a:53/UDP > fd00:1::1:10248",
+        ]
+    );
+    let others = Service::read(object("another-proxy"));
+    assert!(lines(&one(others, slice(1, Vec::new()))).is_empty());
 }
 
 #[test]
@@ -436,6 +465,7 @@ fn what_the_machine_answers_itself_goes_to_no_pod_and_to_no_service() {
                 node: "n1",
                 zone: None,
                 addresses: &own,
+                name_servers: &[],
             };
             super::fronts((&services, &slices), here)
         };

@@ -2,8 +2,9 @@
 //! that they send callers only to nodes that take them without another hop.
 //!
 //! The answers are upstream's: `200` with the number of endpoints here, or `503` where there is
-//! none, for any path.
+//! none or the packet filter is behind, for any path.
 
+use crate::status::Freshness;
 use crate::view::{Key, Known, Objects, Service, View};
 use agent_port::{Limits, Place, Room};
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
@@ -106,20 +107,21 @@ fn pods(addresses: &BTreeSet<IpAddr>) -> usize {
     six.max(addresses.len() - six)
 }
 
-fn response(health: Option<&Health>) -> Response<Full<Bytes>> {
+/// `fresh`: the packet filter is near enough to what is known.
+fn response(health: Option<&Health>, fresh: bool) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::default());
     let Some(health) = health else {
         // The service went while the question was on its way.
         *response.status_mut() = StatusCode::NOT_FOUND;
         return response;
     };
-    if health.endpoints == 0 {
+    if health.endpoints == 0 || !fresh {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
     let body = serde_json::json!({
         "service": {"namespace": health.service.namespace, "name": health.service.name},
         "localEndpoints": health.endpoints,
-        "serviceProxyHealthy": true,
+        "serviceProxyHealthy": fresh,
     });
     let headers = response.headers_mut();
     headers.insert(
@@ -136,7 +138,12 @@ fn response(health: Option<&Health>) -> Response<Full<Bytes>> {
 }
 
 /// Keeps the ports open that services ask for, at these addresses of the node, until it is dropped.
-pub(crate) async fn serve(view: View, node: String, mut addresses: watch::Receiver<Vec<IpAddr>>) {
+pub(crate) async fn serve(
+    view: View,
+    node: String,
+    mut addresses: watch::Receiver<Vec<IpAddr>>,
+    freshness: Freshness,
+) {
     let mut changes = view.changes();
     let (answers, _) = watch::channel(Healths::new());
     let mut listening: BTreeMap<SocketAddr, AbortHandle> = BTreeMap::new();
@@ -165,7 +172,12 @@ pub(crate) async fn serve(view: View, node: String, mut addresses: watch::Receiv
             }
             match TcpListener::bind(at).await {
                 Ok(listener) => {
-                    let task = tasks.spawn(listen(listener, room.clone(), answers.subscribe()));
+                    let task = tasks.spawn(listen(
+                        listener,
+                        room.clone(),
+                        answers.subscribe(),
+                        freshness.clone(),
+                    ));
                     listening.insert(at, task);
                 }
                 Err(error) => {
@@ -193,11 +205,19 @@ pub(crate) async fn serve(view: View, node: String, mut addresses: watch::Receiv
     }
 }
 
-async fn listen(listener: TcpListener, room: Room, answers: watch::Receiver<Healths>) {
+async fn listen(
+    listener: TcpListener,
+    room: Room,
+    answers: watch::Receiver<Healths>,
+    freshness: Freshness,
+) {
     let Ok(port) = listener.local_addr().map(|own| own.port()) else {
         return;
     };
-    let answer = move |_: &str| response(answers.borrow().get(&port));
+    let answer = move |_: &str| {
+        let fresh = freshness.is_fresh(Instant::now());
+        response(answers.borrow().get(&port), fresh)
+    };
     accept(listener, room, Arc::new(answer)).await;
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::status::BEHIND;
 use crate::view::{Endpoint, Protocol, Service, Slice, SlicePort};
 use std::net::Ipv4Addr;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -105,7 +106,9 @@ async fn a_port_is_open_at_the_nodes_addresses_while_its_service_asks_for_it_and
     let view = View::default();
     let set = |known: Known| view.change(|_| true, |held| *held = known);
     let (own, addresses) = watch::channel(vec![at.ip()]);
-    let serving = tokio::spawn(serve(view.clone(), "n1".to_owned(), addresses));
+    let freshness = Freshness::default();
+    let name = "n1".to_owned();
+    let serving = tokio::spawn(serve(view.clone(), name, addresses, freshness.clone()));
     set(known(at.port(), &[endpoint("10.1.0.2", "n1", true)]));
     ask_until(at, |answer| {
         answer.is_some_and(|answer| {
@@ -117,6 +120,15 @@ async fn a_port_is_open_at_the_nodes_addresses_while_its_service_asks_for_it_and
         })
     })
     .await;
+    // The packet filter can't follow: what endpoints there are may not be reached.
+    freshness.changed(Instant::now().checked_sub(BEHIND).unwrap());
+    let answer = ask(at).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(
+        answer.ends_with(r#""serviceProxyHealthy":false}"#),
+        "{answer}"
+    );
+    freshness.applied();
     set(known(at.port(), &[endpoint("10.1.1.2", "n2", true)]));
     ask_until(at, |answer| {
         answer.is_some_and(|answer| {
@@ -145,7 +157,8 @@ async fn a_stranger_who_says_nothing_keeps_nobody_out() {
         |held| *held = known(at.port(), &[endpoint("10.1.0.2", "n1", true)]),
     );
     let (_stays, addresses) = watch::channel(vec![at.ip()]);
-    let serving = tokio::spawn(serve(view.clone(), "n1".to_owned(), addresses));
+    let fresh = Freshness::default();
+    let serving = tokio::spawn(serve(view.clone(), "n1".to_owned(), addresses, fresh));
     ask_until(at, |answer| answer.is_some()).await;
     let mut silent = Vec::new();
     for _ in 0..LIMITS.strangers * 2 {

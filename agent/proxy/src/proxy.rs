@@ -65,6 +65,7 @@ impl Rules {
             node,
             zone: known.zone(node),
             addresses,
+            name_servers: &known.name_servers,
         };
         let moves = self.served.take(known, here);
         let families = Family::BOTH.into_iter();
@@ -149,7 +150,7 @@ impl Proxy {
         let (view, node) = (self.view.clone(), self.node.clone());
         let freshness = Freshness::default();
         let status = status::serve(view.clone(), node.clone(), freshness.clone());
-        let health = health::serve(view, node, self.addresses.clone());
+        let health = health::serve(view, node, self.addresses.clone(), freshness.clone());
         tokio::join!(self.keep(freshness), health, status);
     }
 

@@ -110,6 +110,7 @@ impl Served {
         if self.here().node != here.node
             || self.here().zone != here.zone
             || self.addresses != here.addresses
+            || self.here().name_servers != here.name_servers
         {
             let all = [services, known.services.as_ref()].into_iter().flatten();
             let all = all.flat_map(BTreeMap::keys);
@@ -155,6 +156,7 @@ impl Served {
             node: &self.node,
             zone: self.zone.as_deref(),
             addresses: &self.addresses,
+            name_servers: &self.known.name_servers,
         }
     }
 

@@ -122,7 +122,10 @@ proptest! {
             last = known.clone();
             let known = Arc::new(known);
             let addresses = [format!("192.0.2.{address}").parse().unwrap()];
-            let here = Here { node: "n1", zone: None, addresses: &addresses };
+            let here = Here {
+                node: "n1", zone: None, addresses: &addresses,
+                name_servers: &known.name_servers,
+            };
             let Moves { before, after } = served.take(&known, here);
             for (front, pick) in &before {
                 let led = held.remove(front);
@@ -139,7 +142,10 @@ proptest! {
         let known = Arc::new(last);
         let here = served.here();
         let (node, addresses) = (here.node.to_owned(), here.addresses.to_vec());
-        let again = Here { node: &node, zone: None, addresses: &addresses };
+        let again = Here {
+            node: &node, zone: None, addresses: &addresses,
+            name_servers: &known.name_servers,
+        };
         prop_assert_eq!(served.take(&known, again), Moves::default());
     }
 }
@@ -151,6 +157,7 @@ fn a_port_at_which_a_load_balancer_asks_is_the_nodes_from_then_on() {
         node: "n1",
         zone: None,
         addresses: &addresses,
+        name_servers: &[],
     };
     let port = HostPort {
         address: None,

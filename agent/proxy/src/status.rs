@@ -20,7 +20,7 @@ pub const HEALTH_PORT: u16 = 10256;
 /// Where the machine's own programs ask how it does: upstream's `metricsBindAddress`.
 pub const STATUS_PORT: u16 = 10249;
 /// How long the packet filter may be behind what is known: upstream's (twice its `syncPeriod`).
-const BEHIND: Duration = Duration::from_secs(60);
+pub(crate) const BEHIND: Duration = Duration::from_secs(60);
 /// How services are served, in upstream's words.
 const MODE: &str = "nftables";
 
@@ -50,6 +50,11 @@ impl Freshness {
             behind: None,
             applied: Some(Timestamp::now()),
         };
+    }
+
+    /// Whether it is near enough.
+    pub(crate) fn is_fresh(&self, now: Instant) -> bool {
+        self.now(now).0
     }
 
     /// Whether it is near enough, and when it was up to date last.

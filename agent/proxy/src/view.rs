@@ -17,12 +17,12 @@ const AFFINITY_SECONDS: u32 = 10_800;
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label of a node that names its zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// Labels of services that no proxy of the cluster serves: another one does, or their names alone
-/// are served (upstream's).
-const NOT_SERVED: [&str; 2] = [
-    "service.kubernetes.io/service-proxy-name",
-    "service.kubernetes.io/headless",
-];
+/// The label of a service that the proxy of this name serves (upstream's).
+const PROXY: &str = "service.kubernetes.io/service-proxy-name";
+/// The name there by which the master says that each node's own name server answers.
+const NAME_SERVER: &str = "pratique-name-server";
+/// The label of a service whose names alone are served (upstream's).
+const NAMES_ALONE: &str = "service.kubernetes.io/headless";
 
 /// Namespace and name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -124,12 +124,16 @@ pub struct Service {
     pub health_port: Option<u16>,
     /// Whether a label says that this proxy does not serve it.
     pub foreign: bool,
+    /// Whether a label says that the node's own name server answers, wherever it is called.
+    pub name_server: bool,
 }
 
 impl Service {
     /// What the node needs of an object.
     pub fn read(service: core::Service) -> Self {
         let labels = service.metadata.labels.unwrap_or_default();
+        let proxy = labels.get(PROXY);
+        let name_server = proxy.is_some_and(|name| name == NAME_SERVER);
         let spec = service.spec.unwrap_or_default();
         let is_name = spec.type_.as_deref() == Some("ExternalName");
         let parse = |list: &Option<Vec<String>>| -> Vec<IpAddr> {
@@ -173,7 +177,8 @@ impl Service {
             external_local,
             health_port: number(spec.health_check_node_port)
                 .filter(|_| is_balanced && external_local),
-            foreign: NOT_SERVED.iter().any(|label| labels.contains_key(*label)),
+            foreign: proxy.is_some() && !name_server || labels.contains_key(NAMES_ALONE),
+            name_server,
         }
     }
 }
@@ -416,6 +421,8 @@ pub struct Known {
     pub namespaces: Option<BTreeSet<String>>,
     /// Ports of this node that its pods have, by the pods' uids, in the order in which they came.
     pub host_ports: Vec<(String, Vec<HostPort>)>,
+    /// Addresses of this node at which its name server answers.
+    pub name_servers: Vec<IpAddr>,
 }
 
 impl Known {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use agent_proxy::dns::{self, Settings};
-use agent_proxy::{Key, Known, Service, Slice, View};
+use agent_proxy::{Key, Known, Rules, Service, Slice, View};
 use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::links::{LOOPBACK, Links};
 use config_kube::k8s_openapi::api::core::v1 as core;
@@ -16,6 +16,10 @@ use std::process::Command;
 use std::sync::Arc;
 
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// The machine's address, from which its programs call services.
+const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1));
+/// Where the cluster's service for names is.
+const SERVICE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 10));
 /// As the kubelet writes it for a pod of namespace `shop`.
 const RESOLV_CONF: &str = "nameserver 127.0.0.1\nsearch shop.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n";
 /// Endpoints of the largest service: their addresses do not fit an answer by UDP.
@@ -58,10 +62,28 @@ fn view() -> View {
     let web = json!({"clusterIP": "10.96.0.7", "clusterIPs": both, "ports": ports});
     let headless = json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": ports});
     let alias = json!({"type": "ExternalName", "externalName": "web.shop.svc.cluster.local"});
+    let kube_dns = core::Service {
+        metadata: serde_json::from_value(json!({
+            "namespace": "kube-system", "name": "kube-dns",
+            "labels": {"service.kubernetes.io/service-proxy-name": "pratique-name-server"},
+        }))
+        .unwrap(),
+        spec: serde_json::from_value(json!({
+            "clusterIP": SERVICE, "clusterIPs": [SERVICE],
+            "ports": [
+                {"name": "dns", "protocol": "UDP", "port": 53},
+                {"name": "dns-tcp", "protocol": "TCP", "port": 53},
+            ],
+        }))
+        .unwrap(),
+        status: None,
+    };
+    let key = Arc::new(Key::of(&kube_dns.metadata));
     let services = [
         service("web", &web),
         service("many", &headless),
         service("alias", &alias),
+        (key, Arc::new(Service::read(kube_dns))),
     ];
     let view = View::default();
     view.change(
@@ -69,6 +91,7 @@ fn view() -> View {
         |known: &mut Known| {
             known.services = Some(services.iter().cloned().collect());
             known.slices = Some(BTreeMap::from([slice("many", MANY)]));
+            known.name_servers = vec![SERVER];
         },
     );
     view
@@ -107,6 +130,10 @@ fn glibc_finds_services_and_pods_by_every_name_that_they_have() {
         // addresses.
         links.add_address(LOOPBACK, "10.2.0.1".parse().unwrap(), 32)?;
         links.add_address(LOOPBACK, "fd00:2::1".parse().unwrap(), 128)?;
+        // The way to services; the packet filter leads on from there.
+        links.add_address(LOOPBACK, OWN, 16)?;
+        let view = view();
+        Rules::default().apply(&view.now(), "n1", &[])?;
         let files = tempfile::tempdir().unwrap();
         std::fs::write(files.path().join("resolv.conf"), RESOLV_CONF).unwrap();
         std::fs::write(files.path().join("nsswitch.conf"), "hosts: dns\n").unwrap();
@@ -114,7 +141,8 @@ fn glibc_finds_services_and_pods_by_every_name_that_they_have() {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let settings = Settings {
-                    address: SERVER,
+                    addresses: vec![SERVER],
+                    own: tokio::sync::watch::channel(vec![OWN]).1,
                     clients: vec!["127.0.0.0/8".parse().unwrap()],
                     resolv_conf: "/dev/null".into(),
                     stub_domains: Vec::new(),
@@ -124,7 +152,7 @@ fn glibc_finds_services_and_pods_by_every_name_that_they_have() {
                     .build();
                 runtime.unwrap().block_on(async {
                     tokio::select! {
-                        served = dns::serve(settings, view()) => served.unwrap(),
+                        served = dns::serve(settings, view) => served.unwrap(),
                         _ = stopped => {}
                     }
                 });
@@ -152,10 +180,19 @@ fn glibc_finds_services_and_pods_by_every_name_that_they_have() {
             assert_eq!(found("ahostsv4", "many").len(), usize::from(MANY));
             assert_eq!(found("ahostsv4", "pod-7.many"), ["10.1.0.7"]);
             assert!(found("ahostsv4", "nobody").is_empty());
+            // By the name of the cluster's own service, as programs have it in their configuration.
+            assert_eq!(found("ahostsv4", "kube-dns.kube-system"), ["10.96.0.10"]);
             let back = |address| found("hosts", address);
             assert_eq!(back("10.96.0.7"), ["web.shop.svc.cluster.local"]);
             assert_eq!(back("fd00:96::7"), ["web.shop.svc.cluster.local"]);
             assert_eq!(back("10.1.0.7"), ["pod-7.many.shop.svc.cluster.local"]);
+            std::fs::write(
+                files.path().join("resolv.conf"),
+                RESOLV_CONF.replace("127.0.0.1", "10.96.0.10"),
+            )
+            .unwrap();
+            assert_eq!(found("ahosts", "web"), ["10.96.0.7", "fd00:96::7"]);
+            assert_eq!(found("ahostsv4", "many").len(), usize::from(MANY), "by TCP");
             stop.send(()).unwrap();
         });
         Ok(())

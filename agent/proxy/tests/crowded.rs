@@ -69,7 +69,8 @@ fn a_pod_whose_questions_nobody_answers_keeps_no_other_from_names() {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let settings = Settings {
-                    address: "127.0.0.1".parse().unwrap(),
+                    addresses: vec!["127.0.0.1".parse().unwrap()],
+                    own: tokio::sync::watch::channel(Vec::new()).1,
                     clients: vec!["127.0.0.0/8".parse().unwrap()],
                     resolv_conf,
                     stub_domains: Vec::new(),

@@ -201,7 +201,8 @@ fn names_of_a_large_cluster() {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let settings = Settings {
-                    address: HOST,
+                    addresses: vec![HOST],
+                    own: tokio::sync::watch::channel(Vec::new()).1,
                     clients: vec!["127.0.0.0/8".parse().expect("a range")],
                     resolv_conf: PathBuf::from("/dev/null"),
                     stub_domains: Vec::new(),

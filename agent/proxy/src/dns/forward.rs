@@ -20,6 +20,10 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Servers that are asked at most, one after another.
 const MOST_SERVERS: usize = 3;
+/// How long a server that did not answer is asked last; then one question tries it.
+const REST: Duration = Duration::from_secs(30);
+/// Servers of which that is known: more than a machine and its stub domains have as a rule.
+const MOST_RESTING: usize = 64;
 /// Cached answers, each of at most [`LARGEST_KEPT`] bytes: 8 MiB together.
 const MOST_KEPT: usize = 4096;
 const LARGEST_KEPT: usize = 2048;
@@ -44,18 +48,25 @@ struct CachedAnswer {
 pub(super) struct Forwarder {
     resolv_conf: PathBuf,
     /// Addresses of this server itself, which is never asked.
-    own: IpAddr,
+    own: Vec<IpAddr>,
     stub_domains: Vec<StubDomain>,
     kept: Mutex<HashMap<Asked, CachedAnswer>>,
+    /// Servers that did not answer when they were asked last, and when that was.
+    resting: Mutex<HashMap<SocketAddr, Instant>>,
 }
 
 impl Forwarder {
-    pub(super) fn new(resolv_conf: PathBuf, own: IpAddr, stub_domains: Vec<StubDomain>) -> Self {
+    pub(super) fn new(
+        resolv_conf: PathBuf,
+        own: Vec<IpAddr>,
+        stub_domains: Vec<StubDomain>,
+    ) -> Self {
         Self {
             resolv_conf,
             own,
             stub_domains,
             kept: Mutex::default(),
+            resting: Mutex::default(),
         }
     }
 
@@ -65,9 +76,10 @@ impl Forwarder {
         if let Some(found) = self.remembered(&asked) {
             return found;
         }
-        for server in self.servers(name) {
+        for server in self.in_order(self.servers(name), Instant::now()) {
             match timeout(PATIENCE, exchange(server, &asked)).await {
                 Ok(Ok(answer)) => {
+                    self.resting().remove(&server);
                     self.remember(asked, &answer);
                     return answer;
                 }
@@ -76,8 +88,41 @@ impl Forwarder {
                 }
                 Err(_) => tracing::debug!(%server, "an upstream DNS server timed out"),
             }
+            self.rest(server, Instant::now());
         }
         question.answer(ResponseCode::ServFail)
+    }
+
+    fn resting(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, Instant>> {
+        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rest(&self, server: SocketAddr, now: Instant) {
+        let mut resting = self.resting();
+        if resting.len() >= MOST_RESTING {
+            resting.retain(|_, since| now.saturating_duration_since(*since) < REST);
+        }
+        if resting.len() < MOST_RESTING || resting.contains_key(&server) {
+            resting.insert(server, now);
+        }
+    }
+
+    /// These servers, those last that did not answer a while ago: otherwise each question would wait
+    /// for a dead one.
+    fn in_order(&self, mut servers: Vec<SocketAddr>, now: Instant) -> Vec<SocketAddr> {
+        let mut resting = self.resting();
+        servers.sort_by_cached_key(|server| {
+            let since = resting.get_mut(server);
+            since.is_some_and(|since| {
+                let rests = now.saturating_duration_since(*since) < REST;
+                if !rests {
+                    // This question tries it; others do not wait for its outcome.
+                    *since = now;
+                }
+                rests
+            })
+        });
+        servers
     }
 
     /// The servers for a name: those of the longest stub domain that contains it, else the
@@ -88,7 +133,9 @@ impl Forwarder {
         let stubs = stubs.filter(|stub| below(&name, stub.domain.as_str()).is_some());
         let stub = stubs.max_by_key(|stub| stub.domain.as_str().len());
         let all = stub.map_or_else(|| self.machines_servers(), |stub| stub.servers.clone());
-        let others = all.into_iter().filter(|address| *address != self.own);
+        let others = all
+            .into_iter()
+            .filter(|address| !self.own.contains(address));
         let others = others.map(|address| SocketAddr::new(address, DNS_PORT));
         others.take(MOST_SERVERS).collect()
     }

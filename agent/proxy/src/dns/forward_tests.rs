@@ -37,7 +37,7 @@ fn forwarding<T: Future<Output = ()>>(
             stub("corp.example", "127.0.0.8"),
             stub("lab.corp.example", "127.0.0.9"),
         ];
-        let forwarder = Forwarder::new(file, Ipv4Addr::LOCALHOST.into(), stubs);
+        let forwarder = Forwarder::new(file, vec![Ipv4Addr::LOCALHOST.into()], stubs);
         LocalSet::new().block_on(&runtime, test(forwarder));
         Ok(())
     })
@@ -173,6 +173,40 @@ fn the_next_server_is_asked_where_one_is_dead_and_never_this_one_itself() {
         serve("127.0.0.3", &log).await;
         assert_eq!(ask(&forwarder, "there").await, FOUND);
         assert_eq!((own.take().len(), log.take().len()), (0, 1));
+    });
+}
+
+#[test]
+fn a_server_that_did_not_answer_is_asked_last_until_it_answers_or_has_rested() {
+    let servers = "nameserver 127.0.0.2\nnameserver 127.0.0.3\n";
+    forwarding(servers, |forwarder| async move {
+        let (first, second) = (Log::default(), Log::default());
+        let both = || [&first, &second].map(|log| log.take().len());
+        let running = serve("127.0.0.3", &second).await;
+        assert_eq!(ask(&forwarder, "a").await, FOUND);
+        assert_eq!(both(), [0, 1]);
+        serve("127.0.0.2", &first).await;
+        assert_eq!(ask(&forwarder, "b").await, FOUND);
+        assert_eq!(both(), [0, 1], "it is not waited for again");
+        running.abort();
+        assert!(running.await.unwrap_err().is_cancelled());
+        assert_eq!(ask(&forwarder, "c").await, FOUND);
+        assert_eq!(both(), [1, 0], "both rest, and are asked in order");
+        serve("127.0.0.3", &second).await;
+        assert_eq!(ask(&forwarder, "d").await, FOUND);
+        assert_eq!(both(), [1, 0], "it has answered");
+        let [two, three] = [2, 3].map(|last| SocketAddr::from(([127, 0, 0, last], DNS_PORT)));
+        let order = |now| forwarder.in_order(vec![two, three], now);
+        let start = Instant::now();
+        forwarder.resting().clear();
+        forwarder.rest(two, start);
+        assert_eq!(order(start), [three, two]);
+        assert_eq!(order(start + REST), [two, three], "one question tries it");
+        assert_eq!(order(start + REST), [three, two], "others do not");
+        for number in 0..200 {
+            forwarder.rest(([192, 0, 2, number], DNS_PORT).into(), start + REST);
+        }
+        assert_eq!(forwarder.resting().len(), MOST_RESTING);
     });
 }
 

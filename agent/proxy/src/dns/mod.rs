@@ -12,4 +12,4 @@ pub mod zone;
 
 #[doc(hidden)]
 pub use forward::heard;
-pub use server::{Settings, serve};
+pub use server::{PORT_OF_SERVICE, Settings, serve};

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// Questions that are answered at once; others are dropped, and their clients ask again.
@@ -30,17 +31,25 @@ const LARGEST_QUESTION: usize = 1024;
 /// Largest answer by TCP.
 const LARGEST_ANSWER: usize = u16::MAX as usize;
 const PORT: u16 = 53;
+/// Where it answers as well: callers of the cluster's service for names are led there. The packet
+/// filter forgets what comes from [`PORT`] to pods, so that what answers for a service needs
+/// another. Upstream's kubelet has this port on each node, so that no pod on the machine's network
+/// expects it to be free.
+pub const PORT_OF_SERVICE: u16 = 10_248;
 /// Pause after the socket failed, which it does not as a rule.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Where the server listens, and for which callers.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The address: the node's own in its range of pod addresses. It need not be there yet.
-    pub address: IpAddr,
+    /// The addresses: the node's own in its ranges of pod addresses. They need not be there yet.
+    pub addresses: Vec<IpAddr>,
     /// The sources whose questions are answered; others are ignored, so that a node is no server
     /// for its segment.
     pub clients: Vec<Cidr>,
+    /// The machine's other addresses, whose programs come from there to the cluster's service for
+    /// names.
+    pub own: watch::Receiver<Vec<IpAddr>>,
     /// The machine's own resolver file, for names that are not the cluster's.
     pub resolv_conf: PathBuf,
     /// Domains whose names other servers know.
@@ -51,6 +60,7 @@ pub struct Settings {
 struct Server {
     view: View,
     clients: Vec<Cidr>,
+    own: watch::Receiver<Vec<IpAddr>>,
     forwarder: Forwarder,
     turns: Semaphore,
     forwarded: Arc<Shares>,
@@ -61,32 +71,45 @@ struct Server {
 /// # Errors
 /// If it can't listen.
 pub async fn serve(settings: Settings, view: View) -> io::Result<()> {
-    let address = SocketAddr::new(settings.address, PORT);
-    let own = agent_sys::socket::bind_ahead(address).map_err(io::Error::other)?;
-    let datagrams = Arc::new(UdpSocket::from_std(own.datagrams)?);
-    let connections = TcpListener::from_std(own.connections)?;
+    let mut sockets = Vec::new();
+    for address in &settings.addresses {
+        for port in [PORT, PORT_OF_SERVICE] {
+            let address = SocketAddr::new(*address, port);
+            let own = agent_sys::socket::bind_ahead(address).map_err(io::Error::other)?;
+            let datagrams = Arc::new(UdpSocket::from_std(own.datagrams)?);
+            sockets.push((datagrams, TcpListener::from_std(own.connections)?));
+            tracing::info!(%address, "serving cluster DNS");
+        }
+    }
+    let Settings {
+        addresses,
+        resolv_conf,
+        stub_domains,
+        ..
+    } = settings;
     let server = Arc::new(Server {
         view,
         clients: settings.clients,
-        forwarder: Forwarder::new(
-            settings.resolv_conf,
-            settings.address,
-            settings.stub_domains,
-        ),
+        own: settings.own,
+        forwarder: Forwarder::new(resolv_conf, addresses, stub_domains),
         turns: Semaphore::new(MOST_QUESTIONS),
         forwarded: Shares::new(MOST_FORWARDED),
     });
-    tracing::info!(%address, "serving cluster DNS");
-    let by_connection = Arc::clone(&server).accept(connections);
-    // Neither ends.
-    tokio::join!(server.receive(datagrams), by_connection);
+    // None of them ends.
+    let mut tasks = JoinSet::new();
+    for (datagrams, connections) in sockets {
+        tasks.spawn(Arc::clone(&server).receive(datagrams));
+        tasks.spawn(Arc::clone(&server).accept(connections));
+    }
+    tasks.join_all().await;
     Ok(())
 }
 
 impl Server {
     fn is_client(&self, from: SocketAddr) -> bool {
-        let is_of = |range: &Cidr| range.contains(from.ip().to_canonical());
-        self.clients.iter().any(is_of)
+        let from = from.ip().to_canonical();
+        let is_of = |range: &Cidr| range.contains(from);
+        self.clients.iter().any(is_of) || self.own.borrow().contains(&from)
     }
 
     async fn receive(self: Arc<Self>, socket: Arc<UdpSocket>) {

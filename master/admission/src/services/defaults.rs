@@ -1,4 +1,5 @@
-//! Creates the default ServiceCIDR and the service `kubernetes`, through which pods reach the API.
+//! Creates the default ServiceCIDR, the service `kubernetes`, through which pods reach the API, and
+//! the service `kube-dns`, at which each node's own name server answers.
 
 use super::{Ranges, family};
 use config_kube::FromJson;
@@ -7,10 +8,21 @@ use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
 use config_kube::k8s_openapi::api::networking::v1::ServiceCIDR;
 use master_client::Client;
 use master_schema::error::{ApiError, Reason};
+use master_schema::validate::net::Range;
 use serde_json::{Value, json};
 
 /// Name of the ServiceCIDR, of the service and of its endpoints.
 const NAME: &str = "kubernetes";
+
+/// The service for names, as upstream's clusters name it, and its place in each range: programs have
+/// both in their configuration.
+const DNS_NAMESPACE: &str = "kube-system";
+const DNS_NAME: &str = "kube-dns";
+const DNS_OFFSET: u128 = 10;
+/// The label by which another program than nodes' usual proxy serves a service (upstream's), and the
+/// name by which nodes know that their own name server does.
+const PROXY: &str = "service.kubernetes.io/service-proxy-name";
+const NAME_SERVER: &str = "pratique-name-server";
 
 /// Creates what is missing and updates what is stale. The namespace `default` must exist.
 ///
@@ -36,6 +48,7 @@ pub async fn prepare(ranges: &Ranges, client: &Client) -> Result<(), ApiError> {
         Err(error) => return Err(error),
     }
     service(ranges, client).await?;
+    names(ranges, client).await?;
     if ranges.advertise.is_empty() {
         Ok(())
     } else {
@@ -81,6 +94,66 @@ async fn service(ranges: &Ranges, client: &Client) -> Result<(), ApiError> {
             spec.ports = ports(&wanted);
         }
         client.update(&found).await?;
+    }
+    Ok(())
+}
+
+/// The service by whose name or address programs find the cluster's name server, as upstream's
+/// clusters have it. It has no endpoints: nodes know it by its label. One that is there stays as it
+/// is, also where it is another's.
+async fn names(ranges: &Ranges, client: &Client) -> Result<(), ApiError> {
+    if client
+        .get_opt::<Service>(Some(DNS_NAMESPACE), DNS_NAME)
+        .await?
+        .is_some()
+    {
+        return Ok(());
+    }
+    let families: Vec<&str> = ranges.services.iter().map(|range| family(*range)).collect();
+    let wanted = |addresses: &[String]| {
+        let port = |name: &str, protocol: &str| json!({"name": name, "protocol": protocol, "port": 53, "targetPort": 53});
+        let mut object = json!({
+            "metadata": {"name": DNS_NAME, "namespace": DNS_NAMESPACE, "labels": {
+                "k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true",
+                "kubernetes.io/name": "CoreDNS", PROXY: NAME_SERVER,
+            }},
+            "spec": {
+                "type": "ClusterIP", "ipFamilies": families, "ipFamilyPolicy": "PreferDualStack",
+                "ports": [port("dns", "UDP"), port("dns-tcp", "TCP")],
+            },
+        });
+        if let Some(first) = addresses.first() {
+            object["spec"]["clusterIP"] = first.as_str().into();
+            object["spec"]["clusterIPs"] = json!(addresses);
+        }
+        typed::<Service>(&object)
+    };
+    let has_it = |range: &&Range| range.size() > DNS_OFFSET + 1;
+    let fixed = ranges.services.iter().filter(has_it);
+    let fixed: Vec<String> = fixed
+        .map(|range| range.at(DNS_OFFSET).to_string())
+        .collect();
+    if fixed.len() == families.len() {
+        match client.create(&wanted(&fixed)?).await {
+            Err(error) if error.reason == Reason::Invalid => tracing::warn!(
+                namespace = DNS_NAMESPACE,
+                name = DNS_NAME,
+                address = fixed.join(", "),
+                reason = error.message,
+                "the usual address of the service for names is not free; it gets another"
+            ),
+            outcome => return outcome.map(drop),
+        }
+    }
+    // Without it, pods find names at their node's own address, still.
+    if let Err(error) = client.create(&wanted(&[])?).await {
+        let reason = error.message;
+        tracing::warn!(
+            namespace = DNS_NAMESPACE,
+            name = DNS_NAME,
+            reason,
+            "cannot create the service for names"
+        );
     }
     Ok(())
 }

@@ -317,6 +317,11 @@ fn validate(
     }
     if let Some(subresource) = subresource {
         (strategy.validate_through)(subresource, new, old, &mut faults);
+        if !faults.is_empty() {
+            let mut known = Faults::default();
+            (strategy.validate_through)(subresource, old, old, &mut known);
+            faults.forgive_forms(&known);
+        }
     }
     faults.into_error(&call.kind.group, &call.kind.kind, &call.target.name)
 }

@@ -23,7 +23,10 @@ const SERVICES: &str = "/api/v1/namespaces/default/services";
 const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
 const RANGES: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 
-fn options(services: &[&str], node_ports: std::ops::RangeInclusive<u16>) -> Options {
+/// Addresses of services that every cluster has.
+const OF_EVERY_CLUSTER: [&str; 2] = ["10.96.0.1", "10.96.0.10"];
+
+pub(crate) fn options(services: &[&str], node_ports: std::ops::RangeInclusive<u16>) -> Options {
     let services = services
         .iter()
         .map(|range| Range::parse(range).unwrap())
@@ -46,7 +49,7 @@ fn service(name: &str, spec: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
 }
 
-async fn create(server: &Local, name: &str, spec: &Value) -> (StatusCode, Value) {
+pub(crate) async fn create(server: &Local, name: &str, spec: &Value) -> (StatusCode, Value) {
     server
         .admin_ask(Method::POST, SERVICES, &service(name, spec))
         .await
@@ -81,7 +84,7 @@ async fn every_cluster_has_the_service_of_the_api() {
     assert_eq!(slice["endpoints"][0]["addresses"], json!(["192.0.2.1"]));
     assert_eq!(
         names(&server, ADDRESSES).await,
-        BTreeSet::from(["10.96.0.1".to_owned()])
+        BTreeSet::from(OF_EVERY_CLUSTER.map(str::to_owned))
     );
     let (_, range) = server
         .admin_ask(Method::GET, &format!("{RANGES}/kubernetes"), &Value::Null)
@@ -142,7 +145,10 @@ async fn a_service_gets_an_address_and_gives_it_back() {
     server
         .admin_ask(Method::DELETE, &format!("{SERVICES}/a"), &Value::Null)
         .await;
-    assert_eq!(names(&server, ADDRESSES).await.len(), 1);
+    assert_eq!(
+        names(&server, ADDRESSES).await.len(),
+        OF_EVERY_CLUSTER.len()
+    );
     let (status, _) = create(
         &server,
         "b",
@@ -186,7 +192,10 @@ async fn headless_and_named_services_have_no_address() {
     )
     .await;
     assert!(made["spec"].get("clusterIP").is_none(), "{made}");
-    assert_eq!(names(&server, ADDRESSES).await.len(), 1);
+    assert_eq!(
+        names(&server, ADDRESSES).await.len(),
+        OF_EVERY_CLUSTER.len()
+    );
     let patch =
         json!({"spec": {"type": "ClusterIP", "externalName": null, "ports": [{"port": 80}]}});
     let (status, changed) = server
@@ -207,7 +216,10 @@ async fn headless_and_named_services_have_no_address() {
     assert!(
         changed["spec"].get("clusterIP").is_none() && changed["spec"].get("ipFamilies").is_none()
     );
-    assert_eq!(names(&server, ADDRESSES).await.len(), 1);
+    assert_eq!(
+        names(&server, ADDRESSES).await.len(),
+        OF_EVERY_CLUSTER.len()
+    );
 }
 
 #[tokio::test]
@@ -289,13 +301,18 @@ async fn two_families_are_given_where_there_are_two() {
         .await;
     assert_eq!(status, StatusCode::OK, "{changed}");
     assert_eq!(changed["spec"]["clusterIPs"].as_array().unwrap().len(), 1);
-    assert_eq!(names(&server, ADDRESSES).await.len(), 2);
+    assert_eq!(
+        names(&server, ADDRESSES).await.len(),
+        4,
+        "its own, two of kube-dns, that of the API"
+    );
 }
 
 #[tokio::test]
 async fn a_full_range_gives_its_last_address_and_then_refuses() {
     let server = Local::with(options(&["10.96.0.0/29"], 30000..=30001)).await;
-    for name in ["a", "b", "c", "d", "e"] {
+    // Of six, `kubernetes` and `kube-dns` have one each.
+    for name in ["a", "b", "c", "d"] {
         let (status, made) = create(&server, name, &json!({"ports": [{"port": 80}]})).await;
         assert_eq!(status, StatusCode::CREATED, "{made}");
     }
@@ -568,7 +585,7 @@ async fn allocations_of_services_are_repaired_after_changes_to_the_store() {
     assert_eq!(found, BTreeSet::from(expected));
     assert_eq!(
         names(&server, ADDRESSES).await,
-        BTreeSet::from(["10.96.0.1".to_owned(), "10.96.0.77".to_owned()])
+        BTreeSet::from(["10.96.0.1", "10.96.0.10", "10.96.0.77"].map(str::to_owned))
     );
     let ports = store
         .list(ListQuery {

@@ -24,6 +24,7 @@ mod pod_proxies;
 mod power;
 mod python;
 mod rights;
+mod service_for_names;
 mod subresources;
 mod taken_nodes;
 mod tokens;

@@ -141,7 +141,11 @@ fn addresses_and_ranges() {
     );
     starts(
         &faults(&ranges, &of(&["10.0.0.1/8"])),
-        &["spec.cidrs[0]: Invalid value: \"10.0.0.1/8\": must be in canonical"],
+        &["spec.cidrs[0]: Invalid value: \"10.0.0.1/8\": must not have bits set beyond"],
+    );
+    starts(
+        &faults(&ranges, &of(&["FD00::/64"])),
+        &["spec.cidrs[0]: Invalid value: \"FD00::/64\": must be in canonical form"],
     );
     starts(
         &change_faults(

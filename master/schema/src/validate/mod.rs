@@ -84,6 +84,8 @@ impl fmt::Display for At<'_> {
 #[derive(Debug, Default)]
 pub struct Faults {
     causes: Vec<Cause>,
+    /// Messages about values of a form that is refused in new values alone.
+    forms: Vec<String>,
 }
 
 /// Causes reported at most.
@@ -117,6 +119,14 @@ impl Faults {
             at,
             format!("Invalid value: {}: {detail}", shown(value)),
         );
+    }
+
+    /// A value has a form that only stored values may have, wherever in its object it is.
+    pub fn invalid_form(&mut self, at: &At<'_>, value: &Value, detail: &str) {
+        let known = self.causes.len();
+        self.invalid(at, value, detail);
+        let told = self.causes.get(known).map(|cause| cause.message.clone());
+        self.forms.extend(told);
     }
 
     /// A value is not allowed here.
@@ -195,9 +205,17 @@ impl Faults {
         self.add("FieldValueNotSupported", at, message);
     }
 
-    /// Forgets what is also found elsewhere, at the same place for the same value.
+    /// Forgets what is also found elsewhere, at the same place for the same value, and forms of
+    /// values at any place.
     pub fn forgive(&mut self, known: &Self) {
         self.causes.retain(|cause| !known.causes.contains(cause));
+        self.forgive_forms(known);
+    }
+
+    /// Forgets forms of values that are also found elsewhere, at any place.
+    pub fn forgive_forms(&mut self, known: &Self) {
+        let causes = &mut self.causes;
+        causes.retain(|cause| !known.forms.contains(&cause.message));
     }
 
     /// Whether nothing was found.

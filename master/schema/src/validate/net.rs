@@ -113,22 +113,61 @@ fn address_of(number: u128, ipv6: bool) -> IpAddr {
     ))
 }
 
-/// Parses a value as an address; reports a fault if it is none.
+/// Parses a value as an address; reports a fault if it is none, or has a form that programs read as
+/// different addresses (upstream's `StrictIPCIDRValidation`). Such a value that is stored may stay.
 pub fn address(value: &Value, at: &At<'_>, faults: &mut Faults) -> Option<IpAddr> {
-    let parsed = value.as_str().unwrap_or_default().parse().ok();
-    if parsed.is_none() {
-        faults.invalid(at, value, NO_ADDRESS);
+    let text = value.as_str().unwrap_or_default();
+    let parsed: Option<IpAddr> = text.parse().ok();
+    match parsed {
+        None if without_leading_zeros(text).is_some() => {
+            faults.invalid(at, value, "must not have leading 0s");
+        }
+        None => faults.invalid(at, value, NO_ADDRESS),
+        Some(address) if mapped(address).is_some() => {
+            faults.invalid_form(at, value, "must not be an IPv4-mapped IPv6 address");
+        }
+        Some(_) => {}
     }
     parsed
 }
 
-/// Parses a value as a range; reports a fault if it is none.
+/// Parses a value as a range; reports a fault if it is none, or has a form that programs read as
+/// different ranges. Such a value that is stored may stay.
 pub fn range(value: &Value, at: &At<'_>, faults: &mut Faults) -> Option<Range> {
-    let parsed = Range::parse(value.as_str().unwrap_or_default());
-    if parsed.is_none() {
-        faults.invalid(at, value, NO_RANGE);
+    let text = value.as_str().unwrap_or_default();
+    let parsed = Range::parse(text);
+    let (address, prefix) = text.split_once('/').unwrap_or((text, ""));
+    let Some(range) = parsed else {
+        let plain = without_leading_zeros(address).or_else(|| address.parse().ok());
+        let prefix = prefix.trim_start_matches('0');
+        let prefix = if prefix.is_empty() { "0" } else { prefix };
+        let sloppy = plain.filter(|_| text.contains('/') && !text.ends_with('/'));
+        let sloppy = sloppy.and_then(|plain| Range::parse(&format!("{plain}/{prefix}")));
+        let fault = sloppy.map_or(
+            NO_RANGE,
+            |_| "must not have leading 0s in IP or prefix length",
+        );
+        faults.invalid(at, value, fault);
+        return None;
+    };
+    let first = address.parse().unwrap_or(range.first);
+    if mapped(first).is_some() {
+        faults.invalid_form(at, value, "must not have an IPv4-mapped IPv6 address");
+    } else if first != range.first {
+        faults.invalid_form(at, value, "must not have bits set beyond the prefix length");
     }
     parsed
+}
+
+/// An IPv4 address whose numbers may have leading zeros, which some programs read as octal.
+fn without_leading_zeros(text: &str) -> Option<IpAddr> {
+    let plain = |part: &str| {
+        let digits = part.trim_start_matches('0');
+        let is_zero = digits.is_empty() && !part.is_empty();
+        (if is_zero { "0" } else { digits }).to_owned()
+    };
+    let parts: Vec<String> = text.split('.').map(plain).collect();
+    parts.join(".").parse::<Ipv4Addr>().ok().map(IpAddr::V4)
 }
 
 /// Reports an address that no host can have: unspecified, loopback, link-local, multicast.
@@ -271,6 +310,81 @@ mod tests {
             address_warning("::ffff:1.2.3.4", &at).unwrap(),
             "a: non-standard IP address \"::ffff:1.2.3.4\" is invalid: use \"1.2.3.4\""
         );
+    }
+
+    #[test]
+    fn forms_that_programs_read_differently_are_refused_in_upstreams_words() {
+        let told = |text: &str, of: fn(&Value, &mut Faults)| {
+            let mut faults = Faults::default();
+            of(&text.into(), &mut faults);
+            let found = faults.found().map(|(_, _, message)| message.to_owned());
+            found.collect::<Vec<_>>().join("; ")
+        };
+        let address = |text: &str| {
+            told(text, |value, faults| {
+                address(value, &At::root("a"), faults);
+            })
+        };
+        let range = |text: &str| {
+            told(text, |value, faults| {
+                range(value, &At::root("a"), faults);
+            })
+        };
+        for fine in ["10.0.0.5", "0.0.0.0", "FD00::1", "::1"] {
+            assert_eq!(address(fine), "", "{fine}");
+        }
+        for fine in ["10.0.0.0/8", "0.0.0.0/0", "FD00::/64", "10.0.0.5/32"] {
+            assert_eq!(range(fine), "", "{fine}");
+        }
+        let zeros = "must not have leading 0s";
+        let both = "must not have leading 0s in IP or prefix length";
+        let mapped = "must not be an IPv4-mapped IPv6 address";
+        let bits = "must not have bits set beyond the prefix length";
+        for (text, words) in [
+            ("010.000.000.005", zeros),
+            ("::ffff:10.0.0.5", mapped),
+            ("10.0.0", NO_ADDRESS),
+            ("", NO_ADDRESS),
+            ("10.0.0.5.", NO_ADDRESS),
+        ] {
+            assert_eq!(address(text), format!("Invalid value: {text:?}: {words}"));
+        }
+        for (text, words) in [
+            ("192.168.0.5/24", bits),
+            ("fd00::1/64", bits),
+            ("10.0.0.0/08", both),
+            ("010.0.0.0/8", both),
+            (
+                "::ffff:10.0.0.0/104",
+                "must not have an IPv4-mapped IPv6 address",
+            ),
+            ("10.0.0.0", NO_RANGE),
+            ("10.0.0.0/", NO_RANGE),
+            ("10.0.0.0/33", NO_RANGE),
+        ] {
+            assert_eq!(range(text), format!("Invalid value: {text:?}: {words}"));
+        }
+    }
+
+    #[test]
+    fn a_form_that_is_stored_may_stay_wherever_it_is_now() {
+        let faults = |texts: &[&str]| {
+            let (mut faults, at) = (Faults::default(), At::root("a"));
+            for (number, text) in texts.iter().enumerate() {
+                range(&(*text).into(), &at.index(number), &mut faults);
+            }
+            faults
+        };
+        let left = |new: &[&str], old: &[&str]| {
+            let mut all = faults(new);
+            all.forgive(&faults(old));
+            all.found().count()
+        };
+        let old = ["10.0.0.0/8", "192.168.0.5/24"];
+        assert_eq!(left(&old, &old), 0);
+        assert_eq!(left(&["192.168.0.5/24"], &old), 0, "it has moved");
+        assert_eq!(left(&["192.168.0.6/24"], &old), 1);
+        assert_eq!(left(&["ten"], &["10.0.0.0/8", "ten"]), 1, "that is no form");
     }
 
     #[test]

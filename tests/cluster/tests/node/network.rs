@@ -39,7 +39,7 @@ async fn with_ranges(ranges: &[&str]) -> Cluster {
         .patch::<Node>(None, "worker-1", &Patch::Merge(ranges))
         .await
         .unwrap();
-    cluster
+    cluster.following().await
 }
 
 /// A pod with a network of its own.
@@ -262,7 +262,7 @@ fn containers_of_a_pod_share_network_host_name_and_memory_and_nothing_of_the_mac
 #[test]
 fn policies_of_the_api_decide_who_reaches_a_pod_from_its_start() {
     on_a_machine(|| async {
-        let cluster = with_addresses().await.following().await;
+        let cluster = with_addresses().await;
         let policy = json!({"metadata": {"name": "web", "namespace": "default"}, "spec": {
             "podSelector": {"matchLabels": {"app": "web"}},
             "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "friend"}}}], "ports": [{"port": 8080}]}],
