@@ -2,7 +2,7 @@
 
 use super::Containerd;
 use crate::model::{ContainerSpec, Mount};
-use crate::pids::{Depth, own_number};
+use crate::pids::own_number;
 use agent_confine::{WantedMount, mount_fault};
 use agent_containerd::{Error, ErrorClass};
 use agent_sys::mount::Limits;
@@ -28,7 +28,7 @@ impl Containerd {
         let fault = |text| Error::new(ErrorClass::Create, format!("container {name}: {text}"));
         let volumes = spec.mounts.clone();
         let group = format!("{}/{id}", spec.cgroup_parent);
-        let depth = Depth::of(&self.options.socket).await.map_err(|error| {
+        let depth = self.depth().await.map_err(|error| {
             Error::caused(ErrorClass::Create, "find the engine's process", error)
         })?;
         let looked = blocking(move || {
