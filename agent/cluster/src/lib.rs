@@ -25,6 +25,7 @@
 pub mod address;
 mod error;
 mod ledger;
+mod link_settings;
 mod machine_only;
 mod namespaces;
 mod peers;

@@ -3,6 +3,7 @@
 use crate::address::gateway;
 use crate::error::Error;
 use crate::ledger::Ledger;
+use crate::link_settings::{pass_on, set_ipv6, set_link};
 use crate::namespaces::{make_memory, make_namespaces};
 use crate::peers::{self, Peer, Unreached};
 use crate::rules;
@@ -26,30 +27,12 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 /// The link of a pod's own network, as upstream's network plugins name it.
 const POD_LINK: &str = "eth0";
 /// Largest record that is read.
 const MAX_RECORD: u64 = 64 * 1024;
-
-/// Settings of the node's end of a veth pair: packets from it are passed on, and none whose answer
-/// would go elsewhere.
-const NEAR_SETTINGS: [(&str, &str); 4] = [
-    ("forwarding", "1"),
-    ("rp_filter", "1"),
-    ("send_redirects", "0"),
-    ("accept_redirects", "0"),
-];
-/// Settings of IPv6 at either end of a veth pair and at the tunnel: no address comes by itself, not
-/// even a link-local one, and no router is believed. The first comes before the second, which lets
-/// IPv6 in.
-const IPV6_SETTINGS: [(&str, &str); 5] = [
-    ("addr_gen_mode", "1"),
-    ("disable_ipv6", "0"),
-    ("accept_ra", "0"),
-    ("autoconf", "0"),
-    ("accept_redirects", "0"),
-];
 
 /// Where things are kept.
 #[derive(Debug, Clone)]
@@ -343,25 +326,42 @@ impl Sandboxes {
             first_id: None,
             folder: self.places.run.join(&wanted.uid),
         };
-        let of_it = |step: &&Step| wanted.network || !step.is_of_network();
-        for step in steps.iter().filter(of_it) {
-            self.act(*step, &mut sandbox)?;
+        if wanted.network && lock(&self.rules).ranges.is_empty() {
+            return Err(Error::NoRange);
         }
-        Ok(sandbox)
+        let of_it = |step: &&Step| wanted.network || !step.is_of_network();
+        let lost = || Error::file("write", &self.places.ledger)(io::Error::other("a thread died"));
+        // The disk takes its time until addresses are written down; the kernel makes meanwhile what
+        // has none yet.
+        thread::scope(|scope| {
+            let mut writing = None::<thread::ScopedJoinHandle<'_, _>>;
+            for step in steps.iter().filter(of_it) {
+                if let Some(writing) = writing.take_if(|_| step.is_of_network()) {
+                    sandbox.addresses = writing.join().map_err(|_panic| lost())??;
+                }
+                if *step == Step::Address {
+                    writing = Some(scope.spawn(|| self.give_addresses(&wanted.uid)));
+                }
+                self.act(*step, &mut sandbox)?;
+            }
+            Ok(sandbox)
+        })
+    }
+
+    /// A pod's addresses, written down.
+    fn give_addresses(&self, uid: &str) -> Result<Vec<IpAddr>, Error> {
+        let ranges = lock(&self.rules).ranges.clone();
+        lock(&self.ledger).change(|table| {
+            let changed = table.give(uid, &ranges)?;
+            Ok((table.of(uid).unwrap_or_default().to_vec(), changed))
+        })
     }
 
     fn act(&self, step: Step, sandbox: &mut Sandbox) -> Result<(), Error> {
         match step {
             Step::Folder => make_folder(&sandbox.folder),
-            Step::Address => {
-                let ranges = lock(&self.rules).ranges.clone();
-                let uid = sandbox.wanted.uid.clone();
-                sandbox.addresses = lock(&self.ledger).change(|table| {
-                    let changed = table.give(&uid, &ranges)?;
-                    Ok((table.of(&uid).unwrap_or_default().to_vec(), changed))
-                })?;
-                Ok(())
-            }
+            // Given beside the steps that come before its use.
+            Step::Address => Ok(()),
             Step::Ids if !sandbox.wanted.users => Ok(()),
             Step::Ids => {
                 let uid = sandbox.wanted.uid.clone();
@@ -600,30 +600,6 @@ fn make_folder(folder: &Path) -> Result<(), Error> {
     fs::create_dir(folder).map_err(Error::file("make", folder))
 }
 
-/// Settings of a link from which packets are passed on.
-pub(crate) fn set_link(name: &str) -> agent_sys::Result<()> {
-    for (setting, value) in NEAR_SETTINGS {
-        namespace::set(&format!("net/ipv4/conf/{name}/{setting}"), value)?;
-    }
-    Ok(())
-}
-
-/// Lets IPv6 into a link where one of the addresses on it is of that family. Else it has none:
-/// addresses of IPv6 come to a link by themselves, and the node's own services would be reached by
-/// them.
-pub(crate) fn set_ipv6(link: &str, addresses: &[IpAddr]) -> agent_sys::Result<()> {
-    let setting = |name: &str| format!("net/ipv6/conf/{link}/{name}");
-    if addresses.iter().any(IpAddr::is_ipv6) {
-        let mut settings = IPV6_SETTINGS.iter();
-        return settings.try_for_each(|(name, value)| namespace::set(&setting(name), value));
-    }
-    let off = setting("disable_ipv6");
-    if Path::new("/proc/sys").join(&off).exists() {
-        namespace::set(&off, "1")?;
-    }
-    Ok(())
-}
-
 /// A route to one address on a link.
 fn alone(address: IpAddr, link: u32) -> Route {
     Route {
@@ -632,36 +608,6 @@ fn alone(address: IpAddr, link: u32) -> Route {
         gateway: None,
         link,
     }
-}
-
-/// Lets the machine pass on packets of a family.
-fn pass_on(family: Family) -> agent_sys::Result<()> {
-    match family {
-        Family::V4 => namespace::set("net/ipv4/ip_forward", "1"),
-        Family::V6 => {
-            believe_routers()?;
-            namespace::set("net/ipv6/conf/all/forwarding", "1")
-        }
-    }
-}
-
-/// A machine that passes on packets of IPv6 believes no router any more and forgets its routes,
-/// unless its links are told to go on (`accept_ra` 2 in the place of 1): its own addresses and its
-/// way out may come from one.
-fn believe_routers() -> agent_sys::Result<()> {
-    let folder = Path::new("/proc/sys/net/ipv6/conf");
-    let fault = |error| agent_sys::Error::new("list", folder.display().to_string(), error);
-    for entry in fs::read_dir(folder).map_err(fault)? {
-        let link = entry.map_err(fault)?.file_name();
-        let link = link.to_string_lossy();
-        let setting = format!("net/ipv6/conf/{link}/accept_ra");
-        // A link may be gone by now.
-        let value = fs::read_to_string(Path::new("/proc/sys").join(&setting));
-        if value.is_ok_and(|value| value.trim() == "1") {
-            namespace::set(&setting, "2")?;
-        }
-    }
-    Ok(())
 }
 
 pub(crate) fn index_of(links: &mut Links, name: &str) -> agent_sys::Result<u32> {

@@ -4,7 +4,10 @@
 use super::*;
 use agent_sys::netlink::links::LOOPBACK;
 use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Longest wait for something that comes soon.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A machine of its own: a network namespace, and folders.
 struct Machine {
@@ -196,6 +199,31 @@ fn an_end_after_any_step_leaves_nothing_that_the_next_start_does_not_take_away()
             );
             assert!(last.uids().is_empty());
         }
+    });
+}
+
+#[test]
+fn while_an_address_is_written_down_only_what_has_none_is_made() {
+    Machine::with(|machine| {
+        let agent = machine.agent();
+        let shm = machine.places().run.join("b").join(SHM);
+        // Nothing is written down while another holds the ledger.
+        let ledger = lock(&agent.ledger);
+        let (memory, link) = thread::scope(|scope| {
+            let making = scope.spawn(|| agent.make(&pod("b")));
+            let begun = Instant::now();
+            let there = || is_mount_point(&shm.to_string_lossy());
+            while !there() && begun.elapsed() < LIMIT {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let seen = (there(), has_link(&link_name("b")));
+            drop(ledger);
+            making.join().unwrap().unwrap();
+            seen
+        });
+        assert!(memory, "the pod's memory waited for the disk");
+        assert!(!link, "the link did not wait for the disk");
+        agent.remove("b").unwrap();
     });
 }
 

@@ -224,25 +224,31 @@ impl Worker {
             self.shown_as = shown_as;
             self.told = false;
         }
-        let told = if let Some(until) = quiet_until(view) {
+        let report = if let Some(until) = quiet_until(view) {
             plan.wake_at(until);
-            true
+            None
         } else {
-            let told = timeout(PATIENCE, self.report(pod, view)).await;
-            // Written or not after that time: the same status is sent again.
-            told.is_ok_and(|told| self.is_told(pod, told))
+            Some(timeout(PATIENCE, self.report(pod, view)))
         };
-        if !told {
-            // Containers are kept while the master is away; only the pod itself stays until its
-            // last status is known there.
-            plan.actions.retain(|action| *action != Action::Finish);
-        }
-        self.refresh(pod, now).await;
-        if let Err(error) = self.end_sandbox(&seen).await {
-            tracing::warn!(pod = self.pod.name, error = %error.chain(), "cannot remove the pod's sandbox; trying again");
-            return Next::Wait(Some(later(now, RETRY)));
-        }
-        let next = self.act(Some(pod), &seen, plan).await;
+        let (told, next) = match report {
+            None => (true, self.carry_out(pod, &seen, plan, now).await),
+            // Nothing of it has run yet, or one of its containers is to run again: what the master
+            // is told does not depend on that, nor that on what it is told.
+            Some(report) if plan.only_starts() => {
+                let (told, next) = tokio::join!(report, self.carry_out(pod, &seen, plan, now));
+                (told.is_ok_and(|told| self.is_told(pod, told)), next)
+            }
+            Some(report) => {
+                // Written or not after that time: the same status is sent again.
+                let told = report.await.is_ok_and(|told| self.is_told(pod, told));
+                if !told {
+                    // Containers are kept while the master is away; only the pod itself stays until
+                    // its last status is known there.
+                    plan.actions.retain(|action| *action != Action::Finish);
+                }
+                (told, self.carry_out(pod, &seen, plan, now).await)
+            }
+        };
         if let Next::Wait(at) = next
             && !told
         {
@@ -250,6 +256,22 @@ impl Worker {
             return Next::Wait(Some(at.map_or(again, |at| at.min(again))));
         }
         next
+    }
+
+    /// Brings the pod's volumes up to date, and does what is planned.
+    async fn carry_out(
+        &mut self,
+        pod: &Arc<Pod>,
+        seen: &[Seen],
+        plan: Plan,
+        now: Timestamp,
+    ) -> Next {
+        self.refresh(pod, now).await;
+        if let Err(error) = self.end_sandbox(seen).await {
+            tracing::warn!(pod = self.pod.name, error = %error.chain(), "cannot remove the pod's sandbox; trying again");
+            return Next::Wait(Some(later(now, RETRY)));
+        }
+        self.act(Some(pod), seen, plan).await
     }
 
     /// The time. If somebody has set the clock, times in the notes are moved to the new clock.
@@ -653,3 +675,6 @@ impl Worker {
         Next::Done
     }
 }
+
+#[cfg(test)]
+mod tests;

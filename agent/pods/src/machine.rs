@@ -208,6 +208,13 @@ impl Plan {
     pub fn wake_at(&mut self, at: Timestamp) {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
     }
+
+    /// Whether containers are to be started, and nothing else is to be done.
+    pub fn only_starts(&self) -> bool {
+        let mut actions = self.actions.iter();
+        let starts = |action: &Action| matches!(action, Action::Start { .. });
+        !self.actions.is_empty() && actions.all(starts)
+    }
 }
 
 /// Why the pod itself says that it must end, if it does.

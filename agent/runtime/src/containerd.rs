@@ -4,6 +4,7 @@
 //! When the task has ended, its end is written to the labels and the task is deleted, which ends
 //! its shim; the container stays as the record of the attempt until it is removed.
 
+mod accounts;
 mod attempt;
 mod known;
 mod layers;
@@ -20,10 +21,12 @@ use crate::model::{
     Change, Container, ContainerSpec, ExecOutput, Layers, Pause, Resources, Runtime,
 };
 use crate::open;
+use crate::pids::Depth;
 use crate::process::{Attached, Command, Process};
 use crate::programs::Programs;
 use crate::spec::Host;
 use agent_confine::Turns;
+use accounts::Remembered;
 use agent_containerd::{Error, ErrorClass, Pending, channel, failed, request};
 use agent_images::{Image, Images, Keyring, PullPolicy, Registries};
 use containerd_client::services::v1::containers_client::ContainersClient;
@@ -34,9 +37,10 @@ use containerd_client::services::v1::{Container as Stored, UpdateContainerReques
 use containerd_client::tonic::transport::Channel;
 use known::Known;
 use prost_types::FieldMask;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::sync::{Mutex, broadcast};
+use tokio::sync::{Mutex, OnceCell, broadcast};
 
 /// Capacity of the change broadcast; a reader that lags lists all containers.
 const NEWS: usize = 1024;
@@ -74,12 +78,15 @@ pub struct Containerd {
     known: Known,
     boot: String,
     host: Host,
+    /// Where the engine's process counts. It is started anew where it was.
+    depth: OnceCell<Depth>,
     /// Layers of images are looked up one image at a time.
     viewing: Mutex<()>,
     /// A task is deleted by one call at a time. Of two at once, the later closes containerd's
     /// connection to the shim before the earlier has told it to end, and the shim stays for ever
     /// (containerd#12344).
     deletions: Turns<Mutex<()>>,
+    accounts: Remembered,
 }
 
 impl Containerd {
@@ -103,8 +110,10 @@ impl Containerd {
             known: Known::default(),
             boot,
             host: Host::probe(),
+            depth: OnceCell::new(),
             viewing: Mutex::default(),
             deletions: Turns::default(),
+            accounts: Remembered::default(),
             options,
         }
     }
@@ -119,6 +128,17 @@ impl Containerd {
 
     fn snapshots(&self) -> SnapshotsClient<Channel> {
         SnapshotsClient::new(self.channel.clone())
+    }
+
+    /// The PID namespace in which the engine counts; asked for once, by a connection of its own.
+    ///
+    /// # Errors
+    /// The engine is not up.
+    pub(crate) async fn depth(&self) -> io::Result<Depth> {
+        let depth = self
+            .depth
+            .get_or_try_init(|| Depth::of(&self.options.socket));
+        depth.await.copied()
     }
 
     /// Writes labels of a container.

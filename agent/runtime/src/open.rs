@@ -3,7 +3,6 @@
 use crate::containerd::Containerd;
 use crate::exec;
 use crate::log::Fifos;
-use crate::pids::Depth;
 use crate::process::{Attached, Command, Control, Input, Output, Outputs, Process};
 use crate::specification;
 use agent_containerd::{Error, ErrorClass};
@@ -48,7 +47,7 @@ pub(crate) async fn start(
         stdout.as_ref().map(open).transpose()?,
         stderr.as_ref().map(open).transpose()?,
     );
-    let depth = Depth::of(&engine.options.socket).await.map_err(local)?;
+    let depth = engine.depth().await.map_err(local)?;
     let process = process(spec, command);
     let control = control.begin(process, terminal, all, depth).await?;
     let stdin = match &stdin {

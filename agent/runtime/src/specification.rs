@@ -13,27 +13,32 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Keeps the specification of the container `id`, and returns what containerd gets of it.
+/// Keeps the specification of the container `id` where it is not containerd that keeps it.
 ///
 /// # Errors
 /// It can't be written.
-pub(crate) fn keep(options: &Options, id: &str, whole: &Value) -> Result<Any, Error> {
+pub(crate) fn keep(options: &Options, id: &str, whole: &Value) -> Result<(), Error> {
     if options.programs.is_none() {
-        return Ok(any(whole));
+        return Ok(());
     }
     write(&path(&options.fifos, id), whole.to_string().as_bytes()).map_err(|error| {
         let text = format!("write the specification of {id}");
         Error::caused(ErrorClass::Create, text, error)
-    })?;
+    })
+}
+
+/// What containerd gets of a container's specification.
+pub(crate) fn given(options: &Options, whole: &Value) -> Any {
+    if options.programs.is_none() {
+        return any(whole);
+    }
     // Without process ids of its own the shim ends all processes of a container with the first one,
     // so it must know of those. The control group is looked at when the container has ended
     // (crate::memory). By the ids containerd lets a pod's root into the container's folder.
     let linux = ["namespaces", "cgroupsPath", "uidMappings", "gidMappings"];
     let linux = linux.map(|key| (key.to_owned(), whole["linux"][key].clone()));
     let linux: Map<String, Value> = linux.into_iter().collect();
-    Ok(any(
-        &json!({"ociVersion": whole["ociVersion"], "linux": linux}),
-    ))
+    any(&json!({"ociVersion": whole["ociVersion"], "linux": linux}))
 }
 
 /// The specification by which a container was made.
@@ -68,7 +73,7 @@ async fn stored(engine: &Containerd, id: &str) -> Result<Vec<u8>, Error> {
 }
 
 /// A specification in the form of containerd's messages.
-pub(crate) fn any(document: &Value) -> Any {
+fn any(document: &Value) -> Any {
     Any {
         type_url: labels::SPEC_TYPE.to_owned(),
         value: document.to_string().into_bytes(),

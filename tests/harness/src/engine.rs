@@ -64,6 +64,17 @@ impl Shared {
         mount(none, dir, none, MsFlags::MS_SHARED, none).map_err(fault)?;
         Ok(shared)
     }
+
+    /// A file system in memory in the folder, as a machine has for all that a boot does not outlive:
+    /// on a disk each start would wait for what its shim flushes.
+    fn hold_in_memory(&self, dir: &Path) -> Result<()> {
+        use nix::mount::{MsFlags, mount};
+        debug_assert!(dir.starts_with(&self.0), "it would outlive the folder");
+        std::fs::create_dir_all(dir).map_err(file_error("cannot make", dir))?;
+        let none = None::<&str>;
+        mount(Some("memory"), dir, Some("tmpfs"), MsFlags::empty(), none)
+            .map_err(|error| Error::Missing(format!("no memory at {}: {error}", dir.display())))
+    }
 }
 
 impl Drop for Shared {
@@ -94,6 +105,7 @@ impl Engine {
             std::fs::create_dir_all(&folder).map_err(file_error("cannot make", &folder))?;
         }
         let shared = Shared::make(share)?;
+        shared.hold_in_memory(&dir.join("state"))?;
         let users = Users::join(Path::new(USERS))?;
         let mut command = Command::new("unshare");
         command.args([

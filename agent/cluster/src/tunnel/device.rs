@@ -2,8 +2,9 @@
 
 use super::plan::differences;
 use super::slots::{Birth, KEEPALIVE, Link, Plan, Seen, Slot};
+use crate::link_settings::{set_ipv6, set_link};
 use crate::rules::TUNNELS;
-use crate::sandboxes::{index_of, set_ipv6, set_link};
+use crate::sandboxes::index_of;
 use crate::sizes::mtu;
 use agent_sys::Result;
 use agent_sys::namespace;

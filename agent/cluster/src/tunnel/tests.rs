@@ -3,8 +3,8 @@
 //! kernel with WireGuard, and is tested in machines.
 
 use super::OVERHEAD;
+use crate::link_settings::{set_ipv6, set_link};
 use crate::rules::{TUNNEL, TUNNELS};
-use crate::sandboxes::{set_ipv6, set_link};
 use crate::{Places, Sandbox, Sandboxes, Wanted};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
 use agent_sys::netlink::Family;

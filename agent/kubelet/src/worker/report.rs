@@ -3,20 +3,23 @@
 use super::Worker;
 use crate::cleanup;
 use crate::names::pod_path;
+use crate::shared::Shared;
 use agent_api::{ApiError, STRATEGIC_MERGE, send};
 use agent_pods::{View, base, change, status};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
+use std::sync::Arc;
 
 impl Worker {
     /// Writes the status where it differs from what was written last; returns what is written now.
+    /// The status is the one at the call; who waits for the answer may do something else meanwhile.
     /// A conflict is an error like others: the same status is sent again, or the watch tells that
     /// the pod went and another has its name.
-    pub(super) async fn report(
+    pub(super) fn report(
         &self,
-        pod: &Pod,
+        pod: &Arc<Pod>,
         view: View<'_>,
-    ) -> Result<Option<PodStatus>, ApiError> {
+    ) -> impl Future<Output = Result<Option<PodStatus>, ApiError>> + Send + use<> {
         let messages = |id: &str| cleanup::termination_message(&self.shared.config, view, id);
         let old = base(pod, self.written.as_ref());
         let status = status(
@@ -26,35 +29,33 @@ impl Worker {
             &self.addresses(pod),
             &messages,
         );
-        if self.told && self.written.as_ref() == Some(&status) {
-            return Ok(None);
+        let is_known = self.told && self.written.as_ref() == Some(&status);
+        let uid = self.shown_as.clone();
+        let (shared, pod, path) = (self.shared.clone(), pod.clone(), pod_path(&self.pod));
+        async move {
+            if is_known {
+                return Ok(None);
+            }
+            // Without a mirror no object shows a static pod's status; it is remembered until there
+            // is one.
+            let Some(uid) = uid else {
+                return Ok(Some(status));
+            };
+            let change = change(&status, &old).map_err(ApiError::Decode)?;
+            let change = json!({"metadata": {"uid": uid}, "status": change});
+            let path = format!("{path}/status");
+            let api = &*shared.api;
+            match send(api, http::Method::PATCH, path, STRATEGIC_MERGE, &change).await {
+                Ok(()) => {}
+                // Gone: the watch says so soon, and ending must not wait for it.
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+            if pod.metadata.deletion_timestamp.is_none() {
+                tell_back_off(&shared, &pod, &status);
+            }
+            Ok(Some(status))
         }
-        // Without a mirror no object shows a static pod's status; it is remembered until there is
-        // one.
-        let Some(uid) = &self.shown_as else {
-            return Ok(Some(status));
-        };
-        let path = format!("{}/status", pod_path(&self.pod));
-        let change = change(&status, &old).map_err(ApiError::Decode)?;
-        let change = json!({"metadata": {"uid": uid}, "status": change});
-        match send(
-            &*self.shared.api,
-            http::Method::PATCH,
-            path,
-            STRATEGIC_MERGE,
-            &change,
-        )
-        .await
-        {
-            Ok(()) => {}
-            // Gone: the watch says so soon, and ending must not wait for it.
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error),
-        }
-        if pod.metadata.deletion_timestamp.is_none() {
-            self.tell_back_off(pod, &status);
-        }
-        Ok(Some(status))
     }
 
     /// Takes note of a status that was written, or of why it was not.
@@ -89,18 +90,6 @@ impl Worker {
         }
     }
 
-    /// An event for each container that begins to wait between two attempts.
-    fn tell_back_off(&self, pod: &Pod, status: &PodStatus) {
-        for (name, failed, text) in agent_pods::waits(status, &self.pod.name) {
-            let events = self.shared.events.of(pod, name);
-            if failed {
-                events.warning("BackOff", text);
-            } else {
-                events.normal("BackOff", text);
-            }
-        }
-    }
-
     /// An unreachable master is not logged for each pod; a refused status is.
     pub(super) fn not_written(&self, error: &ApiError) {
         let (pod, reason) = (&self.pod.name, error.chain());
@@ -115,6 +104,19 @@ impl Worker {
             tracing::warn!(pod, reason, "the API rejected the pod's status");
         } else {
             tracing::debug!(pod, reason, "cannot update the pod's status; trying again");
+        }
+    }
+}
+
+/// An event for each container that begins to wait between two attempts.
+fn tell_back_off(shared: &Shared, pod: &Pod, status: &PodStatus) {
+    let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
+    for (name, failed, text) in agent_pods::waits(status, pod_name) {
+        let events = shared.events.of(pod, name);
+        if failed {
+            events.warning("BackOff", text);
+        } else {
+            events.normal("BackOff", text);
         }
     }
 }

@@ -4,27 +4,25 @@ use super::Containerd;
 use crate::labels::{self, End, Record};
 use crate::log::Fifos;
 use crate::mapped::mapped;
-use crate::model::{ContainerSpec, container_id};
+use crate::model::{ContainerSpec, User, container_id};
 use crate::process::Control;
 use crate::programs;
 use crate::root;
 use crate::signals::signal_number;
 use crate::spec::{Host, runtime_spec};
 use crate::specification;
-use crate::users::{Accounts, Wish};
+use crate::users::Wish;
 use agent_containerd::{Error, ErrorClass, failed, request, settled};
 use agent_images::{Ready, SNAPSHOTTER};
 use containerd_client::services::v1::snapshots::{PrepareSnapshotRequest, RemoveSnapshotRequest};
 use containerd_client::services::v1::{
     Container as Stored, CreateContainerRequest, CreateTaskRequest, StartRequest,
-    UpdateContainerRequest,
 };
 use containerd_client::tonic::{Code, Status};
 use containerd_client::types::Mount;
 use containerd_client::types::v1::Status as TaskStatus;
 use jiff::Timestamp;
-use prost_types::FieldMask;
-use serde_json::json;
+use serde_json::Value;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,11 +33,11 @@ const CREATE_LIMIT: Duration = Duration::from_secs(60);
 /// Exit code of an attempt whose first process could not be started (upstream's).
 const CODE_START_ERROR: i32 = 128;
 
-/// What a recorded container was given.
-struct Filled {
-    /// What its root file system is mounted from.
-    rootfs: Vec<Mount>,
-    /// The process that its specification names.
+/// What a container is to be, as its image and its pod decide.
+struct Draft {
+    specification: Value,
+    user: User,
+    /// The process that the specification names.
     target: Option<u32>,
 }
 
@@ -64,15 +62,17 @@ impl Containerd {
             );
             return Err(Error::new(ErrorClass::Create, message));
         }
-        let stored = self.record(spec, &id, &ready).await?;
-        let filled = match self.fill(spec, stored, &ready).await {
-            Ok(filled) => filled,
+        let draft = self.draft(spec, &id, &ready).await?;
+        let _starting = self.known.start(&id);
+        self.record(spec, &id, &ready, &draft).await?;
+        let rootfs = match self.fill(spec, &id, &ready, &draft).await {
+            Ok(rootfs) => rootfs,
             Err(error) => {
                 self.clear(&id).await?;
                 return Err(error);
             }
         };
-        match self.begin(spec, &id, filled).await {
+        match self.begin(spec, &id, rootfs, draft.target).await {
             Ok(()) => Ok(()),
             Err(error) if error.class == ErrorClass::Unavailable => Err(error),
             Err(error) => {
@@ -88,9 +88,45 @@ impl Containerd {
         }
     }
 
+    /// Decides what a container is to be; nothing is made yet.
+    ///
+    /// # Errors
+    /// The image or the pod asks for what a container can't have.
+    async fn draft(&self, spec: &ContainerSpec, id: &str, ready: &Ready) -> Result<Draft, Error> {
+        let accounts = self.accounts_of(ready).await?;
+        if !spec.privileged {
+            let mut at = spec.mounts.iter().map(|mount| &mount.destination);
+            at.try_for_each(|at| root::check_volume(at))?;
+        }
+        let wish = Wish {
+            user: spec.user,
+            group: spec.group,
+        };
+        let identity =
+            accounts.identity(ready.defaults.user.as_deref().unwrap_or_default(), wish)?;
+        let target = self.target(spec).await?;
+        let host = Host {
+            target,
+            ..self.host_for(spec)
+        };
+        let mut specification = runtime_spec(spec, id, &ready.defaults, &identity, &host)?;
+        accounts.give_home(identity.uid, &mut specification);
+        Ok(Draft {
+            specification,
+            user: identity.user(spec),
+            target,
+        })
+    }
+
     /// Makes the container's record, which comes first: an attempt that exists is left alone. The
     /// record also keeps the coming snapshot from containerd's garbage collector.
-    async fn record(&self, spec: &ContainerSpec, id: &str, ready: &Ready) -> Result<Stored, Error> {
+    async fn record(
+        &self,
+        spec: &ContainerSpec,
+        id: &str,
+        ready: &Ready,
+        draft: &Draft,
+    ) -> Result<(), Error> {
         let record = Record {
             key: spec.key.clone(),
             image: spec.image.clone(),
@@ -105,7 +141,7 @@ impl Containerd {
                 .find_map(|name| signal_number(name))
                 .unwrap_or(15),
             needs: spec.needs.clone(),
-            user: None,
+            user: Some(draft.user.clone()),
             created_at: Timestamp::now(),
             started_at: None,
             end: None,
@@ -121,13 +157,13 @@ impl Containerd {
                 self.options.programs.as_ref(),
                 spec.pod.users.as_ref().map_or(0, |users| users.first),
             )),
-            spec: Some(specification::any(&json!({}))),
+            spec: Some(specification::given(&self.options, &draft.specification)),
             snapshotter: SNAPSHOTTER.to_owned(),
             snapshot_key: id.to_owned(),
             ..Stored::default()
         };
         let create = CreateContainerRequest {
-            container: Some(stored.clone()),
+            container: Some(stored),
         };
         let fail = failed(
             ErrorClass::Create,
@@ -135,11 +171,8 @@ impl Containerd {
         );
         // Before it is made: a list that comes between finds no record.
         self.known.add(&spec.key.pod.uid, id);
-        self.containers()
-            .create(request(create))
-            .await
-            .map_err(fail)?;
-        Ok(stored)
+        let created = self.containers().create(request(create)).await;
+        created.map(drop).map_err(fail)
     }
 
     /// The first process of the container whose processes this one is to see; none where it asks
@@ -160,73 +193,33 @@ impl Containerd {
             .ok_or_else(|| Error::new(ErrorClass::Create, text))
     }
 
-    /// Gives a recorded container its root file system and its specification.
+    /// Gives a recorded container its specification and its root file system, which is what is
+    /// returned.
     async fn fill(
         &self,
         spec: &ContainerSpec,
-        stored: Stored,
+        id: &str,
         ready: &Ready,
-    ) -> Result<Filled, Error> {
-        let fail = || {
-            failed(
+        draft: &Draft,
+    ) -> Result<Vec<Mount>, Error> {
+        // After the record: an attempt that exists keeps its own.
+        specification::keep(&self.options, id, &draft.specification)?;
+        let fail = failed(
+            ErrorClass::Create,
+            format!("create container {}", spec.key.container),
+        );
+        let mounts = self.prepare(id, &ready.snapshot).await.map_err(fail)?;
+        let Some(users) = spec.pod.users.clone() else {
+            return Ok(mounts);
+        };
+        let shown = tokio::task::spawn_blocking(move || mapped(mounts, &users)).await;
+        shown.map_err(|error| {
+            Error::caused(
                 ErrorClass::Create,
-                format!("create container {}", spec.key.container),
+                "show the image's files as the pod's",
+                error,
             )
-        };
-        let mounts = self
-            .prepare(&stored.id, &ready.snapshot)
-            .await
-            .map_err(fail())?;
-        let wish = Wish {
-            user: spec.user,
-            group: spec.group,
-        };
-        let users = spec.pod.users.clone();
-        let looked = tokio::task::spawn_blocking(move || {
-            let layers = root::layers(&mounts);
-            root::check(&layers)?;
-            let accounts = Accounts::read(&layers);
-            let mounts = match users {
-                Some(users) => mapped(mounts, &users)?,
-                None => mounts,
-            };
-            Ok((accounts, mounts))
-        });
-        let (accounts, mounts) = looked.await.map_err(|error| {
-            Error::caused(ErrorClass::Create, "look at the image's files", error)
-        })??;
-        if !spec.privileged {
-            let mut at = spec.mounts.iter().map(|mount| &mount.destination);
-            at.try_for_each(|at| root::check_volume(at))?;
-        }
-        let identity =
-            accounts.identity(ready.defaults.user.as_deref().unwrap_or_default(), wish)?;
-        let target = self.target(spec).await?;
-        let host = Host {
-            target,
-            ..self.host_for(spec)
-        };
-        let mut document = runtime_spec(spec, &stored.id, &ready.defaults, &identity, &host)?;
-        accounts.give_home(identity.uid, &mut document);
-        let mut stored = stored;
-        stored.spec = Some(specification::keep(&self.options, &stored.id, &document)?);
-        let mut paths = vec!["spec".to_owned()];
-        if let Some(user) = labels::user_text(&identity.user(spec)) {
-            paths.push(format!("labels.{}", labels::USER));
-            stored.labels.insert(labels::USER.to_owned(), user);
-        }
-        let update = UpdateContainerRequest {
-            container: Some(stored),
-            update_mask: Some(FieldMask { paths }),
-        };
-        self.containers()
-            .update(request(update))
-            .await
-            .map_err(fail())?;
-        Ok(Filled {
-            rootfs: mounts,
-            target,
-        })
+        })?
     }
 
     /// The machine as it is now: devices come and go.
@@ -266,8 +259,13 @@ impl Containerd {
     }
 
     /// Makes and starts the task, its output already read.
-    async fn begin(&self, spec: &ContainerSpec, id: &str, filled: Filled) -> Result<(), Error> {
-        let Filled { rootfs, target } = filled;
+    async fn begin(
+        &self,
+        spec: &ContainerSpec,
+        id: &str,
+        rootfs: Vec<Mount>,
+        target: Option<u32>,
+    ) -> Result<(), Error> {
         let fail = || {
             failed(
                 ErrorClass::Start,
@@ -327,12 +325,17 @@ impl Containerd {
             container_id: id.to_owned(),
             exec_id: String::new(),
         };
-        self.tasks().start(request(start)).await.map_err(fail())?;
+        // Both at once: the note waits for the disk, which takes as long as the start. If the machine
+        // goes down meanwhile, nobody knows whether it ran, and the note says that it may have.
+        let noted = vec![(labels::STARTED, Timestamp::now().to_string())];
+        let mut tasks = self.tasks();
+        let (started, noted) = tokio::join!(tasks.start(request(start)), self.note(id, noted));
+        started.map_err(fail())?;
+        noted?;
         if input && !spec.stdin {
             let own = Control::own(self.channel.clone(), id);
             own.end_input().await?;
         }
-        self.note(id, vec![(labels::STARTED, Timestamp::now().to_string())])
-            .await
+        Ok(())
     }
 }

@@ -18,6 +18,20 @@ struct Ids {
     /// Whether those of an earlier engine are among them.
     whole: bool,
     of_pod: HashMap<String, BTreeSet<String>>,
+    starting: BTreeSet<String>,
+}
+
+/// A start that is under way, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Starting<'a> {
+    known: &'a Known,
+    id: &'a str,
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        self.known.ids().starting.remove(self.id);
+    }
 }
 
 impl Known {
@@ -38,6 +52,18 @@ impl Known {
         let mut ids = self.ids();
         let of_pod = ids.of_pod.entry(uid.to_owned()).or_default();
         of_pod.insert(id.to_owned());
+    }
+
+    /// Notes that a container is being started. Its record may say that it has started before it
+    /// has, so that a task that is not there is none that has ended.
+    pub(super) fn start<'a>(&'a self, id: &'a str) -> Starting<'a> {
+        self.ids().starting.insert(id.to_owned());
+        Starting { known: self, id }
+    }
+
+    /// Whether a container is being started.
+    pub(super) fn is_starting(&self, id: &str) -> bool {
+        self.ids().starting.contains(id)
     }
 
     /// Replaces the ids by those of a whole list. Containers that were made since the list was
@@ -75,6 +101,15 @@ mod tests {
         assert_eq!(ids(&known, "a"), ["a-0", "a-1"], "made during the list");
         assert_eq!(ids(&known, "b"), ["b-0"]);
         assert!(ids(&known, "c").is_empty());
+    }
+
+    #[test]
+    fn a_container_is_being_started_until_its_start_has_ended() {
+        let known = Known::default();
+        let start = known.start("a");
+        assert!(known.is_starting("a") && !known.is_starting("b"));
+        drop(start);
+        assert!(!known.is_starting("a"));
     }
 
     #[test]

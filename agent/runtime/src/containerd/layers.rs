@@ -9,6 +9,7 @@ use containerd_client::services::v1::snapshots::{RemoveSnapshotRequest, ViewSnap
 use containerd_client::tonic::{Code, Status};
 use containerd_client::types::Mount;
 use std::collections::HashMap;
+use tokio::sync::MutexGuard;
 
 impl Containerd {
     /// The layers of an image that is here with this digest.
@@ -24,7 +25,9 @@ impl Containerd {
             ErrorClass::Create,
             format!("look at the layers of {reference}"),
         );
-        let mounts = self.view(&ready.snapshot).await.map_err(fail)?;
+        let turn = self.viewing.lock().await;
+        let mounts = self.view(&ready.snapshot, &turn).await.map_err(fail)?;
+        drop(turn);
         Ok(Layers {
             name: ready.snapshot,
             folders: root::layers(&mounts),
@@ -32,10 +35,13 @@ impl Containerd {
     }
 
     /// What a view of a snapshot is mounted from. The view itself is not needed: what it looks at
-    /// stays with its image.
-    async fn view(&self, parent: &str) -> Result<Vec<Mount>, Status> {
+    /// stays with its image. To be asked for in turn, as two of one snapshot have one name.
+    pub(super) async fn view(
+        &self,
+        parent: &str,
+        _turn: &MutexGuard<'_, ()>,
+    ) -> Result<Vec<Mount>, Status> {
         let key = format!("{parent}-view");
-        let _turn = self.viewing.lock().await;
         self.end_view(&key).await?;
         let view = ViewSnapshotRequest {
             snapshotter: SNAPSHOTTER.to_owned(),

@@ -2,7 +2,7 @@
 
 use super::Containerd;
 use crate::model::{ContainerSpec, Mount};
-use crate::pids::{Depth, own_number};
+use crate::pids::own_number;
 use agent_confine::{WantedMount, mount_fault};
 use agent_containerd::{Error, ErrorClass};
 use agent_sys::mount::Limits;
@@ -28,21 +28,23 @@ impl Containerd {
         let fault = |text| Error::new(ErrorClass::Create, format!("container {name}: {text}"));
         let volumes = spec.mounts.clone();
         let group = format!("{}/{id}", spec.cgroup_parent);
-        let depth = Depth::of(&self.options.socket).await.map_err(|error| {
+        let depth = self.depth().await.map_err(|error| {
             Error::caused(ErrorClass::Create, "find the engine's process", error)
         })?;
         let looked = blocking(move || {
             let gone = || agent_sys::Error::new("find", "its process", io::ErrorKind::NotFound);
-            let pid = own_number(&group, pid, depth).ok_or_else(gone)?;
+            Namespace::of(own_number(&group, pid, depth).ok_or_else(gone)?)
+        });
+        let (namespace, mounts) = looked.await?;
+        let compared = blocking(move || {
             let own = own()?;
             let wanted = volumes.iter().map(|volume| wanted(volume, &own));
             let wanted: Vec<_> = wanted.collect::<agent_sys::Result<_>>()?;
-            let (namespace, mounts) = Namespace::of(pid)?;
-            Ok((namespace, mount_fault(&wanted.concat(), &mounts)))
+            Ok(mount_fault(&wanted.concat(), &mounts))
         });
-        let (namespace, found) = looked.await?;
         // No process got the number meanwhile, if the container's still has it.
-        let task = self.task(id).await?;
+        let (task, found) = tokio::join!(self.task(id), compared);
+        let (task, found) = (task?, found?);
         let is_made = |task: &Process| task.pid == pid && task.status == Status::Created as i32;
         if !task.as_ref().is_some_and(is_made) {
             return Err(fault("its process ended before it was started".to_owned()));

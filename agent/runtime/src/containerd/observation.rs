@@ -76,9 +76,12 @@ impl Containerd {
     }
 
     /// Looks at one container; its end, if it has come, is recorded before it is returned.
-    async fn observe(&self, id: String, record: Record) -> Result<Option<Container>, Error> {
+    async fn observe(&self, id: String, mut record: Record) -> Result<Option<Container>, Error> {
         if record.end.is_some() {
             return Ok(Some(self.container(id, record, false)));
+        }
+        if self.known.is_starting(&id) {
+            record.started_at = None;
         }
         let task = self.task(&id).await?;
         let status = task

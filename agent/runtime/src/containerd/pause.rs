@@ -75,11 +75,12 @@ impl Containerd {
             groups: vec![pause::USER],
         };
         let document = runtime_spec(&spec, id, &image, &identity, &self.host)?;
+        specification::keep(&self.options, id, &document)?;
         let stored = Stored {
             id: id.to_owned(),
             labels: Labels::from([(labels::POD_UID.to_owned(), wanted.pod.uid.clone())]),
             runtime: Some(programs::runtime(self.options.programs.as_ref(), 0)),
-            spec: Some(specification::keep(&self.options, id, &document)?),
+            spec: Some(specification::given(&self.options, &document)),
             snapshotter: SNAPSHOTTER.to_owned(),
             snapshot_key: id.to_owned(),
             ..Stored::default()

@@ -1,7 +1,7 @@
 //! The container engine against the real containerd, crun and registry: images, containers, logs
 //! and ends.
 
-use crate::site::{IMAGE, LIMIT, Site, eventually, subdir, texts};
+use crate::site::{IMAGE, LIMIT, RUNTIME, Site, eventually, subdir, texts};
 use agent_runtime::{
     Change, Container, ContainerSpec, ContainerState, Containerd, ErrorClass, PullPolicy, Runtime,
     container_id,
@@ -49,6 +49,44 @@ async fn ends(agent: &Containerd, spec: &ContainerSpec) {
             .filter(|container| matches!(container.state, ContainerState::Exited { .. }))
     })
     .await;
+}
+
+/// Each change of a record has containerd flush its database, for which all other starts wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_s_record_is_whole_from_the_beginning() {
+    let (site, agent) = with_image().await;
+    let runtime = site.dir.path().join(RUNTIME);
+    let real = site.dir.path().join("real-runtime");
+    std::fs::rename(&runtime, &real).unwrap();
+    let (socket, seen) = (site.engine.socket(), site.dir.path().join("seen"));
+    let script = format!(
+        "#!/usr/bin/busybox sh\n\
+         for word in \"$@\"; do id=$word; if [ \"$word\" = create ]; then step=create; fi; done\n\
+         if [ \"$step\" = create ]; then \
+         /usr/bin/ctr --address {} --namespace k8s.io containers info \"$id\" > {} || exit 1; fi\n\
+         exec {} \"$@\"\n",
+        socket.display(),
+        seen.display(),
+        real.display()
+    );
+    std::fs::write(&runtime, script).unwrap();
+    std::fs::set_permissions(
+        &runtime,
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    let mut spec = site.spec("whole", "id -u");
+    spec.user = Some(7);
+    for attempt in 0..2 {
+        spec.key.attempt = attempt;
+        let (code, log) = run_to_end(&agent, &spec).await;
+        assert_eq!((code, texts(&log).last()), (0, Some(&"7")));
+        let record = std::fs::read_to_string(&seen).unwrap();
+        let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+        assert_eq!(record["Labels"]["pratique.dev/user"], "7 0 0", "{record}");
+        assert_eq!(record["CreatedAt"], record["UpdatedAt"], "{record}");
+        agent.remove(&id_of(&spec)).await.unwrap();
+    }
 }
 
 /// An attacker with the disk can write any file below containerd's root, where containerd by

@@ -8,7 +8,7 @@
 use crate::cluster::{Cluster, shell};
 use crate::forward::Forward;
 use crate::network::{on_a_machine, with_addresses};
-use crate::site::LIMIT;
+use crate::site::{LIMIT, eventually};
 use crate::tunnels::{Client, Site};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use master_client::{ListParams, WatchEvent, Watcher};
@@ -74,6 +74,17 @@ async fn create(cluster: &Cluster, name: &str) {
     cluster.create(name, spec).await;
 }
 
+/// Waits until the node has done with all pods but one, so that the next start is not measured
+/// together with an end.
+async fn alone(cluster: &Cluster) {
+    let sandboxes = cluster.site.dir.path().join("run/pods");
+    eventually("the pod's end", || async {
+        let left = std::fs::read_dir(&sandboxes).unwrap().count();
+        (left == 1).then_some(())
+    })
+    .await;
+}
+
 #[test]
 fn pods_come_to_run() {
     let (starts, pods) = (number("PACE_STARTS", 2_u32), number("PACE_PODS", 3));
@@ -90,6 +101,7 @@ fn pods_come_to_run() {
             running.wait(1).await;
             times.push(begun.elapsed());
             cluster.delete(&name, 0).await;
+            alone(&cluster).await;
         }
         let before = (resident(), spent_by_process(), Instant::now());
         for at in 0..pods {

@@ -1,0 +1,144 @@
+use super::*;
+use crate::kubelet::tests::shared;
+use agent_images::{Image, Keyring, PullPolicy};
+use agent_runtime::{
+    Attached, Change, Command, ContainerSpec, ExecOutput, Layers, Pause, Pending, Process,
+    Resources, Runtime,
+};
+use config_kube::k8s_openapi::api::core::v1::Node;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use tokio::time::Instant as Moment;
+
+/// An engine without containers, which fetches an image for ever.
+#[derive(Debug)]
+struct Empty {
+    other: Arc<dyn Runtime>,
+    /// When an image was asked for first.
+    asked: Arc<Mutex<Option<Moment>>>,
+}
+
+impl Runtime for Empty {
+    fn list<'a>(&'a self, _pod_uid: Option<&'a str>) -> Pending<'a, Vec<Seen>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    fn obtain_image<'a>(
+        &'a self,
+        _image: &'a str,
+        _policy: PullPolicy,
+        _keys: &'a Keyring,
+    ) -> Pending<'a, Image> {
+        self.asked.lock().unwrap().get_or_insert_with(Moment::now);
+        Box::pin(std::future::pending())
+    }
+
+    fn version(&self) -> Pending<'_, String> {
+        self.other.version()
+    }
+
+    fn layers<'a>(&'a self, image: &'a str, digest: &'a str) -> Pending<'a, Layers> {
+        self.other.layers(image, digest)
+    }
+
+    fn start<'a>(&'a self, spec: &'a ContainerSpec) -> Pending<'a, ()> {
+        self.other.start(spec)
+    }
+
+    fn share_processes<'a>(&'a self, wanted: &'a Pause) -> Pending<'a, String> {
+        self.other.share_processes(wanted)
+    }
+
+    fn end_sharing<'a>(&'a self, pod_uid: &'a str) -> Pending<'a, ()> {
+        self.other.end_sharing(pod_uid)
+    }
+
+    fn stop<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {
+        self.other.stop(id)
+    }
+
+    fn kill<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {
+        self.other.kill(id)
+    }
+
+    fn resize<'a>(
+        &'a self,
+        id: &'a str,
+        resources: &'a Resources,
+        needs: &'a str,
+    ) -> Pending<'a, ()> {
+        self.other.resize(id, resources, needs)
+    }
+
+    fn remove<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {
+        self.other.remove(id)
+    }
+
+    fn exec<'a>(
+        &'a self,
+        id: &'a str,
+        command: &'a [String],
+        limit: Duration,
+    ) -> Pending<'a, ExecOutput> {
+        self.other.exec(id, command, limit)
+    }
+
+    fn open<'a>(&'a self, id: &'a str, command: &'a Command) -> Pending<'a, Process> {
+        self.other.open(id, command)
+    }
+
+    fn attach<'a>(&'a self, id: &'a str, stdin: bool) -> Pending<'a, Attached> {
+        self.other.attach(id, stdin)
+    }
+
+    fn full_name(&self, image: &str) -> Option<String> {
+        self.other.full_name(image)
+    }
+
+    fn images(&self) -> Pending<'_, Vec<Image>> {
+        self.other.images()
+    }
+
+    fn layer<'a>(&'a self, id: &'a str) -> Pending<'a, Option<PathBuf>> {
+        self.other.layer(id)
+    }
+
+    fn remove_image<'a>(&'a self, name: &'a str) -> Pending<'a, ()> {
+        self.other.remove_image(name)
+    }
+
+    fn changes(&self) -> tokio::sync::broadcast::Receiver<Change> {
+        self.other.changes()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_pod_s_containers_do_not_wait_for_the_master_to_take_its_first_status() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut shared = Arc::into_inner(shared(dir.path())).unwrap();
+    let asked = Arc::<Mutex<Option<Moment>>>::default();
+    shared.runtime = Arc::new(Empty {
+        other: shared.runtime.clone(),
+        asked: asked.clone(),
+    });
+    // It is not asked for: the master is silent.
+    shared.node = tokio::sync::Mutex::new(Some((Arc::<Node>::default(), Instant::now())));
+    let shared = Arc::new(shared);
+    let containers = json!([{"name": "a", "image": "i", "imagePullPolicy": "Never"}]);
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"namespace": "n", "name": "p", "uid": "u"},
+        "spec": {"hostNetwork": true, "hostIPC": true, "containers": containers},
+    }))
+    .unwrap();
+    let pod = Arc::new(pod);
+    let reference = agent_pods::pod_ref(&pod).unwrap();
+    let version = watch::channel(Wanted::Pod(pod.clone())).1;
+    let handles = (Arc::default(), Arc::default(), Taken::default());
+    let mut worker = Worker::new(shared, reference, version, handles);
+    let begun = Moment::now();
+    assert!(matches!(worker.step(&pod).await, Next::Wait(Some(_))));
+    assert_eq!(worker.refused, None);
+    let time = asked.lock().unwrap().expect("the image to be asked for") - begun;
+    assert!(time < PATIENCE, "it waited for {time:?}");
+    assert!(begun.elapsed() >= PATIENCE, "the status was given up");
+}
