@@ -172,7 +172,7 @@ fn without_a_number_of_pods_nothing_is_allowed() {
 }
 
 #[test]
-fn people_are_told_once_why_a_budget_protects_nothing() {
+fn an_event_says_once_why_a_budget_protects_nothing() {
     let told = |scene: &Budgets| {
         let actions = scene.plan(&key("b"), 0).actions.into_iter();
         let told = actions.filter_map(|action| match action {
