@@ -179,3 +179,15 @@ fn variables(tools: &Tools, cert: Option<&Path>, out: &Path) -> Outcome {
     std::fs::write(out, bytes)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_line_in_a_guide_is_understood() {
+        let count =
+            tests_guides::understood("image-build", |words| Arguments::try_parse_from(words));
+        assert!(count.unwrap_or_else(|fault| panic!("{fault}")) >= 2);
+    }
+}

@@ -246,21 +246,11 @@ fn recover(
 mod tests {
     use super::*;
     use clap::ValueEnum as _;
-    use std::path::Path;
 
     #[test]
     fn every_command_and_argument_has_its_help() {
         Cli::command().debug_assert();
-        let mut pending = vec![Cli::command()];
-        while let Some(command) = pending.pop() {
-            let name = command.get_name().to_owned();
-            assert!(command.get_about().is_some(), "{name}");
-            for argument in command.get_arguments() {
-                let id = argument.get_id();
-                assert!(argument.get_help().is_some(), "{name} {id}");
-            }
-            pending.extend(command.get_subcommands().cloned());
-        }
+        assert_eq!(tests_guides::without_help(Cli::command()), [""; 0]);
     }
 
     #[test]
@@ -274,47 +264,17 @@ mod tests {
         }
     }
 
-    /// Command lines of `pratique` in the shell blocks of a guide, as far as the first pipe or
-    /// redirection.
-    fn documented(guide: &str) -> Vec<String> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let text = std::fs::read_to_string(root.join(guide)).unwrap();
-        let blocks = text.split("```sh\n").skip(1);
-        let code = blocks.filter_map(|rest| rest.split("```").next());
-        let joined: String = code.collect::<String>().replace("\\\n", " ");
-        let lines = joined
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("pratique "));
-        let ends = [" |", " >", " #", " &&", ";"];
-        lines
-            .map(|line| {
-                let end = ends.iter().filter_map(|end| line.find(end)).min();
-                line[..end.unwrap_or(line.len())].to_owned()
-            })
-            .collect()
-    }
-
     #[test]
     fn every_command_line_in_a_guide_is_understood() {
-        let mut count = 0;
-        for guide in [
-            "README.md",
-            "master/admin/GUIDE.md",
-            "config/model/GUIDE.md",
-            "image/build/GUIDE.md",
-            "tests/GUIDE.md",
-        ] {
-            for line in documented(guide) {
-                count += 1;
-                let parse = |more: &str| {
-                    let words = line.split_whitespace().chain(more.split_whitespace());
-                    Cli::try_parse_from(["pratique"].into_iter().chain(words))
-                };
-                // An admin has it in the environment.
-                let read = parse("").or_else(|_| parse("--kubeconfig admin.kubeconfig"));
-                read.unwrap_or_else(|e| panic!("{guide}: {line}: {e}"));
-            }
-        }
-        assert!(count > 10, "{count} command lines");
+        let count = tests_guides::understood("pratique", |words| {
+            let parse = |more: &[&str]| {
+                let more = more.iter().map(ToString::to_string);
+                Cli::try_parse_from(words.iter().cloned().chain(more))
+            };
+            // An admin has it in the environment.
+            let with_kubeconfig = || parse(&["--kubeconfig", "admin.kubeconfig"]);
+            parse(&[]).or_else(|fault| with_kubeconfig().map_err(|_second| fault))
+        });
+        assert!(count.unwrap_or_else(|fault| panic!("{fault}")) > 10);
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct VerifyArgs {
     noted: Vec<String>,
 }
 
-/// Checks and tells.
+/// Checks, and prints the result.
 pub(crate) fn run(args: &VerifyArgs) -> Result<()> {
     let pins = args
         .ca_pin

@@ -92,12 +92,12 @@ static PLUGINS: &[Known] = &[
 
 /// The enabled plugins: the default ones and the admin's changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Admission {
+pub struct EnabledPlugins {
     enabled: Vec<&'static str>,
     disabled: Vec<&'static str>,
 }
 
-impl Admission {
+impl EnabledPlugins {
     /// Enables and disables plugins by name.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ pub struct Chain {
 
 impl Chain {
     /// The plugins that an admin's choice enables.
-    pub fn new(admission: &Admission, parts: &Parts) -> Self {
+    pub fn new(admission: &EnabledPlugins, parts: &Parts) -> Self {
         Self {
             plugins: admission
                 .plugins()
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_plugin_that_is_switched_off_is_not_in_the_chain() {
-        let admission = Admission::new(&[], &["NodeRestriction"]).unwrap();
+        let admission = EnabledPlugins::new(&[], &["NodeRestriction"]).unwrap();
         let names: Vec<_> = admission.plugins().map(|known| known.name).collect();
         assert!(names.contains(&"NamespaceLifecycle") && !names.contains(&"NodeRestriction"));
     }
@@ -253,19 +253,19 @@ mod tests {
     #[test]
     fn unknown_names_and_contradictions_are_refused() {
         assert!(
-            Admission::new(&["Nonsense"], &[])
+            EnabledPlugins::new(&["Nonsense"], &[])
                 .unwrap_err()
                 .contains("Nonsense")
         );
-        assert!(Admission::new(&["NodeRestriction"], &["NodeRestriction"]).is_err());
+        assert!(EnabledPlugins::new(&["NodeRestriction"], &["NodeRestriction"]).is_err());
     }
 
     #[test]
     fn plugins_that_protect_the_cluster_cannot_be_disabled() {
         for name in ["RoleEscalation", "ImageFloor", "Requestor"] {
-            assert!(Admission::new(&[], &[name]).is_err(), "{name}");
+            assert!(EnabledPlugins::new(&[], &[name]).is_err(), "{name}");
         }
-        let names = Admission::default();
+        let names = EnabledPlugins::default();
         assert!(names.plugins().any(|known| known.name == "RoleEscalation"));
     }
 }

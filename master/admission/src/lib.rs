@@ -41,6 +41,6 @@ pub mod services;
 mod storage_in_use;
 mod taint_nodes;
 
-pub use chain::{Admission, Chain};
+pub use chain::{Chain, EnabledPlugins};
 pub use parts::Parts;
 pub use plugin::{Admitted, Operation, Plugin, Request};

@@ -4,7 +4,6 @@
 use crate::plugin::{Admitted, Operation, Plugin, Request, name_of};
 use master_client::BoxFuture;
 use master_pods::podspec;
-use master_quota as quota;
 use master_schema::error::ApiError;
 use master_schema::object::{meta_text, metadata, metadata_mut};
 use master_schema::quantity::{Quantities, Quantity};
@@ -228,8 +227,10 @@ fn faults(range: &[Limit], is_pod: bool, fields: &Fields) -> Vec<String> {
                     faults.extend(limit.faults(&list("requests"), &list("limits")));
                 }
             }
-            ("Pod", true) => faults
-                .extend(limit.faults(&quota::peak(spec, "requests"), &quota::peak(spec, "limits"))),
+            ("Pod", true) => faults.extend(limit.faults(
+                &master_quota::peak(spec, "requests"),
+                &master_quota::peak(spec, "limits"),
+            )),
             ("PersistentVolumeClaim", false) => {
                 let requests =
                     object(spec, "resources").and_then(|resources| object(resources, "requests"));

@@ -3,7 +3,6 @@
 
 use crate::plugin::{Admitted, Operation, Plugin, Request, name_of, read};
 use master_client::BoxFuture;
-use master_quota as quota;
 use master_schema::error::{ApiError, Cause};
 use master_schema::object::metadata;
 use master_schema::quantity::{Quantities, Quantity};
@@ -67,7 +66,7 @@ fn refusal(spec: &Fields, name: &str, node: &Fields) -> Option<(&'static str, St
     }
     let status = object(node, "status");
     let room = Quantities::read(status.and_then(|status| object(status, "allocatable")));
-    let requests = quota::pod_requests(spec);
+    let requests = master_quota::pod_requests(spec);
     let lack = |resource: &str, unit: fn(Quantity) -> i64| {
         let requested = requests.get(resource).unwrap_or_default();
         let allocatable = room.get(resource).unwrap_or_default();

@@ -12,7 +12,7 @@ use crate::parts::Parts;
 use crate::plugin::{Admitted, Operation, Plugin, Request, name_of};
 use jiff::Timestamp;
 use master_client::BoxFuture;
-use master_quota::{self as quota, Quota};
+use master_quota::Quota;
 use master_schema::error::{ApiError, Reason};
 use master_schema::object::meta_text;
 use master_schema::quantity::{Quantities, Quantity};
@@ -67,7 +67,7 @@ impl ResourceQuota {
 impl Plugin for ResourceQuota {
     fn concerns(&self, request: &Request<'_>) -> bool {
         let kind = &request.kind;
-        if !kind.namespaced || !quota::counts(&kind.group, &kind.plural) {
+        if !kind.namespaced || !master_quota::counts(&kind.group, &kind.plural) {
             return false;
         }
         match (request.operation, request.subresource) {
@@ -91,7 +91,9 @@ impl Plugin for ResourceQuota {
         Box::pin(async move {
             // Any other update of a pod uses nothing more (its resources change by `resize`).
             if request.writes("", "pods")
-                && request.old.is_some_and(|old| !quota::moves(object, old))
+                && request
+                    .old
+                    .is_some_and(|old| !master_quota::moves(object, old))
             {
                 return Ok(());
             }
@@ -156,7 +158,7 @@ fn charged(
     let concerned = quota.concerned(group, plural);
     if (group, plural) == ("", "pods")
         && let Some(missing) =
-            inner(object, "spec").and_then(|spec| quota::missing(spec, &concerned))
+            inner(object, "spec").and_then(|spec| master_quota::missing(spec, &concerned))
     {
         return Err(format!("failed quota: {}: {missing}", quota.name));
     }
@@ -167,7 +169,7 @@ fn charged(
             concerned.join(",")
         ));
     }
-    let mut delta = quota::usage(group, plural, object, now);
+    let mut delta = master_quota::usage(group, plural, object, now);
     let negative: Vec<&str> = delta
         .0
         .iter()
@@ -181,7 +183,7 @@ fn charged(
         ));
     }
     if let Some(old) = old.filter(|old| quota.matches(group, plural, old)) {
-        for (name, before) in quota::usage(group, plural, old, now).0 {
+        for (name, before) in master_quota::usage(group, plural, old, now).0 {
             let now = delta.get(&name).unwrap_or_default();
             delta.set(name, now.minus(before).max(Quantity::ZERO));
         }

@@ -35,7 +35,7 @@ pub(crate) fn matter(target: &Target) -> Matter<'_> {
 }
 
 /// Names the flow of its request in an answer.
-pub(crate) fn told(mut response: Response<Body>, flow: Option<Flow>) -> Response<Body> {
+pub(crate) fn with_flow(mut response: Response<Body>, flow: Option<Flow>) -> Response<Body> {
     if let Some(flow) = flow {
         flow.tell(response.headers_mut());
     }

@@ -3,7 +3,7 @@
 
 use master_auth::Nodes;
 use master_client::BoxFuture;
-use master_gateway::Standing;
+use master_gateway::ConnectionCheck;
 use master_listener::{DenyList, Extensions};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -38,15 +38,15 @@ pub struct DialError {
 }
 
 /// A stream to a node, and whether it may be used again.
-pub type KeptStream = (Box<dyn NodeStream>, Option<Arc<dyn Standing>>);
+pub type KeptStream = (Box<dyn NodeStream>, Option<Arc<dyn ConnectionCheck>>);
 
 /// Connects to the kubelet API of nodes.
 pub trait NodeDialer: fmt::Debug + Send + Sync {
     /// Opens a stream; the TLS handshake is complete when this returns.
     fn dial(&self, target: NodeTarget) -> BoxFuture<'_, Result<Box<dyn NodeStream>, DialError>>;
 
-    /// The same for a stream that is to be used for several requests. A dialer that can't tell later whether it would accept the
-    /// node again says so by `None`: its streams are used once.
+    /// The same for a stream that is to be used for several requests. A dialer that can't check later whether it would accept the
+    /// node again returns `None` beside it: its streams are used once.
     fn dial_kept(&self, target: NodeTarget) -> BoxFuture<'_, Result<KeptStream, DialError>> {
         Box::pin(async move { Ok((self.dial(target).await?, None)) })
     }

@@ -1,6 +1,6 @@
 //! Options of the server: limits, admission, authorization.
 
-use master_admission::Admission;
+use master_admission::EnabledPlugins;
 use master_admission::services::Ranges;
 use master_auth::{Mode, TokenIssuer, TokenList};
 use master_gateway::NodeLimits;
@@ -24,7 +24,7 @@ pub struct Options {
     /// Limits on answers from nodes.
     pub nodes: NodeLimits,
     /// Which admission plugins are enabled.
-    pub admission: Admission,
+    pub admission: EnabledPlugins,
     /// Authorization modes, in order: the first that allows a request decides.
     pub authorization: Vec<Mode>,
     /// Ranges of service addresses and node ports, and the addresses of this server.
@@ -49,7 +49,7 @@ impl Default for Options {
             in_flight_mutating: 200,
             watches: 20_000,
             nodes: NodeLimits::default(),
-            admission: Admission::default(),
+            admission: EnabledPlugins::default(),
             authorization: vec![Mode::Node, Mode::Rbac],
             ranges: Ranges::default(),
             tokens: TokenList::default(),

@@ -2,7 +2,7 @@
 //! verb answers.
 
 use crate::authorize;
-use crate::flows::told;
+use crate::flows::with_flow;
 use crate::guard::Caller;
 use crate::health::Hook;
 use crate::paths::counted;
@@ -22,7 +22,7 @@ use master_gateway::check_origin;
 use master_listener::{Entered, Flow, Matter, Peer, Service};
 use master_metrics::About;
 use master_schema::error::{ApiError, Reason, no_resource};
-use master_schema::registry::{Kind, Registry};
+use master_schema::registry::{Kind, Registry, Word};
 use master_schema::selector::Selector;
 use master_wire::Encoding;
 use master_wire::path::{Query, Target, Verb};
@@ -202,7 +202,7 @@ impl ApiServer {
             flow,
             answer,
         } = routed;
-        let response = told(answer.unwrap_or_else(|error| respond(&error)), flow);
+        let response = with_flow(answer.unwrap_or_else(|error| respond(&error)), flow);
         self.inner
             .metrics
             .count(&about, response.status().as_u16(), began.elapsed());
@@ -233,31 +233,9 @@ impl ApiServer {
         if let Err(error) = check_origin(&parts.method, &parts.headers) {
             return Routed::refused(error);
         }
-        let path = parts.uri.path();
-        let target = match Target::parse(&parts.method, path, &query) {
+        let target = match Target::parse(&parts.method, parts.uri.path(), &query) {
             Ok(Some(target)) => target,
-            Ok(None) => {
-                let about = About::path(
-                    if parts.method == Method::HEAD {
-                        "HEAD"
-                    } else {
-                        "GET"
-                    },
-                    counted(path),
-                );
-                let verb = parts.method.as_str().to_lowercase();
-                let flow = self.flow(&user, &verb, Matter::Path(path)).await;
-                let answer = match authorize::path(&self.inner.authorizer, &user, &verb, path).await
-                {
-                    Ok(()) => self.path(&parts, &query, content, &user, &peer).await,
-                    Err(error) => Err(error),
-                };
-                return Routed {
-                    about,
-                    flow,
-                    answer,
-                };
-            }
+            Ok(None) => return self.route_path(&parts, &query, content, &user, &peer).await,
             Err(error) => return Routed::refused(error),
         };
         let matter = crate::flows::matter(&target);
@@ -269,11 +247,8 @@ impl ApiServer {
         let about = About::resource(&target, kind.as_ref(), query.has("dryRun"));
         let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
         let upgrade = parts.extensions.get().cloned();
-        let limit = query
-            .timeout()
-            .ok()
-            .flatten()
-            .filter(|_| !target.is_stream());
+        let limit = query.timeout().ok().flatten();
+        let limit = limit.filter(|_| !target.is_stream());
         let resource_request = ResourceRequest {
             target,
             query,
@@ -286,14 +261,37 @@ impl ApiServer {
             upgrade,
             caller,
         };
+        let answer = self.resource(resource_request, user, peer, content);
         let answer = match limit {
-            None => self.resource(resource_request, user, peer, content).await,
-            Some(limit) => tokio::time::timeout(
-                limit,
-                Box::pin(self.resource(resource_request, user, peer, content)),
-            )
-            .await
-            .unwrap_or_else(|_elapsed| Err(out_of_time())),
+            None => answer.await,
+            Some(limit) => tokio::time::timeout(limit, Box::pin(answer))
+                .await
+                .unwrap_or_else(|_elapsed| Err(out_of_time())),
+        };
+        Routed {
+            about,
+            flow,
+            answer,
+        }
+    }
+
+    /// [`Self::route`] of a path that is no resource.
+    async fn route_path(
+        &self,
+        parts: &Parts,
+        query: &Query,
+        content: Body,
+        user: &UserInfo,
+        peer: &Peer,
+    ) -> Routed {
+        let path = parts.uri.path();
+        let is_head = parts.method == Method::HEAD;
+        let about = About::path(if is_head { "HEAD" } else { "GET" }, counted(path));
+        let verb = parts.method.as_str().to_lowercase();
+        let flow = self.flow(user, &verb, Matter::Path(path)).await;
+        let answer = match authorize::path(&self.inner.authorizer, user, &verb, path).await {
+            Ok(()) => self.path(parts, query, content, user, peer).await,
+            Err(error) => Err(error),
         };
         Routed {
             about,
@@ -342,12 +340,15 @@ impl ApiServer {
         if let Some(why) = caller.as_ref().and_then(|caller| caller.denial(self)) {
             return Err(unauthorized(&why));
         }
-        let deprecated = kind.deprecated.clone();
         let own = target.group == identity::GROUP && peer.remote.is_some() && !query.has("dryRun");
-        // A watch's body has a place of its own.
-        let held_on = target.verb != Verb::Watch;
-        let written =
-            (own && !reads(target.verb)).then(|| (target.plural.clone(), target.name.clone()));
+        let written = own && !reads(target.verb);
+        let after = AfterAnswer {
+            written: written.then(|| (target.plural.clone(), target.name.clone())),
+            // A watch's body has a place of its own.
+            held_on: target.verb != Verb::Watch,
+            held,
+            deprecated: kind.deprecated.clone(),
+        };
         let call = Call {
             api: self.clone(),
             user,
@@ -363,18 +364,27 @@ impl ApiServer {
             upgrade,
             caller,
         };
-        let answer = verbs::run(call, content).await;
-        let answer = match (answer, written) {
+        self.finish(verbs::run(call, content).await, after).await
+    }
+
+    /// Sends what a verb answered: after a write of the project's own kinds is in force, with the
+    /// place held while the body is sent, and with the warning of a deprecated version.
+    async fn finish(
+        &self,
+        answer: Result<Response<Body>, ApiError>,
+        after: AfterAnswer,
+    ) -> Result<Response<Body>, ApiError> {
+        let answer = match (answer, after.written) {
             (Ok(response), Some((plural, name))) if response.status().is_success() => {
                 self.acknowledged(response, &plural, name).await
             }
             (answer, _) => answer,
         };
-        let answer = match (answer, held) {
-            (Ok(response), Some(held)) if held_on => held.hold(response),
+        let answer = match (answer, after.held) {
+            (Ok(response), Some(held)) if after.held_on => held.hold(response),
             (answer, _) => answer,
         };
-        match deprecated {
+        match after.deprecated {
             // A refusal carries the warning too.
             Some(words) => Ok(verbs::warned(
                 answer.unwrap_or_else(|error| respond(&error)),
@@ -497,6 +507,17 @@ impl Routed {
             answer: Err(error),
         }
     }
+}
+
+/// What is still to be done with the answer of a verb.
+struct AfterAnswer {
+    /// Plural and name of an object of the project's own kinds that it writes.
+    written: Option<(String, String)>,
+    /// The request's place, kept while the body is sent if `held_on`.
+    held: Option<Entered>,
+    held_on: bool,
+    /// The warning of a deprecated version.
+    deprecated: Option<Word>,
 }
 
 /// A request for a resource, before authorization.

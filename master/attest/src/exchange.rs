@@ -143,23 +143,12 @@ impl ExchangeService {
         let Some(_exchange) = peer.begin_exchange() else {
             return one_at_a_time();
         };
-        let (pending, evidence) = match self
-            .take_session(
-                &self.sessions.tpm,
-                session,
-                incoming,
-                MAX_EVIDENCE_BODY,
-                peer,
-            )
-            .await
-        {
-            Ok(both) => both,
-            Err(answer) => return answer,
-        };
-        let Some(channel) = self.facts.channel(peer) else {
-            return no_exporter();
-        };
-        Box::pin(self.conclude(pending, &evidence, &channel, peer, SystemTime::now())).await
+        let sessions = &self.sessions.tpm;
+        let taken = self.take_session(sessions, session, incoming, MAX_EVIDENCE_BODY, peer);
+        match taken.await {
+            Ok(taken) => Box::pin(self.conclude(taken, peer, SystemTime::now())).await,
+            Err(answer) => answer,
+        }
     }
 
     /// Takes a session, then reads its evidence of at most `limit` bytes. In this order a body
@@ -172,7 +161,7 @@ impl ExchangeService {
         incoming: Body,
         limit: usize,
         peer: &Peer,
-    ) -> Result<(P, E), ServiceAnswer> {
+    ) -> Result<Taken<P, E>, ServiceAnswer> {
         let open = match sessions.look(session) {
             Ok(open) => open,
             Err(code) => return Err(self.no_session(code, incoming, limit, peer).await),
@@ -192,7 +181,11 @@ impl ExchangeService {
                 let time = BODY_TIME.min(Duration::from_secs(open.seconds_left));
                 let evidence = answer::read(incoming, limit, time).await;
                 drop(room);
-                Ok((pending, evidence?))
+                Ok(Taken {
+                    pending,
+                    evidence: evidence?,
+                    channel: self.facts.channel(peer).ok_or_else(no_exporter)?,
+                })
             }
             // Another request has taken it since.
             Err(code) => {
@@ -236,28 +229,42 @@ impl ExchangeService {
         Err(ServiceAnswer::refused())
     }
 
+    /// The reference values of the moment. Read under the machine's lock: these values have what
+    /// the exchange before recorded.
+    pub(crate) async fn current_values(
+        &self,
+        peer: &Peer,
+    ) -> Result<ReferenceValues, ServiceAnswer> {
+        match ReferenceValues::current(&self.inventory) {
+            Ok(values) => Ok(values),
+            Err(refusal) => {
+                self.records.refused(peer, &refusal).await;
+                Err(ServiceAnswer::refused())
+            }
+        }
+    }
+
     /// Step 4: checks the evidence, and passes a claimant on to the policy.
     async fn conclude(
         &self,
-        pending: Pending,
-        evidence: &Evidence,
-        channel: &Channel,
+        taken: Taken<Pending, Evidence>,
         peer: &Peer,
         now: SystemTime,
     ) -> ServiceAnswer {
+        let Taken {
+            pending,
+            evidence,
+            channel,
+        } = taken;
         let ek = pending.ek_hash().to_text();
         let _lock = self.limits.lock_machine(&pending.lock_key(), &ek).await;
-        // Read under the lock: these values have what the exchange before recorded.
-        let values = match ReferenceValues::current(&self.inventory) {
+        let values = match self.current_values(peer).await {
             Ok(values) => values,
-            Err(refusal) => {
-                self.records.refused(peer, &refusal).await;
-                return ServiceAnswer::refused();
-            }
+            Err(answer) => return answer,
         };
         let reference = self.facts.reference(&values);
-        let shown = RecordedEvidence::of(&pending, evidence);
-        let outcome = check_evidence(pending, evidence, &reference, channel, unix_seconds(now));
+        let shown = RecordedEvidence::of(&pending, &evidence);
+        let outcome = check_evidence(pending, &evidence, &reference, &channel, unix_seconds(now));
         let possessed = outcome
             .as_ref()
             .map_or_else(|refusal| refusal.verdict().shows_possession(), |_| true);
@@ -275,6 +282,15 @@ impl ExchangeService {
         };
         self.settle(claimant, &values, requests, peer, now).await
     }
+}
+
+/// A session that is answered, and its answer (step 3).
+#[derive(Debug)]
+pub(crate) struct Taken<P, E> {
+    pub(crate) pending: P,
+    pub(crate) evidence: E,
+    /// The TLS connection that it came over.
+    pub(crate) channel: Channel,
 }
 
 /// Adds the hello's claims to a refusal that was made outside the verifier, if they are printable.

@@ -4,7 +4,7 @@
 use crate::admit::Requests;
 use crate::answer::{self, BODY_TIME, ServiceAnswer};
 use crate::caller::address;
-use crate::exchange::{ExchangeService, no_exporter, one_at_a_time};
+use crate::exchange::{ExchangeService, Taken, no_exporter, one_at_a_time};
 use crate::reference::ReferenceValues;
 use crate::time::unix_seconds;
 use config_attest::Refusal;
@@ -84,49 +84,37 @@ impl ExchangeService {
         let Some(_exchange) = peer.begin_exchange() else {
             return one_at_a_time();
         };
-        let (pending, evidence): (_, Evidence) = match self
-            .take_session(
-                &self.sessions.unproven,
-                session,
-                incoming,
-                MAX_HELLO_BODY,
-                peer,
-            )
-            .await
-        {
-            Ok(both) => both,
-            Err(answer) => return answer,
-        };
-        let Some(channel) = self.facts.channel(peer) else {
-            return no_exporter();
-        };
-        Box::pin(self.conclude_unproven(pending, &evidence, &channel, peer, SystemTime::now()))
-            .await
+        let sessions = &self.sessions.unproven;
+        let taken = self.take_session(sessions, session, incoming, MAX_HELLO_BODY, peer);
+        match taken.await {
+            Ok(taken) => Box::pin(self.conclude_unproven(taken, peer, SystemTime::now())).await,
+            Err(answer) => answer,
+        }
     }
 
     /// Step 4.
     async fn conclude_unproven(
         &self,
-        pending: UnprovenPending,
-        evidence: &Evidence,
-        channel: &Channel,
+        taken: Taken<UnprovenPending, Evidence>,
         peer: &Peer,
         now: SystemTime,
     ) -> ServiceAnswer {
+        let Taken {
+            pending,
+            evidence,
+            channel,
+        } = taken;
         let machine = pending.lock_key();
         let _lock = self.limits.lock_machine(&machine, &machine).await;
-        let values = match ReferenceValues::current(&self.inventory) {
+        let values = match self.current_values(peer).await {
             Ok(values) => values,
-            Err(refusal) => {
-                self.records.refused(peer, &refusal).await;
-                return ServiceAnswer::refused();
-            }
+            Err(answer) => return answer,
         };
         match check_unproven(
             pending,
-            evidence,
+            &evidence,
             &self.facts.reference(&values),
-            channel,
+            &channel,
             unix_seconds(now),
         ) {
             Ok(claimant) => {

@@ -182,3 +182,14 @@ fn tls(cert: &Path, key: &Path) -> Result<Arc<rustls::ServerConfig>, String> {
     .map_err(|error| format!("TLS with {} and {}: {error}", cert.display(), key.display()))?;
     Ok(Arc::new(config))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_line_in_a_guide_is_understood() {
+        let count = tests_guides::understood("discovery", |words| Arguments::try_parse_from(words));
+        assert!(count.unwrap_or_else(|fault| panic!("{fault}")) >= 1);
+    }
+}

@@ -19,7 +19,7 @@ const LIFETIME: Duration = Duration::from_secs(3600);
 pub struct EventView {
     /// UID.
     pub uid: String,
-    /// When it was made, and when it was seen, as far as its reporter tells.
+    /// When it was made, and when it was seen, as far as its reporter says.
     pub times: Vec<Timestamp>,
 }
 

@@ -76,7 +76,7 @@ pub struct Facts {
     found: bool,
 }
 
-/// The action: tell it.
+/// The action: report it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Tell {
     /// The object's name.

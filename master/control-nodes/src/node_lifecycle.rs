@@ -25,15 +25,16 @@ use std::time::{Duration, Instant};
 
 /// Time for a new node's kubelet to report at all (upstream: 60 s).
 const STARTUP_GRACE: Duration = Duration::from_secs(60);
-/// A node that is older was registered before this process began.
+/// Nodes older than this get no event `RegisteredNode`: they were registered before this process
+/// began.
 const YOUNG: SignedDuration = SignedDuration::from_mins(1);
 /// Time between the evictions of two nodes of a zone (upstream: 0.1 a second), to notice if the
 /// fault is the master's.
 const EVICTION_PACE: Duration = Duration::from_secs(10);
 /// The same in a large zone in which most nodes are silent (upstream: 0.01 a second).
 const DISRUPTED_PACE: Duration = Duration::from_secs(100);
-/// Nodes that a small zone has at most (upstream).
-const LARGE: usize = 50;
+/// A zone with more nodes is large (upstream: `large-cluster-size-threshold`).
+const LARGE_ZONE_THRESHOLD: usize = 50;
 /// The conditions that the kubelet reports, which become unknown once it is silent.
 const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
@@ -80,8 +81,8 @@ struct Memory {
     /// The UIDs of nodes by their names.
     known: HashMap<String, String>,
     signs: HashMap<String, Sign>,
-    /// When a node of a zone was emptied last.
-    last_emptied: HashMap<Arc<str>, Instant>,
+    /// When the pods of a zone's node were evicted last.
+    last_evicted: HashMap<Arc<str>, Instant>,
 }
 
 /// The controller. Its keys are nodes.
@@ -94,12 +95,12 @@ pub struct NodeLifecycle {
     memory: Mutex<Memory>,
 }
 
-/// A node that is there, or one that is gone.
+/// A Node that exists, or one that was deleted.
 #[derive(Debug)]
 pub enum Facts {
-    /// It is there.
-    Here(Here),
-    /// It was there.
+    /// The Node exists.
+    Present(Present),
+    /// The Node existed before.
     Gone(Identity),
 }
 
@@ -114,34 +115,34 @@ pub struct Identity {
 
 /// A node, how long it has been silent, and whether its pods may be evicted.
 #[derive(Debug)]
-pub struct Here {
+pub struct Present {
     name: String,
-    /// Whether it was not there before.
+    /// Whether to record the event `RegisteredNode`.
     is_new: bool,
     node: Arc<NodeView>,
     lease: Option<Timestamp>,
     silence: Duration,
     grace: Duration,
-    emptying: Emptying,
+    eviction: Eviction,
 }
 
 /// Whether the pods of a node that is not ready may be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Emptying {
-    /// It may, or is.
-    Now,
-    /// Not before this time has passed: others are being emptied.
-    Wait(Duration),
-    /// It may not.
-    No,
+enum Eviction {
+    /// They may be evicted, or are being evicted.
+    Allowed,
+    /// Not before this time has passed: another node of the zone is evicted first.
+    After(Duration),
+    /// They stay.
+    NotAllowed,
 }
 
 /// A write to a node.
 #[derive(Debug, PartialEq)]
 pub enum Action {
-    /// People are told that it came.
+    /// Records the event `RegisteredNode`.
     Registered(Identity),
-    /// People are told that it went.
+    /// Records the event `RemovingNode`.
     Removed(Identity),
     /// It was silent for too long: these conditions become unknown.
     Silent(Box<Silent>),
@@ -220,30 +221,30 @@ impl Controller for NodeLifecycle {
         let mut memory = self.memory();
         let silence = silence(&mut memory.signs, &name, &node, lease, now.instant);
         // A node that is about to be marked silent takes no turn yet.
-        let emptying = if silence < grace || node.is_unheard() {
-            self.emptying(&mut memory, &node, now.instant)
+        let eviction = if silence < grace || node.is_unheard() {
+            self.eviction(&mut memory, &node, now.instant)
         } else {
-            Emptying::No
+            Eviction::NotAllowed
         };
         let known = memory.known.insert(name.clone(), node.uid.clone());
         drop(memory);
         let age = node.created.map(|created| now.wall.duration_since(created));
         let is_young = age.is_some_and(|age| age < YOUNG);
-        Some(Facts::Here(Here {
+        Some(Facts::Present(Present {
             is_new: is_young && known.as_ref() != Some(&node.uid),
             name,
             node,
             lease,
             silence,
             grace,
-            emptying,
+            eviction,
         }))
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
         let facts = match facts {
             Facts::Gone(node) => return Plan::act(Action::Removed(node.clone())),
-            Facts::Here(here) => here,
+            Facts::Present(present) => present,
         };
         let mut plan = Plan::nothing();
         if facts.is_new {
@@ -259,11 +260,11 @@ impl Controller for NodeLifecycle {
             return Plan::act(Action::Silent(Box::new(silent)));
         }
         let node = &facts.node;
-        if let Emptying::Wait(time) = facts.emptying {
+        if let Eviction::After(time) = facts.eviction {
             plan.requeue_in(time);
         }
-        let empty = facts.emptying == Emptying::Now;
-        let taints = wanted(node, wrong(node), empty, now.wall);
+        let evict = facts.eviction == Eviction::Allowed;
+        let taints = wanted(node, not_ready_taint(node), evict, now.wall);
         if taints != node.taints {
             plan.actions.push(Action::Taints {
                 node: facts.name.clone(),
@@ -278,12 +279,12 @@ impl Controller for NodeLifecycle {
         match action {
             Action::Registered(node) => {
                 let text = format!("Registered Node {} in Controller", node.name);
-                tell(writer, &node, "RegisteredNode", "Registering", &text).await;
+                record(writer, &node, "RegisteredNode", "Registering", &text).await;
                 Ok(())
             }
             Action::Removed(node) => {
                 let text = format!("Removing Node {} from Controller", node.name);
-                tell(writer, &node, "RemovingNode", "Removing", &text).await;
+                record(writer, &node, "RemovingNode", "Removing", &text).await;
                 Ok(())
             }
             Action::Silent(silent) => write_silent(writer, &silent).await,
@@ -306,27 +307,27 @@ impl NodeLifecycle {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a node's pods may be evicted: nodes of a zone one after another. A node that may
-    /// takes its turn.
-    fn emptying(&self, memory: &mut Memory, node: &NodeView, now: Instant) -> Emptying {
-        let Some(key) = wrong(node) else {
-            return Emptying::No;
+    /// Whether a node's pods may be evicted: nodes of a zone one after another. A node whose pods
+    /// may be evicted takes its turn.
+    fn eviction(&self, memory: &mut Memory, node: &NodeView, now: Instant) -> Eviction {
+        let Some(key) = not_ready_taint(node) else {
+            return Eviction::NotAllowed;
         };
         let already = node.has_taint(key, NO_EXECUTE);
         match self.zones.pace(&node.zone) {
-            Pace::Halt | Pace::Every(_) if already => Emptying::Now,
-            Pace::Halt | Pace::Never => Emptying::No,
+            Pace::Halt | Pace::Every(_) if already => Eviction::Allowed,
+            Pace::Halt | Pace::Never => Eviction::NotAllowed,
             Pace::Every(pace) => {
-                let last = memory.last_emptied.get(&node.zone);
+                let last = memory.last_evicted.get(&node.zone);
                 let next = last.map_or(now, |last| *last + pace);
                 let wait = next.saturating_duration_since(now);
                 if wait.is_zero() {
-                    let zones = &mut memory.last_emptied;
+                    let zones = &mut memory.last_evicted;
                     zones.retain(|zone, _| self.zones.has(zone));
                     zones.insert(Arc::clone(&node.zone), now);
-                    Emptying::Now
+                    Eviction::Allowed
                 } else {
-                    Emptying::Wait(wait)
+                    Eviction::After(wait)
                 }
             }
         }
@@ -360,7 +361,7 @@ fn silence(
 }
 
 /// The taint of a node that is not ready.
-fn wrong(node: &NodeView) -> Option<&'static str> {
+fn not_ready_taint(node: &NodeView) -> Option<&'static str> {
     match node.status("Ready") {
         "True" => None,
         _ if node.is_unheard() => Some(UNREACHABLE),
@@ -379,7 +380,7 @@ enum Pace {
     Never,
 }
 
-/// How the nodes of each failure zone stand.
+/// Ready nodes per zone.
 #[derive(Debug, Clone)]
 struct Zones {
     health: Lookup<NodeView>,
@@ -421,7 +422,7 @@ impl Zones {
             Pace::Never
         } else if !most {
             Pace::Every(EVICTION_PACE)
-        } else if all > LARGE {
+        } else if all > LARGE_ZONE_THRESHOLD {
             Pace::Every(DISRUPTED_PACE)
         } else {
             Pace::Halt
@@ -455,7 +456,7 @@ impl Zones {
 }
 
 /// The taints that a node should have: those of others unchanged, ours by its conditions.
-fn wanted(node: &NodeView, bad: Option<&str>, empty: bool, now: Timestamp) -> Vec<Taint> {
+fn wanted(node: &NodeView, bad: Option<&str>, evict: bool, now: Timestamp) -> Vec<Taint> {
     let pressures = PRESSURES
         .iter()
         .filter(|(kind, _)| node.status(kind) == "True" && node.condition(kind).is_some());
@@ -465,7 +466,7 @@ fn wanted(node: &NodeView, bad: Option<&str>, empty: bool, now: Timestamp) -> Ve
     }
     if let Some(key) = bad {
         ours.push((key, NO_SCHEDULE));
-        if empty {
+        if evict {
             ours.push((key, NO_EXECUTE));
         }
     }
@@ -490,8 +491,8 @@ fn wanted(node: &NodeView, bad: Option<&str>, empty: bool, now: Timestamp) -> Ve
     taints
 }
 
-/// Tells people of a node's coming or going, by a reason and an action.
-async fn tell(writer: &Writer, node: &Identity, reason: &str, action: &str, text: &str) {
+/// Records an event about a Node that was registered or removed.
+async fn record(writer: &Writer, node: &Identity, reason: &str, action: &str, text: &str) {
     let happening = Happening {
         severity: Severity::Normal,
         reason,
@@ -515,7 +516,7 @@ fn about(node: &Identity) -> Node {
 }
 
 /// The conditions that mark a node as silent, if it is not marked yet.
-fn silent(facts: &Here, now: Timestamp) -> Option<Silent> {
+fn silent(facts: &Present, now: Timestamp) -> Option<Silent> {
     let node = &facts.node;
     let known = |kind: &str| {
         node.condition(kind)

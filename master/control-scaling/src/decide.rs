@@ -1,7 +1,7 @@
 //! The decision of an autoscaler, from its specification, the current scale and the number that
 //! each metric asks for. Pure over its memory.
 
-use super::limits::{Limited, Memory};
+use super::limits::{Explanation, Limited, Memory};
 use super::metrics::quantity;
 use super::replicas::Proposal;
 use config_kube::k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscalerSpec, MetricSpec};
@@ -229,14 +229,14 @@ fn by_metrics(
 }
 
 fn bound(limited: &Limited, decision: &mut Decision) {
-    let (reason, message) = limited.able;
+    let Explanation { reason, message } = limited.able;
     decision
         .conditions
         .retain(|condition| condition.kind != "AbleToScale");
     decision
         .conditions
         .push(condition("AbleToScale", true, reason, message));
-    let (reason, message) = limited.why;
+    let Explanation { reason, message } = limited.why;
     let held = limited.limited;
     decision
         .conditions

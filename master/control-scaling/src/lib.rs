@@ -14,7 +14,7 @@ mod replicas;
 
 pub use decide::{Condition, Decision, Fault, Observed, Reading, decide, needs_metrics};
 pub use horizontal::HorizontalAutoscalers;
-pub use limits::{Limited, Memory};
+pub use limits::{Explanation, Limited, Memory};
 pub use metrics::{Sample, Samples, samples};
 pub use replicas::{Ask, Proposal, Target, Tolerance, propose};
 

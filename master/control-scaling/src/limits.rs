@@ -27,7 +27,17 @@ pub struct Memory {
 }
 
 /// A reason and a message of a condition.
-type Words = (&'static str, &'static str);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Explanation {
+    /// The reason, one word.
+    pub reason: &'static str,
+    /// The message.
+    pub message: &'static str,
+}
+
+const fn explain(reason: &'static str, message: &'static str) -> Explanation {
+    Explanation { reason, message }
+}
 
 /// A number of replicas, whether a limit changed it, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,39 +45,39 @@ pub struct Limited {
     /// Replicas.
     pub replicas: i32,
     /// The condition `AbleToScale`.
-    pub able: Words,
+    pub able: Explanation,
     /// Whether a limit changed the number.
     pub limited: bool,
     /// The condition `ScalingLimited`.
-    pub why: Words,
+    pub why: Explanation,
 }
 
-const WITHIN: Words = (
+const WITHIN: Explanation = explain(
     "DesiredWithinRange",
     "the desired count is within the acceptable range",
 );
-const READY: Words = ("ReadyForNewScale", "recommended size matches current size");
-const TOO_MANY: Words = (
+const READY: Explanation = explain("ReadyForNewScale", "recommended size matches current size");
+const TOO_MANY: Explanation = explain(
     "TooManyReplicas",
     "the desired replica count is more than the maximum replica count",
 );
-const TOO_FEW: Words = (
+const TOO_FEW: Explanation = explain(
     "TooFewReplicas",
     "the desired replica count is less than the minimum replica count",
 );
-const TOO_FAST_UP: Words = (
+const TOO_FAST_UP: Explanation = explain(
     "ScaleUpLimit",
     "the desired replica count is increasing faster than the maximum scale rate",
 );
-const TOO_FAST_DOWN: Words = (
+const TOO_FAST_DOWN: Explanation = explain(
     "ScaleDownLimit",
     "the desired replica count is decreasing faster than the maximum scale rate",
 );
-const STABLE_UP: Words = (
+const STABLE_UP: Explanation = explain(
     "ScaleUpStabilized",
     "recent recommendations were lower than current one, applying the lowest recent recommendation",
 );
-const STABLE_DOWN: Words = (
+const STABLE_DOWN: Explanation = explain(
     "ScaleDownStabilized",
     "recent recommendations were higher than current one, applying the highest recent recommendation",
 );
@@ -152,7 +162,7 @@ impl Memory {
                     at_least(stable, least, TOO_FEW)
                 }
             }
-            Ordering::Equal => (stable, WITHIN),
+            Ordering::Equal => bounded(stable, WITHIN),
         };
         limited(able, stable, found)
     }
@@ -246,36 +256,47 @@ fn policies(rules: Option<&HPAScalingRules>) -> impl Iterator<Item = &HPAScaling
         .flat_map(|rules| rules.policies.iter().flatten())
 }
 
-fn limited(able: Words, stable: i32, (replicas, why): (i32, Words)) -> Limited {
+/// A number within its bounds, and which bound holds it there.
+#[derive(Debug, Clone, Copy)]
+struct Bounded {
+    replicas: i32,
+    why: Explanation,
+}
+
+const fn bounded(replicas: i32, why: Explanation) -> Bounded {
+    Bounded { replicas, why }
+}
+
+fn limited(able: Explanation, stable: i32, bounded: Bounded) -> Limited {
     Limited {
-        replicas,
+        replicas: bounded.replicas,
         able,
-        limited: replicas != stable,
-        why,
+        limited: bounded.replicas != stable,
+        why: bounded.why,
     }
 }
 
-fn at_most(wanted: i32, most: i32, why: Words) -> (i32, Words) {
+fn at_most(wanted: i32, most: i32, why: Explanation) -> Bounded {
     if wanted > most {
-        (most, why)
+        bounded(most, why)
     } else {
-        (wanted, WITHIN)
+        bounded(wanted, WITHIN)
     }
 }
 
-fn at_least(wanted: i32, least: i32, why: Words) -> (i32, Words) {
+fn at_least(wanted: i32, least: i32, why: Explanation) -> Bounded {
     if wanted < least {
-        (least, why)
+        bounded(least, why)
     } else {
-        (wanted, WITHIN)
+        bounded(wanted, WITHIN)
     }
 }
 
 /// The bounds where no behaviour is given: at most twice as many at once, four at least.
-fn plain(current: i32, wanted: i32, least: i32, most: i32) -> (i32, Words) {
+fn plain(current: i32, wanted: i32, least: i32, most: i32) -> Bounded {
     let rate = current.saturating_mul(2).max(4);
     if wanted < least {
-        (least, TOO_FEW)
+        bounded(least, TOO_FEW)
     } else if most > rate {
         at_most(wanted, rate, TOO_FAST_UP)
     } else {

@@ -3,9 +3,9 @@
 use crate::workload::action;
 use crate::workload::amount::{Round, amount};
 use crate::workload::claim::OwnerChange;
-use crate::workload::kept::{Kept, Labels, Selects, controls, is_leaving, selects};
+use crate::workload::kept::{Kept, Selects, controls, is_leaving};
 use crate::workload::make::{self, BURST};
-use crate::workload::place::{Place, fits};
+use crate::workload::node_facts::{NodeFacts, fits};
 use crate::workload::pod::{OwnedPod, Pods};
 use crate::workload::ready::ReadyTimes;
 use crate::workload::revision::{self, HASH, Revisions};
@@ -39,7 +39,7 @@ pub struct DaemonSets {
     sets: Store<Kept<DaemonSet>>,
     revisions: Revisions,
     pods: Pods,
-    nodes: Store<Place>,
+    nodes: Store<NodeFacts>,
     waits: Waits,
     ready: ReadyTimes,
 }
@@ -60,7 +60,7 @@ pub struct Facts {
     /// Pods that it adopts or releases.
     pub owner_changes: Vec<OwnerChange>,
     /// All nodes.
-    pub nodes: Entries<Place>,
+    pub nodes: Entries<NodeFacts>,
     /// How long failed pods stay.
     pub waits: OfNodes,
 }
@@ -77,7 +77,7 @@ pub enum Step {
     Revision(revision::Step),
     /// Pods are made on nodes, of the template with a hash.
     Create(Vec<String>, String),
-    /// People are told that a pod has ended by itself, and is going to be replaced.
+    /// Records the event that a pod has ended by itself, and is going to be replaced.
     Tell(Ended),
     /// Pods are ended.
     Delete(Vec<(Key, String)>),
@@ -96,13 +96,6 @@ pub struct Ended {
     pub failed: bool,
     /// When that was found.
     pub at: Instant,
-}
-
-impl Selects for DaemonSet {
-    fn wants(&self, labels: &Labels) -> bool {
-        let spec = self.spec.as_ref();
-        spec.is_some_and(|spec| selects(&spec.selector, labels))
-    }
 }
 
 impl Controller for DaemonSets {
@@ -127,7 +120,7 @@ impl Controller for DaemonSets {
         let pods = Pods::follow(setup, &sets);
         let revisions = Revisions::follow(setup, &sets);
         let all = sets.clone();
-        let nodes = setup.follow(move |_: &Delta<Place>, keys| {
+        let nodes = setup.follow(move |_: &Delta<NodeFacts>, keys| {
             keys.extend(all.keys().iter().map(|key| (**key).clone()));
         });
         Self {

@@ -113,12 +113,38 @@ pub struct Facts {
 pub enum Action {
     /// Its status is written, if it is at this resource version.
     Status(Key, String, Box<PodDisruptionBudgetStatus>),
-    /// People are told something of the budget with this UID.
+    /// Records an event about the budget with this UID.
     Tell(Key, String, News),
 }
 
-/// Something that people are told: how bad it is, its reason and its words.
-pub type News = (Severity, &'static str, String);
+/// An event to record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct News {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The event's reason.
+    pub reason: &'static str,
+    /// The event's message.
+    pub message: String,
+}
+
+impl News {
+    fn normal(reason: &'static str, message: String) -> Self {
+        Self {
+            severity: Severity::Normal,
+            reason,
+            message,
+        }
+    }
+
+    fn warning(reason: &'static str, message: String) -> Self {
+        Self {
+            severity: Severity::Warning,
+            reason,
+            message,
+        }
+    }
+}
 
 impl Controller for DisruptionBudgets {
     const NAME: &'static str = "disruption-controller";
@@ -175,14 +201,18 @@ impl Controller for DisruptionBudgets {
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
-        let (status, missed, wake) = count(facts, now.wall);
+        let Count {
+            status,
+            missed,
+            wake,
+        } = count(facts, now.wall);
         let mut all: Vec<News> = Vec::new();
         for pod in missed {
             let message = format!(
                 "Pod {pod} was expected by PDB {} to be deleted but it wasn't",
                 facts.key
             );
-            all.push((Severity::Warning, "NotDeleted", message));
+            all.push(News::warning("NotDeleted", message));
         }
         let changes = status != facts.budget.status;
         if changes {
@@ -209,7 +239,7 @@ impl Controller for DisruptionBudgets {
                 let written = writer.patch_status::<PodDisruptionBudget>(&key, &patch);
                 written.await.map(drop)
             }
-            Action::Tell(key, uid, (severity, reason, message)) => {
+            Action::Tell(key, uid, news) => {
                 let about = ObjectReference {
                     api_version: Some("policy/v1".to_owned()),
                     kind: Some("PodDisruptionBudget".to_owned()),
@@ -218,7 +248,7 @@ impl Controller for DisruptionBudgets {
                     uid: Some(uid),
                     ..ObjectReference::default()
                 };
-                tell(writer, &about, severity, reason, message).await;
+                tell(writer, &about, news.severity, news.reason, news.message).await;
                 Ok(())
             }
         }
@@ -340,8 +370,8 @@ fn demand(facts: &Facts) -> Result<(i32, i32), String> {
     }
 }
 
-/// What keeps a budget from being counted, told as its status changes (upstream tells it again and
-/// again).
+/// Events about what keeps a budget from being counted, recorded as its status changes (upstream
+/// records them at every sync).
 fn news(facts: &Facts) -> Vec<News> {
     let spec = &facts.budget.spec;
     let by_scale = spec.max_unavailable.is_some()
@@ -349,14 +379,14 @@ fn news(facts: &Facts) -> Vec<News> {
     let mut news = Vec::new();
     if facts.pods.is_empty() {
         let text = "No matching pods found".to_owned();
-        news.push((Severity::Normal, "NoPods", text));
+        news.push(News::normal("NoPods", text));
     }
     if let Err(pod) = demand(facts) {
         let text = format!(
             "Failed to calculate the number of expected pods: {}",
             unowned(&pod)
         );
-        news.push((Severity::Warning, "CalculateExpectedPodCountFailed", text));
+        news.push(News::warning("CalculateExpectedPodCountFailed", text));
     } else if by_scale && facts.pods.iter().any(|(_, pod)| pod.owner.is_none()) {
         let text = format!(
             "Pods selected by this PodDisruptionBudget (selector: {}) were found to be unmanaged. As a result, the status of \
@@ -364,7 +394,7 @@ fn news(facts: &Facts) -> Vec<News> {
              set \".spec.minAvailable\" field of the PDB to an integer value.",
             json!(spec.selector)
         );
-        news.push((Severity::Warning, "UnmanagedPods", text));
+        news.push(News::warning("UnmanagedPods", text));
     }
     news
 }
@@ -373,11 +403,16 @@ fn unowned(pod: &str) -> String {
     format!("found no controllers for pod {pod:?}")
 }
 
-/// The status, pods that were not deleted although it was granted, and when to look again.
-fn count(
-    facts: &Facts,
-    now: Timestamp,
-) -> (PodDisruptionBudgetStatus, Vec<String>, Option<Duration>) {
+/// A budget's pods, counted.
+struct Count {
+    status: PodDisruptionBudgetStatus,
+    /// Pods whose eviction was granted long ago, and that were not deleted.
+    missed: Vec<String>,
+    /// When to count again, although nothing changes.
+    wake: Option<Duration>,
+}
+
+fn count(facts: &Facts, now: Timestamp) -> Count {
     let before = &facts.budget.status;
     let mut noted = BTreeMap::new();
     let mut wake: Option<Duration> = None;
@@ -423,7 +458,11 @@ fn count(
         expected_pods: Some(expected),
         observed_generation: Some(facts.budget.generation),
     };
-    (status, missed, wake)
+    Count {
+        status,
+        missed,
+        wake,
+    }
 }
 
 /// `DisruptionAllowed`, which keeps its time while its status stays.

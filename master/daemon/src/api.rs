@@ -4,7 +4,7 @@ use crate::Error;
 use crate::clients::{self, Clients};
 use crate::settings::Settings;
 use config_model::api::{ApiConfig, Authorization};
-use master_admission::Admission;
+use master_admission::EnabledPlugins;
 use master_api::Options;
 use master_auth::{Mode, TokenIssuer, TokenList};
 use master_ca::Authority;
@@ -21,7 +21,8 @@ pub(crate) fn options(settings: &Settings, authority: &Authority) -> Result<Opti
     let names = |list: &[config_model::api::PluginName]| {
         list.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    let admission = Admission::new(&names(&config.admission_on), &names(&config.admission_off));
+    let admission =
+        EnabledPlugins::new(&names(&config.admission_on), &names(&config.admission_off));
     let usize_of = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
     Ok(Options {
         in_flight: usize_of(config.limits.reads),

@@ -2,7 +2,7 @@
 
 use config_kube::identity::node_user;
 use config_tls::{NamedServer, Objection};
-use master_api::{DialError, KeptStream, NodeDialer, NodeStream, NodeTarget, Standing};
+use master_api::{ConnectionCheck, DialError, KeptStream, NodeDialer, NodeStream, NodeTarget};
 use master_attest::{MachineDenyList, ServingCertificate};
 use master_ca::{Authority, Identity, profile};
 use master_client::BoxFuture;
@@ -165,7 +165,7 @@ impl NodeDialer for Dialer {
                     generation: means.generation,
                     until: means.client.issued.not_after,
                     certificate: ServingCertificate::of(&target.name, certificate),
-                }) as Arc<dyn Standing>
+                }) as Arc<dyn ConnectionCheck>
             });
             Ok((Box::new(stream) as Box<dyn NodeStream>, standing))
         })
@@ -184,7 +184,7 @@ struct Shown {
     certificate: ServingCertificate,
 }
 
-impl Standing for Shown {
+impl ConnectionCheck for Shown {
     fn objection(&self) -> Option<String> {
         let now = SystemTime::now();
         if self.authority.generation() != self.generation {

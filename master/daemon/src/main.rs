@@ -159,3 +159,14 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_line_in_a_guide_is_understood() {
+        let count = tests_guides::understood("master", |words| Cli::try_parse_from(words));
+        assert!(count.unwrap_or_else(|fault| panic!("{fault}")) >= 3);
+    }
+}

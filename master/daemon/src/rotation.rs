@@ -374,7 +374,7 @@ fn unready_nodes(
                 name,
                 match unknown.filter(|unknown| unknown.status == "True") {
                     Some(unknown) => unknown.message.clone().unwrap_or_default(),
-                    None => format!("it has not been heard since the rotation began; it needs {pin} among its pins"),
+                    None => format!("its kubelet has not reported since the rotation began; it needs {pin} among its pins"),
                 },
             )),
         }

@@ -45,7 +45,7 @@ const CONFIGURATIONS: &str = "configurations";
 /// The file in which the agent of a master machine expects the root's pin.
 const CA_PIN: &str = "/run/pratique/ca-pin";
 
-/// Runs the master until it is told to end.
+/// Runs the master until SIGTERM or SIGINT.
 pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let settings = settings::load(&args.config)?;
     let admin_key = settings.cluster.admin_key.map(|pin| Digest(pin.0));

@@ -61,6 +61,7 @@ pub(crate) fn stamp_taints(fields: &mut Fields, old: Option<&Fields>) {
             else {
                 continue;
             };
+            // KEP-5055: evictions count from it, and a driver publishes its slice again and again.
             let time = known(&name, taint).unwrap_or_else(|| now().into());
             taint.insert("timeAdded".to_owned(), time);
         }

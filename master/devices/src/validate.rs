@@ -100,6 +100,7 @@ pub(crate) fn claim_defaults(spec: Option<&mut Fields>) {
 
 fn request_defaults(request: &mut Fields) {
     default_to(request, "allocationMode", "ExactCount");
+    // KEP-4381: one device, unless the request says more.
     if text(request, "allocationMode") == "ExactCount" && number(request, "count") == 0 {
         request.insert("count".to_owned(), 1.into());
     }
@@ -200,6 +201,7 @@ pub(crate) fn template(fields: &Fields, faults: &mut Faults) {
 
 /// The spec is immutable.
 pub(crate) fn same_spec(new: &Fields, old: &Fields, faults: &mut Faults) {
+    // What is allocated answers this spec.
     faults.immutable(&At::root("spec"), get(new, "spec"), get(old, "spec"));
 }
 

@@ -2,7 +2,7 @@
 //! asks each node again and again.
 //!
 //! Guarantee: a connection is handed out only to the place for which it was opened, while its
-//! [`Standing`] has no objection. What cuts it at the moment of a verdict is the task that drives
+//! [`ConnectionCheck`] has no objection. What cuts it at the moment of a verdict is the task that drives
 //! it, which is the caller's. Each node has at most one, all nodes together have a limit, and an
 //! unused one is dropped after a time.
 
@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Whether a connection may be used again.
-pub trait Standing: fmt::Debug + Send + Sync {
+pub trait ConnectionCheck: fmt::Debug + Send + Sync {
     /// Why what the node proved when the connection began would be refused now; `None` where it
     /// would not.
     fn objection(&self) -> Option<String>;
@@ -31,7 +31,7 @@ pub struct Line {
     /// Address and port.
     place: String,
     sender: SendRequest<Body>,
-    standing: Arc<dyn Standing>,
+    standing: Arc<dyn ConnectionCheck>,
 }
 
 impl Line {
@@ -40,7 +40,7 @@ impl Line {
         node: String,
         place: String,
         sender: SendRequest<Body>,
-        standing: Arc<dyn Standing>,
+        standing: Arc<dyn ConnectionCheck>,
     ) -> Self {
         Self {
             node,

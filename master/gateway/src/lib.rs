@@ -32,7 +32,7 @@ pub use asker::Asker;
 pub use backend::{Backend, of_pod, of_service};
 pub use exchange::{Exchange, is_page};
 pub use front::Front;
-pub use kept::{KeptLines, Line, Standing};
+pub use kept::{ConnectionCheck, KeptLines, Line};
 pub use links::Links;
 pub use node_headers::{follows, for_node};
 pub use origin::check_origin;

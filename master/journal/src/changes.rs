@@ -131,8 +131,8 @@ mod tests {
     use super::*;
     use config_kube::MachineSpec;
 
-    /// What is compared at a start is what is recorded meanwhile: a start tells no edit that has no
-    /// record in any case, and leaves out none that has.
+    /// What is compared at a start is what is recorded meanwhile: a start records no edit that
+    /// never gets a record, and leaves out none that does.
     #[test]
     fn the_digest_changes_with_what_is_recorded_and_with_nothing_else() {
         let old = Machine::named("m", MachineSpec::default());

@@ -275,7 +275,7 @@ impl Journal {
             let mut entry = about(Kind::Decision, subject);
             entry.by = decided_by(subject);
             if index == last {
-                // The last record alone: if it can't be written, the next start tells the edit.
+                // The last record alone: if it can't be written, the next start records the edit.
                 entry.digest = new.map_or_else(|| GONE.to_owned(), decided_digest);
             }
             entry.message = format!("{reason}: {message}");

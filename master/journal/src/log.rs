@@ -519,7 +519,7 @@ mod tests {
         );
     }
 
-    /// A master whose disk is full ends, and the next one tells how many records are missing.
+    /// A master whose disk is full ends, and the next one records how many records are missing.
     #[tokio::test]
     async fn the_count_of_missing_records_outlives_the_master() {
         let (keys, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -628,7 +628,7 @@ mod tests {
             writer
                 .write_all(vec![Entry::of(Kind::Joined, "unflushed")])
                 .unwrap();
-            // As if the flush had failed: the bytes are in the file, and nobody was told so. A file
+            // As if the flush had failed: the bytes are in the file, and no caller has its answer. A file
             // that is open for reading alone fails the next write, too.
             (writer.head, writer.size) = flushed;
             writer.file = Some(File::open(path).unwrap());

@@ -133,7 +133,7 @@ impl Requests {
         self.outlasts(State::unread, limit).await;
     }
 
-    /// Waits until something has been so for `limit`; `since` tells since when it is, if it is.
+    /// Waits until something has been so for `limit`; `since` returns since when it is so, if it is.
     async fn outlasts(
         &self,
         since: impl Fn(&State) -> Option<Instant>,

@@ -5,7 +5,7 @@
 use config_kube::k8s_openapi::api::apps::v1::Deployment;
 use config_kube::k8s_openapi::api::core::v1::ConfigMap;
 use master_merge::write::{Given, Versions, Write, update};
-use master_schema::schema::{self, Place, Schemas, Source};
+use master_schema::schema::{self, SchemaPosition, Schemas, Source};
 use master_schema::validate::Fields;
 use serde_json::{Value, json};
 use std::hint::black_box;
@@ -16,7 +16,7 @@ const ROUNDS: u32 = 20_000;
 struct One(Schemas, String);
 
 impl Versions for One {
-    fn place(&self, _api_version: &str) -> Option<Place<'_>> {
+    fn place(&self, _api_version: &str) -> Option<SchemaPosition<'_>> {
         Some(self.0.place(&self.1))
     }
 

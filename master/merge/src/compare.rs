@@ -3,7 +3,7 @@
 use crate::path::Element;
 use crate::set::Set;
 use crate::typed::{Form, absent, element, form};
-use master_schema::schema::{List, Place};
+use master_schema::schema::{List, SchemaPosition};
 use serde_json::{Map, Value};
 
 /// The differences. The sets are disjoint.
@@ -54,7 +54,7 @@ impl<'a> Changes<'a> {
 pub fn compare<'a>(
     old: &'a Map<String, Value>,
     new: &'a Map<String, Value>,
-    place: Place<'a>,
+    place: SchemaPosition<'a>,
 ) -> Changes<'a> {
     let mut changes = Changes::default();
     fields(Some(old), Some(new), place, &mut changes);
@@ -65,7 +65,7 @@ fn value<'a>(
     step: Element<'a>,
     left: Option<&'a Value>,
     right: Option<&'a Value>,
-    place: Place<'a>,
+    place: SchemaPosition<'a>,
     changes: &mut Changes<'a>,
 ) {
     let mut inner = Changes::default();
@@ -98,7 +98,7 @@ fn value<'a>(
 fn fields<'a>(
     left: Option<&'a Map<String, Value>>,
     right: Option<&'a Map<String, Value>>,
-    place: Place<'a>,
+    place: SchemaPosition<'a>,
     changes: &mut Changes<'a>,
 ) {
     // Maps are sorted by name, so equal names meet in one walk over both.
@@ -141,7 +141,7 @@ fn items<'a>(
     left: &'a [Value],
     right: &'a [Value],
     list: &'a List,
-    place: Place<'a>,
+    place: SchemaPosition<'a>,
     changes: &mut Changes<'a>,
 ) {
     let mut all: Vec<Item<'a>> = Vec::with_capacity(left.len() + right.len());

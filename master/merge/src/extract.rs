@@ -3,12 +3,12 @@
 use crate::path::Element;
 use crate::set::Set;
 use crate::typed::element;
-use master_schema::schema::{List, Place, Shape};
+use master_schema::schema::{List, SchemaPosition, Shape};
 use serde_json::{Map, Value};
 
 /// The fields that a configuration sets, and whose owner its applier becomes: leaves, list items,
 /// and map keys.
-pub(crate) fn extract<'a>(object: &'a Map<String, Value>, place: Place<'a>) -> Set<'a> {
+pub(crate) fn extract<'a>(object: &'a Map<String, Value>, place: SchemaPosition<'a>) -> Set<'a> {
     let mut set = Set::default();
     for (name, value) in object {
         let inner = place.field(name);
@@ -26,7 +26,7 @@ pub(crate) fn extract<'a>(object: &'a Map<String, Value>, place: Place<'a>) -> S
 }
 
 /// Whether a value is owned as a whole, and the fields owned in it.
-fn below<'a>(value: &'a Value, place: Place<'a>) -> (bool, Set<'a>) {
+fn below<'a>(value: &'a Value, place: SchemaPosition<'a>) -> (bool, Set<'a>) {
     match (place.shape(), value) {
         (
             Shape::Object { atomic: false } | Shape::Map { atomic: false } | Shape::Free,
@@ -40,7 +40,7 @@ fn below<'a>(value: &'a Value, place: Place<'a>) -> (bool, Set<'a>) {
     }
 }
 
-fn items<'a>(items: &'a [Value], list: &'a List, place: Place<'a>) -> Set<'a> {
+fn items<'a>(items: &'a [Value], list: &'a List, place: SchemaPosition<'a>) -> Set<'a> {
     let mut steps: Vec<(Element<'a>, &'a Value)> = items
         .iter()
         .filter_map(|item| Some((element(list, item).ok()?, item)))

@@ -2,7 +2,7 @@
 
 use crate::path::Element;
 use crate::typed::{Form, element, form};
-use master_schema::schema::{List, Place};
+use master_schema::schema::{List, SchemaPosition};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) fn join(
     object: &mut Map<String, Value>,
     config: &Map<String, Value>,
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
 ) -> Result<(), String> {
     for (name, new) in config {
         let old = object.remove(name);
@@ -22,7 +22,11 @@ pub(crate) fn join(
     Ok(())
 }
 
-fn value(old: Option<Value>, new: &Value, place: Place<'_>) -> Result<Option<Value>, String> {
+fn value(
+    old: Option<Value>,
+    new: &Value,
+    place: SchemaPosition<'_>,
+) -> Result<Option<Value>, String> {
     match form(place, [old.as_ref(), Some(new)]) {
         Form::Leaf => Ok(Some(new.clone())),
         Form::Fields => {
@@ -62,7 +66,7 @@ fn items(
     old: &[Value],
     new: &[Value],
     list: &List,
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
 ) -> Result<Vec<Value>, String> {
     let (before, after) = (steps(list, old)?, steps(list, new)?);
     // By identity, the object's item to merge with; `None` for duplicates.

@@ -4,7 +4,7 @@ use crate::strategic;
 use json_patch::PatchOperation;
 use master_schema::decode;
 use master_schema::error::{ApiError, Reason};
-use master_schema::schema::Place;
+use master_schema::schema::SchemaPosition;
 use serde_json::{Map, Value};
 
 /// A patch, decoded.
@@ -119,7 +119,7 @@ impl Patch {
     pub fn apply(
         &self,
         object: Map<String, Value>,
-        place: Place<'_>,
+        place: SchemaPosition<'_>,
     ) -> Result<Map<String, Value>, ApiError> {
         let mut value = Value::Object(object);
         match self {

@@ -3,14 +3,14 @@
 use crate::path::Element;
 use crate::set::Set;
 use crate::typed::element;
-use master_schema::schema::{List, Place, Shape};
+use master_schema::schema::{List, SchemaPosition, Shape};
 use serde_json::{Map, Value};
 
 /// The object without the fields of a set. A value that is owned as a whole is removed as a whole.
 pub(crate) fn remove(
     object: &Map<String, Value>,
     set: &Set<'_>,
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
 ) -> Map<String, Value> {
     let mut left = Map::new();
     for (name, value) in object {
@@ -29,7 +29,7 @@ pub(crate) fn remove(
 
 /// A value without the fields below it that are in the set; `None` if nothing is left, so that no
 /// empty object or list stays behind.
-fn below(value: &Value, set: &Set<'_>, place: Place<'_>) -> Option<Value> {
+fn below(value: &Value, set: &Set<'_>, place: SchemaPosition<'_>) -> Option<Value> {
     match (place.shape(), value) {
         (
             Shape::Object { atomic: false } | Shape::Map { atomic: false } | Shape::Free,
@@ -49,7 +49,7 @@ fn below(value: &Value, set: &Set<'_>, place: Place<'_>) -> Option<Value> {
     }
 }
 
-fn items(all: &[Value], set: &Set<'_>, list: &List, place: Place<'_>) -> Vec<Value> {
+fn items(all: &[Value], set: &Set<'_>, list: &List, place: SchemaPosition<'_>) -> Vec<Value> {
     let kept = all.iter().filter_map(|item| {
         // An item without an identity cannot be in the set, and stays.
         let Some(node) = element(list, item).ok().and_then(|step| set.get(&step)) else {

@@ -1,7 +1,7 @@
 //! Sets of field paths: a tree with sorted nodes, and set operations on it.
 
 use crate::path::Element;
-use master_schema::schema::{Place, Shape};
+use master_schema::schema::{SchemaPosition, Shape};
 use std::cmp::Ordering;
 
 /// A set of paths.
@@ -238,7 +238,7 @@ impl<'a> Set<'a> {
     /// `EnsureNamedFieldsAreMembers`): managed fields do not list it, as it is there for the sake
     /// of its parts, and it goes with them.
     #[must_use]
-    pub fn with_declared(&self, place: Place<'_>) -> Self {
+    pub fn with_declared(&self, place: SchemaPosition<'_>) -> Self {
         let nodes = self.nodes.iter().map(|node| {
             let inner = step(place, &node.element);
             let declared = inner.is_declared() && matches!(node.element, Element::Field(_));
@@ -256,7 +256,7 @@ impl<'a> Set<'a> {
 
     /// Shortens paths that lead into a value that is owned as a whole: a schema change can make a
     /// field atomic.
-    pub fn cut_at_atomic(&mut self, place: Place<'_>) {
+    pub fn cut_at_atomic(&mut self, place: SchemaPosition<'_>) {
         for node in &mut self.nodes {
             if node.children.is_empty() {
                 continue;
@@ -273,7 +273,7 @@ impl<'a> Set<'a> {
 }
 
 /// The position that an element leads to.
-fn step<'p>(place: Place<'p>, element: &Element<'_>) -> Place<'p> {
+fn step<'p>(place: SchemaPosition<'p>, element: &Element<'_>) -> SchemaPosition<'p> {
     match element {
         Element::Field(name) => place.field(name),
         Element::Key(_) | Element::Value(_) | Element::Index(_) => place.items(),
@@ -281,7 +281,7 @@ fn step<'p>(place: Place<'p>, element: &Element<'_>) -> Place<'p> {
 }
 
 /// Whether the value at a position is owned as a whole although it has parts.
-fn is_whole(place: Place<'_>) -> bool {
+fn is_whole(place: SchemaPosition<'_>) -> bool {
     match place.shape() {
         Shape::Object { atomic } | Shape::Map { atomic } => atomic,
         Shape::List(list) => *list == master_schema::schema::List::Atomic,

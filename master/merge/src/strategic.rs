@@ -12,7 +12,7 @@ use faults::{bad_argument, bad_directive, bad_request, failed};
 use lists::{arranged, merge_list};
 use master_schema::error::ApiError;
 use master_schema::schema::Merge;
-use master_schema::schema::Place;
+use master_schema::schema::SchemaPosition;
 use serde_json::{Map, Value};
 
 const PATCH: &str = "$patch";
@@ -21,7 +21,11 @@ const DELETE: &str = "$deleteFromPrimitiveList/";
 const ORDER: &str = "$setElementOrder/";
 
 /// Applies a patch to an object.
-pub(crate) fn apply(object: &mut Value, patch: &Value, place: Place<'_>) -> Result<(), ApiError> {
+pub(crate) fn apply(
+    object: &mut Value,
+    patch: &Value,
+    place: SchemaPosition<'_>,
+) -> Result<(), ApiError> {
     let (Value::Object(fields), Value::Object(patch)) = (object, patch) else {
         return Err(bad_request("invalid JSON document"));
     };
@@ -31,7 +35,7 @@ pub(crate) fn apply(object: &mut Value, patch: &Value, place: Place<'_>) -> Resu
 fn merge_object(
     fields: &mut Map<String, Value>,
     patch: &Map<String, Value>,
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
 ) -> Result<(), ApiError> {
     match patch.get(PATCH) {
         None => {}
@@ -100,7 +104,7 @@ fn merge_field(
     fields: &mut Map<String, Value>,
     key: &str,
     value: &Value,
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
 ) -> Result<(), ApiError> {
     let inner = place.field(key);
     match (fields.get_mut(key), value) {
@@ -154,7 +158,7 @@ fn merge_ordered(
     field: &str,
     order: &Value,
     patched: Option<&Value>,
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
 ) -> Result<(), ApiError> {
     let order = order
         .as_array()

@@ -2,13 +2,13 @@
 //! the check of an applied configuration against its schema.
 
 use crate::path::{Element, Simple};
-use master_schema::schema::{Absent, List, Place, Shape};
+use master_schema::schema::{Absent, List, SchemaPosition, Shape};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
 /// The value of an absent field, if the type has one.
-pub(crate) fn absent(place: Place<'_>) -> Option<&'static Value> {
+pub(crate) fn absent(place: SchemaPosition<'_>) -> Option<&'static Value> {
     static EMPTY: LazyLock<Value> = LazyLock::new(|| Value::Object(Map::new()));
     match place.absent() {
         Absent::Missing => None,
@@ -30,7 +30,7 @@ pub(crate) enum Form<'a> {
 
 /// The type of the values at a position. Values of different types are leaves, and so is an empty
 /// object or list: it has no parts that could have owners.
-pub(crate) fn form<'a>(place: Place<'a>, values: [Option<&Value>; 2]) -> Form<'a> {
+pub(crate) fn form<'a>(place: SchemaPosition<'a>, values: [Option<&Value>; 2]) -> Form<'a> {
     let mut present = values.into_iter().flatten();
     match place.shape() {
         Shape::Leaf(_)
@@ -118,7 +118,7 @@ pub(crate) fn element<'a>(list: &'a List, item: &'a Value) -> Result<Element<'a>
 }
 
 /// Checks an applied configuration against the schema: all faults, each with its path.
-pub(crate) fn check(object: &Map<String, Value>, place: Place<'_>) -> Result<(), String> {
+pub(crate) fn check(object: &Map<String, Value>, place: SchemaPosition<'_>) -> Result<(), String> {
     let mut faults = Vec::new();
     fields(object, place, &mut String::new(), &mut faults);
     match faults.as_slice() {
@@ -143,7 +143,7 @@ fn push_fault(path: &str, text: &str, faults: &mut Vec<String>) {
 
 fn fields(
     object: &Map<String, Value>,
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
     path: &mut String,
     faults: &mut Vec<String>,
 ) {
@@ -162,7 +162,12 @@ fn fields(
     }
 }
 
-fn check_value(value: &Value, place: Place<'_>, path: &mut String, faults: &mut Vec<String>) {
+fn check_value(
+    value: &Value,
+    place: SchemaPosition<'_>,
+    path: &mut String,
+    faults: &mut Vec<String>,
+) {
     use master_schema::schema::Leaf;
     // Upstream takes null for a value of every type.
     if value.is_null() {
@@ -214,7 +219,7 @@ fn check_value(value: &Value, place: Place<'_>, path: &mut String, faults: &mut 
 fn check_items(
     items: &[Value],
     list: &List,
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
     path: &mut String,
     faults: &mut Vec<String>,
 ) {

@@ -3,7 +3,7 @@
 use crate::compare::{Changes, compare};
 use crate::managed::{Manager, Managers};
 use crate::set::Set;
-use master_schema::schema::Place;
+use master_schema::schema::SchemaPosition;
 use master_schema::validate::Fields;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -16,7 +16,7 @@ const MERGED_MANAGER: &str = "ancient-changes";
 /// The versions in which a kind is served.
 pub trait Versions {
     /// The schema of a version; `None` if it is not served.
-    fn place(&self, api_version: &str) -> Option<Place<'_>>;
+    fn place(&self, api_version: &str) -> Option<SchemaPosition<'_>>;
     /// The object in a served version.
     fn convert(&self, object: &Fields, api_version: &str) -> Option<Fields>;
 }
@@ -99,7 +99,7 @@ impl<'a> Write<'a> {
     }
 
     /// The kind's schema in this version.
-    pub(crate) fn place(&self) -> Result<Place<'a>, String> {
+    pub(crate) fn place(&self) -> Result<SchemaPosition<'a>, String> {
         self.versions
             .place(self.api_version)
             .ok_or_else(|| format!("{} is not served", self.api_version))
@@ -270,7 +270,7 @@ fn changes_in_version<'c>(
     old: &Fields,
     new: &Fields,
     write: &Write<'_>,
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
     reset: &Set<'_>,
 ) -> Option<&'c Changes<'static>> {
     // Many managers share few versions, and to convert and compare costs the size of the object.

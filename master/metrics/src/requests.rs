@@ -78,7 +78,13 @@ impl About {
             .kind
             .as_ref()
             .map_or(0, |kind| Arc::as_ptr(kind) as usize);
-        (self.verb, kind, self.subresource, self.scope, self.dry_run)
+        Key {
+            verb: self.verb,
+            kind,
+            subresource: self.subresource,
+            scope: self.scope,
+            dry_run: self.dry_run,
+        }
     }
 
     /// The labels that all metrics of a request share.
@@ -99,9 +105,16 @@ impl About {
     }
 }
 
-/// Verb, address of the kind (the series keeps the kind alive), subresource or path, scope, dry
-/// run.
-type Key = (&'static str, usize, &'static str, &'static str, bool);
+/// What makes two requests count as one series.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    verb: &'static str,
+    /// Address of the kind, which the series keeps alive; 0 for a path without one.
+    kind: usize,
+    subresource: &'static str,
+    scope: &'static str,
+    dry_run: bool,
+}
 
 /// The counters of one kind of request.
 #[derive(Debug)]

@@ -74,6 +74,7 @@ pub(crate) fn slice(fields: &Fields, faults: &mut Faults) {
 }
 
 fn endpoint(endpoint: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
+    // Consumers may use the first alone (the documentation of the API).
     let addresses = items(endpoint, "addresses");
     let place = at.field("addresses");
     if addresses.is_empty() {

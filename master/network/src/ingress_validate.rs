@@ -116,6 +116,7 @@ fn path(path: &Fields, at: &At<'_>, faults: &mut Faults) {
             if !own.starts_with('/') {
                 faults.invalid(&place, value, "must be an absolute path");
             }
+            // Proxies disagree about which path these name.
             for bad in ["//", "/./", "/../", "%2f", "%2F"] {
                 if own.contains(bad) {
                     faults.invalid(&place, value, format!("must not contain '{bad}'"));

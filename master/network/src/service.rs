@@ -130,6 +130,7 @@ fn defaults(fields: &mut Fields) {
     };
     default_to(spec, "sessionAffinity", "None");
     match text(spec, "sessionAffinity") {
+        // A patch from ClientIP to None leaves it behind.
         "None" => drop(spec.remove("sessionAffinityConfig")),
         "ClientIP" => {
             let client = object_mut(spec, "sessionAffinityConfig")
@@ -151,6 +152,7 @@ fn defaults(fields: &mut Fields) {
             continue;
         };
         default_to(port, "protocol", "TCP");
+        // Zero and the empty name are what an `IntOrString` has without a value.
         if matches!(get(port, "targetPort"), Value::Null)
             || get(port, "targetPort") == 0
             || get(port, "targetPort") == ""
@@ -179,6 +181,7 @@ fn defaults(fields: &mut Fields) {
             .as_object_mut()
             .filter(|point| !text(point, "ip").is_empty())
         {
+            // KEP-1860: how addresses were treated before there was a mode.
             default_to(point, "ipMode", "VIP");
         }
     }
@@ -217,6 +220,7 @@ fn update(new: &mut Fields, old: &Fields) {
 
 /// Drops fields of the old type that the update left unchanged.
 fn drop_dependent(new: &mut Fields, old: &Fields) {
+    // A client may change the type alone. What it changes itself stays, and validation refuses it.
     if needs_address(old) && !needs_address(new) {
         if get(new, "clusterIP") == get(old, "clusterIP")
             && get(new, "clusterIPs") == get(old, "clusterIPs")

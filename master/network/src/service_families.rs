@@ -11,6 +11,7 @@ const POLICIES: [&str; 3] = ["PreferDualStack", "RequireDualStack", "SingleStack
 
 /// Validates the addresses and families of a service's spec.
 pub fn validate(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+    // It has neither address nor family; that it was given some is reported with its type.
     if text(spec, "type") == "ExternalName" {
         return;
     }
@@ -115,6 +116,7 @@ pub(crate) fn validate_update(new: &Fields, old: &Fields, at: &At<'_>, faults: &
     {
         return;
     }
+    // A headless service has no address to keep.
     if !(headless(new) && headless(old)) {
         change(new, old, "clusterIPs", "clusterIP", at, faults);
     }

@@ -185,6 +185,7 @@ fn external_addresses(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     for (number, value) in items(spec, "externalIPs").iter().enumerate() {
         let at = at.index(number);
         if let Some(address) = net::address(value, &at, faults) {
+            // Nodes would redirect their own loopback and link-local traffic.
             net::no_special(address, value, &at, faults);
         }
     }
@@ -194,6 +195,7 @@ fn balancer(fields: &Fields, spec: &Fields, kind: &str, at: &At<'_>, faults: &mu
     const ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
     const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
     let is_balancer = kind == "LoadBalancer";
+    // Upstream's path is the name of the Go field.
     let at_ranges = at.field("LoadBalancerSourceRanges");
     let ranges = items(spec, "loadBalancerSourceRanges");
     if !ranges.is_empty() {
@@ -284,6 +286,7 @@ fn traffic(spec: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
     }
     let distribution = get(spec, "trafficDistribution");
     if !distribution.is_null() {
+        // KEP-4444; `PreferClose` is the older name of `PreferSameZone` (KEP-3015).
         let known = ["PreferClose", "PreferSameNode", "PreferSameZone"];
         faults.one_of(&at.field("trafficDistribution"), distribution, &known);
     }

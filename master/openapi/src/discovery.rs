@@ -169,16 +169,15 @@ fn whole<'a>(registry: &Registry, kind: &'a Kind) -> Resource<'a> {
 fn parts(kind: &Kind) -> impl Iterator<Item = Resource<'_>> {
     kind.subresources.iter().map(|sub| {
         let body = sub.body(&kind.kind);
-        let (group, version, _) = body
-            .filter(|(group, ..)| !group.is_empty())
-            .unwrap_or_default();
+        // Of the core group both are left out, as of the kind itself.
+        let grouped = body.filter(|body| !body.group.is_empty());
         Resource {
             name: format!("{}/{}", kind.plural, sub.name()),
             singular_name: "",
             namespaced: kind.namespaced,
-            group,
-            version,
-            kind: body.map_or(kind.kind.as_str(), |(_, _, body)| body),
+            group: grouped.map_or("", |body| body.group),
+            version: grouped.map_or("", |body| body.version),
+            kind: body.map_or(kind.kind.as_str(), |body| body.kind),
             verbs: sub.verbs(),
             short_names: &[],
             categories: &[],
@@ -281,7 +280,7 @@ fn aggregated(kind: &Kind) -> Value {
         .map(|sub: &Subresource| {
             let body = sub.body(&kind.kind).map_or_else(
                 || own.clone(),
-                |(group, version, kind)| gvk(group, version, kind),
+                |body| gvk(body.group, body.version, body.kind),
             );
             json!({"subresource": sub.name(), "responseKind": body, "verbs": sub.verbs()})
         })

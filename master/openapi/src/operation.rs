@@ -1,7 +1,7 @@
 //! One operation of a path: action, parameters, body and answers.
 
 use crate::v3::patches;
-use master_schema::registry::{Kind, Subresource};
+use master_schema::registry::{GroupVersionKind, Kind, Subresource};
 use master_schema::schema::DEFINITIONS;
 use serde_json::{Map, Value, json};
 
@@ -257,11 +257,15 @@ impl<'a> Operation<'a> {
     /// The operation as JSON.
     pub(crate) fn value(&self) -> Value {
         let body = self.subresource.and_then(|sub| sub.body(&self.kind.kind));
-        let (group, version, kind) = body.unwrap_or((
-            self.kind.group.as_str(),
-            self.kind.version.as_str(),
-            self.kind.kind.as_str(),
-        ));
+        let GroupVersionKind {
+            group,
+            version,
+            kind,
+        } = body.unwrap_or(GroupVersionKind {
+            group: &self.kind.group,
+            version: &self.kind.version,
+            kind: &self.kind.kind,
+        });
         let parameters: Vec<Value> = self
             .action
             .parameters()

@@ -89,6 +89,7 @@ impl Quantity {
             .trim_start_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '+' | '-'))
         {
             suffix if suffix.ends_with('i') => Form::Binary,
+            // `3E` is exa, `3e6` has an exponent.
             suffix if suffix.len() > 1 => Form::Exponent,
             _ => Form::Decimal,
         };

@@ -84,28 +84,45 @@ impl Subresource {
         }
     }
 
-    /// Group, version and kind of its body if it is not the object; `kind` is the object's kind.
-    pub fn body(self, kind: &str) -> Option<(&'static str, &'static str, &'static str)> {
-        match self {
-            Self::Binding => Some(("", "v1", "Binding")),
-            Self::Eviction => Some(("policy", "v1", "Eviction")),
-            Self::Scale => Some(("autoscaling", "v1", "Scale")),
-            Self::Token => Some(("authentication.k8s.io", "v1", "TokenRequest")),
-            Self::Proxy if kind == "Node" => Some(("", "v1", "NodeProxyOptions")),
-            Self::Proxy if kind == "Service" => Some(("", "v1", "ServiceProxyOptions")),
-            Self::Proxy => Some(("", "v1", "PodProxyOptions")),
-            Self::Exec => Some(("", "v1", "PodExecOptions")),
-            Self::Attach => Some(("", "v1", "PodAttachOptions")),
-            Self::PortForward => Some(("", "v1", "PodPortForwardOptions")),
+    /// The kind of its body if it is not the object; `kind` is the object's kind.
+    pub fn body(self, kind: &str) -> Option<GroupVersionKind<'static>> {
+        let (group, kind) = match self {
+            Self::Binding => ("", "Binding"),
+            Self::Eviction => ("policy", "Eviction"),
+            Self::Scale => ("autoscaling", "Scale"),
+            Self::Token => ("authentication.k8s.io", "TokenRequest"),
+            Self::Proxy if kind == "Node" => ("", "NodeProxyOptions"),
+            Self::Proxy if kind == "Service" => ("", "ServiceProxyOptions"),
+            Self::Proxy => ("", "PodProxyOptions"),
+            Self::Exec => ("", "PodExecOptions"),
+            Self::Attach => ("", "PodAttachOptions"),
+            Self::PortForward => ("", "PodPortForwardOptions"),
             Self::Status
             | Self::Approval
             | Self::Log
             | Self::Finalize
             | Self::EphemeralContainers
             | Self::Resize
-            | Self::Power => None,
-        }
+            | Self::Power => return None,
+        };
+        let version = "v1";
+        Some(GroupVersionKind {
+            group,
+            version,
+            kind,
+        })
     }
+}
+
+/// A kind in one of its versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupVersionKind<'a> {
+    /// API group; empty for core.
+    pub group: &'a str,
+    /// Version.
+    pub version: &'a str,
+    /// Kind.
+    pub kind: &'a str,
 }
 
 /// Where a kind has the fields of its scale subresource: JSON pointers.
@@ -256,20 +273,28 @@ pub fn pointers(list: &[(&'static str, &'static str)]) -> Vec<(Word, Word)> {
 
 /// Dotted paths of fields that a write resets, so that its manager never owns them (upstream:
 /// `GetResetFields`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reset {
     /// On a write of the object.
-    pub main: &'static [&'static str],
+    pub main: Vec<Word>,
     /// On a write of the status.
-    pub status: &'static [&'static str],
+    pub status: Vec<Word>,
 }
 
 impl Default for Reset {
     fn default() -> Self {
         Self {
-            main: &["status"],
-            status: &["spec"],
+            main: words(&["status"]),
+            status: words(&["spec"]),
         }
+    }
+}
+
+impl Reset {
+    /// The paths of a write of the status, or of the object.
+    pub fn paths(&self, status: bool) -> Vec<&str> {
+        let paths = if status { &self.status } else { &self.main };
+        paths.iter().map(|path| &**path).collect()
     }
 }
 
@@ -285,7 +310,7 @@ pub enum Dependents {
 }
 
 /// What a kind does to its objects when they are written.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 #[allow(
     clippy::struct_excessive_bools,
     reason = "each is a fact of its own about a kind"

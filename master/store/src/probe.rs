@@ -66,7 +66,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// As many who ask at once, each told `answer`: how many questions that made.
+    /// Many callers at once, each answered `answer`; returns how many questions that made.
     async fn round(probe: &Arc<Probe>, answer: bool) -> usize {
         let (asked, under_way) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let mut askers = tokio::task::JoinSet::new();

@@ -21,6 +21,7 @@ const PERIOD: i64 = 10;
 
 /// Sets defaults of a StorageClass.
 pub(crate) fn class_defaults(fields: &mut Fields) {
+    // Volumes that are made on demand go with their claims; those that people make stay.
     default_to(fields, "reclaimPolicy", "Delete");
     default_to(fields, "volumeBindingMode", "Immediate");
 }
@@ -52,6 +53,7 @@ fn provisioner(fields: &Fields, key: &str, faults: &mut Faults) {
     match text(fields, key) {
         "" => faults.required(&at, ""),
         name => {
+            // Capitals are allowed: upstream checks the lower-case form.
             if let Err(fault) = names::qualified(&name.to_lowercase()) {
                 faults.invalid(&at, get(fields, key), fault);
             }

@@ -43,6 +43,7 @@ pub fn volume() -> Kind {
         strategy: Strategy {
             defaults: |fields| {
                 if let Some(spec) = object_mut(fields, "spec") {
+                    // Of volumes that people make; those of a StorageClass are deleted by default.
                     default_to(spec, "persistentVolumeReclaimPolicy", "Retain");
                     default_to(spec, "volumeMode", "Filesystem");
                     volume_sources::defaults(spec);
@@ -104,6 +105,7 @@ pub(crate) fn claim_defaults(spec: &mut Fields) {
         get(spec, "dataSource").clone(),
         get(spec, "dataSourceRef").clone(),
     );
+    // KEP-1495; of another namespace (KEP-3294) the older field cannot say the same.
     match (source.is_null(), reference.is_null()) {
         (false, true) => drop(spec.insert("dataSourceRef".to_owned(), source)),
         (true, false)

@@ -24,6 +24,7 @@ fn modes(spec: &Fields, at: &At<'_>, missing: &str, faults: &mut Faults) {
     for mode in modes {
         faults.one_of(&place, mode, MODES);
     }
+    // KEP-2485: one pod alone, which another mode beside it would undo.
     if modes.len() > 1 && modes.iter().any(|mode| mode == "ReadWriteOncePod") {
         faults.forbidden(
             &place,
@@ -98,10 +99,12 @@ pub(crate) fn volume(fields: &Fields, faults: &mut Faults) {
         }
     }
     volume_sources::validate(spec, &at, faults);
+    // The disk is in one node, and the scheduler learns which by this.
     if object(spec, "local").is_some() && affinity.is_none_or(Fields::is_empty) {
         faults.required(&place, "Local volume requires node affinity");
     }
     let root = object(spec, "hostPath").is_some_and(|host| matches!(text(host, "path"), "/"));
+    // Recycling deletes all below the path.
     if root && policy == "Recycle" {
         let text = "may not be 'recycle' for a hostPath mount of '/'";
         faults.forbidden(&at.field("persistentVolumeReclaimPolicy"), text);
@@ -222,6 +225,7 @@ pub(crate) fn claim_update(new: &Fields, old: &Fields, faults: &mut Faults) {
         as_before("storageClassName");
     }
     if bound {
+        // KEP-3751: its driver changes the volume in place.
         as_before("volumeAttributesClassName");
         let requested = |spec: &Fields| {
             object(spec, "resources")
@@ -281,6 +285,7 @@ fn shrunk(
             .and_then(|status| object(status, "capacity"))
             .cloned(),
     );
+    // KEP-1790: a request that cannot be served is taken back; a volume never shrinks.
     if after < before && real.is_none_or(|real| after <= real) {
         let place = at.field("resources");
         let place = place.field("requests");

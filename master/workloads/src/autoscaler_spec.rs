@@ -33,6 +33,7 @@ pub(super) fn defaults(fields: &mut Fields) {
     let some = json!({"type": "Pods", "value": 4, "periodSeconds": 15});
     for (way, wait, policies) in [
         ("scaleUp", Some(0), json!([some, all])),
+        // Without a window: the controller's own option counts (KEP-853).
         ("scaleDown", None, json!([all])),
     ] {
         let Some(rules) = object_mut(behavior, way) else {
@@ -54,6 +55,7 @@ const PERIOD: i64 = 1800;
 pub(super) fn validate(fields: &Fields, faults: &mut Faults) {
     let (spec, at) = (spec(fields), At::root("spec"));
     let (least, most) = (get(spec, "minReplicas"), number(spec, "maxReplicas"));
+    // Zero needs the gate `HPAScaleToZero`, which is off by default upstream.
     if least.as_i64().is_some_and(|least| least < 1) {
         faults.invalid(
             &at.field("minReplicas"),

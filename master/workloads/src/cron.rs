@@ -13,6 +13,7 @@ struct Field {
     names: &'static [&'static str],
 }
 
+// Upstream's library knows no 7 for Sunday.
 const FIELDS: [Field; 5] = [
     Field {
         least: 0,

@@ -129,6 +129,7 @@ fn validate(fields: &Fields, faults: &mut Faults) {
         .and_then(|job| object(job, "spec"))
         .unwrap_or(nothing);
     validate_spec(job, &place, faults);
+    // Each Job selects by its own UID.
     if has(job, "selector") {
         faults.invalid(
             &place.field("selector"),
@@ -160,6 +161,7 @@ fn validate_create(fields: &Fields, faults: &mut Faults) {
             format!("must be no more than {NAME} characters"),
         );
     }
+    // KEP-3140: the field took the place of `TZ=`, which only worked because the library reads it.
     zoned(fields, false, faults);
 }
 
@@ -199,6 +201,7 @@ fn time_zone(value: &Value, at: &At<'_>, faults: &mut Faults) {
         faults.invalid(at, value, format!("unknown time zone {name}"));
         return;
     }
+    // Go takes it for the server's own zone, which another server need not have.
     if name.eq_ignore_ascii_case("local") {
         let words =
             "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";

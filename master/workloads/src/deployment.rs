@@ -95,6 +95,7 @@ fn validate(fields: &Fields, faults: &mut Faults) {
     not_negative(spec, "progressDeadlineSeconds", &at, faults);
     let deadline = get(spec, "progressDeadlineSeconds");
     let least = get(spec, "minReadySeconds").as_i64().unwrap_or_default();
+    // Else every rollout fails before its first pod can be available.
     if deadline.as_i64().is_some_and(|deadline| deadline <= least) {
         faults.invalid(
             &at.field("progressDeadlineSeconds"),
@@ -107,6 +108,7 @@ fn validate(fields: &Fields, faults: &mut Faults) {
 fn rollout(strategy: &Fields, at: &At<'_>, faults: &mut Faults) {
     let place = at.field("rollingUpdate");
     match text(strategy, "type") {
+        // A patch of the type alone leaves the old parameters: they are refused, not ignored.
         "Recreate" if has(strategy, "rollingUpdate") => {
             faults.forbidden(
                 &place,
@@ -121,6 +123,7 @@ fn rollout(strategy: &Fields, at: &At<'_>, faults: &mut Faults) {
                     count_or_share(get(rolling, key), &place.field(key), faults);
                 }
                 let unavailable = get(rolling, "maxUnavailable");
+                // Neither could an old pod go, nor a new one come first.
                 if is_nothing(rolling, "maxUnavailable") && is_nothing(rolling, "maxSurge") {
                     faults.invalid(
                         &place.field("maxUnavailable"),

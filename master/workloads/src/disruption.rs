@@ -49,6 +49,7 @@ fn validate(fields: &Fields, faults: &mut Faults) {
     }
     part(spec, "minAvailable", &at, faults);
     part(spec, "maxUnavailable", &at, faults);
+    // May be empty: it then selects all pods of the namespace (none in `v1beta1`).
     labels::selector(object(spec, "selector"), &at.field("selector"), faults);
     optional_choice(
         spec,

@@ -47,6 +47,7 @@ pub fn job() -> Kind {
                 }
             },
             generation: true,
+            // Compatibility of `batch/v1` (upstream: `OrphanDependents`).
             dependents: Dependents::Orphaned,
             ..Strategy::default()
         },
@@ -157,6 +158,7 @@ fn validate(fields: &Fields, faults: &mut Faults) {
     labels::selector(object(spec, "selector"), &at.field("selector"), faults);
     selects_template(spec, None, &at, faults);
     let completions = get(spec, "completions").as_i64().unwrap_or_default();
+    // The host name of a pod has its index (KEP-2214).
     if text(spec, "completionMode") == "Indexed" && completions > 0 {
         let name = meta_text(fields, "name");
         let host = format!("{name}-{}", completions - 1);
@@ -235,6 +237,7 @@ fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
 fn completions_update(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
     let place = at.field("completions");
     let value = get(new, "completions");
+    // KEP-3715: an indexed Job grows and shrinks by both numbers.
     if text(new, "completionMode") != "Indexed" {
         faults.immutable(&place, value, get(old, "completions"));
     } else if value != get(old, "completions")

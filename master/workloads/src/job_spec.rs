@@ -10,10 +10,12 @@ use std::collections::BTreeSet;
 
 /// Sets defaults of a job's spec.
 pub(super) fn defaults(spec: &mut Fields) {
+    // With a parallelism alone it is a work queue, which has no number of completions.
     if !has(spec, "completions") && !has(spec, "parallelism") {
         spec.insert("completions".to_owned(), 1.into());
     }
     default_number(spec, "parallelism", 1);
+    // KEP-3850: the limit of each index counts instead.
     let retries = if has(spec, "backoffLimitPerIndex") {
         i64::from(i32::MAX)
     } else {
@@ -23,6 +25,7 @@ pub(super) fn defaults(spec: &mut Fields) {
     default_to(spec, "completionMode", "NonIndexed");
     default_to(spec, "suspend", false);
     default_to(spec, "manualSelector", false);
+    // KEP-3939: a failure policy needs to see how a pod ended.
     let replace = if has(spec, "podFailurePolicy") {
         "Failed"
     } else {
@@ -54,6 +57,7 @@ pub(super) fn template_defaults(spec: &mut Fields) {
 }
 
 /// Indexed jobs: limits of parallelism and failed indexes, lower for very many indexes.
+// The status lists indexes as text, which these bounds keep small (KEP-3850).
 const PARALLEL: i64 = 100_000;
 const FAILED: i64 = 100_000;
 const MANY: i64 = 100_000;
@@ -115,6 +119,7 @@ pub(super) fn validate_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 fn manager(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+    // KEP-4368: another controller than the master's own looks after the Job.
     let name = text(spec, "managedBy");
     let place = at.field("managedBy");
     match name.split_once('/') {
@@ -188,9 +193,9 @@ fn indexed(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Limits: rules of a policy, patterns of a rule, exit codes of a rule.
-const RULES: usize = 20;
+const MAX_RULES: usize = 20;
 const PATTERNS: usize = 20;
-const CODES: usize = 255;
+const MAX_EXIT_CODES: usize = 255;
 
 fn failure_policy(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let Some(policy) = object(spec, "podFailurePolicy") else {
@@ -198,8 +203,8 @@ fn failure_policy(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     };
     let list = at.field("rules");
     let rules = items(policy, "rules");
-    if rules.len() > RULES {
-        faults.too_many(&list, rules.len(), RULES);
+    if rules.len() > MAX_RULES {
+        faults.too_many(&list, rules.len(), MAX_RULES);
     }
     let pod = object(template(spec), "spec").unwrap_or(podspec::no_fields());
     let containers = items(pod, "containers")
@@ -303,8 +308,8 @@ fn exit_codes(codes: &Fields, known: &BTreeSet<&str>, at: &At<'_>, faults: &mut 
             &Value::Array(Vec::new()),
             "at least one value is required",
         );
-    } else if values.len() > CODES {
-        faults.too_many(&list, values.len(), CODES);
+    } else if values.len() > MAX_EXIT_CODES {
+        faults.too_many(&list, values.len(), MAX_EXIT_CODES);
     }
     let numbers: Vec<i64> = values
         .iter()
@@ -351,8 +356,8 @@ fn success_policy(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
             "at least one rules must be specified when the successPolicy is specified",
         );
     }
-    if rules.len() > RULES {
-        faults.too_many(&list, rules.len(), RULES);
+    if rules.len() > MAX_RULES {
+        faults.too_many(&list, rules.len(), MAX_RULES);
     }
     let completions = number(spec, "completions");
     for (index, rule) in rules.iter().enumerate() {

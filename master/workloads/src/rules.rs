@@ -31,6 +31,7 @@ pub(super) fn selector(spec: &Fields, words: &str, at: &At<'_>, faults: &mut Fau
         None => faults.required(&place, ""),
         Some(selector) => {
             labels::selector(Some(selector), &place, faults);
+            // It would take over all pods of the namespace.
             if labels::is_empty(selector) {
                 faults.invalid(&place, get(spec, "selector"), words);
             }
@@ -117,6 +118,7 @@ pub(super) fn collisions(new: &Fields, old: &Fields, faults: &mut Faults) {
         get(new, "collisionCount").as_i64(),
         get(old, "collisionCount").as_i64(),
     );
+    // It is part of the hash of templates: with a smaller number the old collision comes back.
     if before.is_some_and(|before| after.is_none_or(|after| after < before)) {
         let at = At::root("status");
         let value = Value::from(after.unwrap_or_default());

@@ -35,6 +35,7 @@ pub fn stateful_set() -> Kind {
             IMAGES,
         ],
         strategy: Strategy {
+            // Pods are named after it, and a host name is a label.
             names: names::label,
             defaults,
             validate,
@@ -66,6 +67,7 @@ fn defaults(fields: &mut Fields) {
         }
     }
     if let Some(retention) = object_mut(spec, "persistentVolumeClaimRetentionPolicy") {
+        // KEP-1847: data outlives the set unless its owner wants it otherwise.
         default_to(retention, "whenDeleted", "Retain");
         default_to(retention, "whenScaled", "Retain");
     }
@@ -124,6 +126,7 @@ fn validate(fields: &Fields, faults: &mut Faults) {
         && number(ordinals, "start") < 0
     {
         let words = master_schema::validate::forms::NOT_NEGATIVE;
+        // KEP-3335; upstream's path has the dot in a name.
         faults.invalid(&at.field("ordinals.start"), get(ordinals, "start"), words);
     }
     selector(
@@ -156,6 +159,7 @@ fn rollout(strategy: &Fields, at: &At<'_>, faults: &mut Faults) {
             not_negative(rolling, "partition", &place, faults);
             part(rolling, "maxUnavailable", &place, faults);
             let most = get(rolling, "maxUnavailable");
+            // KEP-961: an update would never begin.
             if !most.is_null() && number_or_share(most) == 0 {
                 faults.invalid(&place.field("maxUnavailable"), most, "cannot be 0");
             }
@@ -168,6 +172,7 @@ fn rollout(strategy: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// The mutable fields of a spec.
+// Not `volumeClaimTemplates`: claims that exist would not follow.
 const MUTABLE: [&str; 7] = [
     "replicas",
     "ordinals",

@@ -182,6 +182,37 @@ fn every_function_that_a_walk_names_is_in_its_file() {
     assert!(count > 15, "{count} functions");
 }
 
+/// The walks of the developer's guide, by title, with the text of each.
+fn walks(guide: &str) -> Vec<(&str, &str)> {
+    let section = guide.split("\n## ").find(|part| part.contains(" walks "));
+    let bold = section.unwrap().split("\n**").skip(1);
+    bold.map(|walk| walk.split_once("**").unwrap()).collect()
+}
+
+/// The room of a file that a guide in `tests` names: `../master/api/src/server.rs` is in
+/// `master/api`.
+fn room(file: &str) -> String {
+    let parts = file.split('/').skip_while(|part| *part == "..");
+    parts.take(2).collect::<Vec<_>>().join("/")
+}
+
+/// A reader who follows a walk keeps his bearings: he leaves a room, and comes back to it once.
+#[test]
+fn a_walk_returns_to_a_room_at_most_once() {
+    let guide = read("tests/GUIDE.md");
+    let walks = walks(&guide);
+    assert_eq!(walks.len(), 3, "{walks:?}");
+    for (title, text) in walks {
+        let mut rooms: Vec<String> = functions(text).map(|(_, file)| room(file)).collect();
+        rooms.dedup();
+        assert!(rooms.len() > 2, "{title}: {rooms:?}");
+        for room in &rooms {
+            let visits = rooms.iter().filter(|other| *other == room).count();
+            assert!(visits <= 2, "{title}: {visits} visits to {room}: {rooms:?}");
+        }
+    }
+}
+
 /// A block of code in a guide is made of parts, each behind a comment that names its file.
 #[test]
 fn every_example_of_code_stands_in_its_file() {

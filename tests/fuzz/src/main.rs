@@ -59,3 +59,16 @@ fn main() -> ExitCode {
     }
     code
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_line_in_a_guide_is_understood() {
+        let count = tests_guides::understood("cargo run -p tests-fuzz --", |words| {
+            Arguments::try_parse_from(words)
+        });
+        assert!(count.unwrap_or_else(|fault| panic!("{fault}")) >= 2);
+    }
+}

@@ -103,7 +103,7 @@ async fn one_call(store: &EmbeddedStore, values: &AtomicU64, client: u64, random
     }
 }
 
-/// Reads what children told into histories; calls without an end were killed with their client.
+/// Reads the output of children into histories; calls without an end were killed with their client.
 #[derive(Default)]
 struct Told {
     clock: u64,

@@ -135,7 +135,7 @@ fn peer<S: Future>(
             let end = tokio::task::spawn_blocking(move || is_over.recv().is_err());
             tokio::select! {
                 _ = serve() => {}
-                over = end => assert!(over.unwrap(), "the end is told by dropping it"),
+                over = end => assert!(over.unwrap(), "the end comes by dropping it"),
             }
             connection.abort();
         });

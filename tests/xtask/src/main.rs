@@ -137,55 +137,13 @@ mod tests {
     #[test]
     fn every_command_and_argument_has_its_help() {
         Cli::command().debug_assert();
-        let mut pending = vec![Cli::command()];
-        while let Some(command) = pending.pop() {
-            let name = command.get_name().to_owned();
-            assert!(
-                command.get_about().is_some() || command.is_hide_set(),
-                "{name}"
-            );
-            for argument in command.get_arguments() {
-                assert!(
-                    argument.get_help().is_some(),
-                    "{name} {}",
-                    argument.get_id()
-                );
-            }
-            pending.extend(command.get_subcommands().cloned());
-        }
-    }
-
-    /// Lines of the shell blocks in the documents for people.
-    fn documented() -> Vec<String> {
-        let listed = std::process::Command::new("git")
-            .args(["ls-files", "*.md"])
-            .current_dir(host::repository())
-            .output()
-            .unwrap();
-        let mut lines = Vec::new();
-        for document in String::from_utf8(listed.stdout).unwrap().lines() {
-            let text = std::fs::read_to_string(host::repository().join(document)).unwrap();
-            for block in text.split("```sh\n").skip(1) {
-                let block = block.split("```").next().unwrap_or_default();
-                let code = block.lines().filter_map(|line| line.split('#').next());
-                lines.extend(code.map(|line| line.trim().to_owned()));
-            }
-        }
-        lines
+        assert_eq!(tests_guides::without_help(Cli::command()), [""; 0]);
     }
 
     #[test]
     fn every_command_line_in_a_document_is_understood() {
-        let lines = documented();
-        let ours: Vec<_> = lines
-            .iter()
-            .filter_map(|line| line.strip_prefix("cargo xtask "))
-            .collect();
-        for line in &ours {
-            let words = ["xtask"].into_iter().chain(line.split_whitespace());
-            Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
-        }
-        assert!(ours.len() > 10, "{ours:?}");
+        let count = tests_guides::understood("cargo xtask", |words| Cli::try_parse_from(words));
+        assert!(count.unwrap_or_else(|fault| panic!("{fault}")) > 10);
     }
 
     #[test]

@@ -23,8 +23,8 @@ Examples:
   pratique status worker-1
 
 Rights, each for its part of the page: `get` on `nodes`, `machines`, `imagereleases` and `leases` (in kube-node-lease), `list` on \
-`machines`, `nodeattestations`, `pods` and `events`, `get` on `nodes/proxy` for what the node uses. What a right is missing for is \
-told to be missing.")]
+`machines`, `nodeattestations`, `pods` and `events`, `get` on `nodes/proxy` for what the node uses. A part without \
+its right says `missing`.")]
 pub(crate) struct StatusArgs {
     /// The node.
     #[arg(value_parser = node_name)]

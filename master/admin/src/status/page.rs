@@ -342,7 +342,7 @@ fn places(text: &mut Text, facts: &Facts) {
     let all = (!all.is_empty()).then(|| all.join(", "));
     text.say(
         "Addresses",
-        &all.unwrap_or_else(|| missing("the node has told none")),
+        &all.unwrap_or_else(|| missing("the node has reported none")),
     );
     let ranges = node
         .spec
@@ -381,7 +381,7 @@ fn conditions(text: &mut Text, facts: &Facts, now: Timestamp) {
         ]
     }));
     if rows.len() == 1 {
-        text.say("", "missing: the node has told none");
+        text.say("", "missing: the node has reported none");
     } else {
         text.table(&rows);
     }

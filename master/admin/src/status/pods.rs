@@ -93,7 +93,7 @@ fn trouble(pod: &Pod) -> Option<String> {
     }
     let why = joined([status.reason, status.message]);
     Some(if why.is_empty() {
-        "the node has told nothing of it yet".to_owned()
+        "the node has not reported on it yet".to_owned()
     } else {
         why
     })
@@ -113,7 +113,7 @@ fn ended(pod: &Pod) -> String {
     });
     let ended: Vec<String> = ended.collect();
     if ended.is_empty() {
-        "no reason is told".to_owned()
+        "no reason is given".to_owned()
     } else {
         ended.join("; ")
     }

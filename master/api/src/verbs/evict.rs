@@ -25,11 +25,8 @@ const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disr
 /// Evicts a pod.
 pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
     let eviction = call.document(content).await?.value;
-    let name = eviction
-        .pointer("/metadata/name")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    if name != call.target.name {
+    let name = eviction.pointer("/metadata/name").and_then(Value::as_str);
+    if name.unwrap_or_default() != call.target.name {
         return Err(ApiError::new(
             Reason::BadRequest,
             "name in URL does not match name in Eviction object",
@@ -43,13 +40,10 @@ pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, 
         call.reach(&pod)?;
         delete::preconditions(call, &entry, &pod, &options)?;
         let admitted = call.admit_delete(&pod).await?;
-        let mut ops = if free(&pod) {
-            Vec::new()
-        } else {
-            charge(call, &pod).await?
-        };
-        if !free(&pod) {
-            announce(&mut pod, &call.clock().text());
+        let mut ops = Vec::new();
+        if !needs_no_budget(&pod) {
+            ops = count_in_budget(call, &pod).await?;
+            set_disruption_target(&mut pod, &call.clock().text());
         }
         ops.extend(delete::operation(call, &entry, &pod, &options)?);
         ops.extend(admitted.ops);
@@ -70,29 +64,22 @@ pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, 
 }
 
 /// Whether deleting a pod disrupts nothing: it has ended, has not run, or is being deleted already.
-fn free(pod: &Fields) -> bool {
+fn needs_no_budget(pod: &Fields) -> bool {
     let phase = inner(pod, "status").map_or("", |status| text(status, "phase"));
     matches!(phase, "Succeeded" | "Failed" | "Pending")
         || !meta_text(pod, "deletionTimestamp").is_empty()
 }
 
 /// The operation that counts the pod in its budget; none if it has no budget or needs none.
-async fn charge(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError> {
-    let kind = call
-        .registry
-        .find("policy", "v1", "poddisruptionbudgets")
-        .ok_or_else(no_resource)?;
+async fn count_in_budget(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError> {
+    let found = call.registry.find("policy", "v1", "poddisruptionbudgets");
+    let kind = found.ok_or_else(no_resource)?;
     let query = ListQuery {
         prefix: kind.prefix(&call.target.namespace),
         ..ListQuery::default()
     };
-    let listing = call
-        .api
-        .inner
-        .reader
-        .list(query)
-        .await
-        .map_err(store_error)?;
+    let reader = &call.api.inner.reader;
+    let listing = reader.list(query).await.map_err(store_error)?;
     let pod_value = Value::Object(pod.clone());
     let mut found: Option<(Entry, Fields)> = None;
     for entry in listing.entries {
@@ -117,21 +104,25 @@ async fn charge(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError> {
         // Only while the pod stays unhealthy: the delete operation holds the pod's revision.
         return Ok(Vec::new());
     }
-    let paid = master_objects::encode(
-        kind,
-        charged(budget, &call.target.name, &call.clock().text())?,
-    )?;
-    Ok(vec![Op::update(&entry.key, entry.modified, paid)])
+    let after = counted(budget, &call.target.name, &call.clock().text())?;
+    let after = master_objects::encode(kind, after)?;
+    Ok(vec![Op::update(&entry.key, entry.modified, after)])
 }
 
 fn ready(pod: &Fields) -> bool {
     let conditions = inner(pod, "status").map_or(&[][..], |status| items(status, "conditions"));
-    conditions.iter().any(|condition| {
-        condition.get("type").is_some_and(|kind| kind == "Ready")
-            && condition
-                .get("status")
-                .is_some_and(|status| status == "True")
-    })
+    let is_true = |condition: &Value| {
+        condition
+            .get("status")
+            .is_some_and(|status| status == "True")
+    };
+    conditions
+        .iter()
+        .any(|one| is_type(one, "Ready") && is_true(one))
+}
+
+fn is_type(condition: &Value, name: &str) -> bool {
+    condition.get("type").is_some_and(|kind| kind == name)
 }
 
 /// Whether a budget allows the eviction of pods that are not ready.
@@ -151,7 +142,7 @@ fn count(budget: &Fields, key: &str) -> i64 {
 }
 
 /// The budget with the pod counted, or the reason why it does not allow the eviction.
-fn charged(mut budget: Fields, pod: &str, now: &str) -> Result<Fields, ApiError> {
+fn counted(mut budget: Fields, pod: &str, now: &str) -> Result<Fields, ApiError> {
     let name = meta_text(&budget, "name").to_owned();
     let generation = get(metadata(&budget), "generation")
         .as_i64()
@@ -236,14 +227,9 @@ fn why_not(budget: &Fields, name: &str) -> String {
 /// Sets the condition that no further disruption is allowed.
 fn insufficient(status: &mut Fields, generation: i64, now: &str) {
     let mut conditions = items(status, "conditions").to_vec();
-    let own = |condition: &Value| {
-        condition
-            .get("type")
-            .is_some_and(|kind| kind == "DisruptionAllowed")
-    };
     let before = conditions
         .iter()
-        .position(own)
+        .position(|one| is_type(one, "DisruptionAllowed"))
         .map(|at| conditions.remove(at))
         .unwrap_or_default();
     let since = match before.get("status") {
@@ -261,17 +247,13 @@ fn insufficient(status: &mut Fields, generation: i64, now: &str) {
 }
 
 /// Sets the pod's condition `DisruptionTarget`.
-fn announce(pod: &mut Fields, now: &str) {
+fn set_disruption_target(pod: &mut Fields, now: &str) {
     let generation = get(metadata(pod), "generation").clone();
     let Some(status) = object_mut(pod, "status") else {
         return;
     };
     let mut conditions = items(status, "conditions").to_vec();
-    conditions.retain(|condition| {
-        condition
-            .get("type")
-            .is_none_or(|kind| kind != "DisruptionTarget")
-    });
+    conditions.retain(|one| !is_type(one, "DisruptionTarget"));
     conditions.push(json!({
         "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
         "message": "Eviction API: evicting", "lastProbeTime": null, "lastTransitionTime": now,
@@ -296,7 +278,7 @@ mod tests {
     fn the_condition_of_an_evicted_pod_says_of_which_spec_it_speaks() {
         let mut pod =
             json!({"metadata": {"generation": 3}, "status": {"conditions": [{"type": "Ready"}]}});
-        announce(pod.as_object_mut().unwrap(), NOW);
+        set_disruption_target(pod.as_object_mut().unwrap(), NOW);
         let conditions = pod["status"]["conditions"].as_array().unwrap();
         assert_eq!(conditions[1]["type"], "DisruptionTarget");
         assert_eq!(conditions[1]["observedGeneration"], 3);
@@ -306,21 +288,21 @@ mod tests {
     fn a_budget_allows_evictions_one_by_one_until_it_is_spent() {
         let full =
             budget(&json!({"observedGeneration": 2, "disruptionsAllowed": 1, "desiredHealthy": 2}));
-        let paid = Value::Object(charged(full, "p", NOW).unwrap());
-        assert_eq!(paid["status"]["disruptionsAllowed"], 0);
-        assert_eq!(paid["status"]["disruptedPods"]["p"], NOW);
+        let after = Value::Object(counted(full, "p", NOW).unwrap());
+        assert_eq!(after["status"]["disruptionsAllowed"], 0);
+        assert_eq!(after["status"]["disruptedPods"]["p"], NOW);
         assert_eq!(
-            paid["status"]["conditions"][0]["reason"],
+            after["status"]["conditions"][0]["reason"],
             "InsufficientPods"
         );
-        let spent = charged(paid.as_object().unwrap().clone(), "q", NOW).unwrap_err();
+        let spent = counted(after.as_object().unwrap().clone(), "q", NOW).unwrap_err();
         assert_eq!((spent.code, spent.message.as_str()), (429, WOULD_VIOLATE));
         assert_eq!(spent.details.causes[0].reason, "DisruptionBudget");
         assert_eq!(
             spent.details.causes[0].message,
             "The disruption budget b needs 2 healthy pods and has 0 currently"
         );
-        let stale = charged(
+        let stale = counted(
             budget(&json!({"observedGeneration": 1, "disruptionsAllowed": 1})),
             "p",
             NOW,

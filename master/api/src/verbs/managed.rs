@@ -10,7 +10,7 @@ use master_objects::MANAGED;
 use master_schema::error::ApiError;
 use master_schema::object::meta_text;
 use master_schema::registry::{Kind, Registry, Subresource};
-use master_schema::schema::Place;
+use master_schema::schema::SchemaPosition;
 use master_schema::selector::Selector;
 use master_schema::validate::Fields;
 use master_wire::path::{Target, Verb};
@@ -38,7 +38,7 @@ impl Served<'_> {
 }
 
 impl Versions for Served<'_> {
-    fn place(&self, api_version: &str) -> Option<Place<'_>> {
+    fn place(&self, api_version: &str) -> Option<SchemaPosition<'_>> {
         Some(
             self.registry
                 .schemas()
@@ -125,11 +125,7 @@ impl Call {
             api_version: &self.kind.api_version(),
             subresource: &self.target.subresource,
             now: &self.clock().text(),
-            reset: if status {
-                strategy.reset.status
-            } else {
-                strategy.reset.main
-            },
+            reset: &strategy.reset.paths(status),
             versions: &versions,
         })
     }

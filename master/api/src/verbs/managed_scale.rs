@@ -8,7 +8,7 @@ use master_merge::apply::apply;
 use master_merge::scale::{SCALE, from_scale, to_scale};
 use master_merge::write::{Given, Versions, Write, update};
 use master_schema::error::{ApiError, Reason};
-use master_schema::schema::{self, Place, Schemas, Source};
+use master_schema::schema::{self, SchemaPosition, Schemas, Source};
 use master_schema::validate::Fields;
 use std::sync::LazyLock;
 
@@ -22,7 +22,7 @@ static SCHEMA: LazyLock<(Schemas, Source)> = LazyLock::new(|| {
 });
 
 impl Versions for Scales {
-    fn place(&self, api_version: &str) -> Option<Place<'_>> {
+    fn place(&self, api_version: &str) -> Option<SchemaPosition<'_>> {
         (api_version == SCALE).then(|| SCHEMA.0.place(SCHEMA.1.name()))
     }
 

@@ -1,5 +1,5 @@
 //! NodeMetrics and PodMetrics: made at each request, of the Nodes and Pods that are stored and of
-//! what their nodes tell.
+//! what their nodes report.
 
 use super::Call;
 use super::read::matches;

@@ -3,7 +3,7 @@
 
 use crate::common::Local;
 use http::{Method, StatusCode};
-use master_admission::Admission;
+use master_admission::EnabledPlugins;
 use master_api::Options;
 use master_client::UserInfo;
 use serde_json::{Value, json};
@@ -109,7 +109,7 @@ async fn pods_of_unknown_accounts_and_classes_are_refused() {
 
 #[tokio::test]
 async fn a_disabled_plugin_is_not_called() {
-    let admission = Admission::new(&[], &["ServiceAccount"]).unwrap();
+    let admission = EnabledPlugins::new(&[], &["ServiceAccount"]).unwrap();
     let local = Local::with(Options {
         admission,
         ..Options::default()

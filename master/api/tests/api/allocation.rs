@@ -4,7 +4,7 @@
 
 use crate::common::Local;
 use http::{Method, StatusCode};
-use master_admission::Admission;
+use master_admission::EnabledPlugins;
 use master_admission::services::Ranges;
 use master_api::Options;
 use master_client::UserInfo;
@@ -663,7 +663,7 @@ async fn a_service_gets_no_address_that_it_names_itself_unless_an_admin_allows_i
     let (status, answer) = refused.admin_ask(Method::PUT, &path, &web).await;
     assert_eq!(status, StatusCode::FORBIDDEN, "{answer}");
 
-    let disabled = Admission::new(&[], &["DenyServiceExternalIPs"]).unwrap();
+    let disabled = EnabledPlugins::new(&[], &["DenyServiceExternalIPs"]).unwrap();
     let allowed = Local::with(Options {
         admission: disabled,
         ..options(&["10.96.0.0/24"], 30000..=32767)

@@ -275,7 +275,7 @@ impl Extensions for Behind {
 }
 
 /// A stored write that is not in effect in the service yet is answered with 504, not with success:
-/// a client that is told that a machine is retired relies on it.
+/// a client whose answer says that a machine is retired relies on it.
 #[tokio::test]
 async fn a_write_that_is_not_in_force_in_time_is_no_success() {
     let server = Local::new().await;

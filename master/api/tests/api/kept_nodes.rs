@@ -9,7 +9,9 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use master_api::{DialError, KeptStream, NodeDialer, NodeStream, NodeTarget, Options, Standing};
+use master_api::{
+    ConnectionCheck, DialError, KeptStream, NodeDialer, NodeStream, NodeTarget, Options,
+};
 use master_client::BoxFuture;
 use master_gateway::NodeLimits;
 use serde_json::{Value, json};
@@ -24,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 #[derive(Debug, Default)]
 struct Objections(Mutex<Option<String>>);
 
-impl Standing for Objections {
+impl ConnectionCheck for Objections {
     fn objection(&self) -> Option<String> {
         self.0.lock().unwrap().clone()
     }
@@ -91,7 +93,7 @@ impl NodeDialer for Nodes {
         tokio::spawn(self.clone().serve(far));
         let standing = Arc::new(Objections::default());
         self.standings.lock().unwrap().push(standing.clone());
-        let standing: Arc<dyn Standing> = standing;
+        let standing: Arc<dyn ConnectionCheck> = standing;
         Box::pin(async move { Ok((Box::new(near) as Box<dyn NodeStream>, Some(standing))) })
     }
 }

@@ -1,7 +1,7 @@
 //! `cloud-verify`: admits a machine whose TPM evidence passes every check of the rule
 //! (cloud-verify/v1).
 
-use super::{HelloDecision, Policy, PolicyDecision, attest_by};
+use super::{Policy, PolicyDecision};
 use crate::request_queue::RequestQueue;
 use config_attest::policy::CheckedRule;
 use config_attest::verifier::Claimant;
@@ -37,10 +37,6 @@ impl Policy for CloudVerify {
             )
         }));
         faults
-    }
-
-    fn at_hello(&self, rule: &Rule) -> HelloDecision {
-        attest_by(rule)
     }
 
     fn decide(

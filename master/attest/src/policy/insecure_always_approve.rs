@@ -1,9 +1,8 @@
 //! `insecure-always-approve`: admits every machine, with warnings in log, events and conditions.
 
-use super::{HelloDecision, Policy, PolicyDecision, attest_by};
+use super::{Policy, PolicyDecision};
 use crate::request_queue::RequestQueue;
 use config_attest::verifier::{Approval, Claimant};
-use config_kube::Rule;
 use jiff::Timestamp;
 use std::net::IpAddr;
 
@@ -14,14 +13,6 @@ pub(crate) struct InsecureAlwaysApprove;
 impl Policy for InsecureAlwaysApprove {
     fn reason(&self) -> &'static str {
         "InsecureAlwaysApprove"
-    }
-
-    fn faults(&self, rule: &Rule) -> Vec<String> {
-        super::faults_for_machines(rule)
-    }
-
-    fn at_hello(&self, rule: &Rule) -> HelloDecision {
-        attest_by(rule)
     }
 
     fn decide(

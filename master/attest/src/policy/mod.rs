@@ -68,11 +68,17 @@ pub(crate) trait Policy: Debug + Sync {
     /// The reason in conditions and events about its decisions.
     fn reason(&self) -> &'static str;
 
-    /// Faults of a rule under this policy, as sentences. A rule with faults admits nothing.
-    fn faults(&self, rule: &Rule) -> Vec<String>;
+    /// Faults of a rule under this policy, as sentences. A rule with faults admits nothing. By
+    /// default those of what the verifier checks, where the rule is for machines.
+    fn faults(&self, rule: &Rule) -> Vec<String> {
+        faults_for_machines(rule)
+    }
 
-    /// The decision on every hello under a rule without faults.
-    fn at_hello(&self, rule: &Rule) -> HelloDecision;
+    /// The decision on every hello under a rule without faults. By default the machine may attest,
+    /// and [`Policy::decide`] decides on its evidence.
+    fn at_hello(&self, rule: &Rule) -> HelloDecision {
+        attest_by(rule)
+    }
 
     /// The decision on a claimant whose exchange came from this address.
     fn decide(

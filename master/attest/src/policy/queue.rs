@@ -1,9 +1,8 @@
 //! `queue`: a person decides, and sees which checks passed and which did not.
 
-use super::{HelloDecision, Policy, PolicyDecision, attest_by};
+use super::{Policy, PolicyDecision};
 use crate::request_queue::RequestQueue;
 use config_attest::verifier::{Approval, Claimant, PriorApproval};
-use config_kube::Rule;
 use jiff::Timestamp;
 use std::net::IpAddr;
 
@@ -14,14 +13,6 @@ pub(crate) struct Queue;
 impl Policy for Queue {
     fn reason(&self) -> &'static str {
         "ApprovedByPerson"
-    }
-
-    fn faults(&self, rule: &Rule) -> Vec<String> {
-        super::faults_for_machines(rule)
-    }
-
-    fn at_hello(&self, rule: &Rule) -> HelloDecision {
-        attest_by(rule)
     }
 
     fn decide(

@@ -255,7 +255,7 @@ fn a_slice_says_when_the_change_came_about_that_it_shows() {
     assert_eq!(said(&actions), Some(at(30).to_string()), "a pod is ready");
     state.slices = after(&state, actions, &mut made_slices);
     assert_eq!(reconcile(&state).len(), 0);
-    // A pod that is told to go is no moment that anybody could name.
+    // The deletion of a pod is no moment that anybody could name.
     state.pods[0].pod = Arc::new(Backend {
         terminating: true,
         ..with(true, 20, 1)

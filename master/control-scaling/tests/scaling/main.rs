@@ -580,7 +580,7 @@ async fn an_autoscaler_follows_usage_and_reports_missing_metrics() {
     used.store(100, Ordering::Relaxed);
     until_there_are(&cluster, &[4, 5]).await;
     says(&cluster, ("ScalingActive", "True", "ValidMetricFound")).await;
-    eventually("people are told", || async {
+    eventually("the event", || async {
         let events = cluster.reasons().await;
         if events.contains("SuccessfulRescale") {
             Ok(())
@@ -597,7 +597,7 @@ async fn an_autoscaler_follows_usage_and_reports_missing_metrics() {
     let missing = json!({"metadata": {"namespace": "default", "name": "none"}, "spec": {
         "maxReplicas": 2, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "none"}}});
     let _made: HorizontalPodAutoscaler = cluster.create(missing).await;
-    eventually("a target that is not there is told", || async {
+    eventually("the condition of a target that is not there", || async {
         let said = conditions(&cluster.get("none").await);
         let wanted = (
             "AbleToScale".to_owned(),

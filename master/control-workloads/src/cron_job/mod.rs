@@ -1,6 +1,6 @@
 //! CronJobs: a Job for each time of a schedule.
 //!
-//! A Job's name tells the time that it was made for, so that no time has two Jobs, whenever this
+//! A Job's name has the time that it was made for, so that no time has two Jobs, whenever this
 //! process stops. What the status says is read from the Jobs that are there.
 
 mod schedule;
@@ -55,7 +55,7 @@ pub enum Step {
     Create(Box<Job>),
     /// A Job of this name and UID is deleted.
     Delete(String, String),
-    /// People are told something.
+    /// Records an event.
     Tell(Severity, &'static str, String),
     /// The status is written.
     Status(Status),

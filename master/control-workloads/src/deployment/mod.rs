@@ -21,8 +21,8 @@ use crate::workload::action;
 use crate::workload::claim::OwnerChange;
 use crate::workload::condition::{self, Condition};
 use crate::workload::kept::{
-    Kept, Labels, Selects, by_controller, by_namespace, concerned, controller, controls,
-    orphans_of, owner_key, selects,
+    Kept, Selects, by_controller, by_namespace, concerned, controller, controls, orphans_of,
+    owner_key,
 };
 use crate::workload::make::{self, tell};
 use crate::workload::pod::{BY_CONTROLLER, OwnedPod};
@@ -59,13 +59,6 @@ pub struct Facts {
 
 /// An action on the Deployment with a UID.
 pub type Action = action::Action<Step>;
-
-impl Selects for Deployment {
-    fn wants(&self, labels: &Labels) -> bool {
-        let spec = self.spec.as_ref();
-        spec.is_some_and(|spec| selects(&spec.selector, labels))
-    }
-}
 
 impl Controller for Deployments {
     const NAME: &'static str = "deployment-controller";
@@ -148,7 +141,7 @@ impl Controller for Deployments {
                 writer
                     .patch::<ReplicaSet>(&set, &Patch::Merge(change.patch(&id)))
                     .await?;
-                told(writer, &about, &set.name, &change).await;
+                record_scaled(writer, &about, &set.name, &change).await;
                 Ok(())
             }
             Step::Delete(set, id) => {
@@ -195,9 +188,8 @@ impl Deployments {
         own.iter().map(|(_, one)| set(one)).collect()
     }
 
-    /// Creates the ReplicaSet of the current template. One of its name that is not of this template
-    /// means that two templates have one hash: the number of collisions grows, and with it the hash
-    /// changes.
+    /// Creates the ReplicaSet of the current template. If a ReplicaSet of that name has another
+    /// template, the hashes collide: `status.collisionCount` is raised, which changes the hash.
     async fn create(
         &self,
         writer: &Writer,
@@ -227,7 +219,7 @@ impl Deployments {
                     None => deployment.wants(&labels),
                 };
                 if !(ours && Set::of(&there, deployment).is_current) {
-                    collided(writer, key, deployment).await?;
+                    increment_collision_count(writer, key, deployment).await?;
                 }
             }
         } else if !make::is_ending(&error) {
@@ -241,7 +233,7 @@ impl Deployments {
             )
             .await;
             if rollout::deadline(deployment).is_some() {
-                stopped(writer, key, deployment, &message).await?;
+                set_not_progressing(writer, key, deployment, &message).await?;
             }
         }
         Err(error)
@@ -253,7 +245,8 @@ const SCALING: &str = "ScalingReplicaSet";
 /// Reason of event and condition where a ReplicaSet can't be made.
 const CREATE_ERROR: &str = "ReplicaSetCreateError";
 
-async fn told(writer: &Writer, about: &ObjectReference, set: &str, change: &Change) {
+/// Records the event of a changed number of replicas; none if the change is another.
+async fn record_scaled(writer: &Writer, about: &ObjectReference, set: &str, change: &Change) {
     let Some((from, to)) = change.scaled else {
         return;
     };
@@ -262,7 +255,12 @@ async fn told(writer: &Writer, about: &ObjectReference, set: &str, change: &Chan
     tell(writer, about, Severity::Normal, SCALING, message).await;
 }
 
-async fn collided(writer: &Writer, key: &Key, deployment: &Deployment) -> Result<(), ApiError> {
+/// Raises `status.collisionCount`, by which the next hash of the template differs.
+async fn increment_collision_count(
+    writer: &Writer,
+    key: &Key,
+    deployment: &Deployment,
+) -> Result<(), ApiError> {
     let known = deployment.status.as_ref();
     let known = known.and_then(|status| status.collision_count);
     let count = known.unwrap_or_default().saturating_add(1);
@@ -273,7 +271,8 @@ async fn collided(writer: &Writer, key: &Key, deployment: &Deployment) -> Result
     patched.await.map(drop)
 }
 
-async fn stopped(
+/// Sets the condition `Progressing` to false: the new ReplicaSet cannot be made.
+async fn set_not_progressing(
     writer: &Writer,
     key: &Key,
     deployment: &Deployment,

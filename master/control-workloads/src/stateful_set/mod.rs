@@ -3,7 +3,7 @@
 //! - `plan`: the actions, in order; pure
 //! - `pod`: a pod and its claims
 //! - `claims`: who owns the claims; pure
-//! - `tell`: what people read of it
+//! - `tell`: the events about it
 //!
 //! Guarantee: a name is given again only when the pod that had it is gone from the API.
 
@@ -18,7 +18,7 @@ pub use pod::ordinal;
 
 use crate::workload::action;
 use crate::workload::claim::OwnerChange;
-use crate::workload::kept::{Kept, Labels, Selects, controls, is_leaving, selects};
+use crate::workload::kept::{Kept, Selects, controls, is_leaving};
 use crate::workload::make;
 use crate::workload::pod::{OwnedPod, Pods};
 use crate::workload::ready::ReadyTimes;
@@ -65,13 +65,6 @@ pub struct Facts {
 
 /// An action on the StatefulSet with a UID.
 pub type Action = action::Action<Step>;
-
-impl Selects for StatefulSet {
-    fn wants(&self, labels: &Labels) -> bool {
-        let spec = self.spec.as_ref();
-        spec.is_some_and(|spec| selects(&spec.selector, labels))
-    }
-}
 
 impl Controller for StatefulSets {
     const NAME: &'static str = "statefulset-controller";

@@ -117,7 +117,7 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration
     (work.steps, wake)
 }
 
-/// Pods by the place that their names tell.
+/// Pods by the ordinal in their names.
 fn places(facts: &Facts) -> BTreeMap<i32, &Arc<OwnedPod>> {
     let pods = facts.pods.iter();
     let place = |(key, _): &&(Arc<Key>, Arc<OwnedPod>)| ordinal(&facts.key.name, &key.name);

@@ -1,5 +1,6 @@
 //! Objects of workload kinds as a store keeps them.
 
+use config_kube::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     LabelSelector, ObjectMeta, OwnerReference,
 };
@@ -96,6 +97,21 @@ pub trait Selects {
     /// Whether it wants pods with these labels.
     fn wants(&self, labels: &Labels) -> bool;
 }
+
+/// For the kinds whose `spec.selector` says it: the types of k8s-openapi share no trait with their
+/// spec.
+macro_rules! select_by_spec {
+    ($($kind:ty),+) => {
+        $(impl Selects for $kind {
+            fn wants(&self, labels: &Labels) -> bool {
+                let spec = self.spec.as_ref();
+                spec.is_some_and(|spec| selects(&spec.selector, labels))
+            }
+        })+
+    };
+}
+
+select_by_spec!(DaemonSet, Deployment, ReplicaSet, StatefulSet);
 
 /// Which workloads of a kind a changed object concerns: its controller, and while it has none,
 /// those that want it.

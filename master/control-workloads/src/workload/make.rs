@@ -1,4 +1,4 @@
-//! How owners make and end pods, and tell people of it in events.
+//! How owners make and end pods, and the events about it.
 
 use super::kept::Labels;
 use config_kube::k8s_openapi::api::core::v1::{ObjectReference, Pod, PodTemplateSpec};
@@ -51,7 +51,7 @@ pub fn reference(owner: &OwnerReference, namespace: &str) -> ObjectReference {
     }
 }
 
-/// Tells people something about an owner.
+/// Records an event about an owner.
 pub async fn tell(
     writer: &Writer,
     about: &ObjectReference,

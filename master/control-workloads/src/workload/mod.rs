@@ -11,7 +11,7 @@
 //! - `condition`: conditions whose times change only with their status
 //! - `rank`: which pods go first
 //! - `revision`: templates that DaemonSets and StatefulSets have had
-//! - `place`: on which nodes a DaemonSet's pod is to be
+//! - `node_facts`: on which nodes a DaemonSet's pod is to be
 //! - `ready`: for how long pods have been ready, whatever clock is set
 //! - `waits`: how long failed daemon pods stay
 //! - `replicas`: the core of ReplicaSet and ReplicationController
@@ -23,7 +23,7 @@ pub mod condition;
 pub mod hash;
 pub mod kept;
 pub mod make;
-pub mod place;
+pub mod node_facts;
 pub mod pod;
 pub mod rank;
 pub mod ready;

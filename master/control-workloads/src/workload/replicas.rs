@@ -41,7 +41,58 @@ pub trait Replicated: Object + Selects + PartialEq + Debug + Clone + Sync {
     fn template(&self) -> Option<&PodTemplateSpec>;
     /// Its status as it is written.
     fn counts(&self) -> Counts;
+    /// Pods that are being deleted, by its status.
+    fn terminating(&self) -> Option<i32> {
+        None
+    }
 }
+
+/// What is read of a ReplicaSet and of a ReplicationController by the same fields: the types of
+/// k8s-openapi share no trait with their spec and status.
+macro_rules! same_fields {
+    () => {
+        fn wanted(&self) -> i32 {
+            self.spec
+                .as_ref()
+                .and_then(|spec| spec.replicas)
+                .unwrap_or(1)
+        }
+
+        fn least_ready(&self) -> i32 {
+            let spec = self.spec.as_ref();
+            spec.and_then(|spec| spec.min_ready_seconds)
+                .unwrap_or_default()
+        }
+
+        fn template(&self) -> Option<&config_kube::k8s_openapi::api::core::v1::PodTemplateSpec> {
+            self.spec.as_ref()?.template.as_ref()
+        }
+
+        fn counts(&self) -> $crate::workload::replicas::Counts {
+            let status = self.status.clone().unwrap_or_default();
+            let conditions = status.conditions.unwrap_or_default().into_iter();
+            let conditions = conditions.map(|one| {
+                $crate::workload::condition::Condition::read(
+                    one.type_,
+                    one.status,
+                    one.reason,
+                    one.message,
+                    one.last_transition_time,
+                )
+            });
+            $crate::workload::replicas::Counts {
+                replicas: status.replicas,
+                labelled: status.fully_labeled_replicas.unwrap_or_default(),
+                ready: status.ready_replicas.unwrap_or_default(),
+                available: status.available_replicas.unwrap_or_default(),
+                terminating: self.terminating(),
+                observed: status.observed_generation.unwrap_or_default(),
+                conditions: conditions.collect(),
+            }
+        }
+    };
+}
+pub(crate) use same_fields;
 
 /// A status.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -19,9 +19,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-/// The label of pods, and of the revisions of DaemonSets, that tells a template.
+/// The label of pods, and of the revisions of DaemonSets, that identifies a template.
 pub const HASH: &str = "controller-revision-hash";
-/// The label of the revisions of StatefulSets that tells a template.
+/// The label of the revisions of StatefulSets that identifies a template.
 const STATEFUL_HASH: &str = "controller.kubernetes.io/hash";
 
 /// Something that is done to revisions.

@@ -119,10 +119,7 @@ fn a_pod_that_was_granted_counts_no_more_until_it_is_clear_that_it_stays() {
     let noted: Vec<_> = found.disrupted_pods.unwrap().into_keys().collect();
     assert_eq!(noted, ["p0"]);
     let late = scene.plan(&key("b"), 121);
-    assert!(matches!(
-        &late.actions[0],
-        Action::Tell(_, _, (_, "NotDeleted", _))
-    ));
+    assert!(matches!(&late.actions[0], Action::Tell(_, _, news) if news.reason == "NotDeleted"));
     assert_eq!(numbers(&status(&scene, 121)), [3, 2, 3, 1]);
     // One that is being deleted is not healthy, and needs no note.
     let going = OwnedPod {
@@ -175,11 +172,11 @@ fn without_a_number_of_pods_nothing_is_allowed() {
 }
 
 #[test]
-fn people_are_told_once_why_a_budget_protects_nothing() {
+fn an_event_says_once_why_a_budget_protects_nothing() {
     let told = |scene: &Budgets| {
         let actions = scene.plan(&key("b"), 0).actions.into_iter();
         let told = actions.filter_map(|action| match action {
-            Action::Tell(_, _, (_, reason, _)) => Some(reason),
+            Action::Tell(_, _, news) => Some(news.reason),
             Action::Status(..) => None,
         });
         told.collect::<Vec<_>>()

@@ -6,7 +6,7 @@ use config_kube::k8s_openapi::api::core::v1::Taint;
 use master_client::Key;
 use master_control_workloads::daemon_set::{DaemonSets, Ended, Step};
 use master_control_workloads::workload::kept::Kept;
-use master_control_workloads::workload::place::Place;
+use master_control_workloads::workload::node_facts::NodeFacts;
 use master_control_workloads::workload::pod::OwnedPod;
 use master_control_workloads::workload::revision;
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ impl World {
             effect: (*effect).to_owned(),
             ..Taint::default()
         };
-        let place = Place {
+        let place = NodeFacts {
             labels: [("os".to_owned(), "linux".to_owned())].into(),
             taints: taints.iter().map(taint).collect(),
         };
@@ -236,7 +236,7 @@ fn each_node_that_fits_gets_one_pod() {
         "cordoned",
         &[("node.kubernetes.io/unschedulable", "NoSchedule")],
     );
-    let foreign = Place::default();
+    let foreign = NodeFacts::default();
     world.scene.stand.set(Key::cluster("foreign"), foreign);
     world.settle();
     assert_eq!(world.nodes(), ["cordoned", "n1", "n2", "n3"]);

@@ -340,7 +340,7 @@ fn a_rollout_without_progress_is_told_after_its_deadline_and_goes_on_after_it() 
         pair("False", "ProgressDeadlineExceeded")
     );
     world.act(701);
-    assert!(!world.act(702), "it is told once");
+    assert!(!world.act(702), "it is recorded once");
     world.settle(800);
     assert_eq!(
         (world.sizes(), world.condition("Progressing").1),

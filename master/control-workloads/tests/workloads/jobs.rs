@@ -110,7 +110,7 @@ impl World {
                 let counts = matches!(step, Step::End(_));
                 for (key, _) in pods {
                     if counts {
-                        // Its containers end as they are told to.
+                        // Its containers end at SIGTERM.
                         let pod = self.pods.get_mut(&key.name).unwrap();
                         pod.deleted = Some(at(0));
                         pod.phase = "Failed".into();

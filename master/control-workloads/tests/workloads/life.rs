@@ -246,7 +246,7 @@ async fn a_deployment_rolls_scales_and_goes_with_all_that_it_made() {
         }
     })
     .await;
-    eventually("people are told", || async {
+    eventually("the event", || async {
         let reasons = cluster.reasons().await;
         let wanted = ["ScalingReplicaSet", "SuccessfulCreate", "SuccessfulDelete"];
         let all = wanted.iter().all(|reason| reasons.contains(*reason));

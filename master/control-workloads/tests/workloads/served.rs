@@ -609,7 +609,7 @@ async fn events_name_the_controller_as_upstream_does() {
     let wanted: BTreeSet<_> = wanted
         .map(|(kind, from)| (kind.to_owned(), from.to_owned()))
         .into();
-    eventually("every controller has told something", || async {
+    eventually("an event of every controller", || async {
         let params = ListParams::default();
         let list = cluster.admin.list::<Event>(Some("default"), &params).await;
         let events = list.unwrap().items.into_iter();

@@ -21,7 +21,7 @@ use master_control::views::pod::PodView;
 use master_control_nodes::node_lifecycle::LeaseView;
 use master_control_workloads::disruption_budget::Budget;
 use master_control_workloads::workload::kept::Kept;
-use master_control_workloads::workload::place::Place;
+use master_control_workloads::workload::node_facts::NodeFacts;
 use master_control_workloads::workload::pod::OwnedPod;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -129,7 +129,7 @@ kinds! {
     Revision "controllerrevisions" "apps" ControllerRevision => Kept<ControllerRevision>;
     Job "jobs" "batch" Job => Kept<Job>;
     Budget "poddisruptionbudgets" "policy" PodDisruptionBudget => Budget;
-    Node "nodes" "" Node => Place, NodeView;
+    Node "nodes" "" Node => NodeFacts, NodeView;
     Lease "leases" "coordination.k8s.io" Lease => LeaseView;
 }
 

@@ -71,7 +71,7 @@ fn a_node_is_silent_after_forty_seconds_without_a_change_and_not_before() {
 }
 
 #[test]
-fn people_are_told_once_of_a_node_that_comes_and_one_that_goes() {
+fn one_event_records_a_node_that_is_registered_and_one_that_is_removed() {
     let mut scene = Nodes::new();
     let new = |created: i64| NodeView {
         created: Some(scene.clock.1 - SignedDuration::from_secs(created)),

@@ -59,7 +59,7 @@ async fn a_quota_is_counted_again_after_a_deletion() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn people_are_told_why_a_claim_waits() {
+async fn an_event_says_why_a_claim_waits() {
     let cluster = cluster().await;
     for (name, class, reason) in [
         ("no-class", json!(""), "FailedBinding"),

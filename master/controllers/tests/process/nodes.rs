@@ -94,7 +94,7 @@ async fn a_silence_has_its_consequences(cluster: &Cluster) {
         })
     })
     .await;
-    eventually("people are told", || {
+    eventually("the event", || {
         Box::pin(async {
             cluster.renew("good").await;
             let events = cluster

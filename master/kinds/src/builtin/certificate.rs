@@ -26,6 +26,7 @@ pub(super) fn request() -> Kind {
         selectable: pointers(&[("spec.signerName", "/spec/signerName")]),
         strategy: Strategy {
             names: names::path_segment,
+            // An approval is for what was asked, so that never changes.
             update: |new, old| put(new, "spec", old.get("spec")),
             through,
             validate_create: rules::request,

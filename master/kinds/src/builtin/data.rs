@@ -10,6 +10,7 @@ use master_schema::validate::{At, Faults, Fields, default_to, get, names, object
 use serde_json::{Map, Value};
 
 /// Bytes of data in a ConfigMap or Secret.
+// Upstream: `MaxSecretSize`; etcd takes requests of 1.5 MiB.
 const DATA: usize = 1 << 20;
 
 const DATA_COLUMN: Column = integer("Data", |fields, _| entries(fields, "data").into());

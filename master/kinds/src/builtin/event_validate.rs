@@ -34,8 +34,10 @@ pub(super) fn legacy(fields: &Fields, faults: &mut Faults) {
     let (about, own) = (about(fields), meta_text(fields, "namespace"));
     let namespace = text(about, "namespace");
     let fits = match (text(fields, "eventTime").is_empty(), namespace.is_empty()) {
+        // Events about objects of the whole cluster are in `default`.
         (true, true) => matches!(own, "" | "default"),
         (true, false) => namespace == own,
+        // Newer reporters may use `kube-system`, too.
         (false, true) => matches!(own, "default" | "kube-system"),
         (false, false) => true,
     };

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-/// Annotation that tells whether the server keeps an object's spec up to date.
+/// Annotation that says whether the server keeps an object's spec up to date.
 pub const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 /// The flow schema and priority level of requests that are never limited.
 pub const EXEMPT: &str = "exempt";

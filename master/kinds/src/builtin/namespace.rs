@@ -44,6 +44,7 @@ fn set_name_label(fields: &mut Fields) {
     if !name.is_empty()
         && let Some(labels) = object_mut(metadata_mut(fields), "labels")
     {
+        // KEP-2161: NetworkPolicies select a namespace by its name with it.
         labels.insert("kubernetes.io/metadata.name".to_owned(), name.into());
     }
 }

@@ -18,6 +18,7 @@ pub(super) fn cluster_role() -> Kind {
         aggregation(fields, faults);
     };
     let strategy = Strategy {
+        // Names such as `system:node` are no DNS names.
         names: names::path_segment,
         validate,
         made_by_update: true,
@@ -91,6 +92,7 @@ fn binding_strategy() -> Strategy {
             }
         },
         validate_update: |new, old, faults| {
+            // A right to update a binding is one to choose its subjects, not their role.
             if get(new, "roleRef") != get(old, "roleRef") {
                 faults.invalid(
                     &At::root("roleRef"),

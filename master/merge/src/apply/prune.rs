@@ -6,7 +6,7 @@ use crate::managed::{Manager, Managers};
 use crate::remove::remove;
 use crate::set::Set;
 use crate::write::Write;
-use master_schema::schema::Place;
+use master_schema::schema::SchemaPosition;
 use master_schema::validate::Fields;
 
 /// The merged object without the fields that only the last configuration contained. `set` are the
@@ -59,7 +59,7 @@ pub(super) fn prune(
 }
 
 /// Every field of an object.
-fn all<'a>(object: &'a Fields, place: Place<'a>) -> Set<'a> {
+fn all<'a>(object: &'a Fields, place: SchemaPosition<'a>) -> Set<'a> {
     extract(object, place).with_declared(place)
 }
 

@@ -3,7 +3,7 @@
 use super::faults::{bad_argument, bad_directive, failed, list_of_lists, no_key, shown};
 use super::{ORDER, PATCH, merge_object};
 use master_schema::error::ApiError;
-use master_schema::schema::Place;
+use master_schema::schema::SchemaPosition;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ fn places(items: &[Value], key: Option<&str>) -> BTreeMap<String, usize> {
 pub(super) fn merge_list(
     old: Vec<Value>,
     patch: &[Value],
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
     key: Option<&str>,
 ) -> Result<Vec<Value>, ApiError> {
     if old.is_empty() && patch.is_empty() {
@@ -133,7 +133,7 @@ fn directives(mut old: Vec<Value>, patch: &[Value], key: &str) -> Result<Remaini
 fn merge_items(
     mut old: Vec<Value>,
     patch: &[Value],
-    place: Place<'_>,
+    place: SchemaPosition<'_>,
     key: &str,
 ) -> Result<Vec<Value>, ApiError> {
     let mut known = places(&old, Some(key));

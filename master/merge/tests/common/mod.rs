@@ -13,7 +13,7 @@ use master_merge::apply::apply;
 use master_merge::managed::Managers;
 use master_merge::write::{Given, Versions, Write, update};
 use master_schema::error::ApiError;
-use master_schema::schema::{self, Place, Schemas, Source};
+use master_schema::schema::{self, SchemaPosition, Schemas, Source};
 use master_schema::validate::Fields;
 use serde_json::{Value, json};
 use std::sync::LazyLock;
@@ -52,7 +52,7 @@ impl Kind {
 }
 
 impl Versions for Kind {
-    fn place(&self, api_version: &str) -> Option<Place<'_>> {
+    fn place(&self, api_version: &str) -> Option<SchemaPosition<'_>> {
         let index = *self as usize;
         (api_version == self.version()).then(|| SCHEMAS.0.place(&SCHEMAS.1[index]))
     }

@@ -54,6 +54,7 @@ pub(super) fn validate_through(
 
 /// Ephemeral containers may be added, never changed or removed.
 fn ephemeral(new: &Fields, old: &Fields, faults: &mut Faults) {
+    // The object only mirrors a file of the node: nothing would start the container.
     if podspec::is_mirror(annotations(old)) {
         faults.forbidden(
             &At::root(""),
@@ -135,6 +136,7 @@ fn same_containers(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults)
 fn deadline(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) -> bool {
     let at = at.field("activeDeadlineSeconds");
     let value = get(new, "activeDeadlineSeconds");
+    // Zero, which a new pod may not have, ends a running one at once (upstream).
     match (get(old, "activeDeadlineSeconds").as_i64(), value.as_i64()) {
         (_, Some(after)) if !(0..=i64::from(i32::MAX)).contains(&after) => {
             faults.invalid(&at, value, "must be between 0 and 2147483647, inclusive");
@@ -163,6 +165,7 @@ fn added_tolerations(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Fault
         fields.remove("tolerationSeconds");
         fields
     };
+    // A pod on a tainted node needs the toleration that let it come.
     let after: HashSet<Fields> = items(new, "tolerations").iter().map(timeless).collect();
     if !items(old, "tolerations")
         .iter()
@@ -217,6 +220,7 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 /// While a pod has scheduling gates, its node constraints may be tightened; allowed changes are
 /// reverted in `allowed`.
 fn gated(allowed: &mut Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
+    // KEP-3838: the program that holds a gate narrows the choice of nodes before it opens it.
     let before = object(old, "nodeSelector").unwrap_or(podspec::no_fields());
     let after = object(allowed, "nodeSelector").cloned().unwrap_or_default();
     if before

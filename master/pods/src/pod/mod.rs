@@ -94,6 +94,7 @@ fn validate_create(fields: &Fields, faults: &mut Faults) {
     if !items(spec, "ephemeralContainers").is_empty() {
         faults.forbidden(&at.field("ephemeralContainers"), "cannot be set on create");
     }
+    // A gate keeps a pod from the scheduler (KEP-3521); one with a node is past it.
     if !text(spec, "nodeName").is_empty() && !items(spec, "schedulingGates").is_empty() {
         faults.forbidden(
             &at.field("nodeName"),
@@ -155,6 +156,7 @@ fn own_labels(term: &mut Value, labels: &Fields) {
     let Some(term) = term.as_object_mut() else {
         return;
     };
+    // KEP-3633: resolved once, so that a later change of the pod's labels does not move the rule.
     let mut more = Vec::new();
     for (list, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
         for key in items(term, list).iter().filter_map(Value::as_str) {
@@ -193,6 +195,7 @@ pub fn grace(fields: &Fields, requested: Option<i64>) -> i64 {
         return 0;
     }
     match requested.unwrap_or(own) {
+        // Upstream's reading: the shortest period, not an immediate end.
         negative if negative < 0 => 1,
         seconds => seconds,
     }

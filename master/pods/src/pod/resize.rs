@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// The resources that can be resized.
 const RESIZED: [&str; 2] = ["cpu", "memory"];
-/// The lists of containers, in the order in which their faults are told.
+/// The lists of containers, in the order in which their faults are reported.
 const LISTS: [&str; 2] = ["containers", "initContainers"];
 
 /// The old pod with the new one's resources as a whole, and its resources and resize policies
@@ -50,6 +50,7 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
         faults.forbidden(&nowhere, "static pods cannot be resized");
         return;
     }
+    // KEP-1287 leaves Windows out.
     if change::is_windows(spec(old)) {
         faults.forbidden(&nowhere, "windows pods cannot be resized");
         return;
@@ -65,6 +66,7 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
     } else {
         text(status, "qosClass")
     };
+    // The class decides in which control group the pod runs, and it stays there.
     if before != quality(new) {
         faults.invalid(
             &at,

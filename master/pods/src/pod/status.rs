@@ -76,6 +76,7 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
     for (list, policy) in [
         ("containerStatuses", policy),
         ("initContainerStatuses", policy),
+        // They are never restarted (KEP-277).
         ("ephemeralContainerStatuses", "Never"),
     ] {
         transitions(
@@ -123,6 +124,7 @@ fn transitions(
     at: &At<'_>,
     faults: &mut Faults,
 ) {
+    // Such containers come back, however they ended.
     if policy == "Always" || may_restart_all(spec) {
         return;
     }
@@ -198,6 +200,7 @@ fn claims(status: &Fields, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 
 /// The addresses of pod and host: one per family.
 fn addresses(status: &Fields, at: &At<'_>, faults: &mut Faults) {
+    // `podIP` and `podIPs` are one field inside upstream, which does not compare them.
     for (list, first) in [("podIPs", ""), ("hostIPs", "hostIP")] {
         let place = at.field(list);
         let all = items(status, list);
@@ -221,6 +224,7 @@ fn addresses(status: &Fields, at: &At<'_>, faults: &mut Faults) {
             }
         }
         families.sort_unstable();
+        // Two addresses mean one of each family (KEP-563).
         let dual = matches!(families.as_slice(), [false, true]);
         if all.len() > 1 && !dual {
             let words = "may specify no more than one IP for each IP family";

@@ -77,6 +77,7 @@ fn tolerations(value: &str, at: &At<'_>, faults: &mut Faults) {
 }
 
 fn seccomp(profile: &str, at: &At<'_>, faults: &mut Faults) {
+    // `docker/default` is the older name of `runtime/default`.
     if matches!(profile, "runtime/default" | "docker/default" | "unconfined") {
         return;
     }
@@ -168,6 +169,7 @@ pub fn update(new: Option<&Fields>, old: Option<&Fields>, at: &At<'_>, faults: &
     let find = |from: Option<&Fields>, key: &str| from.and_then(|from| from.get(key)).cloned();
     for (key, value) in old.into_iter().flatten() {
         if find(new, key).as_ref() != Some(value) {
+            // A profile is set as the container starts, and cannot be changed afterwards.
             if key.starts_with(APP_ARMOR) {
                 faults.forbidden(
                     &at.key(key),

@@ -32,7 +32,7 @@ pub(super) fn main(spec: &Fields, context: &Context<'_>, at: &At<'_>, faults: &m
     for (number, container) in each(spec, "containers") {
         let at = list.index(number);
         common(container, context, &at, faults);
-        trimmed(container, context, &at, faults);
+        image_whitespace_of_pod(container, context, &at, faults);
         if !names.insert(text(container, "name")) {
             faults.duplicate(&at.field("name"), word(container, "name"));
         }
@@ -41,6 +41,7 @@ pub(super) fn main(spec: &Fields, context: &Context<'_>, at: &At<'_>, faults: &m
         let policies = ["Always", "OnFailure", "Never"];
         restart(container, &policies, &at, faults);
     }
+    // Main containers run at once: two of them cannot have one port of the node.
     let mut taken = BTreeSet::new();
     for (number, container) in each(spec, "containers") {
         network::unique_host_ports(container, &mut taken, &list.index(number), faults);
@@ -50,11 +51,12 @@ pub(super) fn main(spec: &Fields, context: &Context<'_>, at: &At<'_>, faults: &m
 /// Validates init containers, sidecars included.
 pub(super) fn initial(spec: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("initContainers");
+    // Names are unique over all lists: status, logs and exec go by the name alone.
     let mut names = names_of(spec, "containers");
     for (number, container) in each(spec, "initContainers") {
         let at = list.index(number);
         common(container, context, &at, faults);
-        trimmed(container, context, &at, faults);
+        image_whitespace_of_pod(container, context, &at, faults);
         let name = text(container, "name");
         if !name.is_empty() && !names.insert(name) {
             faults.duplicate(&at.field("name"), get(container, "name"));
@@ -78,11 +80,14 @@ pub(super) fn initial(spec: &Fields, context: &Context<'_>, at: &At<'_>, faults:
                 }
             }
         }
+        // `Always` makes it a sidecar (KEP-753); the other policies came with KEP-5307.
         restart(container, &["Always", "OnFailure", "Never"], &at, faults);
     }
 }
 
 /// The fields that an ephemeral container may have.
+// An allow list, so that a field that containers get later is refused here: there are no ports and
+// probes, and no resources, whose sum the scheduler has granted (KEP-277).
 const EPHEMERAL: &[&str] = &[
     "name",
     "image",
@@ -112,11 +117,12 @@ pub(super) fn ephemeral(spec: &Fields, context: &Context<'_>, at: &At<'_>, fault
     for (number, container) in each(spec, "ephemeralContainers") {
         let at = list.index(number);
         common(container, context, &at, faults);
-        untrimmed_image(container, &at, faults);
+        image_whitespace(container, &at, faults);
         if !names.insert(text(container, "name")) {
             faults.duplicate(&at.field("name"), word(container, "name"));
         }
         let target = text(container, "targetContainerName");
+        // It joins the namespaces of a container of the pod, not of another ephemeral one.
         if !target.is_empty() && !others.contains(target) {
             faults.not_found(
                 &at.field("targetContainerName"),
@@ -148,13 +154,20 @@ pub(super) fn ephemeral(spec: &Fields, context: &Context<'_>, at: &At<'_>, fault
 }
 
 /// Templates may have an image with spaces around it; pods may not.
-fn trimmed(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
+fn image_whitespace_of_pod(
+    container: &Fields,
+    context: &Context<'_>,
+    at: &At<'_>,
+    faults: &mut Faults,
+) {
+    // Programs store templates with the image ` ` and fill it in later; upstream keeps that
+    // working.
     if context.owner.pod {
-        untrimmed_image(container, at, faults);
+        image_whitespace(container, at, faults);
     }
 }
 
-fn untrimmed_image(container: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn image_whitespace(container: &Fields, at: &At<'_>, faults: &mut Faults) {
     let image = text(container, "image");
     if image.trim() != image {
         faults.invalid(
@@ -225,6 +238,7 @@ fn resize_policy(container: &Fields, restart: &str, at: &At<'_>, faults: &mut Fa
                 faults.one_of(at, get(policy, key), &supported);
             }
         }
+        // A resize that restarts the container would end it for good.
         if restart == "Never" && text(policy, "restartPolicy") != "NotRequired" {
             let words = "must be 'NotRequired' when `restartPolicy` is 'Never'";
             faults.invalid(at, word(policy, "restartPolicy"), words);
@@ -232,23 +246,25 @@ fn resize_policy(container: &Fields, restart: &str, at: &At<'_>, faults: &mut Fa
     }
 }
 
-/// Restart rules of a container, and exit codes of a rule.
-const RULES: usize = 20;
-const CODES: usize = 255;
+/// Restart rules of a container (KEP-5307).
+const MAX_RESTART_RULES: usize = 20;
+/// Exit codes of a restart rule.
+const MAX_EXIT_CODES: usize = 255;
 
 /// Validates a container's own restart policy and its restart rules.
 fn restart(container: &Fields, policies: &[&str], at: &At<'_>, faults: &mut Faults) {
     optional_choice(container, "restartPolicy", at, policies, faults);
     let rules = items(container, "restartPolicyRules");
     let list = at.field("restartPolicyRules");
+    // Rules are exceptions from the policy of the container, not from that of the pod.
     if !rules.is_empty() && !has(container, "restartPolicy") {
         faults.required(
             &at.field("restartPolicy"),
             "must specify restartPolicy when restart rules are used",
         );
     }
-    if rules.len() > RULES {
-        faults.too_many(&list, rules.len(), RULES);
+    if rules.len() > MAX_RESTART_RULES {
+        faults.too_many(&list, rules.len(), MAX_RESTART_RULES);
     }
     for (number, rule) in each(container, "restartPolicyRules") {
         let at = list.index(number);
@@ -269,8 +285,8 @@ fn restart(container: &Fields, policies: &[&str], at: &At<'_>, faults: &mut Faul
         let list = place.field("values");
         if values.is_empty() {
             faults.required(&list, "must specify at least one value");
-        } else if values.len() > CODES {
-            faults.too_many(&list, values.len(), CODES);
+        } else if values.len() > MAX_EXIT_CODES {
+            faults.too_many(&list, values.len(), MAX_EXIT_CODES);
         }
         let mut seen = BTreeSet::new();
         for (number, value) in values.iter().enumerate() {

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 /// Default grace period in seconds (upstream: `DefaultTerminationGracePeriodSeconds`).
 pub(crate) const GRACE: i64 = 30;
 /// Default permissions of files in volumes.
+// Shown as 420: JSON has no octal numbers.
 const MODE: i64 = 0o644;
 /// Default lifetime of a token in seconds.
 const TOKEN: i64 = 3600;
@@ -30,6 +31,7 @@ fn inner<'a>(fields: &'a mut Fields, key: &str) -> Option<&'a mut Fields> {
 
 /// Sets a number that is absent or zero.
 fn number(fields: &mut Fields, key: &str, value: i64) {
+    // Upstream's fields are plain integers, in which zero and absent are the same.
     if get(fields, key).as_i64().unwrap_or_default() == 0 {
         fields.insert(key.to_owned(), value.into());
     }
@@ -49,6 +51,7 @@ pub fn template(fields: &mut Fields) {
 pub fn of_spec(spec: &mut Fields) {
     default_to(spec, "restartPolicy", "Always");
     default_to(spec, "terminationGracePeriodSeconds", GRACE);
+    // Not the value `Default`, which means the node's own resolver.
     default_to(spec, "dnsPolicy", "ClusterFirst");
     default_to(spec, "schedulerName", "default-scheduler");
     default_to(spec, "securityContext", Value::Object(Map::new()));
@@ -149,6 +152,7 @@ fn probe(probe: &mut Fields) {
     if let Some(grpc) = inner(probe, "grpc")
         && get(grpc, "service").is_null()
     {
+        // The empty name asks for the health of the whole server (gRPC health checking protocol).
         grpc.insert("service".to_owned(), "".into());
     }
 }
@@ -171,6 +175,7 @@ fn volume(volume: &mut Fields) {
         }
     }
     let others: [(&str, &[(&str, Value)]); 6] = [
+        // The empty type means that nothing is checked at the path.
         ("hostPath", &[("type", json!(""))]),
         ("iscsi", &[("iscsiInterface", json!("default"))]),
         (
@@ -229,6 +234,7 @@ fn projection(source: &mut Fields) {
         each_mut(fields, "items").for_each(field_version);
     }
     if let Some(certificate) = inner(source, "podCertificate") {
+        // KEP-4317: a day, unless the pod asks for another time.
         default_to(certificate, "maxExpirationSeconds", 24 * 3600);
     }
 }
@@ -254,12 +260,15 @@ pub fn of_pod(spec: &mut Fields) {
     {
         spec.insert("terminationGracePeriodSeconds".to_owned(), 1.into());
     }
+    // Compatibility with Docker links: variables for each Service of the namespace.
     default_to(spec, "enableServiceLinks", true);
     let host_network = on(spec, "hostNetwork");
     for list in ["containers", "initContainers"] {
         for container in each_mut(spec, list) {
             limits_are_requests(container);
             if host_network {
+                // In the node's network each port is one of the node, and the scheduler looks at
+                // `hostPort`.
                 each_mut(container, "ports").for_each(|port| {
                     let own = get(port, "containerPort").as_i64().unwrap_or_default();
                     number(port, "hostPort", own);
@@ -275,6 +284,7 @@ fn limits_are_requests(container: &mut Fields) {
     let Some(needs) = inner(container, "resources") else {
         return;
     };
+    // Else a container that names limits alone would be scheduled as if it needed nothing.
     let Some(limits) = object(needs, "limits").cloned() else {
         return;
     };
@@ -294,6 +304,7 @@ fn whole_requests(spec: &mut Fields) {
     if limits.is_empty() {
         return;
     }
+    // KEP-2837: what the pod may have as a whole covers its containers.
     let requested = aggregate_requests(spec);
     let shown = |name: &str, amount: Amount| {
         // If one container requests this amount, its notation is kept.

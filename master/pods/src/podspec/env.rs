@@ -100,6 +100,7 @@ fn key_of(reference: &Fields, at: &At<'_>, faults: &mut Faults) {
 
 /// Validates a key of a file in a volume that another container writes.
 fn file_key(reference: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
+    // KEP-3721: a container writes the file into a volume that this pod alone has.
     needed_form(reference, "key", at, names::env_name, faults);
     needed(reference, "path", at, faults);
     plain_path(get(reference, "path"), &at.field("path"), faults);

@@ -18,6 +18,7 @@ pub(super) fn probes(container: &Fields, context: &Context<'_>, at: &At<'_>, fau
         let place = at.field(key);
         self::probe(probe, context, &place, faults);
         if repeats {
+            // A readiness probe that fails ends nothing, so there is no grace period (KEP-2238).
             if has(probe, "terminationGracePeriodSeconds") {
                 let value = get(probe, "terminationGracePeriodSeconds");
                 faults.invalid(
@@ -150,6 +151,7 @@ fn is_signal(name: &str) -> bool {
 
 fn stop_signal(value: &Value, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     match object(spec, "os").map_or("", |os| text(os, "name")) {
+        // Which names there are depends on the operating system (KEP-4960).
         "" => faults.forbidden(
             at,
             "may not be set for containers with empty `spec.os.name`",
@@ -214,6 +216,7 @@ fn http(handler: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 fn sleep(handler: &Fields, grace: Option<i64>, at: &At<'_>, faults: &mut Faults) {
+    // KEP-3960; zero came with KEP-4818. The text says less, the check allows equal (upstream).
     let seconds = number(handler, "seconds");
     if let Some(grace) = grace
         && !(0..=grace).contains(&seconds)

@@ -93,6 +93,7 @@ pub fn validate(spec: &Fields, owner: SpecOwner<'_>, at: &At<'_>, faults: &mut F
         claims: resources::claims(spec, &at.field("resourceClaims"), faults),
         grace,
         restart: text(spec, "restartPolicy"),
+        // Absent means true: the node's user namespace, as before KEP-127.
         host_users: get(spec, "hostUsers") != &Value::Bool(false),
     };
     containers::main(spec, &context, at, faults);
@@ -130,6 +131,7 @@ pub fn validate(spec: &Fields, owner: SpecOwner<'_>, at: &At<'_>, faults: &mut F
     network::names(spec, at, faults);
     tolerations(items(spec, "tolerations"), &at.field("tolerations"), faults);
     network::host_aliases(spec, at, faults);
+    // Checked as a list of limits; the admission plugin has set it from the RuntimeClass (KEP-688).
     if has(spec, "overhead") {
         let limits = Map::from_iter([("limits".to_owned(), get(spec, "overhead").clone())]);
         resources::validate(&limits, None, &at.field("overhead"), faults);
@@ -171,6 +173,7 @@ fn identity(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 
 /// Validates readiness gates and scheduling gates.
 fn gates(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+    // Unlike a scheduling gate, a type may be listed twice (upstream).
     let list = at.field("readinessGates");
     for (number, gate) in items(spec, "readinessGates").iter().enumerate() {
         let Some(gate) = gate.as_object() else {

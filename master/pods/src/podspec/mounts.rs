@@ -91,6 +91,7 @@ fn propagation(container: &Fields, mount: &Fields, list: &At<'_>, faults: &mut F
     );
     let privileged =
         object(container, "securityContext").is_some_and(|security| on(security, "privileged"));
+    // What the container mounts appears on the node.
     if text(mount, "mountPropagation") == "Bidirectional" && !privileged {
         faults.forbidden(
             &place,
@@ -100,6 +101,7 @@ fn propagation(container: &Fields, mount: &Fields, list: &At<'_>, faults: &mut F
 }
 
 fn recursive(mount: &Fields, at: &At<'_>, faults: &mut Faults) {
+    // KEP-3857: without it, what is mounted below a read-only volume can be written.
     match text(mount, "recursiveReadOnly") {
         "Disabled" => {}
         "Enabled" | "IfPossible" => {

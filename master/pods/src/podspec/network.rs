@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 /// The default pull policy: `Always` if the image's tag is `latest`.
 pub fn pull_policy_of(image: &str) -> &'static str {
     let last = image.rsplit('/').next().unwrap_or_default();
+    // A digest always names the same content. Only the last part is searched for a tag: the port of
+    // a registry has a colon, too.
     let latest = !image.contains('@') && (!last.contains(':') || last.ends_with(":latest"));
     if latest { "Always" } else { "IfNotPresent" }
 }
@@ -30,6 +32,7 @@ pub(super) fn ports(container: &Fields, at: &At<'_>, faults: &mut Faults) {
             }
         }
         for (key, needed) in [("containerPort", true), ("hostPort", false)] {
+            // A host port of zero means none.
             let value = number(port, key);
             if value == 0 && needed {
                 faults.required(&at.field(key), "");
@@ -61,6 +64,7 @@ pub(super) fn unique_host_ports(
         if host == 0 {
             continue;
         }
+        // One number twice is fine on two addresses, and with two protocols.
         let key = format!("{}/{}/{host}", text(port, "protocol"), text(port, "hostIP"));
         if taken.contains(&key) {
             faults.duplicate(&at.index(index).field("hostPort"), &Value::from(key));
@@ -75,6 +79,7 @@ pub(super) fn host_ports(spec: &Fields, owner: SpecOwner<'_>, at: &At<'_>, fault
     if !host_network(spec) {
         return;
     }
+    // Init containers are not checked (upstream).
     let list = at.field("containers");
     for (index, container) in items(spec, "containers").iter().enumerate() {
         let Some(container) = container.as_object() else {
@@ -106,6 +111,7 @@ pub(super) fn names(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     if !has(spec, "hostnameOverride") {
         return;
     }
+    // KEP-4762. The length is the limit of Linux, above that of `hostname` itself.
     let at_name = at.field("hostnameOverride");
     formed(
         get(spec, "hostnameOverride"),
@@ -210,6 +216,7 @@ fn searches(config: &Fields, at: &At<'_>, faults: &mut Faults) {
         );
         faults.invalid(at, all, words);
     }
+    // A single dot is the root: a name is looked up as it is (KEP-4427).
     for (index, path) in paths
         .into_iter()
         .enumerate()
@@ -230,6 +237,7 @@ fn underscored(name: &str) -> Result<(), String> {
     let end =
         |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let start = |byte: Option<&u8>| end(byte) || byte == Some(&b'_');
+    // Search paths for SRV records begin with an underscore (KEP-4427).
     let label = |part: &str| {
         let bytes = part.as_bytes();
         let inner =

@@ -28,11 +28,13 @@ fn toleration(toleration: &Fields, at: &At<'_>, faults: &mut Faults) {
         let words = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
         faults.invalid(&place, word(toleration, "operator"), words);
     }
+    // Only NoExecute evicts running pods, so only it has a time.
     if has(toleration, "tolerationSeconds") && text(toleration, "effect") != "NoExecute" {
         let words = "effect must be 'NoExecute' when `tolerationSeconds` is set";
         faults.invalid(&at.field("effect"), word(toleration, "effect"), words);
     }
     match operator {
+        // An absent operator means Equal.
         "" | "Equal" => formed(
             word(toleration, "value"),
             &place,
@@ -96,6 +98,7 @@ pub(super) fn spread(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
             *left -= 1;
             *left
         });
+        // Upstream compares each with those after it, so that the earlier of two is reported.
         if later > 0 {
             let shown = Value::from(format!("{{{key}, {action}}}"));
             faults.duplicate(&at.field("{topologyKey, whenUnsatisfiable}"), &shown);
@@ -119,6 +122,7 @@ fn domains(constraint: &Fields, at: &At<'_>, faults: &mut Faults) {
     if least <= 0 {
         faults.invalid(at, value, POSITIVE);
     }
+    // KEP-3022: a constraint that is only preferred has nothing to hold the pod back with.
     let action = text(constraint, "whenUnsatisfiable");
     if action != "DoNotSchedule" {
         let words =
@@ -128,6 +132,7 @@ fn domains(constraint: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 fn label_keys(constraint: &Fields, at: &At<'_>, faults: &mut Faults) {
+    // KEP-3243: they narrow the selector to pods of one template, and need one.
     let keys = items(constraint, "matchLabelKeys");
     if keys.is_empty() {
         return;

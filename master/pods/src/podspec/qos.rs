@@ -14,6 +14,7 @@ const DECIDING: [&str; 2] = ["cpu", "memory"];
 fn deciding(list: Option<&Value>) -> impl Iterator<Item = (&'static str, Amount)> {
     DECIDING.into_iter().filter_map(move |name| {
         let found = amount(list?.get(name)?);
+        // A request of zero counts as none.
         (found > Amount::ZERO).then_some((name, found))
     })
 }
@@ -39,6 +40,7 @@ pub fn class(spec: &Fields) -> &'static str {
     match object(spec, "resources") {
         Some(_whole) => count(spec.get("resources")),
         None => {
+            // Init containers count, ephemeral ones have no resources.
             for container in items(spec, "containers")
                 .iter()
                 .chain(items(spec, "initContainers"))

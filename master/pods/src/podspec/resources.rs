@@ -17,6 +17,7 @@ pub(super) fn amount(value: &Value) -> Amount {
 
 /// Whether limits may exceed requests: for native resources other than huge pages.
 fn is_overcommittable(name: &str) -> bool {
+    // CPU and memory can be shared out again; huge pages are reserved, devices handed out.
     is_native(name) && !is_huge_page(name)
 }
 
@@ -223,6 +224,7 @@ pub(super) fn of_pod(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
             );
         }
     }
+    // KEP-2837: what the pod has as a whole covers its containers.
     validate(needs, None, &at, faults);
     let requested = |name: &str| {
         object(needs, "requests")
@@ -259,6 +261,7 @@ pub(super) fn of_pod(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
                     "must be less than or equal to pod limits of {}",
                     whole.as_str().unwrap_or_default()
                 );
+                // Upstream's path has the resource before the list.
                 faults.invalid(&place.key(name).field("limits"), limit, words);
             }
         }
@@ -289,6 +292,7 @@ pub fn aggregate(spec: &Fields) -> BTreeMap<String, Amount> {
     for container in items(spec, "initContainers") {
         let sidecar = container.as_object().is_some_and(super::is_sidecar);
         for (name, amount) in requests(container) {
+            // The sidecars before an init container run beside it (KEP-753).
             let together = beside.get(&name).copied().unwrap_or(Amount::ZERO) + amount;
             if sidecar {
                 beside.insert(name.clone(), together);

@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// The largest user or group ID.
+// Upstream's bound; the kernel's numbers have no sign.
 const MAX_ID: i64 = i32::MAX as i64;
 
 fn user_or_group(value: &Value, at: &At<'_>, faults: &mut Faults) {
@@ -28,6 +29,7 @@ fn runs_as(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
 /// Validates a pod's context.
 pub(super) fn of_pod(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let at = at.field("securityContext");
+    // Each says which processes a container sees, and they disagree.
     if on(spec, "hostPID") && on(spec, "shareProcessNamespace") {
         let words = "ShareProcessNamespace and HostPID cannot both be enabled";
         faults.invalid(
@@ -87,10 +89,12 @@ fn profiles(context: &Fields, at: &At<'_>, faults: &mut Faults) {
 pub(super) fn of_container(context: &Fields, host_users: bool, at: &At<'_>, faults: &mut Faults) {
     runs_as(context, at, faults);
     optional_choice(context, "procMount", at, &["Default", "Unmasked"], faults);
+    // All of /proc is the node's kernel; a user namespace takes away the power over it (KEP-4265).
     if host_users && text(context, "procMount") == "Unmasked" {
         let words = "`hostUsers` must be false to use `Unmasked`";
         faults.invalid(&at.field("procMount"), get(context, "procMount"), words);
     }
+    // The kernel could not keep the promise: both give more than `no_new_privs` withholds.
     if get(context, "allowPrivilegeEscalation") == &Value::Bool(false) {
         let whole = Value::Object(context.clone());
         if on(context, "privileged") {
@@ -99,6 +103,7 @@ pub(super) fn of_container(context: &Fields, host_users: bool, at: &At<'_>, faul
         }
         let added = object(context, "capabilities")
             .map_or(&[][..], |capabilities| items(capabilities, "add"));
+        // Upstream compares the long name alone, although `SYS_ADMIN` is the usual one.
         for _capability in added
             .iter()
             .filter(|capability| *capability == "CAP_SYS_ADMIN")
@@ -139,6 +144,7 @@ fn seccomp(profile: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Maximum length of a profile's path.
+// `PATH_MAX` of Linux without the final zero byte.
 const PROFILE: usize = 4095;
 
 fn app_armor(profile: &Fields, at: &At<'_>, faults: &mut Faults) {
@@ -195,6 +201,7 @@ fn is_sysctl(name: &str) -> bool {
             |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
         end(bytes.first()) && end(bytes.last()) && bytes.iter().all(inner)
     };
+    // With slashes as separators a part can be written that has dots of its own.
     name.len() <= SYSCTL && name.split(['.', '/']).all(part)
 }
 
@@ -219,6 +226,7 @@ fn sysctls(context: &Fields, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
         seen.insert(name);
         let dotted = name.replace('/', ".");
         let of = |prefixes: &[&str]| prefixes.iter().any(|prefix| dotted.starts_with(prefix));
+        // The pod has no such namespace of its own: the node's value would change.
         if host_network(spec) && of(OF_NETWORK) {
             faults.invalid(
                 &place,
@@ -383,6 +391,7 @@ pub(super) fn host_process(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
         let words = "If pod contains any hostProcess containers then all containers must be HostProcess containers";
         faults.invalid(at, &Value::from(""), words);
     }
+    // Windows gives HostProcess containers no network of their own (KEP-1981).
     if !host_network(spec) {
         let words = "hostNetwork must be true if pod contains any hostProcess containers";
         faults.invalid(&at.field("hostNetwork"), &Value::Bool(false), words);

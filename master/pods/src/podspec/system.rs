@@ -10,6 +10,7 @@ pub(super) fn validate(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
         return;
     };
     let place = at.field("os");
+    // Refused here, what the system does not know does not fail on a node first (KEP-2802).
     match text(system, "name") {
         "" => faults.required(&place.field("name"), "cannot be empty"),
         "linux" => linux(spec, at, faults),

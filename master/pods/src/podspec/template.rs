@@ -40,6 +40,7 @@ pub fn kept_running(template: &Fields, kind: &str, at: &At<'_>, faults: &mut Fau
         let policy = master_schema::validate::forms::word(spec, "restartPolicy");
         faults.unsupported(&place.field("restartPolicy"), policy, &["Always"]);
     }
+    // Pods that end by a deadline would be replaced without end.
     if has(spec, "activeDeadlineSeconds") {
         let words = format!("activeDeadlineSeconds in {kind} is not Supported");
         faults.forbidden(&place.field("activeDeadlineSeconds"), words);

@@ -32,6 +32,7 @@ const SOURCES: &[Source] = &[
     source("hostPath", sources::host_path),
     source("gitRepo", sources::git_repo),
     Source {
+        // Upstream's path; the field has another name.
         within: "persistentDisk",
         ..source("gcePersistentDisk", sources::gce_disk)
     },
@@ -50,6 +51,7 @@ const SOURCES: &[Source] = &[
     },
     source("quobyte", sources::quobyte),
     Source {
+        // Upstream's spelling.
         second: "downwarAPI",
         ..source("downwardAPI", sources::downward)
     },
@@ -103,11 +105,13 @@ pub(super) fn validate<'a>(
         let before = faults.found().count();
         source_of(volume, owner, &at, faults);
         name(volume, &known, &at, faults);
+        // A mount of a volume that has a fault is reported as not found, as upstream does.
         if faults.found().count() == before {
             known.insert(text(volume, "name"), volume);
         }
         let claim =
             object(volume, "persistentVolumeClaim").map_or("", |claim| text(claim, "claimName"));
+        // That claim belongs to the other volume, and is made after the pod.
         if made.contains(claim) {
             let words = "must not reference a PVC that gets created for an ephemeral volume";
             let at = at.field("persistentVolumeClaim");
@@ -140,6 +144,7 @@ fn source_of(volume: &Fields, owner: SpecOwner<'_>, at: &At<'_>, faults: &mut Fa
         }
         first = Some(source.field);
         (source.check)(fields, &at.field(source.within), faults);
+        // Templates may leave it to a program that fills it in (KEP-4639).
         if owner.pod && source.field == "image" {
             master_schema::validate::forms::needed(fields, "reference", &at.field("image"), faults);
         }

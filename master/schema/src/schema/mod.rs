@@ -7,12 +7,12 @@
 
 mod check;
 mod merge;
-mod place;
+mod position;
 mod source;
 
 pub use check::{Checked, Wrong};
 pub use merge::Merge;
-pub use place::{Absent, Leaf, List, ListKey, Place, Shape};
+pub use position::{Absent, Leaf, List, ListKey, SchemaPosition, Shape};
 pub use source::{Source, definitions};
 
 use serde_json::{Map, Value};
@@ -102,9 +102,9 @@ impl Schemas {
         schemas
     }
 
-    /// The position at the root of a definition, from which [`Place::field`] descends.
-    pub fn place(&self, name: &str) -> Place<'_> {
-        Place::new(self, self.names.get(name).copied())
+    /// The position at the root of a definition, from which [`SchemaPosition::field`] descends.
+    pub fn place(&self, name: &str) -> SchemaPosition<'_> {
+        SchemaPosition::new(self, self.names.get(name).copied())
     }
 
     fn add(&mut self, schema: &Value, definitions: &Map<String, Value>) -> usize {

@@ -16,6 +16,7 @@ pub fn labels(labels: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
 /// Validates a map of annotations without its size, which is limited per object.
 pub fn annotations(annotations: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     for key in annotations.into_iter().flat_map(serde_json::Map::keys) {
+        // Case does not matter in keys of annotations (upstream).
         if let Err(fault) = names::qualified(&key.to_lowercase()) {
             faults.invalid(at, &Value::String(key.clone()), fault);
         }

@@ -18,6 +18,7 @@ pub fn validate(meta: &Fields, namespaced: bool, rule: NameRule, faults: &mut Fa
     } else if let Err(fault) = rule(name) {
         faults.invalid(&at.field("name"), get(meta, "name"), fault);
     }
+    // Random letters follow, so it may end where a name may not.
     let generate = text(meta, "generateName");
     if !generate.is_empty()
         && let Err(fault) = rule(generate.trim_end_matches(['-', '.']))
@@ -56,6 +57,7 @@ fn annotations(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
     let at = at.field("annotations");
     let mut size = 0;
     for (key, value) in object(meta, "annotations").into_iter().flatten() {
+        // Case does not matter in keys of annotations (upstream).
         if let Err(fault) = names::qualified(&key.to_lowercase()) {
             faults.invalid(&at, &Value::String(key.clone()), fault);
         }

@@ -5,6 +5,7 @@
 /// # Errors
 /// Upstream's text for a name of another format.
 pub fn subdomain(name: &str) -> Result<(), String> {
+    // A DNS name has 255 bytes on the wire, with a length before each label and a root.
     if name.len() > 253 {
         return Err("must be no more than 253 bytes".to_owned());
     }

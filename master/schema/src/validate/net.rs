@@ -23,6 +23,7 @@ impl Range {
     /// Parses `address/prefix`; host bits are cleared.
     pub fn parse(text: &str) -> Option<Self> {
         let (address, prefix) = text.split_once('/')?;
+        // Some parsers read leading zeros as octal.
         if prefix.len() > 1 && prefix.starts_with('0')
             || !prefix.bytes().all(|digit| digit.is_ascii_digit())
         {

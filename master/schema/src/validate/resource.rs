@@ -34,6 +34,7 @@ const NOT_WHOLE: &str = "must be an integer";
 
 /// Whether a resource is native: without a domain, or of upstream's domain.
 pub fn is_native(name: &str) -> bool {
+    // Upstream looks for the domain anywhere in the name.
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
@@ -114,6 +115,7 @@ pub fn amount(name: &str, value: &Value, at: &At<'_>, faults: &mut Faults) {
     if found.is_negative() {
         faults.invalid(at, value, NOT_NEGATIVE);
     }
+    // Objects and devices are counted: half of one cannot be granted.
     if (COUNTED.contains(&name) || is_extended(name)) && found.amount().ceil_milli() % 1000 != 0 {
         faults.invalid(at, value, NOT_WHOLE);
     }

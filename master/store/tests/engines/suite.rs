@@ -184,7 +184,7 @@ pub(crate) async fn compaction(store: &dyn Store) {
     store.compact(second).await.unwrap();
     assert!(
         matches!(behind.next().await, Err(StoreError::Compacted { .. })),
-        "the watcher is told"
+        "the watcher has the event"
     );
     assert!(matches!(
         store.watch("c/", first).await,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tests_machines::SoftImage;
 
-/// How the record of a change begins that is told at a start.
+/// How the record of a change begins that is recorded only at a start.
 const LATE: [&str; 2] = [
     "changed while no record could be written",
     "removed while no record could be written",
@@ -64,7 +64,7 @@ pub(crate) async fn a_change_whose_record_was_lost_is_told_at_the_next_start() {
             .all(|name| has(entries, name))
     })
     .await;
-    // An orderly end and a start: what has its record is not told again.
+    // An orderly end and a start: what has its record is not recorded again.
     lab.site.cut_and_restart().await;
     until(&lab, "second start", |entries| {
         let starts = |entry: &&Entry| entry.kind == config_verdicts::Kind::Started;
@@ -120,7 +120,7 @@ pub(crate) async fn a_change_whose_record_was_lost_is_told_at_the_next_start() {
         "{retired:?}"
     );
     assert!(retired.by.contains("admin"), "{retired:?}");
-    // Once: a third start tells nothing again, and the log is whole.
+    // Once: a third start records nothing again, and the log is whole.
     lab.site.cut_and_restart().await;
     let (_, root) = x509_parser::parse_x509_certificate(&lab.site.root).unwrap();
     let pin = Digest::of(root.public_key().raw);

@@ -8,7 +8,7 @@
     clippy::expect_used,
     reason = "tests may stop at the first surprise"
 )]
-#![allow(clippy::print_stdout, reason = "figures are told")]
+#![allow(clippy::print_stdout, reason = "figures are printed")]
 #![allow(clippy::large_futures, reason = "a test's future lives once")]
 
 mod after_join;

@@ -87,8 +87,8 @@ async fn renew(lab: &Lab, machine: &SoftKeyed, identity: &Identity) -> Outcome {
 }
 
 /// Under a rule that does not say it: refused, with its own code on record and no more than a no to
-/// the caller. Under a rule that says it, a person is told what is not proven, and everything that
-/// shows the machine says it too. A reboot asks again.
+/// the caller. Under a rule that says it, the request that a person approves names what is not proven,
+/// and everything that shows the machine does too. A reboot asks again.
 pub(crate) async fn a_machine_without_a_tpm_joins_only_where_the_rule_allows_it() {
     let lab = Lab::start().await;
     let machine = edge("edge-1", "1");

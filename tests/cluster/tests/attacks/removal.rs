@@ -277,7 +277,7 @@ async fn insist(
 
 /// From the moment in which the admin has the answer to `retired`, no request of the machine is
 /// answered: not on connections that are open, not on new ones, not with a pod's token; and its
-/// watches tell nothing more.
+/// watches deliver nothing more.
 pub(crate) async fn no_request_of_a_retired_machine_is_answered(lab: &Lab) {
     let late = AtomicUsize::new(0);
     let told = AtomicUsize::new(0);

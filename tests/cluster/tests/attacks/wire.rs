@@ -67,7 +67,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Of a connection that was cut before an answer came: what a denied client is told.
+    /// Of a connection that was cut before an answer came: what a denied client gets.
     fn cut() -> Self {
         Self {
             status: StatusCode::UNAUTHORIZED,

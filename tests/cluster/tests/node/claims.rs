@@ -174,7 +174,7 @@ async fn a_stateful_set_keeps_its_data_until_its_claim_is_deleted() {
 
 /// The claim's volume has figures of its own, and is among those of its pod.
 async fn is_measured(site: &Site) {
-    let told = site.told("/metrics").await;
+    let told = site.kubelet_get("/metrics").await;
     for family in [
         "capacity_bytes",
         "available_bytes",

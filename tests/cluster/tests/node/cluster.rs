@@ -13,7 +13,7 @@ use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, Event, Node, Pod}
 use config_model::ShutdownGrace;
 use config_model::host_path::HostPath;
 use http::Method;
-use master_admission::Admission;
+use master_admission::EnabledPlugins;
 use master_api::{ApiServer, Options};
 use master_client::{Client, DeleteParams, ListParams, UserInfo};
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ impl Cluster {
             roles,
             // It keeps from the kubelet what a node can never carry out, and that is shown here,
             // too.
-            admission: Admission::new(&[], &["PodResizeValidator"]).unwrap(),
+            admission: EnabledPlugins::new(&[], &["PodResizeValidator"]).unwrap(),
             ..Options::default()
         };
         let server = ApiServer::new(Arc::new(store), options);

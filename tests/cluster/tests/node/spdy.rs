@@ -1,5 +1,5 @@
 //! Tunnels into pods over SPDY/3.1, as kubectl before 1.31 and older client libraries ask for them:
-//! by the real kubectl, told not to use WebSockets.
+//! by the real kubectl with WebSockets disabled.
 
 use crate::attach::{input_ends_with_its_client, until};
 use crate::site::{LIMIT, eventually};

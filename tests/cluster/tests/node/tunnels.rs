@@ -454,7 +454,7 @@ impl Client {
 async fn a_command_with_a_terminal_has_one_of_the_clients_size() {
     let site = Site::new().await;
     site.runs("talks", "sleep 100000").await;
-    // The size is told before the shell is asked for it: both go the same way, one after another.
+    // The size is sent before the shell is asked for it: both go the same way, one after another.
     let script = "read%20line;%20busybox%20stty%20size;%20busybox%20tty;%20exit%205";
     let path = format!(
         "/exec/default/talks/main?command=sh&command=-c&command={script}&input=1&output=1&tty=1"

@@ -10,8 +10,8 @@ use master_client::UserInfo;
 use serde_json::{Value, json};
 
 impl Site {
-    /// What the node's kubelet tells at a path.
-    pub(crate) async fn told(&self, path: &str) -> String {
+    /// The answer of the node's kubelet at a path.
+    pub(crate) async fn kubelet_get(&self, path: &str) -> String {
         let path = format!("/api/v1/nodes/worker-1/proxy{path}");
         let (code, out, errors) = self.run(&["get", "--raw", &path], None).await;
         assert_eq!(code, 0, "{errors}");
@@ -19,7 +19,7 @@ impl Site {
     }
 
     pub(crate) async fn summary(&self) -> Value {
-        serde_json::from_str(&self.told("/stats/summary").await).unwrap()
+        serde_json::from_str(&self.kubelet_get("/stats/summary").await).unwrap()
     }
 }
 
@@ -70,7 +70,7 @@ async fn the_kubelet_reports_what_its_containers_use() {
         assert!(pod["containers"][0]["startTime"].is_string(), "{pod}");
     }
 
-    let resource = site.told("/metrics/resource").await;
+    let resource = site.kubelet_get("/metrics/resource").await;
     for name in ["busy", "idle"] {
         let of = format!("{{container=\"main\",namespace=\"default\",pod=\"{name}\"}}");
         for family in [
@@ -86,7 +86,7 @@ async fn the_kubelet_reports_what_its_containers_use() {
         "{resource}"
     );
 
-    let cadvisor = site.told("/metrics/cadvisor").await;
+    let cadvisor = site.kubelet_get("/metrics/cadvisor").await;
     let has = |family: &str, labels: &[&str]| {
         let name = format!("container_{family}{{");
         let mut lines = cadvisor.lines().filter(|line| line.starts_with(&name));
@@ -186,13 +186,13 @@ fn a_pods_link_is_counted_as_the_pod_counts_it() {
         .await;
         assert_eq!(network["name"], "eth0");
         assert_eq!(network["interfaces"].as_array().unwrap().len(), 1);
-        let cadvisor = site.told("/metrics/cadvisor").await;
+        let cadvisor = site.kubelet_get("/metrics/cadvisor").await;
         for family in ["receive_bytes", "transmit_packets"] {
             let name = format!("container_network_{family}_total{{interface=\"eth0\",");
             let mut lines = cadvisor.lines().filter(|line| line.starts_with(&name));
-            let told = lines.find(|line| line.contains("pod=\"web\"")).unwrap();
-            let value = told.split(' ').nth(1).unwrap();
-            assert!(value.parse::<u64>().unwrap() > 0, "{told}");
+            let line = lines.find(|line| line.contains("pod=\"web\"")).unwrap();
+            let value = line.split(' ').nth(1).unwrap();
+            assert!(value.parse::<u64>().unwrap() > 0, "{line}");
         }
     });
 }
@@ -207,21 +207,22 @@ async fn the_kubelet_counts_the_results_of_probes() {
     let spec = json!({"containers": [main], "terminationGracePeriodSeconds": 1});
     site.cluster.create("probed", spec).await;
     let of = "container=\"main\",namespace=\"default\",pod=\"probed\",probe_type=";
-    let told = eventually("a result of each probe", || async {
-        let told = site.told("/metrics/probes").await;
+    let metrics = eventually("a result of each probe", || async {
+        let metrics = site.kubelet_get("/metrics/probes").await;
         let has = |role: &str, result: &str| {
             let labels = format!("prober_probe_total{{{of}\"{role}\",");
             let result = format!("result=\"{result}\"}} ");
-            told.lines()
+            metrics
+                .lines()
                 .any(|line| line.starts_with(&labels) && line.contains(&result))
         };
         let both = has("Readiness", "successful") && has("Liveness", "failed");
         assert!(!has("Readiness", "failed") && !has("Liveness", "successful"));
-        both.then_some(told)
+        both.then_some(metrics)
     })
     .await;
     let times = format!("prober_probe_duration_seconds_count{{{of}");
-    let times: Vec<&str> = told
+    let times: Vec<&str> = metrics
         .lines()
         .filter_map(|line| line.strip_prefix(&times))
         .collect();
@@ -232,14 +233,14 @@ async fn the_kubelet_counts_the_results_of_probes() {
 
     site.cluster.delete("probed", 0).await;
     eventually("the figures of the pod to go with it", || async {
-        let told = site.told("/metrics/probes").await;
-        (!told.contains("probed")).then_some(())
+        let metrics = site.kubelet_get("/metrics/probes").await;
+        (!metrics.contains("probed")).then_some(())
     })
     .await;
 }
 
-/// Words of a text, one space between two.
-fn even(text: &[u8]) -> String {
+/// A text with one space between two words.
+fn collapse_spaces(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -260,7 +261,7 @@ async fn kubectl_top_shows_what_real_nodes_pods_and_containers_use() {
     let top = async |words: &[&str]| {
         let words = [&["top"], words].concat();
         let (code, out, errors) = site.run(&words, None).await;
-        (code == 0).then(|| even(&out)).ok_or(errors)
+        (code == 0).then(|| collapse_spaces(&out)).ok_or(errors)
     };
     let pods = eventually("both pods to have figures", || async {
         let pods = top(&["pods", "--sort-by=cpu", "--no-headers"]).await.ok()?;

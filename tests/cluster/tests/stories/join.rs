@@ -474,7 +474,7 @@ pub(crate) fn a_machine_joins_by_certificates_that_an_admin_issued(
         .map(drop)
 }
 
-/// A machine that is not told where its master is learns it from an endpoint on the host, by what
+/// A machine without its master's address learns it from an endpoint on the host, by what
 /// the master signed, and joins.
 pub(crate) fn a_machine_joins_a_master_that_it_found_by_discovery(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;

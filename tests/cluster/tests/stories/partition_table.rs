@@ -15,10 +15,10 @@ const SECTOR: u64 = 512;
 const TABLE: u64 = 34;
 const COPY: u64 = 33;
 
-/// The image's own table, which has no state, is put in the place of the master's table. The master
-/// makes no new state: it is held, names the cure and keeps what lies where its state was. Then it
-/// gets the cure that it named. Its power is off before and afterwards; its next boot shows whether
-/// the state is whole.
+/// The master's partition table is replaced by the image's own, which has no state partition. The
+/// master creates no new state: it stops before its services, prints the cure and leaves the bytes
+/// of its state as they are. Then the test carries out that cure. The master's power is off before
+/// and afterwards; its next boot shows whether the state is whole.
 pub(crate) fn is_exchanged_and_mended(cluster: &mut Cluster) -> Result<()> {
     let tools = cluster.lab.tools.clone();
     let dir = cluster.lab.dir.join("partition-table");

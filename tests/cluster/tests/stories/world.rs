@@ -24,14 +24,14 @@ const OTHER_SLOT: usize = 2;
 #[derive(Debug, Default)]
 pub(crate) struct World {
     cluster: Option<Cluster>,
-    /// Machines of the story that is being told, ended after it.
+    /// Machines of the story that runs, ended after it.
     guests: Vec<Machine>,
     /// `worker-2`, which several stories share; it has the slot that guests of others use.
     companion: Option<(Blueprint, Machine)>,
     failed: Option<String>,
     /// The eavesdropper between the machines, from the first story on that wants one.
     tap: Option<Arc<Tap>>,
-    /// What goes on between two machines while other stories are told.
+    /// Requests that go on between two machines while other stories run.
     pub(crate) asking: Option<Asking>,
 }
 

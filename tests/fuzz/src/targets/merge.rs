@@ -7,7 +7,7 @@ use master_merge::fields;
 use master_merge::managed::Managers;
 use master_merge::patch::Patch;
 use master_merge::write::{Given, Versions, Write, update};
-use master_schema::schema::{self, Place, Schemas, Source};
+use master_schema::schema::{self, SchemaPosition, Schemas, Source};
 use master_schema::validate::Fields;
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ impl Pods {
 }
 
 impl Versions for Pods {
-    fn place(&self, api_version: &str) -> Option<Place<'_>> {
+    fn place(&self, api_version: &str) -> Option<SchemaPosition<'_>> {
         (api_version == "v1").then(|| self.schemas.place(&self.name))
     }
 

@@ -1,6 +1,9 @@
 //! kube-rs, unmodified, against the listener: typed calls; `runtime` holds what its runtime does.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
-#![allow(clippy::panic, reason = "what may not happen is told by what did")]
+#![allow(
+    clippy::panic,
+    reason = "a panic names what happened in place of what may"
+)]
 
 mod runtime;
 

@@ -1,4 +1,4 @@
-//! Descends in a schema along with an object: [`Place`].
+//! Descends in a schema along with an object: [`SchemaPosition`].
 
 use super::merge::Merge;
 use super::{Field, Node, Schemas};
@@ -71,13 +71,13 @@ pub enum Shape<'a> {
 
 /// A position in a schema; unknown where the schema has no information.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct SchemaPosition<'a> {
     schemas: &'a Schemas,
     node: Option<usize>,
     field: Option<&'a Field>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> SchemaPosition<'a> {
     pub(super) fn new(schemas: &'a Schemas, node: Option<usize>) -> Self {
         Self {
             schemas,
@@ -166,7 +166,7 @@ mod tests {
     use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, Pod};
     use serde_json::json;
 
-    fn at(root: usize, path: &[&str], check: impl Fn(Place<'_>)) {
+    fn at(root: usize, path: &[&str], check: impl Fn(SchemaPosition<'_>)) {
         let sources = [Source::of::<Pod>(), Source::of::<PersistentVolume>()];
         let definitions = definitions(&sources);
         let schemas = Schemas::compile(&definitions);

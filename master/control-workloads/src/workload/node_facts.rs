@@ -9,14 +9,14 @@ use master_client::View;
 
 /// A node as DaemonSets see it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Place {
+pub struct NodeFacts {
     /// Labels.
     pub labels: Labels,
     /// Taints that keep pods away or drive them out.
     pub taints: Vec<Taint>,
 }
 
-impl View for Place {
+impl View for NodeFacts {
     type Object = Node;
 
     fn read(node: Node) -> Self {
@@ -37,7 +37,12 @@ impl View for Place {
 }
 
 /// Whether a pod may begin on a node, and whether one that is there may stay.
-pub fn fits(spec: &PodSpec, tolerations: &[Toleration], node: &str, place: &Place) -> (bool, bool) {
+pub fn fits(
+    spec: &PodSpec,
+    tolerations: &[Toleration],
+    node: &str,
+    place: &NodeFacts,
+) -> (bool, bool) {
     let named = spec
         .node_name
         .as_deref()
