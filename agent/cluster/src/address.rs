@@ -117,17 +117,13 @@ fn next_free(range: &Cidr, last: Option<IpAddr>, taken: &BTreeSet<IpAddr>) -> Op
 /// which other hosts may take for a broadcast address.
 fn ends(range: &Cidr) -> (u128, u128) {
     let bits = if range.address.is_ipv4() { 32 } else { 128 };
-    let host = u32::from(bits_left(bits, range.prefix));
+    let host = u32::from(u8::saturating_sub(bits, range.prefix));
     let network = number(range.network());
     let size = 1_u128.checked_shl(host).unwrap_or(u128::MAX);
     (
         network.saturating_add(2),
         network.saturating_add(size.saturating_sub(2)),
     )
-}
-
-fn bits_left(bits: u8, prefix: u8) -> u8 {
-    bits.saturating_sub(prefix)
 }
 
 /// How many pods a range has room for.

@@ -64,6 +64,45 @@ fn index_of(links: &mut Links) -> u32 {
 }
 
 #[test]
+fn pods_reach_each_other_and_the_node_by_their_addresses() {
+    on_a_machine(|places| {
+        let agent = agent(places);
+        let (a, b) = (
+            agent.make(&pod("a")).expect("the kernel"),
+            agent.make(&pod("b")).expect("the kernel"),
+        );
+        assert_ne!(a.addresses, b.addresses);
+        for (place, (any, gateway)) in (0..).zip([("0.0.0.0", "10.1.0.1"), ("::", "fd00:1::1")]) {
+            let (at_a, at_b) = (a.addresses[place], b.addresses[place]);
+            let serve = |sandbox: &Sandbox| {
+                within(sandbox, || {
+                    TcpListener::bind((any, 80)).expect("the kernel")
+                })
+            };
+            let (in_a, in_b) = (serve(&a), serve(&b));
+            assert!(within(&a, || connects(at_b, 80)), "pod to pod");
+            let (_, peer) = in_b.accept().expect("the kernel");
+            assert_eq!(peer.ip(), at_a, "no address is changed on the way");
+            assert!(within(&a, || connects(at_a, 80)), "a pod to itself");
+            assert!(connects(at_a, 80), "node to pod");
+            in_a.accept().expect("the kernel");
+            let (_, peer) = in_a.accept().expect("the kernel");
+            assert_eq!(
+                peer.ip().to_string(),
+                gateway,
+                "the node speaks as the pods' gateway"
+            );
+            let node = TcpListener::bind((any, 7777)).expect("the kernel");
+            assert!(
+                within(&b, || connects(gateway.parse().expect("the kernel"), 7777)),
+                "pod to node"
+            );
+            assert_eq!(node.accept().expect("the kernel").1.ip(), at_b);
+        }
+    });
+}
+
+#[test]
 fn a_pod_can_neither_speak_with_another_address_nor_reach_what_is_the_machines() {
     on_a_machine(|places| {
         let agent = agent(places);

@@ -188,7 +188,7 @@ impl TaintEviction {
     }
 }
 
-/// Tells people what this controller does with a pod.
+/// Records an event with what this controller does to a pod.
 async fn tell(writer: &Writer, key: &Key, uid: &str, message: String) {
     let metadata = ObjectMeta {
         namespace: Some(key.namespace.clone()),
