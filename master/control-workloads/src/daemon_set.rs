@@ -549,6 +549,11 @@ impl Work<'_> {
             let Some(old) = old.first().copied() else {
                 continue;
             };
+            // One of the current template that failed waits for its turn in `replace`.
+            let failed = node
+                .pods
+                .iter()
+                .any(|(_, pod)| pod.ended() && self.is_current(pod));
             match current.first().copied() {
                 // Beside a new pod the old one stays while it is ready, until the new one serves.
                 Some((_, new)) if surge > 0 => {
@@ -559,6 +564,7 @@ impl Work<'_> {
                     }
                 }
                 Some(_) => self.end(old),
+                None if surge > 0 && failed => {}
                 // What does not serve costs nothing.
                 None if !serves && surge > 0 => self.create.push((*name).to_owned()),
                 None if !serves && missing > 0 => self.end(old),

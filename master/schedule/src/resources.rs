@@ -209,7 +209,7 @@ fn peak(pod: &Pod, counted: impl Fn(Resources) -> Resources) -> Resources {
         if !there.never {
             all.max(&asked);
         }
-        (all, there.of_pod(own, &overhead))
+        (all, there.of_pod(own))
     } else {
         (asked, own)
     };
@@ -291,8 +291,8 @@ impl<'a> There<'a> {
         has.map_or_else(|| self.granted(container), |has| Resources::of(Some(has)))
     }
 
-    /// What counts of a pod's own requests; nothing where it has none. Reports include the overhead.
-    fn of_pod(&self, asked: Resources, overhead: &Resources) -> Resources {
+    /// What counts of a pod's own requests, without its overhead; nothing where it has none.
+    fn of_pod(&self, asked: Resources) -> Resources {
         let mut reports = self.pod.iter().flatten().peekable();
         if asked == Resources::default() || reports.peek().is_none() {
             return asked;
@@ -303,9 +303,7 @@ impl<'a> There<'a> {
             asked
         };
         for report in reports {
-            let mut own = Resources::of(Some(report));
-            own.remove(overhead);
-            all.max(&own);
+            all.max(&Resources::of(Some(report)));
         }
         all
     }
@@ -414,9 +412,9 @@ mod tests {
                 .get(CPU)
                 .to_string()
         };
-        assert_eq!(cpu("2", "1100m", "1100m"), "2100m");
-        assert_eq!(cpu("1", "2100m", "1100m"), "2100m");
-        assert_eq!(cpu("1", "1100m", "2100m"), "2100m");
+        assert_eq!(cpu("2", "1", "1"), "2100m");
+        assert_eq!(cpu("1", "2", "1"), "2100m");
+        assert_eq!(cpu("1", "1", "2"), "2100m");
     }
 
     #[test]

@@ -64,16 +64,21 @@ pub fn crossed(lab: &Lab) -> Result<String> {
     other(&log).ok_or(crate::Error::Missing(what))
 }
 
-/// Waits until the stranger has asked twice more; all that it counted.
+/// Waits until the stranger has asked twice more, with the policy in force; what it counted since.
 pub fn denied(lab: &Lab) -> Result<Counted> {
     let words = ["logs", STRANGER, "--tail=1"];
     let what = "the stranger's count";
     let last = |log: &str| log.lines().rev().find_map(counted);
     let log = lab.kubectl_until(&words, what, LIMIT, |log| last(log).is_some())?;
-    let before = last(&log).map_or(0, |found| found.asked);
-    let more = |log: &str| last(log).is_some_and(|found| found.asked >= before + 2);
+    let (asked, failed) = last(&log).map_or((0, 0), |found| (found.asked, found.failed));
+    let more = |log: &str| last(log).is_some_and(|found| found.asked >= asked + 2);
     let log = lab.kubectl_until(&words, what, LIMIT, more)?;
-    last(&log).ok_or(crate::Error::Missing(what.to_owned()))
+    let found = last(&log).ok_or(crate::Error::Missing(what.to_owned()))?;
+    Ok(Counted {
+        asked: found.asked - asked,
+        failed: found.failed - failed,
+        answer: found.answer,
+    })
 }
 
 /// Rolls the application to version 2 and waits until the client has answers of it alone.

@@ -75,7 +75,15 @@ pub async fn serve(settings: Settings, view: View) -> io::Result<()> {
     for address in &settings.addresses {
         for port in [PORT, PORT_OF_SERVICE] {
             let address = SocketAddr::new(*address, port);
-            let own = agent_sys::socket::bind_ahead(address).map_err(io::Error::other)?;
+            let own = match agent_sys::socket::bind_ahead(address) {
+                Ok(own) => own,
+                // Pods ask the first; the service for names alone leads to the others.
+                Err(error) if !sockets.is_empty() => {
+                    tracing::error!(%address, %error, "cannot serve cluster DNS here");
+                    continue;
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            };
             let datagrams = Arc::new(UdpSocket::from_std(own.datagrams)?);
             sockets.push((datagrams, TcpListener::from_std(own.connections)?));
             tracing::info!(%address, "serving cluster DNS");

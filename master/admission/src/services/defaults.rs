@@ -135,14 +135,14 @@ async fn names(ranges: &Ranges, client: &Client) -> Result<(), ApiError> {
         .collect();
     if fixed.len() == families.len() {
         match client.create(&wanted(&fixed)?).await {
-            Err(error) if error.reason == Reason::Invalid => tracing::warn!(
+            Ok(_) => return Ok(()),
+            Err(error) => tracing::warn!(
                 namespace = DNS_NAMESPACE,
                 name = DNS_NAME,
                 address = fixed.join(", "),
                 reason = error.message,
-                "the usual address of the service for names is not free; it gets another"
+                "the service for names cannot have its usual address; trying another"
             ),
-            outcome => return outcome.map(drop),
         }
     }
     // Without it, pods find names at their node's own address, still.

@@ -38,3 +38,25 @@ async fn every_cluster_has_the_service_for_names_at_its_usual_address_where_that
     server.api.prepare().await.unwrap();
     assert_eq!(ask(Method::GET).await.1, made);
 }
+
+/// Else nobody could take the quota away.
+#[tokio::test]
+async fn a_master_starts_where_the_service_for_names_is_refused() {
+    let server = Local::with(options(&["10.96.0.0/24"], 30000..=32767)).await;
+    let quotas = "/api/v1/namespaces/kube-system/resourcequotas";
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"},
+        "spec": {"hard": {"services": "0"}}});
+    let (status, made) = server.admin_ask(Method::POST, quotas, &quota).await;
+    assert_eq!(status, StatusCode::CREATED, "{made}");
+    let used = json!({"status": {"hard": {"services": "0"}, "used": {"services": "0"}}});
+    let status = server
+        .admin_ask(Method::PATCH, &format!("{quotas}/none/status"), &used)
+        .await;
+    assert_eq!(status.0, StatusCode::OK, "{}", status.1);
+    let names = "/api/v1/namespaces/kube-system/services/kube-dns";
+    let (status, _) = server.admin_ask(Method::DELETE, names, &Value::Null).await;
+    assert_eq!(status, StatusCode::OK);
+    server.api.prepare().await.unwrap();
+    let (status, _) = server.admin_ask(Method::GET, names, &Value::Null).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+}

@@ -151,8 +151,8 @@ pub struct Graph {
     going: BTreeSet<Uid>,
     /// Objects about which something changed, and for which there may be something to do.
     touched: BTreeSet<Uid>,
-    /// The last owners that went and orphaned their dependents. A dependent that was created while
-    /// they went loses the reference, and is not deleted.
+    /// The last owners that orphaned their dependents. A dependent that was created while they went
+    /// loses the reference, and is not deleted.
     orphaners: VecDeque<Uid>,
 }
 
@@ -161,6 +161,8 @@ impl Graph {
     pub fn set(&mut self, resource: ResourceId, meta: &Meta) {
         let uid = Uid::of(&meta.uid);
         let namespace = self.namespace(&meta.namespace);
+        // Other finalizers may keep it after that of the orphans is gone.
+        self.remember_orphaner(uid);
         let new = self.alive.insert(uid, (resource, namespace)).is_none();
         self.place(uid, resource, meta);
         if new {
@@ -359,13 +361,20 @@ impl Graph {
         }
     }
 
-    fn remove(&mut self, uid: Uid) {
+    /// Remembers an object that orphans its dependents, before it changes or goes.
+    fn remember_orphaner(&mut self, uid: Uid) {
         let known = self.nodes.get(&uid);
-        if known.is_some_and(|node| node.deleting && node.orphan) {
+        let orphans = known.is_some_and(|node| node.deleting && node.orphan);
+        if orphans && !self.orphaners.contains(&uid) {
             let excess = (self.orphaners.len() + 1).saturating_sub(ORPHANERS);
             self.orphaners.drain(..excess);
             self.orphaners.push_back(uid);
         }
+    }
+
+    fn remove(&mut self, uid: Uid) {
+        self.remember_orphaner(uid);
+        let known = self.nodes.get(&uid);
         let before = known.map(|node| node.owners.clone()).unwrap_or_default();
         self.alive.remove(&uid);
         self.unlink(uid);

@@ -4,11 +4,13 @@ use crate::{Scene, at, kept, key, pod_of};
 use config_kube::k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
 use config_kube::k8s_openapi::api::core::v1::Taint;
 use master_client::Key;
+use master_control::controller::Controller as _;
 use master_control_workloads::daemon_set::{DaemonSets, Ended, Step};
 use master_control_workloads::workload::kept::Kept;
 use master_control_workloads::workload::node_facts::NodeFacts;
 use master_control_workloads::workload::pod::OwnedPod;
 use master_control_workloads::workload::revision;
+use master_control_workloads::workload::waits::{Version, Waits};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -333,6 +335,34 @@ fn what_does_not_serve_is_replaced_beside_the_surge_and_at_once() {
     );
     world.settle();
     assert_eq!((world.made, world.hashes().len()), (6, 1));
+}
+
+/// Else a kubelet that refuses the successor gets one after the other, whatever the back-off.
+#[test]
+fn a_successor_that_failed_waits_before_another_comes() {
+    let mut world = World::rolling(1, 0);
+    world.settle();
+    world.image("two");
+    world.act(100);
+    world.pods.get_mut("p1").unwrap().ready = None;
+    world.act(100);
+    let mut pods = world.pods.iter_mut();
+    let successor = pods.find(|(name, pod)| &*pod.node == "n1" && *name != "p1");
+    successor.unwrap().1.phase = "Failed".into();
+    for (name, pod) in &world.pods {
+        world.scene.stand.set(key(name), pod.clone());
+    }
+    let (owner, now) = (key("web"), world.scene.now(100));
+    let mut facts = world.scene.controller.facts(&owner, now).unwrap();
+    let (waits, version) = (Waits::default(), Version::default());
+    waits.note(&owner, &version, "n1", now.instant);
+    facts.waits = waits.of(&owner, &version);
+    let steps = DaemonSets::plan(&facts, now).actions;
+    let creates = |step: &Step| matches!(step, Step::Create(..));
+    assert!(
+        !steps.iter().any(|action| creates(&action.step)),
+        "{steps:?}"
+    );
 }
 
 #[test]
