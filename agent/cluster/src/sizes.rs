@@ -67,7 +67,7 @@ impl Sizes {
         }
     }
 
-    /// What the node's end takes at once: whatever comes from pods or from outside.
+    /// What the node's end takes at once, from pods or from outside.
     pub(crate) fn of_node() -> Burst {
         Burst {
             bytes: BURST,

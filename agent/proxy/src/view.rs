@@ -1,6 +1,8 @@
 //! What the node knows of services, endpoints and nodes: as much of each object as it needs.
 
-use config_kube::identity::{TUNNEL_ANNOTATION, TUNNEL_KEYS_ANNOTATION};
+use config_kube::identity::{
+    NAME_SERVER_PROXY, SERVICE_PROXY_LABEL, TUNNEL_ANNOTATION, TUNNEL_KEYS_ANNOTATION,
+};
 use config_kube::k8s_openapi::api::core::v1 as core;
 use config_kube::k8s_openapi::api::discovery::v1::{EndpointHints, EndpointSlice};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -17,10 +19,6 @@ const AFFINITY_SECONDS: u32 = 10_800;
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label of a node that names its zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// The label of a service that the proxy of this name serves (upstream's).
-const PROXY: &str = "service.kubernetes.io/service-proxy-name";
-/// The name there by which the master says that each node's own name server answers.
-const NAME_SERVER: &str = "pratique-name-server";
 /// The label of a service whose names alone are served (upstream's).
 const NAMES_ALONE: &str = "service.kubernetes.io/headless";
 
@@ -132,8 +130,8 @@ impl Service {
     /// What the node needs of an object.
     pub fn read(service: core::Service) -> Self {
         let labels = service.metadata.labels.unwrap_or_default();
-        let proxy = labels.get(PROXY);
-        let name_server = proxy.is_some_and(|name| name == NAME_SERVER);
+        let proxy = labels.get(SERVICE_PROXY_LABEL);
+        let name_server = proxy.is_some_and(|name| name == NAME_SERVER_PROXY);
         let spec = service.spec.unwrap_or_default();
         let is_name = spec.type_.as_deref() == Some("ExternalName");
         let parse = |list: &Option<Vec<String>>| -> Vec<IpAddr> {

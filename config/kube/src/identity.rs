@@ -59,6 +59,11 @@ pub const PRIVILEGED_LABEL: &str = "pratique.dev/privileged-pods";
 pub const TUNNEL_ANNOTATION: &str = "pratique.dev/tunnel";
 /// Annotation on a Node: the public keys of both links, with one signature.
 pub const TUNNEL_KEYS_ANNOTATION: &str = "pratique.dev/tunnel-keys";
+
+/// The label of a Service that another program than nodes' usual proxy serves (upstream's).
+pub const SERVICE_PROXY_LABEL: &str = "service.kubernetes.io/service-proxy-name";
+/// Its value on the Service that each node's own name server answers.
+pub const NAME_SERVER_PROXY: &str = "pratique-name-server";
 /// The extension of node certificates that names the Machine. The arc below `1.3.6.1.4.1` is the
 /// one that RFC 5612 sets aside: the project has no enterprise number of its own yet, and nothing
 /// outside a cluster reads the extension.

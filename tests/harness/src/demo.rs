@@ -37,6 +37,11 @@ fn counted(line: &str) -> Option<Counted> {
     })
 }
 
+/// The last count in a log.
+fn last_count(log: &str) -> Option<Counted> {
+    log.lines().rev().find_map(counted)
+}
+
 /// The machine of an answer: `hello, version 1, from worker-1, an attested machine`.
 fn answered_by(answer: &str) -> Option<String> {
     let (_, rest) = answer.split_once(" from ")?;
@@ -68,12 +73,11 @@ pub fn crossed(lab: &Lab) -> Result<String> {
 pub fn denied(lab: &Lab) -> Result<Counted> {
     let words = ["logs", STRANGER, "--tail=1"];
     let what = "the stranger's count";
-    let last = |log: &str| log.lines().rev().find_map(counted);
-    let log = lab.kubectl_until(&words, what, LIMIT, |log| last(log).is_some())?;
-    let (asked, failed) = last(&log).map_or((0, 0), |found| (found.asked, found.failed));
-    let more = |log: &str| last(log).is_some_and(|found| found.asked >= asked + 2);
+    let log = lab.kubectl_until(&words, what, LIMIT, |log| last_count(log).is_some())?;
+    let (asked, failed) = last_count(&log).map_or((0, 0), |found| (found.asked, found.failed));
+    let more = |log: &str| last_count(log).is_some_and(|found| found.asked >= asked + 2);
     let log = lab.kubectl_until(&words, what, LIMIT, more)?;
-    let found = last(&log).ok_or(crate::Error::Missing(what.to_owned()))?;
+    let found = last_count(&log).ok_or(crate::Error::Missing(what.to_owned()))?;
     Ok(Counted {
         asked: found.asked - asked,
         failed: found.failed - failed,
@@ -98,13 +102,12 @@ fn settled(lab: &Lab) -> Result<()> {
 
 /// Waits for an answer of the version after more than `after` requests.
 fn answered(lab: &Lab, version: &str, after: u64) -> Result<Counted> {
-    let last = |log: &str| log.lines().rev().find_map(counted);
     let words = ["logs", CLIENT, "--tail=3"];
     let what = format!("the client's answer of {version}");
     let log = lab.kubectl_until(&words, &what, LIMIT, |log| {
-        last(log).is_some_and(|found| found.asked > after && found.answer.contains(version))
+        last_count(log).is_some_and(|found| found.asked > after && found.answer.contains(version))
     })?;
-    last(&log).ok_or(crate::Error::Missing(what))
+    last_count(&log).ok_or(crate::Error::Missing(what))
 }
 
 #[cfg(test)]

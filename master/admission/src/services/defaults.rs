@@ -3,6 +3,7 @@
 
 use super::{Ranges, family};
 use config_kube::FromJson;
+use config_kube::identity::{NAME_SERVER_PROXY, SERVICE_PROXY_LABEL};
 use config_kube::k8s_openapi::api::core::v1::{Endpoints, Service};
 use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
 use config_kube::k8s_openapi::api::networking::v1::ServiceCIDR;
@@ -19,10 +20,6 @@ const NAME: &str = "kubernetes";
 const DNS_NAMESPACE: &str = "kube-system";
 const DNS_NAME: &str = "kube-dns";
 const DNS_OFFSET: u128 = 10;
-/// The label by which another program than nodes' usual proxy serves a service (upstream's), and the
-/// name by which nodes know that their own name server does.
-const PROXY: &str = "service.kubernetes.io/service-proxy-name";
-const NAME_SERVER: &str = "pratique-name-server";
 
 /// Creates what is missing and updates what is stale. The namespace `default` must exist.
 ///
@@ -115,7 +112,7 @@ async fn names(ranges: &Ranges, client: &Client) -> Result<(), ApiError> {
         let mut object = json!({
             "metadata": {"name": DNS_NAME, "namespace": DNS_NAMESPACE, "labels": {
                 "k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true",
-                "kubernetes.io/name": "CoreDNS", PROXY: NAME_SERVER,
+                "kubernetes.io/name": "CoreDNS", SERVICE_PROXY_LABEL: NAME_SERVER_PROXY,
             }},
             "spec": {
                 "type": "ClusterIP", "ipFamilies": families, "ipFamilyPolicy": "PreferDualStack",

@@ -139,24 +139,32 @@ async fn a_stranger_has_less_time_to_read() {
     server.stop().await;
 }
 
-/// All who proved a name, by token or certificate, may read the documents: about a megabyte each.
-#[tokio::test]
-async fn unread_documents_hold_their_readers_places_and_nobody_elses() {
+/// A large document that all known callers may read.
+const DOCUMENT: &str = "/openapi/v2";
+
+/// A server of so many places, whose document is there: it is made at its first request, which
+/// takes a while and holds a place meanwhile.
+async fn with_document(in_flight: usize) -> Server {
     let options = Options {
-        in_flight: 4,
+        in_flight,
         ..Options::default()
     };
     let server = Server::start(options, ServeOptions::default()).await;
-    let path = "/openapi/v2";
-    // Made at its first request, which takes a while and holds a place meanwhile.
     let mut admin = server.connect(Some(&server.admin_identity())).await;
-    let (status, _) = admin.ask(Method::GET, path, "").await;
+    let (status, _) = admin.ask(Method::GET, DOCUMENT, "").await;
     assert_eq!(status, StatusCode::OK);
+    server
+}
+
+/// All who proved a name, by token or certificate, may read the documents: about a megabyte each.
+#[tokio::test]
+async fn unread_documents_hold_their_readers_places_and_nobody_elses() {
+    let server = with_document(4).await;
     let pod = server
         .authority
         .issue("system:serviceaccount:a:b", &[], &[]);
     let client = unreading(&server, Some(&pod)).await;
-    let held = answers(&client, 8, path, None).await;
+    let held = answers(&client, 8, DOCUMENT, None).await;
     let of = |status: StatusCode| held.iter().filter(|one| one.status() == status).count();
     assert_eq!(
         (of(StatusCode::OK), of(StatusCode::TOO_MANY_REQUESTS)),
@@ -172,13 +180,13 @@ async fn unread_documents_hold_their_readers_places_and_nobody_elses() {
     for (name, groups) in [("system:node:n1", &["system:nodes"][..]), ("jane", &[])] {
         let other = server.authority.issue(name, groups, &[]);
         let mut other = server.connect(Some(&other)).await;
-        let (status, _) = other.ask(Method::GET, path, "").await;
+        let (status, _) = other.ask(Method::GET, DOCUMENT, "").await;
         assert_eq!(status, StatusCode::OK, "{name}");
     }
     drop((held, client));
     let again = async {
         let mut pod = server.connect(Some(&pod)).await;
-        while pod.open(Method::GET, path, "").await.status() != StatusCode::OK {
+        while pod.open(Method::GET, DOCUMENT, "").await.status() != StatusCode::OK {
             tokio::task::yield_now().await;
         }
     };
@@ -249,15 +257,7 @@ async fn accounts_of_a_namespace_and_a_node_that_read_nothing_leave_places_to_al
 /// all hosts have for it, whatever the number of its namespaces.
 #[tokio::test]
 async fn unread_documents_of_many_namespaces_leave_places_to_all_others() {
-    let options = Options {
-        in_flight: 16,
-        ..Options::default()
-    };
-    let server = Server::start(options, ServeOptions::default()).await;
-    let path = "/openapi/v2";
-    let mut admin = server.connect(Some(&server.admin_identity())).await;
-    let (status, _) = admin.ask(Method::GET, path, "").await;
-    assert_eq!(status, StatusCode::OK);
+    let server = with_document(16).await;
     let mut held = Vec::new();
     for taker in 0..7 {
         let taker = match taker {
@@ -269,7 +269,7 @@ async fn unread_documents_of_many_namespaces_leave_places_to_all_others() {
                 .issue(&format!("system:serviceaccount:{taker}:a"), &[], &[]),
         };
         let client = unreading(&server, Some(&taker)).await;
-        held.extend(answers(&client, 20, path, None).await);
+        held.extend(answers(&client, 20, DOCUMENT, None).await);
     }
     assert!(held.iter().any(|answer| answer.status() == StatusCode::OK));
     for (name, groups) in [("jane", &[][..]), ("system:node:n2", &["system:nodes"])] {
@@ -282,7 +282,7 @@ async fn unread_documents_of_many_namespaces_leave_places_to_all_others() {
         .authority
         .issue("system:node:n2", &["system:nodes"], &[]);
     let mut node = server.connect(Some(&node)).await;
-    let (status, _) = node.ask(Method::GET, path, "").await;
+    let (status, _) = node.ask(Method::GET, DOCUMENT, "").await;
     assert_eq!(status, StatusCode::OK, "a large one of another node");
     server.stop().await;
 }
