@@ -4,6 +4,7 @@
 //! events must never delay a container.
 
 use crate::{Api, ApiError, JSON, STRATEGIC_MERGE, send};
+use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::{Event, EventSource, Node, ObjectReference, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use http::Method;
@@ -110,7 +111,7 @@ impl Recorder {
             at: Timestamp::now(),
         };
         if let Err(error) = self.queue.try_send(news) {
-            tracing::debug!(%error, "event dropped");
+            tracing::debug!(error = chain(&error), "event dropped");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::{Peer, Sandboxes, Unreached};
 use agent_proxy::{Known, Node, View};
+use config_errors::chain;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ pub async fn keep_routes(sandboxes: Arc<Sandboxes>, view: View, own: String) {
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }
-                Err(error) => tracing::error!(%error, "the route task panicked"),
+                Err(error) => tracing::error!(error = chain(&error), "the route task panicked"),
             }
         }
         // Cancel-safe: both arms only wait.

@@ -6,6 +6,7 @@
 use crate::paths::is_name;
 use crate::volume::Volume;
 use agent_sys::beneath::Beneath;
+use config_errors::chain;
 use sha2::{Digest, Sha256};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -63,7 +64,11 @@ impl Ledger {
                     "ignoring a recorded volume: its driver has an invalid name"
                 ),
                 Err(error) => {
-                    tracing::warn!(?name, %error, "cannot read what is known of a driver's volume");
+                    tracing::warn!(
+                        ?name,
+                        error = chain(&error),
+                        "cannot read what is known of a driver's volume"
+                    );
                 }
             }
         }

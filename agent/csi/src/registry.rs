@@ -9,6 +9,7 @@ use crate::driver::{Driver, fits, identify, notify, registration};
 use crate::paths::{Places, REGISTRATION};
 use agent_api::{Api, get};
 use agent_sys::beneath::{Beneath, Links};
+use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -169,7 +170,11 @@ impl Registry {
         };
         let fault = outcome.as_ref().err().map(String::as_str);
         if let Err(error) = notify(&at, fault).await {
-            tracing::debug!(socket, %error, "a plugin does not hear what came of its registration");
+            tracing::debug!(
+                socket,
+                error = chain(&error),
+                "a plugin does not hear what came of its registration"
+            );
         }
         outcome
     }

@@ -99,13 +99,16 @@ impl Attestor {
                     let machine = Arc::clone(&machine);
                     connections.spawn(async move {
                         if let Err(error) = connection(stream, machine).await {
-                            tracing::warn!(%error, "a connection to the attestor socket broke");
+                            tracing::warn!(
+                                error = chain(&error),
+                                "a connection to the attestor socket broke"
+                            );
                         }
                         drop(permit);
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the attestor socket cannot accept");
+                    tracing::warn!(error = chain(&error), "the attestor socket cannot accept");
                     sleep(ACCEPT_PAUSE).await;
                 }
             }

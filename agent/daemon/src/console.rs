@@ -39,13 +39,17 @@ pub(crate) fn milestone(milestone: &Milestone<'_>) {
     match milestone {
         Milestone::Enrolling { endpoint } => say(&format!("enrolling with {endpoint}")),
         Milestone::Refused {
+            step,
             code,
             message,
             again,
         } => {
             refused(
                 code,
-                &format!("{message} (next attempt in {} s)", again.as_secs().max(1)),
+                &format!(
+                    "{message} ({step}; next attempt in {} s)",
+                    again.as_secs().max(1)
+                ),
             );
         }
         Milestone::Queued { message, again } => {
@@ -54,9 +58,9 @@ pub(crate) fn milestone(milestone: &Milestone<'_>) {
                 again.as_secs().max(1)
             ));
         }
-        Milestone::Failed { error, again } => {
+        Milestone::Failed { step, error, again } => {
             say(&format!(
-                "not enrolled yet: {} (next attempt in {} s)",
+                "not enrolled yet: {} ({step}; next attempt in {} s)",
                 chain(error),
                 again.as_secs().max(1)
             ));

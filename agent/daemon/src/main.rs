@@ -45,6 +45,7 @@ mod tunnel;
 mod unproven;
 
 use clap::{Args, Parser, Subcommand};
+use config_errors::chain;
 use config_machine::power::Order;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -183,7 +184,10 @@ fn raise_open_files_limit() {
         all.or_else(|_refused| setrlimit(of_files, most, most))
     });
     if let Err(error) = raised {
-        tracing::warn!(%error, "cannot raise the limit of open files");
+        tracing::warn!(
+            error = chain(&error),
+            "cannot raise the limit of open files"
+        );
     }
 }
 

@@ -4,6 +4,7 @@ use crate::tunnel::Tunnel;
 use agent_cluster::Sandboxes;
 use agent_proxy::dns::{self, Settings};
 use agent_proxy::{Proxy, View};
+use config_errors::chain;
 use config_model::stub_domain::StubDomain;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -65,7 +66,10 @@ impl Services {
 async fn answer_names(settings: Settings, view: View) {
     loop {
         if let Err(error) = dns::serve(settings.clone(), view.clone()).await {
-            tracing::error!(%error, "cannot serve cluster DNS; trying again");
+            tracing::error!(
+                error = chain(&error),
+                "cannot serve cluster DNS; trying again"
+            );
         }
         tokio::time::sleep(RETRY).await;
     }

@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::roots::read_pins;
 use crate::state_joined::JoinNote;
 use agent_enroll::{Identity, Pin, Pins, Roots, pins_text, spki_hash};
+use config_errors::chain;
 use config_state::generation::Joined;
 use std::convert::Infallible;
 use std::io::{self, Write as _};
@@ -121,7 +122,10 @@ impl StateCluster {
                 match self.keep_roots(&pins, &now) {
                     Ok(()) => kept = now,
                     Err(error) => {
-                        tracing::warn!(%error, "the roots of this state's cluster cannot be kept; trying again");
+                        tracing::warn!(
+                            error = chain(&error),
+                            "the roots of this state's cluster cannot be kept; trying again"
+                        );
                     }
                 }
             }

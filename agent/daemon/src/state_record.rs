@@ -4,6 +4,7 @@
 use agent_kubelet::{Notice, Notices};
 use agent_volume::Reason;
 use agent_volume::header::{MAX_RECOVERY, RECOVERY_COPIES};
+use config_errors::chain;
 use serde::Deserialize;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
@@ -52,9 +53,12 @@ fn read(run: &Path) -> Option<Record> {
     file.take(RECORD_LIMIT).read_to_string(&mut text).ok()?;
     let parsed = serde_json::from_str(&text);
     parsed
-        .inspect_err(
-            |error| tracing::warn!(%error, "cannot parse init's report on the encrypted state"),
-        )
+        .inspect_err(|error| {
+            tracing::warn!(
+                error = chain(error),
+                "cannot parse init's report on the encrypted state"
+            )
+        })
         .ok()
 }
 
@@ -82,7 +86,10 @@ pub(crate) async fn publish_recovery_copy(run: PathBuf, data: PathBuf) {
         match outcome.map_err(io::Error::other).and_then(|done| done) {
             Ok(text) => published = text,
             Err(error) => {
-                tracing::warn!(%error, "cannot write the recovery copy to the state partition's header area");
+                tracing::warn!(
+                    error = chain(&error),
+                    "cannot write the recovery copy to the state partition's header area"
+                );
             }
         }
         tokio::time::sleep(RECOVERY_PERIOD).await;
@@ -151,7 +158,10 @@ pub(crate) fn note_admission(data: &Path, svn: Option<i64>) {
     };
     if let Err(error) = write(data, svn) {
         // The floor stays as it is; the next admission tries again.
-        tracing::warn!(%error, "the admission's security version cannot be stored");
+        tracing::warn!(
+            error = chain(&error),
+            "the admission's security version cannot be stored"
+        );
     }
 }
 

@@ -302,7 +302,11 @@ fn each_missing_tpm_is_reported_and_only_a_machine_without_one_joins_without_it(
         assert!(found.contains(lack.words), "{found}");
         if !refused {
             assert!(agent.line("pratique: node key of this boot: sha256:").len() > 64);
-            agent.line("pratique: not enrolled yet: 127.0.0.1:1 cannot be reached");
+            let failed = agent.line("pratique: not enrolled yet: 127.0.0.1:1 cannot be reached");
+            assert!(
+                failed.contains("(step 1, hello; next attempt in"),
+                "{failed}"
+            );
         }
         assert_eq!(agent.end(), Some(0));
     }

@@ -1,6 +1,7 @@
 //! The addresses of masters, and a TLS 1.3 connection to the first that answers.
 
 use crate::Error;
+use config_errors::chain;
 use config_tls::{PinnedVerifier, Pins, not_pinned};
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::CryptoProvider;
@@ -110,7 +111,7 @@ impl Endpoints {
                     return Ok(stream);
                 }
                 Err(error) => {
-                    tracing::debug!(%endpoint, %error, "cannot connect to a master; trying the next endpoint");
+                    tracing::debug!(%endpoint, error = chain(&error), "cannot connect to a master; trying the next endpoint");
                     last = error;
                 }
             }

@@ -3,12 +3,13 @@
 use crate::Error;
 use crate::client::MasterClient;
 use crate::endpoint::Endpoints;
-use crate::exchange::{Accepted, Cost, IdentityProof, Party, Step, blocking};
+use crate::exchange::{Accepted, Cost, IdentityProof, Party, blocking};
 use crate::identity::{Roots, Slot};
 use crate::keys::NodeKey;
 use crate::pace::{Backoff, Cadence, Next, fraction, spread};
 use crate::prover::Prover;
 use crate::request::install;
+use crate::step::{Failed, Step};
 use config_protocol::Code;
 use config_protocol::wire::Claims;
 use config_tls::Pins;
@@ -39,6 +40,8 @@ pub enum Milestone<'a> {
     },
     /// The master refused.
     Refused {
+        /// In which step.
+        step: Step,
         /// Its code.
         code: &'a str,
         /// Its message.
@@ -55,6 +58,8 @@ pub enum Milestone<'a> {
     },
     /// An attempt failed without a verdict.
     Failed {
+        /// In which step.
+        step: Step,
         /// The cause.
         error: &'a Error,
         /// When the next attempt comes.
@@ -241,9 +246,9 @@ impl Enroller {
                 .and_then(|accepted| self.check(accepted));
             match outcome {
                 Ok(accepted) => return accepted,
-                Err(error) => {
-                    self.next_endorsement_key(&error);
-                    self.pause(&error, backoff.step()).await;
+                Err(failed) => {
+                    self.next_endorsement_key(&failed);
+                    self.pause(&failed, backoff.step()).await;
                 }
             }
         }
@@ -251,17 +256,20 @@ impl Enroller {
 
     /// After a refusal that may be due to the endorsement key, the next attempt shows another key
     /// of the same TPM: the inventory may list that one.
-    fn next_endorsement_key(&mut self, error: &Error) {
+    fn next_endorsement_key(&mut self, failed: &Failed) {
+        // Before the key is proved the master may give no reason, so that each may be this one.
+        let unproved = failed.step == Step::Challenge;
         let generic = |code: &str| code == Code::Refused.as_str();
-        if matches!(error, Error::Refused { step, code, .. } if matches!(step, Step::Hello) || generic(code))
-        {
+        if matches!(&failed.error, Error::Refused { code, .. } if unproved || generic(code)) {
             self.turn = self.turn.wrapping_add(1);
         }
     }
 
     /// Reports what went wrong and waits; if a person must decide, as long as the master asked for.
     /// A node that has just learned its name tries again under that name at once.
-    async fn pause(&mut self, error: &Error, again: Duration) {
+    async fn pause(&mut self, failed: &Failed, again: Duration) {
+        let Failed { step, error } = failed;
+        let step = *step;
         if let Error::Named(name) = error
             && self.party.claims.name.is_empty()
         {
@@ -275,6 +283,7 @@ impl Enroller {
         };
         if let Error::Refused { code, message, .. } = error {
             (self.report)(&Milestone::Refused {
+                step,
                 code,
                 message,
                 again,
@@ -282,12 +291,13 @@ impl Enroller {
         } else if let Error::Queued { message, .. } = error {
             (self.report)(&Milestone::Queued { message, again });
         } else {
-            (self.report)(&Milestone::Failed { error, again });
+            (self.report)(&Milestone::Failed { step, error, again });
         }
         sleep(again).await;
     }
 
-    fn check(&self, accepted: Accepted) -> Result<Accepted, Error> {
+    /// Whether the certificates can be put in use.
+    fn check(&self, accepted: Accepted) -> Result<Accepted, Failed> {
         install(
             &accepted.requests,
             &accepted.certificates,
@@ -295,6 +305,10 @@ impl Enroller {
             &self.party.pins.configured(),
         )
         .map(|_| accepted)
+        .map_err(|error| Failed {
+            step: Step::Certificates,
+            error,
+        })
     }
 
     fn put_in_use(&self, accepted: &Accepted) -> Result<(), Error> {
@@ -351,20 +365,20 @@ impl Keeper {
                         return error;
                     }
                 }
-                Err(error) => {
+                Err(failed) => {
                     if next != Next::Renew {
-                        self.enroller.next_endorsement_key(&error);
+                        self.enroller.next_endorsement_key(&failed);
                     }
                     // A plain 401 means that the certificate is denied: only a join without it may
                     // still succeed.
                     let refused = matches!(
-                        error,
+                        failed.error,
                         Error::Refused { .. } | Error::Status(http::StatusCode::UNAUTHORIZED)
                     );
                     let again = self
                         .cadence
                         .failed(self.start.elapsed(), refused, fraction());
-                    self.enroller.pause(&error, again).await;
+                    self.enroller.pause(&failed, again).await;
                 }
             }
         }

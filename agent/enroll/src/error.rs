@@ -1,6 +1,5 @@
 //! Why the node has no answer from its master, or no identity.
 
-use crate::exchange::Step;
 use crate::prover::ProveError;
 use config_protocol::wire::TooLong;
 use std::io;
@@ -106,8 +105,6 @@ pub enum Error {
     /// The master refused.
     #[error("{code}: {message}")]
     Refused {
-        /// At which step.
-        step: Step,
         /// Its code, printable.
         code: String,
         /// Its message, printable.
@@ -150,9 +147,8 @@ pub enum Error {
 
 impl Error {
     /// A refusal; the master's text is cleaned and cut to one line of a console.
-    pub(crate) fn refused(step: Step, code: &str, message: &str) -> Self {
+    pub(crate) fn refused(code: &str, message: &str) -> Self {
         Self::Refused {
-            step,
             code: clean(code, CODE_LIMIT),
             message: clean(message, MESSAGE_LIMIT),
         }

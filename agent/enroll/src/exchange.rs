@@ -2,10 +2,11 @@
 
 use crate::Error;
 use crate::endpoint::{Endpoints, tls};
-use crate::identity::Slot;
+use crate::identity::CertificateSlot;
 use crate::keys::NodeKey;
 use crate::prover::Prover;
 use crate::request::{Requests, requests};
+use crate::step::{Failed, Step};
 use agent_tpm::EndorsementKey;
 use bytes::Bytes;
 use config_http::Limits;
@@ -21,6 +22,7 @@ use config_tpm::Public;
 use http::{Method, Request, StatusCode, header};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
+use rustls::client::ResolvesClientCert;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
@@ -74,38 +76,51 @@ pub struct Cost {
 
 impl Party {
     /// Joins, as an anonymous client. `turn` chooses the endorsement key.
-    pub(crate) async fn join(&self, turn: usize) -> Result<Accepted, Error> {
-        let tls = tls(self.pins.clone(), None, &[b"http/1.1"])?;
-        self.bounded(Purpose::Join, &tls, turn).await
+    pub(crate) async fn join(&self, turn: usize) -> Result<Accepted, Failed> {
+        self.exchange(Purpose::Join, None, turn).await
     }
 
     /// Renews over mTLS with the certificate in `identity`.
-    pub(crate) async fn renew(&self, identity: Arc<Slot>, turn: usize) -> Result<Accepted, Error> {
-        let tls = tls(self.pins.clone(), Some(identity), &[b"http/1.1"])?;
-        self.bounded(Purpose::Renew, &tls, turn).await
+    pub(crate) async fn renew(
+        &self,
+        identity: Arc<CertificateSlot>,
+        turn: usize,
+    ) -> Result<Accepted, Failed> {
+        self.exchange(Purpose::Renew, Some(identity), turn).await
     }
 
-    async fn bounded(
+    /// One exchange within [`EXCHANGE_TIMEOUT`].
+    async fn exchange(
         &self,
         purpose: Purpose,
-        tls: &Arc<ClientConfig>,
+        identity: Option<Arc<dyn ResolvesClientCert>>,
         turn: usize,
-    ) -> Result<Accepted, Error> {
-        let outcome = match &self.identity_proof {
-            IdentityProof::Tpm(prover) => {
-                timeout(EXCHANGE_TIMEOUT, self.prove(prover, purpose, tls, turn)).await
+    ) -> Result<Accepted, Failed> {
+        // Outside of the work, so that it is known also where the time limit drops the work.
+        let mut step = Step::Hello;
+        let work = async {
+            let tls = tls(self.pins.clone(), identity, &[b"http/1.1"])?;
+            match &self.identity_proof {
+                IdentityProof::Tpm(prover) => {
+                    self.prove(prover, purpose, &tls, turn, &mut step).await
+                }
+                IdentityProof::Nothing => self.ask(purpose, &tls, &mut step).await,
             }
-            IdentityProof::Nothing => timeout(EXCHANGE_TIMEOUT, self.ask(purpose, tls)).await,
         };
-        outcome.unwrap_or(Err(Error::Silent(EXCHANGE_TIMEOUT)))
+        let outcome = timeout(EXCHANGE_TIMEOUT, work).await;
+        outcome
+            .unwrap_or(Err(Error::Silent(EXCHANGE_TIMEOUT)))
+            .map_err(|error| Failed { step, error })
     }
 
+    /// The exchange of a machine with a TPM (cloud-verify/v1).
     async fn prove(
         &self,
         prover: &Prover,
         purpose: Purpose,
         tls: &Arc<ClientConfig>,
         turn: usize,
+        step: &mut Step,
     ) -> Result<Accepted, Error> {
         let path = if purpose == Purpose::Renew {
             RENEWALS_PATH
@@ -136,7 +151,8 @@ impl Party {
             self.claims.clone(),
         );
         let csr_hash = hello.csr_hash;
-        let challenge: Challenge = connection.post(path, &hello, Step::Hello).await?;
+        let challenge: Challenge = connection.post(path, &hello, step).await?;
+        *step = Step::Evidence;
         let (claims, own) = (self.claims.clone(), prover.clone());
         let session = challenge.session;
         let proof =
@@ -148,8 +164,9 @@ impl Party {
             serving_csr: der(&requests.serving)?,
         };
         let certificates = connection
-            .post(&evidence_path(path, &session), &evidence, Step::Evidence)
+            .post(&evidence_path(path, &session), &evidence, step)
             .await?;
+        *step = Step::Certificates;
         let cost = Cost {
             bytes: connection.bytes,
             time: began.elapsed(),
@@ -161,8 +178,14 @@ impl Party {
         })
     }
 
-    /// Asks without a TPM: it proves only that the machine holds the key.
-    async fn ask(&self, purpose: Purpose, tls: &Arc<ClientConfig>) -> Result<Accepted, Error> {
+    /// The exchange of a machine without a TPM (unproven/v1), which proves only that it holds the
+    /// key.
+    async fn ask(
+        &self,
+        purpose: Purpose,
+        tls: &Arc<ClientConfig>,
+        step: &mut Step,
+    ) -> Result<Accepted, Error> {
         let path = if purpose == Purpose::Renew {
             unproven::RENEWALS_PATH
         } else {
@@ -180,7 +203,8 @@ impl Party {
             &requests.serving,
             self.claims.clone(),
         );
-        let challenge: unproven::Challenge = connection.post(path, &hello, Step::Hello).await?;
+        let challenge: unproven::Challenge = connection.post(path, &hello, step).await?;
+        *step = Step::Evidence;
         let (transcript, signed) = unproven::answer(purpose, &hello, &challenge, &channel);
         let evidence = unproven::Evidence {
             transcript,
@@ -189,7 +213,8 @@ impl Party {
             serving_csr: der(&requests.serving)?,
         };
         let path = evidence_path(path, &challenge.session);
-        let certificates = connection.post(&path, &evidence, Step::Evidence).await?;
+        let certificates = connection.post(&path, &evidence, step).await?;
+        *step = Step::Certificates;
         let cost = Cost {
             bytes: connection.bytes,
             time: began.elapsed(),
@@ -222,15 +247,6 @@ impl Party {
     }
 }
 
-/// The step at which a refusal came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// After the hello: the answer gives no reason, as nothing is proved yet.
-    Hello,
-    /// To the evidence.
-    Evidence,
-}
-
 /// One HTTP connection, with what went over it.
 struct Connection {
     http: config_http::Connection,
@@ -256,11 +272,12 @@ impl Connection {
         })
     }
 
+    /// Sends the message of `step`. Once the master answers, `step` is the one in which it does.
     async fn post<T: DeserializeOwned>(
         &mut self,
         path: &str,
         body: &impl Serialize,
-        step: Step,
+        step: &mut Step,
     ) -> Result<T, Error> {
         let body = serde_json::to_vec(body).map_err(Error::Encode)?;
         self.bytes += body.len();
@@ -273,6 +290,7 @@ impl Connection {
             .body(Bytes::from(body))
             .map_err(Error::Request)?;
         let response = self.http.send(request).await.map_err(Error::Connection)?;
+        *step = step.answered();
         let status = response.status();
         let after = response
             .headers()
@@ -291,7 +309,7 @@ impl Connection {
             {
                 Error::Named(problem.node_name)
             }
-            Ok(problem) => Error::refused(step, &problem.code, &problem.message),
+            Ok(problem) => Error::refused(&problem.code, &problem.message),
             Err(_not_a_problem) => Error::Status(status),
         })
     }

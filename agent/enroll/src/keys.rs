@@ -2,6 +2,7 @@
 //! certificate request.
 
 use agent_tpm::{Tpm, WrappedKey};
+use config_errors::chain;
 use p256::ecdsa::Signature;
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm as CsrAlgorithm};
 use ring::digest::{SHA256, digest};
@@ -181,7 +182,10 @@ impl PublicKeyData for NodeKey {
 impl rcgen::SigningKey for NodeKey {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
         self.sign_message(message).map_err(|error| {
-            tracing::error!(%error, "the TPM failed to sign with the node key");
+            tracing::error!(
+                error = chain(&error),
+                "the TPM failed to sign with the node key"
+            );
             rcgen::Error::RemoteKeyError
         })
     }

@@ -24,6 +24,7 @@ mod keys;
 mod pace;
 mod prover;
 mod request;
+mod step;
 pub mod tunnel;
 
 pub use client::{Answer, Lines, MasterClient};
@@ -31,8 +32,9 @@ pub use config_tls::{Pin, Pins, pins_text, spki_hash};
 pub use endpoint::{Endpoint, Endpoints};
 pub use enroller::{Enroller, Identity, Keeper, Milestone, Report, Settings};
 pub use error::Error;
-pub use exchange::{Cost, Step};
+pub use exchange::Cost;
 pub use identity::{RootReadiness, Roots, Slot, root_readiness};
 pub use keys::NodeKey;
 pub use pace::{Cadence, Next};
 pub use prover::{Logs, ProveError, Prover};
+pub use step::Step;

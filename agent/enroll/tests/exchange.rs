@@ -65,9 +65,14 @@ async fn claiming(name: &str, master: &Master, endpoints: &[(&str, u16)], pin: [
 fn line(milestone: &Milestone<'_>) -> String {
     match milestone {
         Milestone::Enrolling { .. } => "enrolling".to_owned(),
-        Milestone::Refused { code, message, .. } => format!("refused {code} {message}"),
+        Milestone::Refused {
+            step,
+            code,
+            message,
+            ..
+        } => format!("refused {code} {message} ({step})"),
         Milestone::Queued { message, .. } => format!("queued {message}"),
-        Milestone::Failed { error, .. } => format!("failed {}", kind(error)),
+        Milestone::Failed { step, error, .. } => format!("failed {} ({step})", kind(error)),
         Milestone::Enrolled { node, .. } => format!("enrolled {node}"),
         Milestone::Renewed { .. } => "renewed".to_owned(),
         Milestone::Expired => "expired".to_owned(),
@@ -161,7 +166,7 @@ async fn a_refused_renewal_is_followed_by_joining_anew() {
     let keeper = tokio::spawn(keeper.keep());
     assert_eq!(
         told(&mut lines, "refused").await,
-        "refused REFUSED see the master"
+        "refused REFUSED see the master (step 2, challenge)"
     );
     told(&mut lines, "renewed").await;
     assert_eq!(
@@ -272,7 +277,9 @@ async fn nothing_is_sent_to_a_server_without_a_pinned_root() {
     pin[0] ^= 1;
     let (failure, hellos) = first_failure(&master, "127.0.0.1", pin).await;
     assert!(
-        failure.contains("ca_pins") && failure.contains("sha256:"),
+        failure.contains("ca_pins")
+            && failure.contains("sha256:")
+            && failure.ends_with("(step 1, hello)"),
         "{failure}"
     );
     assert_eq!(hellos, 0);
@@ -294,7 +301,8 @@ async fn a_certificate_for_another_key_is_not_put_in_use() {
     let master = Master::start(Behaviour::CertifiesAnotherKey).await;
     let (failure, _) = first_failure(&master, "127.0.0.1", master.pin).await;
     assert!(
-        failure.contains("the client certificate is for another key"),
+        failure.contains("the client certificate is for another key")
+            && failure.ends_with("(step 5, certificates)"),
         "{failure}"
     );
 }
@@ -307,7 +315,7 @@ async fn the_reason_of_a_refused_proof_is_reported() {
     let enrolment = tokio::spawn(node.enroller.enroll());
     assert_eq!(
         told(&mut lines, "refused").await,
-        "refused CONFIG_CHANGED see the master"
+        "refused CONFIG_CHANGED see the master (step 4, verdict)"
     );
     enrolment.abort();
 }

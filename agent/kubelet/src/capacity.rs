@@ -7,6 +7,7 @@ use agent_resources::machine::Facts;
 use agent_resources::{group, qos};
 use agent_runtime::Resources;
 use agent_sys::cgroup::Groups;
+use config_errors::chain;
 use config_kube::quantity::Amount;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +49,10 @@ pub(crate) async fn enforce(shared: Arc<Shared>) {
         let all = enforced(&shared.config, &shared.facts);
         let bound = move || group::limit(&Groups::mounted(), qos::ALL_PODS, all);
         while let Ok(Err(error)) = tokio::task::spawn_blocking(bound).await {
-            tracing::warn!(%error, "cannot limit the control group of all pods; trying again");
+            tracing::warn!(
+                error = chain(&error),
+                "cannot limit the control group of all pods; trying again"
+            );
             tokio::time::sleep(RETRY).await;
         }
     }

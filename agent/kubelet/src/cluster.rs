@@ -7,6 +7,7 @@ use agent_api::{ApiError, Backoff, Change, get};
 use agent_cluster::policy::model as policy;
 use agent_cluster::policy::{World, name_namespaces};
 use agent_proxy::{Key, Known, Node, Service, Slice, View};
+use config_errors::chain;
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -208,8 +209,14 @@ async fn list<K: Followed>(shared: &Shared, view: &View<K::State>) -> Result<Str
 /// One object that can't be read must not keep the others from being known.
 fn object<K: Followed>(object: Value) -> Option<(K::Key, Option<K>)> {
     let read = serde_json::from_value(object).map(K::read);
-    read.inspect_err(|error| tracing::warn!(path = K::PATH, %error, "cannot decode an object from a watch; ignoring it"))
-        .ok()
+    read.inspect_err(|error| {
+        tracing::warn!(
+            path = K::PATH,
+            error = chain(error),
+            "cannot decode an object from a watch; ignoring it"
+        )
+    })
+    .ok()
 }
 
 /// Follows changes from a version on, until the master refuses to go on from there.

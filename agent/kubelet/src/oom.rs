@@ -3,6 +3,7 @@
 
 use crate::shared::Shared;
 use agent_journal::oom::{Victim, Watch};
+use config_errors::chain;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,10 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
     let mut log = match Watch::begin() {
         Ok(log) => log,
         Err(error) => {
-            tracing::warn!(%error, "cannot read the kernel's log: no event will tell of a lack of memory");
+            tracing::warn!(
+                error = chain(&error),
+                "cannot read the kernel's log: no event will tell of a lack of memory"
+            );
             return std::future::pending().await;
         }
     };
@@ -24,7 +28,10 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
         match log.victims() {
             Ok(all) => all.iter().for_each(|one| tell(&shared, one)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => tracing::warn!(%error, "cannot read the kernel's log; trying again"),
+            Err(error) => tracing::warn!(
+                error = chain(&error),
+                "cannot read the kernel's log; trying again"
+            ),
         }
         tokio::time::sleep(PERIOD).await;
     }

@@ -8,6 +8,7 @@ use crate::wanted::{Wanted, orphan_grace};
 use crate::worker::Worker;
 use agent_api::{ApiError, Backoff, Change as Told, Lines, get};
 use agent_runtime::{Change, PodRef};
+use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use config_static_pods::{Mirror, from_api};
@@ -53,7 +54,10 @@ fn mirror(object: Value) -> Option<Mirror> {
     match serde_json::from_value(object) {
         Ok(pod) => Mirror::read(&pod),
         Err(error) => {
-            tracing::warn!(%error, "cannot decode a mirror of a static pod; ignoring it");
+            tracing::warn!(
+                error = chain(&error),
+                "cannot decode a mirror of a static pod; ignoring it"
+            );
             None
         }
     }
@@ -254,7 +258,11 @@ impl Pods {
             .to_owned();
         match serde_json::from_value(object) {
             Ok(pod) => self.want(from_api(pod)),
-            Err(error) => tracing::warn!(name, %error, "cannot decode a pod; ignoring it"),
+            Err(error) => tracing::warn!(
+                name,
+                error = chain(&error),
+                "cannot decode a pod; ignoring it"
+            ),
         }
     }
 
@@ -336,7 +344,7 @@ impl Pods {
     fn reap(&mut self, mut first: Option<Result<String, JoinError>>) {
         while let Some(done) = first.take().or_else(|| self.tasks.try_join_next()) {
             if let Err(error) = done {
-                tracing::error!(%error, "a pod's task died");
+                tracing::error!(error = chain(&error), "a pod's task died");
             }
         }
         let mut handles = self.handles();

@@ -30,6 +30,7 @@ use agent_resources::qos::pod_resources;
 use agent_runtime::{
     Container as Seen, ContainerState, Error, ErrorClass, Kind, PodRef, container_id,
 };
+use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use jiff::Timestamp;
 use serde_json::json;
@@ -643,7 +644,10 @@ impl Worker {
         }
         self.taken.leave();
         if let Err(error) = self.shared.weigh().await {
-            tracing::debug!(%error, "cannot share the processor between the other pods anew");
+            tracing::debug!(
+                error = chain(&error),
+                "cannot share the processor between the other pods anew"
+            );
         }
         if pod.is_none() {
             return Next::Done;

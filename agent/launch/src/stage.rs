@@ -112,11 +112,11 @@ fn clear(dir: &Path) {
         // a container shares with the machine must stay on the machine.
         while make_private(&target).and_then(|()| detach(&target)).is_ok() {}
         if let Err(error) = folder.remove_tree(Path::new(&name)) {
-            tracing::warn!(path = %dir.display(), ?name, %error, "cannot unmount a staged volume");
+            tracing::warn!(path = %dir.display(), ?name, error = chain(&error), "cannot unmount a staged volume");
         }
     }
     if let Err(error) = std::fs::remove_dir(dir) {
-        tracing::warn!(path = %dir.display(), %error, "cannot remove a staging folder");
+        tracing::warn!(path = %dir.display(), error = chain(&error), "cannot remove a staging folder");
     }
 }
 

@@ -1,5 +1,6 @@
 //! The DHCP client's socket and clock.
 
+use config_errors::chain;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -34,7 +35,11 @@ pub(crate) async fn drive(link: Link, host_name: Option<String>, changes: mpsc::
                 return;
             }
             Err(error) => {
-                tracing::warn!(interface = link.name, %error, "DHCP socket failed, opening it again");
+                tracing::warn!(
+                    interface = link.name,
+                    error = chain(&error),
+                    "DHCP socket failed, opening it again"
+                );
                 sleep(REOPEN).await;
             }
         }
@@ -64,7 +69,11 @@ async fn exchange(
             let change = match output {
                 Output::Anonymous(packet) => {
                     if let Err(error) = segment.broadcast(&wire::from_nobody(&packet)) {
-                        tracing::debug!(interface = link.name, %error, "DHCP packet not sent");
+                        tracing::debug!(
+                            interface = link.name,
+                            error = chain(&error),
+                            "DHCP packet not sent"
+                        );
                     }
                     continue;
                 }
@@ -92,7 +101,11 @@ async fn send(socket: &UdpSocket, to: Ipv4Addr, packet: &[u8], link: &Link) {
         .send_to(packet, SocketAddrV4::new(to, SERVER_PORT))
         .await
     {
-        tracing::debug!(interface = link.name, %error, "DHCP packet not sent");
+        tracing::debug!(
+            interface = link.name,
+            error = chain(&error),
+            "DHCP packet not sent"
+        );
     }
 }
 

@@ -4,6 +4,7 @@
 //! Guarantees while it lasts: the address has no network (32 bits) and there is no other route, so
 //! that the machine can send to no address but the host's; IPv6 is off on the cards.
 
+use config_errors::chain;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -82,11 +83,17 @@ async fn go<F: Future>(
     if let Ok(Path { link, address }) = &path
         && let Err(error) = netlink.remove_address(link.index, *address, ALONE).await
     {
-        tracing::warn!(%error, "cannot remove the temporary address used to fetch user-data");
+        tracing::warn!(
+            error = chain(&error),
+            "cannot remove the temporary address used to fetch user-data"
+        );
     }
     for card in &cards {
         if let Err(error) = netlink.switch(card, false).await {
-            tracing::warn!(%error, "cannot take an interface down after fetching user-data");
+            tracing::warn!(
+                error = chain(&error),
+                "cannot take an interface down after fetching user-data"
+            );
         }
         ipv6(card, true);
     }

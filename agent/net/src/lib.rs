@@ -23,6 +23,7 @@ pub mod plan;
 pub mod resolver;
 mod wire;
 
+use config_errors::chain;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -178,7 +179,11 @@ impl Keeper {
                 }
                 // It may have gone between the look and the set-up; it is tried again.
                 Err(error) => {
-                    tracing::warn!(interface = setup.link.name, %error, "interface can't be set up yet");
+                    tracing::warn!(
+                        interface = setup.link.name,
+                        error = chain(&error),
+                        "interface can't be set up yet"
+                    );
                 }
             }
         }
@@ -191,16 +196,16 @@ impl Keeper {
             old.filter(|old| lease.as_ref().is_none_or(|new| new.address != old.address))
             && let Err(error) = self.netlink.remove_lease(index, &old).await
         {
-            tracing::warn!(address = %old.address, %error, "an expired address can't be removed");
+            tracing::warn!(address = %old.address, error = chain(&error), "an expired address can't be removed");
         }
         let Some(lease) = lease else { return };
         if let Err(error) = self.netlink.apply_lease(index, &lease).await {
-            tracing::warn!(address = %lease.address, %error, "a leased address can't be set");
+            tracing::warn!(address = %lease.address, error = chain(&error), "a leased address can't be set");
             return;
         }
         if let Err(error) = self.netlink.apply_route(index, &lease).await {
             // The lease is kept: hosts on the same segment are reachable without a default route.
-            tracing::warn!(gateway = ?lease.gateway, %error, "the default route of a lease can't be set");
+            tracing::warn!(gateway = ?lease.gateway, error = chain(&error), "the default route of a lease can't be set");
         }
         tracing::info!(address = %lease.address, prefix = lease.prefix, server = %lease.server, "DHCP lease applied");
         self.leases.insert(index, lease);
@@ -213,7 +218,7 @@ impl Keeper {
             return;
         }
         if let Err(error) = resolver::write(&self.task.resolver_file, &text) {
-            tracing::warn!(%error, "cannot write resolv.conf");
+            tracing::warn!(error = chain(&error), "cannot write resolv.conf");
         }
         self.status.send_replace(status);
     }

@@ -3,6 +3,7 @@
 
 use crate::{Caller, Limits, Place, Room};
 use bytes::Bytes;
+use config_errors::chain;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
@@ -86,7 +87,7 @@ pub async fn serve(
                     port.clone().connection(stream, place)
                 }),
                 Err(error) => {
-                    tracing::warn!(%error, "connection not accepted");
+                    tracing::warn!(error = chain(&error), "connection not accepted");
                     sleep(PAUSE).await;
                 }
             },
@@ -162,7 +163,10 @@ impl<S: Service> Port<S> {
             .serve_connection(TokioIo::new(tls), service)
             .with_upgrades();
         if let Err(error) = http.await {
-            tracing::debug!(%error, "connection at the kubelet's port ended");
+            tracing::debug!(
+                error = chain(&error),
+                "connection at the kubelet's port ended"
+            );
         }
         let work = granted
             .lock()

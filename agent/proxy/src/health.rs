@@ -8,6 +8,7 @@ use crate::status::Freshness;
 use crate::view::{Key, Known, Objects, Service, View};
 use agent_port::{Limits, Place, Room};
 use bytes::Bytes;
+use config_errors::chain;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -181,7 +182,7 @@ pub(crate) async fn serve(
                     listening.insert(at, task);
                 }
                 Err(error) => {
-                    tracing::warn!(address = %at, %error, "cannot listen on a Service's healthCheckNodePort");
+                    tracing::warn!(address = %at, error = chain(&error), "cannot listen on a Service's healthCheckNodePort");
                     failed = true;
                 }
             }
@@ -236,7 +237,10 @@ pub(crate) async fn accept(listener: TcpListener, room: Room, answer: Answer) {
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "connection to a service's health port not accepted");
+                tracing::warn!(
+                    error = chain(&error),
+                    "connection to a service's health port not accepted"
+                );
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -255,7 +259,10 @@ async fn connection(stream: TcpStream, place: Place, answer: Answer) {
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
     if let Ok(Err(error)) = timeout(LONGEST, http).await {
-        tracing::debug!(%error, "connection to a service's health port ended");
+        tracing::debug!(
+            error = chain(&error),
+            "connection to a service's health port ended"
+        );
     }
     drop(place);
 }

@@ -9,6 +9,7 @@ use crate::view::{Known, View};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::connections::{Connections, Flow};
 use agent_sys::netlink::filter::Filter;
+use config_errors::chain;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -105,7 +106,10 @@ impl Rules {
         let applied = filter.apply(&changes);
         if let Err(error) = &applied {
             // Another program has changed the table, so the difference does not apply.
-            tracing::warn!(%error, "the Service nftables table differs; replacing it");
+            tracing::warn!(
+                error = chain(error),
+                "the Service nftables table differs; replacing it"
+            );
             self.held.remove(&family);
         }
         applied.is_ok()
@@ -126,7 +130,10 @@ fn put(family: Family, fronts: &Fronts) -> Result<Held, agent_sys::Error> {
     let wanted = table::entries(fronts);
     if let Err(error) = filter.apply(&table::all(family, &wanted)) {
         // The table is of an earlier version, or another program has changed it.
-        tracing::warn!(%error, "the Service nftables table can't be kept; making it anew");
+        tracing::warn!(
+            error = chain(&error),
+            "the Service nftables table can't be kept; making it anew"
+        );
         filter.apply(&table::anew(family, &wanted))?;
     }
     Ok(Held::Table(filter, Chains::of(family, &wanted)))
@@ -174,12 +181,14 @@ impl Proxy {
                     }
                 }
                 Ok(Err(error)) => {
-                    let reason = error.to_string();
-                    tracing::error!(reason, "cannot apply Services to nftables; trying again");
+                    tracing::error!(
+                        error = chain(&error),
+                        "cannot apply Services to nftables; trying again"
+                    );
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }
-                Err(error) => tracing::error!(%error, "the service proxy panicked"),
+                Err(error) => tracing::error!(error = chain(&error), "the service proxy panicked"),
             }
             tokio::select! {
                 // Both only wait. Without a sender the addresses stay.
@@ -210,7 +219,10 @@ fn forget(moves: &Moves) {
     };
     let outcome: Result<(), agent_sys::Error> = forget();
     if let Err(error) = outcome {
-        tracing::warn!(%error, "cannot delete UDP conntrack entries of removed endpoints");
+        tracing::warn!(
+            error = chain(&error),
+            "cannot delete UDP conntrack entries of removed endpoints"
+        );
     }
 }
 

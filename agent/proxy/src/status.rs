@@ -7,6 +7,7 @@ use crate::health::{Answer, LIMITS, RETRY, accept};
 use crate::view::View;
 use agent_port::Room;
 use bytes::Bytes;
+use config_errors::chain;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 use jiff::Timestamp;
@@ -145,7 +146,11 @@ async fn listen(addresses: &[IpAddr], port: u16, answer: Answer) {
         match TcpListener::bind(&*all).await {
             Ok(listener) => accept(listener, Room::new(LIMITS), Arc::clone(&answer)).await,
             Err(error) => {
-                tracing::warn!(port, %error, "cannot listen where load balancers and probes ask the service proxy");
+                tracing::warn!(
+                    port,
+                    error = chain(&error),
+                    "cannot listen where load balancers and probes ask the service proxy"
+                );
                 tokio::time::sleep(RETRY).await;
             }
         }

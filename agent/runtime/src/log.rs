@@ -14,6 +14,7 @@
 
 use crate::taps::{Stream, Tap, Taps};
 use agent_sys::beneath::Beneath;
+use config_errors::chain;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, civil};
 use std::collections::HashMap;
@@ -257,7 +258,9 @@ impl Writer {
         });
         working
             .await
-            .inspect_err(|error| tracing::warn!(%error, "a container log is no longer written"))
+            .inspect_err(|error| {
+                tracing::warn!(error = chain(error), "a container log is no longer written")
+            })
             .ok()
     }
 }
@@ -391,7 +394,11 @@ impl Pumps {
             // A pump that is gone already has nothing to stop.
             let _stopped: Result<(), ()> = stop.send(());
             if let Err(error) = task.await {
-                tracing::warn!(container = id, %error, "a container log writer panicked");
+                tracing::warn!(
+                    container = id,
+                    error = chain(&error),
+                    "a container log writer panicked"
+                );
             }
         }
     }
@@ -455,7 +462,11 @@ fn save(file: &mut LogFile, out: &mut Vec<u8>, now: Timestamp) {
     if !out.is_empty()
         && let Err(error) = file.write(out, now)
     {
-        tracing::warn!(name = file.name, %error, "container output lost");
+        tracing::warn!(
+            name = file.name,
+            error = chain(&error),
+            "container output lost"
+        );
     }
     out.clear();
     out.shrink_to(CHUNK);

@@ -5,6 +5,7 @@ use crate::handshake::{Offer, Refusal};
 use crate::link::{LINGER, Leave, Link, push};
 use crate::query;
 use agent_runtime::{Control, Input, Outputs};
+use config_errors::chain;
 use config_tunnel::command::{self, ClientMessage, ERROR, STDERR, STDOUT, Version};
 use config_tunnel::spdy::Fault;
 use config_tunnel::streams::{self, Session};
@@ -95,7 +96,7 @@ impl Pending {
         if let Some((width, height)) = self.size.take()
             && let Err(error) = control.resize(width, height).await
         {
-            tracing::debug!(%error, "terminal not resized");
+            tracing::debug!(error = chain(&error), "terminal not resized");
         }
     }
 }
@@ -266,7 +267,7 @@ fn wants(outputs: Outputs, channel: u8) -> bool {
 /// Ends a process's stdin, so that a program that reads it sees its end.
 pub(crate) async fn end_input(control: &Control) {
     if let Err(error) = control.end_input().await {
-        tracing::debug!(%error, "cannot close a process's stdin");
+        tracing::debug!(error = chain(&error), "cannot close a process's stdin");
     }
 }
 

@@ -33,6 +33,7 @@ pub use handshake::Refusal;
 pub use reach::Reach;
 pub use running::running;
 
+use config_errors::chain;
 use handshake::Offer;
 use http::{Request, Response};
 use hyper::upgrade::Upgraded;
@@ -118,7 +119,12 @@ impl Tunnels {
                 return;
             };
             if let Err(error) = work(TokioIo::new(stream)).await {
-                tracing::debug!(to, protocol, %error, "streaming connection failed");
+                tracing::debug!(
+                    to,
+                    protocol,
+                    error = chain(&error),
+                    "streaming connection failed"
+                );
             }
         });
         let head = offer.agree(protocol);

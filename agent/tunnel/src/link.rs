@@ -1,5 +1,6 @@
 //! A client's connection: its WebSocket's messages, or bytes of SPDY, in and out, within bounds.
 
+use config_errors::chain;
 use config_tunnel::spdy;
 use config_tunnel::websocket::{self, Decoder, Event, Kind, NORMAL, PROTOCOL_ERROR, Sender};
 use std::io;
@@ -140,14 +141,14 @@ impl<S: AsyncRead + AsyncWrite> Link<S> {
     /// Decodes the first `count` bytes of the inbox and calls `each` with the content of messages.
     /// An error of `each` means that the client broke the inner protocol. Returns how the client
     /// leaves, if it does.
-    pub(crate) fn take<E: std::fmt::Display>(
+    pub(crate) fn take<E: std::error::Error>(
         &mut self,
         count: usize,
         mut each: impl FnMut(Piece<'_>) -> Result<(), E>,
     ) -> Option<Leave> {
         let rest = &mut self.inbox[..count];
-        let broke = |fault: &dyn std::fmt::Display| {
-            tracing::debug!(error = %fault, "protocol violation by the client");
+        let broke = |fault: &dyn std::error::Error| {
+            tracing::debug!(error = chain(fault), "protocol violation by the client");
             Some(Leave::Close(PROTOCOL_ERROR))
         };
         let decoder = match &mut self.framing {

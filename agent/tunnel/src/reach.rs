@@ -9,6 +9,7 @@
 use crate::handshake::{Refusal, has};
 use crate::{Tunnel, Tunnels};
 use agent_runtime::PodRef;
+use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_tunnel::port::PROTOCOL;
 use http::header::{CONNECTION, UPGRADE};
@@ -115,7 +116,12 @@ impl Tunnels {
                 return;
             };
             if let Err(error) = carry(TokioIo::new(client), stream).await {
-                tracing::debug!(pod = reference.uid, port, %error, "connection to a pod broke");
+                tracing::debug!(
+                    pod = reference.uid,
+                    port,
+                    error = chain(&error),
+                    "connection to a pod broke"
+                );
             }
         });
         Ok(Tunnel {

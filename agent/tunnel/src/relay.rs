@@ -5,7 +5,7 @@
 use crate::connections::{Connections, Turn};
 use crate::link::{LINGER, Leave, Link, Piece, push};
 use config_tunnel::websocket::NORMAL;
-use std::{fmt, io};
+use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::time::timeout;
 
@@ -16,7 +16,7 @@ const QUEUE: usize = 256 * 1024;
 /// How a client names its connections, and how it learns what happens to them.
 pub(crate) trait Session {
     /// Why what the client sent breaks the protocol.
-    type Fault: fmt::Display;
+    type Fault: std::error::Error;
 
     /// Takes some bytes of the client: opens, feeds and removes connections.
     ///

@@ -3,6 +3,7 @@
 
 use crate::queue_writer;
 use crate::request_queue::RequestQueue;
+use config_errors::chain;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use jiff::Timestamp;
 use master_client::{Change, Client, Follower, ListParams};
@@ -48,7 +49,11 @@ async fn drop_expired(client: &Client, queue: &RequestQueue) {
                 "no decision in time; the request is dropped"
             ),
             Err(error) => {
-                tracing::warn!(error = %error, request = name, "cannot drop a request past its time");
+                tracing::warn!(
+                    error = chain(&error),
+                    request = name,
+                    "cannot drop a request past its time"
+                );
             }
         }
     }

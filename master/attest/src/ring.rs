@@ -9,6 +9,7 @@
 use crate::time::timestamp;
 use config_attest::verifier::{CertificateGrant, Claimant};
 use config_attest::{Refusal, Verdict};
+use config_errors::chain;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::pratique::{NodeAttestationSpec, NodeAttestationStatus};
 use config_kube::{NodeAttestation, identity};
@@ -291,13 +292,13 @@ impl RingWriter {
                     ring.make_contiguous().sort_by_key(|(_, expires)| *expires);
                 }
             }
-            Err(error) => tracing::warn!(error = %error, "cannot list earlier attestations"),
+            Err(error) => tracing::warn!(error = chain(&error), "cannot list earlier attestations"),
         }
     }
 
     async fn take(&mut self, entry: RingRecord) {
         if let Err(error) = self.write(entry).await {
-            tracing::warn!(error = %error, "cannot record an attestation");
+            tracing::warn!(error = chain(&error), "cannot record an attestation");
         }
         self.drop_surplus().await;
     }
@@ -344,7 +345,11 @@ impl RingWriter {
                 Ok(()) => {}
                 Err(error) if error.is_not_found() => {}
                 Err(error) => {
-                    tracing::warn!(error = %error, object = name, "cannot drop an old attestation");
+                    tracing::warn!(
+                        error = chain(&error),
+                        object = name,
+                        "cannot drop an old attestation"
+                    );
                 }
             }
         }

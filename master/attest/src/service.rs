@@ -241,7 +241,10 @@ impl AttestationService {
                     }
                     Ok(_) => {}
                     Err(error) => {
-                        tracing::warn!(%error, "cannot read an object back after its write");
+                        tracing::warn!(
+                            error = chain(&error),
+                            "cannot read an object back after its write"
+                        );
                         return false;
                     }
                 }

@@ -3,6 +3,7 @@
 
 use crate::exchange::ExchangeService;
 use crate::inventory::{ReferenceTables, Release};
+use config_errors::chain;
 use config_kube::CertificatePolicy;
 use config_kube::policy::{CertificatePolicyStatus, POLICY_NAME};
 use master_client::{ApiError, Client};
@@ -25,13 +26,13 @@ pub(crate) async fn keep_statuses(
         let mut pause = RESYNC;
         for release in inventory.releases() {
             if let Err(error) = show_release(client, &release).await {
-                tracing::warn!(error = %error, "cannot set a release's status");
+                tracing::warn!(error = chain(&error), "cannot set a release's status");
                 pause = PAUSE;
             }
         }
         for policy in inventory.policies() {
             if let Err(error) = show_policy(client, exchange, &policy).await {
-                tracing::warn!(error = %error, "cannot set a policy's status");
+                tracing::warn!(error = chain(&error), "cannot set a policy's status");
                 pause = PAUSE;
             }
         }

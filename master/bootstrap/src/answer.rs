@@ -274,10 +274,7 @@ impl From<BookError> for Refusal {
         if matches!(error, BookError::Full) {
             return Self::Full;
         }
-        let cause = std::error::Error::source(&error)
-            .map(|cause| format!(": {cause}"))
-            .unwrap_or_default();
-        tracing::error!("the store failed: {error}{cause}");
+        tracing::error!(error = config_errors::chain(&error), "the store failed");
         Self::Store(error.to_string())
     }
 }

@@ -1,6 +1,7 @@
 //! The listener: plain HTTP or TLS, one task per connection, limits on all of it.
 
 use crate::answer::Endpoint;
+use config_errors::chain;
 use config_limits::{Network, PlaceId, Places, Width, networks};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -137,7 +138,7 @@ pub async fn serve(
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of descriptors: existing connections may end before the next try.
-                tracing::warn!(%error, "cannot accept a connection");
+                tracing::warn!(error = chain(&error), "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
@@ -196,7 +197,7 @@ async fn connection(
                         .await
                 }
                 Ok(Err(error)) => {
-                    tracing::debug!(%error, remote = %from, "TLS handshake failed");
+                    tracing::debug!(error = chain(&error), remote = %from, "TLS handshake failed");
                     return;
                 }
                 Err(_elapsed) => {
@@ -207,6 +208,6 @@ async fn connection(
         }
     };
     if let Err(error) = outcome {
-        tracing::debug!(%error, remote = %from, "connection failed");
+        tracing::debug!(error = chain(&error), remote = %from, "connection failed");
     }
 }

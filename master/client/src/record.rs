@@ -2,6 +2,7 @@
 //! again.
 
 use crate::client::{Client, Object, Patch};
+use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use jiff::{SignedDuration, Timestamp};
@@ -128,9 +129,17 @@ impl Recorder {
                 .unwrap_or_else(PoisonError::into_inner)
                 .remove(&key);
             if error.reason == Reason::Invalid {
-                tracing::warn!(reason = happening.reason, %error, "dropped an invalid event: its component made it wrongly");
+                tracing::warn!(
+                    reason = happening.reason,
+                    error = chain(&error),
+                    "dropped an invalid event: its component made it wrongly"
+                );
             } else {
-                tracing::debug!(reason = happening.reason, %error, "cannot write an event");
+                tracing::debug!(
+                    reason = happening.reason,
+                    error = chain(&error),
+                    "cannot write an event"
+                );
             }
         }
     }

@@ -5,6 +5,7 @@ use crate::client::{
 };
 use crate::watch::Watcher;
 use bytes::Bytes;
+use config_errors::chain;
 use config_kube::{FromJson, ToJson};
 use http::Method;
 use master_schema::error::ApiError;
@@ -348,7 +349,7 @@ impl Source {
     }
 
     pub(crate) fn tell_failure(&self, failures: u32, error: &ApiError) {
-        tracing::debug!(source = ?self, failures, %error, "list or watch failed; trying again");
+        tracing::debug!(source = ?self, failures, error = chain(error), "list or watch failed; trying again");
     }
 
     pub(crate) async fn page<T: Seen>(

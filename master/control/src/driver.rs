@@ -12,6 +12,7 @@ use crate::queue::{Outcome, Taken, WorkQueue};
 use crate::rights;
 use crate::setup::{Changed, Declaration, Setup, Sources};
 use crate::writer::{Stores, Writer};
+use config_errors::chain;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use master_client::{ApiError, Client, Key, Recorder};
@@ -110,11 +111,14 @@ pub(crate) async fn carry_out<C: Controller>(
 fn failed(controller: &str, key: &Key, error: &ApiError) -> End {
     let stale = error.is_not_found() || error.is_conflict() || error.is_already_exists();
     if stale {
-        tracing::debug!(controller, %key, %error, "write rejected: the cache was stale; planning again");
+        tracing::debug!(controller, %key, error = chain(error), "write rejected: the cache was stale; planning again");
         End::Stale
     } else {
         tracing::warn!(
-            controller, namespace = key.namespace, name = key.name, %error,
+            controller,
+            namespace = key.namespace,
+            name = key.name,
+            error = chain(error),
             "a controller's action failed; trying again"
         );
         End::Error

@@ -130,7 +130,10 @@ fn main() -> ExitCode {
     // The cluster's keys are in its memory: no other process reads it, and no core of it is written
     // (prctl(2), PR_SET_DUMPABLE).
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
-        tracing::error!("cannot keep other processes from reading the memory: {error}");
+        tracing::error!(
+            error = crate::chain(&error),
+            "cannot keep other processes from reading the memory"
+        );
         return ExitCode::FAILURE;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -167,7 +167,10 @@ fn raise_open_files_limit() -> u64 {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most.min(DESCRIPTORS), most));
     if let Err(error) = raised {
-        tracing::warn!(%error, "the limit of open files could not be raised");
+        tracing::warn!(
+            error = crate::chain(&error),
+            "the limit of open files could not be raised"
+        );
     }
     getrlimit(Resource::RLIMIT_NOFILE).map_or(OWN_DESCRIPTORS, |(now, _)| now)
 }

@@ -161,7 +161,10 @@ pub(crate) async fn keep_current(authority: Arc<Authority>, serving: Arc<Serving
                 RETRY
             }
             Err(error) => {
-                tracing::error!(error = %error, "the certificate renewal task panicked; trying again");
+                tracing::error!(
+                    error = crate::chain(&error),
+                    "the certificate renewal task panicked; trying again"
+                );
                 RETRY
             }
         };

@@ -11,6 +11,7 @@
 use crate::kept::{KeptLines, Line};
 use crate::places::{NodeCall, NodeCalls};
 use bytes::Bytes;
+use config_errors::chain;
 use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
@@ -279,7 +280,7 @@ impl Body for NodeBody {
             piece.map(|piece| match piece {
                 Ok(piece) => Ok(Frame::data(piece)),
                 Err(cut) => {
-                    tracing::debug!(error = %cut, "truncated a node's response");
+                    tracing::debug!(error = chain(&cut), "truncated a node's response");
                     self.source = None;
                     Err(cut.into())
                 }

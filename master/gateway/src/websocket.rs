@@ -10,6 +10,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
+use config_errors::chain;
 use config_tunnel::websocket::{
     self, Decoder, Event, GOING_AWAY, Kind, NORMAL, PROTOCOL_ERROR, Sender, frame,
 };
@@ -136,7 +137,7 @@ impl Socket {
                 biased;
                 why = cut => tracing::info!(reason = why, "WebSocket closed"),
                 moved = moving => if let Err(error) = moved {
-                    tracing::debug!(%error, "WebSocket broke");
+                    tracing::debug!(error = chain(error.as_ref()), "WebSocket broke");
                 },
             }
         });

@@ -152,7 +152,10 @@ impl VerdictLog {
         let writer = self.writer.clone().lock_owned().await;
         let noted = tokio::task::spawn_blocking(move || writer.note_missing()).await;
         if let Ok(Err(error)) = noted {
-            tracing::debug!(%error, "the number of missing verdicts cannot be kept");
+            tracing::debug!(
+                error = chain(&error),
+                "the number of missing verdicts cannot be kept"
+            );
         }
     }
 
@@ -308,7 +311,10 @@ impl Writer {
             .and_then(|segment| segment.set_len(size).and_then(|()| segment.sync_all()));
         if let Err(error) = cut {
             // Where there is no segment yet there is nothing to cut.
-            tracing::debug!(%error, "the log's segment cannot be cut to what was flushed");
+            tracing::debug!(
+                error = chain(&error),
+                "the log's segment cannot be cut to what was flushed"
+            );
         }
     }
 

@@ -8,6 +8,7 @@ use crate::peer::Peer;
 use crate::service::Service;
 use crate::visits::{VisitLimits, Visitor, Visits};
 use crate::write_timeout::WriteTimeout;
+use config_errors::chain;
 use futures_util::FutureExt as _;
 use futures_util::future::Either;
 use http::{Request, Response};
@@ -211,7 +212,7 @@ async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
         Ok(accepted) => Some(accepted),
         Err(error) => {
             // Out of descriptors or memory: existing connections may end before the next try.
-            tracing::warn!(%error, "cannot accept a connection");
+            tracing::warn!(error = chain(&error), "cannot accept a connection");
             tokio::time::sleep(Duration::from_millis(50)).await;
             None
         }
@@ -235,14 +236,14 @@ async fn handshake(
     remote: SocketAddr,
 ) -> Option<TlsStream<WriteTimeout<TcpStream>>> {
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, %remote, "connection closed before the handshake");
+        tracing::debug!(error = chain(&error), %remote, "connection closed before the handshake");
         return None;
     }
     let stream = WriteTimeout::new(stream, options.write);
     match tokio::time::timeout(options.handshake, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
-            tracing::debug!(%error, %remote, "TLS handshake failed");
+            tracing::debug!(error = chain(&error), %remote, "TLS handshake failed");
             None
         }
         Err(_elapsed) => {
@@ -321,7 +322,7 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
         }
     };
     if let Err(error) = result {
-        tracing::debug!(%error, %remote, "connection failed");
+        tracing::debug!(error = chain(&error), %remote, "connection failed");
     }
 }
 

@@ -1,6 +1,7 @@
 //! The flow schemas in the store, read once for each of their changes.
 
 use crate::flows::{Asked, Flow, Flows};
+use config_errors::chain;
 use futures_util::FutureExt;
 use master_client::Object;
 use master_objects::{list, store_error, stored};
@@ -37,7 +38,7 @@ impl StoredFlows {
             // Tried again with the next request.
             if let Err(error) = self.catch_up(reader, &mut streams, head).await {
                 streams.clear();
-                tracing::debug!(%error, "cannot read the flow schemas");
+                tracing::debug!(error = chain(&error), "cannot read the flow schemas");
             }
         }
         let flows = Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner));

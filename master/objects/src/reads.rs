@@ -1,5 +1,6 @@
 //! Reads of stored objects, and the store's errors in the words of the API.
 
+use config_errors::chain;
 use master_schema::error::{ApiError, Cause, Reason};
 use master_store::{Entry, ListQuery, Reader, StoreError};
 
@@ -55,7 +56,7 @@ pub fn store_error(error: StoreError) -> ApiError {
         | StoreError::Locked(_)
         | StoreError::File { .. }
         | StoreError::Corrupt(_)) => {
-            tracing::error!(error = ?other, "the store failed");
+            tracing::error!(error = chain(&other), "the store failed");
             ApiError::new(Reason::InternalError, format!("the store failed: {other}"))
         }
     }

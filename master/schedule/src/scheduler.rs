@@ -21,6 +21,7 @@ use crate::snapshot::Snapshot;
 use crate::storage::Limits;
 use crate::terms::Labels;
 use crate::words::Unschedulable;
+use config_errors::chain;
 use master_claims::{Claim, Class, Volume};
 use master_client::{Change, Client, Key, Recorder};
 use seen::State;
@@ -407,7 +408,7 @@ impl Scheduler {
             // It counts on its node, and is bound there again, until it is known to be there or
             // not.
             Err(Unbound::Unclear(error)) => {
-                tracing::warn!(pod = %key, %error, "a pod may be bound; trying again");
+                tracing::warn!(pod = %key, error = chain(&error), "a pod may be bound; trying again");
                 self.queue.failed(&key, now);
             }
             Err(Unbound::Refused(error)) => {
@@ -417,7 +418,7 @@ impl Scheduler {
                 if error.is_not_found() {
                     tracing::debug!(pod = %key, "pod was deleted before it was bound");
                 } else {
-                    tracing::warn!(pod = %key, %error, "cannot bind; trying again");
+                    tracing::warn!(pod = %key, error = chain(&error), "cannot bind; trying again");
                 }
                 // A deleted pod leaves the queue by its own event.
                 self.queue.failed(&key, now);

@@ -11,6 +11,7 @@ use crate::history::{HistoryLimits, Published, READ_AT_ONCE};
 use crate::memory::Memory;
 use crate::model::{Fetched, ListQuery, Listing, Revision};
 use crate::traits::{BoxFuture, Reader, Store, WatchStream};
+use config_errors::chain;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -158,7 +159,10 @@ async fn follow(store: Arc<dyn Store>, memory: Arc<Memory>) {
         if matches!(error, StoreError::Closed) {
             return memory.close();
         }
-        tracing::warn!(%error, "the store's changes can't be followed; trying again");
+        tracing::warn!(
+            error = chain(&error),
+            "the store's changes can't be followed; trying again"
+        );
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(BACKOFF_LAST);
     }

@@ -5,6 +5,7 @@ use super::model::Pod as Known;
 use super::{Policies, World};
 use crate::Sandboxes;
 use agent_proxy::View;
+use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -110,7 +111,9 @@ impl Keeper {
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }
-                Err(error) => tracing::error!(%error, "the NetworkPolicy task panicked"),
+                Err(error) => {
+                    tracing::error!(error = chain(&error), "the NetworkPolicy task panicked")
+                }
             }
             // Cancel-safe: both arms only wait for a change, which stays to be seen.
             let there = tokio::select! {

@@ -21,6 +21,7 @@ pub use plan::Table;
 
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::Filter;
+use config_errors::chain;
 use model::Pod;
 use plan::Planner;
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,7 +93,10 @@ impl State {
                 }
                 // Another program has changed the table, so the difference does not apply.
                 Err(error) => {
-                    tracing::warn!(%error, "the NetworkPolicy nftables table differs; replacing it");
+                    tracing::warn!(
+                        error = chain(&error),
+                        "the NetworkPolicy nftables table differs; replacing it"
+                    );
                 }
             }
         }

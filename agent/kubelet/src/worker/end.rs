@@ -4,6 +4,7 @@ use super::Worker;
 use crate::cleanup;
 use agent_pods::is_replaced;
 use agent_runtime::{Container as Seen, Error};
+use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -78,7 +79,11 @@ impl Worker {
         if let Some(seen) = seen.iter().find(|seen| seen.id == id)
             && let Err(error) = cleanup::clear_log(&self.shared.config, &seen.key)
         {
-            tracing::warn!(container = id, %error, "cannot delete the log of a removed container");
+            tracing::warn!(
+                container = id,
+                error = chain(&error),
+                "cannot delete the log of a removed container"
+            );
         }
         Ok(())
     }

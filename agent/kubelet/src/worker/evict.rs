@@ -8,6 +8,7 @@ use agent_pods::{EVICTION_GRACE, Eviction, end_of};
 use agent_pressure::is_critical;
 use agent_runtime::Container as Seen;
 use agent_sys::beneath::Beneath;
+use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
 use std::io;
@@ -58,7 +59,11 @@ impl Worker {
         events.warning(pod, eviction.reason, text);
         if let Err(error) = remember(&self.shared.config, &self.pod.uid, eviction) {
             // A full disk is no reason to keep the pod.
-            tracing::warn!(pod = self.pod.name, %error, "cannot write down that the pod is evicted");
+            tracing::warn!(
+                pod = self.pod.name,
+                error = chain(&error),
+                "cannot write down that the pod is evicted"
+            );
         }
     }
 
@@ -110,7 +115,7 @@ pub(super) fn remembered(config: &Config, uid: &str) -> Option<Eviction> {
     if config.is_static(uid) {
         if let Err(error) = dir.remove_file(Path::new(RECORD)) {
             let path = config.machine.pod_dir(uid).join(RECORD);
-            tracing::warn!(path = %path.display(), %error, "cannot remove the record of a static pod's eviction");
+            tracing::warn!(path = %path.display(), error = chain(&error), "cannot remove the record of a static pod's eviction");
         }
         return None;
     }

@@ -3,6 +3,7 @@
 
 use super::answer::{Question, plain};
 use super::zone::below;
+use config_errors::chain;
 use config_model::stub_domain::StubDomain;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{Name, RData, RecordType};
@@ -84,7 +85,7 @@ impl Forwarder {
                     return answer;
                 }
                 Ok(Err(error)) => {
-                    tracing::debug!(%server, %error, "an upstream DNS server did not answer");
+                    tracing::debug!(%server, error = chain(&error), "an upstream DNS server did not answer");
                 }
                 Err(_) => tracing::debug!(%server, "an upstream DNS server timed out"),
             }

@@ -4,6 +4,7 @@ use super::answer::{Question, Resolution, answer, written};
 use super::forward::Forwarder;
 use super::shares::Shares;
 use crate::view::View;
+use config_errors::chain;
 use config_model::format::Cidr;
 use config_model::stub_domain::StubDomain;
 use hickory_proto::op::Message;
@@ -79,7 +80,7 @@ pub async fn serve(settings: Settings, view: View) -> io::Result<()> {
                 Ok(own) => own,
                 // Pods ask the first; the service for names alone leads to the others.
                 Err(error) if !sockets.is_empty() => {
-                    tracing::error!(%address, %error, "cannot serve cluster DNS here");
+                    tracing::error!(%address, error = chain(&error), "cannot serve cluster DNS here");
                     continue;
                 }
                 Err(error) => return Err(io::Error::other(error)),
@@ -126,7 +127,10 @@ impl Server {
             let (length, from) = match socket.recv_from(&mut buffer).await {
                 Ok(received) => received,
                 Err(error) => {
-                    tracing::debug!(%error, "cannot receive or send a DNS datagram");
+                    tracing::debug!(
+                        error = chain(&error),
+                        "cannot receive or send a DNS datagram"
+                    );
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }

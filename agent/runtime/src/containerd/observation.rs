@@ -9,6 +9,7 @@ use crate::model::{Container, ContainerState};
 use crate::signals::signal_name;
 use agent_containerd::{CALL_LIMIT, Error, ErrorClass, failed, is_absent, request, unlimited};
 use agent_images::SNAPSHOTTER;
+use config_errors::chain;
 use containerd_client::services::v1::{GetContainerRequest, GetRequest, ListContainersRequest};
 use containerd_client::tonic::Status;
 use containerd_client::types::v1::{Process, Status as TaskStatus};
@@ -97,7 +98,11 @@ impl Containerd {
             (Some(_), Some(TaskStatus::Running | TaskStatus::Paused | TaskStatus::Pausing)) => {
                 let fifos = Fifos::of(&self.options.fifos, &id);
                 if let Err(error) = self.pumps.begin(&id, &fifos, &record.log) {
-                    tracing::warn!(container = id, %error, "cannot reopen a container's output FIFOs");
+                    tracing::warn!(
+                        container = id,
+                        error = chain(&error),
+                        "cannot reopen a container's output FIFOs"
+                    );
                 }
                 Ok(Some(self.container(id, record, true)))
             }

@@ -4,6 +4,7 @@ use super::Call;
 use crate::hooks::{NodeDialer, NodeStream, NodeTarget};
 use crate::state::ApiServer;
 use bytes::Bytes;
+use config_errors::chain;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -188,7 +189,11 @@ async fn ask_again(
         let question = copy(&request);
         match line.send(question).await {
             Ok(answer) => return Ok((answer, driver, Some(line))),
-            Err(error) => tracing::debug!(%error, node, "kept connection to node failed"),
+            Err(error) => tracing::debug!(
+                error = chain(&error),
+                node,
+                "kept connection to node failed"
+            ),
         }
     }
     let (stream, standing) = dialer(call)?
@@ -271,7 +276,7 @@ async fn begin(
         tokio::select! {
             ended = connection => {
                 if let Err(error) = ended {
-                    tracing::debug!(%error, node, "connection to node failed");
+                    tracing::debug!(error = chain(&error), node, "connection to node failed");
                 }
             }
             why = api.until_denied(|list| why(list, &node)) => {

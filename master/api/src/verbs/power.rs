@@ -6,6 +6,7 @@
 
 use super::{Call, answer, gateway};
 use bytes::Bytes;
+use config_errors::chain;
 use config_machine::power::Order;
 use http::header::HOST;
 use http::{Method, Request, Response, StatusCode};
@@ -33,7 +34,11 @@ pub(super) async fn order(call: &Call) -> Result<Response<Body>, ApiError> {
             // The refusal is what the caller must hear, also where the log takes no more.
             let not_done = format!("not done: {}", error.message);
             if let Err(error) = record(call, order, &not_done).await {
-                tracing::error!(node, %error, "a refused order is missing in the log of verdicts");
+                tracing::error!(
+                    node,
+                    error = chain(&error),
+                    "a refused order is missing in the log of verdicts"
+                );
             }
             return Err(error);
         }

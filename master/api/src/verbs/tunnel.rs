@@ -12,6 +12,7 @@ use super::{Call, gateway, log};
 use crate::authorize;
 use crate::hooks::NodeTarget;
 use bytes::Bytes;
+use config_errors::chain;
 use http::header::{
     CONNECTION, HOST, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
@@ -262,7 +263,7 @@ pub(super) async fn join(call: Call, client: OnUpgrade, node: NodeSide) {
     // Cancel-safe: a tunnel that is cut is dropped, with both of its connections.
     tokio::select! {
         moved = moving => if let Err(error) = moved {
-            tracing::debug!(node, %error, "tunnel broke");
+            tracing::debug!(node, error = chain(error.as_ref()), "tunnel broke");
         },
         why = denied => tracing::info!(node, reason = why, "tunnel closed"),
         () = draining.cancelled() => tracing::debug!(node, "tunnel closed: the server ends"),

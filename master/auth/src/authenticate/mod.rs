@@ -17,6 +17,7 @@ mod issuer;
 use crate::nodes::Nodes;
 pub use certificate::of_certificate;
 pub use claims::{Claims, Private, Reference};
+use config_errors::chain;
 pub use credential::Identified;
 pub use fixed::{TokenFileError, TokenList};
 use http::HeaderMap;
@@ -104,7 +105,7 @@ impl Authenticator {
             }
             Ok(None) => Err(refused()),
             Err(error) if error.reason == Reason::Unauthorized => {
-                tracing::debug!(%error, "token refused");
+                tracing::debug!(error = chain(&error), "token refused");
                 Err(refused())
             }
             Err(error) => Err(error),

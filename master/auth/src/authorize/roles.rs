@@ -1,6 +1,7 @@
 //! Stored roles and bindings, for decisions.
 
 use super::feed::{Change, Follow};
+use config_errors::chain;
 use master_rbac::{Binding, Role, Snapshot};
 use serde::de::DeserializeOwned;
 
@@ -54,7 +55,11 @@ fn read<T: DeserializeOwned>(key: &str, value: &[u8]) -> Option<T> {
     match serde_json::from_slice(value) {
         Ok(object) => Some(object),
         Err(error) => {
-            tracing::error!(key, %error, "a stored role or binding cannot be read and gives no right");
+            tracing::error!(
+                key,
+                error = chain(&error),
+                "a stored role or binding cannot be read and gives no right"
+            );
             None
         }
     }

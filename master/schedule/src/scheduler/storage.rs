@@ -13,6 +13,7 @@ use crate::event::Event;
 use crate::plugins::volumes;
 use crate::queue::Waiting;
 use crate::storage::{Bindings, Limits};
+use config_errors::chain;
 use config_kube::k8s_openapi::Metadata;
 use config_kube::k8s_openapi::api::core::v1::{
     ObjectReference, PersistentVolume, PersistentVolumeClaim,
@@ -219,7 +220,10 @@ impl Scheduler {
         now: Instant,
     ) {
         let Err(error) = result else { return };
-        tracing::debug!(%error, "volumes of a pod are not written; trying again");
+        tracing::debug!(
+            error = chain(&error),
+            "volumes of a pod are not written; trying again"
+        );
         let storage = self.snapshot.storage_mut();
         for (_, volume) in &bindings.volumes {
             storage.forget(volume);

@@ -8,6 +8,7 @@ use crate::queue::Waiting;
 use crate::request::PodRequest;
 use crate::storage::Bindings;
 use crate::words::Unschedulable;
+use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use futures_util::future::BoxFuture;
@@ -138,7 +139,7 @@ impl Scheduler {
                     .patch_status::<Pod>(Some(&key.namespace), &key.name, &patch)
                     .await;
                 if let Err(error) = written {
-                    tracing::debug!(pod = %key, %error, "cannot write the condition");
+                    tracing::debug!(pod = %key, error = chain(&error), "cannot write the condition");
                 }
             }
             record(
@@ -256,7 +257,9 @@ async fn make_room(client: &Client, recorder: &Recorder, preemptor: &str, preemp
                 )
                 .await;
             }
-            Err(error) => tracing::debug!(pod = %key, %error, "cannot preempt a pod"),
+            Err(error) => {
+                tracing::debug!(pod = %key, error = chain(&error), "cannot preempt a pod")
+            }
         }
     }
 }

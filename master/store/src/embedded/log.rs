@@ -14,6 +14,7 @@ use crate::error::StoreError;
 use crate::history::Published;
 use crate::model::Revision;
 use bytes::Bytes;
+use config_errors::chain;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -144,7 +145,7 @@ impl Log {
         match log.rotate(head, FIRST_SEGMENT.min(segments.bytes)) {
             Ok(()) => {}
             Err(error @ StoreError::Full(_)) => {
-                tracing::error!(%error, "the store opens read-only");
+                tracing::error!(error = chain(&error), "the store opens read-only");
             }
             Err(error) => return Err(error),
         }

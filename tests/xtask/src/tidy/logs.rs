@@ -1,5 +1,5 @@
 //! The keys of log lines are one set, which the developer's guide documents: who searches a log for
-//! a cause or a pod looks for one word.
+//! a cause or a pod looks for one word. A failure is logged with its causes.
 
 use crate::source::{bare, closing, program};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +34,11 @@ pub(super) fn keys(texts: &BTreeMap<PathBuf, String>, guide: &str, faults: &mut 
                     field.key
                 ));
             }
+            if field.key == ERROR && field.loses_causes {
+                faults.push(format!(
+                    "{place}: a failure without its causes; write `{ERROR} = chain(&error)` of config_errors"
+                ));
+            }
             if field.is_chain && field.key != ERROR {
                 faults.push(format!(
                     "{place}: a failure under the log key `{}`; its key is `{ERROR}`",
@@ -66,6 +71,9 @@ struct Field {
     key: String,
     /// Whether the value is an error with its causes.
     is_chain: bool,
+    /// Whether the value shows a failure's own text alone: by its `Display` or `Debug`. A plain
+    /// value is text already, as the macros take no error as it is.
+    loses_causes: bool,
 }
 
 /// The fields of all log lines of a program.
@@ -89,6 +97,9 @@ fn fields(text: &str) -> Vec<Field> {
                 break; // the message; what follows are its arguments
             }
             let (name, value) = argument.split_once('=').unwrap_or((argument, argument));
+            let value = value.trim();
+            let is_chain = value.contains("chain(");
+            let shown = value.starts_with(['%', '?']) || value.contains("to_string()");
             let name = name.trim().trim_start_matches(['%', '?']);
             if name.contains(':') {
                 continue; // `target: …`
@@ -96,7 +107,8 @@ fn fields(text: &str) -> Vec<Field> {
             found.push(Field {
                 line,
                 key: name.to_owned(),
-                is_chain: value.contains("chain("),
+                is_chain,
+                loses_causes: shown && !is_chain,
             });
         }
     }
@@ -163,6 +175,36 @@ mod tests {
             faults_of("tracing::warn!(error = %chain(&error), \"x\");"),
             0
         );
+    }
+
+    #[test]
+    fn a_failure_is_logged_with_its_causes() {
+        for bare in [
+            "%error",
+            "?error",
+            "error = %error",
+            "error = ?other",
+            "error = error.to_string()",
+        ] {
+            assert_eq!(
+                faults_of(&format!("tracing::warn!({bare}, \"x\");")),
+                1,
+                "{bare}"
+            );
+        }
+        for whole in [
+            "error = chain(&error)",
+            "error = %config_errors::chain(&error)",
+            "error = error.chain()",
+            "error = text",
+            "error",
+        ] {
+            assert_eq!(
+                faults_of(&format!("tracing::warn!({whole}, \"x\");")),
+                0,
+                "{whole}"
+            );
+        }
     }
 
     #[test]
