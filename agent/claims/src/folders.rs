@@ -130,7 +130,7 @@ impl Folders {
             let folder = root.dir(path)?;
             if let Some(group) = group {
                 // Set each time: the pods, which own the folder, may have changed its mode.
-                let mode = root.place(path, Links::Refused)?.mode();
+                let mode = root.handle(path, Links::Refused)?.mode();
                 folder.set_group(group)?;
                 folder.set_mode(mode | SHARED & !0o007)?;
             }

@@ -1,7 +1,7 @@
 //! Files and folders of the machine that pods may mount: those that its configuration lists, and
 //! for plug-ins the folder of the machine's volumes.
 
-use agent_sys::beneath::{Beneath, Links, Place};
+use agent_sys::beneath::{Beneath, Links, PathHandle};
 use config_kube::k8s_openapi::api::core::v1::{HostPathVolumeSource, Pod};
 use config_model::host_path::{self, HostPath, PlainPath, Refused};
 use std::io;
@@ -42,7 +42,7 @@ impl HostPaths<'_> {
         right: Right,
         read_only: bool,
         sub_path: Option<&Path>,
-    ) -> Result<Place, String> {
+    ) -> Result<PathHandle, String> {
         let kind = source.type_.as_deref().unwrap_or_default();
         let fault = |error: io::Error| {
             let linked = error.raw_os_error() == Some(nix::errno::Errno::ELOOP as i32);
@@ -58,7 +58,7 @@ impl HostPaths<'_> {
             .map_err(|refused| refused_text(path, refused))?;
         let root = Beneath::root(Path::new("/")).map_err(fault)?;
         let below = Path::new(path.trim_start_matches('/'));
-        let place = match root.place(below, Links::Refused) {
+        let place = match root.handle(below, Links::Refused) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && kind.ends_with("OrCreate") => {
                 self.allowed(path, right, true)
                     .map_err(|refused| refused_text(path, refused))?;
@@ -67,7 +67,7 @@ impl HostPaths<'_> {
                 } else {
                     root.make_dirs(below, 0o755).map_err(fault)?;
                 }
-                root.place(below, Links::Refused)
+                root.handle(below, Links::Refused)
             }
             found => found,
         };
@@ -88,7 +88,7 @@ impl HostPaths<'_> {
         match sub_path {
             Some(sub_path) => {
                 let dir = root.dir(below).map_err(fault)?;
-                sub_place(&dir, sub_path, !read_only).map_err(fault)
+                sub_path(&dir, sub_path, !read_only).map_err(fault)
             }
             None => Ok(place),
         }
@@ -171,14 +171,14 @@ impl HostPaths<'_> {
 ///
 /// # Errors
 /// It isn't there and can't be made, or a link is on the way.
-pub fn sub_place(dir: &Beneath, path: &Path, make: bool) -> io::Result<Place> {
-    match dir.place(path, Links::Refused) {
+pub fn sub_path(dir: &Beneath, path: &Path, make: bool) -> io::Result<PathHandle> {
+    match dir.handle(path, Links::Refused) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && make => {}
         found => return found,
     }
-    let own = dir.place(Path::new(""), Links::Refused)?;
+    let own = dir.handle(Path::new(""), Links::Refused)?;
     dir.make_dirs(path, own.mode())?;
-    dir.place(path, Links::Refused)
+    dir.handle(path, Links::Refused)
 }
 
 /// The path as configurations write it.

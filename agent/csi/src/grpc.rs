@@ -55,7 +55,7 @@ pub(crate) enum CallError {
 
 impl Socket {
     async fn connect(&self) -> io::Result<UnixStream> {
-        let place = Beneath::root(&self.root)?.place(&self.path, Links::Refused)?;
+        let place = Beneath::root(&self.root)?.handle(&self.path, Links::Refused)?;
         if !place.is_socket() {
             return Err(io::Error::other("it is not a socket"));
         }

@@ -48,7 +48,7 @@ pub(crate) fn give(root: &Path, path: &Path, group: u32, only_on_mismatch: bool)
                 gid,
                 AtFlags::AT_SYMLINK_NOFOLLOW,
             )?;
-            let Ok(place) = folder.place(Path::new(&name), Links::Refused) else {
+            let Ok(place) = folder.handle(Path::new(&name), Links::Refused) else {
                 // A link has no mode of its own.
                 continue;
             };

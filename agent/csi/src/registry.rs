@@ -225,7 +225,7 @@ fn sockets(data: &Path) -> BTreeMap<String, Id> {
     };
     let names = folder.names(MAX_NAMES).unwrap_or_default();
     let found = names.into_iter().filter_map(|name| {
-        let place = folder.place(Path::new(&name), Links::Refused).ok()?;
+        let place = folder.handle(Path::new(&name), Links::Refused).ok()?;
         let name = name.into_string().ok()?;
         place.is_socket().then(|| (name, place.id()))
     });

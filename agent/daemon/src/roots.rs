@@ -2,7 +2,7 @@
 //! agent on the master's own machine follows the pins that the master writes for it.
 
 use crate::console::say;
-use agent_enroll::{Pin, Pins, RootReadiness, Slot, root_readiness};
+use agent_enroll::{CertificateSlot, Pin, Pins, RootReadiness, root_readiness};
 use agent_kubelet::{Notice, Notices};
 use config_kube::roots::{ROOT_UNKNOWN, ready_for};
 use std::convert::Infallible;
@@ -19,7 +19,7 @@ const PIN_LIMIT: usize = 512;
 /// Keeps the Node condition about root rotation up to date. Runs until dropped.
 pub(crate) async fn keep_condition(
     pins: Pins,
-    certificate: Arc<Slot>,
+    certificate: Arc<CertificateSlot>,
     notices: Notices,
 ) -> Infallible {
     let mut logged = None;

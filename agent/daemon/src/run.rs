@@ -10,7 +10,7 @@ use crate::machine::{self, ImageDescription};
 use crate::state_cluster::StateCluster;
 use crate::unproven::{self, Means};
 use crate::{RunArguments, addresses, approvals, issued, node, roots, settings, state_record};
-use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Milestone, Prover, Settings};
+use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Milestone, Prover, Renewer, Settings};
 use agent_tpm::Sealing;
 use config_errors::chain;
 use config_machine::power::Order;
@@ -224,7 +224,7 @@ async fn enroll(
     name: String,
     image: &ImageDescription,
     means: Means,
-) -> Result<(Identity, Keeper), Error> {
+) -> Result<(Identity, Renewer), Error> {
     let Location {
         endpoints,
         pins,

@@ -16,7 +16,7 @@ use crate::RunArguments;
 use crate::error::Error;
 use crate::roots::read_pins;
 use crate::state_joined::JoinNote;
-use agent_enroll::{Identity, Pin, Pins, Roots, pins_text, spki_hash};
+use agent_enroll::{Identity, Pin, PinnedRoots, Pins, pins_text, spki_hash};
 use config_errors::chain;
 use config_state::generation::Joined;
 use std::convert::Infallible;
@@ -114,7 +114,7 @@ impl StateCluster {
         tasks.spawn(async move { match self.follow(pins, roots).await {} });
     }
 
-    async fn follow(self, pins: Pins, roots: Roots) -> Infallible {
+    async fn follow(self, pins: Pins, roots: PinnedRoots) -> Infallible {
         let mut kept = Vec::new();
         loop {
             let now = hashes(&roots);
@@ -154,7 +154,7 @@ fn how(joined: Joined, when: &str) -> String {
     }
 }
 
-fn hashes(roots: &Roots) -> Vec<Pin> {
+fn hashes(roots: &PinnedRoots) -> Vec<Pin> {
     let all = roots.get();
     all.iter().filter_map(|root| spki_hash(root)).collect()
 }

@@ -2,7 +2,7 @@
 //! of `agent/volume` needs them.
 
 use crate::error::Error;
-use agent_tpm::{Slot, Tpm, Unlock};
+use agent_tpm::{StateSlot, Tpm, Unlock};
 use agent_volume::engine::{Disk, Fault, Found, Store};
 use agent_volume::{Kept, header};
 use std::fs::File;
@@ -63,11 +63,11 @@ impl Store for TpmStore {
 
     fn slots(&mut self) -> Result<Vec<Found>, agent_tpm::Error> {
         let found = |slot| match slot {
-            Slot::Absent => Found::Absent,
-            Slot::Foreign => Found::Foreign,
-            Slot::Closed { floor } => Found::Closed(floor),
-            Slot::Unwritten { .. } => Found::Unwritten,
-            Slot::Open { floor, content } => {
+            StateSlot::Absent => Found::Absent,
+            StateSlot::Foreign => Found::Foreign,
+            StateSlot::Closed { floor } => Found::Closed(floor),
+            StateSlot::Unwritten { .. } => Found::Unwritten,
+            StateSlot::Open { floor, content } => {
                 Kept::parse(&content).map_or(Found::Foreign, |kept| Found::Open(floor, kept))
             }
         };

@@ -4,7 +4,7 @@
 use agent_cluster::Sandboxes;
 use agent_cluster::tunnel::{Announced, Keeper, Proven};
 use agent_enroll::tunnel::{NotSignedHere, publish, verify};
-use agent_enroll::{Identity, MasterClient, Roots, Slot};
+use agent_enroll::{CertificateSlot, Identity, MasterClient, PinnedRoots};
 use agent_proxy::View;
 use bytes::Bytes;
 use config_errors::chain;
@@ -32,14 +32,14 @@ pub(crate) struct Tunnel {
     view: View,
     period: Option<Duration>,
     publisher: Publisher,
-    roots: Roots,
+    roots: PinnedRoots,
 }
 
 /// Publishes the keys.
 struct Publisher {
     node: String,
     client: MasterClient,
-    certificate: Arc<Slot>,
+    certificate: Arc<CertificateSlot>,
     /// The last texts, and their inputs.
     made: Option<(Keys, CertificateDer<'static>, Announced)>,
 }

@@ -1,7 +1,7 @@
 //! Requests to the master's API over mTLS with the node key: answers, and watches line by line.
 
 use crate::endpoint::{Endpoints, tls};
-use crate::identity::Slot;
+use crate::identity::CertificateSlot;
 use crate::{Error, connector::Connector};
 use bytes::{Bytes, BytesMut};
 use config_tls::Pins;
@@ -71,7 +71,7 @@ impl MasterClient {
     pub fn new(
         endpoints: Endpoints,
         pins: impl Into<Pins>,
-        identity: Arc<Slot>,
+        identity: Arc<CertificateSlot>,
     ) -> Result<Self, Error> {
         let tls = tls(pins.into(), Some(identity), &[b"h2", b"http/1.1"])?;
         let client = RwLock::new(http_client(&endpoints, &tls));

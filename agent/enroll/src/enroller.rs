@@ -4,9 +4,9 @@ use crate::Error;
 use crate::client::MasterClient;
 use crate::endpoint::Endpoints;
 use crate::exchange::{Accepted, Cost, IdentityProof, Party, blocking};
-use crate::identity::{Roots, Slot};
+use crate::identity::{CertificateSlot, PinnedRoots};
 use crate::keys::NodeKey;
-use crate::pace::{Backoff, Cadence, Next, fraction, spread};
+use crate::pace::{Backoff, Cadence, NextAction, fraction, spread};
 use crate::prover::Prover;
 use crate::request::install;
 use crate::step::{Failed, Step};
@@ -94,22 +94,22 @@ pub struct Identity {
     /// The way to the master's API.
     pub client: MasterClient,
     /// The kubelet API's certificate; swapped at each renewal.
-    pub serving: Arc<Slot>,
+    pub serving: Arc<CertificateSlot>,
     /// The client certificate that `client` shows; swapped at each renewal.
-    pub certificate: Arc<Slot>,
+    pub certificate: Arc<CertificateSlot>,
     /// The pins of the masters' roots.
     pub pins: Pins,
     /// The cluster's pinned roots, which verify the master as a client.
-    pub roots: Roots,
+    pub roots: PinnedRoots,
 }
 
 /// Joins, and joins again, until the end of the process.
 pub struct Enroller {
     party: Party,
     report: Report,
-    client: Arc<Slot>,
-    serving: Arc<Slot>,
-    roots: Roots,
+    client: Arc<CertificateSlot>,
+    serving: Arc<CertificateSlot>,
+    roots: PinnedRoots,
     turn: usize,
 }
 
@@ -123,7 +123,7 @@ impl fmt::Debug for Enroller {
 
 /// Renews the identity after [`Enroller::enroll`].
 #[derive(Debug)]
-pub struct Keeper {
+pub struct Renewer {
     enroller: Enroller,
     client: MasterClient,
     cadence: Cadence,
@@ -187,7 +187,7 @@ impl Enroller {
     /// # Errors
     /// Only what another attempt cannot fix: the identity cannot be put in use, or no client can be
     /// made with it. Refusals and an unreachable master are reported and tried again.
-    pub async fn enroll(mut self) -> Result<(Identity, Keeper), Error> {
+    pub async fn enroll(mut self) -> Result<(Identity, Renewer), Error> {
         let accepted = self.join().await;
         self.put_in_use(&accepted)?;
         let cadence = Cadence::new(
@@ -219,7 +219,7 @@ impl Enroller {
         };
         Ok((
             identity,
-            Keeper {
+            Renewer {
                 enroller: self,
                 client,
                 cadence,
@@ -330,7 +330,7 @@ impl Enroller {
     }
 }
 
-impl Keeper {
+impl Renewer {
     /// Renews at a third of the lifetime with a fresh quote, for as long as it is polled. A refused
     /// renewal is followed by attempts to join again, while the old certificate is valid and after
     /// that.
@@ -340,18 +340,18 @@ impl Keeper {
             let turn = self.enroller.turn;
             let next = self.cadence.next(self.start.elapsed());
             let outcome = match next {
-                Next::Wait(time) => {
+                NextAction::Wait(time) => {
                     sleep(time).await;
                     continue;
                 }
-                Next::Renew => {
+                NextAction::Renew => {
                     self.enroller
                         .party
                         .renew(Arc::clone(&self.enroller.client), turn)
                         .await
                 }
-                Next::Rejoin => self.enroller.party.join(turn).await,
-                Next::Expired => {
+                NextAction::Rejoin => self.enroller.party.join(turn).await,
+                NextAction::Expired => {
                     if !std::mem::replace(&mut ended, true) {
                         (self.enroller.report)(&Milestone::Expired);
                     }
@@ -366,7 +366,7 @@ impl Keeper {
                     }
                 }
                 Err(failed) => {
-                    if next != Next::Renew {
+                    if next != NextAction::Renew {
                         self.enroller.next_endorsement_key(&failed);
                     }
                     // A plain 401 means that the certificate is denied: only a join without it may

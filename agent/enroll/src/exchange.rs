@@ -5,7 +5,7 @@ use crate::endpoint::{Endpoints, tls};
 use crate::identity::CertificateSlot;
 use crate::keys::NodeKey;
 use crate::prover::Prover;
-use crate::request::{Requests, requests};
+use crate::request::{CertificateRequests, requests};
 use crate::step::{Failed, Step};
 use agent_tpm::EndorsementKey;
 use bytes::Bytes;
@@ -61,7 +61,7 @@ pub(crate) enum IdentityProof {
 #[derive(Debug)]
 pub(crate) struct Accepted {
     pub(crate) certificates: Certificates,
-    pub(crate) requests: Requests,
+    pub(crate) requests: CertificateRequests,
     pub(crate) cost: Cost,
 }
 

@@ -13,11 +13,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// Guarantee: a handshake sees one certificate with its own key, the old or the new, never a
 /// mixture.
 #[derive(Debug, Default)]
-pub struct Slot {
+pub struct CertificateSlot {
     current: RwLock<Option<Arc<CertifiedKey>>>,
 }
 
-impl Slot {
+impl CertificateSlot {
     /// Puts a certificate in use from the next handshake on.
     pub fn set(&self, key: CertifiedKey) {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(key));
@@ -32,7 +32,7 @@ impl Slot {
     }
 }
 
-impl ResolvesClientCert for Slot {
+impl ResolvesClientCert for CertificateSlot {
     fn resolve(
         &self,
         _root_hint_subjects: &[&[u8]],
@@ -46,7 +46,7 @@ impl ResolvesClientCert for Slot {
     }
 }
 
-impl ResolvesServerCert for Slot {
+impl ResolvesServerCert for CertificateSlot {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.get()
     }
@@ -55,15 +55,15 @@ impl ResolvesServerCert for Slot {
 /// The cluster's pinned roots, which verify the master as a client. Clones share them: a renewal
 /// brings the current ones.
 #[derive(Debug, Clone)]
-pub struct Roots(Arc<RwLock<Arc<[CertificateDer<'static>]>>>);
+pub struct PinnedRoots(Arc<RwLock<Arc<[CertificateDer<'static>]>>>);
 
-impl From<Vec<CertificateDer<'static>>> for Roots {
+impl From<Vec<CertificateDer<'static>>> for PinnedRoots {
     fn from(roots: Vec<CertificateDer<'static>>) -> Self {
         Self(Arc::new(RwLock::new(roots.into())))
     }
 }
 
-impl Roots {
+impl PinnedRoots {
     /// The current roots.
     pub fn get(&self) -> Arc<[CertificateDer<'static>]> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
@@ -74,7 +74,7 @@ impl Roots {
     }
 }
 
-impl config_tls::Roots for Roots {
+impl config_tls::PinnedRoots for PinnedRoots {
     fn roots(&self) -> Vec<CertificateDer<'static>> {
         self.get().to_vec()
     }
@@ -94,7 +94,7 @@ pub enum RootReadiness {
 
 /// Whether a node is ready for each of the roots that its master showed last; `None` if it has
 /// shown none yet.
-pub fn root_readiness(pins: &Pins, certificate: &Slot) -> Option<RootReadiness> {
+pub fn root_readiness(pins: &Pins, certificate: &CertificateSlot) -> Option<RootReadiness> {
     let (shown, pinned) = (pins.shown(), pins.get());
     let chain = certificate.get()?;
     let names = issuers(&chain.cert);

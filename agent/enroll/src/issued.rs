@@ -5,7 +5,7 @@ use crate::Error;
 use crate::client::MasterClient;
 use crate::endpoint::Endpoints;
 use crate::enroller::Identity;
-use crate::identity::Slot;
+use crate::identity::CertificateSlot;
 use crate::keys::NodeKey;
 use crate::request::is_for;
 use agent_tpm::{Tpm, WrappedKey};
@@ -116,7 +116,7 @@ pub fn put_in_use(
         }
     }
     let slot = |chain| {
-        let slot = Slot::default();
+        let slot = CertificateSlot::default();
         slot.set(CertifiedKey::new(chain, Arc::clone(&key)));
         Arc::new(slot)
     };

@@ -3,8 +3,8 @@
 //! [`Enroller::enroll`] tries until the master accepts the machine: hello, challenge, evidence and
 //! certificates go over one TLS 1.3 connection whose server is known by its pinned root. It gives
 //! an [`Identity`] (the way to the API by [`MasterClient`], the kubelet API's certificate in a
-//! [`Slot`]) and a [`Keeper`], which the caller polls while the node lives: it renews at a third of
-//! the lifetime and replaces the certificates as a whole.
+//! [`CertificateSlot`]) and a [`Renewer`], which the caller polls while the node lives: it renews at a
+//! third of the lifetime and replaces the certificates as a whole.
 //!
 //! The client key is the node key inside the TPM ([`NodeKey`]). Signing blocks for one TPM command
 //! within a handshake, so a multi-thread runtime is needed. No task is spawned here but the driver
@@ -30,11 +30,11 @@ pub mod tunnel;
 pub use client::{Answer, Lines, MasterClient};
 pub use config_tls::{Pin, Pins, pins_text, spki_hash};
 pub use endpoint::{Endpoint, Endpoints};
-pub use enroller::{Enroller, Identity, Keeper, Milestone, Report, Settings};
+pub use enroller::{Enroller, Identity, Milestone, Renewer, Report, Settings};
 pub use error::Error;
 pub use exchange::Cost;
-pub use identity::{RootReadiness, Roots, Slot, root_readiness};
+pub use identity::{CertificateSlot, PinnedRoots, RootReadiness, root_readiness};
 pub use keys::NodeKey;
-pub use pace::{Cadence, Next};
+pub use pace::{Cadence, NextAction};
 pub use prover::{Logs, ProveError, Prover};
 pub use step::Step;

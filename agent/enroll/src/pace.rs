@@ -49,7 +49,7 @@ impl Backoff {
 
 /// A node's next step for its certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum NextAction {
     /// Nothing for this long.
     Wait(Duration),
     /// A renewal with the certificate that it has.
@@ -90,12 +90,12 @@ impl Cadence {
     }
 
     /// The next step at `now`.
-    pub fn next(&self, now: Duration) -> Next {
+    pub fn next(&self, now: Duration) -> NextAction {
         match self.due.checked_sub(now) {
-            Some(wait) if !wait.is_zero() => Next::Wait(wait),
-            Some(_) | None if now >= self.end => Next::Expired,
-            Some(_) | None if self.refused => Next::Rejoin,
-            Some(_) | None => Next::Renew,
+            Some(wait) if !wait.is_zero() => NextAction::Wait(wait),
+            Some(_) | None if now >= self.end => NextAction::Expired,
+            Some(_) | None if self.refused => NextAction::Rejoin,
+            Some(_) | None => NextAction::Renew,
         }
     }
 
@@ -159,7 +159,7 @@ mod tests {
         for life in (600..=86_400).step_by(60) {
             for chance in [0.0, 0.5, 1.0] {
                 let mut cadence = Cadence::new(Duration::ZERO, life / 3, chance);
-                let Next::Wait(due) = cadence.next(Duration::ZERO) else {
+                let NextAction::Wait(due) = cadence.next(Duration::ZERO) else {
                     panic!("a renewal that is due at once")
                 };
                 let over = due + Duration::from_secs(life * 3 / 5);
@@ -167,7 +167,7 @@ mod tests {
                 while now < over {
                     assert_eq!(
                         cadence.next(now),
-                        Next::Renew,
+                        NextAction::Renew,
                         "{life} s: lapsed in the outage"
                     );
                     now += connect;
@@ -175,7 +175,7 @@ mod tests {
                 }
                 assert_eq!(
                     cadence.next(now + exchange),
-                    Next::Renew,
+                    NextAction::Renew,
                     "{life} s, chance {chance}: no time is left"
                 );
             }
@@ -186,15 +186,15 @@ mod tests {
     fn a_refused_renewal_or_an_expired_certificate_leads_to_a_join() {
         let seconds = Duration::from_secs;
         let mut cadence = Cadence::new(seconds(0), 600, 0.5);
-        assert_eq!(cadence.next(seconds(0)), Next::Wait(seconds(540)));
-        assert_eq!(cadence.next(seconds(600)), Next::Renew);
+        assert_eq!(cadence.next(seconds(0)), NextAction::Wait(seconds(540)));
+        assert_eq!(cadence.next(seconds(600)), NextAction::Renew);
         assert_eq!(cadence.failed(seconds(600), false, 1.0), seconds(1));
         assert_eq!(
             (cadence.next(seconds(600)), cadence.next(seconds(601))),
-            (Next::Wait(seconds(1)), Next::Renew)
+            (NextAction::Wait(seconds(1)), NextAction::Renew)
         );
         cadence.failed(seconds(601), true, 1.0);
-        assert_eq!(cadence.next(seconds(603)), Next::Rejoin);
-        assert_eq!(cadence.next(seconds(1800)), Next::Expired);
+        assert_eq!(cadence.next(seconds(603)), NextAction::Rejoin);
+        assert_eq!(cadence.next(seconds(1800)), NextAction::Expired);
     }
 }

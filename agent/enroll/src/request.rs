@@ -20,7 +20,7 @@ const CHAIN_LIMIT: usize = 8;
 /// Both requests, and the serving key, which is only in memory: a TLS server signs before it knows
 /// its client, and a TPM is too slow for that.
 #[derive(Debug)]
-pub(crate) struct Requests {
+pub(crate) struct CertificateRequests {
     /// DER of the request for the client certificate, signed by the node key.
     pub(crate) client: Vec<u8>,
     /// DER of the request for the serving certificate, signed by the serving key.
@@ -29,11 +29,11 @@ pub(crate) struct Requests {
 }
 
 /// Makes both requests for the node `name`, with a new serving key.
-pub(crate) fn requests(node_key: &NodeKey, name: &str) -> Result<Requests, Error> {
+pub(crate) fn requests(node_key: &NodeKey, name: &str) -> Result<CertificateRequests, Error> {
     let serving_key = KeyPair::generate().map_err(Error::Csr)?;
     let client = request(node_key, name, Vec::new())?;
     let serving = request(&serving_key, name, vec![name.to_owned()])?;
-    Ok(Requests {
+    Ok(CertificateRequests {
         client,
         serving,
         serving_key,
@@ -66,7 +66,7 @@ pub(crate) struct Installed {
 
 /// Checks what the master sent: certificates for exactly our keys, and roots that are pinned.
 pub(crate) fn install(
-    requests: &Requests,
+    requests: &CertificateRequests,
     certificates: &Certificates,
     node_key: &NodeKey,
     pins: &[Pin],

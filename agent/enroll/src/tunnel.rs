@@ -12,7 +12,7 @@
 //! link, `v2` those of both. Signed is the version's label ([`form`]), a zero byte, the node's
 //! name, a zero byte, and the keys.
 
-use crate::identity::Slot;
+use crate::identity::CertificateSlot;
 use crate::issued::names;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -84,7 +84,7 @@ fn message<const KEYS: usize>(node: &str, keys: &[[u8; 32]; KEYS]) -> Vec<u8> {
 /// [`NotSignedHere`] where the node has no certificate yet, or its key is not ECDSA P-256 or does
 /// not sign.
 pub fn publish<const KEYS: usize>(
-    identity: &Slot,
+    identity: &CertificateSlot,
     node: &str,
     keys: &[[u8; 32]; KEYS],
 ) -> Result<String, NotSignedHere> {
@@ -212,7 +212,7 @@ mod tests {
             vec![self.0.der().clone()]
         }
 
-        fn identity(&self, fields: Fields) -> Slot {
+        fn identity(&self, fields: Fields) -> CertificateSlot {
             let key = KeyPair::generate().unwrap();
             let mut params = CertificateParams::default();
             params.distinguished_name = DistinguishedName::new();
@@ -230,7 +230,7 @@ mod tests {
             let certificate = params.signed_by(&key, &self.0).unwrap();
             let pkcs8 = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
             let key = any_ecdsa_type(&pkcs8).unwrap();
-            let slot = Slot::default();
+            let slot = CertificateSlot::default();
             slot.set(CertifiedKey::new(vec![certificate.der().clone()], key));
             slot
         }
@@ -373,6 +373,6 @@ mod tests {
             judged(&cluster, front, "a", NOW + 1),
             "the certificate cannot be read"
         );
-        assert!(publish(&Slot::default(), "a", &[[7; 32]]).is_err());
+        assert!(publish(&CertificateSlot::default(), "a", &[[7; 32]]).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Enrolment, the client and renewal, with a real software TPM against the real verifier.
 
 use agent_enroll::{
-    Endpoint, Endpoints, Enroller, Error, Identity, Keeper, Logs, MasterClient, Milestone, Prover,
+    Endpoint, Endpoints, Enroller, Error, Identity, Logs, MasterClient, Milestone, Prover, Renewer,
     Report, Settings,
 };
 use agent_tpm::Tpm;
@@ -90,7 +90,14 @@ fn kind(error: &Error) -> String {
 }
 
 impl Node {
-    async fn enroll(self) -> (Identity, Keeper, UnboundedReceiver<String>, (Swtpm, Booted)) {
+    async fn enroll(
+        self,
+    ) -> (
+        Identity,
+        Renewer,
+        UnboundedReceiver<String>,
+        (Swtpm, Booted),
+    ) {
         let (identity, keeper) = tokio::time::timeout(LIMIT, self.enroller.enroll())
             .await
             .expect("in time")

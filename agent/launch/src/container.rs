@@ -4,7 +4,7 @@ use crate::machine::Machine;
 use crate::network::{self, hosts_text};
 use crate::refusals::NOT_PRIVILEGED;
 use crate::resolver::Resolver;
-use crate::stage::{Wanted, propagation};
+use crate::stage::{WantedMount, propagation};
 use crate::volumes::{self, Source};
 use agent_cluster::Sandbox;
 use agent_content::{Sources, variables};
@@ -60,11 +60,14 @@ pub struct Launch {
     /// ones.
     pub spec: ContainerSpec,
     /// What the container is to see, in the order of the specification's mounts.
-    pub wanted: Vec<Wanted>,
+    pub wanted: Vec<WantedMount>,
 }
 
-/// What is mounted, and where.
-type Place = (Wanted, String);
+/// A mount of the container, and where it is in the container.
+struct MountAt {
+    wanted: WantedMount,
+    destination: String,
+}
 
 /// Makes the files that the attempt needs and says how to run it.
 ///
@@ -94,19 +97,20 @@ pub fn prepare(
     let mut all_vars = vec![("HOSTNAME".to_owned(), host_name(pod))];
     all_vars.extend(vars.into_list());
     let id = container_id(&reference.uid, &container.name, number);
-    let mut places = volume_mounts(machine, container, volumes, &all_vars)?;
-    places.extend(
+    let mut mounts = volume_mounts(machine, container, volumes, &all_vars)?;
+    mounts.extend(
         own_files(machine, attempt, &sources.addresses, &id).map_err(|error| error.to_string())?,
     );
-    places.sort_by_key(|(_, destination)| destination.matches('/').count());
+    // A mount above another comes first, so that it does not cover it.
+    mounts.sort_by_key(|mount| mount.destination.matches('/').count());
     let mut spec = specification(machine, attempt, reference, machine_memory)?;
     (spec.command, spec.args, spec.env) = (command, args, all_vars);
-    spec.mounts = staged(&machine.stage_dir(&id), &places);
+    spec.mounts = staged(&machine.stage_dir(&id), &mounts);
     spec.keeps = kept(container, volumes);
     Ok(Launch {
         id,
         spec,
-        wanted: places.into_iter().map(|(wanted, _)| wanted).collect(),
+        wanted: mounts.into_iter().map(|mount| mount.wanted).collect(),
     })
 }
 
@@ -236,15 +240,15 @@ fn stop_signal(container: &Container) -> Option<String> {
 }
 
 /// The container's mounts; the source of each is its number below the staging folder.
-fn staged(stage: &Path, places: &[Place]) -> Vec<Mount> {
-    let mount = |(index, (wanted, destination)): (usize, &Place)| Mount {
+fn staged(stage: &Path, mounts: &[MountAt]) -> Vec<Mount> {
+    let mount = |(index, at): (usize, &MountAt)| Mount {
         source: stage.join(index.to_string()),
-        destination: destination.clone(),
-        read_only: wanted.read_only,
-        no_exec: wanted.no_exec,
-        propagation: wanted.propagation,
+        destination: at.destination.clone(),
+        read_only: at.wanted.read_only,
+        no_exec: at.wanted.no_exec,
+        propagation: at.wanted.propagation,
     };
-    places.iter().enumerate().map(mount).collect()
+    mounts.iter().enumerate().map(mount).collect()
 }
 
 /// The security contexts of pod and container; the container's fields win.
@@ -347,7 +351,7 @@ fn volume_mounts(
     container: &Container,
     volumes: &BTreeMap<String, Source>,
     vars: &[(String, String)],
-) -> Result<Vec<Place>, String> {
+) -> Result<Vec<MountAt>, String> {
     let mounts = container.volume_mounts.as_deref().unwrap_or_default();
     if mounts.len() > MOST_MOUNTS {
         let count = mounts.len();
@@ -366,7 +370,7 @@ fn volume_mount(
     mount: &VolumeMount,
     volumes: &BTreeMap<String, Source>,
     vars: &[(String, String)],
-) -> Result<Place, String> {
+) -> Result<MountAt, String> {
     let source = volumes
         .get(&mount.name)
         .ok_or_else(|| format!("the pod has no volume {:?}", mount.name))?;
@@ -385,7 +389,7 @@ fn volume_mount(
         Source::Own(_) | Source::Host(..) | Source::Driver(_) => false,
     };
     let read_only = mount.read_only == Some(true) || of_volume;
-    let place =
+    let handle =
         volumes::place(machine, source, sub_path, read_only).map_err(|error| match sub_path {
             Some(path) => format!("subPath {path:?} of volume {:?}: {error}", mount.name),
             None => format!("volume {:?}: {error}", mount.name),
@@ -401,14 +405,17 @@ fn volume_mount(
         ));
     }
     let destination = destination.to_string_lossy().into_owned();
-    let wanted = Wanted {
-        place,
+    let wanted = WantedMount {
+        source: handle,
         read_only,
         no_exec: matches!(source, Source::Image { .. }),
         propagation: propagation(mount),
         is_mapped: matches!(source, Source::Image { .. }),
     };
-    Ok((wanted, destination))
+    Ok(MountAt {
+        wanted,
+        destination,
+    })
 }
 
 /// The files of name resolution and of the termination message, unless the pod mounts something
@@ -418,7 +425,7 @@ fn own_files(
     attempt: Attempt<'_>,
     addresses: &Addresses,
     id: &str,
-) -> io::Result<Vec<Place>> {
+) -> io::Result<Vec<MountAt>> {
     let Attempt {
         pod,
         container,
@@ -458,20 +465,21 @@ fn own_files(
     let mounts = files
         .into_iter()
         .filter(|(_, place)| place.starts_with('/') && !taken(place));
-    let held = |(path, destination): (&Path, &str)| {
-        let place = dir.place(path, Links::Refused)?;
-        Ok((
-            Wanted {
-                place,
-                read_only: false,
-                no_exec: false,
-                propagation: Propagation::Private,
-                is_mapped: false,
-            },
-            destination.to_owned(),
-        ))
+    let mount_at = |(path, destination): (&Path, &str)| {
+        let source = dir.handle(path, Links::Refused)?;
+        let wanted = WantedMount {
+            source,
+            read_only: false,
+            no_exec: false,
+            propagation: Propagation::Private,
+            is_mapped: false,
+        };
+        Ok(MountAt {
+            wanted,
+            destination: destination.to_owned(),
+        })
     };
-    mounts.map(held).collect()
+    mounts.map(mount_at).collect()
 }
 
 /// Folder of termination messages, below the pod's.
@@ -573,7 +581,7 @@ mod tests {
             .iter()
             .position(|mount| mount.destination == "/m")
             .unwrap();
-        assert!(launch.wanted[at].place.is_dir() && !launch.wanted[at].read_only);
+        assert!(launch.wanted[at].source.is_dir() && !launch.wanted[at].read_only);
         assert!(
             launch.spec.mounts[at]
                 .source

@@ -175,7 +175,7 @@ fn a_neighbour_that_flips_folder_and_link_wins_no_sub_path() {
     fs::create_dir(outside.path().join("x")).unwrap();
     let x = Beneath::root(outside.path())
         .unwrap()
-        .place(Path::new("x"), Links::Refused)
+        .handle(Path::new("x"), Links::Refused)
         .unwrap()
         .id();
     let machine = machine(dir.path());

@@ -8,7 +8,7 @@
 
 use crate::machine::Machine;
 use agent_sys::attach::{Propagation, attach};
-use agent_sys::beneath::{Beneath, Place};
+use agent_sys::beneath::{Beneath, PathHandle};
 use agent_sys::mount::{Limits, detach, is_in_memory, is_mount_point, make_private, mount};
 use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::VolumeMount;
@@ -27,9 +27,9 @@ const BLOCK: u64 = 4096;
 
 /// One mount of a container that is to be made.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct WantedMount {
     /// What is mounted, resolved.
-    pub place: Place,
+    pub source: PathHandle,
     /// No writes through this mount.
     pub read_only: bool,
     /// Nothing there is executed.
@@ -64,7 +64,7 @@ impl Staged {
     pub fn make(
         machine: &Machine,
         id: &str,
-        wanted: &[Wanted],
+        wanted: &[WantedMount],
         users: Option<&Path>,
     ) -> Result<Self, String> {
         let dir = machine.stage_dir(id);
@@ -76,7 +76,7 @@ impl Staged {
         let users = users.map_err(|error| text(&error))?;
         for (index, wanted) in wanted.iter().enumerate() {
             let name = index.to_string();
-            let made = if wanted.place.is_dir() {
+            let made = if wanted.source.is_dir() {
                 folder.make_dirs(Path::new(&name), 0o700).map(drop)
             } else {
                 folder.create(Path::new(&name), 0o600).map(drop)
@@ -86,7 +86,7 @@ impl Staged {
             let users = users.as_ref().filter(|_| !wanted.is_mapped);
             let users = users.map(File::as_fd);
             let (read_only, sides) = (wanted.read_only, wanted.propagation);
-            attach(&wanted.place, &target, read_only, sides, users)
+            attach(&wanted.source, &target, read_only, sides, users)
                 .map_err(|error| chain(&error))?;
         }
         Ok(staged)

@@ -8,12 +8,12 @@
 use crate::host_paths::right_of;
 use crate::machine::Machine;
 use crate::stage::memory_folder;
-use agent_claims::{Mounted, Right, What, fs_group, sub_place};
+use agent_claims::{Mounted, Right, What, fs_group, sub_path};
 use agent_content::{Room, Sources, TokenKind, files};
 use agent_pods::{is_plain, pod_logs};
 use agent_resources::{Measure, Places, VolumePlace};
 use agent_runtime::PodRef;
-use agent_sys::beneath::{Beneath, Links, Place};
+use agent_sys::beneath::{Beneath, Links, PathHandle};
 use agent_sys::mount::{is_in_memory, is_mount_point};
 use config_kube::k8s_openapi::api::core::v1::{
     EmptyDirVolumeSource, HostPathVolumeSource, Pod, Volume, VolumeProjection,
@@ -325,7 +325,7 @@ pub(crate) fn place(
     source: &Source,
     sub_path: Option<&str>,
     read_only: bool,
-) -> Result<Place, String> {
+) -> Result<PathHandle, String> {
     let text = |error: io::Error| error.to_string();
     let whole = sub_path;
     let sub_path = sub_path.map(plain_sub_path).transpose()?;
@@ -335,17 +335,17 @@ pub(crate) fn place(
         Source::Held(path) => {
             let path = (path, sub_path.as_deref().unwrap_or(Path::new("")));
             Beneath::root(path.0)
-                .and_then(|dir| dir.place(path.1, Links::Inside))
+                .and_then(|dir| dir.handle(path.1, Links::Inside))
                 .map_err(text)
         }
         Source::Own(path) => {
             let dir = Beneath::root(path).map_err(text)?;
-            sub_place(&dir, sub_path.as_deref().unwrap_or(Path::new("")), true).map_err(text)
+            sub_path(&dir, sub_path.as_deref().unwrap_or(Path::new("")), true).map_err(text)
         }
         Source::Image { place, .. } => {
             let dir = Beneath::root(place).map_err(text)?;
             let path = sub_path.as_deref().unwrap_or(Path::new(""));
-            sub_place(&dir, path, false).map_err(text)
+            sub_path(&dir, path, false).map_err(text)
         }
         Source::Host(host, right) => {
             machine
@@ -354,7 +354,7 @@ pub(crate) fn place(
         }
         Source::Driver(path) => {
             let dir = driven(machine, path).map_err(text)?;
-            sub_place(
+            sub_path(
                 &dir,
                 sub_path.as_deref().unwrap_or(Path::new("")),
                 !read_only,

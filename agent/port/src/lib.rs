@@ -17,7 +17,7 @@ pub use caller::{Caller, User};
 pub use needed_right::NeededRight;
 pub use serve::{Answer, Body, Service, Work, answer, serve, text};
 
-use config_limits::{Network, PlaceId, Places, Width, networks};
+use config_limits::{Network, SlotId, SlotTable, Width, networks};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,28 +57,28 @@ impl Default for Limits {
 
 /// The slots of the strangers.
 #[derive(Debug, Clone)]
-pub struct Room {
+pub struct StrangerSlots {
     limits: Limits,
     open: Arc<Mutex<Open>>,
 }
 
 #[derive(Debug)]
 struct Open {
-    places: Places<Network>,
-    tasks: HashMap<PlaceId, AbortHandle>,
-    next: PlaceId,
+    slots: SlotTable<Network>,
+    tasks: HashMap<SlotId, AbortHandle>,
+    next: SlotId,
 }
 
 /// One connection's slot, freed when it is dropped.
 #[derive(Debug)]
-pub struct Place(Arc<Mutex<Open>>, PlaceId);
+pub struct StrangerSlot(Arc<Mutex<Open>>, SlotId);
 
-impl Room {
+impl StrangerSlots {
     /// An empty one.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         let open = Open {
-            places: Places::new(limits.strangers),
+            slots: SlotTable::new(limits.strangers),
             tasks: HashMap::new(),
             next: 0,
         };
@@ -89,8 +89,12 @@ impl Room {
     }
 
     /// Gives a new connection a slot, and spawns its task. The evicted connection is cut.
-    pub fn admit<W>(&self, from: IpAddr, tasks: &mut JoinSet<()>, work: impl FnOnce(Place) -> W)
-    where
+    pub fn admit<W>(
+        &self,
+        from: IpAddr,
+        tasks: &mut JoinSet<()>,
+        work: impl FnOnce(StrangerSlot) -> W,
+    ) where
         W: Future<Output = ()> + Send + 'static,
     {
         let most = |network: &Network| match network.width() {
@@ -105,19 +109,19 @@ impl Room {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let id = open.next;
         open.next += 1;
-        let out = open.places.enter(id, &groups);
+        let out = open.slots.enter(id, &groups);
         if let Some(task) = out.and_then(|out| open.tasks.remove(&out)) {
             task.abort();
         }
-        let task = tasks.spawn(work(Place(Arc::clone(&self.open), id)));
+        let task = tasks.spawn(work(StrangerSlot(Arc::clone(&self.open), id)));
         open.tasks.insert(id, task);
     }
 }
 
-impl Drop for Place {
+impl Drop for StrangerSlot {
     fn drop(&mut self) {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        open.places.leave(self.1);
+        open.slots.leave(self.1);
         open.tasks.remove(&self.1);
     }
 }

@@ -1,7 +1,7 @@
 //! Connections at the port: TLS, a slot, then requests one after another, until the connection ends
 //! or becomes a tunnel.
 
-use crate::{Caller, Limits, Place, Room};
+use crate::{Caller, Limits, StrangerSlot, StrangerSlots};
 use bytes::Bytes;
 use config_errors::chain;
 use http::{HeaderValue, Request, Response, StatusCode, header};
@@ -77,14 +77,14 @@ pub async fn serve(
         kept: limits.kept,
         service,
     };
-    let (room, mut connections) = (Room::new(limits), JoinSet::new());
+    let (slots, mut connections) = (StrangerSlots::new(limits), JoinSet::new());
     loop {
         tokio::select! {
             // Accepting loses no connection when it is dropped; the channel keeps its value.
             () = asked_to_end(&mut shutdown) => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, from)) => room.admit(from.ip(), &mut connections, |place| {
-                    port.clone().connection(stream, place)
+                Ok((stream, from)) => slots.admit(from.ip(), &mut connections, |slot| {
+                    port.clone().connection(stream, slot)
                 }),
                 Err(error) => {
                     tracing::warn!(error = chain(&error), "connection not accepted");
@@ -110,7 +110,7 @@ struct Port<S> {
 
 impl<S: Service> Port<S> {
     /// One connection, in a stranger's slot until it shows the master's certificate.
-    async fn connection(self, stream: TcpStream, place: Place) {
+    async fn connection(self, stream: TcpStream, stranger_slot: StrangerSlot) {
         if let Err(error) = agent_sys::socket::keep_alive(&stream) {
             tracing::debug!(error = config_errors::chain(&error), "no keep-alive");
         }
@@ -119,13 +119,13 @@ impl<S: Service> Port<S> {
             return;
         };
         let caller = Caller::of(tls.get_ref().1.peer_certificates());
-        let (slot, place) = if caller == Caller::Master {
-            drop(place);
+        let (master_slot, stranger_slot) = if caller == Caller::Master {
+            drop(stranger_slot);
             (self.masters.try_acquire_owned().ok(), None)
         } else {
-            (None, Some(place))
+            (None, Some(stranger_slot))
         };
-        let busy = caller == Caller::Master && slot.is_none();
+        let busy = caller == Caller::Master && master_slot.is_none();
         let server = self.service;
         // The work after HTTP on this connection has ended: a tunnel, or what begins once the
         // answer was sent.
@@ -153,13 +153,13 @@ impl<S: Service> Port<S> {
         let http = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             // The time between two requests counts, too.
-            .header_read_timeout(if slot.is_some() {
+            .header_read_timeout(if master_slot.is_some() {
                 self.kept
             } else {
                 self.patience
             })
             // A connection without the right to anything is closed after its refusal.
-            .keep_alive(slot.is_some())
+            .keep_alive(master_slot.is_some())
             .serve_connection(TokioIo::new(tls), service)
             .with_upgrades();
         if let Err(error) = http.await {
@@ -175,7 +175,7 @@ impl<S: Service> Port<S> {
         if let Some(work) = work {
             work.await;
         }
-        drop((slot, place));
+        drop((master_slot, stranger_slot));
     }
 }
 

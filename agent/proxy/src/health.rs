@@ -6,7 +6,7 @@
 
 use crate::status::Freshness;
 use crate::view::{Key, Known, Objects, Service, View};
-use agent_port::{Limits, Place, Room};
+use agent_port::{Limits, StrangerSlot, StrangerSlots};
 use bytes::Bytes;
 use config_errors::chain;
 use http::{Request, Response, StatusCode, header};
@@ -149,7 +149,7 @@ pub(crate) async fn serve(
     let (answers, _) = watch::channel(Healths::new());
     let mut listening: BTreeMap<SocketAddr, AbortHandle> = BTreeMap::new();
     let mut tasks = JoinSet::new();
-    let room = Room::new(LIMITS);
+    let slots = StrangerSlots::new(LIMITS);
     loop {
         let known = Arc::clone(&changes.borrow_and_update());
         let now = healths(&known, &node);
@@ -175,7 +175,7 @@ pub(crate) async fn serve(
                 Ok(listener) => {
                     let task = tasks.spawn(listen(
                         listener,
-                        room.clone(),
+                        slots.clone(),
                         answers.subscribe(),
                         freshness.clone(),
                     ));
@@ -208,7 +208,7 @@ pub(crate) async fn serve(
 
 async fn listen(
     listener: TcpListener,
-    room: Room,
+    slots: StrangerSlots,
     answers: watch::Receiver<Healths>,
     freshness: Freshness,
 ) {
@@ -219,21 +219,21 @@ async fn listen(
         let fresh = freshness.is_fresh(Instant::now());
         response(answers.borrow().get(&port), fresh)
     };
-    accept(listener, room, Arc::new(answer)).await;
+    accept(listener, slots, Arc::new(answer)).await;
 }
 
 /// What answers a path.
 pub(crate) type Answer = Arc<dyn Fn(&str) -> Response<Full<Bytes>> + Send + Sync>;
 
 /// Answers one question of each connection, for ever.
-pub(crate) async fn accept(listener: TcpListener, room: Room, answer: Answer) {
+pub(crate) async fn accept(listener: TcpListener, slots: StrangerSlots, answer: Answer) {
     let mut connections = JoinSet::new();
     loop {
         match listener.accept().await {
             Ok((stream, from)) => {
                 let answer = Arc::clone(&answer);
-                room.admit(from.ip(), &mut connections, move |place| {
-                    connection(stream, place, answer)
+                slots.admit(from.ip(), &mut connections, move |slot| {
+                    connection(stream, slot, answer)
                 });
             }
             Err(error) => {
@@ -248,7 +248,7 @@ pub(crate) async fn accept(listener: TcpListener, room: Room, answer: Answer) {
     }
 }
 
-async fn connection(stream: TcpStream, place: Place, answer: Answer) {
+async fn connection(stream: TcpStream, slot: StrangerSlot, answer: Answer) {
     let service = service_fn(move |request: Request<Incoming>| {
         let answer = answer(request.uri().path());
         async move { Ok::<_, Infallible>(answer) }
@@ -264,7 +264,7 @@ async fn connection(stream: TcpStream, place: Place, answer: Answer) {
             "connection to a service's health port ended"
         );
     }
-    drop(place);
+    drop(slot);
 }
 
 #[cfg(test)]

@@ -33,16 +33,16 @@ pub struct Proxy {
 pub struct Rules {
     served: Served,
     /// By family, where it is known.
-    held: BTreeMap<Family, Held>,
+    installed: BTreeMap<Family, InstalledTable>,
 }
 
-/// What the kernel holds of a family.
+/// The kernel's table for a family.
 #[derive(Debug)]
-enum Held {
-    /// No table: there is nothing to serve yet.
-    Nothing,
+enum InstalledTable {
+    /// None: there is nothing to serve yet.
+    Absent,
     /// A table with these chains.
-    Table(Filter, Chains),
+    Present(Filter, Chains),
 }
 
 impl Rules {
@@ -81,9 +81,9 @@ impl Rules {
                 ..Moves::default()
             };
             for family in lost {
-                let held = put(family, &all.of(family).after);
-                let held = held.inspect_err(|_| *self = Self::default())?;
-                self.held.insert(family, held);
+                let table = install(family, &all.of(family).after);
+                let table = table.inspect_err(|_| *self = Self::default())?;
+                self.installed.insert(family, table);
             }
             tracing::info!(services = whole.0.len(), "applied Services to nftables");
         }
@@ -94,10 +94,10 @@ impl Rules {
     /// Makes moves in the kernel; false where it is not as it was left, and nothing of it is known
     /// any more.
     fn lead(&mut self, family: Family, moves: &Moves) -> bool {
-        let (filter, chains) = match self.held.get_mut(&family) {
+        let (filter, chains) = match self.installed.get_mut(&family) {
             None => return false,
-            Some(Held::Nothing) => return moves.after.is_empty(),
-            Some(Held::Table(filter, chains)) => (filter, chains),
+            Some(InstalledTable::Absent) => return moves.after.is_empty(),
+            Some(InstalledTable::Present(filter, chains)) => (filter, chains),
         };
         let changes = chains.lead(&moves.before, &moves.after);
         if changes.is_empty() {
@@ -110,21 +110,21 @@ impl Rules {
                 error = chain(error),
                 "the Service nftables table differs; replacing it"
             );
-            self.held.remove(&family);
+            self.installed.remove(&family);
         }
         applied.is_ok()
     }
 }
 
 /// Puts the whole table of a family in place, or none where there is nothing to serve.
-fn put(family: Family, fronts: &Fronts) -> Result<Held, agent_sys::Error> {
+fn install(family: Family, fronts: &Fronts) -> Result<InstalledTable, agent_sys::Error> {
     let mut filter = Filter::open(family)?;
     if fronts.is_empty() {
         let removed = filter.apply(&table::none());
         // A kernel without IPv6 may have no tables for it.
         return match family {
-            Family::V4 => removed.map(|()| Held::Nothing),
-            Family::V6 => Ok(Held::Nothing),
+            Family::V4 => removed.map(|()| InstalledTable::Absent),
+            Family::V6 => Ok(InstalledTable::Absent),
         };
     }
     let wanted = table::entries(fronts);
@@ -136,7 +136,7 @@ fn put(family: Family, fronts: &Fronts) -> Result<Held, agent_sys::Error> {
         );
         filter.apply(&table::anew(family, &wanted))?;
     }
-    Ok(Held::Table(filter, Chains::of(family, &wanted)))
+    Ok(InstalledTable::Present(filter, Chains::of(family, &wanted)))
 }
 
 impl Proxy {

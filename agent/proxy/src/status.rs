@@ -5,7 +5,7 @@
 
 use crate::health::{Answer, LIMITS, RETRY, accept};
 use crate::view::View;
-use agent_port::Room;
+use agent_port::StrangerSlots;
 use bytes::Bytes;
 use config_errors::chain;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -27,10 +27,10 @@ const MODE: &str = "nftables";
 
 /// How far the packet filter is behind what is known.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Freshness(Arc<Mutex<Held>>);
+pub(crate) struct Freshness(Arc<Mutex<Progress>>);
 
 #[derive(Debug, Default)]
-struct Held {
+struct Progress {
     /// The first change that is not applied.
     behind: Option<Instant>,
     /// When all was applied last.
@@ -40,14 +40,14 @@ struct Held {
 impl Freshness {
     /// Something is known that is not applied yet.
     pub(crate) fn changed(&self, now: Instant) {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        held.behind.get_or_insert(now);
+        let mut progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.behind.get_or_insert(now);
     }
 
     /// All that is known is applied.
     pub(crate) fn applied(&self) {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *held = Held {
+        let mut progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *progress = Progress {
             behind: None,
             applied: Some(Timestamp::now()),
         };
@@ -60,12 +60,12 @@ impl Freshness {
 
     /// Whether it is near enough, and when it was up to date last.
     fn now(&self, now: Instant) -> (bool, Timestamp) {
-        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match held.behind {
+        let progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match progress.behind {
             None => (true, Timestamp::now()),
             Some(since) => {
                 let fresh = now.saturating_duration_since(since) < BEHIND;
-                (fresh, held.applied.unwrap_or(Timestamp::UNIX_EPOCH))
+                (fresh, progress.applied.unwrap_or(Timestamp::UNIX_EPOCH))
             }
         }
     }
@@ -144,7 +144,7 @@ async fn listen(addresses: &[IpAddr], port: u16, answer: Answer) {
     let all: Vec<SocketAddr> = addresses.iter().map(|at| (*at, port).into()).collect();
     loop {
         match TcpListener::bind(&*all).await {
-            Ok(listener) => accept(listener, Room::new(LIMITS), Arc::clone(&answer)).await,
+            Ok(listener) => accept(listener, StrangerSlots::new(LIMITS), Arc::clone(&answer)).await,
             Err(error) => {
                 tracing::warn!(
                     port,

@@ -4,7 +4,7 @@
 use crate::qos;
 use agent_sys::beneath::Usage;
 use agent_sys::cgroup::Groups;
-use agent_sys::held::{Held, Nameless, held};
+use agent_sys::held::{NamelessFile, NamelessFiles, held};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -20,7 +20,7 @@ const FULLER: u64 = 1 << 20;
 /// Deleted files that a pod's processes keep open or mapped.
 #[derive(Debug, Clone, Default)]
 pub struct DeletedFiles {
-    held: Held,
+    held: NamelessFiles,
     /// When that was looked at, and what was free of the disk then.
     looked: Option<(Instant, u64)>,
 }
@@ -67,8 +67,8 @@ impl DeletedFiles {
         self.below(uid, "").and(self.sum(layers))
     }
 
-    fn sum<'a>(&self, files: impl Iterator<Item = &'a Nameless>) -> Usage {
-        let one = |file: &Nameless| Usage {
+    fn sum<'a>(&self, files: impl Iterator<Item = &'a NamelessFile>) -> Usage {
+        let one = |file: &NamelessFile| Usage {
             bytes: file.bytes,
             entries: 1,
             more: false,

@@ -129,7 +129,7 @@ fn clone(layers: &[PathBuf], users: &Users, place: &Path) -> io::Result<Vec<Path
 
 fn attach_to(folder: &Path, users: &Users, place: &Path) -> io::Result<()> {
     let namespace = File::open(&users.namespace)?;
-    let folder = Beneath::root(folder)?.place(Path::new(""), Links::Refused)?;
+    let folder = Beneath::root(folder)?.handle(Path::new(""), Links::Refused)?;
     let attached = attach(
         &folder,
         place,

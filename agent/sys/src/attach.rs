@@ -9,7 +9,7 @@ use std::path::Path;
 
 use nix::libc;
 
-use crate::beneath::Place;
+use crate::beneath::PathHandle;
 use crate::error::{Context, Result};
 
 /// Whether mounts that are made below a mount later are seen below its copy, and the other way
@@ -44,8 +44,8 @@ impl Propagation {
     }
 }
 
-/// Mounts `place`, with all mounted below it, at `target`, where a file or a folder must be, as
-/// `place` is one. The mount ignores set-user-id bits and devices; with `read_only`, all of it is
+/// Mounts `source`, with all mounted below it, at `target`, where a file or a folder must be, as
+/// `source` is one. The mount ignores set-user-id bits and devices; with `read_only`, all of it is
 /// read-only. With `users`, a user namespace, all of it belongs to that: what user 0 owns on the
 /// file system is owned by the namespace's user 0 there, and so on, and what is written there is
 /// owned on the file system the same way.
@@ -56,14 +56,14 @@ impl Propagation {
 /// If the kernel refuses it: `ENOTDIR` where one is a folder and the other is not, `EINVAL` where a
 /// file system can't show ids of user namespaces, as overlayfs can't. Nothing stays mounted then.
 pub fn attach(
-    place: &Place,
+    source: &PathHandle,
     target: &Path,
     read_only: bool,
     propagation: Propagation,
     users: Option<BorrowedFd<'_>>,
 ) -> Result<()> {
     let subject = target.to_string_lossy();
-    let tree = clone(place).at("clone the mount for", &subject)?;
+    let tree = clone(source).at("clone the mount for", &subject)?;
     restrict(&tree, read_only, propagation).at("restrict the mount at", &subject)?;
     if let Some(users) = users {
         give(&tree, users).at("show the ids of a user namespace at", &subject)?;
@@ -83,8 +83,8 @@ pub fn attach(
     settled(result).map(drop).at("mount at", &subject)
 }
 
-/// A detached mount of `place`, which ends with its descriptor.
-fn clone(place: &Place) -> io::Result<OwnedFd> {
+/// A detached mount of `source`, which ends with its descriptor.
+fn clone(source: &PathHandle) -> io::Result<OwnedFd> {
     let flags = libc::OPEN_TREE_CLONE
         | libc::OPEN_TREE_CLOEXEC
         | libc::AT_EMPTY_PATH.cast_unsigned()
@@ -93,7 +93,7 @@ fn clone(place: &Place) -> io::Result<OwnedFd> {
     let result = unsafe {
         libc::syscall(
             libc::SYS_open_tree,
-            place.as_fd().as_raw_fd(),
+            source.as_fd().as_raw_fd(),
             c"".as_ptr(),
             flags,
         )

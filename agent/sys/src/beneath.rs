@@ -56,12 +56,12 @@ pub struct Beneath {
 
 /// An entry of a folder, held by a descriptor that can neither read nor write it (`O_PATH`).
 #[derive(Debug)]
-pub struct Place {
+pub struct PathHandle {
     fd: OwnedFd,
     stat: FileStat,
 }
 
-impl Place {
+impl PathHandle {
     /// Whether it is a folder.
     pub fn is_dir(&self) -> bool {
         self.is(SFlag::S_IFDIR)
@@ -101,7 +101,7 @@ impl Place {
     }
 }
 
-impl AsFd for Place {
+impl AsFd for PathHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -222,7 +222,7 @@ impl Beneath {
     ///
     /// # Errors
     /// If nothing is there, or the path leads out of the folder.
-    pub fn place(&self, path: &Path, links: Links) -> io::Result<Place> {
+    pub fn handle(&self, path: &Path, links: Links) -> io::Result<PathHandle> {
         let links = match links {
             Links::Refused => ResolveFlag::RESOLVE_NO_SYMLINKS,
             Links::Inside => ResolveFlag::empty(),
@@ -233,7 +233,7 @@ impl Beneath {
         if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFLNK {
             return Err(Errno::ELOOP.into());
         }
-        Ok(Place { fd, stat })
+        Ok(PathHandle { fd, stat })
     }
 
     /// A regular file, to be read.
@@ -242,7 +242,7 @@ impl Beneath {
     /// If it isn't there or is none.
     pub fn open(&self, path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
-        self.place(path, Links::Refused)?
+        self.handle(path, Links::Refused)?
             .open(options.read(true).custom_flags(OFlag::O_NONBLOCK.bits()))
     }
 
@@ -299,7 +299,7 @@ impl Beneath {
         options: &mut OpenOptions,
     ) -> io::Result<File> {
         for _ in 0..TRIES {
-            let place = match self.place(path, Links::Refused) {
+            let entry = match self.handle(path, Links::Refused) {
                 Ok(place) => place,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     match self.create(path, mode) {

@@ -25,7 +25,7 @@ const KCMP_FILES: libc::c_int = 2;
 
 /// A file without a name that a process keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Nameless {
+pub struct NamelessFile {
     /// Its bytes on the disk.
     pub bytes: u64,
     /// The folder of the file system that is mounted where it was opened. `None` if no process
@@ -37,9 +37,9 @@ pub struct Nameless {
 
 /// What processes keep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct NamelessFiles {
     /// Each file once.
-    pub files: Vec<Nameless>,
+    pub files: Vec<NamelessFile>,
     /// They have more descriptors and mappings than were to be looked at.
     pub more: bool,
 }
@@ -66,7 +66,7 @@ struct Search {
 /// The regular files without a name that these processes keep on the file system of this device,
 /// or in layers above it. Looks at `most` descriptors and mappings.
 #[must_use]
-pub fn held(processes: &[u32], device: u64, most: u64) -> Held {
+pub fn held(processes: &[u32], device: u64, most: u64) -> NamelessFiles {
     let mut search = Search {
         found: BTreeMap::new(),
         left: most,
@@ -93,12 +93,12 @@ pub fn held(processes: &[u32], device: u64, most: u64) -> Held {
         found.device == device || (libc::major(found.device) == 0 && !other(found))
     };
     let files = search.found.into_values().filter(of_disk);
-    let files = files.map(|found| Nameless {
+    let files = files.map(|found| NamelessFile {
         bytes: found.bytes,
         root: mounts.get(&found.mount).map(|mount| mount.root.clone()),
         direct: found.device == device,
     });
-    Held {
+    NamelessFiles {
         files: files.collect(),
         more,
     }

@@ -45,8 +45,8 @@ fn nothing_outside_is_reached_by_any_call() {
             path.display()
         );
         assert!(
-            folder.place(path, Links::Refused).is_err()
-                && folder.place(path, Links::Inside).is_err()
+            folder.handle(path, Links::Refused).is_err()
+                && folder.handle(path, Links::Inside).is_err()
         );
     }
     for path in ["out/new", "../new", "/new-of-a-test"] {
@@ -77,13 +77,13 @@ fn links_inside_are_followed_only_where_that_is_asked_for() {
     symlink("..data/key", dir.path().join("key")).unwrap();
     assert!(
         folder
-            .place(Path::new("key"), Links::Inside)
+            .handle(Path::new("key"), Links::Inside)
             .unwrap()
             .is_file()
     );
     assert_eq!(
         folder
-            .place(Path::new("key"), Links::Refused)
+            .handle(Path::new("key"), Links::Refused)
             .unwrap_err()
             .raw_os_error(),
         Some(40)

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "a file is mapped, which has no safe call")]
 
-use agent_sys::held::{Held, held};
+use agent_sys::held::{NamelessFiles, held};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use std::fs::{self, File};
@@ -85,7 +85,11 @@ fn a_deleted_file_counts_while_it_is_open_or_mapped_and_one_with_a_name_does_not
         1,
     );
     assert!(none.more, "more than were to be looked at");
-    assert_eq!(held(&[u32::MAX], 0, 10), Held::default(), "no such process");
+    assert_eq!(
+        held(&[u32::MAX], 0, 10),
+        NamelessFiles::default(),
+        "no such process"
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The open TPM: sessions, loading and flushing, registers.
 
-use crate::error::{Authorized, Step};
+use crate::error::{AtStep, Authorized};
 use crate::key_types::{AttestationKey, EndorsementKey, LoadedTemplate};
 use crate::{Error, PcrValue};
 use config_tpm::pcr::QUOTE_PCRS;

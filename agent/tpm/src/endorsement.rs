@@ -1,7 +1,7 @@
 //! The endorsement keys: which of them the TPM has, and their certificates.
 
 use crate::device::{Device, flush_after};
-use crate::error::{Authorized, Step};
+use crate::error::{AtStep, Authorized};
 use crate::key_types::EndorsementKey;
 use crate::templates::EkKind;
 use crate::{Error, templates};

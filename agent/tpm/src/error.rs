@@ -165,12 +165,12 @@ pub enum Error {
 }
 
 /// Names the step that a TPM command belongs to.
-pub(crate) trait Step<T> {
+pub(crate) trait AtStep<T> {
     /// Wraps a failure of the step called `step`, an infinitive such as "quote".
     fn step(self, step: &'static str) -> Result<T, Error>;
 }
 
-impl<T> Step<T> for Result<T, tss_esapi::Error> {
+impl<T> AtStep<T> for Result<T, tss_esapi::Error> {
     fn step(self, step: &'static str) -> Result<T, Error> {
         self.map_err(|source| Error::Command { step, source })
     }
@@ -178,8 +178,8 @@ impl<T> Step<T> for Result<T, tss_esapi::Error> {
 
 /// Names the step of a command that a hierarchy authorizes, by its empty value.
 pub(crate) trait Authorized<T> {
-    /// As [`Step::step`]; a refused authorization and a full memory, which a person must cure, have
-    /// errors of their own (TPM 2.0 Library, Part 2, 6.6.3: `TPM_RC_AUTH_FAIL`, `TPM_RC_BAD_AUTH`,
+    /// As [`AtStep::step`]; a refused authorization and a full memory, which a person must cure,
+    /// have errors of their own (TPM 2.0 Library, Part 2, 6.6.3: `TPM_RC_AUTH_FAIL`, `TPM_RC_BAD_AUTH`,
     /// `TPM_RC_NV_SPACE`).
     fn authorized(self, by: Hierarchy, step: &'static str) -> Result<T, Error>;
 }

@@ -2,7 +2,7 @@
 //! it, loaded, and used to sign, or unsealed.
 
 use crate::device::{Device, flush_after};
-use crate::error::Step;
+use crate::error::AtStep;
 use crate::key_types::{LoadedTemplate, PublicKey};
 use crate::keys::{ecdsa, no_ticket, p256_key};
 use crate::prove::{name_hash, satisfy_endorsement_policy};

@@ -1,7 +1,7 @@
 //! The attestation key and the node key.
 
 use crate::device::{Device, STEADY_ATTEMPTS, selection};
-use crate::error::{Step, failed_with};
+use crate::error::{AtStep, failed_with};
 use crate::key_types::{AttestationKey, LoadedTemplate, PublicKey};
 use crate::{Error, templates};
 use config_tpm::pcr::NK_PCRS;

@@ -37,7 +37,7 @@ pub use key_types::{EndorsementKey, PublicKey};
 pub use presence::Presence;
 pub use prove::{Attestation, Quote};
 pub use seal::{Seal, Sealing};
-pub use state::{SLOT_SIZE, SLOTS, Slot, Unlock};
+pub use state::{SLOT_SIZE, SLOTS, StateSlot, Unlock};
 pub use templates::EkKind;
 pub use worker::Tpm;
 

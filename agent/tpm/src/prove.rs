@@ -1,7 +1,7 @@
 //! Evidence: quote, certify, and the answer to a credential challenge.
 
 use crate::device::{Device, STEADY_ATTEMPTS, flush_after, selection};
-use crate::error::{Authorized, Step};
+use crate::error::{AtStep, Authorized};
 use crate::templates::EkKind;
 use crate::{Error, PcrValue, endorsement};
 use sha2::{Digest as _, Sha256};

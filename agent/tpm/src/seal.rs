@@ -12,10 +12,10 @@
 //! key compares it with the public half that it knows.
 
 use crate::device::{Device, flush_after};
-use crate::error::Step;
+use crate::error::AtStep;
 use crate::state::{Flow, Unlock, approval};
 use crate::{Error, SEAL_LIMIT, templates};
-use config_unlock::approvals::{Approval, FLOORS, Use};
+use config_unlock::approvals::{BootApproval, FLOORS, Use};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tss_esapi::Context;
@@ -181,7 +181,11 @@ impl Device {
     }
 
     /// The release key's approval of this boot for seals of a floor.
-    fn seal_approval<'a>(&mut self, unlock: &'a Unlock, floor: u64) -> Result<&'a Approval, Error> {
+    fn seal_approval<'a>(
+        &mut self,
+        unlock: &'a Unlock,
+        floor: u64,
+    ) -> Result<&'a BootApproval, Error> {
         let svn = unlock.svn;
         if floor > svn || svn - floor >= FLOORS {
             return Err(Error::SealFloor { floor, svn });

@@ -1,7 +1,7 @@
 //! The state's key: two NV indices that only boots approved by a release key can read and write.
 //!
-//! Guarantees: the content of [`Slot::Open`] was written by a boot that the release key approved
-//! for a floor of at least the slot's, under the Secure Boot settings of this boot, because the
+//! Guarantees: the content of [`StateSlot::Open`] was written by a boot that the release key
+//! approved for a floor of at least the slot's, under the Secure Boot settings of this boot, because the
 //! index's Name equals that of the template ([`config_unlock::approvals::Index`]), which can be
 //! written only by PolicyAuthorize followed by PolicyPCR. The owner
 //! of the hierarchy can delete an index or make another, but not one that is trusted. Each command
@@ -9,10 +9,11 @@
 //! the way.
 
 use crate::device::{Device, flush_after, selection};
-use crate::error::{Authorized, Step};
+use crate::error::{AtStep, Authorized};
 use crate::{Error, PcrValue, templates};
 use config_unlock::approvals::{
-    Approval, Approvals, Approver, INDEX_ATTRIBUTES, Index, SECURE_BOOT_PCR, Use, state_key_policy,
+    Approvals, Approver, BootApproval, INDEX_ATTRIBUTES, Index, SECURE_BOOT_PCR, Use,
+    state_key_policy,
 };
 use tss_esapi::attributes::{NvIndexAttributes, SessionAttributesBuilder};
 use tss_esapi::constants::SessionType;
@@ -52,7 +53,7 @@ pub struct Unlock {
 
 /// What was found in a slot.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Slot {
+pub enum StateSlot {
     /// No index.
     Absent,
     /// An index that does not match the template (its maker may know its content), or one of
@@ -77,7 +78,7 @@ pub enum Slot {
     },
 }
 
-impl std::fmt::Debug for Slot {
+impl std::fmt::Debug for StateSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Absent => f.write_str("Absent"),
@@ -142,7 +143,7 @@ impl Device {
     }
 
     /// Reads both slots.
-    pub(crate) fn state_slots(&mut self, unlock: &Unlock) -> Result<Vec<Slot>, Error> {
+    pub(crate) fn state_slots(&mut self, unlock: &Unlock) -> Result<Vec<StateSlot>, Error> {
         let policy = self.policy_now(Use::State)?;
         let present = self.handles(TPM2_NV_INDEX_FIRST)?;
         let mut slots = Vec::with_capacity(SLOTS);
@@ -150,7 +151,7 @@ impl Device {
             slots.push(if present.contains(&handle) {
                 self.state_slot(unlock, slot, &policy)?
             } else {
-                Slot::Absent
+                StateSlot::Absent
             });
         }
         Ok(slots)
@@ -183,7 +184,7 @@ impl Device {
         unlock: &Unlock,
         slot: usize,
         policy: &PcrValue,
-    ) -> Result<Slot, Error> {
+    ) -> Result<StateSlot, Error> {
         let secure_boot = self.secure_boot()?;
         self.with_index(slot, |device, index| {
             let name = device
@@ -191,20 +192,20 @@ impl Device {
                 .tr_get_name(index)
                 .step("read the Name of the state's index")?;
             let Some((floor, written)) = unlock.recognise(slot, name.value(), secure_boot) else {
-                return Ok(Slot::Foreign);
+                return Ok(StateSlot::Foreign);
             };
             let Some(approval) = approval(unlock, Use::State, policy, floor) else {
-                return Ok(Slot::Closed { floor });
+                return Ok(StateSlot::Closed { floor });
             };
             if !written {
-                return Ok(Slot::Unwritten { floor });
+                return Ok(StateSlot::Unwritten { floor });
             }
             let index = NvIndexHandle::from(index);
             let read = device.with_own_approval(unlock, approval, Flow::FromTpm, |context| {
                 context.nv_read(NvAuth::NvIndex(index), index, SLOT_SIZE, 0)
             })?;
             let content = Zeroizing::new(read.step("read the state's key")?.value().to_vec());
-            Ok(Slot::Open { floor, content })
+            Ok(StateSlot::Open { floor, content })
         })
     }
 
@@ -314,7 +315,7 @@ impl Device {
     pub(crate) fn with_approval<T>(
         &mut self,
         unlock: &Unlock,
-        approval: &Approval,
+        approval: &BootApproval,
         flow: Flow,
         command: impl FnOnce(&mut Context) -> tss_esapi::Result<T>,
     ) -> Result<tss_esapi::Result<T>, Error> {
@@ -326,7 +327,7 @@ impl Device {
     fn with_own_approval<T>(
         &mut self,
         unlock: &Unlock,
-        approval: &Approval,
+        approval: &BootApproval,
         flow: Flow,
         command: impl FnOnce(&mut Context) -> tss_esapi::Result<T>,
     ) -> Result<tss_esapi::Result<T>, Error> {
@@ -338,7 +339,7 @@ impl Device {
     fn with_policy<T>(
         &mut self,
         unlock: &Unlock,
-        approval: &Approval,
+        approval: &BootApproval,
         own: &[u8],
         flow: Flow,
         command: impl FnOnce(&mut Context) -> tss_esapi::Result<T>,
@@ -375,7 +376,11 @@ impl Device {
     }
 
     /// Has the TPM verify an approval.
-    fn ticket(&mut self, unlock: &Unlock, approval: &Approval) -> Result<VerifiedTicket, Error> {
+    fn ticket(
+        &mut self,
+        unlock: &Unlock,
+        approval: &BootApproval,
+    ) -> Result<VerifiedTicket, Error> {
         const STEP: &str = "verify the release key's approval";
         let public = Public::unmarshall(&unlock.approver.public().to_bytes())
             .step("load the release key")?;
@@ -469,7 +474,7 @@ pub(crate) fn approval<'a>(
     of: Use,
     policy: &PcrValue,
     floor: u64,
-) -> Option<&'a Approval> {
+) -> Option<&'a BootApproval> {
     unlock
         .approvals
         .find(of, policy, floor)

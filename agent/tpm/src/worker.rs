@@ -5,7 +5,7 @@ use crate::import::WrappedKey;
 use crate::key_types::{EndorsementKey, PublicKey};
 use crate::prove::{Attestation, Quote};
 use crate::seal::{Seal, Sealing};
-use crate::state::{Slot, Unlock};
+use crate::state::{StateSlot, Unlock};
 use crate::{Error, PcrValue};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -245,8 +245,8 @@ impl Tpm {
     /// The contents of the slots of the state's key, in order.
     ///
     /// # Errors
-    /// The TPM failed. An absent, foreign or closed slot is no error but a [`Slot`].
-    pub fn state_slots(&self, unlock: &Unlock) -> Result<Vec<Slot>, Error> {
+    /// The TPM failed. An absent, foreign or closed slot is no error but a [`StateSlot`].
+    pub fn state_slots(&self, unlock: &Unlock) -> Result<Vec<StateSlot>, Error> {
         let unlock = unlock.clone();
         self.call(move |device| device.state_slots(&unlock))
     }

@@ -1,6 +1,6 @@
 //! How the machine reports that the owner of the TPM's hierarchies locked it out.
 
-use agent_tpm::{Error, SLOT_SIZE, Slot, Tpm, Unlock};
+use agent_tpm::{Error, SLOT_SIZE, StateSlot, Tpm, Unlock};
 use tests_harness::swtpm::Swtpm;
 use tests_support::images::{boot, image, release_key, tool};
 use zeroize::Zeroizing;
@@ -24,7 +24,7 @@ fn cured(swtpm: &mut Swtpm, unlock: &Unlock) {
     tool(swtpm, "tpm2_clear -c p").expect("cleared, as the firmware's setup does");
     let tpm = boot(swtpm, 1);
     let slots = tpm.state_slots(unlock).expect("looked");
-    assert_eq!(slots, [Slot::Absent, Slot::Absent]);
+    assert_eq!(slots, [StateSlot::Absent, StateSlot::Absent]);
     tpm.write_state_slot(unlock, 0, 1, content())
         .expect("written again");
 }

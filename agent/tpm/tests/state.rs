@@ -1,7 +1,7 @@
 //! The state's key on a real software TPM: which boots open it, and what the owner of the hierarchy
 //! can't do.
 
-use agent_tpm::{Error, SLOT_SIZE, Slot, Tpm, Unlock};
+use agent_tpm::{Error, SLOT_SIZE, StateSlot, Tpm, Unlock};
 use config_tpm::Digest;
 use config_tpm::pcr::Selection;
 use config_unlock::approvals::{
@@ -19,14 +19,14 @@ fn content(seed: u8) -> Zeroizing<Vec<u8>> {
     )
 }
 
-fn open(floor: u64, seed: u8) -> Slot {
-    Slot::Open {
+fn open(floor: u64, seed: u8) -> StateSlot {
+    StateSlot::Open {
         floor,
         content: content(seed),
     }
 }
 
-fn slot(tpm: &Tpm, unlock: &Unlock) -> Slot {
+fn slot(tpm: &Tpm, unlock: &Unlock) -> StateSlot {
     tpm.state_slots(unlock).expect("looked").swap_remove(0)
 }
 
@@ -102,13 +102,13 @@ fn each_image_of_the_release_key_opens_the_state_and_a_foreign_system_does_not()
     assert!(tpm.approved(&one).expect("asked"));
     assert_eq!(
         tpm.state_slots(&one).expect("looked"),
-        [Slot::Absent, Slot::Absent]
+        [StateSlot::Absent, StateSlot::Absent]
     );
     tpm.write_state_slot(&one, 0, 3, content(7))
         .expect("written");
     assert_eq!(
         tpm.state_slots(&one).expect("looked"),
-        [open(3, 7), Slot::Absent]
+        [open(3, 7), StateSlot::Absent]
     );
     drop(tpm);
     // The next boot, an update, and the other boot variant that the build predicts.
@@ -121,13 +121,13 @@ fn each_image_of_the_release_key_opens_the_state_and_a_foreign_system_does_not()
     // Another system, with the genuine image's approvals.
     let tpm = boot(&mut swtpm, 9);
     assert!(!tpm.approved(&one).expect("asked"));
-    assert_eq!(slot(&tpm, &one), Slot::Closed { floor: 3 });
+    assert_eq!(slot(&tpm, &one), StateSlot::Closed { floor: 3 });
     let refused = tpm.write_state_slot(&one, 0, 3, content(8));
     assert!(matches!(refused, Err(Error::NotApproved)), "{refused:?}");
     // And with approvals by its own release key.
     let own = image(&release_key(2), 3, 9);
     assert!(tpm.approved(&own).expect("asked"), "the negative control");
-    assert_eq!(slot(&tpm, &own), Slot::Foreign);
+    assert_eq!(slot(&tpm, &own), StateSlot::Foreign);
 }
 
 /// With Secure Boot switched off, or under another's keys, a driver that the firmware loads changes
@@ -145,7 +145,7 @@ fn the_genuine_image_under_other_secure_boot_settings_does_not_open_the_state() 
             tpm.approved(&unlock).expect("asked"),
             "the negative control"
         );
-        assert_eq!(slot(&tpm, &unlock), Slot::Foreign, "{settings}");
+        assert_eq!(slot(&tpm, &unlock), StateSlot::Foreign, "{settings}");
     }
     // The index as such: the image's approval does not read it either.
     let policy = state_key_policy(&unlock.approver, 3, Digest([0; 32]));
@@ -173,13 +173,13 @@ fn an_image_of_the_other_role_does_not_open_the_state() {
         tpm.approved(&worker).expect("asked"),
         "the negative control"
     );
-    assert_eq!(slot(&tpm, &worker), Slot::Foreign);
+    assert_eq!(slot(&tpm, &worker), StateSlot::Foreign);
     // A worker's image that claims to be a master's: its approvals are for workers.
     let lying = Unlock {
         approver: master.approver.clone(),
         ..worker
     };
-    assert_eq!(slot(&tpm, &lying), Slot::Closed { floor: 3 });
+    assert_eq!(slot(&tpm, &lying), StateSlot::Closed { floor: 3 });
     assert_eq!(slot(&boot(&mut swtpm, 1), &master), open(3, 7));
 }
 
@@ -199,7 +199,11 @@ fn the_state_opens_once_in_a_boot_and_not_after_a_further_measurement() {
         let tpm = boot(&mut swtpm, 1);
         assert_eq!(slot(&tpm, &unlock), open(1, 7));
         tpm.extend_pcr(pcr, event).expect("extended");
-        assert_eq!(slot(&tpm, &unlock), Slot::Closed { floor: 1 }, "PCR {pcr}");
+        assert_eq!(
+            slot(&tpm, &unlock),
+            StateSlot::Closed { floor: 1 },
+            "PCR {pcr}"
+        );
         assert!(
             matches!(
                 tpm.write_state_slot(&unlock, 0, 1, content(8)),
@@ -225,7 +229,7 @@ fn an_image_below_the_floor_opens_nothing() {
     let tpm = boot(&mut swtpm, 1);
     assert_eq!(
         tpm.state_slots(&old).expect("looked"),
-        [Slot::Absent, Slot::Closed { floor: 5 }]
+        [StateSlot::Absent, StateSlot::Closed { floor: 5 }]
     );
     // An approval for another floor is not valid for this one.
     let mut lying = old.clone();
@@ -238,7 +242,7 @@ fn an_image_below_the_floor_opens_nothing() {
     let tpm = boot(&mut swtpm, 2);
     assert_eq!(
         tpm.state_slots(&new).expect("looked"),
-        [Slot::Absent, open(5, 7)]
+        [StateSlot::Absent, open(5, 7)]
     );
 }
 
@@ -257,7 +261,7 @@ fn approvals_without_the_release_keys_signature_are_ignored() {
         ..genuine
     };
     assert!(!tpm.approved(&forged).expect("asked"));
-    assert_eq!(slot(&tpm, &forged), Slot::Closed { floor: 1 });
+    assert_eq!(slot(&tpm, &forged), StateSlot::Closed { floor: 1 });
 }
 
 /// The owner of the hierarchy can delete the index. The owner can neither read it nor write one
@@ -303,7 +307,7 @@ fn the_owner_of_the_hierarchy_can_neither_read_nor_plant_a_key() {
         "the negative control"
     );
     let tpm = boot(&mut swtpm, 1);
-    assert_eq!(slot(&tpm, &unlock), Slot::Foreign);
+    assert_eq!(slot(&tpm, &unlock), StateSlot::Foreign);
     drop(tpm);
 
     // An index that equals ours: the owner can't write it.
@@ -321,7 +325,7 @@ fn the_owner_of_the_hierarchy_can_neither_read_nor_plant_a_key() {
         assert!(written.is_err(), "the owner writes the state's key");
     }
     let tpm = boot(&mut swtpm, 1);
-    assert_eq!(slot(&tpm, &unlock), Slot::Unwritten { floor: 1 });
+    assert_eq!(slot(&tpm, &unlock), StateSlot::Unwritten { floor: 1 });
     // The machine uses or replaces the owner's index, and then it is the machine's own.
     tpm.write_state_slot(&unlock, 0, 1, content(8))
         .expect("written");

@@ -8,7 +8,7 @@
 use crate::sessions::Opening as _;
 use crate::verdict::{Checks, Refusal, Verdict};
 use crate::verifier::{
-    Attested, CheckedHello, Pending, Reference, admit_bootstrap, check_proof, refusal,
+    AttestedMachine, CheckedHello, Pending, Reference, admit_bootstrap, check_proof, refusal,
 };
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -200,12 +200,12 @@ pub fn check(
     root: &Root,
     exporter: Digest,
     now: u64,
-) -> Result<Attested, Box<Refusal>> {
+) -> Result<AttestedMachine, Box<Refusal>> {
     check_proof(pending, proof, reference, &root.channel(exporter), now)
 }
 
 /// What was proved, for the statement, with every check for the admin to read.
-pub fn proved(attested: &Attested) -> (ProvedMaster, Verdict) {
+pub fn proved(attested: &AttestedMachine) -> (ProvedMaster, Verdict) {
     let clock = attested.clock_info();
     let proved = ProvedMaster {
         ek_hash: attested.ek_hash(),

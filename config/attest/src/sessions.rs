@@ -6,14 +6,14 @@
 //! for each network: an attacker who knows a machine's EK, which is public, can fill that bound
 //! from his own network only, and the machine still joins from another and renews with its
 //! certificate. Renewals and joins with listed keys are never evicted. A stranger's session is
-//! evicted when its network has its share or the table is full, by the rules of [`Places`]. Ended
-//! sessions are remembered only while there is room.
+//! evicted when its network has its share or the table is full, by the rules of [`SlotTable`].
+//! Ended sessions are remembered only while there is room.
 //!
 //! Time is an argument, in seconds of a monotonic clock.
 
 use crate::verdict::Refusal;
 use crate::verifier::Pending;
-use config_limits::{Network, PlaceId, Places, Width, networks};
+use config_limits::{Network, SlotId, SlotTable, Width, networks};
 use config_protocol::wire::{SESSION_SECONDS, SessionId};
 use config_protocol::{Code, Purpose};
 use config_tpm::Digest;
@@ -122,7 +122,7 @@ struct SessionEntry<P> {
     opened: u64,
     class: Class,
     /// Its place among the open sessions of strangers.
-    share: Option<PlaceId>,
+    share: Option<SlotId>,
     slot: Slot<P>,
 }
 
@@ -219,9 +219,9 @@ pub struct Sessions<P = Pending> {
     renewals: Table,
     /// The open sessions of strangers by network. Each has a number of its own: a place is taken
     /// before the session has its id.
-    shares: Places<Network>,
-    numbers: HashMap<PlaceId, SessionId>,
-    last_share: PlaceId,
+    shares: SlotTable<Network>,
+    numbers: HashMap<SlotId, SessionId>,
+    last_share: SlotId,
 }
 
 impl<P> Default for Sessions<P> {
@@ -233,7 +233,7 @@ impl<P> Default for Sessions<P> {
             strangers: Table::default(),
             listed: Table::default(),
             renewals: Table::default(),
-            shares: Places::new(limits.total),
+            shares: SlotTable::new(limits.total),
             numbers: HashMap::new(),
             last_share: 0,
         }
@@ -245,7 +245,7 @@ impl<P: HalfOpen> Sessions<P> {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            shares: Places::new(limits.total),
+            shares: SlotTable::new(limits.total),
             ..Self::default()
         }
     }
@@ -386,7 +386,7 @@ impl<P: HalfOpen> Sessions<P> {
     }
 
     /// Takes a place for a stranger's network, and removes the session that it evicts.
-    fn take_share(&mut self, from: &[Network]) -> PlaceId {
+    fn take_share(&mut self, from: &[Network]) -> SlotId {
         let total = self.limits.total;
         let most = |network: &Network| match network.width() {
             Width::Host => total / HOST_PART,
@@ -407,7 +407,7 @@ impl<P: HalfOpen> Sessions<P> {
         share
     }
 
-    fn give_back(&mut self, share: Option<PlaceId>) {
+    fn give_back(&mut self, share: Option<SlotId>) {
         if let Some(share) = share {
             self.shares.leave(share);
             self.numbers.remove(&share);

@@ -1,5 +1,5 @@
 //! Limits for callers of a listener. For unknown callers: which addresses count as one caller
-//! ([`networks`]), connection slots with fair eviction ([`Places`]), and rates in bounded memory
+//! ([`networks`]), connection slots with fair eviction ([`SlotTable`]), and rates in bounded memory
 //! ([`Rates`]). For known users: a capacity that they share ([`Shares`]).
 //!
 //! All of it is pure: the caller passes the address and the time, and carries out the decision.
@@ -7,11 +7,11 @@
 //! A caller that proved a key is counted by the key.
 
 mod network;
-mod places;
 mod rates;
 mod shares;
+mod slots;
 
 pub use network::{Network, Width, host, networks};
-pub use places::{PlaceId, Places};
 pub use rates::{Rate, Rates};
-pub use shares::{Room, Share, Shares, Taker};
+pub use shares::{Capacity, Share, Shares, Taker};
+pub use slots::{SlotId, SlotTable};

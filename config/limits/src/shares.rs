@@ -1,7 +1,7 @@
 //! A capacity that users share: no user holds more than a part of it, nor do all users of one host,
 //! and another part is reserved for some, such as nodes.
 //!
-//! Unlike [`crate::Places`] this evicts nothing: a user for whom nothing is left is refused, and
+//! Unlike [`crate::SlotTable`] this evicts nothing: a user for whom nothing is left is refused, and
 //! tries again.
 
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The capacity: a number of requests, of connections, or of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct Capacity {
     /// What all users together may hold.
     pub total: usize,
     /// What one user may hold. One that the reserved part is kept for may hold an eighth of that
@@ -33,7 +33,7 @@ pub struct Taker<'a> {
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct Usage {
     all: usize,
     /// The part of this held by users without a reservation.
     others: usize,
@@ -51,8 +51,8 @@ fn user_at(user: &str, host: &str) -> String {
 /// The capacity, and how much of it each user holds.
 #[derive(Debug)]
 pub struct Shares {
-    room: Room,
-    held: Mutex<Held>,
+    capacity: Capacity,
+    usage: Mutex<Usage>,
 }
 
 /// What one user holds; returned when this is dropped.
@@ -67,7 +67,7 @@ pub struct Share {
     most: usize,
 }
 
-impl Room {
+impl Capacity {
     /// A capacity of which a user may hold a quarter, and a quarter is reserved.
     pub fn of_quarters(total: usize) -> Self {
         Self {
@@ -107,16 +107,16 @@ fn at_host(part: usize) -> usize {
 
 impl Shares {
     /// A capacity of which nothing is taken.
-    pub fn new(room: Room) -> Arc<Self> {
+    pub fn new(capacity: Capacity) -> Arc<Self> {
         Arc::new(Self {
-            room,
-            held: Mutex::default(),
+            capacity,
+            usage: Mutex::default(),
         })
     }
 
     /// Takes an amount; `None` if the user, or all users together, would hold more than they may.
     pub fn take(self: &Arc<Self>, taker: Taker<'_>, count: usize) -> Option<Share> {
-        self.take_up_to(taker, count, self.room.whole_part_of(taker))
+        self.take_up_to(taker, count, self.capacity.whole_part_of(taker))
     }
 
     /// The same for a user that may hold `most`, whatever others may.
@@ -139,32 +139,32 @@ impl Shares {
 
     /// What all users together hold.
     pub fn taken(&self) -> usize {
-        self.held().all
+        self.usage().all
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn usage(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Share {
     /// Takes an additional amount, or nothing; returns whether it was available.
     pub fn grow(&mut self, count: usize) -> bool {
-        let Room { total, kept, .. } = self.shares.room;
+        let Capacity { total, kept, .. } = self.shares.capacity;
         let shares = Arc::clone(&self.shares);
-        let mut held = shares.held();
-        let own = held.users.get(&self.user).copied().unwrap_or_default();
+        let mut usage = shares.usage();
+        let own = usage.users.get(&self.user).copied().unwrap_or_default();
         let fits = |now: usize, most: usize| now.checked_add(count).is_some_and(|sum| sum <= most);
-        let open = self.kept_for || fits(held.others, total.saturating_sub(kept));
-        let of = |name: &str| held.hosts.get(name).copied().unwrap_or_default();
+        let open = self.kept_for || fits(usage.others, total.saturating_sub(kept));
+        let of = |name: &str| usage.hosts.get(name).copied().unwrap_or_default();
         let host = self.host.as_ref().is_none_or(|host| {
-            fits(of(host), self.shares.room.of_host())
+            fits(of(host), self.shares.capacity.of_host())
                 && fits(of(&user_at(&self.user, host)), at_host(self.most))
         });
-        if !(open && host && fits(held.all, total) && fits(own, self.most)) {
+        if !(open && host && fits(usage.all, total) && fits(own, self.most)) {
             return false;
         }
-        self.count_in(&mut held, count);
+        self.count_in(&mut usage, count);
         true
     }
 
@@ -172,20 +172,20 @@ impl Share {
     /// and cannot be refused.
     pub fn add(&mut self, count: usize) {
         let shares = Arc::clone(&self.shares);
-        self.count_in(&mut shares.held(), count);
+        self.count_in(&mut shares.usage(), count);
     }
 
-    fn count_in(&mut self, held: &mut Held, count: usize) {
-        held.all = held.all.saturating_add(count);
+    fn count_in(&mut self, usage: &mut Usage, count: usize) {
+        usage.all = usage.all.saturating_add(count);
         if !self.kept_for {
-            held.others = held.others.saturating_add(count);
+            usage.others = usage.others.saturating_add(count);
         }
         if count > 0 {
-            let own = held.users.entry(self.user.clone()).or_default();
+            let own = usage.users.entry(self.user.clone()).or_default();
             *own = own.saturating_add(count);
             if let Some(host) = &self.host {
                 for name in [host.clone(), user_at(&self.user, host)] {
-                    let here = held.hosts.entry(name).or_default();
+                    let here = usage.hosts.entry(name).or_default();
                     *here = here.saturating_add(count);
                 }
             }
@@ -196,15 +196,15 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut held = self.shares.held();
-        held.all -= self.count;
+        let mut usage = self.shares.usage();
+        usage.all -= self.count;
         if !self.kept_for {
-            held.others -= self.count;
+            usage.others -= self.count;
         }
-        give_back(&mut held.users, &self.user, self.count);
+        give_back(&mut usage.users, &self.user, self.count);
         if let Some(host) = &self.host {
-            give_back(&mut held.hosts, host, self.count);
-            give_back(&mut held.hosts, &user_at(&self.user, host), self.count);
+            give_back(&mut usage.hosts, host, self.count);
+            give_back(&mut usage.hosts, &user_at(&self.user, host), self.count);
         }
     }
 }
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn users_hold_no_more_than_their_part_and_leave_the_reserved_part() {
-        let shares = Shares::new(Room::of_quarters(8));
+        let shares = Shares::new(Capacity::of_quarters(8));
         let take = |taker| shares.take(taker, 1);
         let one: Vec<_> = (0..9).filter_map(|_| take(user("one"))).collect();
         assert_eq!(one.len(), 2, "a quarter");
@@ -263,12 +263,12 @@ mod tests {
         assert!(take(node("n3")).is_some());
         drop((others, nodes, another));
         assert_eq!(shares.taken(), 0);
-        assert!(shares.held().users.is_empty());
+        assert!(shares.usage().users.is_empty());
     }
 
     #[test]
     fn all_users_of_a_host_leave_half_of_what_is_not_kept() {
-        let shares = Shares::new(Room::of_quarters(16));
+        let shares = Shares::new(Capacity::of_quarters(16));
         let take = |user: &'static str, host| {
             let taker = Taker {
                 user,
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_refused_counts_beyond_the_bounds() {
-        let shares = Shares::new(Room {
+        let shares = Shares::new(Capacity {
             total: 10,
             part: 5,
             kept: 2,
@@ -310,12 +310,12 @@ mod tests {
         assert!(shares.take(node("n"), 1).is_none());
         drop(written);
         assert!(shares.take(user("one"), 5).is_some());
-        assert!(shares.held().users.is_empty());
+        assert!(shares.usage().users.is_empty());
     }
 
     #[test]
     fn nodes_use_the_shared_part_after_the_reserved_one() {
-        let shares = Shares::new(Room {
+        let shares = Shares::new(Capacity {
             total: 8,
             part: 8,
             kept: 2,
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_user_may_have_another_part_than_others() {
-        let shares = Shares::new(Room::of_quarters(8));
+        let shares = Shares::new(Capacity::of_quarters(8));
         let held: Vec<_> = (0..9)
             .filter_map(|_| shares.take_up_to(user("one"), 1, 5))
             .collect();
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn small_capacities_can_be_used_up() {
         for total in [0, 1, 2, 3] {
-            let shares = Shares::new(Room::of_quarters(total));
+            let shares = Shares::new(Capacity::of_quarters(total));
             let names: Vec<String> = (0..8).map(|name| name.to_string()).collect();
             let held: Vec<_> = names
                 .iter()
@@ -357,7 +357,7 @@ mod tests {
         /// No sequence of takes, growths and returns crosses a bound or loses capacity.
         #[test]
         fn no_bound_is_crossed(steps in prop::collection::vec((0..5_usize, any::<bool>(), 0..7_usize, any::<bool>()), 1..200)) {
-            let room = Room { total: 40, part: 6, kept: 20 };
+            let room = Capacity { total: 40, part: 6, kept: 20 };
             let shares = Shares::new(room);
             let mut held: Vec<(String, bool, Share)> = Vec::new();
             for (name, kept_for, count, give) in steps {
@@ -392,7 +392,7 @@ mod tests {
             }
             held.clear();
             prop_assert_eq!(shares.taken(), 0);
-            prop_assert!(shares.held().users.is_empty() && shares.held().hosts.is_empty());
+            prop_assert!(shares.usage().users.is_empty() && shares.usage().hosts.is_empty());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Invariants of places and rates, against plain models, by generated cases.
 
-use config_limits::{Network, Places, Rate, Rates, networks};
+use config_limits::{Network, Rate, Rates, SlotTable, networks};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -35,7 +35,7 @@ proptest! {
     fn a_full_room_is_shared_fairly(
         steps in steps(), total in 1_usize..20, hosts in 1_usize..6, blocks in 1_usize..12
     ) {
-        let mut places = Places::new(total);
+        let mut places = SlotTable::new(total);
         // The holders: since when, and of which host.
         let mut model: BTreeMap<u64, (usize, u8)> = BTreeMap::new();
         let mut next = 0_u64;
@@ -87,7 +87,7 @@ proptest! {
     /// The only member of a block keeps its slot, however many come from blocks that have two.
     #[test]
     fn a_flood_from_few_blocks_does_not_evict_the_only_member_of_another(crowd in prop::collection::vec(0_u8..9, 30..200)) {
-        let mut places = Places::new(9);
+        let mut places = SlotTable::new(9);
         prop_assert_eq!(places.enter(1000, &groups(11, 9, 9)), None);
         for (id, host) in (0..).zip(crowd) {
             prop_assert_ne!(places.enter(id, &groups(host, 9, 9)), Some(1000));

@@ -4,8 +4,8 @@
 //! - Step 1: [`hello`], from the keys' public areas, both certificate requests and the claims.
 //! - Step 3: [`answer`], from the master's challenge of step 2, says what to activate and gives Q.
 //!   The caller runs `TPM2_ActivateCredential`, `TPM2_Quote(Q)`, `TPM2_Certify(NK, Q)` and
-//!   `TPM2_PCR_Read`. [`Answer::proof`] makes the proof from the outputs; with the requests it is
-//!   the evidence.
+//!   `TPM2_PCR_Read`. [`ChallengeAnswer::proof`] makes the proof from the outputs; with the requests
+//!   it is the evidence.
 
 use crate::question::{Channel, Names, Purpose, mac, question};
 use crate::wire::{
@@ -88,7 +88,7 @@ pub fn names(keys: &Keys) -> Result<Names, ProverError> {
 
 /// The answer to a challenge while the TPM makes it: Q, and what the proof repeats.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct ChallengeAnswer {
     question: Digest,
     transcript: Transcript,
 }
@@ -106,7 +106,7 @@ pub fn answer(
     claims: &Claims,
     challenge: &Challenge,
     channel: &Channel,
-) -> Result<Answer, ProverError> {
+) -> Result<ChallengeAnswer, ProverError> {
     if challenge.pcrs != QUOTE_PCRS {
         return Err(ProverError::Selection(
             challenge.pcrs.iter().copied().take(24).collect(),
@@ -120,7 +120,7 @@ pub fn answer(
         exporter: channel.exporter,
     };
     let question = question(purpose, &challenge.session, &names(keys)?, &transcript);
-    Ok(Answer {
+    Ok(ChallengeAnswer {
         question,
         transcript,
     })
@@ -147,7 +147,7 @@ pub struct TpmOutputs {
     pub config_event: Option<ConfigEvent>,
 }
 
-impl Answer {
+impl ChallengeAnswer {
     /// Q: extraData of the quote and qualifyingData of the certification.
     pub fn question(&self) -> &Digest {
         &self.question

@@ -158,7 +158,7 @@ impl<'de> Visitor<'de> for Value {
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<(), A::Error> {
         self.within::<A::Error>(self.place)?;
         let mut seen = BTreeSet::new();
-        while let Some(key) = object.next_key_seed(Key)? {
+        while let Some(key) = object.next_key_seed(FieldName)? {
             let field = self.within(self.place.of_field(&key))?;
             if !seen.insert(key) {
                 return Err(A::Error::custom("a field that comes twice"));
@@ -170,9 +170,9 @@ impl<'de> Visitor<'de> for Value {
 }
 
 /// A key as it reads, borrowed unless it is escaped.
-struct Key;
+struct FieldName;
 
-impl<'de> DeserializeSeed<'de> for Key {
+impl<'de> DeserializeSeed<'de> for FieldName {
     type Value = Cow<'de, str>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -180,7 +180,7 @@ impl<'de> DeserializeSeed<'de> for Key {
     }
 }
 
-impl<'de> Visitor<'de> for Key {
+impl<'de> Visitor<'de> for FieldName {
     type Value = Cow<'de, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

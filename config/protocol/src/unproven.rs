@@ -21,7 +21,7 @@ pub const RENEWALS_PATH: &str = "/attest/v1/unproven-renewals";
 pub const SIGNATURE_LABEL: &[u8] = b"pratique unproven/v1 signature\n";
 
 /// SubjectPublicKeyInfo of an ECDSA P-256 key, DER.
-pub type Key = Blob<256>;
+pub type KeyBlob = Blob<256>;
 
 /// Step 1: the node's key and claims, and the hash of its certificate requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ pub struct Hello {
     /// Always [`PROTOCOL`].
     pub protocol: String,
     /// The node key.
-    pub key: Key,
+    pub key: KeyBlob,
     /// Hash over both certificate requests ([`csr_hash`]).
     pub csr_hash: Digest,
     /// Claims; the name must be there.
@@ -105,7 +105,7 @@ pub fn signed(question: &Digest) -> Vec<u8> {
 }
 
 /// The node's step 1.
-pub fn hello(key: Key, client_csr: &[u8], serving_csr: &[u8], claims: Claims) -> Hello {
+pub fn hello(key: KeyBlob, client_csr: &[u8], serving_csr: &[u8], claims: Claims) -> Hello {
     Hello {
         protocol: PROTOCOL.to_owned(),
         key,

@@ -215,7 +215,7 @@ impl Approver {
 
 /// A release key's approval: a boot may open something.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Approval {
+pub struct BootApproval {
     /// What it may open.
     pub of: Use,
     /// The floor of what it may open.
@@ -226,7 +226,7 @@ pub struct Approval {
     pub signature: [u8; 64],
 }
 
-impl Approval {
+impl BootApproval {
     /// Whether the approver's key signed it for images of its role. The TPM asks the same before it
     /// opens anything.
     pub fn is_by(&self, approver: &Approver) -> bool {
@@ -253,7 +253,7 @@ pub enum ApprovalsError {
 
 /// All approvals of an image, in the order of use, floor and policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Approvals(Vec<Approval>);
+pub struct Approvals(Vec<BootApproval>);
 
 impl Approvals {
     /// Approves each boot variant of an image of this role and `svn`. Signatures are deterministic
@@ -272,7 +272,7 @@ impl Approvals {
                     let signed: Result<Signature, _> = key.sign_prehash(digest.as_bytes());
                     // Signing fails only for a digest shorter than half of the curve's order.
                     let Ok(signature) = signed else { continue };
-                    all.push(Approval {
+                    all.push(BootApproval {
                         of,
                         floor,
                         policy,
@@ -285,12 +285,12 @@ impl Approvals {
     }
 
     /// All approvals, in their order.
-    pub fn iter(&self) -> impl Iterator<Item = &Approval> {
+    pub fn iter(&self) -> impl Iterator<Item = &BootApproval> {
         self.0.iter()
     }
 
     /// The approval of a boot whose registers have this policy, for objects with this floor.
-    pub fn find(&self, of: Use, policy: &Digest, floor: u64) -> Option<&Approval> {
+    pub fn find(&self, of: Use, policy: &Digest, floor: u64) -> Option<&BootApproval> {
         self.0.iter().find(|approval| {
             approval.of == of && approval.floor == floor && approval.policy == *policy
         })
@@ -307,7 +307,7 @@ impl Approvals {
             .filter(|_| self.0.len() <= MAX_ENTRIES);
         let mut out = MAGIC.to_vec();
         out.extend(count.ok_or(ApprovalsError::Malformed)?.to_be_bytes());
-        for Approval {
+        for BootApproval {
             of,
             floor,
             policy,
@@ -349,12 +349,12 @@ impl Approvals {
     }
 }
 
-fn entry(bytes: &[u8]) -> Option<Approval> {
+fn entry(bytes: &[u8]) -> Option<BootApproval> {
     let (code, rest) = bytes.split_first()?;
     let of = Use::ALL.into_iter().find(|of| of.code() == *code)?;
     let (floor, rest) = rest.split_first_chunk::<8>()?;
     let (policy, signature) = rest.split_at_checked(32)?;
-    Some(Approval {
+    Some(BootApproval {
         of,
         floor: u64::from_be_bytes(*floor),
         policy: Digest::from_slice(policy)?,
@@ -471,15 +471,15 @@ mod tests {
                 .expect("approved");
             assert!(approval.is_by(&approver) && !approval.is_by(&worker(2)));
             for wrong in [
-                Approval {
+                BootApproval {
                     floor: floor + 1,
                     ..approval.clone()
                 },
-                Approval {
+                BootApproval {
                     of: Use::Seal,
                     ..approval.clone()
                 },
-                Approval {
+                BootApproval {
                     policy: Digest::ZERO,
                     ..approval.clone()
                 },

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MachineAccess {
     /// Certificates over this key pass.
-    Allowed(NodeKey),
+    Allowed(RecordedKey),
     /// The endorsement key that it attested with is no longer in its spec: no certificate passes.
     Replaced,
     /// It was admitted without a TPM, and its spec no longer allows that: no certificate passes.
@@ -21,7 +21,7 @@ pub(crate) enum MachineAccess {
 
 /// The node key of a Machine whose certificates pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum NodeKey {
+pub(crate) enum RecordedKey {
     /// None: it attested nothing yet, and no certificate was issued.
     None,
     /// The key of the last attestation or issuance, as `sha256:<hex>` of its SubjectPublicKeyInfo:
@@ -31,7 +31,7 @@ pub(crate) enum NodeKey {
     Unrecorded,
 }
 
-impl NodeKey {
+impl RecordedKey {
     fn recorded(status: &MachineStatus) -> Self {
         match status.node_key.as_deref() {
             None => Self::Unrecorded,
@@ -48,9 +48,9 @@ impl MachineAccess {
         }
         let Some(status) = &machine.status else {
             let key = if machine.spec.is_static {
-                NodeKey::Unrecorded
+                RecordedKey::Unrecorded
             } else {
-                NodeKey::None
+                RecordedKey::None
             };
             return Self::Allowed(key);
         };
@@ -64,18 +64,21 @@ impl MachineAccess {
             MachineState::Untrusted => Self::Untrusted(status.reason.clone()),
             // Pending with a key on record: the Machine was static, and its issued certificates
             // ended when `spec.static` did.
-            MachineState::Pending if !machine.spec.is_static => Self::Allowed(NodeKey::None),
+            MachineState::Pending if !machine.spec.is_static => Self::Allowed(RecordedKey::None),
             MachineState::Pending
             | MachineState::Trusted
             | MachineState::Unproven
-            | MachineState::Suspect => Self::Allowed(NodeKey::recorded(status)),
+            | MachineState::Suspect => Self::Allowed(RecordedKey::recorded(status)),
         }
     }
 
     /// Whether the Machine may act as a node whose Node object exists: it attested, or has issued
     /// certificates.
     fn is_attested(&self) -> bool {
-        matches!(self, Self::Allowed(NodeKey::Only(_) | NodeKey::Unrecorded))
+        matches!(
+            self,
+            Self::Allowed(RecordedKey::Only(_) | RecordedKey::Unrecorded)
+        )
     }
 
     /// Why every certificate of the Machine is denied; `None` where one may pass.

@@ -3,7 +3,7 @@
 //! It is derived from the Machines and the Node objects, so it needs no storage and no revocation
 //! list. The API asks it for each request, and for open watches whenever it changes.
 
-use crate::access::{AccessTable, MachineAccess, NodeKey};
+use crate::access::{AccessTable, MachineAccess, RecordedKey};
 use config_kube::Machine;
 use config_kube::identity::node_of_user;
 use master_ca::NodeExtension;
@@ -213,10 +213,10 @@ impl MachineDenyList {
                     "the certificate is of node {node}, and the machine is node {own}"
                 ))
             }
-            Some((_, MachineAccess::Allowed(NodeKey::Only(known)))) if known != key => {
+            Some((_, MachineAccess::Allowed(RecordedKey::Only(known)))) if known != key => {
                 Some(EARLIER_KEY.to_owned())
             }
-            Some((_, MachineAccess::Allowed(NodeKey::None))) => Some(EARLIER_KEY.to_owned()),
+            Some((_, MachineAccess::Allowed(RecordedKey::None))) => Some(EARLIER_KEY.to_owned()),
             Some((_, access)) => access.denial(),
             None => Some("the machine is not in the inventory".to_owned()),
         }

@@ -6,12 +6,12 @@ use config_attest::Inventory;
 use config_attest::sessions::SessionCounts;
 use config_figures::Text;
 use config_kube::MachineState;
-use master_journal::Counters;
+use master_journal::VerdictCounters;
 use std::time::SystemTime;
 
 /// All metrics of attestation in the text format.
 pub(crate) fn write(
-    counters: &Counters,
+    counters: &VerdictCounters,
     machines: &Inventory,
     sessions: SessionCounts,
     now: SystemTime,
@@ -27,7 +27,7 @@ pub(crate) fn write(
     text.finish()
 }
 
-fn write_admissions(text: &mut Text, counters: &Counters) {
+fn write_admissions(text: &mut Text, counters: &VerdictCounters) {
     let name = "pratique_attestations_total";
     text.family(name, "counter", "Accepted proofs.");
     for (kind, count) in [("join", counters.joined()), ("renewal", counters.renewed())] {
@@ -35,7 +35,7 @@ fn write_admissions(text: &mut Text, counters: &Counters) {
     }
 }
 
-fn write_refusals(text: &mut Text, counters: &Counters) {
+fn write_refusals(text: &mut Text, counters: &VerdictCounters) {
     let name = "pratique_refusals_total";
     text.family(name, "counter", "Refused proofs and attempts, by code.");
     for (code, count) in counters.refused().filter(|(_, count)| *count > 0) {

@@ -25,7 +25,7 @@ pub(crate) struct SignedRequest<'a> {
     pub(crate) machine: &'a str,
     pub(crate) signer: &'static str,
     pub(crate) request: &'a [u8],
-    pub(crate) issued: &'a master_ca::Issued,
+    pub(crate) issued: &'a master_ca::IssuedCertificate,
     pub(crate) admission: &'a Admission,
     pub(crate) rule: &'a str,
     pub(crate) seconds: u64,
@@ -80,7 +80,7 @@ pub(crate) fn condition(
 pub(crate) async fn answer(
     client: &Client,
     name: &str,
-    issued: &master_ca::Issued,
+    issued: &master_ca::IssuedCertificate,
 ) -> Result<(), ApiError> {
     if name.is_empty() {
         return Ok(());

@@ -2,7 +2,7 @@
 
 use crate::answer::Endpoint;
 use config_errors::chain;
-use config_limits::{Network, PlaceId, Places, Width, networks};
+use config_limits::{Network, SlotId, SlotTable, Width, networks};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -54,19 +54,19 @@ impl Default for Limits {
 /// The open connections: each has a place within the limits, and a task that ends with it.
 #[derive(Debug)]
 struct Open {
-    places: Places<Network>,
-    tasks: HashMap<PlaceId, AbortHandle>,
-    next: PlaceId,
+    places: SlotTable<Network>,
+    tasks: HashMap<SlotId, AbortHandle>,
+    next: SlotId,
 }
 
 /// The place of one connection; freed when it ends.
 #[derive(Debug)]
-struct ConnectionGuard(Arc<Mutex<Open>>, PlaceId);
+struct ConnectionGuard(Arc<Mutex<Open>>, SlotId);
 
 impl ConnectionGuard {
     /// Gives a new connection a slot and a task. No connection is refused: it replaces an older one
     /// of the same network if that has used up its share, else of the network that has most
-    /// ([`Places`]).
+    /// ([`SlotTable`]).
     fn take<W: Future<Output = ()> + Send + 'static>(
         all: &Arc<Mutex<Open>>,
         from: SocketAddr,
@@ -119,7 +119,7 @@ pub async fn serve(
     end: impl Future<Output = ()>,
 ) {
     let open = Open {
-        places: Places::new(limits.connections),
+        places: SlotTable::new(limits.connections),
         tasks: HashMap::new(),
         next: 0,
     };

@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 /// An issued certificate with the intermediates that lead to the root.
 #[derive(Debug, Clone)]
-pub struct Issued {
+pub struct IssuedCertificate {
     /// The leaf.
     pub certificate: CertificateDer<'static>,
     /// The issuing intermediate: one certificate under each root in force.
@@ -29,7 +29,7 @@ pub struct Issued {
     pub not_after: SystemTime,
 }
 
-impl Issued {
+impl IssuedCertificate {
     /// Leaf and intermediates, as a TLS peer sends them.
     pub fn chain(&self) -> Vec<CertificateDer<'static>> {
         std::iter::once(&self.certificate)
@@ -46,9 +46,9 @@ impl Issued {
 
 /// A certificate with its private key, for the master's own use.
 #[derive(Debug)]
-pub struct Identity {
+pub struct OwnCertificate {
     /// The certificate.
-    pub issued: Issued,
+    pub issued: IssuedCertificate,
     /// The key, PKCS#8.
     pub key: PrivatePkcs8KeyDer<'static>,
     /// Its SubjectPublicKeyInfo DER.
@@ -480,7 +480,7 @@ impl Authority {
         spki: &[u8],
         now: SystemTime,
         life: Duration,
-    ) -> Result<Issued> {
+    ) -> Result<IssuedCertificate> {
         let current = self.current();
         current.check_clock(now)?;
         let until = (now + life).min(current.not_after);
@@ -496,7 +496,7 @@ impl Authority {
             .map(rcgen::SerialNumber::to_bytes)
             .unwrap_or_default();
         let certificate = params.signed_by(&key, &current.issuer).map_err(fail)?;
-        Ok(Issued {
+        Ok(IssuedCertificate {
             certificate: certificate.der().clone(),
             intermediates: current.intermediates.clone(),
             serial: hex(&serial),
@@ -510,14 +510,14 @@ impl Authority {
         profile: &Profile,
         now: SystemTime,
         life: Duration,
-    ) -> Result<Identity> {
+    ) -> Result<OwnCertificate> {
         let key = KeyPair::generate().map_err(|source| Error::Build {
             profile: profile.name(),
             source,
         })?;
         let spki = key.subject_public_key_info();
         let issued = self.sign_leaf(profile, &spki, now, life)?;
-        Ok(Identity {
+        Ok(OwnCertificate {
             issued,
             key: PrivatePkcs8KeyDer::from(key.serialize_der()),
             spki,

@@ -4,7 +4,7 @@
 //! They have the Machine's uid like every node certificate, so the deny list covers them. They name
 //! no image, because the machine attested nothing.
 
-use crate::authority::{Authority, Issued};
+use crate::authority::{Authority, IssuedCertificate};
 use crate::error::{Error, Result};
 use crate::extension::NodeExtension;
 use crate::profile::Profile;
@@ -153,7 +153,7 @@ impl Authority {
         request: &StaticRequest,
         machine: &Machine,
         now: SystemTime,
-    ) -> Result<Issued> {
+    ) -> Result<IssuedCertificate> {
         self.sign_leaf(
             &request.profile(machine)?,
             &request.request.spki,

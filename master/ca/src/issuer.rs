@@ -1,6 +1,6 @@
 //! Every kind of certificate that the authority signs, and what it requires before it signs.
 
-use crate::authority::{Authority, Identity, Issued};
+use crate::authority::{Authority, IssuedCertificate, OwnCertificate};
 use crate::error::{Error, Result};
 use crate::extension::NodeExtension;
 use crate::hierarchy;
@@ -17,9 +17,9 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 #[derive(Debug, Clone)]
 pub struct NodeCertificates {
     /// Client certificate for the API, over the node key.
-    pub client: Issued,
+    pub client: IssuedCertificate,
     /// Serving certificate of the kubelet API, over the serving key.
-    pub serving: Issued,
+    pub serving: IssuedCertificate,
 }
 
 impl Authority {
@@ -66,7 +66,11 @@ impl Authority {
     ///
     /// # Errors
     /// The clock is before the authority's keys, or the certificate cannot be built.
-    pub fn issue_approved(&self, approved: &ApprovedRequest, now: SystemTime) -> Result<Issued> {
+    pub fn issue_approved(
+        &self,
+        approved: &ApprovedRequest,
+        now: SystemTime,
+    ) -> Result<IssuedCertificate> {
         self.sign_leaf(&approved.profile, &approved.spki, now, approved.life)
     }
 
@@ -81,7 +85,7 @@ impl Authority {
         request: &CertificateRequest,
         admin_key: &str,
         now: SystemTime,
-    ) -> Result<Issued> {
+    ) -> Result<IssuedCertificate> {
         if crate::names::spki_hash(&request.spki) != admin_key {
             return Err(Error::Request(
                 "its key is not the admin key of the cluster's configuration".to_owned(),
@@ -96,7 +100,11 @@ impl Authority {
     /// # Errors
     /// The chain does not lead to a root of this cluster, or its leaf is not an admin's; the clock
     /// is before the authority's keys, or the certificate cannot be built.
-    pub fn renew_admin(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<Issued> {
+    pub fn renew_admin(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: SystemTime,
+    ) -> Result<IssuedCertificate> {
         let refuse = |why: &str| Error::Request(why.to_owned());
         let leaf = chain
             .first()
@@ -143,7 +151,7 @@ impl Authority {
     ///
     /// # Errors
     /// The clock is before the authority's keys, or key or certificate cannot be built.
-    pub fn make_development_admin(&self, now: SystemTime) -> Result<Identity> {
+    pub fn make_development_admin(&self, now: SystemTime) -> Result<OwnCertificate> {
         self.make_identity(&admin_profile(), now, profile::ADMIN_LIFE)
     }
 
@@ -152,7 +160,7 @@ impl Authority {
     /// # Errors
     /// A name is neither, the clock is before the authority's keys, or key or certificate cannot be
     /// built.
-    pub fn make_serving(&self, names: &[String], now: SystemTime) -> Result<Identity> {
+    pub fn make_serving(&self, names: &[String], now: SystemTime) -> Result<OwnCertificate> {
         self.make_identity(
             &Profile::MasterServing {
                 names: names.to_vec(),
@@ -166,7 +174,12 @@ impl Authority {
     ///
     /// # Errors
     /// As [`Authority::make_serving`].
-    pub fn renew_serving(&self, names: &[String], spki: &[u8], now: SystemTime) -> Result<Issued> {
+    pub fn renew_serving(
+        &self,
+        names: &[String],
+        spki: &[u8],
+        now: SystemTime,
+    ) -> Result<IssuedCertificate> {
         self.sign_leaf(
             &Profile::MasterServing {
                 names: names.to_vec(),
@@ -181,7 +194,7 @@ impl Authority {
     ///
     /// # Errors
     /// The clock is before the authority's keys, or key or certificate cannot be built.
-    pub fn make_kubelet_client(&self, now: SystemTime) -> Result<Identity> {
+    pub fn make_kubelet_client(&self, now: SystemTime) -> Result<OwnCertificate> {
         let profile = Profile::Client {
             user: APISERVER_KUBELET_USER.to_owned(),
             group: None,

@@ -42,7 +42,7 @@ mod request;
 mod restore;
 mod rotation;
 
-pub use authority::{Authority, Identity, Issued};
+pub use authority::{Authority, IssuedCertificate, OwnCertificate};
 pub use error::{Error, Result};
 pub use extension::{NODE_EXTENSION_OID, NodeExtension};
 pub use issued::{StaticKind, StaticRequest};

@@ -5,8 +5,8 @@
 )]
 
 use master_ca::{
-    Authority, Error, FileKeeper, Identity, Keeper, Result, RootPhase, certificates_of_pem, pem,
-    spki_hash,
+    Authority, Error, FileKeeper, Keeper, OwnCertificate, Result, RootPhase, certificates_of_pem,
+    pem, spki_hash,
 };
 use rcgen::{KeyPair, PublicKeyData as _};
 use rustls_pki_types::{CertificateDer, UnixTime};
@@ -76,7 +76,7 @@ fn leads_by_openssl(
     }
 }
 
-fn serving(authority: &Authority) -> Identity {
+fn serving(authority: &Authority) -> OwnCertificate {
     authority
         .make_serving(&["127.0.0.1".to_owned()], SystemTime::now())
         .unwrap()

@@ -140,7 +140,7 @@ mod tests {
     use config_kube::k8s_openapi::api::certificates::v1::{
         CertificateSigningRequest, CertificateSigningRequestCondition,
     };
-    use master_ca::{ApprovedRequest, CLIENT_SIGNER, FileKeeper, Issued};
+    use master_ca::{ApprovedRequest, CLIENT_SIGNER, FileKeeper, IssuedCertificate};
     use rcgen::{CertificateParams, DnType, KeyPair};
     use std::path::Path;
     use std::time::{Duration, SystemTime};
@@ -150,7 +150,7 @@ mod tests {
     }
 
     /// Jane's certificate by upstream's signer of clients.
-    fn jane(authority: &Authority) -> Issued {
+    fn jane(authority: &Authority) -> IssuedCertificate {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "jane");
         let request = params.serialize_request(&KeyPair::generate().unwrap());

@@ -4,7 +4,7 @@ use config_kube::identity::node_user;
 use config_tls::{NamedServer, Objection};
 use master_api::{ConnectionCheck, DialError, KeptStream, NodeDialer, NodeStream, NodeTarget};
 use master_attest::{MachineDenyList, ServingCertificate};
-use master_ca::{Authority, Identity, profile};
+use master_ca::{Authority, OwnCertificate, profile};
 use master_client::BoxFuture;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::{PrivateKeyDer, ServerName};
@@ -33,7 +33,7 @@ pub(crate) struct Dialer {
 struct Means {
     generation: u64,
     verifier: Arc<WebPkiServerVerifier>,
-    client: Arc<Identity>,
+    client: Arc<OwnCertificate>,
     /// With the client identity, and a placeholder verifier: each call sets that of its node.
     settings: ClientConfig,
 }
@@ -54,7 +54,7 @@ impl Means {
 /// verifier.
 fn shared_settings(
     verifier: Arc<WebPkiServerVerifier>,
-    identity: &Identity,
+    identity: &OwnCertificate,
 ) -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut settings = ClientConfig::builder_with_provider(provider)

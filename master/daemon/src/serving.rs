@@ -3,7 +3,7 @@
 //! connection shows.
 
 use config_tpm::Digest;
-use master_ca::{Authority, Issued, profile};
+use master_ca::{Authority, IssuedCertificate, profile};
 use rustls::crypto::ring::sign::any_ecdsa_type;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -104,7 +104,7 @@ impl Serving {
 
 /// Leaf, intermediates and roots: a node that has not joined knows a root by its pin only, so it
 /// must see it.
-fn shown(authority: &Authority, issued: &Issued) -> Vec<CertificateDer<'static>> {
+fn shown(authority: &Authority, issued: &IssuedCertificate) -> Vec<CertificateDer<'static>> {
     let mut chain = issued.chain();
     chain.extend(authority.roots());
     chain

@@ -2,7 +2,7 @@
 //! that others get none.
 
 use crate::asker::Asker;
-use config_limits::{Room, Share, Shares, Taker};
+use config_limits::{Capacity, Share, Shares, Taker};
 use master_schema::error::{ApiError, Reason};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +34,7 @@ impl NodeCalls {
         Arc::new(Self {
             what,
             per_node,
-            all: Shares::new(Room::of_quarters(total)),
+            all: Shares::new(Capacity::of_quarters(total)),
             nodes: Mutex::default(),
         })
     }
@@ -50,7 +50,7 @@ impl NodeCalls {
     pub fn begin(self: &Arc<Self>, node: &str, asker: Asker<'_>) -> Result<NodeCall, ApiError> {
         let mut nodes = self.nodes();
         let known = nodes.get(node).cloned();
-        let own = known.unwrap_or_else(|| Shares::new(Room::of_quarters(self.per_node)));
+        let own = known.unwrap_or_else(|| Shares::new(Capacity::of_quarters(self.per_node)));
         let host = asker.host();
         let take = |shares: &Arc<Shares>| {
             let taker = Taker {

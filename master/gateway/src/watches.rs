@@ -1,7 +1,7 @@
 //! The places of open watches: no caller takes so many that others, and nodes before all, get none.
 
 use crate::asker::Asker;
-use config_limits::{Room, Share, Shares, Taker};
+use config_limits::{Capacity, Share, Shares, Taker};
 use master_schema::error::{ApiError, Reason};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub struct Watches {
 impl Watches {
     /// So many places.
     pub fn new(total: usize) -> Self {
-        let room = Room {
+        let room = Capacity {
             total,
             part: (total / 16).max(1),
             kept: total / 2,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many admissions, refusals and log records there were since the process started.
 #[derive(Debug)]
-pub struct Counters {
+pub struct VerdictCounters {
     joined: AtomicU64,
     renewed: AtomicU64,
     records: AtomicU64,
@@ -13,7 +13,7 @@ pub struct Counters {
     refused: Box<[AtomicU64]>,
 }
 
-impl Default for Counters {
+impl Default for VerdictCounters {
     fn default() -> Self {
         Self {
             joined: AtomicU64::new(0),
@@ -24,7 +24,7 @@ impl Default for Counters {
     }
 }
 
-impl Counters {
+impl VerdictCounters {
     pub(crate) fn count_join(&self) {
         self.joined.fetch_add(1, Ordering::Relaxed);
     }

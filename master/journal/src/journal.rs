@@ -1,7 +1,7 @@
 //! Records of the log of verdicts, and the events and counters that go with them.
 
 use crate::changes::{decided_digest, spec_changes};
-use crate::counters::Counters;
+use crate::counters::VerdictCounters;
 use crate::error::Error;
 use crate::log::VerdictLog;
 use crate::recorded::{Lacking, Recorded, about, decided_by, policy_entry, release_entry};
@@ -32,7 +32,7 @@ const FOUND_AT_ONCE: usize = 256;
 pub struct Journal {
     log: Arc<VerdictLog>,
     recorder: Recorder,
-    counters: Counters,
+    counters: VerdictCounters,
     renewals: Repeats,
     refusals: Repeats,
 }
@@ -56,14 +56,14 @@ impl Journal {
         Self {
             log,
             recorder: Recorder::new(client, "pratique-attestation"),
-            counters: Counters::default(),
+            counters: VerdictCounters::default(),
             renewals: Repeats::default(),
             refusals: Repeats::default(),
         }
     }
 
     /// The counters of this process.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &VerdictCounters {
         &self.counters
     }
 

@@ -7,7 +7,7 @@
 //! carried out and after a read.
 
 use config_kube::identity::{MASTERS_GROUP, party};
-use config_limits::{Room, Share, Shares, Taker};
+use config_limits::{Capacity, Share, Shares, Taker};
 use http::Response;
 use http_body::Body as _;
 use master_client::{Body, UserInfo, Weight};
@@ -20,9 +20,9 @@ const EACH: usize = 4 << 10;
 #[derive(Debug, Clone, Copy)]
 pub struct AnswerLimits {
     /// Of callers whose certificate or token was verified; a part is kept for nodes.
-    pub known: Room,
+    pub known: Capacity,
     /// Of callers who proved nothing; a part is a host's.
-    pub strangers: Room,
+    pub strangers: Capacity,
 }
 
 impl Default for AnswerLimits {
@@ -30,12 +30,12 @@ impl Default for AnswerLimits {
     /// who reads nothing takes no answer from another behind the same address.
     fn default() -> Self {
         Self {
-            known: Room {
+            known: Capacity {
                 total: 256 << 20,
                 part: 32 << 20,
                 kept: 64 << 20,
             },
-            strangers: Room {
+            strangers: Capacity {
                 total: 128 << 20,
                 part: 64 << 20,
                 kept: 0,

@@ -5,7 +5,7 @@
 //! take a slot for work.
 
 use bytes::{Bytes, BytesMut};
-use config_limits::{Room, Share, Shares, Taker};
+use config_limits::{Capacity, Share, Shares, Taker};
 use http_body_util::BodyExt as _;
 use master_client::{ApiError, Body, Reason};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct BodyLimits {
     /// Time for the client to send it.
     pub time: Duration,
     /// Bytes of all bodies that are being read or worked on.
-    pub budget: Room,
+    pub budget: Capacity,
     /// Bytes of the budget that a body takes before its first one: a request has a header too, so
     /// this bounds the number of requests.
     pub begun: usize,
@@ -32,7 +32,7 @@ impl Default for BodyLimits {
         Self {
             each: 3 << 20,
             time: Duration::from_secs(60),
-            budget: Room {
+            budget: Capacity {
                 total: 256 << 20,
                 part: 32 << 20,
                 kept: 64 << 20,
@@ -142,7 +142,7 @@ mod tests {
     const LIMITS: BodyLimits = BodyLimits {
         each: 100,
         time: Duration::from_secs(3600),
-        budget: Room {
+        budget: Capacity {
             total: 1500,
             part: 150,
             kept: 1200,

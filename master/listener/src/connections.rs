@@ -2,8 +2,8 @@
 //!
 //! Before a caller authenticates, a node looks like any unknown client. So no new connection is
 //! refused: it replaces the oldest unauthenticated connection of its own network if that network
-//! has used up its share, else the oldest of the network that has most ([`config_limits::Places`]).
-//! A caller that proves its identity leaves the group of strangers and cannot be displaced by one:
+//! has used up its share, else the oldest of the network that has most
+//! ([`config_limits::SlotTable`]). A caller that proves its identity leaves the group of strangers and cannot be displaced by one:
 //!
 //! - a client certificate of the cluster or a valid token makes a connection *identified*; each
 //!   user has a share, and so have all accounts of a namespace, and all users of a host. Node
@@ -19,7 +19,9 @@
 
 use crate::answers::Owner;
 use config_kube::identity::party;
-use config_limits::{Network, PlaceId, Places, Room, Share, Shares, Taker, Width, host, networks};
+use config_limits::{
+    Capacity, Network, Share, Shares, SlotId, SlotTable, Taker, Width, host, networks,
+};
 use master_client::UserInfo;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -132,10 +134,10 @@ struct Open {
 
 #[derive(Debug)]
 struct Rooms {
-    next: PlaceId,
-    open: HashMap<PlaceId, Open>,
-    strangers: Places<Network>,
-    listed: Places<Key>,
+    next: SlotId,
+    open: HashMap<SlotId, Open>,
+    strangers: SlotTable<Network>,
+    listed: SlotTable<Key>,
 }
 
 /// The open connections.
@@ -151,7 +153,7 @@ pub(crate) struct Connections {
 #[derive(Debug)]
 pub(crate) struct Slot {
     connections: Arc<Connections>,
-    id: PlaceId,
+    id: SlotId,
     end: CancellationToken,
     identified: AtomicBool,
     /// Whether its caller proved who it is, even if it has no place among identified ones.
@@ -168,11 +170,11 @@ impl Connections {
         let rooms = Rooms {
             next: 0,
             open: HashMap::new(),
-            strangers: Places::new(limits.strangers),
-            listed: Places::new(limits.listed),
+            strangers: SlotTable::new(limits.strangers),
+            listed: SlotTable::new(limits.listed),
         };
         let shares = |total, part| {
-            Shares::new(Room {
+            Shares::new(Capacity {
                 total,
                 part,
                 kept: 0,
@@ -217,7 +219,7 @@ impl Connections {
         }
     }
 
-    fn admit_stranger(&self, rooms: &mut Rooms, id: PlaceId, from: IpAddr) {
+    fn admit_stranger(&self, rooms: &mut Rooms, id: SlotId, from: IpAddr) {
         if let Some(out) = rooms.strangers.enter(id, &self.limits.groups(from))
             && let Some(open) = rooms.open.get(&out)
         {

@@ -148,18 +148,18 @@ mod tests {
     use crate::answers::{AnswerLimits, Owner};
     use crate::connections::{ConnectionLimits, Connections};
     use crate::visits::{VisitLimits, Visits};
-    use config_limits::Room;
+    use config_limits::Capacity;
     use http_body::Body as _;
     use master_client::{UserInfo, Weight};
 
     /// Three whole answers of a megabyte for one user or host, and as many for the others.
     const LIMITS: AnswerLimits = AnswerLimits {
-        known: Room {
+        known: Capacity {
             total: 10 << 20,
             part: 4 << 20,
             kept: 4 << 20,
         },
-        strangers: Room {
+        strangers: Capacity {
             total: 4 << 20,
             part: 2 << 20,
             kept: 0,

@@ -4,7 +4,7 @@ use crate::bodies::{Bodies, BodyLimits, Whole};
 use crate::peer::Peer;
 use bytes::Bytes;
 use config_kube::identity::{MASTERS_GROUP, party};
-use config_limits::{Room, Share, Shares, Taker, host as host_name};
+use config_limits::{Capacity, Share, Shares, Taker, host as host_name};
 use http::Response;
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt as _;
@@ -41,7 +41,7 @@ struct Slots {
 
 impl Slots {
     /// `of_node`: what a node may have, of what is kept for nodes.
-    fn new(room: Room, of_node: impl Fn(usize) -> usize) -> Self {
+    fn new(room: Capacity, of_node: impl Fn(usize) -> usize) -> Self {
         let of_node = match room.kept {
             0 => room.part,
             kept => of_node(kept),
@@ -157,18 +157,18 @@ impl http_body::Body for Held {
 impl Gate {
     /// This many slots for reads and for writes.
     pub fn new(reads: usize, writes: usize, bodies: BodyLimits) -> Self {
-        let unread = Room {
+        let unread = Capacity {
             // One more, so that few slots can be shared, too.
             total: reads / 2 + usize::from(reads > 0),
-            part: Room::of_quarters(reads).part.div_ceil(2),
+            part: Capacity::of_quarters(reads).part.div_ceil(2),
             kept: reads / 8,
         };
         Self {
             // A node lists all that it follows when it starts.
             unread: Slots::new(unread, |kept| kept.div_ceil(4)),
             // Nobody can keep a slot of these, and a node starts many pods at once.
-            reads: Slots::new(Room::of_quarters(reads), most_of),
-            writes: Slots::new(Room::of_quarters(writes), most_of),
+            reads: Slots::new(Capacity::of_quarters(reads), most_of),
+            writes: Slots::new(Capacity::of_quarters(writes), most_of),
             bodies: Bodies::new(bodies),
         }
     }

@@ -8,7 +8,7 @@
     reason = "tests may stop at the first surprise"
 )]
 
-use agent_enroll::{Cadence, Next};
+use agent_enroll::{Cadence, NextAction};
 use config_attest::Refusal;
 use config_attest::verifier::CertificateGrant;
 use config_kube::MachineState;
@@ -157,7 +157,7 @@ impl Cluster {
     }
 
     /// The node does what its cadence says, at its time.
-    fn act(&mut self, node: &mut NodeSim, next: Next, t: u64) {
+    fn act(&mut self, node: &mut NodeSim, next: NextAction, t: u64) {
         let chance = self.chance();
         let now = Duration::from_secs(t);
         if self.out(t) {
@@ -167,15 +167,15 @@ impl Cluster {
         self.world.now = self.now(t);
         let heard = self.hears(&node.machine.node, &node.chain, t);
         let outcome = match next {
-            Next::Wait(_) => return,
+            NextAction::Wait(_) => return,
             // TLS or the deny list ends it before the verifier sees it; the agent takes a plain 401
             // for a refusal too.
-            Next::Renew if !heard => {
+            NextAction::Renew if !heard => {
                 node.cadence.failed(now, true, chance);
                 return;
             }
-            Next::Renew => self.world.renew(&node.machine),
-            Next::Rejoin | Next::Expired => {
+            NextAction::Renew => self.world.renew(&node.machine),
+            NextAction::Rejoin | NextAction::Expired => {
                 node.joins += 1;
                 self.world.join(&node.machine)
             }
@@ -221,7 +221,7 @@ fn run(
     for t in from..to {
         for node in nodes.iter_mut() {
             let next = node.cadence.next(Duration::from_secs(t));
-            if !matches!(next, Next::Wait(_)) {
+            if !matches!(next, NextAction::Wait(_)) {
                 cluster.act(node, next, t);
             }
         }

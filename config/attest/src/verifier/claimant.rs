@@ -5,7 +5,7 @@ use super::key_holder::KeyHolder;
 use super::prior_approval::{
     PriorApproval, hex_registers, prior_approval, prior_approval_without_tpm,
 };
-use super::proof::{Attested, check_proof, proven_of, proven_refusal};
+use super::proof::{AttestedMachine, check_proof, proven_of, proven_refusal};
 use super::requests::{RequestContext, Requested, check_requests, claimed_addresses, taken};
 use super::{CertificateGrant, Pending, Reference, Subject};
 use crate::inventory::{Inventory, machine_id};
@@ -37,7 +37,7 @@ pub struct Claimant {
 #[derive(Debug)]
 pub(super) enum Basis {
     /// Its TPM.
-    Attested(Box<Attested>),
+    Attested(Box<AttestedMachine>),
     /// A key that anyone can make (no TPM).
     KeyOnly(Box<KeyHolder>),
 }

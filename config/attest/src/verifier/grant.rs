@@ -1,7 +1,7 @@
 //! The grant: what the CA signs certificates for.
 
 use super::claimant::{Basis, Claimant};
-use super::proof::Attested;
+use super::proof::AttestedMachine;
 use crate::inventory::{current_status, earlier_names};
 use crate::policy::CheckedRule;
 use crate::verdict::{MachineId, ProvenMachine, Verdict};
@@ -202,7 +202,7 @@ fn needs_readmission(machine: &Machine, proved: &MachineStatus) -> bool {
 }
 
 /// The status of a Machine after an attestation by TPM.
-fn status_of(attested: &Attested, rule: &CheckedRule) -> MachineStatus {
+fn status_of(attested: &AttestedMachine, rule: &CheckedRule) -> MachineStatus {
     let clock = attested.state.clock;
     // Under a policy that checks nothing the registers can have any values; later boots must not be
     // compared with them.

@@ -1,7 +1,7 @@
 //! Step 2: the check of a hello, before any answer: the Machine, the form of the keys, whether it
 //! may join.
 
-use super::keys::{CheckedKeys, EndorsementKey, ParsedKeys, checked_keys, endorsement_key};
+use super::keys::{CheckedEndorsementKey, CheckedKeys, ParsedKeys, checked_keys, endorsement_key};
 use super::{Reference, identity};
 use crate::inventory::{current_status, machine_id, state};
 use crate::policy::CheckedRule;
@@ -296,7 +296,7 @@ impl<'a> Draft<'a> {
     ) -> Result<Identified, Stop> {
         // Before anything that could be recorded or that costs work.
         self.limits()?;
-        let EndorsementKey {
+        let CheckedEndorsementKey {
             public: ek,
             spki,
             hash: ek_hash,
@@ -373,7 +373,7 @@ impl<'a> Draft<'a> {
     ) -> Result<Identified, Stop> {
         self.protocol(&hello.protocol)?;
         self.limits()?;
-        let EndorsementKey {
+        let CheckedEndorsementKey {
             public: ek,
             spki: ek_spki,
             hash: ek_hash,

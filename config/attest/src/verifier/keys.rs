@@ -24,14 +24,17 @@ pub(super) struct CheckedKeys {
 }
 
 /// An endorsement key of the right form, and the hash by which the inventory knows it.
-pub(super) struct EndorsementKey {
+pub(super) struct CheckedEndorsementKey {
     pub(super) public: Public,
     pub(super) spki: Vec<u8>,
     pub(super) hash: Digest,
 }
 
 /// Parses the endorsement key, which must be of a TCG template.
-pub(super) fn endorsement_key(keys: &Keys, checks: &mut Checks) -> Result<EndorsementKey, Stop> {
+pub(super) fn endorsement_key(
+    keys: &Keys,
+    checks: &mut Checks,
+) -> Result<CheckedEndorsementKey, Stop> {
     const CHECK: &str = "EK template";
     const WANTED: &str = "RSA-2048, ECC P-256 or P-384 by a TCG template";
     let ek = Public::parse(keys.ek.as_bytes())
@@ -50,7 +53,7 @@ pub(super) fn endorsement_key(keys: &Keys, checks: &mut Checks) -> Result<Endors
         .spki()
         .map_err(|fault| checks.fail(CHECK, Code::EkTemplate, WANTED, fault))?;
     let hash = Digest::of(&spki);
-    Ok(EndorsementKey {
+    Ok(CheckedEndorsementKey {
         public: ek,
         spki,
         hash,

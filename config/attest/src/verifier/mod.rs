@@ -34,7 +34,7 @@ pub use hello::{CheckedHello, RenewingPeer, check_hello, check_renewal};
 pub(crate) use hello::{Subject, admit_bootstrap, refusal};
 pub use pending::Pending;
 pub use prior_approval::PriorApproval;
-pub use proof::Attested;
+pub use proof::AttestedMachine;
 pub(crate) use proof::check_proof;
 pub use recorded::{DryRunVerdict, RecordedEvidence};
 pub use unproven::{

@@ -13,8 +13,8 @@ use config_protocol::{Channel, Code, Purpose};
 use config_tpm::Digest;
 use config_tpm::pcr::{QUOTE_PCRS, Selection};
 use config_tpm::{
-    Attest, Attested as Body, ClockInfo, ENDORSEMENT_HIERARCHY, EcdsaSignature, HashAlg,
-    NULL_HIERARCHY, TpmError, qualified_name_of_primary, template,
+    Attest, Attested, ClockInfo, ENDORSEMENT_HIERARCHY, EcdsaSignature, HashAlg, NULL_HIERARCHY,
+    TpmError, qualified_name_of_primary, template,
 };
 use std::collections::BTreeMap;
 use subtle::ConstantTimeEq as _;
@@ -22,7 +22,7 @@ use subtle::ConstantTimeEq as _;
 /// Holding one proves: the TPM with this EK made the proof for this exchange, and the machine's
 /// state was checked. The certificate requests are not checked yet.
 #[derive(Debug)]
-pub struct Attested {
+pub struct AttestedMachine {
     pub(super) proven: Option<ProvenMachine>,
     /// Whether the EK is the Machine's by its binding or its list, and not only by an issuer's
     /// certificate.
@@ -31,11 +31,11 @@ pub struct Attested {
     pub(super) pending: Pending,
     /// The issuer of the EK's certificate, if the rule accepts it.
     pub(super) issuer: Option<String>,
-    pub(super) state: state::Accepted,
+    pub(super) state: state::AcceptedState,
     pub(super) checks: Checks,
 }
 
-impl Attested {
+impl AttestedMachine {
     /// The image that it booted, if the rule accepts it.
     pub fn image(&self) -> Option<&ProvenImage> {
         self.state.image.as_ref()
@@ -119,7 +119,7 @@ pub(crate) fn check_proof(
     reference: &Reference<'_>,
     channel: &Channel,
     now: u64,
-) -> Result<Attested, Box<Refusal>> {
+) -> Result<AttestedMachine, Box<Refusal>> {
     let mut checks = pending.resumed(reference.rule.enforces());
     let quote = match binding(&pending, proof, channel, &mut checks) {
         Ok(quote) => quote,
@@ -145,7 +145,7 @@ pub(crate) fn check_proof(
             Ok((issuer, state))
         });
     match outcome {
-        Ok((issuer, state)) => Ok(Attested {
+        Ok((issuer, state)) => Ok(AttestedMachine {
             proven,
             own,
             machine,
@@ -265,7 +265,7 @@ fn binding(
     let quote = attestation("quote", &proof.quote, checks)?;
     // The AK signs the certification of the NK with the same Q: without this check that structure
     // would pass for a quote.
-    let is_quote = matches!(quote.attested, Body::Quote { .. });
+    let is_quote = matches!(quote.attested, Attested::Quote { .. });
     checks.must(
         "quote: type",
         Code::AttestType,
@@ -355,9 +355,9 @@ fn attestation(name: &str, signed: &Signed, checks: &mut Checks) -> Result<Attes
 
 fn kind(attest: &Attest) -> String {
     match &attest.attested {
-        Body::Quote { .. } => "quote".to_owned(),
-        Body::Certify { .. } => "certification".to_owned(),
-        Body::Other { kind, .. } => format!("{kind:#06x}"),
+        Attested::Quote { .. } => "quote".to_owned(),
+        Attested::Certify { .. } => "certification".to_owned(),
+        Attested::Other { kind, .. } => format!("{kind:#06x}"),
     }
 }
 
@@ -503,7 +503,7 @@ fn state_evidence<'a>(
 
 /// Checks that the values sent are exactly the quoted ones.
 fn registers(quote: &Attest, pcrs: &BTreeMap<u8, Digest>, checks: &mut Checks) -> Result<(), Stop> {
-    let Body::Quote { selection, digest } = &quote.attested else {
+    let Attested::Quote { selection, digest } = &quote.attested else {
         return Err(Stop(Code::AttestType));
     };
     let wanted = Selection::of(QUOTE_PCRS);
@@ -560,7 +560,7 @@ fn registers(quote: &Attest, pcrs: &BTreeMap<u8, Digest>, checks: &mut Checks) -
 /// Checks that the node key is in the same TPM and bound to the quoted values.
 fn certification(pending: &Pending, proof: &Proof, checks: &mut Checks) -> Result<(), Stop> {
     let certify = attestation("certification", &proof.certify, checks)?;
-    let Body::Certify {
+    let Attested::Certify {
         name,
         qualified_name,
     } = &certify.attested

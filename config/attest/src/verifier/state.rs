@@ -50,7 +50,7 @@ pub(super) struct StateEvidence<'a> {
 
 /// The state that was accepted.
 #[derive(Debug, Clone)]
-pub(super) struct Accepted {
+pub(super) struct AcceptedState {
     /// `None` if the rule does not accept the image; then only a rule that does not enforce can
     /// admit the machine.
     pub(super) image: Option<ProvenImage>,
@@ -76,7 +76,7 @@ pub(super) fn check(
     reference: &Reference<'_>,
     now: u64,
     checks: &mut Checks,
-) -> Result<Accepted, Stop> {
+) -> Result<AcceptedState, Stop> {
     counters(evidence, machine, checks);
     let mut judgement = Checks::default();
     let accepted = judge(evidence, machine, reference, now, &mut judgement);
@@ -98,7 +98,7 @@ fn judge(
     reference: &Reference<'_>,
     now: u64,
     checks: &mut Checks,
-) -> Accepted {
+) -> AcceptedState {
     // systemd-stub measures here what comes from beside the image: arguments (from SMBIOS, too),
     // credentials, add-ons. Neither PCR 4 nor PCR 11 changes with those.
     let outside = evidence.pcr(12);
@@ -157,7 +157,7 @@ fn judge(
             svn: manifest.svn,
         }
     });
-    Accepted {
+    AcceptedState {
         image,
         config,
         clock: evidence.clock,

@@ -3,7 +3,7 @@
 use super::{accepted, lab};
 use config_attest::Refusal;
 use config_attest::bootstrap::{self, AdminStatement, StatementError};
-use config_attest::verifier::Attested;
+use config_attest::verifier::AttestedMachine;
 use config_protocol::wire::{BOOTSTRAP_PROTOCOL, BootstrapHello, Der, Proof};
 use config_protocol::{Code, Purpose};
 use config_tpm::Digest;
@@ -55,7 +55,7 @@ fn attest(
     hello: &BootstrapHello,
     proved_root: &Der,
     change: impl FnOnce(&mut Proof),
-) -> Result<Attested, Box<Refusal>> {
+) -> Result<AttestedMachine, Box<Refusal>> {
     let exporter = Digest::of(b"the admin's connection");
     let references = world.references();
     let (admitted, root) = bootstrap::check_hello(hello, &references.get(), exporter, world.now)?;
@@ -83,7 +83,7 @@ fn attest(
 }
 
 #[track_caller]
-fn refused(code: Code, result: Result<Attested, Box<Refusal>>) {
+fn refused(code: Code, result: Result<AttestedMachine, Box<Refusal>>) {
     let (world, machine, hello) = first_master();
     attest(&world, &machine, &hello, &hello.root, |_| {}).expect("negative control");
     match result {

@@ -3,7 +3,8 @@
 
 use crate::lab::{CONFIG, Lab};
 use agent_enroll::{
-    Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Milestone, Pin, Prover, Report, Settings,
+    Endpoint, Endpoints, Enroller, Identity, Logs, Milestone, Pin, Prover, Renewer, Report,
+    Settings,
 };
 use agent_tpm::Tpm;
 use config_kube::machine::EkSelector;
@@ -178,7 +179,7 @@ pub(crate) async fn a_real_tpm_joins_and_renews_only_with_what_it_booted() {
         tpm,
         _dir,
     } = node(&lab, &good, "real-1", &lab.image).await;
-    let enrolled: (Identity, Keeper) = tokio::time::timeout(LIMIT, enroller.enroll())
+    let enrolled: (Identity, Renewer) = tokio::time::timeout(LIMIT, enroller.enroll())
         .await
         .unwrap()
         .unwrap();

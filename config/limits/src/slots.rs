@@ -12,29 +12,29 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
 /// Identifies a slot's holder; unique, chosen by the caller.
-pub type PlaceId = u64;
+pub type SlotId = u64;
 
 /// Insertion sequence number, and the holder.
-type Age = (u64, PlaceId);
+type Age = (u64, SlotId);
 
 #[derive(Debug)]
-struct Held<K> {
+struct Holder<K> {
     since: u64,
     groups: Vec<K>,
 }
 
 /// The slots and their holders. `K` names a group.
 #[derive(Debug)]
-pub struct Places<K> {
+pub struct SlotTable<K> {
     total: usize,
     steps: u64,
-    held: HashMap<PlaceId, Held<K>>,
+    held: HashMap<SlotId, Holder<K>>,
     members: HashMap<K, BTreeSet<Age>>,
     /// The widest groups, largest last; of equals the one whose oldest member is older.
     largest: BTreeSet<(usize, Reverse<Age>, K)>,
 }
 
-impl<K: Copy + Hash + Ord> Places<K> {
+impl<K: Copy + Hash + Ord> SlotTable<K> {
     /// A table of `total` slots, at least one.
     pub fn new(total: usize) -> Self {
         Self {
@@ -48,9 +48,9 @@ impl<K: Copy + Hash + Ord> Places<K> {
 
     /// Inserts a connection; returns the one to close, which no longer has a slot.
     ///
-    /// `groups` are what the newcomer belongs to, each within the next, with how many places each
-    /// may have; the last one is what the room is shared among.
-    pub fn enter(&mut self, id: PlaceId, groups: &[(K, usize)]) -> Option<PlaceId> {
+    /// `groups` are what the newcomer belongs to, each within the next, with how many slots each
+    /// may have; the last one is what the table is shared among.
+    pub fn enter(&mut self, id: SlotId, groups: &[(K, usize)]) -> Option<SlotId> {
         self.leave(id);
         let crowded = groups
             .iter()
@@ -68,7 +68,7 @@ impl<K: Copy + Hash + Ord> Places<K> {
         let since = self.step();
         self.held.insert(
             id,
-            Held {
+            Holder {
                 since,
                 groups: groups.iter().map(|(group, _)| *group).collect(),
             },
@@ -78,7 +78,7 @@ impl<K: Copy + Hash + Ord> Places<K> {
     }
 
     /// Makes a holder the youngest, for example after it authenticated.
-    pub fn touch(&mut self, id: PlaceId) {
+    pub fn touch(&mut self, id: SlotId) {
         let since = self.step();
         if self.held.contains_key(&id) {
             self.part(id);
@@ -90,7 +90,7 @@ impl<K: Copy + Hash + Ord> Places<K> {
     }
 
     /// Frees a slot; returns whether there was one.
-    pub fn leave(&mut self, id: PlaceId) -> bool {
+    pub fn leave(&mut self, id: SlotId) -> bool {
         self.part(id);
         self.held.remove(&id).is_some()
     }
@@ -110,7 +110,7 @@ impl<K: Copy + Hash + Ord> Places<K> {
         self.members.get(group).map_or(0, BTreeSet::len)
     }
 
-    fn oldest(&self, group: &K) -> Option<PlaceId> {
+    fn oldest(&self, group: &K) -> Option<SlotId> {
         self.members.get(group)?.first().map(|(_, id)| *id)
     }
 
@@ -125,21 +125,21 @@ impl<K: Copy + Hash + Ord> Places<K> {
         Some((members.len(), Reverse(*members.first()?), *group))
     }
 
-    fn join(&mut self, id: PlaceId) {
+    fn join(&mut self, id: SlotId) {
         self.change(id, |members, age| {
             members.insert(age);
         });
     }
 
-    fn part(&mut self, id: PlaceId) {
+    fn part(&mut self, id: SlotId) {
         self.change(id, |members, age| {
             members.remove(&age);
         });
     }
 
     /// Changes the groups of a holder, and updates `largest`.
-    fn change(&mut self, id: PlaceId, change: impl Fn(&mut BTreeSet<Age>, Age)) {
-        let Some(Held { since, groups }) = self.held.get(&id) else {
+    fn change(&mut self, id: SlotId, change: impl Fn(&mut BTreeSet<Age>, Age)) {
+        let Some(Holder { since, groups }) = self.held.get(&id) else {
             return;
         };
         let (age, groups) = ((*since, id), groups.clone());
