@@ -57,7 +57,7 @@ fn read(run: &Path) -> Option<Record> {
             tracing::warn!(
                 error = chain(error),
                 "cannot parse init's report on the encrypted state"
-            )
+            );
         })
         .ok()
 }

@@ -74,7 +74,7 @@ impl PinnedRoots {
     }
 }
 
-impl config_tls::PinnedRoots for PinnedRoots {
+impl config_tls::Roots for PinnedRoots {
     fn roots(&self) -> Vec<CertificateDer<'static>> {
         self.get().to_vec()
     }

@@ -3,8 +3,8 @@
 //! [`Enroller::enroll`] tries until the master accepts the machine: hello, challenge, evidence and
 //! certificates go over one TLS 1.3 connection whose server is known by its pinned root. It gives
 //! an [`Identity`] (the way to the API by [`MasterClient`], the kubelet API's certificate in a
-//! [`CertificateSlot`]) and a [`Renewer`], which the caller polls while the node lives: it renews at a
-//! third of the lifetime and replaces the certificates as a whole.
+//! [`CertificateSlot`]) and a [`Renewer`], which the caller polls while the node lives: it renews
+//! at a third of the lifetime and replaces the certificates as a whole.
 //!
 //! The client key is the node key inside the TPM ([`NodeKey`]). Signing blocks for one TPM command
 //! within a handshake, so a multi-thread runtime is needed. No task is spawned here but the driver

@@ -214,7 +214,7 @@ fn object<K: Followed>(object: Value) -> Option<(K::Key, Option<K>)> {
             path = K::PATH,
             error = chain(error),
             "cannot decode an object from a watch; ignoring it"
-        )
+        );
     })
     .ok()
 }

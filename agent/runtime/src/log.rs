@@ -259,7 +259,7 @@ impl Writer {
         working
             .await
             .inspect_err(|error| {
-                tracing::warn!(error = chain(error), "a container log is no longer written")
+                tracing::warn!(error = chain(error), "a container log is no longer written");
             })
             .ok()
     }

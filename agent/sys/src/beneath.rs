@@ -310,10 +310,10 @@ impl Beneath {
                 Err(error) => return Err(error),
             };
             // A second name could be in a folder that someone else controls.
-            if place.stat.st_nlink > 1 {
+            if entry.stat.st_nlink > 1 {
                 return Err(Errno::EMLINK.into());
             }
-            return place.open(options.custom_flags(OFlag::O_NONBLOCK.bits()));
+            return entry.open(options.custom_flags(OFlag::O_NONBLOCK.bits()));
         }
         Err(Errno::EAGAIN.into())
     }

@@ -179,8 +179,8 @@ impl<T> AtStep<T> for Result<T, tss_esapi::Error> {
 /// Names the step of a command that a hierarchy authorizes, by its empty value.
 pub(crate) trait Authorized<T> {
     /// As [`AtStep::step`]; a refused authorization and a full memory, which a person must cure,
-    /// have errors of their own (TPM 2.0 Library, Part 2, 6.6.3: `TPM_RC_AUTH_FAIL`, `TPM_RC_BAD_AUTH`,
-    /// `TPM_RC_NV_SPACE`).
+    /// have errors of their own (TPM 2.0 Library, Part 2, 6.6.3: `TPM_RC_AUTH_FAIL`,
+    /// `TPM_RC_BAD_AUTH`, `TPM_RC_NV_SPACE`).
     fn authorized(self, by: Hierarchy, step: &'static str) -> Result<T, Error>;
 }
 

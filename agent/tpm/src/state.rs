@@ -1,12 +1,11 @@
 //! The state's key: two NV indices that only boots approved by a release key can read and write.
 //!
 //! Guarantees: the content of [`StateSlot::Open`] was written by a boot that the release key
-//! approved for a floor of at least the slot's, under the Secure Boot settings of this boot, because the
-//! index's Name equals that of the template ([`config_unlock::approvals::Index`]), which can be
-//! written only by PolicyAuthorize followed by PolicyPCR. The owner
-//! of the hierarchy can delete an index or make another, but not one that is trusted. Each command
-//! that carries the key runs in a session salted by a key of this TPM, with the key encrypted on
-//! the way.
+//! approved for a floor of at least the slot's, under the Secure Boot settings of this boot,
+//! because the index's Name equals that of the template ([`config_unlock::approvals::Index`]),
+//! which can be written only by PolicyAuthorize followed by PolicyPCR. The owner of the hierarchy
+//! can delete an index or make another, but not one that is trusted. Each command that carries the
+//! key runs in a session salted by a key of this TPM, with the key encrypted on the way.
 
 use crate::device::{Device, flush_after, selection};
 use crate::error::{AtStep, Authorized};

@@ -3,7 +3,8 @@
 //! Before a caller authenticates, a node looks like any unknown client. So no new connection is
 //! refused: it replaces the oldest unauthenticated connection of its own network if that network
 //! has used up its share, else the oldest of the network that has most
-//! ([`config_limits::SlotTable`]). A caller that proves its identity leaves the group of strangers and cannot be displaced by one:
+//! ([`config_limits::SlotTable`]). A caller that proves its identity leaves the group of strangers
+//! and cannot be displaced by one:
 //!
 //! - a client certificate of the cluster or a valid token makes a connection *identified*; each
 //!   user has a share, and so have all accounts of a namespace, and all users of a host. Node

@@ -322,7 +322,7 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
         }
     };
     if let Err(error) = result {
-        tracing::debug!(error = chain(&error), %remote, "connection failed");
+        tracing::debug!(error = chain(&*error), %remote, "connection failed");
     }
 }
 

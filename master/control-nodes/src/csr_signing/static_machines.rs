@@ -5,7 +5,9 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use config_kube::machine::CertificateRef;
 use config_kube::{Machine, MachineState};
 use jiff::Timestamp;
-use master_ca::{Authority, Error, Issued, StaticKind, StaticRequest, spki_hash, spki_of};
+use master_ca::{
+    Authority, Error, IssuedCertificate, StaticKind, StaticRequest, spki_hash, spki_of,
+};
 use master_client::{ApiError, ListParams};
 use master_control::writer::Writer;
 use std::time::SystemTime;
@@ -18,7 +20,7 @@ pub(super) async fn sign(
     writer: &Writer,
     authority: &Authority,
     object: &CertificateSigningRequest,
-) -> Result<Result<Option<Issued>, Error>, ApiError> {
+) -> Result<Result<Option<IssuedCertificate>, Error>, ApiError> {
     let request = match StaticRequest::from_object(object) {
         Ok(Some(request)) => request,
         Ok(None) => return Ok(Ok(None)),
@@ -56,7 +58,7 @@ pub(super) async fn sign(
 async fn record(
     writer: &Writer,
     machine: &Machine,
-    issued: &Issued,
+    issued: &IssuedCertificate,
     now: Timestamp,
 ) -> Result<(), ApiError> {
     let mut object = machine.clone();

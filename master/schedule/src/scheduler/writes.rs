@@ -258,7 +258,7 @@ async fn make_room(client: &Client, recorder: &Recorder, preemptor: &str, preemp
                 .await;
             }
             Err(error) => {
-                tracing::debug!(pod = %key, error = chain(&error), "cannot preempt a pod")
+                tracing::debug!(pod = %key, error = chain(&error), "cannot preempt a pod");
             }
         }
     }
