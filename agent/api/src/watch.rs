@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Marks the end of the objects that were there when the watch began (KEP-3157).
 const INITIAL_END: &str = "/metadata/annotations/k8s.io~1initial-events-end";
 
-/// What a line of a watch tells.
+/// What a line of a watch reports.
 #[derive(Debug, PartialEq)]
 pub enum Change {
     /// The object is so now.
@@ -16,7 +16,7 @@ pub enum Change {
     Gone(Value),
     /// Nothing changed up to the version.
     Bookmark {
-        /// All objects that were there at the beginning have been told.
+        /// All objects that were there at the beginning have been reported.
         initial_end: bool,
     },
 }
@@ -30,7 +30,7 @@ struct Event {
 }
 
 impl Change {
-    /// Reads a line, and moves `version` to the one that it tells.
+    /// Reads a line, and moves `version` to the one that it reports.
     ///
     /// # Errors
     /// [`ApiError::Status`] where the master ends the watch with an error; [`ApiError::Decode`]

@@ -32,7 +32,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The master told its time: `theirs`, when the clock here was at `ours`; both since 1970.
+    /// The master's time is known: `theirs`, when the clock here was at `ours`; both since 1970.
     pub fn master(&mut self, theirs: Duration, ours: Duration) -> Advice {
         let seconds = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
         let offset = seconds(theirs).saturating_sub(seconds(ours));

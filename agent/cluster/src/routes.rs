@@ -10,7 +10,7 @@ use std::time::Duration;
 const RETRY: Duration = Duration::from_secs(1);
 const RETRY_ROUTES: Duration = Duration::from_secs(10);
 
-/// Keeps routes to other nodes' pods over the machine's segment, for ever.
+/// Keeps routes to other nodes' pods over the machine's segment, until it is dropped.
 ///
 /// `own`: this node's name.
 pub async fn keep_routes(sandboxes: Arc<Sandboxes>, view: View, own: String) {

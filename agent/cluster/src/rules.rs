@@ -137,44 +137,7 @@ pub fn all(
     alone: bool,
     tunnel: bool,
 ) -> Vec<Change> {
-    let shown = shown_as(family);
-    let mut changes = vec![
-        // The first makes sure that there is one to remove.
-        Change::AddTable(TABLE),
-        Change::RemoveTable(TABLE),
-        Change::AddTable(TABLE),
-        Change::AddSet {
-            table: TABLE,
-            name: PODS.into(),
-            shown_as: (NAME_SHOWN_AS << 6) | shown,
-            length: u32::try_from(NAME_BYTES).unwrap_or_default() + family.bytes(),
-        },
-        Change::AddSet {
-            table: TABLE,
-            name: PEERS.into(),
-            shown_as: (shown << 6) | shown,
-            length: 2 * family.bytes(),
-        },
-        Change::AddRanges {
-            table: TABLE,
-            name: MACHINES.into(),
-            ranges: machines(family),
-        },
-        Change::AddBranch {
-            table: TABLE,
-            name: TO_MACHINES.into(),
-        },
-        chain("from-pods", ChainKind::Filter, Hook::Prerouting, RAW),
-        chain("own-answers", ChainKind::Filter, Hook::Output, RAW),
-        chain(
-            "led-by-services",
-            ChainKind::Filter,
-            Hook::Prerouting,
-            DESTINATION_CHOSEN,
-        ),
-        chain("through", ChainKind::Filter, Hook::Forward, FILTER),
-        chain("outside", ChainKind::Nat, Hook::Postrouting, SOURCE_NAT),
-    ];
+    let mut changes = frame(family);
     let pods = pods.iter().filter(|(_, ip)| Family::of(*ip) == family);
     let keys: Vec<Vec<u8>> = pods.map(|(link, ip)| key(link, *ip)).collect();
     if !keys.is_empty() {
@@ -216,6 +179,48 @@ pub fn all(
     }
     changes.extend(rules.outside());
     changes
+}
+
+/// A new table with its chains, and with sets that have no elements yet.
+fn frame(family: Family) -> Vec<Change> {
+    let shown = shown_as(family);
+    vec![
+        // The first makes sure that there is one to remove.
+        Change::AddTable(TABLE),
+        Change::RemoveTable(TABLE),
+        Change::AddTable(TABLE),
+        Change::AddSet {
+            table: TABLE,
+            name: PODS.into(),
+            shown_as: (NAME_SHOWN_AS << 6) | shown,
+            length: u32::try_from(NAME_BYTES).unwrap_or_default() + family.bytes(),
+        },
+        Change::AddSet {
+            table: TABLE,
+            name: PEERS.into(),
+            shown_as: (shown << 6) | shown,
+            length: 2 * family.bytes(),
+        },
+        Change::AddRanges {
+            table: TABLE,
+            name: MACHINES.into(),
+            ranges: machines(family),
+        },
+        Change::AddBranch {
+            table: TABLE,
+            name: TO_MACHINES.into(),
+        },
+        chain("from-pods", ChainKind::Filter, Hook::Prerouting, RAW),
+        chain("own-answers", ChainKind::Filter, Hook::Output, RAW),
+        chain(
+            "led-by-services",
+            ChainKind::Filter,
+            Hook::Prerouting,
+            DESTINATION_CHOSEN,
+        ),
+        chain("through", ChainKind::Filter, Hook::Forward, FILTER),
+        chain("outside", ChainKind::Nat, Hook::Postrouting, SOURCE_NAT),
+    ]
 }
 
 /// The bits of a prefix, as long as an address.
@@ -379,23 +384,23 @@ impl Rules {
     /// Steps that hold for packets to one of [`machines`].
     fn to_machines(&self) -> Vec<Step> {
         vec![
-            self.load(self.family.destination(), BEHIND_NAME),
+            self.load(self.family.destination_offset(), BEHIND_NAME),
             Step::In(BEHIND_NAME, MACHINES.into()),
         ]
     }
 
     fn to(&self, range: Range) -> Vec<Step> {
-        self.address_in(self.family.destination(), range, true)
+        self.address_in(self.family.destination_offset(), range, true)
     }
 
     fn from(&self, range: Range) -> Vec<Step> {
-        self.address_in(self.family.source(), range, true)
+        self.address_in(self.family.source_offset(), range, true)
     }
 
     fn out_of_pods(&self) -> Vec<Change> {
         let with = |parts: &[Vec<Step>]| rule(TO_MACHINES, parts);
         let foreign = vec![
-            self.load(self.family.source(), BEHIND_NAME),
+            self.load(self.family.source_offset(), BEHIND_NAME),
             Step::NotIn(0, PODS.into()),
         ];
         let loopback = loopback(self.family);
@@ -467,7 +472,7 @@ impl Rules {
         });
         let mut rules: Vec<Change> = own.collect();
         rules.extend(self.sizes.iter().map(|prefix| {
-            let from = self.of_a_peer(self.family.source(), *prefix);
+            let from = self.of_a_peer(self.family.source_offset(), *prefix);
             let by_another = not_of_tunnel(Step::LoadInName(0));
             let parts = [elsewhere(), by_another, from, end(Verdict::Drop)];
             rule("from-pods", &parts)
@@ -480,7 +485,7 @@ impl Rules {
         ));
         rules.extend(self.sizes.iter().map(|prefix| {
             let past_it = not_of_tunnel(Step::LoadOutName(0));
-            let to = self.of_a_peer(self.family.destination(), *prefix);
+            let to = self.of_a_peer(self.family.destination_offset(), *prefix);
             rule("in-the-clear", &[past_it, to, end(Verdict::Drop)])
         }));
         rules
@@ -495,7 +500,7 @@ impl Rules {
         let Some(address) = self.own_addresses().map(octets).next() else {
             return Vec::new();
         };
-        let source = self.family.source();
+        let source = self.family.source_offset();
         // A constant: what is loaded is masked away.
         let constant = Step::MaskAndFlip {
             of: 0,
@@ -538,7 +543,7 @@ impl Rules {
             with(&[by_a_service, accept()]),
         ];
         rules.extend(self.sizes.iter().map(|prefix| {
-            let of_peers = self.of_a_peer(self.family.source(), *prefix);
+            let of_peers = self.of_a_peer(self.family.source_offset(), *prefix);
             with(&[to_a_pod(), of_peers, accept()])
         }));
         rules.push(with(&[to_a_pod(), end(Verdict::Drop)]));
@@ -554,7 +559,10 @@ impl Rules {
     }
 
     fn outside(&self) -> Vec<Change> {
-        let (source, destination) = (self.family.source(), self.family.destination());
+        let (source, destination) = (
+            self.family.source_offset(),
+            self.family.destination_offset(),
+        );
         let leaves = self.own.iter();
         let leaves = leaves.flat_map(|range| self.address_in(destination, *range, false));
         let leaves: Vec<Step> = leaves.collect();

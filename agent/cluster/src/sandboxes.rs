@@ -222,7 +222,7 @@ impl Sandboxes {
         if own.is_empty() {
             return Err(Error::NoRange);
         }
-        let mut seen = device.look(&own)?;
+        let mut seen = device.ensure_links(&own)?;
         let plan = plan(&seen);
         device.set_peers(&seen, &plan)?;
         let range = |(address, prefix): &(IpAddr, u8)| Cidr {
@@ -236,7 +236,7 @@ impl Sandboxes {
         }
         if let Renewal::Due(slot) = plan.renewal {
             device.renew(slot)?;
-            seen = device.look(&own)?;
+            seen = device.ensure_links(&own)?;
         }
         let keys = seen.keys().ok_or(Error::NoKey)?;
         Ok((plan, keys))

@@ -189,7 +189,7 @@ fn beyond(family: Family, set: &'static str, share: Share) -> Change {
         Step::LoadInName(0),
         Step::Is(0, LINKS.as_bytes().to_vec()),
         Step::LoadNetwork {
-            offset: family.source(),
+            offset: family.source_offset(),
             length: family.bytes(),
             to: 0,
         },

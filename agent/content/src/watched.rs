@@ -156,7 +156,7 @@ impl State {
             .count()
     }
 
-    /// Takes an object as the master shows it, unless that is no news, and tells its users.
+    /// Takes an object as the master shows it, unless that is no news, and informs its users.
     fn take(&mut self, name: &Name, version: &str, object: Option<&Value>) {
         let Some(entry) = self.entries.get_mut(name) else {
             return;
@@ -244,7 +244,7 @@ impl Watched {
         Self(Arc::new(Inner { api, state }))
     }
 
-    /// Follows these objects. Each change of one sets `changed` and tells `news`.
+    /// Follows these objects. Each change of one sets `changed` and notifies `news`.
     pub fn follow(
         &self,
         names: BTreeSet<Name>,

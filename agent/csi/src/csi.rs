@@ -152,7 +152,7 @@ impl Csi {
     }
 
     /// Unmounts all volumes of a pod whose containers are gone. Returns at once where it has none,
-    /// and in a few seconds otherwise: the work goes on, and the next call tells what came of it.
+    /// and in a few seconds otherwise: the work goes on, and the next call returns its result.
     ///
     /// # Errors
     /// Why something of it is, or may be, still mounted.
@@ -246,7 +246,7 @@ impl Csi {
         Ok(())
     }
 
-    /// Unstages what is published nowhere, for ever.
+    /// Unstages what is published nowhere, until it is dropped.
     async fn sweep(self: &Arc<Self>) {
         loop {
             tokio::time::sleep(SWEEP).await;

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a plugin may take to say what it is, and to hear what came of it (upstream's).
+/// How long a plugin may take to identify itself, and to take the result of its registration
+/// (upstream's).
 const GREETING: Duration = Duration::from_secs(10);
 /// Longest id of a node, in bytes (CSI specification).
 const MAX_NODE_ID: usize = 256;

@@ -31,7 +31,7 @@ impl Job {
     }
 }
 
-/// What came of a task.
+/// The result of a task.
 fn words(ended: Result<Result<(), String>, JoinError>) -> Result<(), String> {
     ended.map_err(|error| error.to_string()).flatten()
 }

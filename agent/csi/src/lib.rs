@@ -5,7 +5,7 @@
 //! drivers. Enter by [`Csi`]: [`Csi::mounted`] stages and publishes a pod's volume,
 //! [`Csi::release`] undoes it when the pod's containers are gone.
 //!
-//! - [`volume`] (pure) says which call comes next; [`request`] (pure) says what the driver is told,
+//! - [`volume`] (pure) says which call comes next; [`request`] (pure) says what the driver is sent,
 //!   and refuses what the node does not do for it: attaching, service account tokens.
 //! - [`ledger`] keeps what may be mounted on the disk, so that an agent that begins again goes on
 //!   where the last one ended.

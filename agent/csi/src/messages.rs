@@ -26,7 +26,7 @@ pub struct PluginInfo {
     pub supported_versions: Vec<String>,
 }
 
-/// To a plugin: what came of its registration.
+/// To a plugin: the result of its registration.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct RegistrationStatus {
     /// Whether it is registered.
@@ -148,7 +148,7 @@ pub struct NodeStageVolumeRequest {
     /// The volume's handle.
     #[prost(string, tag = "1")]
     pub volume_id: String,
-    /// What the attachment told.
+    /// What the attachment returned.
     #[prost(map = "string, string", tag = "2")]
     pub publish_context: HashMap<String, String>,
     /// A folder, which is there.
@@ -182,7 +182,7 @@ pub struct NodePublishVolumeRequest {
     /// The volume's handle.
     #[prost(string, tag = "1")]
     pub volume_id: String,
-    /// What the attachment told.
+    /// What the attachment returned.
     #[prost(map = "string, string", tag = "2")]
     pub publish_context: HashMap<String, String>,
     /// Where it is staged; empty where it is not.

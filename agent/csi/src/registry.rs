@@ -84,7 +84,7 @@ impl Registry {
         drivers.values().map(|known| known.driver.clone()).collect()
     }
 
-    /// Looks for ever.
+    /// Looks for plugins until it is dropped.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut seen: BTreeMap<String, SeenSocket> = BTreeMap::new();
         let mut meetings: JoinSet<Meeting> = JoinSet::new();
@@ -161,7 +161,7 @@ impl Registry {
         }
     }
 
-    /// Meets a plugin, and tells it what came of that.
+    /// Registers a plugin, and reports the result to it.
     async fn meet(&self, socket: &str) -> Result<(), String> {
         let at = registration(&self.places.data, socket);
         let outcome = match identify(&at, self.places.call_limit).await {

@@ -1,4 +1,4 @@
-//! From a pod's volume, its PersistentVolume and the driver's CSIDriver to what the driver is told.
+//! From a pod's volume, its PersistentVolume and the driver's CSIDriver to what the driver is sent.
 //! Pure.
 //!
 //! What the node does not do for a driver is refused here, with the reason.
@@ -172,7 +172,7 @@ pub(crate) fn accept(name: &str, rules: Option<&CSIDriver>, inline: bool) -> Res
 }
 
 impl Request {
-    /// What the driver is told for a pod's volume.
+    /// What the driver is sent for a pod's volume.
     ///
     /// # Errors
     /// Why the node does not mount it.

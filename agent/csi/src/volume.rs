@@ -35,7 +35,7 @@ pub(crate) struct Volume {
     pub(crate) targets: BTreeMap<String, Progress>,
 }
 
-/// What is to become of a volume at one target.
+/// What is wanted of a volume at one target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goal {
     /// It is published there; staged before, where its driver stages.

@@ -30,8 +30,8 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// Serves for ever. A node without a range of pod addresses has no pods that need it, and its
-    /// packet filter is left alone.
+    /// Serves until it is dropped. A node without a range of pod addresses has no pods that need
+    /// it, and its packet filter is left alone.
     pub(crate) async fn run(self) -> &'static str {
         let own = loop {
             let own = self.sandboxes.own_addresses();

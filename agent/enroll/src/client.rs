@@ -25,7 +25,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 const BODY_LIMIT: usize = 16 * 1024 * 1024;
 /// Largest event of a watch: an object has at most 1.5 MiB.
 const LINE_LIMIT: usize = 4 * 1024 * 1024;
-/// HTTP/2 pings tell a dead connection from a silent watch.
+/// HTTP/2 pings distinguish a dead connection from a silent watch.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// Idle HTTP/1.1 connections that are kept.
 const IDLE: usize = 4;

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How a request names its sender: upstream's words and the version that this node tells.
+/// How a request names its sender: upstream's words and the version that this node reports.
 const PROBE_AGENT: &str = "kube-probe/1.36";
 const HOOK_AGENT: &str = "kube-lifecycle/1.36";
 

@@ -6,7 +6,8 @@ use crate::source::Source;
 use std::io;
 use std::path::Path;
 
-/// Lines that are read in one look, so that a kernel that writes without end holds nobody up.
+/// Lines that are read in one look, so that a kernel that writes without pause does not keep the
+/// task busy.
 const MOST: usize = 10_000;
 
 /// The process that the kernel killed when the machine as a whole was out of memory.

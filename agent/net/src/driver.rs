@@ -114,7 +114,7 @@ async fn send(socket: &UdpSocket, to: Ipv4Addr, packet: &[u8], link: &Link) {
 fn open(interface: &str) -> std::io::Result<UdpSocket> {
     let fd: OwnedFd =
         agent_sys::socket::udp_on_interface(interface, CLIENT_PORT).map_err(|error| {
-            // The number tells an interface that is gone from other failures.
+            // The number distinguishes an interface that is gone from other failures.
             error.errno().map_or_else(
                 || std::io::Error::other(error),
                 std::io::Error::from_raw_os_error,

@@ -82,8 +82,8 @@ impl Memory {
     }
 }
 
-/// A number in the line `name number`.
-fn line(text: &str, name: &str) -> Option<u64> {
+/// The number in the line that is `name number` or `name: number`.
+fn named(text: &str, name: &str) -> Option<u64> {
     let value = text
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix([' ', ':']))?;
@@ -110,7 +110,7 @@ impl Counters {
     fn of_version_two(read: &impl Fn(&'static str, &'static str) -> Option<String>) -> Self {
         let of = |controller, file| number(&read(controller, file)?);
         let stat = read("cpu", "cpu.stat").unwrap_or_default();
-        let nanos = |name| Some(line(&stat, name)?.saturating_mul(1000));
+        let nanos = |name| Some(named(&stat, name)?.saturating_mul(1000));
         let split = || {
             Some(Split {
                 user: nanos("user_usec")?,
@@ -124,14 +124,14 @@ impl Counters {
             Some(Throttling {
                 quota: numbers.next()??,
                 period: numbers.next()??,
-                periods: line(&stat, "nr_periods").unwrap_or_default(),
-                throttled: line(&stat, "nr_throttled").unwrap_or_default(),
+                periods: named(&stat, "nr_periods").unwrap_or_default(),
+                throttled: named(&stat, "nr_throttled").unwrap_or_default(),
                 waited: nanos("throttled_usec").unwrap_or_default(),
             })
         };
         let memory = || {
             let stat = read("memory", "memory.stat")?;
-            let of_stat = |name| line(&stat, name).unwrap_or_default();
+            let of_stat = |name| named(&stat, name).unwrap_or_default();
             let usage = of("memory", "memory.current")?;
             Some(Memory {
                 usage,
@@ -152,7 +152,7 @@ impl Counters {
             throttling: throttling(),
             memory: memory(),
             swap: of("memory", "memory.swap.current"),
-            oom_kills: read("memory", "memory.events").and_then(|text| line(&text, "oom_kill")),
+            oom_kills: read("memory", "memory.events").and_then(|text| named(&text, "oom_kill")),
             processes: of("pids", "pids.current"),
             waits: Waits::of(|resource| {
                 let (controller, file) = resource.of_group();
@@ -167,7 +167,7 @@ impl Counters {
         let of = |controller, file| number(&read(controller, file)?);
         let stat = read("memory", "memory.stat");
         let memory = || {
-            let of_stat = |name| line(stat.as_ref()?, name);
+            let of_stat = |name| named(stat.as_ref()?, name);
             let usage = of("memory", "memory.usage_in_bytes")?;
             Some(Memory {
                 usage,
@@ -183,7 +183,7 @@ impl Counters {
         };
         let split = || {
             let text = read("cpuacct", "cpuacct.stat")?;
-            let of = |name| Some(line(&text, name)?.saturating_mul(NANOS / JIFFIES));
+            let of = |name| Some(named(&text, name)?.saturating_mul(NANOS / JIFFIES));
             Some(Split {
                 user: of("user")?,
                 system: of("system")?,
@@ -196,19 +196,19 @@ impl Counters {
             Some(Throttling {
                 quota,
                 period: of("cpu", "cpu.cfs_period_us")?,
-                periods: line(&stat, "nr_periods").unwrap_or_default(),
-                throttled: line(&stat, "nr_throttled").unwrap_or_default(),
-                waited: line(&stat, "throttled_time").unwrap_or_default(),
+                periods: named(&stat, "nr_periods").unwrap_or_default(),
+                throttled: named(&stat, "nr_throttled").unwrap_or_default(),
+                waited: named(&stat, "throttled_time").unwrap_or_default(),
             })
         };
         let kills =
-            || read("memory", "memory.oom_control").and_then(|text| line(&text, "oom_kill"));
+            || read("memory", "memory.oom_control").and_then(|text| named(&text, "oom_kill"));
         Self {
             cpu: of("cpuacct", "cpuacct.usage"),
             split: split(),
             throttling: throttling(),
             memory: memory(),
-            swap: stat.as_ref().and_then(|stat| line(stat, "total_swap")),
+            swap: stat.as_ref().and_then(|stat| named(stat, "total_swap")),
             oom_kills: kills(),
             processes: of("pids", "pids.current"),
             waits: Waits::default(),
@@ -218,7 +218,7 @@ impl Counters {
     /// The counters of the machine. `read` returns a file of `/proc`.
     pub(crate) fn of_machine(read: impl Fn(&'static str) -> Option<String>) -> Self {
         let info = read("meminfo").unwrap_or_default();
-        let of_info = |name| line(&info, name).map(|kib| kib.saturating_mul(1024));
+        let of_info = |name| named(&info, name).map(|kib| kib.saturating_mul(1024));
         let events = read("vmstat").unwrap_or_default();
         let memory = || {
             let total = of_info("MemTotal")?;
@@ -230,20 +230,20 @@ impl Counters {
                 cache: of_info("Cached").unwrap_or_default(),
                 mapped: of_info("Mapped").unwrap_or_default(),
                 peak: None,
-                faults: line(&events, "pgfault").unwrap_or_default(),
-                major_faults: line(&events, "pgmajfault").unwrap_or_default(),
+                faults: named(&events, "pgfault").unwrap_or_default(),
+                major_faults: named(&events, "pgmajfault").unwrap_or_default(),
                 limit: Some(total),
             })
         };
         let swap = || Some(of_info("SwapTotal")?.saturating_sub(of_info("SwapFree")?));
-        let stat = read("stat").and_then(|text| jiffies(&text));
+        let stat = read("stat").and_then(|text| busy(&text));
         Self {
             cpu: stat.map(|split| split.user.saturating_add(split.system)),
             split: stat,
             throttling: None,
             memory: memory(),
             swap: swap(),
-            oom_kills: line(&events, "oom_kill"),
+            oom_kills: named(&events, "oom_kill"),
             processes: read("loadavg").and_then(|text| threads(&text)),
             waits: Waits::of(|resource| read(resource.of_machine())),
         }
@@ -252,7 +252,7 @@ impl Counters {
 
 /// Nanoseconds in which CPUs were busy (proc_stat(5)), as the root group counts: user and nice;
 /// system, irq, softirq and steal.
-fn jiffies(stat: &str) -> Option<Split> {
+fn busy(stat: &str) -> Option<Split> {
     let all = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let fields: Vec<u64> = all
         .split_whitespace()
@@ -271,7 +271,7 @@ fn jiffies(stat: &str) -> Option<Split> {
 
 /// When the machine booted, in seconds since 1970 (proc_stat(5)).
 pub(crate) fn booted(stat: &str) -> Option<i64> {
-    i64::try_from(line(stat, "btime")?).ok()
+    i64::try_from(named(stat, "btime")?).ok()
 }
 
 /// Logical processors that are on (proc_stat(5)): a line `cpuN` for each.

@@ -1,8 +1,8 @@
 //! Resources of a node's pods: what they may use, and what they use.
 //!
 //! [`qos`] says what a pod may use: its service class, its control group, the limits of its
-//! containers; [`group`] tells the kernel. [`Figures`] measures what the node, its pods and their
-//! containers use, and answers as upstream's kubelet does: `/stats/summary` (JSON),
+//! containers; [`group`] sets it in the kernel. [`Figures`] measures what the node, its pods and
+//! their containers use, and answers as upstream's kubelet does: `/stats/summary` (JSON),
 //! `/metrics/resource` and `/metrics/cadvisor` (Prometheus' text). It also gives the candidates
 //! from which a node under pressure evicts one. [`Probed`] counts the results of probes, for
 //! `/metrics/probes`, and [`Done`] what the kubelet has done, for `/metrics`; [`Counted`] is an

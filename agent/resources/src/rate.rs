@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-const NANOS: u128 = 1_000_000_000;
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// Shortest time between two readings for a rate: below it the counter's steps would distort the
 /// figure.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(100);
@@ -14,7 +14,7 @@ pub(crate) fn nano_cores(before: u64, now: u64, passed: Duration) -> Option<u64>
     if passed < SHORTEST {
         return None;
     }
-    u64::try_from(used * NANOS / passed.as_nanos()).ok()
+    u64::try_from(used * NANOS_PER_SECOND / passed.as_nanos()).ok()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! How long processes waited for a resource (pressure stall information), by the kernel's texts
 //! (Documentation/accounting/psi.rst); pure. Kernels without it have no such files.
 
-/// What the kernel tells of one kind of waiting.
+/// What the kernel counts of one kind of waiting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Stall {
     /// Microseconds since the beginning.
@@ -19,7 +19,7 @@ pub(crate) struct Stalls {
     pub(crate) full: Stall,
 }
 
-/// Waiting for each resource; `None` where the kernel does not tell.
+/// Waiting for each resource; `None` where the kernel does not count it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Waits {
     pub(crate) cpu: Option<Stalls>,

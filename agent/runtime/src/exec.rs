@@ -126,7 +126,8 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Waits for its end, and reads meanwhile what it writes; its exit status.
+    /// Waits until the process ends; returns its exit status. Its output is read meanwhile: a
+    /// process whose pipe is full would never end.
     async fn end(&self, output: &Receiver, text: &mut Vec<u8>) -> Result<u32, Error> {
         let wait = WaitRequest {
             container_id: self.id.to_owned(),

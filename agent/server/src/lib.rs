@@ -2,9 +2,10 @@
 //! use, the agent's figures, folders of persistent volumes, and the machine's end.
 //!
 //! Enter by [`Server::new`], which takes the parts of the node that answers come from ([`Parts`]),
-//! and by [`serve`]. What only the kubelet knows, it tells by [`Node`]. TLS verified a certificate
-//! to the cluster's root, or the caller has a token; the master says who that is and whether it may
-//! (`reviews`, [`agent_port::Access`]). Nothing is told to others, not even health.
+//! and by [`serve`]. What only the kubelet knows it provides by [`Node`]. TLS verified a
+//! certificate to the cluster's root, or the caller has a token; the master says who that is and
+//! whether it may (`reviews`, [`agent_port::Access`]). Other callers get no information, not even
+//! about health.
 //!
 //! Tasks: one for each connection, which are [`agent_port`]'s, and a look at pods' disks after a
 //! request for all figures. One channel takes the order that ends the machine to the daemon
@@ -53,7 +54,7 @@ pub const POD_LINKS: Links = Links {
 
 /// What only the node's kubelet knows.
 pub trait Node: Send + Sync + fmt::Debug + 'static {
-    /// The pods that are wanted here, as last heard.
+    /// The pods that are to run here, as the last watch reported them.
     fn pods(&self) -> Vec<Arc<Pod>>;
 
     /// A pod by namespace and name; the newest where one of the same name still ends.
@@ -356,8 +357,8 @@ impl Server {
     /// What is answered without a tunnel.
     fn plain(&self, request: &Request<Incoming>, path: &[&str]) -> Response<Body> {
         if request.method() != Method::GET {
-            // What is not served at all is told first, as upstream's kubelet does: clients see by
-            // 404 that a node lacks a part such as checkpoints.
+            // What is not served at all is answered first, as upstream's kubelet does: clients see
+            // by 404 that a node lacks a part such as checkpoints.
             return if is_read(path) {
                 text(StatusCode::METHOD_NOT_ALLOWED, "only GET is served here\n")
             } else {
@@ -414,7 +415,7 @@ impl Server {
         })
     }
 
-    /// The pods that run, as the engine tells.
+    /// The pods that run, as the engine reports them.
     async fn running_pods(&self) -> Response<Body> {
         match self.parts.runtime.list(None).await {
             Ok(seen) => Self::list(&running::pods(&seen)),

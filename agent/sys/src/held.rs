@@ -202,7 +202,7 @@ fn status(path: &Path) -> Option<libc::statx> {
     (done == 0).then(|| unsafe { stat.assume_init() })
 }
 
-/// Whether two threads have the same table of descriptors; false where the kernel does not tell.
+/// Whether two threads have the same table of descriptors; false where the kernel does not say.
 fn same_files(one: u32, other: u32) -> bool {
     // SAFETY: kcmp(2) takes numbers alone.
     let compared = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0, 0) };

@@ -19,7 +19,7 @@ pub const DEVICE_NAMES: [&str; 2] = ["tpm", "tpmrm"];
 /// The firmware's and the boot stub's event log (needs securityfs).
 pub const EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
 
-/// The TPM's version, `1` or `2`; kernels before 5.6 do not tell.
+/// The TPM's version, `1` or `2`; kernels before 5.6 do not say.
 const VERSION: &str = "/sys/class/tpm/tpm0/tpm_version_major";
 
 const SESSIONS: u16 = 0x8002;

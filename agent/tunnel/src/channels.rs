@@ -17,7 +17,7 @@ pub(crate) struct Channels {
     input: Input,
 }
 
-/// Begins to connect to each port; one for which there is no place is told so.
+/// Begins to connect to each port; a client learns of one for which there is no slot.
 pub(crate) fn relay<S: AsyncRead + AsyncWrite>(
     mut link: Link<S>,
     ports: Ports,

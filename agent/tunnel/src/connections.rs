@@ -30,7 +30,7 @@ struct Connection {
     queue: Vec<u8>,
     /// The client sends no more.
     input_ended: bool,
-    /// The program was told so.
+    /// The program has been informed of it.
     shut: bool,
     /// The program writes no more.
     output_ended: bool,

@@ -49,7 +49,7 @@ enum End {
     Client(Leave),
 }
 
-/// Runs the command and tells the client of its end.
+/// Runs the command and reports its end to the client.
 async fn run<S: AsyncRead + AsyncWrite>(
     mut client: Client<S>,
     runtime: &dyn Runtime,
@@ -135,8 +135,8 @@ fn tell<S: AsyncRead + AsyncWrite>(client: &mut Client<S>, channel: u8, bytes: &
     bytes.clear();
 }
 
-/// Reads the rest of an ended process's output: the shim keeps it for some seconds only, however
-/// slow the client is.
+/// Reads what an ended process has left in its outputs, until containerd has deleted the process.
+/// This does not wait for the client to take the output: the shim keeps it for a few seconds only.
 async fn drain<S: AsyncRead + AsyncWrite>(
     client: &mut Client<S>,
     stdout: Option<Output>,
@@ -147,7 +147,8 @@ async fn drain<S: AsyncRead + AsyncWrite>(
     let (mut out, mut err) = (Vec::new(), Vec::new());
     loop {
         let room = client.link.outbox.len() < LAST;
-        // An output that fails has no more to read. The clean-up ends in any case.
+        // An output that fails matches no pattern, so its arm is off until the next round.
+        // `cleared` ends in any case.
         tokio::select! {
             () = &mut cleared => break,
             Ok(()) = take_from(stdout.as_ref(), &mut out), if room => {}

@@ -100,14 +100,10 @@ impl Inventory {
             .collect()
     }
 
-    /// Whether an EK is in the inventory: a Machine lists its hash, or is bound to it. It chooses
-    /// limits for callers, who may have no more than the public key, and admits nothing.
-    pub fn lists(&self, ek: &Digest) -> bool {
-        self.knows(ek)
-    }
-
-    /// Whether an EK belongs to any Machine.
-    pub(crate) fn knows(&self, ek: &Digest) -> bool {
+    /// Whether an EK is in the inventory: a Machine lists its hash, or is bound to it. EKs are
+    /// public: a caller that shows one has proved nothing, so that this may choose the limits for
+    /// it, but never admits it.
+    pub fn has_ek(&self, ek: &Digest) -> bool {
         self.bound_to(ek).is_some() || !self.listing(ek).is_empty()
     }
 

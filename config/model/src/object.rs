@@ -1,5 +1,6 @@
-//! Checks the rules of a `CertificatePolicy` object as the equivalent document: both give the same
-//! faults.
+//! Checks the rules of a `CertificatePolicy` object. They are written as the TOML document that
+//! means the same, and that is parsed: so objects and documents are held to the same rules and get
+//! the same faults.
 
 use crate::document::parse;
 use config_kube::policy::{
@@ -21,7 +22,7 @@ pub struct ObjectFault {
 /// shown in the object's status.
 pub fn check_policy(spec: &CertificatePolicySpec) -> Vec<ObjectFault> {
     let Err(faults) = parse(document(spec), "") else {
-        return apart(spec).into_iter().collect();
+        return signers_apart(spec).into_iter().collect();
     };
     let lines = faults.list.into_iter().map(|fault| {
         let suggestion = fault
@@ -41,7 +42,7 @@ pub fn check_policy(spec: &CertificatePolicySpec) -> Vec<ObjectFault> {
 }
 
 /// The fault of rules that decide a node's two certificates separately: they are issued together.
-fn apart(spec: &CertificatePolicySpec) -> Option<ObjectFault> {
+fn signers_apart(spec: &CertificatePolicySpec) -> Option<ObjectFault> {
     let deciding = |signer| {
         spec.rules
             .iter()
@@ -212,7 +213,7 @@ fn text(key: &'static str, value: &str) -> Option<Field> {
     (!value.is_empty()).then(|| (key, quoted(value)))
 }
 
-/// The word of a document for an empty value of an object.
+/// A text where an empty value of the object means `nothing`, a word of the document.
 fn word(value: &str, nothing: &str) -> String {
     quoted(if value.is_empty() { nothing } else { value })
 }
@@ -246,26 +247,27 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// The path in the object for a key of the document.
+/// The path in the object for a key of the document: `rule[0].images.min_svn` becomes
+/// `spec.rules[0].images.minSvn`.
 fn path(key: &str) -> String {
     let renamed = key
         .replacen("rule", "rules", 1)
         .replace("certificate.ttl", "certificate.ttlSeconds");
     let renamed = renamed.replace("queue.expires", "queue.expiresSeconds");
     let mut out = String::from("spec.");
-    // In brackets is a number or the admin's own key.
-    let (mut up, mut own) = (false, false);
+    // In brackets is a number or the admin's own key, which stays as it is.
+    let (mut after_underscore, mut in_brackets) = (false, false);
     for c in renamed.chars() {
         match c {
             '[' | ']' => {
-                own = c == '[';
+                in_brackets = c == '[';
                 out.push(c);
             }
-            c if own => out.push(c),
-            '_' => up = true,
-            c if up => {
+            c if in_brackets => out.push(c),
+            '_' => after_underscore = true,
+            c if after_underscore => {
                 out.push(c.to_ascii_uppercase());
-                up = false;
+                after_underscore = false;
             }
             c => out.push(c),
         }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// Defines the enum, its strings and the sentence that tells a person what it means.
+/// Defines the enum, its strings and the sentence that says what it means.
 macro_rules! codes {
     ($($variant:ident = $text:literal, $class:ident, $doc:literal;)*) => {
         /// Why something was refused.

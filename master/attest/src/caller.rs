@@ -14,7 +14,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 /// keys are no secrets.
 pub(crate) fn listed_key(keys: &Keys, machines: &config_attest::Inventory) -> Option<Digest> {
     let key = Digest::of(&Public::parse(keys.ek.as_bytes()).ok()?.spki().ok()?);
-    machines.lists(&key).then_some(key)
+    machines.has_ek(&key).then_some(key)
 }
 
 /// The caller's IP address.

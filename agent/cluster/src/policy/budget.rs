@@ -55,10 +55,18 @@ pub(super) fn of_set(set: &Set) -> usize {
     }
 }
 
-/// The message, as far as it is given away.
+/// A namespace whose pods are closed, as its policies take too much of the message.
+#[derive(Debug)]
+pub(super) struct Closed {
+    pub(super) namespace: String,
+    pub(super) bytes: usize,
+}
+
+/// The bytes of the message that namespaces share.
 #[derive(Debug)]
 pub(super) struct Budget {
     whole: usize,
+    /// Of these, what open namespaces take.
     taken: usize,
     /// Namespaces that are not closed, by what they take.
     open: BTreeSet<(usize, String)>,
@@ -84,20 +92,22 @@ impl Budget {
         self.whole / 3
     }
 
-    /// Counts a namespace; the heaviest that are closed so that the others fit, itself perhaps. In
-    /// which order namespaces are counted makes no difference to which are closed in the end.
-    pub(super) fn take(&mut self, namespace: &str, bytes: usize) -> Vec<(usize, String)> {
+    /// Counts a namespace. Returns those that are closed so that the others fit: the heaviest,
+    /// which may be the new one. The order in which namespaces are counted makes no difference to
+    /// which are closed in the end.
+    pub(super) fn take(&mut self, namespace: &str, bytes: usize) -> Vec<Closed> {
         if bytes > self.of_one() {
-            return vec![(bytes, namespace.to_owned())];
+            let namespace = namespace.to_owned();
+            return vec![Closed { namespace, bytes }];
         }
         self.open.insert((bytes, namespace.to_owned()));
         self.taken += bytes;
         let mut closed = Vec::new();
         while self.taken > self.whole
-            && let Some(heaviest) = self.open.pop_last()
+            && let Some((bytes, namespace)) = self.open.pop_last()
         {
-            self.taken -= heaviest.0;
-            closed.push(heaviest);
+            self.taken -= bytes;
+            closed.push(Closed { namespace, bytes });
         }
         closed
     }
@@ -115,7 +125,7 @@ mod tests {
         let mut closed = BTreeSet::new();
         for (at, bytes) in weights.iter().enumerate() {
             let more = budget.take(&at.to_string(), *bytes);
-            closed.extend(more.into_iter().map(|(_, name)| name));
+            closed.extend(more.into_iter().map(|one| one.namespace));
         }
         (budget.taken, names.difference(&closed).cloned().collect())
     }

@@ -84,8 +84,8 @@ impl Keeper {
         (own, uids)
     }
 
-    /// Follows pods, namespaces and policies into the packet filter, for ever. Before all three
-    /// were listed, the filter keeps what an earlier agent put there.
+    /// Follows pods, namespaces and policies into the packet filter, until it is dropped. Before
+    /// all three were listed, the filter keeps what an earlier agent put there.
     pub async fn run(self: Arc<Self>, sandboxes: Arc<Sandboxes>) {
         let (mut world, mut reported) = (self.world.changes(), self.reported.changes());
         // A node without a range of pod addresses has no such pods, and its packet filter is left
@@ -112,7 +112,7 @@ impl Keeper {
                     continue;
                 }
                 Err(error) => {
-                    tracing::error!(error = chain(&error), "the NetworkPolicy task panicked")
+                    tracing::error!(error = chain(&error), "the NetworkPolicy task panicked");
                 }
             }
             // Cancel-safe: both arms only wait for a change, which stays to be seen.
@@ -127,7 +127,7 @@ impl Keeper {
     }
 }
 
-/// Tells those who answer names which namespaces there are, for ever.
+/// Keeps the DNS server's list of namespaces up to date, until it is dropped.
 pub async fn name_namespaces(world: &View<World>, view: &View) {
     let mut changes = world.changes();
     loop {

@@ -36,11 +36,11 @@ pub struct Policies(Mutex<BTreeMap<Family, State>>);
 #[derive(Debug)]
 struct State {
     planner: Planner,
-    /// What the kernel has; `None` before the first table.
-    held: Option<Installed>,
+    /// The kernel's table; `None` before this agent's first one.
+    installed: Option<Installed>,
 }
 
-/// The rules that the kernel has.
+/// The table that the kernel has, and the way to change it.
 #[derive(Debug)]
 struct Installed {
     filter: Filter,
@@ -68,7 +68,7 @@ impl Policies {
         for family in families {
             let state = states.entry(*family).or_insert_with(|| State {
                 planner: Planner::new(*family),
-                held: None,
+                installed: None,
             });
             let Some(wanted) = state.planner.table(world, own) else {
                 return Ok(false);
@@ -80,15 +80,16 @@ impl Policies {
 }
 
 impl State {
+    /// Makes the kernel's table the wanted one: by the difference, else as a whole.
     fn apply(&mut self, family: Family, wanted: Table) -> agent_sys::Result<()> {
-        if let Some(held) = self.held.as_mut() {
-            let changes = table::difference(&held.table, &wanted);
+        if let Some(installed) = self.installed.as_mut() {
+            let changes = table::difference(&installed.table, &wanted);
             if changes.is_empty() {
                 return Ok(());
             }
-            match held.filter.apply(&changes) {
+            match installed.filter.apply(&changes) {
                 Ok(()) => {
-                    held.table = wanted;
+                    installed.table = wanted;
                     return Ok(());
                 }
                 // Another program has changed the table, so the difference does not apply.
@@ -102,7 +103,7 @@ impl State {
         }
         let mut filter = Filter::open(family)?;
         filter.apply(&table::all(family, &wanted))?;
-        self.held = Some(Installed {
+        self.installed = Some(Installed {
             filter,
             table: wanted,
         });

@@ -16,7 +16,7 @@
 //! elements of sets.
 
 use super::blocks::blocks;
-use super::budget::{Budget, MAX_BYTES, of_rule, of_set};
+use super::budget::{Budget, Closed, MAX_BYTES, of_rule, of_set};
 use super::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, World, is_meant};
 use super::name::named;
 use super::part::{Part, Plan, drops};
@@ -304,7 +304,7 @@ impl Maker<'_> {
             let part = self.part(pods, near(namespace), budget.of_one());
             let closed = budget.take(namespace, part.bytes);
             parts.insert((*namespace).to_owned(), part);
-            for (bytes, namespace) in closed {
+            for Closed { namespace, bytes } in closed {
                 let part = parts.remove(&namespace).unwrap_or_default();
                 if kept + bytes <= budget.whole() {
                     kept += bytes;

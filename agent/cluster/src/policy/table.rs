@@ -68,8 +68,8 @@ pub(super) fn to_pods(family: Family) -> [Vec<Step>; 4] {
     };
     [
         // A pod whose policies are not known yet.
-        unknown(Step::LoadInName(0), family.source()),
-        unknown(Step::LoadOutName(0), family.destination()),
+        unknown(Step::LoadInName(0), family.source_offset()),
+        unknown(Step::LoadOutName(0), family.destination_offset()),
         itself(family),
         vec![Step::LoadServer(0), Step::Follow(0, INGRESS)],
     ]

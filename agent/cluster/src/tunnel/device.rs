@@ -21,34 +21,35 @@ pub const PORTS: [u16; 2] = [51_820, 51_821];
 /// Bytes that the tunnel puts around a packet: IPv6 and UDP headers, and its own.
 pub const OVERHEAD: u32 = 80;
 
-/// Notes with a link that say when its key was made: a later agent reads them, and they go with
-/// link and key.
+/// How the note of a link begins that records when the link's key was made, in Unix seconds. The
+/// kernel keeps it with the link (its `alias`): an agent that starts later reads it, and it is
+/// deleted with link and key.
 const FIRST_KEY: &str = "pratique: first key, made at ";
 const LATER_KEY: &str = "pratique: key made at ";
-/// The note while a key is made.
+/// The note from before a key is made until its time is recorded.
 const NEW_KEY: &str = "pratique: key in the making";
 
 /// The tunnel's links and their keys, which live as long as the machine's boot: a later agent goes
 /// on with both, and no connection breaks.
 #[derive(Debug, Default)]
 pub(crate) struct Device {
-    /// The node's addresses with which the links are as they should be, as far as is known; none
-    /// where they are not.
+    /// The node's addresses for which both links were set up; empty where the next
+    /// [`Device::ensure_links`] sets them up again.
     ready: Vec<IpAddr>,
-    /// Where the peers of each link were said to be.
+    /// The endpoint that each peer was given last, by link.
     endpoints: [BTreeMap<Key, SocketAddr>; 2],
 }
 
 impl Device {
-    /// What the kernel holds, once both links are there. `addresses`: the node's own in its ranges
-    /// of pod addresses.
-    pub(crate) fn look(&mut self, addresses: &[IpAddr]) -> Result<Seen> {
+    /// Sets up both links where that is due, and returns what the kernel has. `addresses`: the
+    /// node's own in its ranges of pod addresses.
+    pub(crate) fn ensure_links(&mut self, addresses: &[IpAddr]) -> Result<Seen> {
         let mut links = Links::open()?;
         let mut kernel = WireGuard::open()?;
-        // Whatever fails below, the next look begins with it.
+        // Taken first: whatever fails below, the next call sets the links up again.
         if std::mem::take(&mut self.ready) != addresses {
             for slot in Slot::ALL {
-                self.make(slot, addresses, &mut links, &mut kernel)?;
+                self.set_up(slot, addresses, &mut links, &mut kernel)?;
             }
         }
         let mut seen = Seen::default();
@@ -71,7 +72,9 @@ impl Device {
         Ok(seen)
     }
 
-    fn make(
+    /// Makes a link with a key where it is missing, and sets its port, its settings and its
+    /// addresses.
+    fn set_up(
         &mut self,
         slot: Slot,
         addresses: &[IpAddr],
@@ -90,7 +93,8 @@ impl Device {
             kernel.renew_key(link.index)?;
             links.note(link.index, &format!("{FIRST_KEY}{}", now()))?;
         } else if birth(&link.note).is_none() {
-            // An agent ended while it made a key.
+            // An earlier agent ended before it recorded the key's time, so the key counts as made
+            // now. It is no first key: peers may have agreed a session with the one before.
             links.note(link.index, &format!("{LATER_KEY}{}", now()))?;
         }
         let port = *slot.of(&PORTS);
@@ -98,7 +102,9 @@ impl Device {
             kernel.listen(link.index, port)?;
         }
         set_link(name)?;
-        // A peer sends by the one link what is answered by the other.
+        // Two peers may prefer different links, so that packets come by one and are answered by the
+        // other. The kernel's strict check of sources (1) would drop them; the loose one (2) does
+        // not.
         namespace::set(&format!("net/ipv4/conf/{name}/rp_filter"), "2")?;
         set_ipv6(name, addresses)?;
         links.switch_on(link.index)?;
@@ -108,8 +114,8 @@ impl Device {
         Ok(())
     }
 
-    /// Makes the peers of both links those of the plan, and wakes some; those that are none any
-    /// more go first, of both links.
+    /// Makes the peers of both links those of the plan, and wakes those that it names. Peers are
+    /// removed from both links before others are added.
     pub(crate) fn set_peers(&mut self, seen: &Seen, plan: &Plan) -> Result<()> {
         let all = Slot::ALL.map(|slot| {
             let endpoints = slot.of(&self.endpoints);
@@ -157,7 +163,8 @@ impl Device {
     pub(crate) fn renew(&mut self, slot: Slot) -> Result<()> {
         let mut links = Links::open()?;
         let index = found(&mut links, slot)?.index;
-        // Of a key whose age is not known no session counts, should the agent end here.
+        // Recorded before the key is made: should the agent end in between, the next one counts the
+        // key as made when it finds it, and relies on no session that was agreed before.
         links.note(index, NEW_KEY)?;
         let ready = std::mem::take(&mut self.ready);
         WireGuard::open()?.renew_key(index)?;
@@ -167,6 +174,7 @@ impl Device {
     }
 }
 
+/// The kernel's link of a slot.
 fn found(links: &mut Links, slot: Slot) -> Result<links::Link> {
     let name = *slot.of(&TUNNELS);
     let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
@@ -174,6 +182,7 @@ fn found(links: &mut Links, slot: Slot) -> Result<links::Link> {
     links.named(name)?.ok_or_else(missing)
 }
 
+/// When a key was made, by its link's note; `None` where that is not recorded.
 fn birth(note: &str) -> Option<Birth> {
     let first = note.strip_prefix(FIRST_KEY);
     let at = first.or_else(|| note.strip_prefix(LATER_KEY))?;
@@ -205,11 +214,11 @@ pub(crate) fn led_into_the_tunnel() -> Result<Vec<Cidr>> {
     Ok(ranges)
 }
 
-/// Makes the routes into the tunnel those of the plan. One that changes its link does so at once.
+/// Makes the routes into the tunnel those of the plan. A route that moves to the other link is
+/// replaced in one step, so that no packet goes without.
 pub(crate) fn set_routes(planned: &BTreeMap<Range, Slot>) -> Result<()> {
     let mut links = Links::open()?;
-    let indexes = TUNNELS.map(|name| index_of(&mut links, name));
-    let [first, second] = indexes;
+    let [first, second] = TUNNELS.map(|name| index_of(&mut links, name));
     let indexes = [first?, second?];
     let mut there = Vec::new();
     for index in indexes {

@@ -162,7 +162,8 @@ struct Logged {
 }
 
 impl Keeper {
-    /// Keeps the tunnel, for ever; to be begun once the node has a range of pod addresses.
+    /// Keeps the tunnel until it is dropped; to be begun once the node has a range of pod
+    /// addresses.
     pub async fn run(self) {
         let mut changes = self.view.changes();
         let state = Arc::new(Mutex::new(State::default()));

@@ -20,6 +20,10 @@ const REPLY: u16 = 2;
 const ID: u16 = 12;
 const ADDRESSES: u16 = 1;
 const PORTS: u16 = 2;
+/// `CTA_PROTO_NUM`, `CTA_PROTO_SRC_PORT`, `CTA_PROTO_DST_PORT`.
+const PROTOCOL: u16 = 1;
+const SOURCE_PORT: u16 = 2;
+const DESTINATION_PORT: u16 = 3;
 /// Bytes of `struct nfgenmsg`.
 const HEADER: usize = 4;
 const UDP: u8 = 17;
@@ -73,14 +77,14 @@ impl Connections {
     pub fn forget(&mut self, flow: &Flow) -> Result<bool> {
         let ((client, from), (called, to)) = (flow.client, flow.called);
         let family = Family::of(client);
-        let (source, destination) = places(family);
+        let (source, destination) = address_attributes(family);
         let addresses = Attributes::new()
             .bytes(source, &octets(client))
             .bytes(destination, &octets(called));
         let ports = Attributes::new()
-            .bytes(1, &[UDP])
-            .bytes(2, &from.to_be_bytes())
-            .bytes(3, &to.to_be_bytes());
+            .bytes(PROTOCOL, &[UDP])
+            .bytes(SOURCE_PORT, &from.to_be_bytes())
+            .bytes(DESTINATION_PORT, &to.to_be_bytes());
         let tuple = Attributes::new()
             .nest(ADDRESSES, &addresses)
             .nest(PORTS, &ports);
@@ -101,7 +105,7 @@ fn header(family: Option<Family>) -> [u8; HEADER] {
 }
 
 /// The attributes of a tuple's source and destination (`CTA_IP_V4_SRC` and the next).
-fn places(family: Family) -> (u16, u16) {
+fn address_attributes(family: Family) -> (u16, u16) {
     match family {
         Family::V4 => (1, 2),
         Family::V6 => (3, 4),
@@ -127,7 +131,7 @@ fn ends(tuple: &[u8]) -> Option<(End, End)> {
     let addresses = attributes_of(value(&tuple, ADDRESSES)?);
     let ports = attributes_of(value(&tuple, PORTS)?);
     let both = |family: Family| {
-        let (source, destination) = places(family);
+        let (source, destination) = address_attributes(family);
         let address = |kind: u16| address(value(&addresses, kind)?);
         Some((address(source)?, address(destination)?))
     };

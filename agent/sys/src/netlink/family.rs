@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use nix::libc;
 
-/// A kind of packets, which tables of the packet filter, routes and connections are for.
+/// A kind of addresses. Each table of the packet filter, route and connection is of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4.
@@ -41,16 +41,16 @@ impl Family {
         }
     }
 
-    /// The place of the source's address in a packet's header (RFC 791, RFC 8200).
-    pub const fn source(self) -> u32 {
+    /// Where the source's address begins in a packet's header, in bytes (RFC 791, RFC 8200).
+    pub const fn source_offset(self) -> u32 {
         match self {
             Self::V4 => 12,
             Self::V6 => 8,
         }
     }
 
-    /// The place of the destination's address.
-    pub const fn destination(self) -> u32 {
+    /// Where the destination's address begins in a packet's header, in bytes.
+    pub const fn destination_offset(self) -> u32 {
         match self {
             Self::V4 => 16,
             Self::V6 => 24,

@@ -467,7 +467,7 @@ mod tests {
             priority,
         };
         let load = Step::LoadNetwork {
-            offset: family.source(),
+            offset: family.source_offset(),
             length: family.bytes(),
             to: 4,
         };

@@ -197,7 +197,7 @@ impl Links {
     ///
     /// # Errors
     /// If there is none, or the kernel refuses: not every link takes more than 64 KiB. Before
-    /// Linux 6.3 it takes no more than that of IPv4, whatever it is told.
+    /// Linux 6.3 it takes no more than that of IPv4, whatever is set.
     pub fn set_burst(&mut self, index: u32, burst: Burst) -> Result<()> {
         let attributes = Attributes::new()
             .number(BURST_BYTES, burst.bytes)
@@ -207,7 +207,7 @@ impl Links {
         self.act(request, "set the bursts of", &format!("link {index}"))
     }
 
-    /// Leaves a note with a link (`ip link show` tells it as `alias`), in place of an earlier one;
+    /// Leaves a note with a link (`ip link show` prints it as `alias`), in place of an earlier one;
     /// at most 255 bytes.
     ///
     /// # Errors

@@ -302,7 +302,7 @@ impl<'a> Draft<'a> {
             hash: ek_hash,
         } = endorsement_key(keys, &mut self.checks)?;
         self.ek_hash = Some(ek_hash);
-        self.listed = reference.inventory.lists(&ek_hash);
+        self.listed = reference.inventory.has_ek(&ek_hash);
         let certificate = keys
             .ek_certificate
             .as_ref()
@@ -379,7 +379,7 @@ impl<'a> Draft<'a> {
             hash: ek_hash,
         } = endorsement_key(&hello.keys, &mut self.checks)?;
         self.ek_hash = Some(ek_hash);
-        self.listed = reference.inventory.lists(&ek_hash);
+        self.listed = reference.inventory.has_ek(&ek_hash);
         // The Machine is the certificate's; the EK chooses nothing here. The admin's entry must
         // still name the EK: taking it out of `spec.ek` ends the renewals.
         let machine = self.renewing_machine(peer, reference)?;

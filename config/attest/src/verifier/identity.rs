@@ -189,7 +189,7 @@ pub(super) fn is_held_back(
 ) -> bool {
     let rule = reference.rule;
     // Under such a rule every caller may be admitted, as a stranger at least.
-    if !rule.enforces() || reference.inventory.knows(ek) {
+    if !rule.enforces() || reference.inventory.has_ek(ek) {
         return true;
     }
     let names = rule.issuers(reference.issuers);

@@ -219,7 +219,7 @@ fn machine_of_step_2<'a>(
         }
         Subject::Stranger(machine) => {
             let unknown =
-                !reference.rule.enforces() && !reference.inventory.knows(&pending.ek_hash());
+                !reference.rule.enforces() && !reference.inventory.has_ek(&pending.ek_hash());
             let found = if unknown {
                 "not in the inventory"
             } else {
