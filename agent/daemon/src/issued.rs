@@ -63,10 +63,15 @@ pub(crate) async fn operate(
         arguments,
         machine,
         image,
-        (identity, doubt, clock, addresses),
+        node::Identified {
+            identity,
+            doubt,
+            clock,
+            addresses,
+            on_machine,
+        },
         ending,
         &mut tasks,
-        on_machine,
     )
     .await;
     tasks.shutdown().await;

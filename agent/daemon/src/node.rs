@@ -17,9 +17,7 @@ use agent_cluster::Sandboxes;
 use agent_enroll::Identity;
 use agent_images::{Registries, Registry};
 use agent_journal::{Journal, Places};
-use agent_kubelet::{
-    Config, Drain, Drained, Kubelet, Least, Machine, Notices, Signal, Soft, Thresholds,
-};
+use agent_kubelet::{Config, Drain, Drained, Kubelet, Least, Machine, Signal, Soft, Thresholds};
 use agent_proxy::{Proxy, View};
 use agent_runtime::{Containerd, Options, Programs};
 use config_machine::end::REST_GRACE;
@@ -60,6 +58,17 @@ enum End {
     Done,
 }
 
+/// A node that has its identity, and what runs already for it.
+pub(crate) struct Identified {
+    pub(crate) identity: Identity,
+    /// Notified where the master's address may have changed.
+    pub(crate) doubt: Arc<Notify>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) addresses: Addresses,
+    /// Whether the machine is the agent's own; on a host it is not.
+    pub(crate) on_machine: bool,
+}
+
 /// Runs the node until the agent is asked to end, the master orders the machine's end, or a part of
 /// it ends by itself. An order is returned, for init.
 ///
@@ -70,21 +79,24 @@ pub(crate) async fn serve(
     arguments: &RunArguments,
     machine: &MachineConfig,
     image: &ImageDescription,
-    (identity, doubt, clock, addresses): (Identity, Arc<Notify>, Arc<Clock>, Addresses),
+    node: Identified,
     ending: &mut Ending,
     tasks: &mut JoinSet<Result<(), Error>>,
-    on_machine: bool,
 ) -> Result<Option<Order>, Error> {
+    let config = config(arguments, machine, image, &node)?;
+    let Identified {
+        identity,
+        doubt,
+        clock,
+        addresses,
+        on_machine,
+    } = node;
     if on_machine && machine.kernel.io_uring {
         open_io_uring(Path::new("/proc/sys"))?;
     }
     let tls = server_tls(&identity)?;
     let listener = listen(arguments.kubelet_port).await?;
     let engine = Arc::new(Containerd::new(engine(arguments, machine, on_machine)));
-    let told = (&*identity.node, clock.notices(), addresses.clone());
-    let mut config = config(arguments, machine, image, told);
-    config.static_pods = settings::static_pods(machine, &identity.node)?;
-    config.owns_machine = on_machine;
     let name = config.node_name.clone();
     let view = config.cluster.clone().unwrap_or_default();
     let resolv_conf = config.machine.resolv_conf.clone();
@@ -114,7 +126,7 @@ pub(crate) async fn serve(
         server = server.ending_by(orders);
     }
     let (end, ended) = watch::channel(false);
-    // Those that end when they are told to, and those that never end.
+    // Those that end once `end` is true, and those that never end.
     let (mut parts, mut endless) = (JoinSet::new(), JoinSet::new());
     let answering = ended.clone();
     parts.spawn(async move {
@@ -139,7 +151,7 @@ pub(crate) async fn serve(
     })
 }
 
-/// The error of a part that ended before it was told to.
+/// The error of a part that ended before it was asked to.
 fn ended_early(part: Result<&'static str, JoinError>) -> Error {
     match part {
         Ok(part) => Error::Part(part, "it should never end".into()),
@@ -357,13 +369,14 @@ fn config(
     arguments: &RunArguments,
     machine: &MachineConfig,
     image: &ImageDescription,
-    (node, notices, addresses): (&str, Notices, Addresses),
-) -> Config {
+    node: &Identified,
+) -> Result<Config, Error> {
+    let name = &node.identity.node;
     let reserved = &machine.node.reserved;
     let natural = |number: i64| u64::try_from(number).unwrap_or(0);
-    Config {
-        node_name: node.to_owned(),
-        addresses,
+    Ok(Config {
+        node_name: name.clone(),
+        addresses: node.addresses.clone(),
         port: arguments.kubelet_port,
         machine: Machine {
             data: arguments.kubelet_data.clone(),
@@ -377,7 +390,7 @@ fn config(
             hosts: Path::new("/etc/hosts").to_owned(),
         },
         parallel_pulls: machine.node.max_parallel_image_pulls,
-        owns_machine: false,
+        owns_machine: node.on_machine,
         max_pods: machine.node.max_pods,
         reserved_memory: natural(reserved.memory.ceil_units()),
         reserved_cpu_millis: natural(reserved.cpu.ceil_milli()),
@@ -385,11 +398,11 @@ fn config(
         thresholds: thresholds(&machine.node.eviction),
         shutdown: machine.node.shutdown.clone(),
         os_image: image.os_image(),
-        notices,
+        notices: node.clock.notices(),
         cluster: Some(View::default()),
-        static_pods: Vec::new(),
+        static_pods: settings::static_pods(machine, name)?,
         pod_routes: machine.network.pod_routes == PodRoutes::Plain,
-    }
+    })
 }
 
 #[cfg(test)]

@@ -133,10 +133,15 @@ async fn operate(
         arguments,
         &machine,
         &image,
-        (identity, doubt, clock, addresses),
+        node::Identified {
+            identity,
+            doubt,
+            clock,
+            addresses,
+            on_machine,
+        },
         ending,
         &mut tasks,
-        on_machine,
     )
     .await;
     tasks.shutdown().await;

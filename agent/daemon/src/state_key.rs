@@ -77,17 +77,11 @@ fn run_with(
         configuration: arguments.configuration.map(|digest| digest.0),
         recoverable: image.role == "master",
     };
-    let found = engine::open(&mut disk, &mut store, boot).map_err(part)?;
     let svn = store.unlock.svn;
-    match found {
+    let is_master = image.role == "master";
+    match engine::open(&mut disk, &mut store, boot).map_err(part)? {
         Opening::Opened(opened) => {
-            let report = Report::Opened {
-                key: opened.volume.clone(),
-                generation: opened.generation(),
-                renewals: opened.kept.renewals,
-                admin: opened.admin(),
-            };
-            tell(output, &report)?;
+            tell(output, &opened_report(&opened))?;
             // Without an answer the floor stays.
             let admitted = answer(input).map_or(0, |answer| answer.admitted).min(svn);
             opened
@@ -99,21 +93,11 @@ fn run_with(
             reason,
             finished: true,
             ..
-        }) if image.role == "master" && arguments.fresh => {
+        }) if is_master && arguments.fresh => {
             tell(output, &Report::Refused { reason })?;
         }
-        Opening::Closed(Closed { reason, .. }) if image.role == "master" && !arguments.fresh => {
-            match state_recovery::look(&mut disk, &mut store, reason)? {
-                Err(reason) => tell(output, &Report::Refused { reason })?,
-                Ok(found) => {
-                    tell(output, &found.report())?;
-                    // Without an answer nothing was mounted or stored: the state stays bound to the
-                    // other board.
-                    if answer(input).is_some() {
-                        found.bind(&mut disk, &mut store)?;
-                    }
-                }
-            }
+        Opening::Closed(Closed { reason, .. }) if is_master && !arguments.fresh => {
+            recover(&mut disk, &mut store, reason, input, output)?;
         }
         // Another boot of this machine may open the state: one with the user-data that made it, or
         // of the newer image. If a new state were made here, a typing error in the user-data would
@@ -123,17 +107,13 @@ fn run_with(
         }
         Opening::Closed(closed) => {
             let made = engine::make(&mut disk, &mut store, svn, closed, boot).map_err(part)?;
-            let (key, recovery, reason, renewals) =
-                (made.volume, made.recovery, closed.reason, made.renewals);
-            tell(
-                output,
-                &Report::Made {
-                    key,
-                    recovery,
-                    reason,
-                    renewals,
-                },
-            )?;
+            let report = Report::Made {
+                key: made.volume,
+                recovery: made.recovery,
+                reason: closed.reason,
+                renewals: made.renewals,
+            };
+            tell(output, &report)?;
             // Without an answer there is no file system, and the next boot makes it anew.
             if answer(input).is_some() {
                 engine::finish(&mut disk, &mut store, boot).map_err(part)?;
@@ -141,6 +121,36 @@ fn run_with(
         }
     }
     Ok(0)
+}
+
+fn opened_report(opened: &engine::Open) -> Report {
+    Report::Opened {
+        key: opened.volume.clone(),
+        generation: opened.generation(),
+        renewals: opened.kept.renewals,
+        admin: opened.admin(),
+    }
+}
+
+/// Opens a master's state of another board by the admin's one-off key, where there is one, and
+/// binds it to this board once init uses it.
+fn recover(
+    disk: &mut Partition,
+    store: &mut TpmStore,
+    reason: Reason,
+    input: &mut impl Read,
+    output: &mut impl Write,
+) -> Result<(), Error> {
+    let found = match state_recovery::look(disk, store, reason)? {
+        Ok(found) => found,
+        Err(reason) => return tell(output, &Report::Refused { reason }),
+    };
+    tell(output, &found.report())?;
+    // Without an answer nothing was mounted or stored: the state stays bound to the other board.
+    if answer(input).is_some() {
+        found.bind(disk, store)?;
+    }
+    Ok(())
 }
 
 /// The reason if the state does not open now, but would open in another boot: of a newer image or

@@ -200,40 +200,43 @@ fn table(image: &Image, state: &Opened) -> Vec<Service> {
         )
     }];
     if image.role == "master" {
-        let attestor = "/run/pratique/attestor.sock";
-        let arguments = [
-            "run",
-            "--config",
-            measure::CONFIGURATION,
-            "--data",
-            "/var/lib/pratique/master",
-            "--listen",
-            "[::]:6443",
-            "--attestor",
-            attestor,
-            "--state-recovery",
-            state::RECOVERY,
-            "--recovered-keys",
-            state::RECOVERED_KEYS,
-            "--config-event",
-            measure::EVENT,
-            "--state-generation",
-            generation::PLACE,
-        ];
-        let admin = state
-            .moved_by
-            .map(|admin| format!("sha256:{}", hex::encode(admin)));
-        let admin = admin
-            .iter()
-            .flat_map(|admin| ["--state-of", admin.as_str()]);
-        let arguments: Vec<&str> = arguments.into_iter().chain(admin).collect();
-        all.push(service(
-            "master",
-            &arguments,
-            -950,
-            ServiceOptions::default(),
-        ));
+        all.push(master(state));
     }
+    all.push(agent(state));
+    all
+}
+
+fn master(state: &Opened) -> Service {
+    let arguments = [
+        "run",
+        "--config",
+        measure::CONFIGURATION,
+        "--data",
+        "/var/lib/pratique/master",
+        "--listen",
+        "[::]:6443",
+        "--attestor",
+        "/run/pratique/attestor.sock",
+        "--state-recovery",
+        state::RECOVERY,
+        "--recovered-keys",
+        state::RECOVERED_KEYS,
+        "--config-event",
+        measure::EVENT,
+        "--state-generation",
+        generation::PLACE,
+    ];
+    let admin = state
+        .moved_by
+        .map(|admin| format!("sha256:{}", hex::encode(admin)));
+    let admin = admin
+        .iter()
+        .flat_map(|admin| ["--state-of", admin.as_str()]);
+    let arguments: Vec<&str> = arguments.into_iter().chain(admin).collect();
+    service("master", &arguments, -950, ServiceOptions::default())
+}
+
+fn agent(state: &Opened) -> Service {
     let arguments = [
         "run",
         "--config",
@@ -249,7 +252,7 @@ fn table(image: &Image, state: &Opened) -> Vec<Service> {
     ];
     // The agent ends containers through containerd with their grace; on a master's machine too,
     // which is also a node.
-    all.push(service(
+    service(
         "agent",
         &arguments,
         -950,
@@ -257,8 +260,7 @@ fn table(image: &Image, state: &Opened) -> Vec<Service> {
             may_end_machine: true,
             ends_first: true,
         },
-    ));
-    all
+    )
 }
 
 fn service(

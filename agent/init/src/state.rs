@@ -199,9 +199,24 @@ fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opene
         owner,
     )
     .map_err(later)?;
+    let recorded = record(&agent.report, &partition.device.node());
+    let moved_by = mount_reported(console, agent, &partition, owner)?;
+    std::fs::write(RECORD, recorded)
+        .map_err(|cause| fatal(StateError::Write(RECORD.to_owned(), cause)))?;
+    Ok(Opened {
+        approvals: partition.root.hashes.node(),
+        moved_by,
+    })
+}
+
+/// Mounts the state as the agent reports it, or makes it, and lets the agent end.
+fn mount_reported(
+    console: &Console,
+    agent: WaitingAgent,
+    partition: &StatePartition,
+    owner: Owner,
+) -> Result<MovedBy, Fatal> {
     let report = agent.report.clone();
-    let recorded = record(&report, &partition.device.node());
-    let mut moved_by = None;
     match &report {
         Report::Opened {
             key,
@@ -209,9 +224,9 @@ fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opene
             admin,
             ..
         } => {
-            moved_by = *admin;
-            own_state(console, agent, &partition, key, *generation, owner)?;
+            own_state(console, agent, partition, key, *generation, owner)?;
             console.milestone(&opened_line(&report));
+            return Ok(*admin);
         }
         Report::Recovered {
             key,
@@ -219,9 +234,9 @@ fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opene
             admin,
             keys,
         } => {
-            moved_by = Some(*admin);
-            recovered_state(console, agent, &partition, key, *generation, keys)?;
+            recovered_state(console, agent, partition, key, *generation, keys)?;
             console.milestone(&opened_line(&report));
+            return Ok(Some(*admin));
         }
         Report::Made {
             key,
@@ -229,41 +244,43 @@ fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opene
             reason,
             renewals,
         } => {
-            new_state(console, agent, &partition, key, recovery.as_ref())?;
+            new_state(console, agent, partition, key, recovery.as_ref())?;
             console.line(&made(*reason, *renewals));
-        }
-        Report::Temporary { reason, .. }
-            if keeps_the_disk(
-                *reason,
-                partition.fresh,
-                Path::new(&partition.device.node()),
-            ) =>
-        {
-            agent.finish(console, None).map_err(later)?;
-            mounted("tmpfs", "tmpfs", MEMORY).map_err(system)?;
-            console.line(&format!(
-                "pratique: WARNING STATE: the state is in memory and lasts only until the next reboot: {reason}; the state on the \
-                 disk stays as it is, for a boot that may open it"
-            ));
         }
         Report::Temporary { key, reason } => {
             agent.finish(console, None).map_err(later)?;
-            formatted(&partition, key, Lasts::UntilReboot)?;
-            console.line(&format!(
-                "pratique: WARNING STATE: the state lasts only until the next reboot: {reason}"
-            ));
+            temporary_state(console, partition, key, *reason)?;
         }
         Report::Refused { reason } => {
             agent.finish(console, None).map_err(later)?;
             return Err(refused(*reason));
         }
     }
-    std::fs::write(RECORD, recorded)
-        .map_err(|cause| fatal(StateError::Write(RECORD.to_owned(), cause)))?;
-    Ok(Opened {
-        approvals: partition.root.hashes.node(),
-        moved_by,
-    })
+    Ok(None)
+}
+
+/// Mounts a state that lasts until the next reboot: in memory where the one on the disk may open in
+/// another boot, else on the disk.
+fn temporary_state(
+    console: &Console,
+    partition: &StatePartition,
+    key: &VolumeKey,
+    reason: Reason,
+) -> Result<(), Fatal> {
+    let device = partition.device.node();
+    if keeps_the_disk(reason, partition.fresh, Path::new(&device)) {
+        mounted("tmpfs", "tmpfs", MEMORY).map_err(system)?;
+        console.line(&format!(
+            "pratique: WARNING STATE: the state is in memory and lasts only until the next reboot: {reason}; the state on the \
+             disk stays as it is, for a boot that may open it"
+        ));
+        return Ok(());
+    }
+    formatted(partition, key, Lasts::UntilReboot)?;
+    console.line(&format!(
+        "pratique: WARNING STATE: the state lasts only until the next reboot: {reason}"
+    ));
+    Ok(())
 }
 
 /// Makes the file system of a new state, and has the agent note that it is finished.

@@ -56,7 +56,7 @@ pub struct Attempt<'a> {
 pub struct Launch {
     /// The engine's id of it.
     pub id: String,
-    /// What the engine is told; its mounts come from where [`crate::stage`] puts the wanted
+    /// What the engine runs; its mounts come from where [`crate::stage`] puts the wanted
     /// ones.
     pub spec: ContainerSpec,
     /// What the container is to see, in the order of the specification's mounts.

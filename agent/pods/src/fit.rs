@@ -35,12 +35,12 @@ pub fn misfit(
         return Some(lack("pods", 1, used, most));
     }
     let mut counted = RESOURCES.into_iter();
-    let lacking = counted.find_map(|resource| short(pod, others, (resource, of(resource)?)));
+    let lacking = counted.find_map(|resource| short(pod, others, resource, of(resource)?));
     let names = names(pod).into_iter();
     let mut pages = names.filter(|name| name.starts_with(PAGES));
     // `allocatable` does not list huge pages, so that any request of them is refused.
     let lacking = lacking.or_else(|| {
-        pages.find_map(|name| short(pod, others, (name, of(name).unwrap_or(Amount::ZERO))))
+        pages.find_map(|name| short(pod, others, name, of(name).unwrap_or(Amount::ZERO)))
     });
     lacking.or_else(|| {
         let taken: Vec<_> = others.iter().flat_map(|other| ports(other)).collect();
@@ -62,7 +62,7 @@ pub fn missing(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Option<Refusal> {
     let amount = |name: &str| Amount::try_from(has?.get(name)?).ok();
     let names = names(pod).into_iter();
     let mut foreign = names.filter(|name| name.contains('/') && !name.contains(OWN_DOMAIN));
-    foreign.find_map(|name| short(pod, others, (name, amount(name).unwrap_or(Amount::ZERO))))
+    foreign.find_map(|name| short(pod, others, name, amount(name).unwrap_or(Amount::ZERO)))
 }
 
 /// The names of all resources in the requests and limits of a pod, sorted.
@@ -84,7 +84,7 @@ fn names(pod: &Pod) -> Vec<&str> {
 
 /// Why the pod's request of a resource does not fit beside those of the others; `most` is the
 /// node's allocatable amount.
-fn short(pod: &Pod, others: &[Arc<Pod>], (resource, most): (&str, Amount)) -> Option<Refusal> {
+fn short(pod: &Pod, others: &[Arc<Pod>], resource: &str, most: Amount) -> Option<Refusal> {
     let asked = asks(pod, resource);
     let used = others.iter().map(|other| asks(other, resource)).sum();
     let number = |amount| number(resource, amount);

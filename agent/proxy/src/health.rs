@@ -225,7 +225,7 @@ async fn listen(
 /// What answers a path.
 pub(crate) type Answer = Arc<dyn Fn(&str) -> Response<Full<Bytes>> + Send + Sync>;
 
-/// Answers one question of each connection, for ever.
+/// Answers one request on each connection, until it is dropped.
 pub(crate) async fn accept(listener: TcpListener, slots: StrangerSlots, answer: Answer) {
     let mut connections = JoinSet::new();
     loop {

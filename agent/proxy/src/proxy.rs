@@ -150,9 +150,9 @@ impl Proxy {
         }
     }
 
-    /// Applies every change, for ever. Before services and slices are known, the kernel keeps what
-    /// it has: that of an agent before this one serves on. Load balancers are told meanwhile which
-    /// services have endpoints here.
+    /// Applies every change until it is dropped. Before services and slices are known, the kernel
+    /// keeps what it has: the table of an earlier agent stays in use. Load balancers learn
+    /// meanwhile which services have endpoints here.
     pub async fn run(self) {
         let (view, node) = (self.view.clone(), self.node.clone());
         let freshness = Freshness::default();

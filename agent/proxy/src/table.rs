@@ -39,7 +39,7 @@ const FRONTS_OF_NODE: &str = "fronts-of-node";
 const ENDPOINTS_INSIDE: &str = "endpoints-inside";
 /// What the names of the links to pods begin with.
 pub const POD_LINKS: &str = "pod-";
-/// Fronts without endpoints, whose callers are told.
+/// Fronts without endpoints, whose callers get a refusal.
 const EMPTY: &str = "empty";
 /// Clients of fronts, and the endpoints with which they stay.
 const CLIENTS: &str = "clients";
@@ -192,33 +192,45 @@ pub fn entries(fronts: &Fronts) -> Entries {
 /// The whole table of a family, in place of one that this or another agent made. The clients that
 /// it remembers stay: only what was put there is cleared.
 pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
+    let mut changes = vec![Change::AddTable(TABLE), Change::ClearTable(TABLE)];
+    changes.extend(maps_and_sets(family));
+    changes.extend(chains());
+    changes.extend(rules(family));
+    changes.extend(difference(family, &Entries::default(), entries));
+    changes
+}
+
+/// The table's maps and sets, without entries.
+fn maps_and_sets(family: Family) -> Vec<Change> {
     let (front, endpoint) = (front_bytes(family), endpoint_bytes(family));
     let verdicts = |name| map(name, front, Values::Verdicts);
     let numbered = |name| map(name, front + REGISTER, Values::Bytes(endpoint));
-    let mut changes = vec![Change::AddTable(TABLE), Change::ClearTable(TABLE)];
-    changes.extend(
-        [
-            verdicts(FRONTS),
-            verdicts(FRONTS_OF_PODS),
-            verdicts(FRONTS_OF_NODE),
-            numbered(ENDPOINTS),
-            numbered(ENDPOINTS_INSIDE),
-            set(EMPTY.into(), front),
-            set(STAYING.into(), front + endpoint),
-            set(STAYING_INSIDE.into(), front + endpoint),
-            set(RESTRICTED.into(), front),
-        ]
-        .into_iter()
-        .flatten(),
-    );
-    changes.extend([
-        Change::AddMemory {
-            table: TABLE,
-            name: CLIENTS,
-            length: front + family.bytes(),
-            value: endpoint,
-            most: MOST_CLIENTS,
-        },
+    let filled = [
+        verdicts(FRONTS),
+        verdicts(FRONTS_OF_PODS),
+        verdicts(FRONTS_OF_NODE),
+        numbered(ENDPOINTS),
+        numbered(ENDPOINTS_INSIDE),
+        set(EMPTY.into(), front),
+        set(STAYING.into(), front + endpoint),
+        set(STAYING_INSIDE.into(), front + endpoint),
+        set(RESTRICTED.into(), front),
+    ];
+    let mut changes: Vec<Change> = filled.into_iter().flatten().collect();
+    changes.push(Change::AddMemory {
+        table: TABLE,
+        name: CLIENTS,
+        length: front + family.bytes(),
+        value: endpoint,
+        most: MOST_CLIENTS,
+    });
+    changes
+}
+
+/// The chains that every table has: those at which the kernel's hooks enter, and those that they
+/// lead to.
+fn chains() -> [Change; 10] {
+    [
         branch(SERVICES.into()),
         branch(NOBODY.into()),
         branch(SOURCES.into()),
@@ -240,8 +252,15 @@ pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
             BEFORE_FILTER,
         ),
         base("leaving", ChainKind::Nat, Hook::Postrouting, SOURCE_NAT),
-        rule(NOBODY, vec![Step::Count, Step::Verdict(Verdict::Drop)]),
-    ]);
+    ]
+}
+
+/// The rules of these chains, in the order of a packet's way.
+fn rules(family: Family) -> Vec<Change> {
+    let mut changes = vec![rule(
+        NOBODY,
+        vec![Step::Count, Step::Verdict(Verdict::Drop)],
+    )];
     for chain in ["admission", "own-admission"] {
         changes.extend(admission(family, chain));
     }
@@ -262,12 +281,18 @@ pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
     for chain in ["nobody-there", "nobody-there-own"] {
         changes.extend(refusals(family, chain));
     }
+    changes.push(leaving());
+    changes
+}
+
+/// Gives marked packets an address of the node as they leave.
+fn leaving() -> Change {
     let marked = LEAVES_AS_NODE.to_ne_bytes().to_vec();
     let mask = Step::Mask {
         of: 0,
         mask: marked.clone(),
     };
-    changes.push(rule(
+    rule(
         "leaving",
         vec![
             Step::LoadMark(0),
@@ -276,9 +301,7 @@ pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
             Step::Count,
             Step::Masquerade,
         ],
-    ));
-    changes.extend(difference(family, &Entries::default(), entries));
-    changes
+    )
 }
 
 /// The same in place of a table with unknown content: the affinity of its clients is lost.
@@ -458,7 +481,7 @@ fn admitting(family: Family, prefix: u8) -> [Change; 3] {
     let mut steps = load_front(family, 0);
     steps.extend([
         Step::LoadNetwork {
-            offset: family.source(),
+            offset: family.source_offset(),
             length: family.bytes(),
             to: behind,
         },
@@ -506,7 +529,7 @@ fn load_front(family: Family, at: u32) -> Vec<Step> {
     let behind = at + family.bytes() / REGISTER;
     vec![
         Step::LoadNetwork {
-            offset: family.destination(),
+            offset: family.destination_offset(),
             length: family.bytes(),
             to: at,
         },
@@ -529,7 +552,7 @@ fn picking(family: Family, chain: Chain) -> Vec<Change> {
     let endpoint = behind_front + family.bytes() / REGISTER;
     let mark = chain.as_node.then_some(Step::SetMark(LEAVES_AS_NODE));
     let client = Step::LoadNetwork {
-        offset: family.source(),
+        offset: family.source_offset(),
         length: family.bytes(),
         to: behind_front,
     };

@@ -183,13 +183,22 @@ pub fn open<S: Store>(
             Reason::NoHeader
         });
     }
+    match trusted(&slots, &headers, boot) {
+        Ok(open) => Ok(Opening::Opened(Box::new(open))),
+        Err(reason) => closed(reason),
+    }
+}
+
+/// The volume that a key of the TPM opens and that can be trusted, or why there is none: its header
+/// is the one that the TPM recorded last, and made under this boot's configuration.
+fn trusted(slots: &[Found], headers: &[(usize, Header)], boot: Boot) -> Result<Open, Reason> {
     let mut best: Option<Open> = None;
     let (mut older, mut foreign) = (false, false);
     for (slot, found) in slots.iter().enumerate() {
         let Some((floor, kept)) = kept(found) else {
             continue;
         };
-        for (copy, header) in &headers {
+        for (copy, header) in headers {
             let Some(volume) = header.open(&kept.key) else {
                 continue;
             };
@@ -226,10 +235,10 @@ pub fn open<S: Store>(
         }
     }
     match best {
-        Some(open) => Ok(Opening::Opened(Box::new(open))),
-        None if foreign => closed(Reason::OtherConfiguration),
-        None if older => closed(Reason::OlderCopy),
-        None => closed(why(&slots)),
+        Some(open) => Ok(open),
+        None if foreign => Err(Reason::OtherConfiguration),
+        None if older => Err(Reason::OlderCopy),
+        None => Err(why(slots)),
     }
 }
 

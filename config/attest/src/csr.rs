@@ -315,10 +315,32 @@ fn extended_usage_fits(usage: &ExtendedKeyUsage<'_>, profile: RequestUse) -> boo
     fits && !others
 }
 
+/// A name in the form in which names are compared. Anything but a DNS name or an address fails.
 #[allow(
     clippy::wildcard_enum_match_arm,
     reason = "whatever is not named is refused, whatever the parser learns"
 )]
+fn parsed_name(general: &GeneralName<'_>, check: &str, checks: &mut Checks) -> Option<San> {
+    let (wanted, found) = match general {
+        // Names are compared without regard to case (RFC 4343), addresses in one form: neither
+        // spelling may pass the lists.
+        GeneralName::DNSName(name) => return Some(San::Dns(name.to_ascii_lowercase())),
+        GeneralName::IPAddress(bytes) => {
+            let address = <[u8; 4]>::try_from(*bytes)
+                .map(IpAddr::from)
+                .or_else(|_not_v4| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
+            if let Ok(address) = address {
+                return Some(San::Ip(address.to_canonical()));
+            }
+            ("an IPv4 or IPv6 address", hex::encode(bytes))
+        }
+        other => ("a DNS name or an address", other.to_string()),
+    };
+    checks.test(check, Code::CsrSan, false, wanted, found);
+    None
+}
+
+/// One name of a request, if it passes.
 fn one_name(
     general: &GeneralName<'_>,
     profile: RequestUse,
@@ -326,38 +348,7 @@ fn one_name(
     checks: &mut Checks,
 ) -> Option<San> {
     let check = format!("{}: name", profile.name());
-    let san = match general {
-        // Names are compared without regard to case (RFC 4343), addresses in one form: neither
-        // spelling may pass the lists.
-        GeneralName::DNSName(name) => San::Dns(name.to_ascii_lowercase()),
-        GeneralName::IPAddress(bytes) => {
-            let address = <[u8; 4]>::try_from(*bytes)
-                .map(IpAddr::from)
-                .or_else(|_not_v4| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
-            if let Ok(address) = address {
-                San::Ip(address.to_canonical())
-            } else {
-                checks.test(
-                    &check,
-                    Code::CsrSan,
-                    false,
-                    "an IPv4 or IPv6 address",
-                    hex::encode(bytes),
-                );
-                return None;
-            }
-        }
-        other => {
-            checks.test(
-                &check,
-                Code::CsrSan,
-                false,
-                "a DNS name or an address",
-                other,
-            );
-            return None;
-        }
-    };
+    let san = parsed_name(general, &check, checks)?;
     let listed = || {
         allowed
             .sans

@@ -67,7 +67,7 @@ struct Server {
     forwarded: Arc<Shares>,
 }
 
-/// Answers questions, for ever.
+/// Answers questions until it is dropped.
 ///
 /// # Errors
 /// If it can't listen.

@@ -139,19 +139,36 @@ fn set(table: &str, name: &str, shown_as: u32, length: u32, id: u32) -> Attribut
         .network_number(10, id)
 }
 
+/// The attributes of a set that rules fill: clients with their own limits. It forgets those that
+/// are not met any more where `forgets`.
+fn meter(table: &str, name: &str, length: u32, most: u32, forgets: bool, id: u32) -> Attributes {
+    let flags = if forgets { WITH_TIMEOUT } else { 0 } | FILLED_BY_RULES;
+    Attributes::new()
+        .text(1, table)
+        .text(2, name)
+        .network_number(3, flags)
+        .network_number(4, 0)
+        .network_number(5, length)
+        .nest(9, &Attributes::new().network_number(1, most))
+        .network_number(10, id)
+}
+
 /// A change of a set or map as messages.
 fn of_set(family: Family, change: &Change, id: u32) -> Vec<Message> {
     let request = |kind, flags, attributes| request(family, kind, flags, attributes);
+    let new_set = |attributes| vec![request(NEW_SET, CREATE, attributes)];
+    // Elements are as many messages as they need.
+    let requests = |kind, flags, all: Vec<Attributes>| -> Vec<Message> {
+        let all = all.into_iter();
+        all.map(|some| request(kind, flags, some)).collect()
+    };
     match change {
         Change::AddSet {
             table,
             name,
             shown_as,
             length,
-        } => {
-            let set = set(table, name, *shown_as, *length, id);
-            vec![request(NEW_SET, CREATE, set)]
-        }
+        } => new_set(set(table, name, *shown_as, *length, id)),
         Change::AddRanges {
             table,
             name,
@@ -171,57 +188,31 @@ fn of_set(family: Family, change: &Change, id: u32) -> Vec<Message> {
             name,
             length,
             values,
-        } => vec![request(
-            NEW_SET,
-            CREATE,
-            map(table, name, *length, *values, id),
-        )],
+        } => new_set(map(table, name, *length, *values, id)),
         Change::AddMemory {
             table,
             name,
             length,
             value,
             most,
-        } => vec![request(
-            NEW_SET,
-            CREATE,
-            memory(table, name, (*length, *value), *most, id),
-        )],
+        } => new_set(memory(table, name, *length, *value, *most, id)),
         Change::AddMeter {
             table,
             name,
             length,
             most,
             forgets,
-        } => {
-            let flags = if *forgets { WITH_TIMEOUT } else { 0 } | FILLED_BY_RULES;
-            let meter = Attributes::new()
-                .text(1, table)
-                .text(2, name)
-                .network_number(3, flags)
-                .network_number(4, 0)
-                .network_number(5, *length)
-                .nest(9, &Attributes::new().network_number(1, *most))
-                .network_number(10, id);
-            vec![request(NEW_SET, CREATE, meter)]
-        }
+        } => new_set(meter(table, name, *length, *most, *forgets, id)),
         Change::AddEntries {
             table,
             map,
             entries,
-        } => {
-            let all = self::entries(table, map, entries).into_iter();
-            all.map(|some| request(NEW_ELEMENTS, CREATE, some))
-                .collect()
-        }
+        } => requests(NEW_ELEMENTS, CREATE, self::entries(table, map, entries)),
         Change::AddElements { table, set, keys } => {
-            let all = elements(table, set, keys).into_iter();
-            all.map(|some| request(NEW_ELEMENTS, CREATE, some))
-                .collect()
+            requests(NEW_ELEMENTS, CREATE, elements(table, set, keys))
         }
         Change::RemoveElements { table, set, keys } => {
-            let all = elements(table, set, keys).into_iter();
-            all.map(|some| request(REMOVE_ELEMENTS, 0, some)).collect()
+            requests(REMOVE_ELEMENTS, 0, elements(table, set, keys))
         }
         Change::AddTable(_)
         | Change::RemoveTable(_)
@@ -279,7 +270,7 @@ fn map(table: &str, name: &str, length: u32, values: Values, id: u32) -> Attribu
     map.network_number(10, id)
 }
 
-fn memory(table: &str, name: &str, (key, value): (u32, u32), most: u32, id: u32) -> Attributes {
+fn memory(table: &str, name: &str, key: u32, value: u32, most: u32, id: u32) -> Attributes {
     Attributes::new()
         .text(1, table)
         .text(2, name)

@@ -129,7 +129,7 @@ impl Socket {
             .map(|at| first.wrapping_add(at));
         self.put(&bytes, what, subject)?;
         match last {
-            Some(last) => self.answers(first..=last, (what, subject), wanted),
+            Some(last) => self.answers(first..=last, what, subject, wanted),
             None => Ok(Vec::new()),
         }
     }
@@ -146,7 +146,7 @@ impl Socket {
         self.sequence = self.sequence.wrapping_add(1);
         let number = self.sequence;
         self.put(write(number).as_slice(), what, subject)?;
-        self.answers(number..=number, (what, subject), &|_| true)
+        self.answers(number..=number, what, subject, &|_| true)
             .map(drop)
     }
 
@@ -161,7 +161,8 @@ impl Socket {
     fn answers(
         &mut self,
         sequences: RangeInclusive<u32>,
-        (what, subject): (&'static str, &str),
+        what: &'static str,
+        subject: &str,
         wanted: &dyn Fn(&Part) -> bool,
     ) -> Result<Vec<Part>> {
         let (first, last) = sequences.into_inner();

@@ -99,16 +99,7 @@ fn judge(
     now: u64,
     checks: &mut Checks,
 ) -> AcceptedState {
-    // systemd-stub measures here what comes from beside the image: arguments (from SMBIOS, too),
-    // credentials, add-ons. Neither PCR 4 nor PCR 11 changes with those.
-    let outside = evidence.pcr(12);
-    checks.test(
-        "PCR 12",
-        Code::OutsideArguments,
-        outside == Digest::ZERO,
-        "zero",
-        outside,
-    );
+    nothing_from_beside_the_image(evidence, checks);
     let config = config(evidence, machine, reference, checks);
     super::privileged::check(evidence.claims, reference.rule, checks);
     let log = replayed(evidence, checks);
@@ -165,6 +156,19 @@ fn judge(
         pinned,
         registers: evidence.pcrs.clone(),
     }
+}
+
+/// Checks that nothing from beside the image was used: systemd-stub measures into PCR 12 arguments
+/// (from SMBIOS, too), credentials and add-ons. Neither PCR 4 nor PCR 11 changes with those.
+fn nothing_from_beside_the_image(evidence: &StateEvidence<'_>, checks: &mut Checks) {
+    let outside = evidence.pcr(12);
+    checks.test(
+        "PCR 12",
+        Code::OutsideArguments,
+        outside == Digest::ZERO,
+        "zero",
+        outside,
+    );
 }
 
 /// Checks the TPM's counters: resetCount and restartCount never decrease, and the clock never
