@@ -6,7 +6,7 @@ use crate::discovery::{self, Location};
 use crate::error::Error;
 use crate::machine::ImageDescription;
 use crate::network;
-use crate::time::{Clock, Place};
+use crate::time::{Clock, ClockOptions};
 use config_model::MachineConfig;
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -35,11 +35,11 @@ pub(crate) async fn approach(
     } else {
         Vec::new()
     };
-    let place = Place {
+    let options = ClockOptions {
         run: &arguments.run,
         ours: on_machine,
     };
-    let clock = Clock::start(machine, &time_servers, image, place, tasks).await;
+    let clock = Clock::start(machine, &time_servers, image, options, tasks).await;
     let found = discovery::locate(arguments, machine, tasks).await?;
     Ok(Approach { clock, found })
 }

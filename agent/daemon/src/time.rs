@@ -32,9 +32,9 @@ const MARK: &str = "clock-set";
 /// What a person can do about a doubtful clock.
 const CURE: &str = "certificates are renewed by counting, not by this clock; check `network.ntp` and the master's own clock";
 
-/// Where the agent runs.
+/// What the clock needs to know of where the agent runs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct ClockOptions<'a> {
     /// Its runtime folder, which a boot clears.
     pub(crate) run: &'a Path,
     /// Whether it sets the clock; on a host it does not.
@@ -72,10 +72,10 @@ impl Clock {
         machine: &MachineConfig,
         dhcp: &[IpAddr],
         image: &ImageDescription,
-        place: Place<'_>,
+        options: ClockOptions<'_>,
         tasks: &mut JoinSet<Result<(), Error>>,
     ) -> Arc<Self> {
-        let clock = Arc::new(Self::new(machine, dhcp, image, place));
+        let clock = Arc::new(Self::new(machine, dhcp, image, options));
         clock.tell(None);
         clock.set().await;
         let keeping = Arc::clone(&clock);
@@ -88,7 +88,7 @@ impl Clock {
         machine: &MachineConfig,
         dhcp: &[IpAddr],
         image: &ImageDescription,
-        place: Place<'_>,
+        options: ClockOptions<'_>,
     ) -> Self {
         let configured = machine.network.ntp.iter().map(ToString::to_string);
         let mut servers: Vec<Server> = Vec::new();
@@ -106,9 +106,9 @@ impl Clock {
         Self {
             servers,
             built: image.built(),
-            ours: place.ours,
+            ours: options.ours,
             afar,
-            mark: place.run.join(MARK),
+            mark: options.run.join(MARK),
             state,
             notices,
         }
@@ -284,8 +284,8 @@ mod tests {
         let Ok(Document::Machine(machine)) = config_model::parse(WORKER, "user-data") else {
             panic!("not a machine's document");
         };
-        let place = Place { run, ours: false };
-        Clock::new(&machine, &[], &ImageDescription::default(), place)
+        let options = ClockOptions { run, ours: false };
+        Clock::new(&machine, &[], &ImageDescription::default(), options)
     }
 
     /// Who answers for the time servers moves the clock no second time by having the agent end.

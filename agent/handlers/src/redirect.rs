@@ -1,13 +1,13 @@
-//! The place of a request over HTTP, and where a redirect leads from there (pure): probes follow
+//! The URL of a request, and where a redirect leads from there (pure): probes follow
 //! redirects that stay at their host (upstream's rule).
 
 use config_kube::k8s_openapi::api::core::v1::HTTPGetAction;
 use http::Uri;
 
-/// The place of a request.
+/// The URL of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Url {
-    /// In small letters.
+    /// In lower case.
     pub(crate) scheme: String,
     /// A name, or an address without brackets.
     pub(crate) host: String,
@@ -17,7 +17,7 @@ pub(crate) struct Url {
 }
 
 impl Url {
-    /// The place of an action whose host and port are known.
+    /// The URL of an action whose host and port are known.
     pub(crate) fn of(get: &HTTPGetAction, host: &str, port: u16) -> Self {
         let scheme = get.scheme.as_deref().unwrap_or("HTTP");
         let path = get.path.as_deref().unwrap_or_default();
@@ -31,8 +31,8 @@ impl Url {
     }
 }
 
-/// The place that a redirect to `location` names, seen from `from`; none where it leads to another
-/// host, or to nowhere.
+/// The URL that a redirect to `location` means at `from`; none where it leads to another host, or is
+/// no URL.
 pub(crate) fn next(from: &Url, location: &str) -> Option<Url> {
     let location = location.split('#').next().unwrap_or_default();
     let same = |path: String| Url {

@@ -76,13 +76,24 @@ fn local(in_cloud: bool) -> Result<Found, SourceError> {
     };
     let volumes = disks::wait_for(limit, || Some(volumes()).filter(|all| !all.is_empty()))
         .unwrap_or_default();
-    decide(&volumes, there)?.map_or_else(|(device, kind)| read_volume(&device, kind), Ok)
+    match only_source(&volumes, there)? {
+        OnlySource::Volume((device, kind)) => read_volume(&device, kind),
+        OnlySource::Read(found) => Ok(found),
+    }
 }
 
 type Volume = (Device, Kind);
 
-/// The only source: a volume still to be read, or bytes that are there.
-fn decide(volumes: &[Volume], there: Vec<Found>) -> Result<Result<Found, Volume>, SourceError> {
+/// The one source that there is.
+#[derive(Debug, PartialEq)]
+enum OnlySource {
+    /// A volume, which is not read yet.
+    Volume(Volume),
+    /// One whose bytes are here.
+    Read(Found),
+}
+
+fn only_source(volumes: &[Volume], there: Vec<Found>) -> Result<OnlySource, SourceError> {
     let mut names: Vec<String> = volumes
         .iter()
         .map(|(device, _)| format!("volume {}", device.node()))
@@ -90,11 +101,11 @@ fn decide(volumes: &[Volume], there: Vec<Found>) -> Result<Result<Found, Volume>
     names.extend(there.iter().map(|found| found.label.to_owned()));
     match (volumes, there.into_iter().next(), names.len()) {
         (_, _, 2..) => Err(SourceError::Several(names.join(", "))),
-        ([volume, ..], _, _) => Ok(Err(volume.clone())),
+        ([volume, ..], _, _) => Ok(OnlySource::Volume(volume.clone())),
         ([], Some(found), _) if found.bytes.is_empty() => {
             Err(SourceError::Unusable(found.label.to_owned(), "empty"))
         }
-        ([], Some(found), _) => Ok(Ok(found)),
+        ([], Some(found), _) => Ok(OnlySource::Read(found)),
         ([], None, _) => Err(SourceError::None),
     }
 }
@@ -202,19 +213,19 @@ mod tests {
     #[test]
     fn exactly_one_source_is_taken() {
         assert!(
-            matches!(decide(&[volume("vdb")], vec![]), Ok(Err((device, Kind::Vfat))) if device.name == "vdb")
+            matches!(only_source(&[volume("vdb")], vec![]), Ok(OnlySource::Volume((device, Kind::Vfat))) if device.name == "vdb")
         );
         for label in ["smbios", "fw_cfg", "image"] {
             assert_eq!(
-                decide(&[], vec![there(label)]).expect("one source"),
-                Ok(there(label))
+                only_source(&[], vec![there(label)]).expect("one source"),
+                OnlySource::Read(there(label))
             );
         }
     }
 
     #[test]
     fn none_and_several_are_errors() {
-        assert!(matches!(decide(&[], vec![]), Err(SourceError::None)));
+        assert!(matches!(only_source(&[], vec![]), Err(SourceError::None)));
         let pairs = [
             (vec![volume("a"), volume("b")], vec![]),
             (vec![volume("a")], vec![there("smbios")]),
@@ -223,7 +234,7 @@ mod tests {
             (vec![], vec![there("fw_cfg"), there("image")]),
         ];
         for (volumes, others) in pairs {
-            let result = decide(&volumes, others);
+            let result = only_source(&volumes, others);
             assert!(matches!(result, Err(SourceError::Several(_))), "{result:?}");
         }
         let empty = Found {
@@ -231,7 +242,7 @@ mod tests {
             bytes: vec![],
         };
         assert!(matches!(
-            decide(&[], vec![empty]),
+            only_source(&[], vec![empty]),
             Err(SourceError::Unusable(..))
         ));
     }

@@ -22,7 +22,7 @@ pub(crate) fn relay<S: AsyncRead + AsyncWrite>(
     mut link: Link<S>,
     ports: Ports,
     numbers: &[u16],
-    places: &Arc<Semaphore>,
+    permits: &Arc<Semaphore>,
 ) -> Relay<S, Channels> {
     let mut connections = Connections::default();
     let ports = Arc::new(ports);
@@ -30,14 +30,14 @@ pub(crate) fn relay<S: AsyncRead + AsyncWrite>(
         for channel in [data(index), fault(index)] {
             link.tell(&[channel], &opening(port));
         }
-        let Ok(place) = places.clone().try_acquire_owned() else {
+        let Ok(permit) = permits.clone().try_acquire_owned() else {
             let why = format!("error forwarding port {port}: too many open connections");
             link.tell(&[fault(index)], why.as_bytes());
             continue;
         };
         let ports = ports.clone();
         let dialing = async move { ports.dial(port).await };
-        connections.add(index.into(), Box::pin(dialing), place);
+        connections.add(index.into(), Box::pin(dialing), permit);
     }
     Relay {
         link,
@@ -73,7 +73,7 @@ impl Session for Channels {
             Turn::Refused(number, why) => link.tell(&[fault(index(number))], why.as_bytes()),
             // The client can't be told that one half has ended, so the whole connection has.
             Turn::Ended(number) => connections.remove(number),
-            Turn::Broken(_) | Turn::Moved => {}
+            Turn::Broken(_) | Turn::Progress => {}
         }
     }
 
@@ -120,8 +120,8 @@ mod tests {
         };
         let pod = Ports { pod, network: None };
         let (mut client, served) = tokio::io::duplex(64 * 1024);
-        let places = Arc::new(Semaphore::new(2));
-        let channels = relay(Link::websocket(served), pod, &numbers, &places);
+        let permits = Arc::new(Semaphore::new(2));
+        let channels = relay(Link::websocket(served), pod, &numbers, &permits);
         let work = tokio::spawn(channels.run());
         let mut frame = Vec::new();
         masked_frame(Kind::Binary, b"\x02abc", [9, 8, 7, 6], &mut frame);
@@ -159,6 +159,6 @@ mod tests {
         assert!(refused.contains("connection refused"), "{refused}");
         assert_eq!(came[&2], [&begins[1][..], &[b'x'; 100]].concat());
         assert_eq!(came[&3], begins[1]);
-        assert_eq!(places.available_permits(), 2, "places are given back");
+        assert_eq!(permits.available_permits(), 2, "permits are given back");
     }
 }

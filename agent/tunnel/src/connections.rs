@@ -34,7 +34,7 @@ struct Connection {
     shut: bool,
     /// The program writes no more.
     output_ended: bool,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 /// What happened to a connection.
@@ -48,8 +48,8 @@ pub(crate) enum Turn {
     Broken(u32),
     /// It can't be made, and is gone.
     Refused(u32, String),
-    /// It was made, or its program took bytes.
-    Moved,
+    /// It was made, its program took bytes, or it was shut for input: nothing to report.
+    Progress,
 }
 
 /// All of them.
@@ -73,8 +73,8 @@ impl Connections {
         self.all.iter().map(|one| one.queue.len()).sum()
     }
 
-    /// One more, which gives its place back when it is over.
-    pub(crate) fn add(&mut self, number: u32, dialing: Dialing, place: OwnedSemaphorePermit) {
+    /// One more, which gives its permit back when it is over.
+    pub(crate) fn add(&mut self, number: u32, dialing: Dialing, permit: OwnedSemaphorePermit) {
         self.all.push(Connection {
             number,
             state: State::Dialing(dialing),
@@ -82,7 +82,7 @@ impl Connections {
             input_ended: false,
             shut: false,
             output_ended: false,
-            _place: place,
+            _permit: permit,
         });
     }
 
@@ -99,7 +99,7 @@ impl Connections {
         self.all.retain(|one| one.number != number);
     }
 
-    /// The next thing that happens. With `room` also what programs write.
+    /// The next thing that happens. What programs write is read only with `room`.
     ///
     /// Cancel-safe: nothing has happened where it is dropped.
     pub(crate) async fn turn(&mut self, room: bool) -> Turn {
@@ -135,7 +135,7 @@ impl Connection {
                 return match ready!(dialing.as_mut().poll(context)) {
                     Ok(stream) => {
                         self.state = State::Open(stream);
-                        Poll::Ready(Turn::Moved)
+                        Poll::Ready(Turn::Progress)
                     }
                     Err(why) => Poll::Ready(Turn::Refused(number, why)),
                 };
@@ -147,7 +147,7 @@ impl Connection {
                 return Poll::Ready(match written {
                     Ok(count) => {
                         self.queue.drain(..count);
-                        Turn::Moved
+                        Turn::Progress
                     }
                     Err(_broken) => Turn::Broken(number),
                 });
@@ -155,12 +155,12 @@ impl Connection {
         } else if self.input_ended && !self.shut {
             let shut = ready!(Pin::new(&mut *stream).poll_shutdown(context));
             self.shut = true;
-            // A connection that the program has ended as well needs no telling.
+            // Where the program has ended the connection as well, nothing is lost by that.
             let broken = shut.is_err() && !self.output_ended;
             return Poll::Ready(if broken {
                 Turn::Broken(number)
             } else {
-                Turn::Moved
+                Turn::Progress
             });
         }
         if room && !self.output_ended {
@@ -215,14 +215,14 @@ mod tests {
     async fn made(connections: &mut Connections, number: u32) -> TcpStream {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
-        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let dialing = async move {
             TcpStream::connect(at)
                 .await
                 .map_err(|error| error.to_string())
         };
-        connections.add(number, Box::pin(dialing), place);
-        assert_eq!(connections.turn(true).await, Turn::Moved);
+        connections.add(number, Box::pin(dialing), permit);
+        assert_eq!(connections.turn(true).await, Turn::Progress);
         listener.accept().await.unwrap().0
     }
 
@@ -232,7 +232,7 @@ mod tests {
         let mut program = made(&mut connections, 3).await;
         connections.input(3, b"ask", true);
         while !connections.all[0].shut {
-            assert_eq!(connections.turn(true).await, Turn::Moved);
+            assert_eq!(connections.turn(true).await, Turn::Progress);
         }
         let mut asked = String::new();
         program.read_to_string(&mut asked).await.unwrap();
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(connections.turn(true).await, Turn::Ended(5));
         connections.input(5, b"more", true);
         while connections.count() > 0 {
-            assert_eq!(connections.turn(true).await, Turn::Moved);
+            assert_eq!(connections.turn(true).await, Turn::Progress);
         }
         let mut more = String::new();
         program.read_to_string(&mut more).await.unwrap();
@@ -279,7 +279,7 @@ mod tests {
         program.write_all(b"waits").await.unwrap();
         connections.input(1, b"ab", false);
         assert_eq!(connections.held(), 2);
-        assert_eq!(connections.turn(false).await, Turn::Moved);
+        assert_eq!(connections.turn(false).await, Turn::Progress);
         assert_eq!((connections.held(), connections.piece.len()), (0, 0));
         let waits = poll_fn(|context| Poll::Ready(connections.poll(context, false).is_pending()));
         assert!(waits.await);

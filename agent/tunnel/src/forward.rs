@@ -61,20 +61,20 @@ struct Forward {
     ports: Arc<Ports>,
     session: forward::Session,
     /// Connection permits shared by all tunnels.
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// Frames that wait to become a message.
     frames: Vec<u8>,
 }
 
 /// A client of a pod's ports, which opens connections as it goes.
-fn relay<S>(link: Link<S>, ports: Ports, places: Arc<Semaphore>) -> Relay<S, Forward> {
+fn relay<S>(link: Link<S>, ports: Ports, permits: Arc<Semaphore>) -> Relay<S, Forward> {
     Relay {
         link,
         connections: Connections::default(),
         session: Forward {
             ports: Arc::new(ports),
             session: forward::Session::default(),
-            places,
+            permits,
             frames: Vec::new(),
         },
     }
@@ -83,11 +83,11 @@ fn relay<S>(link: Link<S>, ports: Ports, places: Arc<Semaphore>) -> Relay<S, For
 impl Forward {
     /// Begins to connect to a port, or refuses it where that would be too many connections.
     fn connect(&mut self, connection: u32, port: u16, connections: &mut Connections) {
-        match self.places.clone().try_acquire_owned() {
-            Ok(place) if connections.count() < MOST => {
+        match self.permits.clone().try_acquire_owned() {
+            Ok(permit) if connections.count() < MOST => {
                 let ports = self.ports.clone();
                 let dialing = async move { ports.dial(port).await };
-                connections.add(connection, Box::pin(dialing), place);
+                connections.add(connection, Box::pin(dialing), permit);
             }
             Ok(_) | Err(_) => {
                 let why = format!("error forwarding port {port}: too many open connections");
@@ -132,7 +132,7 @@ impl Session for Forward {
             Turn::Ended(connection) => session.end_output(connection, frames),
             Turn::Broken(connection) => session.broken(connection, frames),
             Turn::Refused(connection, why) => session.refused(connection, &why, frames),
-            Turn::Moved => {}
+            Turn::Progress => {}
         }
     }
 

@@ -76,10 +76,10 @@ impl fmt::Debug for Tunnel {
 /// The tunnels of one node.
 #[derive(Debug, Clone)]
 pub struct Tunnels {
-    places: Arc<Semaphore>,
-    /// Places for connections to ports, of all tunnels.
+    permits: Arc<Semaphore>,
+    /// Permits for connections to ports, of all tunnels.
     connections: Arc<Semaphore>,
-    /// Places for connections of the API's proxy, beside those of tunnels.
+    /// Permits for connections of the API's proxy, beside those of tunnels.
     proxied: Arc<Semaphore>,
 }
 
@@ -87,7 +87,7 @@ impl Tunnels {
     /// Room for `most` tunnels at once.
     pub fn new(most: usize) -> Self {
         Self {
-            places: Arc::new(Semaphore::new(most)),
+            permits: Arc::new(Semaphore::new(most)),
             connections: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
             proxied: Arc::new(Semaphore::new(MOST_PROXIED)),
         }
@@ -106,10 +106,10 @@ impl Tunnels {
     where
         W: Future<Output = io::Result<()>> + Send,
     {
-        let place = self.place()?;
+        let permit = self.permit()?;
         let upgrade = hyper::upgrade::on(request);
         let work = Box::pin(async move {
-            let _place = place;
+            let _permit = permit;
             let Ok(stream) = upgrade.await else {
                 tracing::debug!(
                     to,
@@ -131,9 +131,9 @@ impl Tunnels {
         Ok(Tunnel { head, work })
     }
 
-    /// A place for one more.
-    fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
-        self.places
+    /// A permit for one more.
+    fn permit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.permits
             .clone()
             .try_acquire_owned()
             .map_err(|_full| Refusal::too_many())
@@ -179,6 +179,6 @@ mod tests {
         let second = ask("v4.channel.k8s.io").unwrap_err();
         assert_eq!(second.status, StatusCode::TOO_MANY_REQUESTS);
         drop(one);
-        assert!(ask("v4.channel.k8s.io").is_ok(), "a place is given back");
+        assert!(ask("v4.channel.k8s.io").is_ok(), "a permit is given back");
     }
 }

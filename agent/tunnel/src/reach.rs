@@ -97,8 +97,8 @@ impl Tunnels {
         {
             return Err(Refusal::bad("Upgrade request required"));
         }
-        let place = self.proxied.clone().try_acquire_owned();
-        let place = place.map_err(|_full| Refusal::too_many())?;
+        let permit = self.proxied.clone().try_acquire_owned();
+        let permit = permit.map_err(|_full| Refusal::too_many())?;
         let gone = || {
             let text = format!("pod {:?} has no network", reference.name);
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
@@ -111,7 +111,7 @@ impl Tunnels {
         }
         let upgrade = hyper::upgrade::on(request);
         let work = Box::pin(async move {
-            let _place = place;
+            let _permit = permit;
             let Ok(client) = upgrade.await else {
                 return;
             };
