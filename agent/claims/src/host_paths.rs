@@ -88,7 +88,7 @@ impl HostPaths<'_> {
         match sub_path {
             Some(sub_path) => {
                 let dir = root.dir(below).map_err(fault)?;
-                sub_path(&dir, sub_path, !read_only).map_err(fault)
+                sub_path_handle(&dir, sub_path, !read_only).map_err(fault)
             }
             None => Ok(place),
         }
@@ -171,7 +171,7 @@ impl HostPaths<'_> {
 ///
 /// # Errors
 /// It isn't there and can't be made, or a link is on the way.
-pub fn sub_path(dir: &Beneath, path: &Path, make: bool) -> io::Result<PathHandle> {
+pub fn sub_path_handle(dir: &Beneath, path: &Path, make: bool) -> io::Result<PathHandle> {
     match dir.handle(path, Links::Refused) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && make => {}
         found => return found,

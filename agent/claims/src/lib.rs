@@ -11,6 +11,6 @@ mod mount;
 mod resolve;
 
 pub use folders::{FolderError, Folders};
-pub use host_paths::{HostPaths, Right, sub_path};
+pub use host_paths::{HostPaths, Right, sub_path_handle};
 pub use mount::{Mounted, Unmounted, What, fs_group, reference, wanted};
 pub use resolve::{Claimed, Found, bound, claimed, resolve};

@@ -203,7 +203,7 @@ fn main() -> ExitCode {
     // No other process may reach the keys in memory and the TPM, least of all pods in the machine's
     // PID namespace.
     if let Err(error) = agent_sys::process::keep_private() {
-        tracing::error!("{}", config_errors::chain(&error));
+        tracing::error!("{}", chain(&error));
         return ExitCode::FAILURE;
     }
     raise_open_files_limit();
@@ -224,7 +224,7 @@ fn main() -> ExitCode {
     let code = match outcome {
         Ok(code) => code,
         Err(error) => {
-            tracing::error!("{}", config_errors::chain(&error));
+            tracing::error!("{}", chain(&error));
             error.exit_code()
         }
     };

@@ -189,7 +189,7 @@ fn read_volume(device: &Device, kind: Kind) -> Result<Found, SourceError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Found, SourceError, decide, file_source};
+    use super::{Found, OnlySource, SourceError, file_source, only_source};
     use crate::disks::Device;
     use crate::label::Kind;
 

@@ -8,7 +8,7 @@
 use crate::host_paths::right_of;
 use crate::machine::Machine;
 use crate::stage::memory_folder;
-use agent_claims::{Mounted, Right, What, fs_group, sub_path};
+use agent_claims::{Mounted, Right, What, fs_group, sub_path_handle};
 use agent_content::{Room, Sources, TokenKind, files};
 use agent_pods::{is_plain, pod_logs};
 use agent_resources::{Measure, Places, VolumePlace};
@@ -327,39 +327,31 @@ pub(crate) fn place(
     read_only: bool,
 ) -> Result<PathHandle, String> {
     let text = |error: io::Error| error.to_string();
-    let whole = sub_path;
-    let sub_path = sub_path.map(plain_sub_path).transpose()?;
+    let plain = sub_path.map(plain_sub_path).transpose()?;
+    // Without a sub-path it is the volume's folder.
+    let below = plain.as_deref().unwrap_or(Path::new(""));
     match source {
-        Source::ReadOnly(source) => place(machine, source, whole, true),
+        Source::ReadOnly(source) => place(machine, source, sub_path, true),
         // Keys are links to the current folder; only the agent makes links there.
-        Source::Held(path) => {
-            let path = (path, sub_path.as_deref().unwrap_or(Path::new("")));
-            Beneath::root(path.0)
-                .and_then(|dir| dir.handle(path.1, Links::Inside))
-                .map_err(text)
-        }
+        Source::Held(path) => Beneath::root(path)
+            .and_then(|dir| dir.handle(below, Links::Inside))
+            .map_err(text),
         Source::Own(path) => {
             let dir = Beneath::root(path).map_err(text)?;
-            sub_path(&dir, sub_path.as_deref().unwrap_or(Path::new("")), true).map_err(text)
+            sub_path_handle(&dir, below, true).map_err(text)
         }
         Source::Image { place, .. } => {
             let dir = Beneath::root(place).map_err(text)?;
-            let path = sub_path.as_deref().unwrap_or(Path::new(""));
-            sub_path(&dir, path, false).map_err(text)
+            sub_path_handle(&dir, below, false).map_err(text)
         }
         Source::Host(host, right) => {
             machine
                 .paths()
-                .place(host, *right, read_only, sub_path.as_deref())
+                .place(host, *right, read_only, plain.as_deref())
         }
         Source::Driver(path) => {
             let dir = driven(machine, path).map_err(text)?;
-            sub_path(
-                &dir,
-                sub_path.as_deref().unwrap_or(Path::new("")),
-                !read_only,
-            )
-            .map_err(text)
+            sub_path_handle(&dir, below, !read_only).map_err(text)
         }
     }
 }

@@ -112,7 +112,7 @@ impl<S: Service> Port<S> {
     /// One connection, in a stranger's slot until it shows the master's certificate.
     async fn connection(self, stream: TcpStream, stranger_slot: StrangerSlot) {
         if let Err(error) = agent_sys::socket::keep_alive(&stream) {
-            tracing::debug!(error = config_errors::chain(&error), "no keep-alive");
+            tracing::debug!(error = chain(&error), "no keep-alive");
         }
         let Ok(Ok(tls)) = timeout(self.patience, self.acceptor.accept(stream)).await else {
             tracing::debug!("TLS handshake at the kubelet's port failed");

@@ -105,7 +105,7 @@ impl Keeper {
                 Ok(Ok(false)) => {}
                 Ok(Err(error)) => {
                     tracing::error!(
-                        error = config_errors::chain(&error),
+                        error = chain(&error),
                         "cannot apply NetworkPolicies to nftables; trying again"
                     );
                     tokio::time::sleep(RETRY).await;

@@ -289,6 +289,6 @@ async fn begin(
 
 /// A failure on the way, with all its causes.
 pub(super) fn unreachable(what: &str, error: &dyn std::error::Error) -> ApiError {
-    let text = format!("{what}: {}", config_errors::chain(error));
+    let text = format!("{what}: {}", chain(error));
     ApiError::new(Reason::InternalError, text)
 }
