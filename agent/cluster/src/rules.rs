@@ -141,11 +141,7 @@ pub fn all(
     let pods = pods.iter().filter(|(_, ip)| Family::of(*ip) == family);
     let keys: Vec<Vec<u8>> = pods.map(|(link, ip)| key(link, *ip)).collect();
     if !keys.is_empty() {
-        changes.push(Change::AddElements {
-            table: TABLE,
-            set: PODS.into(),
-            keys,
-        });
+        changes.push(add(PODS, keys));
     }
     let of_family = |ranges: &[Cidr]| -> BTreeSet<Range> {
         let ranges = ranges.iter().map(|range| (range.network(), range.prefix));
@@ -156,11 +152,7 @@ pub fn all(
     let peers = of_family(peers);
     if !peers.is_empty() {
         let key = |(network, prefix): &Range| [octets(*network), mask(family, *prefix)].concat();
-        changes.push(Change::AddElements {
-            table: TABLE,
-            set: PEERS.into(),
-            keys: peers.iter().map(key).collect(),
-        });
+        changes.push(add(PEERS, peers.iter().map(key).collect()));
     }
     let rules = Rules {
         family,
@@ -238,14 +230,18 @@ fn mask(family: Family, prefix: u8) -> Vec<u8> {
 
 /// Lets a pod's packets out of its veth pair, in the table of the address's family.
 pub fn admit(link: &str, address: IpAddr) -> Change {
+    add(PODS, vec![key(link, address)])
+}
+
+fn add(set: &'static str, keys: Vec<Vec<u8>>) -> Change {
     Change::AddElements {
         table: TABLE,
-        set: PODS.into(),
-        keys: vec![key(link, address)],
+        set: set.into(),
+        keys,
     }
 }
 
-/// The reverse.
+/// The reverse of [`admit`].
 pub fn dismiss(link: &str, address: IpAddr) -> Change {
     Change::RemoveElements {
         table: TABLE,

@@ -131,7 +131,7 @@ fn main() -> ExitCode {
     // (prctl(2), PR_SET_DUMPABLE).
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
         tracing::error!(
-            error = crate::chain(&error),
+            error = chain(&error),
             "cannot keep other processes from reading the memory"
         );
         return ExitCode::FAILURE;

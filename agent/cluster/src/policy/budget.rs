@@ -66,9 +66,8 @@ pub(super) struct Closed {
 #[derive(Debug)]
 pub(super) struct Budget {
     whole: usize,
-    /// Of these, what open namespaces take.
     taken: usize,
-    /// Namespaces that are not closed, by what they take.
+    /// Namespaces that are not closed, by the bytes that they take.
     open: BTreeSet<(usize, String)>,
 }
 

@@ -72,8 +72,7 @@ impl Device {
         Ok(seen)
     }
 
-    /// Makes a link with a key where it is missing, and sets its port, its settings and its
-    /// addresses.
+    /// Makes a link with its key where it is missing, and sets what else belongs to it.
     fn set_up(
         &mut self,
         slot: Slot,
@@ -93,8 +92,8 @@ impl Device {
             kernel.renew_key(link.index)?;
             links.note(link.index, &format!("{FIRST_KEY}{}", now()))?;
         } else if birth(&link.note).is_none() {
-            // An earlier agent ended before it recorded the key's time, so the key counts as made
-            // now. It is no first key: peers may have agreed a session with the one before.
+            // An earlier agent ended before it recorded the time, so the key counts as made now. It
+            // is no first key: peers may have a session with the one before.
             links.note(link.index, &format!("{LATER_KEY}{}", now()))?;
         }
         let port = *slot.of(&PORTS);
@@ -102,9 +101,8 @@ impl Device {
             kernel.listen(link.index, port)?;
         }
         set_link(name)?;
-        // Two peers may prefer different links, so that packets come by one and are answered by the
-        // other. The kernel's strict check of sources (1) would drop them; the loose one (2) does
-        // not.
+        // A peer may send by the one link and be answered by the other, which the strict check of
+        // sources (1) would drop; the loose one (2) does not.
         namespace::set(&format!("net/ipv4/conf/{name}/rp_filter"), "2")?;
         set_ipv6(name, addresses)?;
         links.switch_on(link.index)?;
@@ -174,15 +172,13 @@ impl Device {
     }
 }
 
-/// The kernel's link of a slot.
 fn found(links: &mut Links, slot: Slot) -> Result<links::Link> {
     let name = *slot.of(&TUNNELS);
-    let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
-    let missing = || agent_sys::Error::new("find the link", name, missing());
+    let missing = || agent_sys::Error::new("find the link", name, std::io::ErrorKind::NotFound);
     links.named(name)?.ok_or_else(missing)
 }
 
-/// When a key was made, by its link's note; `None` where that is not recorded.
+/// When a key was made, if the note of its link says so.
 fn birth(note: &str) -> Option<Birth> {
     let first = note.strip_prefix(FIRST_KEY);
     let at = first.or_else(|| note.strip_prefix(LATER_KEY))?;
