@@ -110,11 +110,28 @@ impl Tpms {
     }
 }
 
+/// How much a container sees of what the kernel tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum View {
+    /// What every container may know.
+    Least,
+    /// All of `/proc`, and what may be written there by the modes of the files alone: for the root
+    /// of a user namespace, whose files they are not.
+    Proc,
+    /// All.
+    Whole,
+}
+
 /// What a container does not see.
-pub fn masked(tpms: &Tpms, privileged: bool) -> Vec<String> {
+pub fn masked(tpms: &Tpms, view: View) -> Vec<String> {
+    let is_hidden = |path: &&&str| match view {
+        View::Least => true,
+        View::Proc => !path.starts_with("/proc/"),
+        View::Whole => false,
+    };
     let own = MASKED
         .iter()
-        .filter(|_| !privileged)
+        .filter(is_hidden)
         .chain(&MASKED_TPM)
         .map(|&path| path.to_owned());
     own.chain(
@@ -241,11 +258,13 @@ mod tests {
             .unwrap()
             .join("devices/MSFT0101:00");
         assert_eq!(tpms.folders, [base.join("tpm"), base.join("tpmrm")]);
-        for privileged in [false, true] {
-            let masked = masked(&tpms, privileged);
+        for view in [View::Least, View::Proc, View::Whole] {
+            let masked = masked(&tpms, view);
             assert!(masked.contains(&base.join("tpm").to_string_lossy().into_owned()));
             assert!(masked.contains(&"/sys/class/tpmrm".to_owned()));
-            assert_eq!(masked.contains(&"/proc/kcore".to_owned()), !privileged);
+            let has = |path: &str| masked.contains(&path.to_owned());
+            assert_eq!(has("/proc/kcore"), view == View::Least, "{view:?}");
+            assert_eq!(has("/sys/firmware"), view != View::Whole, "{view:?}");
         }
     }
 

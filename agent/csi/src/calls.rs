@@ -3,12 +3,13 @@
 
 use crate::driver::Driver;
 use crate::messages::{
-    CapacityRange, NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest,
-    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
+    CapacityRange, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodePublishVolumeRequest,
+    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
 };
 use crate::ownership;
 use crate::paths::{self, MOUNT, STAGED, is_plain};
 use crate::request::{Group, Request, Secret};
+use crate::usage::{Usage, usage};
 use crate::volume::Volume;
 use agent_api::{Api, get};
 use agent_sys::beneath::Beneath;
@@ -16,9 +17,12 @@ use config_kube::k8s_openapi::api::core::v1::Secret as SecretObject;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Mode of the folders in which drivers mount (upstream's).
 const CLOSED: u32 = 0o750;
+/// How long a driver may take to say how much of a volume is used.
+const USAGE: Duration = Duration::from_secs(10);
 
 /// What the calls of a volume are made with.
 #[derive(Debug, Clone, Copy)]
@@ -123,6 +127,25 @@ impl Calls<'_> {
         };
         let expanded = self.driver.expand(&message).await;
         expanded.map_err(|error| format!("NodeExpandVolume failed: {error}"))
+    }
+
+    /// How much of a published volume is used.
+    pub(crate) async fn usage(&self, volume: &Volume, target: &str) -> Result<Usage, String> {
+        let staged = match volume.stage {
+            Some(_) => {
+                let folder = paths::stage_folder(&volume.driver, &volume.handle);
+                self.path(&folder.join(STAGED))
+            }
+            None => String::new(),
+        };
+        let message = NodeGetVolumeStatsRequest {
+            volume_id: volume.handle.clone(),
+            volume_path: self.path(&folder_of(target)?.join(MOUNT)),
+            staging_target_path: staged,
+        };
+        let told = self.driver.usage(&message, USAGE).await;
+        let told = told.map_err(|error| format!("NodeGetVolumeStats failed: {error}"))?;
+        usage(&told)
     }
 
     pub(crate) async fn unpublish(&self, volume: &Volume, target: &str) -> Result<(), String> {

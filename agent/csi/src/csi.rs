@@ -9,6 +9,7 @@ use crate::node;
 use crate::paths::{self, MOUNT, Places, is_plain};
 use crate::registry::Registry;
 use crate::request::{Request, Source};
+use crate::usage::Usage;
 use crate::volume::{Goal, Progress, Step, Volume};
 use agent_api::{Api, get, send};
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -18,7 +19,7 @@ use http::Method;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -149,6 +150,36 @@ impl Csi {
             self.tell_size(claim, size).await?;
         }
         Ok(folder.join(MOUNT))
+    }
+
+    /// How much is used of the volume that is published at this path below the folder of the
+    /// machine's volumes; none where its driver says nothing of that, or does not answer in a few
+    /// seconds.
+    pub async fn usage(&self, path: &Path) -> Option<Usage> {
+        let target = paths::target_at(path)?;
+        let volume = self.published(&target)?;
+        let driver = self.registry.driver(&volume.driver)?;
+        let is_asked = driver.abilities.measures;
+        if !is_asked || !is_mounted(&self.places.data, &target).unwrap_or(false) {
+            return None;
+        }
+        let told = self.calls(&driver).usage(&volume, &target).await;
+        told.map_err(|reason| {
+            let name = &driver.name;
+            tracing::debug!(driver = name, reason, "a volume is not measured");
+        })
+        .ok()
+    }
+
+    /// The volume of a target, as it is unless a call for it is being made.
+    fn published(&self, target: &str) -> Option<Volume> {
+        let known = self.known();
+        let keys = known.users.get(paths::pod_of(target)?)?;
+        let slots = keys.iter().filter_map(|key| known.volumes.get(key));
+        let mut volumes = slots.filter_map(|slot| slot.try_lock().ok());
+        let of_target = |volume: &Volume| volume.targets.contains_key(target);
+        let found = volumes.find(|volume| of_target(volume))?;
+        Some(found.clone())
     }
 
     /// Unmounts all volumes of a pod whose containers are gone. Returns at once where it has none,

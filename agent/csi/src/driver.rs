@@ -3,9 +3,9 @@
 use crate::grpc::{CallError, Socket, call, cut};
 use crate::messages::{
     Empty, NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesResponse,
-    NodeGetInfoResponse, NodePublishVolumeRequest, NodeStageVolumeRequest,
-    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PluginInfo, RegistrationStatus,
-    capability,
+    NodeGetInfoResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
+    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest, PluginInfo, RegistrationStatus, capability,
 };
 use crate::paths::{REGISTRATION, endpoint, is_name, is_spoken};
 use crate::request::Abilities;
@@ -130,6 +130,7 @@ fn abilities(response: &NodeGetCapabilitiesResponse) -> Abilities {
     Abilities {
         stages: has(capability::STAGE_UNSTAGE_VOLUME),
         expands: has(capability::EXPAND_VOLUME),
+        measures: has(capability::GET_VOLUME_STATS),
         tells_writers: has(capability::SINGLE_NODE_MULTI_WRITER),
         gives_group: has(capability::VOLUME_MOUNT_GROUP),
     }
@@ -192,6 +193,16 @@ impl Driver {
         call::<_, NodeExpandVolumeResponse>(&self.socket, method, request, self.limit)
             .await
             .map(drop)
+    }
+
+    /// How much of a volume is used, as the driver says within `limit`.
+    pub(crate) async fn usage(
+        &self,
+        request: &NodeGetVolumeStatsRequest,
+        limit: Duration,
+    ) -> Result<NodeGetVolumeStatsResponse, CallError> {
+        let method = "/csi.v1.Node/NodeGetVolumeStats";
+        call(&self.socket, method, request, limit.min(self.limit)).await
     }
 
     async fn ask(&self, method: &str, request: &impl prost::Message) -> Result<(), CallError> {

@@ -9,6 +9,7 @@
 //!   and refuses what the node does not do for it: attaching, service account tokens.
 //! - [`ledger`] keeps what may be mounted on the disk, so that an agent that begins again goes on
 //!   where the last one ended.
+//! - [`usage`] (pure) reads what a driver says of how much of a volume is used.
 //! - [`registry`] finds and identifies drivers; [`node`] publishes them in the API.
 //! - [`grpc`] makes one call on one connection. A driver's answers are hostile input: bounded in
 //!   time and size, and a mount that it reports is inspected by descriptors, without following
@@ -31,8 +32,10 @@ mod ownership;
 mod paths;
 mod registry;
 mod request;
+mod usage;
 mod volume;
 
 pub use csi::Csi;
 pub use paths::Places;
 pub use request::Source;
+pub use usage::{Amounts, Usage};

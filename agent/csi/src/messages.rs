@@ -87,6 +87,8 @@ pub struct NodeServiceRpc {
 pub mod capability {
     /// Volumes are staged once for the node before they are published to pods.
     pub const STAGE_UNSTAGE_VOLUME: i32 = 1;
+    /// The driver says how much of a volume is used.
+    pub const GET_VOLUME_STATS: i32 = 2;
     /// Volumes are expanded on the node.
     pub const EXPAND_VOLUME: i32 = 3;
     /// The access modes of one node with one and with several writers are told apart.
@@ -253,4 +255,51 @@ pub struct NodeExpandVolumeResponse {
     /// Bytes.
     #[prost(int64, tag = "1")]
     pub capacity_bytes: i64,
+}
+
+/// Asks how much of a volume is used.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct NodeGetVolumeStatsRequest {
+    /// The volume's handle.
+    #[prost(string, tag = "1")]
+    pub volume_id: String,
+    /// Where it is published.
+    #[prost(string, tag = "2")]
+    pub volume_path: String,
+    /// Where it is staged; empty where it is not.
+    #[prost(string, tag = "3")]
+    pub staging_target_path: String,
+}
+
+/// How much of it is used.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct NodeGetVolumeStatsResponse {
+    /// One for each unit.
+    #[prost(message, repeated, tag = "1")]
+    pub usage: Vec<VolumeUsage>,
+}
+
+/// How much is used of what a volume has of one unit.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct VolumeUsage {
+    /// What is free.
+    #[prost(int64, tag = "1")]
+    pub available: i64,
+    /// All there is.
+    #[prost(int64, tag = "2")]
+    pub total: i64,
+    /// What is used.
+    #[prost(int64, tag = "3")]
+    pub used: i64,
+    /// See [`unit`].
+    #[prost(int32, tag = "4")]
+    pub unit: i32,
+}
+
+/// Numbers of units (`VolumeUsage.Unit`).
+pub mod unit {
+    /// Bytes.
+    pub const BYTES: i32 = 1;
+    /// Files and folders.
+    pub const INODES: i32 = 2;
 }

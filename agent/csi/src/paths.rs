@@ -67,6 +67,15 @@ pub(crate) fn target_folder(target: &str) -> Option<PathBuf> {
     Some(pod.join("volumes/kubernetes.io~csi").join(name))
 }
 
+/// The target whose volume is published at a path below the folder of the machine's volumes.
+pub(crate) fn target_at(path: &Path) -> Option<String> {
+    let folder = path.parent()?;
+    let name = folder.file_name()?.to_str()?;
+    let uid = path.components().nth(1)?.as_os_str().to_str()?;
+    let target = target(uid, name);
+    (target_folder(&target)?.join(MOUNT) == path).then_some(target)
+}
+
 /// What a published volume is called in the folder of its target.
 pub(crate) const MOUNT: &str = "mount";
 
@@ -174,6 +183,11 @@ mod tests {
     fn targets_lead_into_the_folder_of_their_pod_and_nowhere_else() {
         let folder = target_folder(&target("u", "pv")).unwrap();
         assert_eq!(folder, Path::new("pods/u/volumes/kubernetes.io~csi/pv"));
+        assert_eq!(target_at(&folder.join(MOUNT)).as_deref(), Some("u/pv"));
+        for path in ["mount", "pods/u/mount", "pods/u/volumes/x/pv/mount", "/etc"] {
+            assert_eq!(target_at(Path::new(path)), None, "{path}");
+        }
+        assert_eq!(target_at(&folder), None);
         for target in ["../x", "u/..", "u", "u/a/b", "/etc"] {
             assert_eq!(target_folder(target), None, "{target}");
         }

@@ -95,6 +95,8 @@ pub(crate) struct Abilities {
     pub(crate) stages: bool,
     /// `EXPAND_VOLUME`
     pub(crate) expands: bool,
+    /// `GET_VOLUME_STATS`
+    pub(crate) measures: bool,
     /// `SINGLE_NODE_MULTI_WRITER`
     pub(crate) tells_writers: bool,
     /// `VOLUME_MOUNT_GROUP`

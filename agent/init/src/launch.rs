@@ -5,11 +5,23 @@
 //! specification is not the one that containerd put into the bundle, as that one has no process:
 //! the agent wrote the whole of it into a folder in memory ([`config_machine::specification`]).
 //! All other arguments go to crun unchanged.
+//!
+//! Where the agent names no pipe for a stream, the shim starts this program with the machine's own
+//! `/dev/null`. crun gives its streams to the user that is to run, with the machine's rights: the
+//! root of a pod with users of its own, and the user of every command in a container. Such a user
+//! could then close the device to the whole machine. So crun gets the device by a read-only mount,
+//! where nothing changes its owner ([`agent_sys::attach::unchangeable`]), and goes on by its own
+//! rule for `EROFS`.
 
+use agent_sys::attach;
 use config_machine::programs::CRUN;
 use config_machine::specification;
+use nix::sys::stat::{SFlag, fstat};
+use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, isatty};
 use std::ffi::{OsStr, OsString};
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -25,13 +37,49 @@ const NOT_EXECUTED: u8 = 126;
 /// Returns only where crun can't be executed.
 pub fn crun(folder: &Path) -> ExitCode {
     let given: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let of_a_process = |at: usize| given[at] == "create" || given[at] == "exec";
+    if command(&given).is_some_and(of_a_process)
+        && let Err(error) = keep_devices()
+    {
+        let text = config_errors::chain(&*error);
+        drop(writeln!(
+            io::stderr(),
+            "cannot keep the machine's devices from the container: {text}"
+        ));
+        return ExitCode::from(NOT_EXECUTED);
+    }
     let error = Command::new(CRUN).args(arguments(given, folder)).exec();
     // The shim shows what its runtime writes here.
-    drop(writeln!(
-        std::io::stderr(),
-        "cannot execute {CRUN}: {error}"
-    ));
+    drop(writeln!(io::stderr(), "cannot execute {CRUN}: {error}"));
     ExitCode::from(NOT_EXECUTED)
+}
+
+/// Puts devices by read-only mounts in the place of those that are the streams of this program.
+///
+/// # Errors
+/// The kernel refuses it; then no container may be given the streams.
+fn keep_devices() -> Result<(), Box<dyn std::error::Error>> {
+    let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+    if let Some(safe) = safe(input.as_fd())? {
+        dup2_stdin(safe)?;
+    }
+    if let Some(safe) = safe(output.as_fd())? {
+        dup2_stdout(safe)?;
+    }
+    if let Some(safe) = safe(errors.as_fd())? {
+        dup2_stderr(safe)?;
+    }
+    Ok(())
+}
+
+/// A stream's device, if it is one that crun would give away: pipes and terminals are the
+/// container's own.
+fn safe(stream: BorrowedFd<'_>) -> Result<Option<File>, agent_sys::Error> {
+    let is_device = fstat(stream).is_ok_and(|found| {
+        SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFCHR
+    });
+    let is_given = is_device && !isatty(stream).unwrap_or(false);
+    is_given.then(|| attach::unchangeable(stream)).transpose()
 }
 
 /// The arguments for crun: what was given, and with `create` where the container's specification

@@ -108,6 +108,7 @@ impl Kubelet {
             figures: shared.figures.clone(),
             facts: shared.facts.clone(),
             folders: shared.folders.clone(),
+            csi: shared.csi.clone(),
             journal,
         })
     }
@@ -176,6 +177,10 @@ impl Node for Shared {
 
     fn settings(&self) -> String {
         configz::text(&self.config, &self.sandboxes)
+    }
+
+    fn version(&self) -> &'static str {
+        node::KUBELET_VERSION
     }
 }
 

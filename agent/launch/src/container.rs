@@ -2,7 +2,7 @@
 
 use crate::machine::Machine;
 use crate::network::{self, hosts_text};
-use crate::refusals::NOT_PRIVILEGED;
+use crate::refusals::{NOT_PRIVILEGED, is_unmasked};
 use crate::resolver::Resolver;
 use crate::stage::{WantedMount, propagation};
 use crate::volumes::{self, Source};
@@ -12,7 +12,7 @@ use agent_pods::{Addresses, is_on_host, log_file, needs, pod_ref};
 use agent_resources::qos;
 use agent_runtime::{
     Capabilities, Confinement, ContainerKey, ContainerSpec, GroupsPolicy, Kind, Mount, Pause,
-    PodNamespaces, PodRef, Resources, Seccomp, SharedNamespaces, Users, container_id,
+    PodNamespaces, PodRef, Resources, Seccomp, SharedNamespaces, Users, View, container_id,
 };
 use agent_sys::attach::Propagation;
 use agent_sys::beneath::{Beneath, Links};
@@ -175,6 +175,11 @@ fn specification(
         capabilities: security.capabilities(),
         confinement: security.confinement(),
         privileged: security.privileged(),
+        view: if is_unmasked(container) {
+            View::Proc
+        } else {
+            View::Least
+        },
         stop_signal: stop_signal(container),
         target: target.map(str::to_owned),
         seccomp: security.seccomp(),

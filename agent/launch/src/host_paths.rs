@@ -82,6 +82,49 @@ mod tests {
     }
 
     #[test]
+    fn a_host_path_is_of_the_type_that_the_pod_names() {
+        use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+        let (dir, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("folder")).unwrap();
+        std::fs::write(at("file"), "").unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        let mode = Mode::from_bits_truncate(0o600);
+        mknod(&at("char"), SFlag::S_IFCHR, mode, makedev(1, 3)).unwrap();
+        // The number is no device's.
+        mknod(&at("block"), SFlag::S_IFBLK, mode, makedev(253, 4095)).unwrap();
+        let mut machine = machine(own.path());
+        let path = dir.path().display().to_string().parse().unwrap();
+        machine.host_paths = vec![host_path::HostPath {
+            path,
+            writable: false,
+        }];
+        let kinds = [
+            ("folder", "Directory", "directory"),
+            ("file", "File", "file"),
+            ("socket", "Socket", "socket file"),
+            ("char", "CharDevice", "character device"),
+            ("block", "BlockDevice", "block device"),
+        ];
+        for (name, own, _) in kinds {
+            for (_, kind, words) in kinds {
+                let source = json!({"path": at(name), "type": kind});
+                let source = Source::Host(serde_json::from_value(source).unwrap(), Right::Listed);
+                let placed = place(&machine, &source, None, true);
+                if kind == own {
+                    assert!(placed.is_ok(), "{name} as {kind}");
+                } else {
+                    let text = format!(
+                        "hostPath type check failed: {} is not a {words}",
+                        at(name).display()
+                    );
+                    assert_eq!(placed.unwrap_err(), text);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn the_agents_own_folders_are_given_to_nobody_even_if_they_are_listed() {
         let dir = tempfile::tempdir().unwrap();
         let mut machine = machine(dir.path());

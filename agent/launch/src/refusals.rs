@@ -16,6 +16,16 @@ use std::net::Ipv6Addr;
 /// Why a container is not privileged here.
 pub(crate) const NOT_PRIVILEGED: &str = "privileged containers run only on machines whose measured configuration says `[node] privileged = true`";
 
+/// Why a container does not see all of `/proc`: it has facts of the machine by which others can be
+/// observed, and settings of the pod's IPC that else only `unsafe_sysctls` lets pods choose.
+const NOT_UNMASKED: &str = "procMount: Unmasked is available with hostUsers: false, on machines whose measured configuration says `[node] privileged = true`";
+
+/// Whether a container asks for all of `/proc`.
+pub(crate) fn is_unmasked(container: &Container) -> bool {
+    let security = container.security_context.as_ref();
+    security.and_then(|security| security.proc_mount.as_deref()) == Some("Unmasked")
+}
+
 /// The first reason why this node can't run the pod.
 pub fn refusal(pod: &Pod, machine: &Machine) -> Option<Refusal> {
     let Some(spec) = &pod.spec else {
@@ -109,6 +119,9 @@ fn below_the_floor(spec: &PodSpec, container: &Container, machine: &Machine) -> 
         } else {
             refusal("PrivilegedNotAllowed", NOT_PRIVILEGED.to_owned())
         };
+    }
+    if is_unmasked(container) && !(machine.privileged && spec.host_users == Some(false)) {
+        return refusal("NotSupported", NOT_UNMASKED.to_owned());
     }
     let add = security
         .capabilities
@@ -220,10 +233,6 @@ fn container_fault(container: &Container, plug_in: bool) -> Option<&'static str>
         (
             !plug_in && mounts().any(|mount| propagation(mount) != Propagation::Private),
             "mountPropagation is available in pods with a privileged container, where the machine's configuration allows those",
-        ),
-        (
-            security.proc_mount.as_deref() == Some("Unmasked"),
-            "procMount: Unmasked is not available yet",
         ),
         (
             security.windows_options.is_some(),
@@ -341,6 +350,23 @@ mod tests {
         assert_eq!(with(false, by_tcp), None);
         let tunnel = agent_cluster::tunnel::PORTS.map(|port| (agent_proxy::Protocol::Udp, port));
         assert!(tunnel.iter().all(|port| MACHINE_PORTS.contains(port)));
+    }
+
+    #[test]
+    fn all_of_proc_is_for_pods_with_users_of_their_own_where_privileged_pods_may_run() {
+        let with = |privileged: bool, users: bool| {
+            refused_where(privileged, |spec| {
+                spec["hostNetwork"] = json!(false);
+                spec["hostUsers"] = json!(users);
+                spec["containers"][0]["securityContext"] = json!({"procMount": "Unmasked"});
+            })
+        };
+        assert_eq!(with(true, false), None);
+        for (privileged, users) in [(false, false), (true, true), (false, true)] {
+            let refusal = with(privileged, users).unwrap();
+            assert_eq!(refusal.reason, "NotSupported");
+            assert!(refusal.message.contains("hostUsers: false"), "{refusal:?}");
+        }
     }
 
     #[test]

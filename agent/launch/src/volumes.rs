@@ -269,8 +269,8 @@ impl Maker<'_> {
     }
 }
 
-/// The folders by which the pod's use of disks and memory is measured. Mounts of drivers and paths
-/// of the machine are not measured.
+/// The folders by which the pod's use of disks and memory is measured, and the volumes of which
+/// drivers are asked. Paths of the machine are not measured.
 pub fn measured(
     machine: &Machine,
     pod: &Pod,
@@ -288,9 +288,8 @@ pub fn measured(
                 (folder, Measure::FilesInMemory)
             }
             Source::Own(folder) => (folder, Measure::Files),
-            Source::Host(..) | Source::Driver(_) | Source::ReadOnly(_) | Source::Image { .. } => {
-                return None;
-            }
+            Source::Driver(folder) => (folder, Measure::Driver),
+            Source::Host(..) | Source::ReadOnly(_) | Source::Image { .. } => return None,
         };
         let claim = claims.get(&volume.name).map(|claim| claim.name.clone());
         Some(VolumePlace {

@@ -28,6 +28,8 @@ impl NeededRight {
             "pods" | "runningpods" => &["pods", "proxy"],
             "healthz" => &["healthz", "proxy"],
             "configz" => &["configz", "proxy"],
+            "statusz" => &["statusz", "proxy"],
+            "flagz" => &["flagz", "proxy"],
             _ => &["proxy"],
         };
         let runs = matches!(
@@ -60,6 +62,8 @@ mod tests {
             (Method::GET, "/runningpods/", "get", &["pods", "proxy"]),
             (Method::GET, "/healthz/ping", "get", &["healthz", "proxy"]),
             (Method::GET, "/configz", "get", &["configz", "proxy"]),
+            (Method::GET, "/statusz", "get", &["statusz", "proxy"]),
+            (Method::GET, "/flagz", "get", &["flagz", "proxy"]),
             (Method::GET, "/containerLogs/a/b/c", "get", &["proxy"]),
             (Method::HEAD, "/x", "get", &["proxy"]),
             (Method::POST, "/x", "create", &["proxy"]),

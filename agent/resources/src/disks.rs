@@ -4,7 +4,8 @@
 //! them without following links or mounts. It is made when metrics are asked for, at most one at a
 //! time and for each pod at most once in [`PERIOD`], and visits [`MOST_ENTRIES`] files and folders
 //! at most: pods that it does not reach are the first of the next one. A volume that is a file
-//! system of its own (a claim's) is not walked through: its file system knows its usage.
+//! system of its own (a claim's) is not walked through: its file system knows its usage. The driver of
+//! a CSI volume is asked ([`Disks::ask_drivers`]), apart from the walk, which no driver delays.
 
 use crate::subjects::Disk;
 use agent_runtime::{Container, ContainerState, Runtime};
@@ -31,6 +32,8 @@ pub enum Measure {
     FilesInMemory,
     /// By the file system that it lies on (upstream's rule for local volumes).
     FileSystem,
+    /// By what its driver says. The driver can change what is at its path, which is never opened.
+    Driver,
 }
 
 /// A pod's volume.
@@ -40,7 +43,8 @@ pub struct VolumePlace {
     pub name: String,
     /// The claim, in the pod's namespace, that it comes from.
     pub claim: Option<String>,
-    /// Its folder. Nobody but the machine's own programs can change what this path means.
+    /// Its folder. Nobody but the machine's own programs can change what this path means. For a
+    /// driver's volume, its path below the folder of the machine's volumes.
     pub folder: PathBuf,
     /// How it is measured.
     pub measure: Measure,
@@ -57,14 +61,23 @@ pub struct Places {
     pub volumes: Vec<VolumePlace>,
 }
 
+impl Places {
+    /// The volumes of drivers.
+    fn driven(&self) -> impl Iterator<Item = &VolumePlace> {
+        let volumes = self.volumes.iter();
+        volumes.filter(|volume| volume.measure == Measure::Driver)
+    }
+}
+
 /// How much of a file system is used, and by what was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Space {
-    pub(crate) disk: Disk,
+pub struct Space {
+    /// The file system.
+    pub disk: Disk,
     /// Used bytes; `None` if there are more files than may be visited.
-    pub(crate) used: Option<u64>,
+    pub used: Option<u64>,
     /// Files and folders; `None` likewise.
-    pub(crate) inodes_used: Option<u64>,
+    pub inodes_used: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -96,6 +109,17 @@ struct Kept {
     places: Arc<Places>,
     looked: Option<Instant>,
     found: Option<Arc<PodSpace>>,
+    /// When its drivers were asked last.
+    asked: Option<Instant>,
+    /// The last answers of its drivers, by the names of the volumes in the pod.
+    driven: BTreeMap<String, Driven>,
+}
+
+/// What a driver has said of a volume.
+#[derive(Debug, Clone)]
+pub(crate) struct Driven {
+    pub(crate) at: Timestamp,
+    pub(crate) volume: VolumeSpace,
 }
 
 /// Pods by UID.
@@ -107,6 +131,10 @@ pub struct Disks {
     pods: Arc<Mutex<Pods>>,
     /// Held during a measurement; its value is the time before which none is made.
     turn: Arc<tokio::sync::Mutex<Option<Instant>>>,
+    /// Held while drivers are asked.
+    asking: Arc<tokio::sync::Mutex<()>>,
+    /// The bytes of the images on the machine, as of the last measurement.
+    images: Arc<Mutex<Option<u64>>>,
 }
 
 /// A container that runs, and its writable layer.
@@ -123,6 +151,15 @@ impl Disks {
         self.lock().get_mut(uid).unwrap().found = Some(Arc::new(found));
     }
 
+    /// For tests: what a driver has said of a pod's volume, and the bytes of images.
+    #[cfg(test)]
+    pub(crate) fn tell(&self, uid: &str, driven: Driven, images: u64) {
+        let mut pods = self.lock();
+        let driven = (driven.volume.name.clone(), driven);
+        pods.get_mut(uid).unwrap().driven.extend([driven]);
+        self.note_images(Some(images));
+    }
+
     fn lock(&self) -> MutexGuard<'_, Pods> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -131,6 +168,8 @@ impl Disks {
     pub fn keep(&self, uid: &str, places: Places) {
         let mut pods = self.lock();
         let kept = pods.entry(uid.to_owned()).or_default();
+        let is_driven = |name: &String| places.driven().any(|volume| volume.name == *name);
+        kept.driven.retain(|name, _| is_driven(name));
         kept.places = Arc::new(places);
     }
 
@@ -142,6 +181,71 @@ impl Disks {
     /// The result of a pod's last measurement.
     pub(crate) fn found(&self, uid: &str) -> Option<Arc<PodSpace>> {
         self.lock().get(uid)?.found.clone()
+    }
+
+    /// The last answers of the drivers of a pod's volumes.
+    pub(crate) fn driven(&self, uid: &str) -> Vec<Driven> {
+        let pods = self.lock();
+        let kept = pods.get(uid).into_iter();
+        kept.flat_map(|kept| kept.driven.values().cloned())
+            .collect()
+    }
+
+    /// The bytes of the images on the machine, as of the last measurement.
+    pub(crate) fn images(&self) -> Option<u64> {
+        *self.images.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_images(&self, bytes: Option<u64>) {
+        *self.images.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
+    }
+
+    /// Asks the drivers of volumes how much of these is used, each pod's at most once in
+    /// [`PERIOD`], unless they are asked already. What a driver does not answer stays as it was.
+    pub async fn ask_drivers<F>(&self, ask: impl Fn(PathBuf) -> F)
+    where
+        F: Future<Output = Option<Space>>,
+    {
+        let Ok(_turn) = self.asking.try_lock() else {
+            return;
+        };
+        for (uid, places) in self.unasked() {
+            for place in places.driven() {
+                let Some(space) = ask(place.folder.clone()).await else {
+                    continue;
+                };
+                let driven = Driven {
+                    at: Timestamp::now(),
+                    volume: VolumeSpace {
+                        name: place.name.clone(),
+                        claim: place.claim.clone(),
+                        space,
+                    },
+                };
+                if let Some(kept) = self.lock().get_mut(&uid) {
+                    kept.driven.insert(place.name.clone(), driven);
+                }
+            }
+        }
+    }
+
+    /// Pods whose drivers are to be asked, who count as asked from now on; those that were asked
+    /// the longest time ago come first.
+    fn unasked(&self) -> Vec<(String, Arc<Places>)> {
+        let mut pods = self.lock();
+        let is_due = |kept: &Kept| {
+            let due = kept.asked.is_none_or(|asked| asked.elapsed() >= PERIOD);
+            due && kept.places.driven().next().is_some()
+        };
+        let mut due: Vec<_> = pods.iter_mut().filter(|(_, kept)| is_due(kept)).collect();
+        due.sort_by_key(|(_, kept)| kept.asked);
+        let now = Some(Instant::now());
+        due.into_iter()
+            .map(|(uid, kept)| {
+                kept.asked = now;
+                (uid.clone(), kept.places.clone())
+            })
+            .collect()
     }
 
     /// Measures the pods whose last measurement is older than [`PERIOD`], unless a measurement is
@@ -160,6 +264,8 @@ impl Disks {
         let Ok(seen) = runtime.list(None).await else {
             return;
         };
+        let images = runtime.images().await.ok();
+        self.note_images(images.map(|all| all.iter().map(|image| image.size).sum()));
         let mut left = MOST_ENTRIES;
         for (uid, places) in due {
             let layers = layers(runtime, &seen, &uid).await;
@@ -203,25 +309,31 @@ impl Disks {
     /// systems.
     #[must_use]
     pub fn claims(&self) -> String {
-        let places: Vec<Arc<Places>> = self
+        let pods: Vec<_> = self
             .lock()
             .values()
-            .map(|kept| kept.places.clone())
+            .map(|kept| (kept.places.clone(), kept.driven.clone()))
             .collect();
         let mut known = BTreeSet::new();
         let mut all = Vec::new();
-        for pod in &places {
+        for (pod, driven) in &pods {
             for volume in &pod.volumes {
                 let claim = volume.claim.as_deref();
                 let Some(claim) = claim.filter(|claim| known.insert((&pod.namespace, *claim)))
                 else {
                     continue;
                 };
-                if let Some(disk) = space_of(&volume.folder) {
+                let space = match volume.measure {
+                    Measure::Driver => driven.get(&volume.name).map(|told| told.volume.space),
+                    Measure::Files | Measure::FilesInMemory | Measure::FileSystem => {
+                        space_of(&volume.folder).map(whole)
+                    }
+                };
+                if let Some(space) = space {
                     let namespace = &pod.namespace;
                     let labels =
                         format!("namespace=\"{namespace}\",persistentvolumeclaim=\"{claim}\"");
-                    all.push((labels, whole(disk)));
+                    all.push((labels, space));
                 }
             }
         }
@@ -341,11 +453,14 @@ impl Walk {
         }
         let mut volumes = Vec::new();
         for place in &places.volumes {
+            if place.measure == Measure::Driver {
+                continue;
+            }
             let Some(disk) = space_of(&place.folder) else {
                 continue;
             };
             let space = match place.measure {
-                Measure::FileSystem => whole(disk),
+                Measure::FileSystem | Measure::Driver => whole(disk),
                 Measure::Files | Measure::FilesInMemory => {
                     let usage = self.usage(&place.folder);
                     if place.measure == Measure::Files {
@@ -520,6 +635,52 @@ mod tests {
         assert!(!text.contains("scratch"), "{text}");
         disks.retain(|_| false);
         assert_eq!(disks.claims(), "");
+    }
+
+    #[tokio::test]
+    async fn drivers_are_asked_once_in_a_while_and_their_last_answer_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = Disks::default();
+        let driven = |name: &str| VolumePlace {
+            name: name.to_owned(),
+            claim: Some(format!("claim-{name}")),
+            folder: PathBuf::from("pods/a/volumes").join(name),
+            measure: Measure::Driver,
+        };
+        let scratch = volume("scratch", dir.path(), Measure::Files);
+        let places = Places {
+            namespace: "default".to_owned(),
+            logs: dir.path().join("logs"),
+            volumes: vec![driven("told"), driven("silent"), scratch],
+        };
+        disks.keep("a", places.clone());
+        let asked = Mutex::new(Vec::new());
+        let ask = |folder: PathBuf| {
+            let told = folder.ends_with("told");
+            asked.lock().unwrap().push(folder);
+            std::future::ready(told.then(|| whole(disk())))
+        };
+        disks.ask_drivers(ask).await;
+        disks.ask_drivers(ask).await;
+        let all = ["pods/a/volumes/told", "pods/a/volumes/silent"];
+        assert_eq!(*asked.lock().unwrap(), all.map(PathBuf::from));
+        let names = |disks: &Disks| {
+            let told = disks.driven("a").into_iter();
+            told.map(|one| one.volume.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&disks), ["told"]);
+        let text = disks.claims();
+        let line = "kubelet_volume_stats_used_bytes{namespace=\"default\",persistentvolumeclaim=\"claim-told\"} 419430400";
+        assert!(text.contains(line), "{text}");
+        assert!(!text.contains("claim-silent"), "{text}");
+        let mut walk = Walk {
+            left: 100,
+            disk: disk(),
+        };
+        let found = walk.pod(&places, &[]);
+        assert_eq!(found.volumes.len(), 1, "a driver's folder is not opened");
+        disks.keep("a", Places::default());
+        assert_eq!(names(&disks), Vec::<String>::new());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! the machine's.
 
 use crate::counters::{Counters, Memory, Split, Throttling};
-use crate::disks::{ContainerSpace, Disks, PodSpace, Space, VolumeSpace};
+use crate::disks::{ContainerSpace, Disks, Driven, PodSpace, Space, VolumeSpace};
 use crate::io::DeviceIo;
 use crate::links::{Carried, Link};
 use crate::reading::{Named, PodUsed, Reading, Used};
@@ -185,6 +185,11 @@ fn disks() -> Disks {
     };
     let disks = Disks::default();
     disks.set("uid-web", found);
+    let driven = Driven {
+        at: at(40),
+        volume: volume("driven", Some("of-a-driver"), Some(20)),
+    };
+    disks.tell("uid-web", driven, 700 << 20);
     disks
 }
 

@@ -45,7 +45,7 @@ mod summary;
 pub use candidates::DiskUse;
 pub use counted::Counted;
 pub use deleted::DeletedFiles;
-pub use disks::{Disks, Measure, Places, VolumePlace};
+pub use disks::{Disks, Measure, Places, Space, VolumePlace};
 pub use done::Done;
 pub use figures::{Figures, Question};
 pub use probed::Probed;

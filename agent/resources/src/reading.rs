@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 
 /// Groups outside of the pods', by upstream's names of their content. Init makes the first two
 /// (`agent/init`).
-const SYSTEM: [(&str, &str); 3] = [
+const SYSTEM: [(&str, &str); 4] = [
     ("kubelet", "/pratique/agent"),
     ("runtime", "/pratique/containerd"),
+    // What upstream's `misc` has: programs of the machine that are none of these.
+    ("misc", "/pratique/master"),
     ("pods", "/kubepods"),
 ];
 

@@ -1,7 +1,6 @@
-//! `/stats/summary`: figures in upstream's form (`stats/v1alpha1`, Summary). The figures
-//! of CSI volumes are left out, which the form allows.
+//! `/stats/summary`: figures in upstream's form (`stats/v1alpha1`, Summary).
 
-use crate::disks::{Disks, PodSpace, Space, VolumeSpace, whole};
+use crate::disks::{Disks, Driven, PodSpace, Space, VolumeSpace, whole};
 use crate::links::Link;
 use crate::reading::{Named, PodUsed, Reading, Used};
 use crate::stall::{Stall, Stalls};
@@ -29,7 +28,18 @@ struct NodeStats<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     fs: Option<FileSystem>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    runtime: Option<Runtime>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     rlimit: Option<Limit>,
+}
+
+/// The file system with images and containers' layers, of which images use so much. As upstream
+/// has it where one file system holds both.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Runtime {
+    image_fs: FileSystem,
+    container_fs: FileSystem,
 }
 
 #[derive(Serialize)]
@@ -311,8 +321,14 @@ fn volume<'a>(namespace: &'a str, volume: &'a VolumeSpace, at: Timestamp) -> Vol
     }
 }
 
-/// The figures of a pod; `found` is what is known of its part of disks.
-fn pod<'a>(pod: &'a PodUsed, found: Option<&'a PodSpace>, all: bool) -> PodStats<'a> {
+/// The figures of a pod; `found` is what is known of its part of disks, and `driven` what the
+/// drivers of its volumes have said.
+fn pod<'a>(
+    pod: &'a PodUsed,
+    found: Option<&'a PodSpace>,
+    driven: &'a [Driven],
+    all: bool,
+) -> PodStats<'a> {
     let processes = pod.used.counters.processes.filter(|_| all);
     let containers = pod.containers.iter();
     let links = pod.link.as_ref().filter(|_| all);
@@ -320,6 +336,8 @@ fn pod<'a>(pod: &'a PodUsed, found: Option<&'a PodSpace>, all: bool) -> PodStats
         let volumes = found.volumes.iter();
         volumes.map(move |one| volume(&pod.namespace, one, found.at))
     });
+    let driven = driven.iter();
+    let driven = driven.map(|told| volume(&pod.namespace, &told.volume, told.at));
     PodStats {
         pod_ref: PodRef {
             name: &pod.name,
@@ -333,7 +351,7 @@ fn pod<'a>(pod: &'a PodUsed, found: Option<&'a PodSpace>, all: bool) -> PodStats
             let one = std::slice::from_ref(link);
             Network::of(one, Some(&link.name), pod.used.at)
         }),
-        volumes: volumes.into_iter().flatten().collect(),
+        volumes: volumes.into_iter().flatten().chain(driven).collect(),
         ephemeral: found.map(|found| FileSystem::of(&found.ephemeral, found.at)),
         processes: processes.map(|process_count| Processes { process_count }),
     }
@@ -351,9 +369,22 @@ pub(crate) fn text(name: &str, reading: &Reading, disks: Option<&Disks>) -> Stri
         .iter()
         .map(|pod| disks?.found(&pod.uid))
         .collect();
+    let driven = |pod: &PodUsed| disks.map(|disks| disks.driven(&pod.uid));
+    let driven: Vec<_> = reading.pods.iter().map(driven).collect();
+    let images = |used: u64| {
+        let space = Space {
+            used: Some(used),
+            inodes_used: None,
+            disk,
+        };
+        Runtime {
+            image_fs: FileSystem::of(&space, reading.at),
+            container_fs: FileSystem::of(&space, reading.at),
+        }
+    };
     let links = Network::of(&reading.links, reading.default_link.as_deref(), reading.at);
     let system = reading.system.iter();
-    let pods = reading.pods.iter().zip(&found);
+    let pods = reading.pods.iter().zip(found.iter().zip(&driven));
     let summary = Summary {
         node: NodeStats {
             node_name: name,
@@ -362,6 +393,7 @@ pub(crate) fn text(name: &str, reading: &Reading, disks: Option<&Disks>) -> Stri
             used: Measured::of(node),
             network: links.filter(|_| all),
             fs: all.then_some(fs),
+            runtime: disks.and_then(Disks::images).map(images),
             rlimit: processes.map(|curproc| Limit {
                 time: time(reading.at),
                 maxpid: reading.most_ids,
@@ -369,7 +401,10 @@ pub(crate) fn text(name: &str, reading: &Reading, disks: Option<&Disks>) -> Stri
             }),
         },
         pods: pods
-            .map(|(one, found)| pod(one, found.as_deref(), all))
+            .map(|(one, (found, driven))| {
+                let driven = driven.as_deref().unwrap_or_default();
+                pod(one, found.as_deref(), driven, all)
+            })
             .collect(),
     };
     // It contains only numbers and strings, so encoding cannot fail.

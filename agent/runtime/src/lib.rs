@@ -43,7 +43,7 @@ mod specification;
 mod taps;
 mod users;
 
-pub use agent_confine::{Capabilities, Seccomp, capability_fault, withheld};
+pub use agent_confine::{Capabilities, Seccomp, View, capability_fault, withheld};
 pub use agent_confine::{Lookups, OF_HANDLERS, Shares};
 pub use agent_containerd::{Error, ErrorClass, Pending};
 pub use agent_images::{Image, Keyring, PULLS_OF_A_REGISTRY, PullPolicy, Registries};

@@ -1,6 +1,6 @@
 //! The container engine as the kubelet uses it: the trait, its arguments and its results.
 
-use agent_confine::{Capabilities, Seccomp};
+use agent_confine::{Capabilities, Seccomp, View};
 use agent_containerd::Pending;
 use agent_images::{Image, Keyring, PullPolicy};
 use jiff::Timestamp;
@@ -211,6 +211,10 @@ pub struct ContainerSpec {
     /// All capabilities, no filter of system calls, and the machine's devices but its TPM. The
     /// caller has checked that the machine's configuration allows that.
     pub privileged: bool,
+    /// What it sees of the kernel's files, where it is not privileged: more than the least only in
+    /// a pod with users of its own. The caller has checked that the machine's configuration allows
+    /// that.
+    pub view: View,
     /// Replaces the image's stop signal: `SIGUSR1` (KEP-4960).
     pub stop_signal: Option<String>,
     /// System call filter.

@@ -2,7 +2,7 @@
 
 use crate::model::{ContainerSpec, Resources, User};
 use crate::users::Identity;
-use agent_confine::{Device, FilterOptions, READ_ONLY, Tpms, filter};
+use agent_confine::{Device, FilterOptions, READ_ONLY, Tpms, View, filter};
 use agent_containerd::{Error, ErrorClass};
 use agent_images::ImageDefaults;
 use agent_sys::attach::Propagation;
@@ -50,17 +50,26 @@ pub(crate) fn runtime_spec(
     }
     let capabilities =
         agent_confine::capabilities(&spec.capabilities, spec.privileged, host.capabilities);
+    if spec.view != View::Least && spec.pod.users.is_none() {
+        return Err(config("procMount: Unmasked needs hostUsers: false"));
+    }
+    let view = if spec.privileged {
+        View::Whole
+    } else {
+        spec.view
+    };
     let mut linux = json!({
         "cgroupsPath": format!("{}/{id}", spec.cgroup_parent),
         "namespaces": namespaces(spec, host),
         "resources": resources(spec, host),
-        "maskedPaths": agent_confine::masked(&host.tpms, spec.privileged),
+        "maskedPaths": agent_confine::masked(&host.tpms, view),
         "rootfsPropagation": spec.mounts.iter().map(|one| one.propagation).fold(Propagation::Slave, Ord::max).option(),
     });
     if let Some(users) = &spec.pod.users {
-        if spec.tty || spec.privileged {
-            let text = "a pod with users of its own has no terminal and no privileged container";
-            return Err(config(text));
+        if spec.privileged {
+            return Err(config(
+                "a pod with users of its own has no privileged container",
+            ));
         }
         // The runtime enters the namespace, which has its map already; containerd reads here to
         // whom the container's folder belongs.
@@ -71,7 +80,9 @@ pub(crate) fn runtime_spec(
     if spec.privileged {
         linux["devices"] = json!(agent_confine::nodes(&host.devices));
     } else {
-        linux["readonlyPaths"] = json!(READ_ONLY);
+        if view == View::Least {
+            linux["readonlyPaths"] = json!(READ_ONLY);
+        }
         let options = FilterOptions {
             profile: spec.seccomp,
             capabilities: &capabilities,
@@ -372,6 +383,7 @@ mod tests {
             capabilities: Capabilities::default(),
             confinement: Confinement::default(),
             privileged: false,
+            view: View::Least,
             stop_signal: None,
             target: None,
             seccomp: Seccomp::RuntimeDefault,

@@ -7,8 +7,8 @@
 //! whether it may (`reviews`, [`agent_port::Access`]). Other callers get no information, not even
 //! about health.
 //!
-//! Tasks: one for each connection, which are [`agent_port`]'s, and a look at pods' disks after a
-//! request for all figures. One channel takes the order that ends the machine to the daemon
+//! Tasks: one for each connection, which are [`agent_port`]'s, and a look at pods' disks and
+//! questions to drivers of volumes after a request for figures. One channel takes the order that ends the machine to the daemon
 //! ([`Server::ending_by`]).
 
 #[doc(hidden)]
@@ -18,15 +18,17 @@ mod power;
 mod reader;
 mod reviews;
 mod running;
+mod zpages;
 
 use agent_api::Api;
 use agent_claims::Folders;
 use agent_cluster::{Sandboxes, link_name, rules};
+use agent_csi::Csi;
 use agent_journal::Journal;
 use agent_pods::{find, is_on_host, pod_ref};
 use agent_port::{Access, Answer, Body, Caller, Limits, answer, text};
 use agent_resources::machine::Facts;
-use agent_resources::{Figures, Links, Question, Subjects};
+use agent_resources::{Disk, Figures, Links, Question, Space, Subjects};
 use agent_runtime::{Error, PodRef, Runtime};
 use agent_sys::namespace::Kind;
 use agent_tunnel::{Ports, Reach, Refusal, Tunnel, Tunnels};
@@ -38,6 +40,7 @@ use config_machine::power::{Order, is_order};
 use config_tunnel::port::{FOLDER, PortPath};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use jiff::Timestamp;
 use rustls::ServerConfig;
 use std::fmt;
 use std::net::IpAddr;
@@ -66,6 +69,9 @@ pub trait Node: Send + Sync + fmt::Debug + 'static {
 
     /// By what the kubelet works: the JSON document below `/configz`. Nothing of it is secret.
     fn settings(&self) -> String;
+
+    /// The version of Kubernetes that it speaks: `v1.36.0`.
+    fn version(&self) -> &'static str;
 }
 
 /// What the answers come from.
@@ -91,6 +97,8 @@ pub struct Parts {
     pub facts: Facts,
     /// The folders of persistent volumes.
     pub folders: Arc<Folders>,
+    /// The drivers of volumes.
+    pub csi: Arc<Csi>,
     /// The machine's own logs.
     pub journal: Journal,
 }
@@ -99,7 +107,7 @@ pub struct Parts {
 fn is_read(path: &[&str]) -> bool {
     let own = matches!(
         path,
-        ["healthz" | "pods" | "configz" | "metrics" | "runningpods"]
+        ["healthz" | "pods" | "configz" | "metrics" | "runningpods" | "statusz" | "flagz"]
             | ["runningpods", ""]
             | ["metrics", "slis"]
             | ["logs", ..]
@@ -118,6 +126,8 @@ pub struct Server {
     parts: Arc<Parts>,
     tunnels: Tunnels,
     access: Access,
+    /// When it began to answer.
+    started: Timestamp,
     /// How its checks of health ended.
     health: Arc<Health>,
     /// Receives the order that ends the machine; `None` where the agent can't end it.
@@ -163,6 +173,7 @@ impl Server {
             parts: Arc::new(parts),
             tunnels: Tunnels::new(agent_tunnel::MOST),
             access: Access::default(),
+            started: Timestamp::now(),
             health: Arc::default(),
             power: None,
         }
@@ -295,6 +306,19 @@ impl Server {
             let disks = parts.figures.disks();
             disks.look(&*parts.runtime, parts.facts.space()).await;
         });
+        self.ask_drivers();
+    }
+
+    /// Asks the drivers of volumes how much of these is used, in the background, for later answers.
+    fn ask_drivers(&self) {
+        let (csi, disks) = (self.parts.csi.clone(), self.parts.figures.disks().clone());
+        tokio::spawn(async move {
+            let ask = |path: PathBuf| {
+                let csi = csi.clone();
+                async move { csi.usage(&path).await.map(space) }
+            };
+            disks.ask_drivers(ask).await;
+        });
     }
 
     /// A command in a running container.
@@ -380,6 +404,12 @@ impl Server {
                 let body = self.parts.node.settings();
                 answer(StatusCode::OK, "application/json", body.into())
             }
+            ["flagz"] => text(StatusCode::OK, &zpages::flags(&self.parts.node.settings())),
+            ["statusz"] => {
+                let version = self.parts.node.version();
+                let told = zpages::status(self.started, Timestamp::now(), version);
+                text(StatusCode::OK, &told)
+            }
             ["containerLogs", namespace, pod, container] => {
                 let query = request.uri().query().unwrap_or_default();
                 logs::answer(&self.parts, namespace, pod, container, query)
@@ -396,6 +426,7 @@ impl Server {
     /// Metrics of the kubelet's work, and of the agent's process.
     async fn own_figures(&self) -> Response<Body> {
         let parts = &self.parts;
+        self.ask_drivers();
         // An engine that is down runs nothing that could be counted.
         let seen = parts.runtime.list(None).await.unwrap_or_default();
         let done = parts.figures.done().text(&parts.name, &seen);
@@ -431,6 +462,20 @@ impl Server {
             Ok(body) => answer(StatusCode::OK, "application/json", body.into()),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
         }
+    }
+}
+
+/// A driver's figures of a volume.
+fn space(told: agent_csi::Usage) -> Space {
+    Space {
+        disk: Disk {
+            size: told.bytes.total,
+            free: told.bytes.available,
+            inodes: told.inodes.total,
+            free_inodes: told.inodes.available,
+        },
+        used: Some(told.bytes.used),
+        inodes_used: Some(told.inodes.used),
     }
 }
 

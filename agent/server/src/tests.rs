@@ -4,6 +4,7 @@ use crate::{Node, Parts, Server};
 use agent_api::{Answer, Api, Call, Lines};
 use agent_claims::Folders;
 use agent_cluster::{Places, Sandboxes};
+use agent_csi::Csi;
 use agent_journal::Journal;
 use agent_port::Limits;
 use agent_resources::Figures;
@@ -70,6 +71,10 @@ impl Node for Idle {
     fn settings(&self) -> String {
         r#"{"kubeletconfig":{"maxPods":10}}"#.to_owned()
     }
+
+    fn version(&self) -> &'static str {
+        "v1.36.0"
+    }
 }
 
 /// A kubelet's port, and the cluster's authority.
@@ -109,6 +114,12 @@ impl Lab {
             tunnel: false,
         })
         .unwrap();
+        let drivers = agent_csi::Places {
+            data: dir.path().to_owned(),
+            node: "node".to_owned(),
+            allowed: false,
+            call_limit: agent_csi::Places::CALL_LIMIT,
+        };
         let server = Server::new(Parts {
             node: Arc::new(Idle),
             name: "node".to_owned(),
@@ -120,6 +131,7 @@ impl Lab {
             figures: Arc::new(Figures::of_machine("node")),
             facts: Facts::of_machine(dir.path()),
             folders: Arc::new(Folders::below(dir.path())),
+            csi: Arc::new(Csi::open(drivers, Arc::new(NoMaster))),
             journal: Journal::new(agent_journal::Places {
                 folder: dir.path().join("machine"),
                 kernel: dir.path().join("no-kernel"),
@@ -285,6 +297,14 @@ async fn the_kubelet_s_settings_are_told_to_the_master_and_not_to_all() {
     let (_, body) = told.split_once("\r\n\r\n").expect("a body");
     let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
     assert_eq!(body["kubeletconfig"]["maxPods"], 10);
+    for (path, line) in [
+        ("/statusz", "Binary version: 1.36.0"),
+        ("/flagz", "kubelet flags"),
+    ] {
+        let told = lab.ask_whole(own, Some(APISERVER_KUBELET_USER), path);
+        let told = told.await.expect("an answer");
+        assert!(told.contains(line), "{told}");
+    }
     let other = lab.ask(own, Some("system:node:other"), "/configz").await;
     assert_eq!(other.as_deref(), Some("HTTP/1.1 403 Forbidden"));
 }

@@ -2,6 +2,7 @@
 //! name changes in between.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -63,7 +64,7 @@ pub fn attach(
     users: Option<BorrowedFd<'_>>,
 ) -> Result<()> {
     let subject = target.to_string_lossy();
-    let tree = clone(source).at("clone the mount for", &subject)?;
+    let tree = clone(source.as_fd(), true).at("clone the mount for", &subject)?;
     restrict(&tree, read_only, propagation).at("restrict the mount at", &subject)?;
     if let Some(users) = users {
         give(&tree, users).at("show the ids of a user namespace at", &subject)?;
@@ -83,21 +84,43 @@ pub fn attach(
     settled(result).map(drop).at("mount at", &subject)
 }
 
-/// A detached mount of `source`, which ends with its descriptor.
-fn clone(source: &PathHandle) -> io::Result<OwnedFd> {
+/// Opens the device that `device` is open on once more, for reading and writing, by a mount of its
+/// own that is read-only: the device works as ever, and nobody who has the descriptor can give it
+/// another owner, mode or time (`EROFS`), not even who opens it anew through `/proc`.
+///
+/// # Errors
+/// If the kernel refuses it: `EINVAL` where the mount of `device` is not in this process's mount
+/// namespace, `EPERM` without CAP_SYS_ADMIN there.
+pub fn unchangeable(device: BorrowedFd<'_>) -> Result<File> {
+    const SUBJECT: &str = "a device";
+    let tree = clone(device, false).at("clone the mount of", SUBJECT)?;
+    let attributes = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC,
+        attr_clr: 0,
+        propagation: libc::MS_PRIVATE,
+        userns_fd: 0,
+    };
+    set(&tree, &attributes).at("make read-only the mount of", SUBJECT)?;
+    let path = format!("/proc/self/fd/{}", tree.as_raw_fd());
+    let open = File::options().read(true).write(true).open(path);
+    open.at("open by a read-only mount", SUBJECT)
+}
+
+/// A detached mount of what `place` is open on, with all that is mounted below it where that is
+/// asked for. It ends with its descriptor and the files that were opened by it.
+fn clone(place: BorrowedFd<'_>, recursive: bool) -> io::Result<OwnedFd> {
+    let below = if recursive {
+        libc::AT_RECURSIVE.cast_unsigned()
+    } else {
+        0
+    };
     let flags = libc::OPEN_TREE_CLONE
         | libc::OPEN_TREE_CLOEXEC
         | libc::AT_EMPTY_PATH.cast_unsigned()
-        | libc::AT_RECURSIVE.cast_unsigned();
+        | below;
     // SAFETY: the empty path ends with NUL; the kernel writes nowhere.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_open_tree,
-            source.as_fd().as_raw_fd(),
-            c"".as_ptr(),
-            flags,
-        )
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_open_tree, place.as_raw_fd(), c"".as_ptr(), flags) };
     let fd = i32::try_from(settled(result)?).map_err(io::Error::other)?;
     // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -150,5 +173,31 @@ fn settled(result: libc::c_long) -> io::Result<libc::c_long> {
         Err(io::Error::last_os_error())
     } else {
         Ok(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::stat::{Mode, fchmod, fstat};
+    use std::io::{Read as _, Write as _};
+
+    #[test]
+    fn a_device_that_was_opened_so_works_and_keeps_its_owner_and_mode() {
+        let null = File::options().read(true).write(true).open("/dev/null");
+        let null = null.unwrap();
+        let before = fstat(&null).unwrap();
+        let mut safe = unchangeable(null.as_fd()).unwrap();
+        safe.write_all(b"gone").unwrap();
+        assert_eq!(safe.read(&mut [0; 8]).unwrap(), 0);
+        assert_eq!(fstat(&safe).unwrap().st_rdev, before.st_rdev);
+        let again = format!("/proc/self/fd/{}", safe.as_raw_fd());
+        let again = File::options().write(true).open(again).unwrap();
+        for file in [&safe, &again] {
+            let owner = std::os::unix::fs::fchown(file, Some(7), None).unwrap_err();
+            assert_eq!(owner.raw_os_error(), Some(libc::EROFS));
+            let mode = fchmod(file, Mode::from_bits_truncate(before.st_mode));
+            assert_eq!(mode, Err(nix::errno::Errno::EROFS));
+        }
     }
 }

@@ -72,6 +72,16 @@ impl PathHandle {
         self.is(SFlag::S_IFREG)
     }
 
+    /// Whether it is a character device.
+    pub fn is_char_device(&self) -> bool {
+        self.is(SFlag::S_IFCHR)
+    }
+
+    /// Whether it is a block device.
+    pub fn is_block_device(&self) -> bool {
+        self.is(SFlag::S_IFBLK)
+    }
+
     /// Whether it is a socket.
     pub fn is_socket(&self) -> bool {
         self.is(SFlag::S_IFSOCK)

@@ -6,9 +6,10 @@
 
 use agent_csi::messages::{
     NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesResponse,
-    NodeGetInfoResponse, NodePublishVolumeRequest, NodeServiceCapability, NodeServiceRpc,
-    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PluginInfo,
-    RegistrationStatus, Topology, capability,
+    NodeGetInfoResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
+    NodePublishVolumeRequest, NodeServiceCapability, NodeServiceRpc, NodeStageVolumeRequest,
+    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PluginInfo, RegistrationStatus, Topology,
+    VolumeUsage, capability, unit,
 };
 use bytes::Bytes;
 use futures_util::stream;
@@ -264,6 +265,10 @@ impl State {
                 let capacity_bytes = request.capacity_range?.required_bytes;
                 return Some(NodeExpandVolumeResponse { capacity_bytes }.encode_to_vec());
             }
+            "NodeGetVolumeStats" => {
+                let request = NodeGetVolumeStatsRequest::decode(message).ok()?;
+                return Some(self.usage(&request)?.encode_to_vec());
+            }
             "NotifyRegistrationStatus" => self.told = RegistrationStatus::decode(message).ok(),
             "NodeStageVolume" => self.stage(NodeStageVolumeRequest::decode(message).ok()?),
             "NodePublishVolume" => {
@@ -298,6 +303,33 @@ impl State {
             max_volumes_per_node: 7,
             accessible_topology: (!self.topology.is_empty()).then_some(Topology { segments }),
         }
+    }
+
+    /// How much of a volume is used, as its file system says.
+    fn usage(&self, request: &NodeGetVolumeStatsRequest) -> Option<NodeGetVolumeStatsResponse> {
+        let staged = self.staged.get(&request.volume_id);
+        if self.published.get(&request.volume_path) != Some(&request.volume_id)
+            || staged.is_some_and(|staged| *staged != request.staging_target_path)
+        {
+            return None;
+        }
+        let found = nix::sys::statvfs::statvfs(request.volume_path.as_str()).ok()?;
+        let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let size = found.fragment_size();
+        let of_unit = |total: u64, free: u64, unit| VolumeUsage {
+            available: number(free),
+            total: number(total),
+            used: number(total.saturating_sub(free)),
+            unit,
+        };
+        let bytes = of_unit(
+            found.blocks() * size,
+            found.blocks_free() * size,
+            unit::BYTES,
+        );
+        let inodes = of_unit(found.files(), found.files_free(), unit::INODES);
+        let usage = vec![bytes, inodes];
+        Some(NodeGetVolumeStatsResponse { usage })
     }
 
     fn stage(&mut self, request: NodeStageVolumeRequest) {
@@ -361,7 +393,11 @@ impl State {
 }
 
 fn capabilities() -> NodeGetCapabilitiesResponse {
-    let kinds = [capability::STAGE_UNSTAGE_VOLUME, capability::EXPAND_VOLUME];
+    let kinds = [
+        capability::STAGE_UNSTAGE_VOLUME,
+        capability::GET_VOLUME_STATS,
+        capability::EXPAND_VOLUME,
+    ];
     let capability = |kind| NodeServiceCapability {
         rpc: Some(NodeServiceRpc { kind }),
     };

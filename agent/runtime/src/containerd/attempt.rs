@@ -5,7 +5,6 @@ use crate::labels::{self, End, Record};
 use crate::log::Fifos;
 use crate::mapped::mapped;
 use crate::model::{ContainerSpec, User, container_id};
-use crate::process::Control;
 use crate::programs;
 use crate::root;
 use crate::signals::signal_number;
@@ -282,11 +281,7 @@ impl Containerd {
                     error,
                 )
             })?;
-        // The runtime gives the streams that it is started with to the pod's root. Without a pipe,
-        // the input would be the machine's own `/dev/null`, which the pod sees as its own: its
-        // owner may close it to all others.
-        let input = spec.stdin || spec.pod.users.is_some();
-        if input {
+        if spec.stdin {
             fifos.make_input().map_err(|error| {
                 Error::caused(ErrorClass::Create, "make the container's input", error)
             })?;
@@ -295,7 +290,7 @@ impl Containerd {
         let create = CreateTaskRequest {
             container_id: id.to_owned(),
             rootfs,
-            stdin: if input {
+            stdin: if spec.stdin {
                 text(&fifos.stdin)
             } else {
                 String::new()
@@ -332,10 +327,6 @@ impl Containerd {
         let (started, noted) = tokio::join!(tasks.start(request(start)), self.note(id, noted));
         started.map_err(fail())?;
         noted?;
-        if input && !spec.stdin {
-            let own = Control::own(self.channel.clone(), id);
-            own.end_input().await?;
-        }
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ use crate::programs;
 use crate::spec::runtime_spec;
 use crate::specification;
 use crate::users::Identity;
-use agent_confine::{Capabilities, Seccomp};
+use agent_confine::{Capabilities, Seccomp, View};
 use agent_containerd::{Error, ErrorClass, failed, request};
 use agent_images::{ImageDefaults, SNAPSHOTTER};
 use containerd_client::services::v1::{
@@ -103,18 +103,9 @@ impl Containerd {
             let text = "write the program of the pod's first process";
             Error::caused(ErrorClass::Create, text, error)
         })?;
-        // The runtime gives the streams that it is started with to the pod's root. By these names
-        // they are pipes of the shim's, and not the machine's own `/dev/null`, where the pipes end.
-        let (input, output) = match first {
-            Some(_) => ("/dev/null", "file:///dev/null"),
-            None => ("", ""),
-        };
         let create = CreateTaskRequest {
             container_id: id.to_owned(),
             rootfs,
-            stdin: input.to_owned(),
-            stdout: output.to_owned(),
-            stderr: output.to_owned(),
             ..CreateTaskRequest::default()
         };
         self.tasks().create(request(create)).await.map_err(fail())?;
@@ -185,6 +176,7 @@ fn specification(wanted: &Pause) -> ContainerSpec {
             no_new_privileges: true,
         },
         privileged: false,
+        view: View::Least,
         stop_signal: None,
         seccomp: Seccomp::RuntimeDefault,
         resources: Resources {

@@ -4,6 +4,8 @@
 use crate::api::InProcess;
 use crate::cluster::{Cluster, NODE, shell};
 use crate::site::{eventually, texts};
+use crate::tunnels::Site;
+use crate::usage::of_pod;
 use agent_api::get;
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use config_kube::k8s_openapi::api::storage::v1::CSINode;
@@ -11,7 +13,7 @@ use http::Method;
 use master_client::{Patch, UserInfo};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tests_support::csi::Driver;
+use tests_support::csi::{Driver, Fault};
 
 const NAME: &str = "memory.example";
 
@@ -132,6 +134,40 @@ async fn a_drivers_volume_is_its_pods_until_the_last_is_gone_also_while_the_agen
         (std::fs::read_dir(&folder).unwrap().count() == 0).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drivers_figures_of_its_volumes_are_told_and_a_silent_one_delays_none() {
+    let cluster = Cluster::new().await.with_privileged_pods().await;
+    bound(&cluster).await;
+    let driver = Driver::start(&cluster.config().machine.data, NAME);
+    let script = "busybox dd if=/dev/zero of=/data/f bs=65536 count=4 2>/dev/null; echo kept; exec sleep 100000";
+    cluster.create("writes", pod(script)).await;
+    says(&cluster, "writes", "kept").await;
+    let site = Site::over(cluster).await;
+    let volume = eventually("the driver's figures", || async {
+        let summary = site.summary().await;
+        let own = of_pod(&summary, "writes")?.pointer("/volume/0")?.clone();
+        // What the machine's images take is known once a look has ended, too.
+        summary.pointer("/node/runtime/imageFs/usedBytes")?;
+        Some(own)
+    })
+    .await;
+    assert_eq!(volume["name"], "data");
+    let claim = json!({"name": "data", "namespace": "default"});
+    assert_eq!(volume["pvcRef"], claim);
+    assert_eq!(volume["capacityBytes"], 1 << 20);
+    assert_eq!(volume["usedBytes"], 4 << 16);
+    assert!(volume["inodesUsed"].as_u64() >= Some(1), "{volume}");
+    driver.misbehave("NodeGetVolumeStats", Some(Fault::Hangs));
+    let text = site.kubelet_get("/metrics").await;
+    let of = "{namespace=\"default\",persistentvolumeclaim=\"data\"}";
+    for line in [
+        format!("kubelet_volume_stats_capacity_bytes{of} {}", 1 << 20),
+        format!("kubelet_volume_stats_used_bytes{of} {}", 4 << 16),
+    ] {
+        assert!(text.lines().any(|one| one == line), "{line}: {text}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

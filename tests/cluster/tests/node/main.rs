@@ -16,6 +16,7 @@ mod containers;
 mod content;
 mod crashes;
 mod csi;
+mod debug;
 mod floor;
 mod forward;
 mod health;

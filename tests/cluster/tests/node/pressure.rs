@@ -6,7 +6,10 @@ use crate::lifecycle::told;
 use crate::site::{eventually, texts};
 use agent_kubelet::{Least, Signal, Soft, Thresholds};
 use agent_runtime::{Container, ContainerState, Runtime};
+use config_kube::identity::CONTROLLER_MANAGER_USER;
 use config_kube::k8s_openapi::api::core::v1::Node;
+use master_client::UserInfo;
+use master_control::Controllers;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -180,4 +183,94 @@ async fn a_pod_that_goes_for_a_soft_threshold_has_its_grace_and_is_evicted_also_
     evicted_at(&status);
     let count = &status["containerStatuses"][0]["restartCount"];
     assert_eq!(*count, 0, "{status}");
+}
+
+/// The Node's condition of this type, and whether it has a taint of this key.
+async fn seen(cluster: &Cluster, condition: &str, taint: &str) -> (Value, bool) {
+    let node: Node = cluster.admin.get(None, "worker-1").await.unwrap();
+    let node = serde_json::to_value(node).unwrap();
+    let all = |at: &str| node.pointer(at).and_then(Value::as_array).cloned();
+    let conditions = all("/status/conditions").unwrap_or_default();
+    let found = conditions.into_iter().find(|one| one["type"] == condition);
+    let taints = all("/spec/taints").unwrap_or_default();
+    let tainted = taints
+        .iter()
+        .any(|one| one["key"] == taint && one["effect"] == "NoSchedule");
+    (found.unwrap_or_default(), tainted)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_low_on_memory_or_disk_evicts_has_its_condition_and_taint_and_loses_both() {
+    let mut cluster = Cluster::new().await;
+    let user = UserInfo::authenticated(CONTROLLER_MANAGER_USER, Vec::<String>::new());
+    let controllers = Controllers::of(
+        &master_controllers::all(),
+        master_control::Options::default(),
+    );
+    let controllers = controllers.run(cluster.server.client(user), std::future::pending());
+    let controllers = tokio::spawn(controllers);
+    for (signal, condition, taint, resource, [low, message], fine) in [
+        (
+            Signal::MemoryAvailable,
+            "MemoryPressure",
+            "node.kubernetes.io/memory-pressure",
+            "memory",
+            [
+                "KubeletHasInsufficientMemory",
+                "kubelet has insufficient memory available",
+            ],
+            "KubeletHasSufficientMemory",
+        ),
+        (
+            Signal::NodefsAvailable,
+            "DiskPressure",
+            "node.kubernetes.io/disk-pressure",
+            "ephemeral-storage",
+            ["KubeletHasDiskPressure", "kubelet has disk pressure"],
+            "KubeletHasNoDiskPressure",
+        ),
+    ] {
+        let name = format!("of-{resource}");
+        let spec = json!({"containers": [shell(HOLD)]});
+        cluster.create(&name, spec).await;
+        cluster.reaches(&name, "/phase", json!("Running")).await;
+        cluster = cluster
+            .under(Thresholds {
+                hard: BTreeMap::from([(signal, Least::Amount(1 << 50))]),
+                ..Thresholds::none()
+            })
+            .await;
+        let status = cluster.reaches(&name, "/reason", json!("Evicted")).await;
+        assert_eq!(status["phase"], "Failed");
+        let text = status["message"].as_str().unwrap();
+        let beginning =
+            format!("The node was low on resource: {resource}. Threshold quantity: 1024Ti, ");
+        assert!(text.starts_with(&beginning), "{text}");
+        evicted_at(&status);
+        eventually("the condition and its taint", || async {
+            let (found, tainted) = seen(&cluster, condition, taint).await;
+            (found["status"] == "True" && tainted).then_some(())
+        })
+        .await;
+        let (found, _) = seen(&cluster, condition, taint).await;
+        assert_eq!(
+            (&found["reason"], &found["message"]),
+            (&json!(low), &json!(message))
+        );
+
+        cluster = cluster.under(Thresholds::none()).await;
+        eventually("both to be gone", || async {
+            let (found, tainted) = seen(&cluster, condition, taint).await;
+            (found["status"] == "False" && !tainted).then_some(())
+        })
+        .await;
+        let (found, _) = seen(&cluster, condition, taint).await;
+        assert_eq!(found["reason"], fine);
+        let again = format!("after-{resource}");
+        let spec = json!({"containers": [shell(HOLD)]});
+        cluster.create(&again, spec).await;
+        cluster.reaches(&again, "/phase", json!("Running")).await;
+        cluster.delete(&again, 0).await;
+    }
+    controllers.abort();
 }

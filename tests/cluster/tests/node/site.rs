@@ -3,7 +3,7 @@
 use agent_images::{DOCKER_HUB, Registries, Registry};
 use agent_runtime::{
     Capabilities, Confinement, ContainerKey, ContainerSpec, Containerd, GroupsPolicy, Kind,
-    Options, PodNamespaces, PodRef, Programs, Resources, Seccomp, SharedNamespaces,
+    Options, PodNamespaces, PodRef, Programs, Resources, Seccomp, SharedNamespaces, View,
 };
 use config_machine::programs;
 use std::future::Future;
@@ -155,6 +155,7 @@ impl Site {
             capabilities: Capabilities::default(),
             confinement: Confinement::default(),
             privileged: false,
+            view: View::Least,
             stop_signal: None,
             target: None,
             seccomp: Seccomp::RuntimeDefault,

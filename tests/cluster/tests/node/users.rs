@@ -5,11 +5,14 @@ use crate::cluster::{Cluster, shell};
 use crate::network::{create, on_a_machine, with_addresses};
 use crate::sharing::FIND;
 use crate::site::{LIMIT, eventually, texts};
+use crate::tunnels::{Client, Site as Tunneled};
 use agent_cluster::users::LOWEST;
 use agent_runtime::Runtime;
 use agent_sys::namespace::IDS;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
 use config_model::host_path::HostPath;
+use config_tunnel::command::{RESIZE, STDIN};
+use config_tunnel::websocket::Kind;
 use serde_json::{Value, json};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -310,6 +313,80 @@ fn containers_of_a_pod_with_users_of_its_own_share_process_ids_and_not_the_machi
     });
 }
 
+/// What a process tries to take of the devices that it was started with: each line names what it
+/// could do.
+const TAKES: &str = "for n in 0 1 2; do at=/proc/self/fd/$n; [ -c $at ] && ! [ -t $n ] || continue; \
+    (busybox chmod 666 $at || busybox chown $(busybox id -u) $at || busybox touch $at) 2>/dev/null \
+        && echo took $n >> /dev/shm/took; done; true; ";
+
+#[test]
+fn a_terminal_of_a_pod_with_users_of_its_own_is_the_pods_and_no_device_is() {
+    on_a_machine(|| async {
+        let site = Tunneled::over(with_addresses().await).await;
+        let script = format!(
+            "{TAKES} cat /dev/shm/took 2>/dev/null; \
+             while read word; do busybox stty size; busybox id -u; busybox tty; echo after $word; done"
+        );
+        let mut main = shell(&script);
+        (main["tty"], main["stdin"]) = (json!(true), json!(true));
+        create(&site.cluster, "shell", with_users(&main, json!({}))).await;
+        site.cluster
+            .reaches("shell", "/phase", json!("Running"))
+            .await;
+        devices_are_the_machines();
+        first_id(&site.cluster, "shell").await;
+
+        let path = "/attach/default/shell/main?input=1&output=1&tty=1";
+        let mut client = Client::open(&site, path).await;
+        let window = [&[RESIZE][..], br#"{"Width":132,"Height":43}"#].concat();
+        client.send(Kind::Binary, &window).await;
+        client
+            .send(Kind::Binary, &[&[STDIN][..], b"go\n"].concat())
+            .await;
+        eventually("the terminal to answer", || async {
+            let pod = site.cluster.pod("shell").await.unwrap();
+            let log = site.cluster.log(&pod, 0);
+            assert!(!log.contains("took"), "{log}");
+            let all = ["43 132", "0\r", "/dev/pts/", "after go"];
+            all.iter().all(|one| log.contains(one)).then_some(())
+        })
+        .await;
+        client.send(Kind::Close, &1000_u16.to_be_bytes()).await;
+        client.rest().await;
+
+        // A command with a terminal of its own, too.
+        let mut kubectl = site.kubectl(&["exec", "shell", "--", "sh", "-c", TAKES]);
+        assert!(kubectl.status().await.unwrap().success());
+        let path = "/exec/default/shell/main?command=busybox&command=tty&output=1&tty=1";
+        let client = Client::open(&site, path).await;
+        let (out, _, _) = client.rest().await;
+        assert!(out.contains("/dev/pts/"), "{out}");
+        let took = "cat /dev/shm/took 2>/dev/null";
+        assert_eq!(asked(&site.cluster, "shell", took).await, "");
+        devices_are_the_machines();
+    });
+}
+
+/// The runtime gives a command's streams to the user that it runs as, with the machine's rights:
+/// here users of the machine itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_command_in_a_container_takes_a_device_of_the_machine() {
+    let cluster = Cluster::new().await;
+    let mut main = shell(HOLD);
+    main["securityContext"] = json!({"runAsUser": 1000, "runAsGroup": 1000});
+    main["tty"] = json!(true);
+    let probe = json!({"exec": {"command": ["/bin/sh", "-c", TAKES]}, "periodSeconds": 1});
+    main["readinessProbe"] = probe;
+    cluster.create("user", json!({"containers": [main]})).await;
+    let ready = "/containerStatuses/0/ready";
+    cluster.reaches("user", ready, json!(true)).await;
+    let script = format!("{TAKES} busybox id -u; cat /dev/shm/took 2>/dev/null");
+    assert_eq!(asked(&cluster, "user", &script).await, "1000\n");
+    let null = std::fs::metadata("/dev/null").unwrap();
+    assert_eq!((null.uid(), null.gid()), (0, 0), "{null:?}");
+    devices_are_the_machines();
+}
+
 /// Files of the image's own layers that are not root's, except the one that belongs to another
 /// user.
 fn changed(root: &Path) -> Vec<PathBuf> {
@@ -338,6 +415,35 @@ fn changed(root: &Path) -> Vec<PathBuf> {
     wrong
 }
 
+/// What it could do with all of `/proc`: it sees more, and sets nothing of the machine.
+const UNMASKED: &str = "exec 2>/dev/null; \
+    (busybox head -c 9 /proc/interrupts | busybox grep -q .) && echo sees; \
+    for file in /proc/sysrq-trigger /proc/sys/kernel/core_pattern /proc/sys/vm/overcommit_memory /proc/irq/default_smp_affinity \
+        /proc/sys/kernel/printk /proc/sys/fs/file-max /proc/sys/net/ipv4/ip_default_ttl; do (echo 1 > $file) && echo wrote $file; done; \
+    (busybox head -c 1 /proc/kcore | busybox grep -q .) && echo read memory; \
+    [ -e /sys/class/tpm/tpm0 ] && echo sees the TPM; [ -n \"$(busybox ls /sys/firmware)\" ] && echo sees the firmware; \
+    busybox mount -t proc none /tmp && echo mounted; echo done";
+
+#[test]
+fn all_of_proc_is_shown_where_privileged_pods_may_run_and_gives_nothing_of_the_machine() {
+    on_a_machine(|| async {
+        let cluster = with_addresses().await;
+        let mut main = shell(UNMASKED);
+        main["securityContext"] = json!({"procMount": "Unmasked"});
+        let more = || json!({"restartPolicy": "Never"});
+        create(&cluster, "refused", with_users(&main, more())).await;
+        let status = cluster.reaches("refused", "/phase", json!("Failed")).await;
+        assert_eq!(status["reason"], "NotSupported");
+        let message = status["message"].as_str().unwrap();
+        assert!(message.contains("[node] privileged = true"), "{message}");
+        let cluster = cluster.with_privileged_pods().await;
+        create(&cluster, "shown", with_users(&main, more())).await;
+        let lines = said(&cluster, "shown", "Succeeded").await;
+        assert_eq!(lines, ["sees", "done"]);
+        devices_are_the_machines();
+    });
+}
+
 #[test]
 fn what_a_pod_with_users_of_its_own_can_not_have_is_told() {
     on_a_machine(|| async {
@@ -351,10 +457,10 @@ fn what_a_pod_with_users_of_its_own_can_not_have_is_told() {
         let state = &status["containerStatuses"][0]["state"]["waiting"];
         let words = "a pod with hostUsers: false has the ids 0 to 65535, and 65536 is none of them";
         assert_eq!(state["message"], words);
-        let mut terminal = shell(HOLD);
-        terminal["tty"] = json!(true);
-        create(&cluster, "terminal", with_users(&terminal, json!({}))).await;
-        let status = cluster.reaches("terminal", "/phase", json!("Failed")).await;
+        let mut mighty = shell(HOLD);
+        mighty["securityContext"] = json!({"privileged": true});
+        create(&cluster, "mighty", with_users(&mighty, json!({}))).await;
+        let status = cluster.reaches("mighty", "/phase", json!("Failed")).await;
         assert_eq!(status["reason"], "NotSupported", "{status}");
     });
 }

@@ -74,6 +74,8 @@ const EDGES: &[(&str, &[&str])] = &[
             "tunnel",
             "port",
             "claims",
+            // The figures of drivers' volumes are part of its answers.
+            "csi",
             "cluster",
             "resources",
             "pods",
