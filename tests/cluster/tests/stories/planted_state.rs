@@ -16,8 +16,9 @@
 //! | the highest generation of discovery that there is | finds no master by discovery and is never Ready |
 //!
 //! The floor of a last admission is not among them: init bounds it by the image's own version,
-//! which is the machine's floor here. Nor are the volumes of CSI drivers: there is no driver here
-//! that a machine could ask about them. All that the machine keeps for its agent is in this table.
+//! which is the machine's floor here. Nor are volumes of claims, which are folders as an emptyDir
+//! is, nor those of CSI drivers, as there is none that a machine could ask about them. All else that
+//! the agent reads of the state is in this table.
 
 use serde_json::json;
 use std::fs;
