@@ -485,16 +485,20 @@ pub(crate) fn a_machine_joins_a_master_that_it_found_by_discovery(world: &mut Wo
     joined
 }
 
-fn joins_by(world: &mut World, blueprint: &mut Blueprint, text: &str, block: &str) -> Result<()> {
-    let cluster = world.cluster()?;
+/// User-data with a section `[discovery]` in place of its `[master]`.
+pub(crate) fn by_discovery(text: &str, block: &str) -> Result<String> {
     let sections = text
         .split_once("[master]")
         .and_then(|(head, rest)| Some((head, rest.split_once("\n\n")?.1)));
     let (head, rest) =
         sections.ok_or_else(|| Error::Missing(format!("no [master] in the user-data:\n{text}")))?;
-    let data = cluster
-        .lab
-        .give_user_data(blueprint, &format!("{head}{}\n\n{rest}", block.trim_end()))?;
+    Ok(format!("{head}{}\n\n{rest}", block.trim_end()))
+}
+
+fn joins_by(world: &mut World, blueprint: &mut Blueprint, text: &str, block: &str) -> Result<()> {
+    let cluster = world.cluster()?;
+    let text = by_discovery(text, block)?;
+    let data = cluster.lab.give_user_data(blueprint, &text)?;
     cluster
         .lab
         .register("worker-found", blueprint, &data, "192.168.77.12")?;

@@ -20,6 +20,7 @@ mod network;
 mod no_tpm;
 mod offline_attacks;
 mod older_disk;
+mod older_document;
 mod partition_table;
 mod planted_state;
 mod pods;

@@ -3,13 +3,17 @@
 //! machine's, or parts of an older one, or spoil it. A worker's outcome is always one of two: its
 //! own state as it left it, or a new one, with the reason on its Node.
 
+use crate::join::{by_discovery, pod};
 use crate::older_disk::STATE_RENEWED;
+use crate::older_document::Endpoint;
 use crate::planted_state;
 use crate::world::{Cluster, World, expect};
 use agent_volume::header::{COPIES, DATA_OFFSET, Header};
 use agent_volume::{Kept, header};
+use config_model::format::Cidr;
 use config_tpm::Digest;
 use config_unlock::approvals::INDEX_ATTRIBUTES;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use tests_harness::cluster::BOOT_LIMIT;
 use tests_harness::disk::{Disk, Extent};
@@ -30,13 +34,17 @@ const SECTOR: usize = xts::SECTOR;
 /// A foreign system on the board, with the owner hierarchy in its hands, puts a key of its own into
 /// the TPM, as like to the machine's as can be, and onto the disk a volume that this key opens,
 /// with something planted for everything that reads the state. The machine trusts neither, makes
-/// its state anew, and reports why.
+/// its state anew, and reports why. From now on it finds its master by discovery, and with its state
+/// it has lost what it knew of that: its measured configuration says which generation is the least,
+/// and keeps it from an endpoint that serves an older one.
 pub(crate) fn a_volume_and_key_planted_by_the_tpms_owner_are_not_trusted(
     world: &mut World,
 ) -> Result<()> {
     let cluster = world.cluster()?;
     let mut victim = Victim::start(cluster, "owned")?;
+    let endpoint = Endpoint::start(&cluster.lab)?;
     cluster.worker.cut_power()?;
+    discovers(cluster, &mut victim, &endpoint)?;
     let dir = folder(cluster, "owned")?;
     let kept = Kept::random(0).map_err(|error| Error::Missing(error.to_string()))?;
     plant_key(cluster, &dir, &kept)?;
@@ -54,12 +62,15 @@ pub(crate) fn a_volume_and_key_planted_by_the_tpms_owner_are_not_trusted(
     for copy in COPIES {
         disk.write(extent.start + copy, &sealed.to_bytes())?;
     }
-    let file = planted_state::state(&cluster.lab.tools, &dir, victim.name, &victim.uid)?;
+    let file = victim.planted(cluster, &dir)?;
     let mut bytes = std::fs::read(&file).map_err(file_error("cannot read", &file))?;
     xts::encrypt(&key, 0, &mut bytes);
     disk.write(extent.start + DATA_OFFSET, &bytes)?;
     disk.give_to(&victim.blueprint, &cluster.lab.tools)?;
-    victim.renewed(cluster, "ForeignIndex")
+    let mark = cluster.worker.mark();
+    victim.renewed(cluster, "ForeignIndex")?;
+    let console = cluster.worker.console_text();
+    endpoint.expect_found(console.get(mark..).unwrap_or_default())
 }
 
 /// The same state, as a plain file system in place of the volume.
@@ -72,7 +83,7 @@ pub(crate) fn a_plain_file_system_in_the_volumes_place_is_not_trusted(
     let dir = folder(cluster, "plain")?;
     let disk = victim.disk(cluster)?;
     let extent = disk.partition(LABEL)?;
-    let file = planted_state::state(&cluster.lab.tools, &dir, victim.name, &victim.uid)?;
+    let file = victim.planted(cluster, &dir)?;
     let bytes = std::fs::read(&file).map_err(file_error("cannot read", &file))?;
     disk.write(extent.start, &bytes)?;
     disk.give_to(&victim.blueprint, &cluster.lab.tools)?;
@@ -168,7 +179,8 @@ struct Victim {
 impl Victim {
     fn start(cluster: &Cluster, name: &'static str) -> Result<Self> {
         let script = "echo scratch: $(ls /scratch); exec /bin/busybox sleep 100000";
-        let manifest = crate::join::pod(name, "worker-1", script);
+        // With an address of its own.
+        let manifest = pod(name, "worker-1", script).replace("  hostNetwork: true\n", "");
         let manifest = format!(
             "{manifest}    volumeMounts: [{{name: scratch, mountPath: /scratch}}]\n  \
              volumes: [{{name: scratch, emptyDir: {{}}}}]\n"
@@ -204,6 +216,17 @@ impl Victim {
             .unwrap_or_default()
             .clone_into(&mut self.container);
         Ok(())
+    }
+
+    /// A file with a state that is planted for the machine and this pod.
+    fn planted(&self, cluster: &Cluster, dir: &Path) -> Result<PathBuf> {
+        let addresses = planted_addresses(cluster)?;
+        let pod = planted_state::Pod {
+            name: self.name,
+            uid: &self.uid,
+            addresses: &addresses,
+        };
+        planted_state::state(&cluster.lab.tools, dir, &pod)
     }
 
     /// The machine's disk, to be changed.
@@ -264,8 +287,34 @@ impl Victim {
                 &format!("the pod's log shows what was planted: {log}"),
             )?;
         }
+        self.has_nothing_planted(cluster)?;
         let delete = ["delete", "pod", self.name, "--timeout=600s"];
         cluster.lab.kubectl(&delete).map(drop)
+    }
+
+    /// Nor does the machine show what was planted of its agent's: addresses, containers, logs.
+    fn has_nothing_planted(&self, cluster: &Cluster) -> Result<()> {
+        let status = "jsonpath={.status.podIPs[*].ip} {.status.containerStatuses[0].restartCount}";
+        let words = ["get", "pod", self.name, "-o", status];
+        let shown = cluster.lab.kubectl(&words)?;
+        let planted = planted_addresses(cluster)?;
+        let word_is_planted = |word: &str| {
+            word.parse().is_ok_and(|address| planted.contains(&address))
+                || word
+                    .parse()
+                    .is_ok_and(|restarts: u32| restarts >= planted_state::RESTARTS)
+        };
+        let words: Vec<&str> = shown.split_whitespace().collect();
+        expect(
+            words.len() == planted.len() + 1 && !words.into_iter().any(word_is_planted),
+            &format!("the pod has planted addresses or restarts: {shown}"),
+        )?;
+        let logs = "/api/v1/nodes/worker-1/proxy/logs/?query=agent";
+        let logs = cluster.lab.kubectl(&["get", "--raw", logs])?;
+        expect(
+            logs.contains(" agent: ") && !logs.contains(planted_state::WORD),
+            &format!("the machine's log was planted, or there is none: {logs}"),
+        )
     }
 
     /// Powers the machine on and waits until it has a state, its own or a new one, over the reboots
@@ -288,6 +337,38 @@ impl Victim {
             Ok(new.lines().find(told).map(str::to_owned))
         })
     }
+}
+
+/// From its next boot on the worker, whose power is off, finds its master by discovery.
+fn discovers(cluster: &mut Cluster, victim: &mut Victim, endpoint: &Endpoint) -> Result<()> {
+    let text = by_discovery(
+        &cluster.lab.worker_user_data(1, &cluster.pin),
+        &endpoint.block,
+    )?;
+    let data = cluster.lab.give_user_data(&mut victim.blueprint, &text)?;
+    cluster.worker_blueprint = victim.blueprint.clone();
+    cluster
+        .lab
+        .register("worker-1", &victim.blueprint, &data, "192.168.77.11")
+}
+
+/// An address of each of the worker's ranges that its agent gives to no pod of a story, as it begins
+/// with the first.
+fn planted_addresses(cluster: &Cluster) -> Result<Vec<IpAddr>> {
+    let words = ["get", "node", "worker-1", "-o"];
+    let ranges = "jsonpath={.spec.podCIDRs[*]}";
+    let ranges = cluster.lab.kubectl(&[&words[..], &[ranges]].concat())?;
+    let address = |range: &str| {
+        let range: Cidr = range.parse().ok()?;
+        Some(match range.network() {
+            IpAddr::V4(network) => Ipv4Addr::from_bits(network.to_bits() + 200).into(),
+            IpAddr::V6(network) => Ipv6Addr::from_bits(network.to_bits() + 200).into(),
+        })
+    };
+    let found: Option<Vec<IpAddr>> = ranges.split_whitespace().map(address).collect();
+    found
+        .filter(|found| found.len() == 2)
+        .ok_or_else(|| Error::Missing(format!("the ranges of worker-1 are {ranges:?}")))
 }
 
 /// What lies behind the header, of the state's partition.
