@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// A machine of its own with pods of the namespace `shop`, each labelled with its name, which call
@@ -154,6 +155,20 @@ impl Node {
         (World { pods, ..world }, here)
     }
 
+    /// Whether datagrams are answered, of which the first may be lost; an answer is waited for
+    /// longer where there should be one.
+    fn hears(&self, from: &str, to: &str, port: u16, should: bool) -> bool {
+        let (any, at) = (self.any(), self.at(to));
+        let socket = self.within(from, || UdpSocket::bind((any, 0)).unwrap());
+        socket.connect((at, port)).unwrap();
+        let (limit, most) = if should { (SECOND, 60) } else { (SILENCE, 1) };
+        socket.set_read_timeout(Some(limit)).unwrap();
+        (0..most).any(|_| {
+            socket.send(b"who").unwrap();
+            socket.recv(&mut [0; 8]).is_ok()
+        })
+    }
+
     /// Whether a connection is answered; it is waited for longer where it should be.
     fn reaches(&self, from: &str, to: &str, port: u16, should: bool) -> bool {
         let address = (self.at(to), port).into();
@@ -163,6 +178,7 @@ impl Node {
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
+const SECOND: Duration = Duration::from_secs(1);
 /// Long enough for a packet between two namespaces; only refusals wait for it to pass.
 const SILENCE: Duration = Duration::from_millis(500);
 
@@ -300,6 +316,34 @@ fn what_is_no_longer_allowed_is_cut_in_both_directions() {
 /// for.
 const WORLDS: usize = 12;
 
+/// Servers that answer datagrams by the same, until this is dropped.
+struct Echoes(Arc<AtomicBool>);
+
+impl Echoes {
+    fn of(sockets: Vec<UdpSocket>) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        for socket in sockets {
+            let ends = Arc::clone(&ends);
+            socket.set_read_timeout(Some(SILENCE)).unwrap();
+            std::thread::spawn(move || {
+                let mut buffer = [0; 8];
+                while !ends.load(Ordering::Acquire) {
+                    if let Ok((length, from)) = socket.recv_from(&mut buffer) {
+                        socket.send_to(&buffer[..length], from).ok();
+                    }
+                }
+            });
+        }
+        Self(ends)
+    }
+}
+
+impl Drop for Echoes {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 #[test]
 fn the_kernel_judges_packets_as_the_policies_say() {
     let mut runner = TestRunner::deterministic();
@@ -309,43 +353,56 @@ fn the_kernel_judges_packets_as_the_policies_say() {
     Node::with(&["a", "b", "c"], |node| {
         let ports = [78, 80];
         let names: Vec<&'static str> = node.pods.keys().copied().collect();
-        let _servers: Vec<TcpListener> = names
-            .iter()
-            .flat_map(|name| ports.map(|port| node.serve(name, port)))
+        let places = || {
+            let names = names.iter();
+            names.flat_map(|name| ports.map(|port| (*name, port)))
+        };
+        let _servers: Vec<TcpListener> = places()
+            .map(|(name, port)| node.serve(name, port))
             .collect();
-        let (mut passed, mut dropped) = (0, 0);
+        let any = node.any();
+        let datagrams = places().map(|(name, port)| {
+            let bind = || UdpSocket::bind((any, port)).unwrap();
+            node.within(name, bind)
+        });
+        let _echoes = Echoes::of(datagrams.collect());
+        let (mut passed, mut dropped) = ([0; 2], [0; 2]);
         for world in &worlds {
             let (world, own) = node.placed(world.clone());
             let families = Family::BOTH.into();
             assert!(node.policies.follow(&families, &world, &own).unwrap());
-            let pairs = names
+            let calls: Vec<_> = names
                 .iter()
-                .flat_map(|from| names.iter().map(move |to| (*from, *to)));
-            let calls: Vec<_> = pairs
-                .flat_map(|(from, to)| ports.map(|port| (from, to, port)))
+                .flat_map(|from| places().map(move |(to, port)| (*from, to, port)))
+                .flat_map(|call| [6, 17].map(|protocol| (call, protocol)))
                 .collect();
             let (node, own, world) = (&*node, &own, &world);
             std::thread::scope(|scope| {
-                let call = |(from, to, port): (&'static str, &'static str, u16)| {
+                let call = |((from, to, port), protocol): (_, u8)| {
                     let connection = Connection {
                         client: node.at(from),
                         server: node.at(to),
-                        protocol: 6,
+                        protocol,
                         port,
                     };
                     let should = is_allowed(world, own, connection);
-                    let reached = scope.spawn(move || node.reaches(from, to, port, should));
+                    let reached = scope.spawn(move || match protocol {
+                        6 => node.reaches(from, to, port, should),
+                        _ => node.hears(from, to, port, should),
+                    });
                     (connection, should, reached)
                 };
                 let calls: Vec<_> = calls.into_iter().map(call).collect();
                 for (connection, should, reached) in calls {
                     let reached = reached.join().unwrap();
                     assert_eq!(reached, should, "{connection:?} in {world:?}");
-                    *if should { &mut passed } else { &mut dropped } += 1;
+                    let counts = if should { &mut passed } else { &mut dropped };
+                    counts[usize::from(connection.protocol == 17)] += 1;
                 }
             });
         }
-        assert!(passed > 20 && dropped > 20, "{passed} and {dropped}");
+        let counts = [passed, dropped].concat();
+        assert!(counts.iter().all(|count| *count > 20), "{counts:?}");
     });
 }
 
