@@ -4,7 +4,6 @@ use super::model::{NamedPort, Pod};
 use super::tests::{Connection, Own, is_allowed, read, world};
 use super::*;
 use crate::{Places, Sandbox, Sandboxes, Wanted};
-use agent_proxy::{Key, Known, Rules, Service, Slice};
 use agent_sys::namespace::{self, Kind, in_new};
 use agent_sys::netlink::links::{LOOPBACK, Links};
 use proptest::strategy::{Strategy as _, ValueTree as _};
@@ -14,7 +13,6 @@ use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// A machine of its own with pods of the namespace `shop`, each labelled with its name, which call
@@ -316,32 +314,14 @@ fn what_is_no_longer_allowed_is_cut_in_both_directions() {
 /// for.
 const WORLDS: usize = 12;
 
-/// Servers that answer datagrams by the same, until this is dropped.
-struct Echoes(Arc<AtomicBool>);
-
-impl Echoes {
-    fn of(sockets: Vec<UdpSocket>) -> Self {
-        let ends = Arc::new(AtomicBool::new(false));
-        for socket in sockets {
-            let ends = Arc::clone(&ends);
-            socket.set_read_timeout(Some(SILENCE)).unwrap();
-            std::thread::spawn(move || {
-                let mut buffer = [0; 8];
-                while !ends.load(Ordering::Acquire) {
-                    if let Ok((length, from)) = socket.recv_from(&mut buffer) {
-                        socket.send_to(&buffer[..length], from).ok();
-                    }
-                }
-            });
+/// Answers datagrams by the same, for as long as the tests run.
+fn echo(socket: UdpSocket) {
+    std::thread::spawn(move || {
+        let mut buffer = [0; 8];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            socket.send_to(&buffer[..length], from).ok();
         }
-        Self(ends)
-    }
-}
-
-impl Drop for Echoes {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
+    });
 }
 
 #[test]
@@ -361,11 +341,9 @@ fn the_kernel_judges_packets_as_the_policies_say() {
             .map(|(name, port)| node.serve(name, port))
             .collect();
         let any = node.any();
-        let datagrams = places().map(|(name, port)| {
-            let bind = || UdpSocket::bind((any, port)).unwrap();
-            node.within(name, bind)
-        });
-        let _echoes = Echoes::of(datagrams.collect());
+        for (name, port) in places() {
+            echo(node.within(name, || UdpSocket::bind((any, port)).unwrap()));
+        }
         let (mut passed, mut dropped) = ([0; 2], [0; 2]);
         for world in &worlds {
             let (world, own) = node.placed(world.clone());
@@ -403,56 +381,5 @@ fn the_kernel_judges_packets_as_the_policies_say() {
         }
         let counts = [passed, dropped].concat();
         assert!(counts.iter().all(|count| *count > 20), "{counts:?}");
-    });
-}
-
-#[test]
-fn a_pod_reaches_itself_through_a_service_and_a_port_of_the_node() {
-    Node::with(&["a"], |node| {
-        let [service, own]: [IpAddr; 2] = match node.family {
-            Family::V4 => ["10.96.0.1", "192.0.2.1"],
-            Family::V6 => ["fd00:96::1", "2001:db8::1"],
-        }
-        .map(|text| text.parse().unwrap());
-        let mut links = Links::open().unwrap();
-        links
-            .add_address(LOOPBACK, own, node.family.bits())
-            .unwrap();
-        let (meta, port) = (
-            json!({"namespace": "shop", "name": "web"}),
-            json!({"name": "", "port": 80}),
-        );
-        let mut node_port = port.clone();
-        node_port["nodePort"] = json!(30080);
-        let object = json!({"metadata": meta, "spec": {
-            "type": "NodePort", "clusterIP": service, "clusterIPs": [service], "ports": [node_port],
-        }});
-        let web = Service::read(serde_json::from_value(object).unwrap());
-        let object = json!({
-            "metadata": {"labels": {"kubernetes.io/service-name": "web"}},
-            "addressType": "IP", "ports": [port], "endpoints": [{"addresses": [node.at("a")]}],
-        });
-        let slice = Slice::read(serde_json::from_value(object).unwrap()).unwrap();
-        let key = Arc::new(Key {
-            namespace: "shop".to_owned(),
-            name: "web".to_owned(),
-        });
-        let known = Arc::new(Known {
-            services: Some([(Arc::clone(&key), Arc::new(web))].into()),
-            slices: Some([(key, Arc::new(slice))].into()),
-            ..Known::default()
-        });
-        Rules::default().apply(&known, "n1", &[own]).unwrap();
-        node.say(&[]);
-        let listener = node.serve("a", 80);
-        for called in [(service, 80), (own, 30080)] {
-            let client = node.within("a", || {
-                TcpStream::connect_timeout(&called.into(), PATIENCE).unwrap()
-            });
-            let (_, caller) = listener.accept().unwrap();
-            // As itself it would answer past the node, which knows what it called.
-            assert_ne!(caller.ip(), node.at("a"), "{called:?}");
-            drop(client);
-        }
     });
 }
