@@ -72,6 +72,24 @@ pub(crate) fn addresses(peers: &[Peer]) -> Vec<Cidr> {
     ranges.chain(own).collect()
 }
 
+/// The addresses of peers and their pods to which an earlier agent has left routes: the ranges and
+/// the routers.
+pub(crate) fn routed() -> Result<Vec<Cidr>, Error> {
+    let known = Links::open()?.routes_by_routers()?.into_iter();
+    let ends = known.flat_map(|route| {
+        let range = Cidr {
+            address: route.destination,
+            prefix: route.prefix,
+        };
+        let router = route.gateway.map(|address| Cidr {
+            address,
+            prefix: Family::of(address).bits(),
+        });
+        [Some(range), router].into_iter().flatten()
+    });
+    Ok(ends.collect())
+}
+
 /// Peers with a range of a family of which they have no address.
 fn without_router(peers: &[Peer]) -> Vec<Unreached> {
     let lacks = |peer: &&Peer, family: Family| {

@@ -170,10 +170,14 @@ impl Sandboxes {
         for range in ranges {
             gateway(range)?;
         }
-        if self.places.tunnel && rules.filters.is_empty() {
+        if rules.filters.is_empty() && rules.peers.is_empty() {
             // An earlier agent's: they stay let in, and kept to the tunnel, until the nodes are
             // known again.
-            rules.peers = led_into_the_tunnel()?;
+            rules.peers = if self.places.tunnel {
+                led_into_the_tunnel()?
+            } else {
+                peers::routed()?
+            };
         }
         let before = std::mem::replace(&mut rules.ranges, ranges.to_vec());
         let filters = std::mem::take(&mut rules.filters);

@@ -189,6 +189,7 @@ pub(crate) mod tests {
     use super::*;
     use agent_api::{Answer, Call, Lines};
     use agent_cluster::Places;
+    use agent_proxy::View;
     use agent_runtime::{Containerd, Options, Registries};
     use std::path::Path;
 
@@ -231,6 +232,7 @@ pub(crate) mod tests {
         });
         let config = Config {
             static_pods,
+            cluster: Some(View::default()),
             ..crate::config::tests::config(dir)
         };
         let (runtime, sandboxes) = (Arc::new(runtime), Arc::new(sandboxes.unwrap()));

@@ -3,6 +3,7 @@
 use crate::cleanup;
 use crate::handle::{Handle, Taken};
 use crate::names::{is_plain, pod_ref};
+use crate::sandbox::Own;
 use crate::shared::Shared;
 use crate::wanted::{Wanted, orphan_grace};
 use crate::worker::Worker;
@@ -124,6 +125,9 @@ impl Pods {
         }
         self.shared.mirrors.listed(mirrors);
         self.shared.listed.store(true, Ordering::Release);
+        if let Some(view) = &self.shared.config.cluster {
+            view.host_ports_are_listed();
+        }
         let gone: Vec<String> = self
             .handles()
             .keys()
@@ -298,6 +302,11 @@ impl Pods {
     }
 
     fn spawn(&mut self, pod: PodRef, wanted: Wanted) {
+        if let Wanted::Pod(object) = &wanted {
+            // Before its task looks at the engine: callers of an earlier agent's pod wait for
+            // nothing.
+            Own::find(&self.shared, &pod.uid).publish(&self.shared, object);
+        }
         let (sender, receiver) = watch::channel(wanted);
         let news = Arc::new(Notify::new());
         let chosen = Arc::new(OnceLock::new());
@@ -352,5 +361,51 @@ impl Pods {
         handles.retain(|_, handle| !handle.wanted.is_closed());
         let is_here = |uid: &str| handles.contains_key(uid);
         self.shared.figures.retain(is_here);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubelet::tests::shared_with;
+    use agent_cluster::Wanted as Sandboxed;
+    use agent_sys::namespace::{Kind, in_new};
+    use serde_json::json;
+
+    /// Needs root.
+    #[test]
+    fn an_adopted_pod_has_its_ports_of_the_node_before_the_engine_answers() {
+        in_new(&[Kind::Network], || {
+            let port = json!({"containerPort": 80, "hostPort": 8080});
+            let pod = json!({
+                "metadata": {"namespace": "shop", "name": "web", "uid": "a"},
+                "spec": {"containers": [{"name": "main", "image": "x", "ports": [port]}]},
+            });
+            let dir = tempfile::tempdir().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let shared = shared_with(dir.path(), vec![serde_json::from_value(pod).unwrap()]);
+                let range = ["10.1.0.0/24".parse().unwrap()];
+                shared.sandboxes.give_ranges(&range).unwrap();
+                let wanted = Sandboxed {
+                    uid: "a".to_owned(),
+                    network: true,
+                    ..Sandboxed::default()
+                };
+                let made = shared.sandboxes.make(&wanted).unwrap();
+                Pods::new(shared.clone()).want_static();
+                let known = shared.config.cluster.as_ref().unwrap().now();
+                let [(uid, ports)] = known.host_ports.as_slice() else {
+                    unreachable!("{:?}", known.host_ports)
+                };
+                assert_eq!((&**uid, ports[0].pod), ("a", made.addresses[0]));
+                shared.sandboxes.remove("a").unwrap();
+            });
+            Ok(())
+        })
+        .unwrap();
     }
 }

@@ -2,24 +2,26 @@
 
 use crate::view::{Endpoint, Hints, Protocol, Slice};
 use agent_sys::netlink::Family;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The endpoints of a service's port at addresses of a family, each with its number.
+/// Endpoints, each with its number.
+pub(crate) type Ends<'a> = Vec<(&'a Endpoint, u16)>;
+
+/// The endpoints of a service at addresses of a family, by the names and protocols of its ports. A
+/// service may have thousands of ports, and each slice as many.
 pub(crate) fn endpoints<'a>(
     family: Family,
     slices: &[&'a Arc<Slice>],
-    name: &str,
-    protocol: Protocol,
-) -> Vec<(&'a Endpoint, u16)> {
-    let mut found = Vec::new();
+) -> HashMap<(&'a str, Protocol), Ends<'a>> {
+    let mut found: HashMap<_, Ends<'_>> = HashMap::new();
     for slice in slices {
-        let ports = slice.ports.iter();
-        for port in ports.filter(|port| port.name == name && port.protocol == protocol) {
+        for port in &slice.ports {
             let own = slice.endpoints.iter();
             let own = own.filter(|one| Family::of(one.address) == family);
-            found.extend(own.map(|one| (one, port.port)));
+            let of_port = found.entry((&*port.name, port.protocol)).or_default();
+            of_port.extend(own.map(|one| (one, port.port)));
         }
     }
     found

@@ -203,17 +203,19 @@ fn of_family(
     here: Here<'_>,
 ) -> Vec<(Source, Front, Pick)> {
     let mut all = Vec::new();
+    let by_port = endpoints(family, slices);
     for port in &service.ports {
-        let of_port = endpoints(family, slices, &port.name, port.protocol);
+        let of_port = by_port.get(&(&*port.name, port.protocol));
+        let of_port = of_port.map(Vec::as_slice).unwrap_or_default();
         let (every, local) = if service.name_server {
             let own = here.name_servers.iter();
             let own = own.filter(|at| Family::of(**at) == family);
             let own: Vec<_> = own.map(|at| (*at, PORT_OF_SERVICE)).collect();
             (own.clone(), own)
         } else {
-            let near = nearest(&of_port, here.node, here.zone);
-            let local = candidates(&of_port, Near::Node(here.node));
-            (candidates(&of_port, near), local)
+            let near = nearest(of_port, here.node, here.zone);
+            let local = candidates(of_port, Near::Node(here.node));
+            (candidates(of_port, near), local)
         };
         let pick = |local_only: bool, from_outside: bool| Pick {
             endpoints: if local_only { &local } else { &every }.clone(),

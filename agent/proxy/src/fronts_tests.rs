@@ -473,3 +473,31 @@ fn what_the_machine_answers_itself_goes_to_no_pod_and_to_no_service() {
         assert_eq!(at_node(&named(number + 5000)).len(), 1, "{number}");
     }
 }
+
+#[test]
+fn what_is_no_address_of_its_family_is_no_endpoint() {
+    let endpoint = |address: &str| serde_json::json!({"addresses": [address]});
+    let odd = [
+        "::ffff:10.1.0.2",
+        "::ffff:127.0.0.1",
+        "web.example.org",
+        "",
+        "10.1.0.02",
+        "fe80::1%eth0",
+    ];
+    let endpoints: Vec<_> = odd.into_iter().chain(["fd00:1::2"]).map(endpoint).collect();
+    let slice = serde_json::json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv6",
+        "endpoints": endpoints,
+        "ports": [{"port": 80}, {"port": 70_000}, {"port": -1}, {"name": "all"}, {"port": 80, "protocol": "SCTP"}],
+    });
+    let read = Slice::read(serde_json::from_value(slice).unwrap()).unwrap();
+    let addresses: Vec<String> = read
+        .endpoints
+        .iter()
+        .map(|one| one.address.to_string())
+        .collect();
+    assert_eq!(addresses, ["fd00:1::2"]);
+    assert_eq!(read.ports.len(), 1);
+}

@@ -11,6 +11,7 @@
 //! Tasks: [`Proxy::run`] and [`dns::serve`] run until they are dropped. They wait for the view to
 //! change; there are no other channels.
 
+mod budget;
 mod candidates;
 pub mod dns;
 pub mod fronts;

@@ -43,6 +43,8 @@ enum InstalledTable {
     Absent,
     /// A table with these chains.
     Present(Filter, Chains),
+    /// A table with more chains than are worth keeping.
+    Crowded,
 }
 
 impl Rules {
@@ -74,14 +76,13 @@ impl Rules {
             .filter(|family| !self.lead(*family, &moves.of(*family)))
             .collect();
         if !lost.is_empty() {
-            let mut all_fronts = fronts::fronts(whole, here);
-            fronts::add_host_ports(&mut all_fronts, known, addresses);
             let all = Moves {
-                after: all_fronts,
+                after: self.served.all(),
                 ..Moves::default()
             };
             for family in lost {
-                let table = install(family, &all.of(family).after);
+                let anew = matches!(self.installed.get(&family), Some(InstalledTable::Crowded));
+                let table = install(family, &all.of(family).after, anew);
                 let table = table.inspect_err(|_| *self = Self::default())?;
                 self.installed.insert(family, table);
             }
@@ -95,13 +96,17 @@ impl Rules {
     /// any more.
     fn lead(&mut self, family: Family, moves: &Moves) -> bool {
         let (filter, chains) = match self.installed.get_mut(&family) {
-            None => return false,
+            None | Some(InstalledTable::Crowded) => return false,
             Some(InstalledTable::Absent) => return moves.after.is_empty(),
             Some(InstalledTable::Present(filter, chains)) => (filter, chains),
         };
         let changes = chains.lead(&moves.before, &moves.after);
         if changes.is_empty() {
             return true;
+        }
+        if chains.are_crowded() {
+            self.installed.insert(family, InstalledTable::Crowded);
+            return false;
         }
         let applied = filter.apply(&changes);
         if let Err(error) = &applied {
@@ -116,8 +121,13 @@ impl Rules {
     }
 }
 
-/// Puts the whole table of a family in place, or none where there is nothing to serve.
-fn install(family: Family, fronts: &Fronts) -> Result<InstalledTable, agent_sys::Error> {
+/// Puts the whole table of a family in place, or none where there is nothing to serve. `anew`:
+/// nothing of an earlier one stays, not even which clients stay with which endpoints.
+fn install(
+    family: Family,
+    fronts: &Fronts,
+    anew: bool,
+) -> Result<InstalledTable, agent_sys::Error> {
     let mut filter = Filter::open(family)?;
     if fronts.is_empty() {
         let removed = filter.apply(&table::none());
@@ -128,7 +138,9 @@ fn install(family: Family, fronts: &Fronts) -> Result<InstalledTable, agent_sys:
         };
     }
     let wanted = table::entries(fronts);
-    if let Err(error) = filter.apply(&table::all(family, &wanted)) {
+    if anew {
+        filter.apply(&table::anew(family, &wanted))?;
+    } else if let Err(error) = filter.apply(&table::all(family, &wanted)) {
         // The table is of an earlier version, or another program has changed it.
         tracing::warn!(
             error = chain(&error),
@@ -150,9 +162,9 @@ impl Proxy {
         }
     }
 
-    /// Applies every change until it is dropped. Before services and slices are known, the kernel
-    /// keeps what it has: the table of an earlier agent stays in use. Load balancers learn
-    /// meanwhile which services have endpoints here.
+    /// Applies every change, for ever. Before services, slices and the ports of this node's pods
+    /// are known, the kernel keeps what it has: that of an agent before this one serves on. Load
+    /// balancers are told meanwhile which services have endpoints here.
     pub async fn run(self) {
         let (view, node) = (self.view.clone(), self.node.clone());
         let freshness = Freshness::default();
@@ -169,26 +181,27 @@ impl Proxy {
             let addresses = self.addresses.borrow_and_update().clone();
             let node = self.node.clone();
             freshness.changed(Instant::now());
-            let is_whole = known.whole().is_some();
-            let mut held = std::mem::take(&mut rules);
-            let apply = move || held.apply(&known, &node, &addresses).map(|()| held);
-            let outcome = tokio::task::spawn_blocking(apply).await;
-            match outcome {
-                Ok(Ok(now)) => {
-                    rules = now;
-                    if is_whole {
+            if known.whole().is_some() && known.host_ports_listed {
+                let mut held = std::mem::take(&mut rules);
+                let apply = move || held.apply(&known, &node, &addresses).map(|()| held);
+                let outcome = tokio::task::spawn_blocking(apply).await;
+                match outcome {
+                    Ok(Ok(now)) => {
+                        rules = now;
                         freshness.applied();
                     }
+                    Ok(Err(error)) => {
+                        tracing::error!(
+                            error = chain(&error),
+                            "cannot apply Services to nftables; trying again"
+                        );
+                        tokio::time::sleep(RETRY).await;
+                        continue;
+                    }
+                    Err(error) => {
+                        tracing::error!(error = chain(&error), "the service proxy panicked")
+                    }
                 }
-                Ok(Err(error)) => {
-                    tracing::error!(
-                        error = chain(&error),
-                        "cannot apply Services to nftables; trying again"
-                    );
-                    tokio::time::sleep(RETRY).await;
-                    continue;
-                }
-                Err(error) => tracing::error!(error = chain(&error), "the service proxy panicked"),
             }
             tokio::select! {
                 // Both only wait. Without a sender the addresses stay.

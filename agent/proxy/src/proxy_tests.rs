@@ -1,10 +1,13 @@
 //! The proxy against the kernel of this host. Needs root.
 
 use super::*;
-use crate::view::{Endpoint, Key, Port, Protocol, Service, Slice, SlicePort};
+use crate::served::tests::histories;
+use crate::view::{Endpoint, HostPort, Key, Port, Protocol, Service, Slice, SlicePort};
 use agent_sys::namespace::{Kind, in_new};
+use agent_sys::netlink::dump::Held;
 use agent_sys::netlink::filter::{Change, Values};
 use agent_sys::netlink::links::{LOOPBACK, Links, Route};
+use proptest::prelude::*;
 use std::net::UdpSocket;
 
 /// The address of the host on which servers and callers are, of the service, and of all of a
@@ -115,6 +118,67 @@ fn reaches_the_next_endpoint(place: Place) {
 }
 
 #[test]
+fn ports_of_pods_stay_open_while_an_agent_starts_anew() {
+    in_new(&[Kind::Network], || {
+        let view = View::default();
+        let port = HostPort {
+            address: None,
+            protocol: Protocol::Tcp,
+            port: 8080,
+            pod: "10.1.0.2".parse().unwrap(),
+            pod_port: 80,
+        };
+        let addresses: Vec<IpAddr> = vec!["192.0.2.1".parse().unwrap()];
+        let before = Known {
+            host_ports: vec![("a".to_owned(), vec![port.clone()])],
+            ..(*known(PLACES[0], &[53])).clone()
+        };
+        Rules::default().apply(&Arc::new(before), "n1", &addresses)?;
+        let fronts = || {
+            let held = Filter::open(Family::V4).unwrap().held(table::TABLE);
+            let sets = held.unwrap().sets;
+            sets["fronts"].len() + sets["empty"].len()
+        };
+        // The service, and the port at the node's address and its loopback one.
+        assert_eq!(fronts(), 3);
+        // The next agent knows services and slices, and one service more, and no pods yet.
+        let mut next = (*known(PLACES[0], &[53])).clone();
+        let more = known(["192.0.2.9", "10.96.0.2", ""], &[53]);
+        let more = more.services.as_ref().unwrap().values().next().unwrap();
+        let services = next.services.get_or_insert_default();
+        services.insert(key("more"), Arc::clone(more));
+        view.change(|_| true, |known| *known = next);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let run = async |end: &mut dyn FnMut() -> bool| {
+            let (_stays, addresses) = watch::channel(addresses.clone());
+            let proxy = Proxy::new(view.clone(), "n1".to_owned(), addresses);
+            let ends = async {
+                while !end() {
+                    assert!(fronts() >= 3, "a port was closed");
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::select! {
+                () = proxy.run() => {}
+                () = ends => {}
+            }
+        };
+        // Long enough for one to apply what it should not; only that is waited for.
+        let until = Instant::now() + Duration::from_millis(300);
+        runtime.block_on(run(&mut || Instant::now() >= until));
+        assert_eq!(fronts(), 3);
+        view.publish("a", &[port]);
+        view.host_ports_are_listed();
+        runtime.block_on(run(&mut || fronts() == 4));
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_table_that_is_not_the_proxys_is_made_anew() {
     in_new(&[Kind::Network], || {
         let other = Change::AddMap {
@@ -128,4 +192,136 @@ fn a_table_that_is_not_the_proxys_is_made_anew() {
         Rules::default().apply(&known(PLACES[0], &[53]), "n1", &[])
     })
     .unwrap();
+}
+
+#[test]
+fn chains_that_nothing_leads_to_do_not_pile_up() {
+    in_new(&[Kind::Network], || {
+        let mut rules = Rules::default();
+        let mut most = 0;
+        for seconds in 1..1300 {
+            let mut known = (*known(PLACES[0], &[53])).clone();
+            for service in known.services.iter_mut().flat_map(BTreeMap::values_mut) {
+                Arc::make_mut(service).affinity = Some(seconds);
+            }
+            rules.apply(&Arc::new(known), "n1", &[])?;
+            if seconds % 100 == 0 {
+                let held = Filter::open(Family::V4)?.held(table::TABLE)?;
+                most = most.max(held.chains.len());
+            }
+        }
+        assert!((100..1100).contains(&most), "{most}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_namespace_with_too_many_ports_keeps_no_other_from_being_served() {
+    let mut all = (*known(PLACES[0], &[53])).clone();
+    let port = |number: u16| Port {
+        name: number.to_string(),
+        protocol: Protocol::Tcp,
+        port: number,
+        node_port: None,
+    };
+    for number in 0..10_u8 {
+        let own = |name: String| {
+            let namespace = "greedy".to_owned();
+            Arc::new(Key { namespace, name })
+        };
+        let service = Service {
+            addresses: vec![[10, 96, 1, number].into()],
+            // As many as a slice takes.
+            ports: (1..=20_000).map(port).collect(),
+            ..Service::default()
+        };
+        let slice = Slice {
+            service: number.to_string(),
+            ports: (1..=20_000_u16)
+                .map(|port| SlicePort {
+                    name: port.to_string(),
+                    protocol: Protocol::Tcp,
+                    port,
+                })
+                .collect(),
+            endpoints: all.slices.as_ref().unwrap()[&key("53")].endpoints.clone(),
+        };
+        let (services, slices) = (&mut all.services, &mut all.slices);
+        let name = own(number.to_string());
+        services
+            .get_or_insert_default()
+            .insert(Arc::clone(&name), Arc::new(service));
+        slices.get_or_insert_default().insert(name, Arc::new(slice));
+    }
+    in_new(&[Kind::Network], || {
+        // An agent that starts in such a cluster.
+        Rules::default().apply(&Arc::new(all), "n1", &[])?;
+        let held = Filter::open(Family::V4)?.held(table::TABLE)?;
+        assert_eq!(held.sets["fronts"].len(), 1, "the other namespace's alone");
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// A table without what only stays for the next time: chains that nothing leads to, and lengths of
+/// prefixes that no range has; nothing of one that leads nowhere.
+fn bare(mut held: Held) -> Held {
+    if held.sets.values().all(BTreeMap::is_empty) {
+        return Held::default();
+    }
+    let names = |bytes: &[u8], name: &str| {
+        let name = [name.as_bytes(), &[0]].concat();
+        bytes.windows(name.len()).any(|part| part == name)
+    };
+    let values = held.sets.values().flat_map(BTreeMap::values);
+    let values: Vec<Vec<u8>> = values.cloned().collect();
+    let led = |chain: &str| values.iter().any(|value| names(value, chain));
+    held.chains
+        .retain(|chain, _| !chain.starts_with("pick-") || led(chain));
+    let unused = held.sets.iter();
+    let unused = unused.filter(|(name, set)| name.starts_with("from-") && set.is_empty());
+    let unused: Vec<String> = unused.map(|(name, _)| name.clone()).collect();
+    held.sets.retain(|name, _| !unused.contains(name));
+    let sources = held.chains.entry("sources".to_owned()).or_default();
+    sources.retain(|rule| {
+        let mut settings = rule.iter().map(|one| &one.settings);
+        !settings.any(|bytes| unused.iter().any(|name| names(bytes, name)))
+    });
+    // Each of them lets callers pass, so that their order makes no difference.
+    sources.sort();
+    held
+}
+
+/// What the kernel holds of both families, in a network of its own, once these states were applied
+/// one after the other; and what it holds once another agent starts with the last one.
+fn kernel(states: &[(Arc<Known>, Vec<IpAddr>)]) -> [Vec<Held>; 2] {
+    in_new(&[Kind::Network], || {
+        let read = || -> Vec<Held> {
+            let both = Family::BOTH.into_iter();
+            both.map(|family| bare(Filter::open(family).unwrap().held(table::TABLE).unwrap()))
+                .collect()
+        };
+        let mut rules = Rules::default();
+        for (known, addresses) in states {
+            rules.apply(known, "n1", addresses)?;
+        }
+        let first = read();
+        let (known, addresses) = states.last().unwrap();
+        Rules::default().apply(known, "n1", addresses)?;
+        Ok([first, read()])
+    })
+    .unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn the_kernel_holds_after_any_changes_what_it_holds_after_a_fresh_start(states in histories()) {
+        let [changed, restarted] = kernel(&states);
+        let [fresh, again] = kernel(&states[states.len() - 1..]);
+        prop_assert_eq!(&changed, &fresh);
+        prop_assert_eq!(&restarted, &fresh);
+        prop_assert_eq!(&again, &fresh);
+    }
 }

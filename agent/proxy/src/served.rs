@@ -1,12 +1,14 @@
 //! The fronts (address, port, protocol) that a node serves, kept up to date service by service
 //! (pure). A change of one service costs the work of its own fronts and, for each other service and
-//! slice, a comparison of two pointers.
+//! slice, a comparison of two pointers. Namespaces share what the packet filter can hold
+//! ([`crate::budget`]).
 //!
 //! Guarantee: after any sequence of states, the moves add up to the fronts of the last state.
 
+use crate::budget;
 use crate::fronts::{Front, Fronts, Here, Pick, Source, of_host_port, of_service};
 use crate::health::health_ports;
-use crate::view::{Key, Known, Objects, Slice};
+use crate::view::{Key, Known, Objects, Service, Slice};
 use agent_sys::netlink::Family;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,10 +52,10 @@ impl Moves {
 }
 
 /// The fronts that claimants offer, and where each would lead.
-type Offers = BTreeMap<Claim, Vec<(Front, Pick)>>;
+type Offers = BTreeMap<Claim, Fronts>;
 
 /// What a node serves.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Served {
     known: Arc<Known>,
     node: String,
@@ -64,36 +66,102 @@ pub struct Served {
     /// Services and their slices, by service: an index into the known slices.
     slices: BTreeSet<(Key, Arc<Key>)>,
     claims: BTreeSet<(Front, Claim)>,
+    /// What services take of the packet filter, and their namespaces.
+    weights: BTreeMap<Arc<Key>, usize>,
+    taken: BTreeMap<String, usize>,
+    /// What all together may take, and the namespaces that are not served.
+    whole: usize,
+    closed: BTreeSet<String>,
+}
+
+impl Default for Served {
+    fn default() -> Self {
+        Self::within(budget::WHOLE)
+    }
 }
 
 impl Served {
+    /// One whose services together take this much of the packet filter at most, in bytes.
+    fn within(whole: usize) -> Self {
+        Self {
+            known: Arc::default(),
+            node: String::new(),
+            zone: None,
+            addresses: Vec::new(),
+            health: BTreeSet::new(),
+            slices: BTreeSet::new(),
+            claims: BTreeSet::new(),
+            weights: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            whole,
+            closed: BTreeSet::new(),
+        }
+    }
+
+    /// All fronts of the last state.
+    pub fn all(&self) -> Fronts {
+        let owners: BTreeSet<&Claim> = self.claims.iter().map(|(_, owner)| owner).collect();
+        let owners = owners.into_iter();
+        let mut offers: Offers = owners
+            .map(|owner| (owner.clone(), self.offers(owner)))
+            .collect();
+        let mut all = Fronts::new();
+        // Of the claimants of a front the first comes first.
+        for (front, owner) in &self.claims {
+            if !all.contains_key(front)
+                && let Some(pick) = offers.get_mut(owner).and_then(|own| own.remove(front))
+            {
+                all.insert(*front, pick);
+            }
+        }
+        all
+    }
+
     /// Takes the cluster's present state; returns the fronts that changed, with what led where.
     pub fn take(&mut self, known: &Arc<Known>, here: Here<'_>) -> Moves {
         let touched = self.touched(known, here);
-        let offers = |own: &Self| -> Offers {
+        let offers = |own: &Self, touched: &BTreeSet<Claim>| -> Offers {
             let offers = touched.iter();
             offers
                 .map(|claim| (claim.clone(), own.offers(claim)))
                 .collect()
         };
-        let before = offers(self);
+        let mut before = offers(self, &touched);
         self.know(known, here);
-        let after = offers(self);
+        let was_closed = self.share(&touched);
+        let mut after = offers(self, &touched);
+        // Of the other services of a namespace that is served no more, or again, nothing else has
+        // changed.
+        for namespace in self.closed.symmetric_difference(&was_closed) {
+            for claim in self.claims_in(namespace) {
+                if touched.contains(&claim) {
+                    continue;
+                }
+                let (offered, none) = (self.offered(&claim), Fronts::new());
+                let [was, is] = if was_closed.contains(namespace) {
+                    [none, offered]
+                } else {
+                    [offered, none]
+                };
+                before.insert(claim.clone(), was);
+                after.insert(claim, is);
+            }
+        }
         let fronts: BTreeSet<Front> = [&before, &after]
             .into_iter()
             .flat_map(BTreeMap::values)
-            .flatten()
-            .map(|(front, _)| *front)
+            .flat_map(BTreeMap::keys)
+            .copied()
             .collect();
         let mut moves = Moves::default();
         for front in &fronts {
             let pick = self.pick(*front, &before);
             moves.before.extend(pick.map(|pick| (*front, pick)));
         }
-        for (who, (front, _)) in each(&before) {
+        for (who, front) in each(&before) {
             self.claims.remove(&(*front, who.clone()));
         }
-        for (who, (front, _)) in each(&after) {
+        for (who, front) in each(&after) {
             self.claims.insert((*front, who.clone()));
         }
         for front in &fronts {
@@ -160,7 +228,72 @@ impl Served {
         }
     }
 
-    fn offers(&self, claim: &Claim) -> Vec<(Front, Pick)> {
+    /// Weighs services anew, and decides which namespaces are served; those that were not before.
+    fn share(&mut self, touched: &BTreeSet<Claim>) -> BTreeSet<String> {
+        for claim in touched {
+            let Claim::Service(key) = claim else { continue };
+            let weight = self
+                .service(key)
+                .map(|(service, slices)| budget::weigh(service, &slices, self.here()));
+            let before = match weight {
+                Some(weight) => self.weights.insert(Arc::clone(key), weight),
+                None => self.weights.remove(key),
+            };
+            let taken = self.taken.entry(key.namespace.clone()).or_default();
+            *taken = taken.saturating_sub(before.unwrap_or_default());
+            *taken = taken.saturating_add(weight.unwrap_or_default());
+            if *taken == 0 {
+                self.taken.remove(&key.namespace);
+            }
+        }
+        let closed = budget::closed(&self.taken, self.whole);
+        for namespace in closed.difference(&self.closed) {
+            let bytes = self.taken.get(namespace);
+            tracing::warn!(
+                namespace,
+                bytes,
+                "the Services of this namespace take more of the packet filter than their share, and are not served: it should have fewer of them, or fewer ports"
+            );
+        }
+        std::mem::replace(&mut self.closed, closed)
+    }
+
+    /// A service that this proxy serves, and its slices.
+    fn service(&self, name: &Key) -> Option<(&Service, Vec<&Arc<Slice>>)> {
+        let (services, slices) = self.known.whole()?;
+        let service = services.get(name).filter(|service| !service.foreign)?;
+        let first = (name.clone(), Arc::default());
+        let own = self.slices.range(first..);
+        let own = own.take_while(|(service, _)| service == name);
+        let own = own.filter_map(|(_, slice)| slices.get(slice)).collect();
+        Some((service, own))
+    }
+
+    /// The claims of a namespace's services.
+    fn claims_in(&self, namespace: &str) -> Vec<Claim> {
+        let from = Key {
+            namespace: namespace.to_owned(),
+            name: String::new(),
+        };
+        let services = self.known.services.iter();
+        let own = services.flat_map(|all| all.range(from.clone()..));
+        let own = own.take_while(|(key, _)| key.namespace == namespace);
+        own.flat_map(|(key, _)| claims_of(key)).collect()
+    }
+
+    /// What a claimant offers; nothing where its namespace is not served.
+    fn offers(&self, claim: &Claim) -> Fronts {
+        match claim {
+            Claim::Service(name) | Claim::Named(name) if self.closed.contains(&name.namespace) => {
+                Fronts::new()
+            }
+            Claim::Service(_) | Claim::Named(_) | Claim::HostPort(_) => self.offered(claim),
+        }
+    }
+
+    /// What a claimant offers, whether its namespace is served or not. Of a service's two ports with
+    /// one number the first has it.
+    fn offered(&self, claim: &Claim) -> Fronts {
         let (name, wanted) = match claim {
             Claim::Service(name) => (name, Source::Allocated),
             Claim::Named(name) => (name, Source::Claimed),
@@ -168,27 +301,23 @@ impl Served {
                 let mut ports = self.known.host_ports.iter().flat_map(|(_, ports)| ports);
                 let port = ports.nth(*at);
                 let of_port = |port| of_host_port(port, &self.addresses, &self.health);
-                return port.map_or_else(Vec::new, of_port);
+                return port.map_or_else(Vec::new, of_port).into_iter().collect();
             }
         };
-        let Some((services, slices)) = self.known.whole() else {
-            return Vec::new();
-        };
-        let service = services.get(name).filter(|service| {
+        let served = self.service(name).filter(|(service, _)| {
             let named = !service.external.is_empty() || !service.balancers.is_empty();
-            !service.foreign && (named || wanted == Source::Allocated)
+            named || wanted == Source::Allocated
         });
-        let Some(service) = service else {
-            return Vec::new();
+        let Some((service, own)) = served else {
+            return Fronts::new();
         };
-        let first = ((**name).clone(), Arc::default());
-        let own = self.slices.range(first..);
-        let own = own.take_while(|(service, _)| *service == **name);
-        let own: Vec<&Arc<Slice>> = own.filter_map(|(_, slice)| slices.get(slice)).collect();
-        let all = of_service(service, &own, self.here()).into_iter();
-        all.filter(|(source, ..)| *source == wanted)
-            .map(|(_, front, pick)| (front, pick))
-            .collect()
+        let mut offered = Fronts::new();
+        for (source, front, pick) in of_service(service, &own, self.here()) {
+            if source == wanted {
+                offered.entry(front).or_insert(pick);
+            }
+        }
+        offered
     }
 
     /// The endpoints of a front: those that its first claimant offers. `fresh` has the offers of
@@ -200,19 +329,16 @@ impl Served {
             .range(first..)
             .next()
             .filter(|(at, _)| *at == front)?;
-        let found = |offers: &[(Front, Pick)]| {
-            let mut own = offers.iter().filter(|(at, _)| *at == front);
-            own.next().map(|(_, pick)| pick.clone())
-        };
+        let found = |offers: &Fronts| offers.get(&front).cloned();
         fresh
             .get(claim)
-            .map_or_else(|| found(&self.offers(claim)), |offers| found(offers))
+            .map_or_else(|| found(&self.offers(claim)), found)
     }
 }
 
-fn each(offers: &Offers) -> impl Iterator<Item = (&Claim, &(Front, Pick))> {
+fn each(offers: &Offers) -> impl Iterator<Item = (&Claim, &Front)> {
     let each = offers.iter();
-    each.flat_map(|(claim, offers)| offers.iter().map(move |offer| (claim, offer)))
+    each.flat_map(|(claim, offers)| offers.keys().map(move |front| (claim, front)))
 }
 
 /// Both claims of a service.
@@ -268,4 +394,4 @@ fn changes<'a, T: PartialEq>(
 
 #[cfg(test)]
 #[path = "served_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -1,101 +1,218 @@
 use super::*;
 use crate::fronts::{add_host_ports, fronts};
-use crate::view::{Endpoint, HostPort, Port, Protocol, Service, SlicePort};
+use crate::view::{Endpoint, Hints, HostPort, Node, Port, Protocol, Service, SlicePort};
+use config_model::format::Cidr;
 use proptest::prelude::*;
 
 fn key(name: &str) -> Arc<Key> {
+    // Services and their slices by the number that their names end with.
+    let is_even = name.ends_with(['0', '2', '4']);
     Arc::new(Key {
-        namespace: "shop".to_owned(),
+        namespace: if is_even { "mart" } else { "shop" }.to_owned(),
         name: name.to_owned(),
     })
 }
 
-/// Services with few addresses, so that they claim each other's, also by naming them, and slices
-/// that may be of none.
-fn any_known() -> impl Strategy<Value = Known> {
-    let service = (
-        0_u8..4,
-        any::<bool>(),
-        0_u8..=2,
-        any::<bool>(),
-        any::<bool>(),
+/// An address of this family, in a net of its own.
+fn at(six: bool, net: &str, last: u8) -> IpAddr {
+    let text = if six {
+        format!("fd00:{net}::{last}")
+    } else {
+        format!("10.{net}.0.{last}")
+    };
+    text.parse().unwrap()
+}
+
+/// Ports of few names and numbers, so that services claim each other's.
+fn any_ports() -> impl Strategy<Value = Vec<Port>> {
+    let port = (
+        prop_oneof![
+            Just(("web", Protocol::Tcp, 80)),
+            Just(("dns", Protocol::Udp, 53)),
+            Just(("more", Protocol::Tcp, 81)),
+        ],
+        proptest::option::of(prop_oneof![Just(8080_u16), Just(10_250), Just(30_000)]),
     );
-    let service = service.prop_map(|(own, foreign, outside, node_port, local)| Service {
-        addresses: vec![format!("10.96.0.{own}").parse().unwrap()],
-        external: (0..outside)
-            .map(|at| {
-                ["198.51.100.0", "10.96.0.1"][usize::from(at)]
-                    .parse()
-                    .unwrap()
-            })
-            .collect(),
-        ports: vec![Port {
-            name: "web".to_owned(),
-            protocol: Protocol::Tcp,
-            port: 80,
-            node_port: node_port.then_some(8080),
-        }],
-        external_local: local,
-        health_port: local.then_some(8080),
-        foreign,
-        ..Service::default()
+    let port = port.prop_map(|((name, protocol, port), node_port)| Port {
+        name: name.to_owned(),
+        protocol,
+        port,
+        node_port,
     });
-    let slice = (
-        0_u8..5,
-        proptest::collection::vec((0_u8..4, any::<bool>()), 0..3),
-    );
-    let slice = slice.prop_map(|(service, ends)| Slice {
-        service: format!("s{service}"),
-        ports: vec![SlicePort {
-            name: "web".to_owned(),
-            protocol: Protocol::Tcp,
-            port: 8080,
-        }],
-        endpoints: ends
-            .into_iter()
-            .map(|(last, ready)| Endpoint {
-                address: format!("10.1.0.{last}").parse().unwrap(),
+    proptest::collection::vec(port, 0..3)
+}
+
+/// Ranges whose callers may come, of both families.
+fn any_sources() -> impl Strategy<Value = Vec<Cidr>> {
+    let range = (any::<bool>(), 0_u8..3, 0_u8..3).prop_map(|(six, last, shorter)| Cidr {
+        address: at(six, "3", last),
+        prefix: if six { 128 } else { 32 } - shorter,
+    });
+    proptest::collection::vec(range, 0..3)
+}
+
+/// Addresses of services in one or both families, some of which another one has or names.
+fn any_addresses() -> impl Strategy<Value = [Vec<IpAddr>; 3]> {
+    let some = || proptest::collection::vec((any::<bool>(), 0_u8..3), 0..3);
+    (0_u8..4, 0_u8..4, some(), some()).prop_map(|(last, families, external, balancers)| {
+        let own = [false, true].into_iter().zip([1, 2]);
+        let own = own.filter(|(_, bit)| families & bit != 0);
+        let named = |some: Vec<(bool, u8)>| {
+            let all = some.into_iter();
+            // The first of each net is a cluster IP.
+            all.map(|(six, last)| at(six, ["96", "98", "2"][usize::from(last)], 1))
+                .collect()
+        };
+        let own = own.map(|(six, _)| at(six, "96", last)).collect();
+        [own, named(external), named(balancers)]
+    })
+}
+
+fn any_service() -> impl Strategy<Value = Service> {
+    let policies = (any::<bool>(), any::<bool>(), any::<bool>());
+    let rare = || proptest::bool::weighted(0.1);
+    (
+        any_addresses(),
+        any_ports(),
+        any_sources(),
+        policies,
+        proptest::option::of(1_u32..3),
+        (rare(), rare(), rare()),
+    )
+        .prop_map(
+            |(addresses, ports, sources, policies, affinity, (foreign, name_server, alias))| {
+                let [addresses, external, balancers] = addresses;
+                let (internal_local, external_local, health) = policies;
+                Service {
+                    addresses: if alias { Vec::new() } else { addresses },
+                    external_name: alias.then(|| "example.org".to_owned()),
+                    external,
+                    balancers,
+                    sources,
+                    ports,
+                    affinity,
+                    internal_local,
+                    external_local,
+                    health_port: (external_local && health).then_some(8080),
+                    foreign,
+                    name_server,
+                    headless: false,
+                }
+            },
+        )
+}
+
+fn any_slice() -> impl Strategy<Value = Slice> {
+    let hints = (0_u8..3, 0_u8..3).prop_map(|(node, zone)| {
+        let named = |what: &str, number: u8| (number > 0).then(|| format!("{what}{number}"));
+        Box::new(Hints {
+            nodes: named("n", node).into_iter().collect(),
+            zones: named("z", zone).into_iter().collect(),
+        })
+    });
+    let endpoint = (
+        (any::<bool>(), 0_u8..4),
+        (any::<bool>(), any::<bool>(), any::<bool>()),
+        0_u8..3,
+        proptest::option::weighted(0.8, hints),
+    )
+        .prop_map(
+            |((six, last), (ready, serving, terminating), node, hints)| Endpoint {
+                address: at(six, "1", last),
                 ready,
-                serving: ready,
-                terminating: false,
+                serving,
+                terminating,
                 hostname: None,
-                node: Some(format!("n{}", last % 2)),
-                hints: None,
+                node: (node > 0).then(|| format!("n{node}")),
+                hints,
+            },
+        );
+    let ports = proptest::sample::subsequence(
+        vec![
+            ("web", Protocol::Tcp, 8080),
+            ("dns", Protocol::Udp, 53),
+            ("dns", Protocol::Tcp, 53),
+            ("more", Protocol::Tcp, 8081),
+        ],
+        0..=4,
+    );
+    let endpoints = proptest::collection::vec(endpoint, 0..4);
+    (0_u8..5, ports, endpoints).prop_map(|(service, ports, endpoints)| Slice {
+        service: format!("s{service}"),
+        ports: ports
+            .into_iter()
+            .map(|(name, protocol, port)| SlicePort {
+                name: name.to_owned(),
+                protocol,
+                port,
             })
             .collect(),
-    });
-    let port = (0_u8..4, prop_oneof![Just(80_u16), Just(8080)]);
-    let port = port.prop_map(|(last, port)| {
+        endpoints,
+    })
+}
+
+/// Services with few addresses, so that they claim each other's, also by naming them, slices that
+/// may be of none, ports of pods, and this node's zone and name servers.
+fn any_known() -> impl Strategy<Value = Known> {
+    let port = (
+        (any::<bool>(), 0_u8..4),
+        prop_oneof![Just(80_u16), Just(8080)],
+        any::<bool>(),
+    );
+    let port = port.prop_map(|((six, last), port, udp)| {
         let port = HostPort {
             address: None,
-            protocol: Protocol::Tcp,
+            protocol: if udp { Protocol::Udp } else { Protocol::Tcp },
             port,
-            pod: format!("10.1.0.{last}").parse().unwrap(),
+            pod: at(six, "1", last),
             pod_port: 1,
         };
         (last.to_string(), vec![port])
     });
+    let node = (0_u8..3, proptest::collection::vec(any::<bool>(), 0..2));
     (
-        proptest::collection::btree_map(0_u8..5, service, 0..5),
-        proptest::collection::btree_map(0_u8..5, slice, 0..5),
+        proptest::collection::btree_map(0_u8..5, any_service(), 0..5),
+        proptest::collection::btree_map(0_u8..5, any_slice(), 0..5),
         proptest::collection::vec(port, 0..3),
+        node,
     )
-        .prop_map(|(services, slices, host_ports)| Known {
-            services: Some(
-                services
-                    .into_iter()
-                    .map(|(name, service)| (key(&format!("s{name}")), Arc::new(service)))
-                    .collect(),
-            ),
-            slices: Some(
-                slices
-                    .into_iter()
-                    .map(|(name, slice)| (key(&format!("l{name}")), Arc::new(slice)))
-                    .collect(),
-            ),
-            host_ports,
-            ..Known::default()
+        .prop_map(|(services, slices, host_ports, (zone, servers))| {
+            let services = services.into_iter();
+            let services =
+                services.map(|(name, service)| (key(&format!("s{name}")), Arc::new(service)));
+            let slices = slices.into_iter();
+            let slices = slices.map(|(name, slice)| (key(&format!("l{name}")), Arc::new(slice)));
+            let node = Node {
+                zone: (zone > 0).then(|| format!("z{zone}")),
+                ..Node::default()
+            };
+            Known {
+                services: Some(services.collect()),
+                slices: Some(slices.collect()),
+                nodes: Some([("n1".to_owned(), Arc::new(node))].into()),
+                host_ports,
+                name_servers: servers.into_iter().map(|six| at(six, "1", 1)).collect(),
+                ..Known::default()
+            }
         })
+}
+
+/// What is known one after the other, with the node's addresses.
+pub(crate) fn histories() -> impl Strategy<Value = Vec<(Arc<Known>, Vec<IpAddr>)>> {
+    let addresses = (0_u8..2, any::<bool>()).prop_map(|(last, both)| {
+        let own = [at(false, "2", last), at(true, "2", 1)];
+        own.into_iter().take(1 + usize::from(both)).collect()
+    });
+    proptest::collection::vec((any_known(), addresses), 1..6).prop_map(|states| {
+        let mut last = Known::default();
+        let states = states.into_iter().map(|(mut known, addresses)| {
+            keep(&mut known.services, last.services.as_ref());
+            keep(&mut known.slices, last.slices.as_ref());
+            last = known.clone();
+            (Arc::new(known), addresses)
+        });
+        states.collect()
+    })
 }
 
 /// Objects that stay are the same ones, as a watch leaves them.
@@ -111,22 +228,18 @@ fn keep<T: PartialEq>(now: &mut Option<Objects<T>>, before: Option<&Objects<T>>)
 proptest! {
     #[test]
     fn moves_lead_to_what_all_of_it_at_once_leads_to(
-        states in proptest::collection::vec((any_known(), 0_u8..2), 1..6),
+        states in histories(),
+        whole in prop_oneof![Just(budget::WHOLE), 0_usize..5000],
     ) {
-        let (mut served, mut held) = (Served::default(), Fronts::new());
-        let mut last = Known::default();
-        for (known, address) in states {
-            let mut known = known;
-            keep(&mut known.services, last.services.as_ref());
-            keep(&mut known.slices, last.slices.as_ref());
-            last = known.clone();
-            let known = Arc::new(known);
-            let addresses = [format!("192.0.2.{address}").parse().unwrap()];
+        let (mut served, mut held) = (Served::within(whole), Fronts::new());
+        for (known, addresses) in &states {
             let here = Here {
-                node: "n1", zone: None, addresses: &addresses,
+                node: "n1",
+                zone: known.zone("n1"),
+                addresses,
                 name_servers: &known.name_servers,
             };
-            let Moves { before, after } = served.take(&known, here);
+            let Moves { before, after } = served.take(known, here);
             for (front, pick) in &before {
                 let led = held.remove(front);
                 prop_assert_eq!(led.as_ref(), Some(pick), "it led there");
@@ -134,19 +247,23 @@ proptest! {
             for (front, pick) in after {
                 prop_assert!(held.insert(front, pick).is_none());
             }
-            let whole = known.whole().unwrap();
-            let mut wanted = fronts(whole, here);
-            add_host_ports(&mut wanted, &known, &addresses);
+            let (services, slices) = known.whole().unwrap();
+            let mut taken = BTreeMap::<String, usize>::new();
+            for (name, service) in services.iter().filter(|(_, service)| !service.foreign) {
+                let own = slices.iter();
+                let own = own.filter(|(key, slice)| service_of(key, slice) == **name);
+                let own: Vec<_> = own.map(|(_, slice)| slice).collect();
+                *taken.entry(name.namespace.clone()).or_default() += budget::weigh(service, &own, here);
+            }
+            let closed = budget::closed(&taken, whole);
+            let mut open = services.clone();
+            open.retain(|name, _| !closed.contains(&name.namespace));
+            let mut wanted = fronts((&open, slices), here);
+            add_host_ports(&mut wanted, known, addresses);
             prop_assert_eq!(&held, &wanted);
+            prop_assert_eq!(served.all(), wanted);
+            prop_assert_eq!(served.take(known, here), Moves::default());
         }
-        let known = Arc::new(last);
-        let here = served.here();
-        let (node, addresses) = (here.node.to_owned(), here.addresses.to_vec());
-        let again = Here {
-            node: &node, zone: None, addresses: &addresses,
-            name_servers: &known.name_servers,
-        };
-        prop_assert_eq!(served.take(&known, again), Moves::default());
     }
 }
 

@@ -318,7 +318,7 @@ pub fn none() -> [Change; 2] {
 
 /// The changes from a table with some entries to one with others. Chains are added and never
 /// removed.
-fn difference(family: Family, before: &Entries, after: &Entries) -> Vec<Change> {
+pub(crate) fn difference(family: Family, before: &Entries, after: &Entries) -> Vec<Change> {
     let mut changes = Vec::new();
     for chain in after.chains.difference(&before.chains) {
         changes.push(branch(chain.name()));
@@ -351,13 +351,18 @@ fn difference(family: Family, before: &Entries, after: &Entries) -> Vec<Change> 
 }
 
 /// The chains of a table of a family and the lengths of prefixes that it has sets for, which stay:
-/// they are few, and may be needed again.
+/// they are few as a rule, and may be needed again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chains {
     family: Family,
     picking: BTreeSet<Chain>,
     prefixes: BTreeSet<u8>,
+    /// How many chains were needed at first.
+    needed: usize,
 }
+
+/// Most chains that nothing may lead to any more, beside twice as many as were needed at first.
+const MOST_UNUSED: usize = 1024;
 
 impl Chains {
     /// Those that these entries need.
@@ -366,7 +371,14 @@ impl Chains {
             family,
             picking: entries.chains.clone(),
             prefixes: entries.sources.keys().copied().collect(),
+            needed: entries.chains.len(),
         }
+    }
+
+    /// Whether so many have been added that the table is to be made anew: a Service whose clients
+    /// stay for another time after each change of it adds some with each.
+    pub fn are_crowded(&self) -> bool {
+        self.picking.len() > 2 * self.needed + MOST_UNUSED
     }
 
     /// The changes that lead some fronts of a table with these chains elsewhere. Chains that are

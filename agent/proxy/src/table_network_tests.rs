@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The address of the host on which servers and callers are: callers have none of their own on a
 /// loopback network.
@@ -128,6 +128,26 @@ fn callers_reach_every_endpoint_and_stay_where_they_should() {
         filter.apply(&difference(family, &held, &wanted)).unwrap();
         assert!((0..8).all(|_| ask(81).unwrap() != first));
         assert_eq!(ask(82).unwrap(), "a");
+    });
+}
+
+#[test]
+fn a_client_whose_time_is_over_is_led_to_any_endpoint() {
+    in_a_network(|family, filter| {
+        let (a, b) = (serve(family, "a"), serve(family, "b"));
+        let front = front(family, 81, Protocol::Tcp);
+        let wanted = [(front, pick(family, &[a, b], Some(1)))].into();
+        filter.apply(&all(family, &entries(&wanted))).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut seen = HashSet::new();
+        while seen.len() < 2 {
+            seen.insert(ask(family, 81).unwrap());
+            // The kernel forgets it after a second.
+            while !filter.held(TABLE).unwrap().sets[CLIENTS].is_empty() {
+                assert!(Instant::now() < until, "{seen:?}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
     });
 }
 

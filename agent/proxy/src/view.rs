@@ -273,8 +273,12 @@ impl Slice {
         let endpoints = slice.endpoints.into_iter().flatten().filter_map(|one| {
             let conditions = one.conditions.unwrap_or_default();
             let ready = conditions.ready.unwrap_or(true);
+            let address: IpAddr = one.addresses.first()?.parse().ok()?;
+            // An address of IPv4 that is written as one of IPv6 is of neither family (upstream's
+            // rule).
+            (address.to_canonical() == address).then_some(())?;
             Some(Endpoint {
-                address: one.addresses.first()?.parse().ok()?,
+                address,
                 ready,
                 serving: conditions.serving.unwrap_or(ready),
                 terminating: conditions.terminating.unwrap_or(false),
@@ -419,6 +423,8 @@ pub struct Known {
     pub namespaces: Option<BTreeSet<String>>,
     /// Ports of this node that its pods have, by the pods' uids, in the order in which they came.
     pub host_ports: Vec<(String, Vec<HostPort>)>,
+    /// Whether the pods that an earlier agent left have theirs among these.
+    pub host_ports_listed: bool,
     /// Addresses of this node at which its name server answers.
     pub name_servers: Vec<IpAddr>,
 }
@@ -472,6 +478,14 @@ impl<S: Clone> View<S> {
 }
 
 impl View {
+    /// The pods that an earlier agent left have their ports of the node again.
+    pub fn host_ports_are_listed(&self) {
+        self.change(
+            |known| !known.host_ports_listed,
+            |known| known.host_ports_listed = true,
+        );
+    }
+
     /// Gives a pod these ports of the node, in place of those that it had; none takes them away. It
     /// keeps its place among the other pods.
     pub fn publish(&self, uid: &str, ports: &[HostPort]) {

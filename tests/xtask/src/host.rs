@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 /// Debian packages that building and testing need, all of which bookworm and trixie have under
 /// these names. gcc: the linker; make: the master's allocator; libtss2-dev, pkg-config: the TPM
-/// stack; protobuf-compiler, libprotobuf-dev: containerd's API.
+/// stack; protobuf-compiler, libprotobuf-dev: containerd's API; musl-tools: its resolver as a
+/// client of the cluster's DNS.
 const PACKAGES: &[&str] = &[
     "gcc",
     "make",
@@ -17,6 +18,7 @@ const PACKAGES: &[&str] = &[
     "libtss2-tcti-swtpm0",
     "protobuf-compiler",
     "libprotobuf-dev",
+    "musl-tools",
     "python3-venv",
 ];
 

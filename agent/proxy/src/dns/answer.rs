@@ -121,6 +121,7 @@ pub fn answer(known: &Known, question: &Question) -> Resolution {
             }
             Outcome::Found(found) => found,
         };
+        let found = turned(found, question.message.metadata.id);
         let mut next = None;
         if found.is_empty() {
             answer.add_authorities(authority());
@@ -137,6 +138,14 @@ pub fn answer(known: &Known, question: &Question) -> Resolution {
         }
     }
     Resolution::Whole(question.answer(ResponseCode::ServFail))
+}
+
+/// The same, beginning with another one for each question, whose id is random: many clients take
+/// the first address alone (upstream's DNS does so, too).
+fn turned(mut found: Vec<Data>, id: u16) -> Vec<Data> {
+    let first = usize::from(id).checked_rem(found.len());
+    found.rotate_left(first.unwrap_or_default());
+    found
 }
 
 fn kind(of: RecordType) -> Kind {
@@ -200,18 +209,33 @@ fn authority() -> Option<Record> {
 }
 
 /// An answer's bytes; one that is too long for a datagram says that it was cut, and the client asks
-/// by TCP.
+/// by TCP. As many records as fit stay: a client that knows no TCP (musl before 1.2.4) takes these,
+/// and finds no address otherwise.
 pub fn written(answer: &Message, limit: usize) -> Option<Vec<u8>> {
     let bytes = answer.to_vec().ok()?;
     if bytes.len() <= limit {
         return Some(bytes);
     }
-    let mut cut = Message::new(answer.metadata.id, MessageType::Response, OpCode::Query);
-    cut.metadata = answer.metadata;
-    cut.metadata.truncation = true;
-    cut.add_queries(answer.queries.clone());
-    cut.edns.clone_from(&answer.edns);
-    cut.to_vec().ok()
+    let with = |records: usize| {
+        let mut cut = Message::new(answer.metadata.id, MessageType::Response, OpCode::Query);
+        cut.metadata = answer.metadata;
+        cut.metadata.truncation = true;
+        cut.add_queries(answer.queries.clone());
+        cut.edns.clone_from(&answer.edns);
+        cut.add_answers(answer.answers.iter().take(records).cloned());
+        let bytes = cut.to_vec().ok();
+        bytes.filter(|bytes| bytes.len() <= limit || records == 0)
+    };
+    let (mut fit, mut most) = (0, answer.answers.len());
+    while fit < most {
+        let middle = fit + (most - fit).div_ceil(2);
+        if with(middle).is_some() {
+            fit = middle;
+        } else {
+            most = middle - 1;
+        }
+    }
+    with(fit)
 }
 
 #[cfg(test)]

@@ -77,6 +77,39 @@ fn a_long_answer_is_cut_for_datagrams_alone() {
 }
 
 #[test]
+fn what_fits_of_a_long_answer_stays_in_it() {
+    let asked = question("many.example.", RecordType::A, None);
+    let mut said = asked.answer(ResponseCode::NoError);
+    let owner = absolute("many.example").unwrap();
+    for last in 0..200 {
+        add(&mut said, &owner, Data::Address([10, 1, 0, last].into()));
+    }
+    for limit in [512, 700, 1232] {
+        let bytes = written(&said, limit).unwrap();
+        assert!(
+            bytes.len() <= limit && bytes.len() + 16 > limit,
+            "{}",
+            bytes.len()
+        );
+        let cut = Message::from_vec(&bytes).unwrap();
+        assert!(cut.metadata.truncation);
+        assert_eq!(cut.answers, said.answers[..cut.answers.len()]);
+    }
+}
+
+#[test]
+fn each_of_several_addresses_comes_first_for_some() {
+    let found: Vec<Data> = (0..3)
+        .map(|last| Data::Address([10, 1, 0, last].into()))
+        .collect();
+    let firsts: Vec<Data> = (0..3)
+        .map(|id| turned(found.clone(), id)[0].clone())
+        .collect();
+    assert_eq!(firsts, found);
+    assert_eq!(turned(Vec::new(), 7), []);
+}
+
+#[test]
 fn what_is_no_question_is_refused_or_not_answered() {
     let mut message = Message::query();
     let none = Question::read(&message.to_vec().unwrap())

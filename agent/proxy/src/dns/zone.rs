@@ -318,6 +318,13 @@ fn reverse(known: &Known, address: IpAddr, kind: Kind) -> Outcome {
         }
     }
     for (key, slice) in whole.1 {
+        let own = slice.endpoints.iter().filter(|one| one.address == address);
+        let mut own = own.peekable();
+        // Nearly all slices are passed over here: who asks for names of addresses must not cost
+        // more than others.
+        if own.peek().is_none() {
+            continue;
+        }
         let service = self::key(&slice.service, &key.namespace);
         if whole
             .0
@@ -326,7 +333,6 @@ fn reverse(known: &Known, address: IpAddr, kind: Kind) -> Outcome {
         {
             continue;
         }
-        let own = slice.endpoints.iter().filter(|one| one.address == address);
         names.extend(own.map(|one| {
             format!(
                 "{}.{}",

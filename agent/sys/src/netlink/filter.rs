@@ -445,6 +445,10 @@ impl Filter {
         let batch = batch(self.1, changes);
         self.0.send(&batch, "change", "the packet filter").map(drop)
     }
+
+    pub(super) fn parts(&mut self) -> (&mut Socket, Family) {
+        (&mut self.0, self.1)
+    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 
 mod batch;
 pub mod connections;
+pub mod dump;
 mod expression;
 mod family;
 pub mod filter;

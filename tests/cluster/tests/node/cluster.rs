@@ -7,6 +7,7 @@ use agent_api::{Api, ApiError, Call};
 use agent_cluster::{Places, Sandboxes};
 use agent_journal::Journal;
 use agent_kubelet::{Config, Drain, Kubelet, Machine, Thresholds};
+use agent_proxy::View;
 use agent_runtime::Containerd;
 use agent_server::Server;
 use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, Event, Node, Pod};
@@ -40,6 +41,8 @@ pub(crate) struct Cluster {
     static_pods: Vec<Pod>,
     /// Whether the node follows the objects of services and network policies.
     follows: bool,
+    /// What its present agent knows of these.
+    pub(crate) view: View,
     kubelet: Option<(watch::Sender<bool>, JoinHandle<()>, JoinHandle<()>)>,
     engine: Option<Arc<Containerd>>,
     /// The machine's addresses.
@@ -82,6 +85,7 @@ impl Cluster {
             privileged: false,
             static_pods: Vec::new(),
             follows: false,
+            view: View::default(),
             kubelet: None,
             engine: None,
             addresses: watch::channel(vec![Ipv4Addr::LOCALHOST.into()]).0,
@@ -98,6 +102,18 @@ impl Cluster {
     pub(crate) async fn again(mut self, host_paths: Vec<HostPath>) -> Self {
         self.end().await;
         self.host_paths = host_paths;
+        self.begin();
+        self
+    }
+
+    /// The same machine, whose agent ends in the middle of what it does; another one starts.
+    pub(crate) async fn killed(mut self) -> Self {
+        let (_shutdown, running, following) = self.kubelet.take().unwrap();
+        for task in [running, following] {
+            task.abort();
+            assert!(task.await.is_err());
+        }
+        self.engine = None;
         self.begin();
         self
     }
@@ -182,7 +198,7 @@ impl Cluster {
             shutdown: ShutdownGrace::of(LIMIT, LIMIT),
             os_image: "Pratique test".into(),
             notices: agent_kubelet::Notices::default(),
-            cluster: self.follows.then(Default::default),
+            cluster: self.follows.then(|| self.view.clone()),
             static_pods: self.static_pods.clone(),
             pod_routes: false,
         }
@@ -190,6 +206,7 @@ impl Cluster {
 
     /// Starts an agent's worth of kubelet and engine.
     pub(crate) fn begin(&mut self) {
+        self.view = View::default();
         let engine = self.site.agent();
         let following = tokio::spawn({
             let engine = engine.clone();

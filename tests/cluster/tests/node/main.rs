@@ -39,6 +39,7 @@ mod spdy;
 mod starts;
 mod static_pods;
 mod suites;
+mod traffic;
 mod tunnels;
 mod usage;
 mod users;

@@ -1,0 +1,383 @@
+//! Callers from beyond a link of the machine: which source a pod sees of them, and what they reach
+//! while an agent starts anew. The machine and its neighbour are network namespaces. Needs root.
+
+use agent_cluster::policy::{Policies, World, model};
+use agent_cluster::{Peer, Places, Sandbox, Sandboxes, Wanted};
+use agent_proxy::{HostPort, Key, Known, Protocol, Rules, Service, Slice};
+use agent_sys::namespace::{self, Kind, hold, in_new, release};
+use agent_sys::netlink::Family;
+use agent_sys::netlink::links::{LOOPBACK, Links, Route, VethPair};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The machine's addresses, its neighbour's, those of a pod there, and the machine's own in its
+/// ranges, one of each family.
+const NODE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+const NEIGHBOUR: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
+const POD_THERE: [&str; 2] = ["10.1.1.5", "fd00:1:0:1::5"];
+const GATEWAY: [&str; 2] = ["10.1.0.1", "fd00:1::1"];
+const RANGES: [&str; 2] = ["10.1.0.0/24", "fd00:1::/64"];
+const RANGES_THERE: [&str; 2] = ["10.1.1.0/24", "fd00:1:0:1::/64"];
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Long enough for a packet between two namespaces; only refusals wait for it to pass.
+const SILENCE: Duration = Duration::from_millis(500);
+
+fn at(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+/// A machine with a neighbour on one segment.
+struct Machine {
+    dir: tempfile::TempDir,
+    neighbour: PathBuf,
+}
+
+impl Machine {
+    fn with(test: impl FnOnce(&Self) + Send) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let neighbour = dir.path().join("neighbour");
+        in_new(&[Kind::Network], || hold(Kind::Network, &neighbour)).expect("a neighbour");
+        let machine = Self { dir, neighbour };
+        in_new(&[Kind::Network], || {
+            let far = File::open(&machine.neighbour).expect("the neighbour");
+            let mut links = Links::open()?;
+            links.switch_on(LOOPBACK)?;
+            links.add_veth_pair(&VethPair {
+                name: "segment",
+                mac: [2, 0, 0, 0, 0, 1],
+                far_name: "segment",
+                far_mac: [2, 0, 0, 0, 0, 2],
+                far: far.as_fd(),
+                mtu: 1500,
+            })?;
+            join(NODE);
+            machine.there(|| {
+                let mut links = Links::open().expect("links");
+                links.switch_on(LOOPBACK).expect("the loopback link");
+                join(NEIGHBOUR);
+                for address in POD_THERE.map(at) {
+                    let bits = Family::of(address).bits();
+                    links
+                        .add_address(LOOPBACK, address, bits)
+                        .expect("an address");
+                }
+                for (range, gateway) in RANGES.into_iter().zip(NODE) {
+                    let (destination, prefix) = range.split_once('/').expect("a range");
+                    let route = Route {
+                        destination: at(destination),
+                        prefix: prefix.parse().expect("a prefix"),
+                        gateway: Some(at(gateway)),
+                        link: 0,
+                    };
+                    links.add_route(&route).expect("a route");
+                }
+            });
+            test(&machine);
+            Ok(())
+        })
+        .expect("a machine");
+        release(&machine.neighbour).expect("it goes");
+    }
+
+    /// An agent that starts; pods' packets go unchanged between machines.
+    fn agent(&self) -> Sandboxes {
+        let agent = Sandboxes::open(Places {
+            run: self.dir.path().join("pods"),
+            ledger: self.dir.path().join("addresses.json"),
+            alone: true,
+            tunnel: false,
+        });
+        let agent = agent.expect("an agent");
+        let ranges = RANGES.map(|range| range.parse().expect("a range"));
+        agent.give_ranges(&ranges).expect("rules");
+        agent
+    }
+
+    fn there<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        namespace::inside(&[(Kind::Network, &self.neighbour)], || Ok(work())).expect("its network")
+    }
+}
+
+fn join(addresses: [&str; 2]) {
+    let mut links = Links::open().expect("links");
+    let link = links.named("segment").expect("links").expect("the link");
+    links.switch_on(link.index).expect("it is on");
+    for (address, prefix) in addresses.into_iter().zip([24, 64]) {
+        links
+            .add_address(link.index, at(address), prefix)
+            .expect("an address");
+    }
+}
+
+fn pod(agent: &Sandboxes, uid: &str) -> Sandbox {
+    let wanted = Wanted {
+        uid: uid.to_owned(),
+        network: true,
+        ..Wanted::default()
+    };
+    agent.make(&wanted).expect("a sandbox")
+}
+
+fn within<T: Send>(sandbox: &Sandbox, work: impl FnOnce() -> T + Send) -> T {
+    let network = sandbox.held(Kind::Network).expect("a network");
+    namespace::inside(&[(Kind::Network, &network)], || Ok(work())).expect("its network")
+}
+
+/// A server of both protocols at port 80 of a pod.
+struct Server {
+    connections: TcpListener,
+    datagrams: UdpSocket,
+}
+
+impl Server {
+    fn of(pod: &Sandbox, address: IpAddr) -> Self {
+        within(pod, || {
+            let datagrams = UdpSocket::bind((address, 80)).expect("a socket");
+            datagrams
+                .set_read_timeout(Some(PATIENCE))
+                .expect("a time limit");
+            Self {
+                connections: TcpListener::bind((address, 80)).expect("a socket"),
+                datagrams,
+            }
+        })
+    }
+
+    /// The callers that it sees when somebody calls, by each protocol; each gets an answer.
+    fn sees(&self, call: impl Fn() -> (TcpStream, UdpSocket)) -> [IpAddr; 2] {
+        let (mut stream, socket) = call();
+        let (mut accepted, by_connection) = self.connections.accept().expect("a caller");
+        accepted.write_all(b"me").expect("it is sent");
+        let mut answer = [0; 2];
+        stream.read_exact(&mut answer).expect("an answer");
+        socket.send(b"who").expect("it is sent");
+        let (_, from) = self
+            .datagrams
+            .recv_from(&mut [0; 8])
+            .expect("a caller's datagram");
+        self.datagrams.send_to(b"me", from).expect("it is sent");
+        socket.recv(&mut answer).expect("an answer");
+        [by_connection.ip(), from.ip()]
+    }
+}
+
+/// Calls at an address by each protocol, by datagrams from a certain one.
+fn call(from: IpAddr, to: IpAddr, port: u16) -> (TcpStream, UdpSocket) {
+    let socket = UdpSocket::bind((from, 0)).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    socket.connect((to, port)).expect("it is called");
+    let stream = TcpStream::connect_timeout(&(to, port).into(), PATIENCE);
+    (stream.expect("it is reached"), socket)
+}
+
+/// A service with a port of the node, and its endpoints by node.
+fn service(name: &str, node_port: u16, policy: &str, ends: &[(&str, &str)]) -> Known {
+    let own = ["10.96.0.1", "fd00:96::1"].map(|base| format!("{base}{}", node_port % 1000));
+    let port = |name: &str, protocol: &str| json!({"name": name, "protocol": protocol, "port": 80});
+    let ports = [port("tcp", "TCP"), port("udp", "UDP")];
+    let mut open = ports.clone();
+    for port in &mut open {
+        port["nodePort"] = json!(node_port);
+    }
+    let object = json!({"metadata": {"namespace": "shop", "name": name}, "spec": {
+        "type": "NodePort", "clusterIP": own[0], "clusterIPs": own, "ports": open,
+        "externalTrafficPolicy": policy,
+    }});
+    let service = Service::read(serde_json::from_value(object).expect("a service"));
+    let ends: Vec<Value> = ends
+        .iter()
+        .map(|(node, address)| json!({"addresses": [address], "nodeName": node}))
+        .collect();
+    let object = json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": name}},
+        "addressType": "IPv4", "ports": ports, "endpoints": ends,
+    });
+    let slice = Slice::read(serde_json::from_value(object).expect("a slice")).expect("a slice");
+    let key = Arc::new(Key {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+    });
+    Known {
+        services: Some([(Arc::clone(&key), Arc::new(service))].into()),
+        slices: Some([(key, Arc::new(slice))].into()),
+        ..Known::default()
+    }
+}
+
+/// All of these together.
+fn known(all: Vec<Known>, host_ports: Vec<HostPort>) -> Arc<Known> {
+    let mut known = Known {
+        services: Some([].into()),
+        slices: Some([].into()),
+        host_ports: vec![("a".to_owned(), host_ports)],
+        ..Known::default()
+    };
+    for one in all {
+        let (services, slices) = (known.services.as_mut(), known.slices.as_mut());
+        services
+            .expect("they are known")
+            .extend(one.services.unwrap_or_default());
+        slices
+            .expect("they are known")
+            .extend(one.slices.unwrap_or_default());
+    }
+    Arc::new(known)
+}
+
+#[test]
+fn a_caller_from_outside_is_seen_as_itself_where_its_node_alone_answers() {
+    Machine::with(|machine| {
+        let agent = machine.agent();
+        let a = pod(&agent, "a");
+        let own: Vec<String> = a.addresses.iter().map(IpAddr::to_string).collect();
+        let here: Vec<(&str, &str)> = own.iter().map(|at| ("n1", &**at)).collect();
+        let there: Vec<(&str, &str)> = POD_THERE.iter().map(|at| ("n2", *at)).collect();
+        let host_port = |address: &IpAddr| {
+            [Protocol::Tcp, Protocol::Udp].map(|protocol| HostPort {
+                address: None,
+                protocol,
+                port: 8080,
+                pod: *address,
+                pod_port: 80,
+            })
+        };
+        let known = known(
+            vec![
+                service("open", 30_080, "Cluster", &here),
+                service("local", 30_081, "Local", &[&*here, &*there].concat()),
+                service("elsewhere", 30_082, "Local", &there),
+                service("empty", 30_083, "Cluster", &[]),
+            ],
+            a.addresses.iter().flat_map(host_port).collect(),
+        );
+        Rules::default()
+            .apply(&known, "n1", &NODE.map(at))
+            .expect("rules");
+        for place in 0..2 {
+            let server = Server::of(&a, a.addresses[place]);
+            let (node, caller) = (at(NODE[place]), at(NEIGHBOUR[place]));
+            for (port, seen) in [
+                (30_080, GATEWAY[place]),
+                (30_081, NEIGHBOUR[place]),
+                (8080, NEIGHBOUR[place]),
+            ] {
+                let callers = server.sees(|| machine.there(|| call(caller, node, port)));
+                assert_eq!(callers, [at(seen); 2], "port {port} of {node}");
+            }
+            let ends = |port: u16| {
+                let to = (node, port).into();
+                let ends = machine.there(|| TcpStream::connect_timeout(&to, SILENCE));
+                ends.expect_err("nobody answers").kind()
+            };
+            // A load balancer tries another node; here nothing is answered in its place.
+            assert_eq!(ends(30_082), ErrorKind::TimedOut);
+            assert_eq!(ends(30_083), ErrorKind::ConnectionRefused);
+            server.connections.set_nonblocking(true).expect("a setting");
+            assert!(server.connections.accept().is_err());
+        }
+        agent.remove("a").expect("it goes");
+    });
+}
+
+#[test]
+fn pods_of_other_nodes_come_in_unchanged_while_an_agent_starts_anew() {
+    Machine::with(|machine| {
+        let peer = Peer {
+            name: "n2".to_owned(),
+            addresses: NEIGHBOUR.map(at).into(),
+            ranges: RANGES_THERE
+                .map(|range| range.parse().expect("a range"))
+                .into(),
+        };
+        let first = machine.agent();
+        let a = pod(&first, "a");
+        let unreached = first.give_peers(std::slice::from_ref(&peer));
+        assert_eq!(unreached.expect("routes"), []);
+        let servers = [0, 1].map(|place| Server::of(&a, a.addresses[place]));
+        let come = |what: &str| {
+            for (place, server) in servers.iter().enumerate() {
+                for from in [POD_THERE[place], NEIGHBOUR[place]] {
+                    let to = a.addresses[place];
+                    let seen = server.sees(|| machine.there(|| call(at(from), to, 80)));
+                    assert_eq!(seen, [at(NEIGHBOUR[place]), at(from)], "{what}");
+                }
+            }
+        };
+        let go = |what: &str| {
+            for (there, own) in POD_THERE.map(at).into_iter().zip(&a.addresses) {
+                let (listener, stream) = machine.there(|| {
+                    let listener = TcpListener::bind((there, 80)).expect("a socket");
+                    let to = (there, 80).into();
+                    let stream = within(&a, || TcpStream::connect_timeout(&to, PATIENCE));
+                    (listener, stream)
+                });
+                stream.expect(what);
+                let (_, from) = listener.accept().expect("a caller");
+                assert_eq!(from.ip(), *own, "{what}");
+            }
+        };
+        come("before");
+        go("before");
+        drop(first);
+        // It knows its ranges, and not the other nodes yet.
+        let second = machine.agent();
+        come("anew");
+        go("anew");
+        // A node that went while no agent ran is let in no more.
+        second.give_peers(&[]).expect("no routes");
+        let to = (a.addresses[0], 80).into();
+        let reached = machine.there(|| TcpStream::connect_timeout(&to, SILENCE));
+        assert!(reached.is_err(), "{reached:?}");
+        second.remove("a").expect("it goes");
+    });
+}
+
+#[test]
+fn a_pod_reaches_itself_through_a_service_and_a_port_of_the_node() {
+    Machine::with(|machine| {
+        let agent = machine.agent();
+        let a = pod(&agent, "a");
+        let ends: Vec<String> = a.addresses.iter().map(IpAddr::to_string).collect();
+        let ends: Vec<(&str, &str)> = ends.iter().map(|at| ("n1", &**at)).collect();
+        let known = known(vec![service("web", 30_080, "Cluster", &ends)], Vec::new());
+        Rules::default()
+            .apply(&known, "n1", &NODE.map(at))
+            .expect("rules");
+        // No policy holds for it, and it is known.
+        let of_pod = Arc::new(model::Pod {
+            namespace: "shop".to_owned(),
+            addresses: a.addresses.clone(),
+            ..model::Pod::default()
+        });
+        let own = a.addresses.iter().map(|at| (*at, Arc::clone(&of_pod)));
+        let own = own.collect();
+        let world = World {
+            pods: Some([("a".to_owned(), of_pod)].into()),
+            namespaces: Some([("shop".to_owned(), Arc::default())].into()),
+            policies: Some([].into()),
+        };
+        let families = Family::BOTH.into();
+        let policies = Policies::default();
+        assert!(policies.follow(&families, &world, &own).expect("rules"));
+        for (place, cluster_ip) in ["10.96.0.180", "fd00:96::180"].into_iter().enumerate() {
+            let address = a.addresses[place];
+            let listener = within(&a, || TcpListener::bind((address, 80)).expect("a socket"));
+            for called in [(at(cluster_ip), 80), (at(NODE[place]), 30_080)] {
+                let client = within(&a, || {
+                    TcpStream::connect_timeout(&called.into(), PATIENCE).expect("it is reached")
+                });
+                let (_, caller) = listener.accept().expect("a caller");
+                // As itself it would answer past the node, which knows what it called.
+                assert_ne!(caller.ip(), address, "{called:?}");
+                drop(client);
+            }
+        }
+        agent.remove("a").expect("it goes");
+    });
+}
