@@ -5,7 +5,6 @@
 //! admitted meanwhile is missed.
 
 use config_kube::k8s_openapi::api::core::v1::ResourceQuota;
-use jiff::Timestamp;
 use master_client::{
     ApiError, Change, Client, Delta, Index, Key, ListParams, Lookup, ObjectPath, Partial, Reason,
     Resource, Store, View, Whole,
@@ -199,7 +198,7 @@ impl Controller for Quotas {
         recount(writer.client(), &action.namespace, &self.kinds.all()).await?;
         let mut counts = self.counts.lock();
         if let Some(count) = counts.get_mut(&action.namespace) {
-            count.counted = Some((action.seen, Instant::now()));
+            count.counted = Some((action.seen, writer.now().instant));
         }
         Ok(())
     }
@@ -313,7 +312,7 @@ async fn usage(
     resource: &Resource,
     quota: &Quota,
 ) -> Result<Quantities, ApiError> {
-    let now = Timestamp::now();
+    let now = client.now();
     let (group, plural) = (resource.group.as_str(), resource.plural.as_str());
     let mut used = Quantities::default();
     let mut params = ListParams {

@@ -127,12 +127,13 @@ impl Controller for HorizontalAutoscalers {
         if scaler.metadata.uid.as_deref() != Some(&uid) {
             return Ok(());
         }
-        self.begin(&key, &uid);
+        self.begin(&key, &uid, writer.now().instant);
         let about = make::reference(&controls(&scaler.0), &key.namespace);
         let mut report = Report {
             scaler: &scaler,
             status: scaler.status.clone().unwrap_or_default(),
             about,
+            now: writer.now().wall,
         };
         self.look(&key, &mut report, writer).await?;
         report.write(&key, &uid, writer).await
@@ -144,6 +145,7 @@ struct Report<'a> {
     scaler: &'a HorizontalPodAutoscaler,
     status: HorizontalPodAutoscalerStatus,
     about: ObjectReference,
+    now: Timestamp,
 }
 
 impl Report<'_> {
@@ -159,7 +161,7 @@ impl Report<'_> {
             status: status.to_owned(),
             reason: Some(condition.reason.to_owned()),
             message: Some(condition.message.clone()),
-            last_transition_time: Some(since.unwrap_or_else(|| Time(second(Timestamp::now())))),
+            last_transition_time: Some(since.unwrap_or_else(|| Time(second(self.now)))),
         };
         all.insert(known.unwrap_or(all.len()), new);
     }
@@ -172,7 +174,7 @@ impl Report<'_> {
         let words = format!("the HPA controller was able to update the target scale to {to}");
         self.set(&condition("AbleToScale", true, "SucceededRescale", words));
         self.status.desired_replicas = to;
-        self.status.last_scale_time = Some(Time(second(Timestamp::now())));
+        self.status.last_scale_time = Some(Time(second(self.now)));
         let about = &self.about;
         tell(writer, about, Severity::Normal, "SuccessfulRescale", why).await;
     }
@@ -257,7 +259,7 @@ impl HorizontalAutoscalers {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self, key: &Key, uid: &str) {
+    fn begin(&self, key: &Key, uid: &str, now: Instant) {
         let mut all = self.known();
         let known = all.entry(key.clone()).or_default();
         if known.uid != uid {
@@ -266,7 +268,7 @@ impl HorizontalAutoscalers {
                 ..Known::default()
             };
         }
-        known.looked = Some(Instant::now());
+        known.looked = Some(now);
     }
 
     /// Calls `with` with what is known of an autoscaler.
@@ -301,7 +303,7 @@ impl HorizontalAutoscalers {
             },
         };
         let decision = self.remember(key, |known| {
-            decide(spec, &observed, &mut known.memory, Instant::now())
+            decide(spec, &observed, &mut known.memory, writer.now().instant)
         });
         for condition in &decision.conditions {
             report.set(condition);
@@ -324,7 +326,9 @@ impl HorizontalAutoscalers {
         match scale.write(&key.namespace, to, writer).await {
             Ok(()) => {
                 self.remember(key, |known| {
-                    known.memory.scaled(scale.replicas, to, Instant::now());
+                    known
+                        .memory
+                        .scaled(scale.replicas, to, writer.now().instant);
                 });
                 report.rescaled(to, why, writer).await;
                 Ok(())
@@ -379,7 +383,8 @@ impl HorizontalAutoscalers {
             .map(|list| list.items)
             .map_err(|error| unserved(&error));
         let metrics = spec.metrics.iter().flatten();
-        let read = |metric| reading(metric, spec, &key.namespace, scale.replicas, &pods, &used);
+        let (namespace, now) = (&key.namespace, writer.now().wall);
+        let read = |metric| reading(metric, spec, namespace, scale.replicas, &pods, &used, now);
         Ok(Ok(metrics.map(read).collect()))
     }
 
@@ -449,6 +454,7 @@ fn reading(
     current: i32,
     pods: &[Pod],
     used: &Result<Vec<Whole>, String>,
+    now: Timestamp,
 ) -> Reading {
     let (resource, container, wanted, reason) = match (&metric.resource, &metric.container_resource)
     {
@@ -496,7 +502,7 @@ fn reading(
         tolerance: tolerance(spec),
     };
     let samples = samples(used, resource, container);
-    propose(&ask, current, pods, samples, Timestamp::now()).map_err(failed)
+    propose(&ask, current, pods, samples, now).map_err(failed)
 }
 
 /// The fault of a metric whose API the cluster does not serve.

@@ -73,6 +73,7 @@ impl<C: Controller> Reconcile for Arc<C> {
             tools.client.clone(),
             Arc::clone(&tools.recorder),
             Arc::clone(stores),
+            now,
         );
         let (controller, key) = (Arc::clone(self), key.clone());
         let work = async move { carry_out(&*controller, &key, plan, writer).await };

@@ -394,7 +394,7 @@ impl Stand {
         let plan = facts.map_or_else(Plan::nothing, |facts| C::plan(&facts, now));
         let client = api.acting_as(rights::user(C::NAME));
         let recorder = Arc::new(Recorder::new(client.clone(), C::COMPONENT));
-        let writer = Writer::new(client, recorder, Arc::clone(&self.stores));
+        let writer = Writer::new(client, recorder, Arc::clone(&self.stores), now);
         let (_, outcome) = carry_out(controller, key, plan, writer).await;
         outcome
     }

@@ -5,6 +5,7 @@
 //! controller waits for a guessed time. Reads and calls on objects of any kind go through
 //! [`Writer::client`]; what they change can be expected by [`Writer::expect`].
 
+use crate::controller::Now;
 use crate::queue::Expectation;
 use config_kube::k8s_openapi::Metadata;
 use master_client::{ApiError, Client, DeleteParams, Key, Object, Patch, Progress, Recorder};
@@ -19,6 +20,7 @@ pub struct Writer {
     client: Client,
     recorder: Arc<Recorder>,
     stores: Stores,
+    now: Now,
     expectations: Mutex<Vec<Expectation>>,
 }
 
@@ -29,11 +31,12 @@ impl std::fmt::Debug for Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(client: Client, recorder: Arc<Recorder>, stores: Stores) -> Self {
+    pub(crate) fn new(client: Client, recorder: Arc<Recorder>, stores: Stores, now: Now) -> Self {
         Self {
             client,
             recorder,
             stores,
+            now,
             expectations: Mutex::default(),
         }
     }
@@ -41,6 +44,12 @@ impl Writer {
     /// The client, for reads and for objects of any kind.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// The time of the plan that is carried out. Controllers read no other clock, so that a
+    /// simulation decides what time it is.
+    pub fn now(&self) -> Now {
+        self.now
     }
 
     /// Events for people.

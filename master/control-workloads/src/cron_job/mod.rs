@@ -1,7 +1,8 @@
 //! CronJobs: a Job for each time of a schedule.
 //!
-//! A Job's name has the time that it was made for, so that no time has two Jobs, whenever this
-//! process stops. What the status says is read from the Jobs that are there.
+//! A Job's name has the time that it was made for, and the status gets that time together with the
+//! Job, so that no time has two Jobs, also if the first is gone before it is seen. What else the
+//! status says is read from the Jobs that are there.
 
 mod schedule;
 
@@ -126,7 +127,15 @@ impl Controller for CronJobs {
         };
         let about = make::reference(&controls(&cron.0), &key.namespace);
         match step {
-            Step::Create(job) => create(writer, &about, &job).await,
+            Step::Create(job) => {
+                create(writer, &about, &job).await?;
+                // At once: the Job may be gone before it is seen, and its time has had its Job.
+                let made_for = made_for(&job.metadata).map(Time);
+                let patch =
+                    json!({"metadata": {"uid": uid}, "status": {"lastScheduleTime": made_for}});
+                let patch = Patch::Merge(patch);
+                writer.patch_status::<CronJob>(&key, &patch).await.map(drop)
+            }
             Step::Delete(name, id) => {
                 let job = Key::new(&key.namespace, &name);
                 let params = DeleteParams {
@@ -282,9 +291,7 @@ fn look(facts: &Facts, before: &Status) -> (Status, Vec<Step>) {
     let known = |uid: &Option<String>| before.active.iter().any(|active| active.uid == *uid);
     for (key, job) in &facts.jobs {
         let meta = &job.metadata;
-        let made_for = meta.annotations.as_ref().and_then(|all| all.get(SCHEDULED));
-        let made_for = made_for.and_then(|text| text.parse::<Timestamp>().ok());
-        status.scheduled = status.scheduled.max(made_for);
+        status.scheduled = status.scheduled.max(made_for(meta));
         if finished(job).is_none() {
             // One that is being deleted is missed once it is gone.
             if !is_leaving(meta) || known(&meta.uid) {
@@ -318,6 +325,12 @@ fn look(facts: &Facts, before: &Status) -> (Status, Vec<Step>) {
         }
     }
     (status, steps)
+}
+
+/// The time for which a Job was made.
+fn made_for(meta: &ObjectMeta) -> Option<Timestamp> {
+    let text = meta.annotations.as_ref()?.get(SCHEDULED)?;
+    text.parse().ok()
 }
 
 fn reference(key: &Key, job: &Job) -> ObjectReference {

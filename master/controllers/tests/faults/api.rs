@@ -2,11 +2,12 @@
 
 use super::dice::Dice;
 use super::kinds::KINDS;
+use config_kube::local_volume::SERVED;
 use http::{Method, Request, Response};
 use jiff::Timestamp;
 use master_client::{Body, BoxFuture, Resource, Transport, UserInfo, body};
 use serde_json::json;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 /// Which calls fail, in per cent.
@@ -32,11 +33,27 @@ pub(crate) struct Faulty {
 struct FaultyState {
     dice: Dice,
     faults: Faults,
-    /// Calls until the process ends; none: it does not.
-    left: Option<usize>,
-    /// Kinds that were written, by their plurals.
-    written: BTreeSet<&'static str>,
+    /// When the process ends; none: it does not.
+    end: Option<End>,
+    has_ended: bool,
+    /// Calls about Jobs and CronJobs that were refused or whose answer was lost, and ends.
+    hits: usize,
     deletions: Vec<Deletion>,
+    /// What others than the API answer, by path.
+    answers: BTreeMap<&'static str, String>,
+    /// Folders of volumes on machines: node and name.
+    folders: BTreeSet<(String, String)>,
+    /// Machines that answer nobody.
+    cut_off: BTreeSet<String>,
+}
+
+/// When a process ends in the middle of what it does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct End {
+    /// After as many calls.
+    pub(crate) calls: usize,
+    /// Whether the call in which it ends is done all the same.
+    pub(crate) done: bool,
 }
 
 /// An object that was deleted, or begins to be.
@@ -54,9 +71,13 @@ impl Faulty {
         let state = FaultyState {
             dice: Dice(seed),
             faults,
-            left: None,
-            written: BTreeSet::new(),
+            end: None,
+            has_ended: false,
+            hits: 0,
             deletions: Vec::new(),
+            answers: BTreeMap::new(),
+            folders: BTreeSet::new(),
+            cut_off: BTreeSet::new(),
         };
         let state = Mutex::new(state);
         let turn = tokio::sync::Mutex::default();
@@ -67,17 +88,38 @@ impl Faulty {
     pub(crate) fn mend(&self) {
         let mut state = self.state.lock().unwrap();
         state.faults = Faults::default();
-        state.left = None;
     }
 
-    /// Lets every call after `calls` more calls fail, as if the process had ended.
-    pub(crate) fn end_after(&self, calls: Option<usize>) {
-        self.state.lock().unwrap().left = calls;
+    /// When the process ends that makes the calls from now on.
+    pub(crate) fn end(&self, end: Option<End>) {
+        let mut state = self.state.lock().unwrap();
+        state.end = end;
+        state.has_ended = false;
     }
 
-    /// Kinds that were written since the last call.
-    pub(crate) fn written(&self) -> BTreeSet<&'static str> {
-        std::mem::take(&mut self.state.lock().unwrap().written)
+    /// Whether the process has ended: its calls are never answered.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state.lock().unwrap().has_ended
+    }
+
+    /// How many calls about Jobs and CronJobs did not get their answer.
+    pub(crate) fn hits(&self) -> usize {
+        self.state.lock().unwrap().hits
+    }
+
+    /// From now on a path is answered so, by an extension of the API.
+    pub(crate) fn answer(&self, path: &'static str, text: String) {
+        self.state.lock().unwrap().answers.insert(path, text);
+    }
+
+    /// Which machines answer nobody.
+    pub(crate) fn cut_off(&self, machines: BTreeSet<String>) {
+        self.state.lock().unwrap().cut_off = machines;
+    }
+
+    /// Folders of volumes on machines: node and name.
+    pub(crate) fn folders(&self) -> BTreeSet<(String, String)> {
+        self.state.lock().unwrap().folders.clone()
     }
 
     /// What was deleted since the last call.
@@ -87,6 +129,9 @@ impl Faulty {
 
     /// Passes the request to the API, and notes deletions.
     async fn forward(&self, request: Request<Body>, user: UserInfo) -> Response<Body> {
+        if let Some(answer) = self.answer_of_others(request.method(), request.uri().path()) {
+            return answer;
+        }
         let deletion = (request.method() == Method::DELETE)
             .then(|| Deletion::of(&user, request.uri().path()))
             .flatten();
@@ -96,28 +141,56 @@ impl Faulty {
         response
     }
 
-    fn draw(&self, method: &Method, path: &str) -> Fate {
+    /// The answer of a machine about folders of volumes, and of extensions. Events are for people:
+    /// no controller reads them, and they would be half of all writes.
+    fn answer_of_others(&self, method: &Method, path: &str) -> Option<Response<Body>> {
         let mut state = self.state.lock().unwrap();
-        if let Some(left) = &mut state.left {
-            let Some(fewer) = left.checked_sub(1) else {
-                return Fate::Refused(503, "ServiceUnavailable");
-            };
-            *left = fewer;
+        if path.ends_with("/events") || path.contains("/events/") {
+            return Some(refusal(503, "ServiceUnavailable"));
         }
-        let (number, kind) = (state.dice.below(100), state.dice.below(2));
-        let Faults { refused, lost } = state.faults;
+        if let Some(text) = state.answers.get(path) {
+            return Some(Response::new(body(text.clone())));
+        }
+        let rest = path.strip_prefix("/api/v1/nodes/")?;
+        let (node, rest) = rest.split_once("/proxy/")?;
+        let volume = rest.strip_prefix(SERVED)?.strip_prefix('/')?;
+        if state.cut_off.contains(node) {
+            return Some(refusal(503, "ServiceUnavailable"));
+        }
+        let folder = (node.to_owned(), volume.to_owned());
+        if *method == Method::DELETE {
+            state.folders.remove(&folder);
+        } else {
+            state.folders.insert(folder);
+        }
+        Some(Response::new(body("")))
+    }
+
+    fn draw(&self, path: &str) -> Fate {
+        let state = &mut *self.state.lock().unwrap();
+        let fate = state.draw();
+        let is_hit = matches!(fate, Fate::Refused(..) | Fate::Lost) && path.contains("jobs");
+        state.hits += usize::from(is_hit || matches!(fate, Fate::Ended(_)));
+        fate
+    }
+}
+
+impl FaultyState {
+    fn draw(&mut self) -> Fate {
+        if let Some(end) = &mut self.end {
+            let Some(fewer) = end.calls.checked_sub(1) else {
+                return Fate::Ended(end.done && !self.has_ended);
+            };
+            end.calls = fewer;
+        }
+        let (number, kind) = (self.dice.below(100), self.dice.below(2));
+        let Faults { refused, lost } = self.faults;
         if number < refused {
             return if kind == 0 {
                 Fate::Refused(409, "Conflict")
             } else {
                 Fate::Refused(500, "InternalError")
             };
-        }
-        if *method != Method::GET {
-            let plurals = KINDS
-                .iter()
-                .filter(|kind| path.split('/').any(|part| part == **kind));
-            state.written.extend(plurals);
         }
         if number < refused + lost {
             Fate::Lost
@@ -141,6 +214,8 @@ impl Deletion {
 
 enum Fate {
     Done,
+    /// The process ends; whether the call is done before.
+    Ended(bool),
     Lost,
     Refused(u16, &'static str),
 }
@@ -158,9 +233,16 @@ impl Transport for Faulty {
             // Calls that begin together queue in their order, however soon the first is done.
             tokio::task::yield_now().await;
             let _turn = self.turn.lock().await;
-            match self.draw(request.method(), request.uri().path()) {
+            match self.draw(request.uri().path()) {
                 Fate::Refused(code, reason) => refusal(code, reason),
                 Fate::Done => self.forward(request, user).await,
+                Fate::Ended(is_done) => {
+                    if is_done {
+                        drop(self.forward(request, user).await);
+                    }
+                    self.state.lock().unwrap().has_ended = true;
+                    std::future::pending().await
+                }
                 Fate::Lost => {
                     drop(self.forward(request, user).await);
                     refusal(504, "Timeout")

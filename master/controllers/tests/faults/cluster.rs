@@ -1,8 +1,9 @@
 //! The whole control plane: what machines and people do beside it, as time goes on.
 
+use super::Scope;
 use super::kinds::Any;
 use super::machines::{Machine, State, asks, mirror, node_of, ready};
-use super::pods::{app, name, phase, running, uid};
+use super::pods::{app, is_finite, name, phase, running, uid};
 use super::world::{Style, World, create};
 use config_kube::identity::NODE_LEASE_NAMESPACE;
 use config_kube::k8s_openapi::api::apps::v1::Deployment;
@@ -62,9 +63,7 @@ impl World {
     async fn pass_time(&mut self, seconds: u64) {
         self.see_all();
         for number in 0..self.processes.all.len() {
-            while self.processes.run(number, &mut self.history, None).await {
-                self.check();
-            }
+            while self.run_process(number, None).await {}
         }
         // A controller waits half a minute to see what it wrote: no watch lags as long.
         self.see_all();
@@ -95,10 +94,9 @@ impl World {
     /// Runs at most `most` due keys of a process.
     async fn act(&mut self, number: usize, most: usize) {
         for _ in 0..most {
-            if !self.processes.run(number, &mut self.history, None).await {
+            if !self.run_process(number, None).await {
                 return;
             }
-            self.check();
         }
     }
 
@@ -112,7 +110,7 @@ impl World {
                 self.renew(number).await;
             }
         }
-        self.history.look(&["leases"]).await;
+        self.look().await;
     }
 
     /// All that is lasting comes back.
@@ -162,7 +160,7 @@ impl World {
         let was = std::mem::replace(&mut self.machines[number].state, State::Up);
         if self.machines[number].removed.take().is_some() {
             create::<Node>(&self.history.admin, self.machines[number].node()).await;
-            self.history.look(&["nodes"]).await;
+            self.look().await;
         }
         if std::mem::take(&mut self.machines[number].given_up) {
             self.set_out_of_service(number, false).await;
@@ -171,7 +169,7 @@ impl World {
             self.say_ready(number).await;
             self.renew(number).await;
         }
-        self.history.look(&["nodes", "leases"]).await;
+        self.look().await;
         let there: Vec<String> = self.history.pods().into_iter().map(uid).collect();
         let runs = &mut self.machines[number].runs;
         runs.retain(|pod, _| there.contains(pod));
@@ -193,7 +191,7 @@ impl World {
         let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
         let patched = admin.patch::<Node>(None, &name, &patch);
         patched.await.expect("it is taken");
-        self.history.look(&["nodes"]).await;
+        self.look().await;
     }
 
     /// Something happens to a machine.
@@ -218,7 +216,7 @@ impl World {
                 deleted.await.expect("it is there");
                 let machine = &mut self.machines[number];
                 machine.removed = Some(self.processes.now.instant);
-                self.history.look(&["nodes"]).await;
+                self.look().await;
             }
             (State::Off, 1) if self.machines[number].removed.is_none() => {
                 self.machines[number].given_up = true;
@@ -237,6 +235,9 @@ impl World {
 
     /// People delete a Deployment, and make it again.
     async fn manage_brief(&mut self) {
+        if self.scenario.scope == Scope::Parts {
+            return;
+        }
         let found = self.find_brief();
         let policies = ["Background", "Foreground", "Orphan"];
         let policy = self.dice.pick(&policies).copied();
@@ -251,7 +252,7 @@ impl World {
                 let admin = &self.history.admin;
                 let deleted = admin.delete::<Deployment>(Some("default"), "brief", &params);
                 deleted.await.expect("it is there");
-                self.history.look(&["deployments"]).await;
+                self.look().await;
             }
         }
     }
@@ -276,8 +277,7 @@ impl World {
         let bound =
             admin.create_subresource::<Pod>(Some("default"), name(&pod), "binding", &binding);
         let is_bound = bound.await.is_ok();
-        self.history.look(&["pods"]).await;
-        self.check();
+        self.look().await;
         assert!(!is_bound, "{} is bound by a late scheduler", name(&pod));
     }
 
@@ -299,7 +299,7 @@ impl World {
 
     async fn make_brief(&mut self) {
         create::<Deployment>(&self.history.admin, brief(self.style)).await;
-        self.history.look(&["deployments"]).await;
+        self.look().await;
     }
 
     /// A machine starts a pod of its own, if it has room for it.
@@ -317,7 +317,7 @@ impl World {
             return;
         }
         create::<Pod>(&self.history.admin, object).await;
-        self.history.look(&["pods"]).await;
+        self.look().await;
         let pods = self.history.pods().into_iter();
         let made = pods
             .filter(|known| known.metadata.name == pod.metadata.name)
@@ -362,11 +362,11 @@ impl World {
             }
             return true;
         }
-        if app(pod) == "all" && !fails {
+        if is_finite(pod) && !fails {
             machine.runs.remove(&id);
             self.succeeded.insert(id);
             self.say(pod, json!({"phase": "Succeeded"})).await;
-        } else if app(pod) == "all" || breaks && app(pod) != "static" {
+        } else if is_finite(pod) || breaks && app(pod) != "static" {
             machine.runs.remove(&id);
             self.fails(pod).await;
         } else {
@@ -377,7 +377,7 @@ impl World {
 
     /// A pod fails, or its node has no room for it.
     async fn fails(&mut self, pod: &Pod) {
-        let ended = if app(pod) == "all" {
+        let ended = if is_finite(pod) {
             &mut self.failed
         } else {
             // An ended pod is gone as soon as it is deleted.

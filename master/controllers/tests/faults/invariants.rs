@@ -1,10 +1,10 @@
 //! Invariants that hold at every step of a case.
 
 use super::Scope;
+use super::history::History;
 use super::kinds::Any;
 use super::machines::State;
 use super::pods::{app, is_ready, name, phase, uid};
-use super::simulation::History;
 use super::world::{LEFT, PROTECTED, World};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use master_client::View;
@@ -58,18 +58,17 @@ fn active<'a>(history: &'a History, application: &str) -> Vec<&'a Pod> {
 }
 
 impl World {
-    /// What holds at every step in which something has changed.
+    /// What holds at every revision.
     pub(crate) fn check(&mut self) {
-        let changes = self.history.changes;
-        let before = std::mem::replace(&mut self.checked, changes);
-        if before == changes && self.history.deleted.is_empty() {
-            return;
-        }
-        match self.scenario.scope {
-            Scope::Workloads => self.history.deleted.clear(),
-            Scope::ControlPlane => self.check_laws(),
+        let deleted = std::mem::take(&mut self.history.deleted);
+        if self.scenario.scope != Scope::Workloads {
+            self.check_laws(&deleted);
         }
         self.check_identities();
+        if self.scenario.scope == Scope::Parts {
+            self.check_parts(&deleted);
+            return;
+        }
         self.check_job();
         self.check_numbers();
         if !self.scenario.disruption && self.scenario.faults.lost == 0 {

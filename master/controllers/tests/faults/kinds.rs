@@ -5,34 +5,38 @@ use config_kube::k8s_openapi::Resource as _;
 use config_kube::k8s_openapi::api::apps::v1::{
     ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet,
 };
-use config_kube::k8s_openapi::api::batch::v1::Job;
+use config_kube::k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use config_kube::k8s_openapi::api::batch::v1::{CronJob, Job};
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
-use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
-use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
-    ListMeta, ObjectMeta, OwnerReference,
+use config_kube::k8s_openapi::api::core::v1::{
+    Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
 };
-use http::Request;
-use http_body_util::BodyExt;
-use master_client::{Change, Client, Gone, Key, Meta, OwnerRef, Partial, body};
+use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use config_kube::k8s_openapi::api::scheduling::v1::PriorityClass;
+use config_kube::k8s_openapi::api::storage::v1::StorageClass;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use master_claims::{Claim, Class, Volume};
+use master_client::{Change, Gone, Key, Meta, OwnerRef, Partial};
 use master_control::setup::Stand;
 use master_control::views::node::NodeView;
 use master_control::views::pod::PodView;
+use master_control_cluster::in_use::{ClaimView, VolumeView};
+use master_control_cluster::quota::QuotaView;
 use master_control_nodes::node_lifecycle::LeaseView;
 use master_control_workloads::disruption_budget::Budget;
+use master_control_workloads::stateful_set::OwnedClaim;
 use master_control_workloads::workload::kept::Kept;
 use master_control_workloads::workload::node_facts::NodeFacts;
 use master_control_workloads::workload::pod::OwnedPod;
-use serde::Deserialize;
-use serde_json::value::RawValue;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Those that the controllers of workloads follow: the first of [`KINDS`].
 pub(crate) const OF_WORKLOADS: usize = 9;
+/// Those that the control plane of these workloads follows.
+pub(crate) const OF_MACHINES: usize = 10;
 
 macro_rules! kinds {
-    ($($name:ident $plural:literal $group:literal $kind:ty => $($view:ty),+;)+) => {
+    ($($name:ident $plural:literal $group:literal $kind:ty => $($view:ty),*;)+) => {
         /// The kinds that are followed, by their plurals.
         pub(crate) const KINDS: &[&str] = &[$($plural),+];
 
@@ -53,6 +57,14 @@ macro_rules! kinds {
                 self.meta().name.as_deref().unwrap_or_default()
             }
 
+            /// Namespace and name, as the store's keys have them.
+            pub(crate) fn place(&self) -> String {
+                let meta = self.meta();
+                let namespace = meta.namespace.iter();
+                let parts: Vec<&str> = namespace.chain(&meta.name).map(String::as_str).collect();
+                parts.join("/")
+            }
+
             /// Shows that it came or changed, or that it is gone since a resource version; the keys
             /// that this concerns.
             pub(crate) fn show(&self, stand: &mut Stand, gone: Option<u64>) -> Vec<Key> {
@@ -64,7 +76,7 @@ macro_rules! kinds {
                                 None => stand.see::<$view>((**object).clone()),
                                 Some(revision) => stand.miss::<$view>(object, revision),
                             });
-                        })+
+                        })*
                         if stand.follows_every_kind() {
                             let change = match gone {
                                 None => Change::Set(partial(&object.metadata)),
@@ -88,7 +100,7 @@ macro_rules! kinds {
                     });
                     $(if stand.follows::<$view>() {
                         keys.extend(stand.list::<$view>(all().cloned().collect(), revision));
-                    })+
+                    })*
                     if stand.follows_every_kind() {
                         let change = Change::Listed(all().map(|one| partial(&one.metadata)).collect());
                         keys.extend(stand.meet(($group, <$kind>::KIND), &change));
@@ -99,20 +111,37 @@ macro_rules! kinds {
             keys
         }
 
-        /// An object of a kind, from an item of its list.
-        fn read(plural: &str, item: &str) -> Any {
+        /// An object of a kind, from what the store has of it at a revision.
+        pub(crate) fn read(plural: &str, stored: &[u8], revision: u64) -> Any {
             match plural {
-                $($plural => Any::$name(Arc::new(<$kind>::from_json(item.as_bytes()).unwrap())),)+
+                $($plural => {
+                    let head = format!(r#"{{"kind":"{}","apiVersion":"{}","#, <$kind>::KIND, <$kind>::API_VERSION);
+                    let whole = [head.as_bytes(), &stored[1..]].concat();
+                    let mut object = <$kind>::from_json(&whole).unwrap();
+                    object.metadata.resource_version = Some(revision.to_string());
+                    object.metadata.managed_fields = None;
+                    Any::$name(Arc::new(object))
+                })+
                 _ => unreachable!("{plural}"),
             }
         }
 
-        /// Where objects of a kind are served.
-        fn path(plural: &str) -> String {
+        /// The kind that a table of the store has.
+        pub(crate) fn of_table(table: &str) -> Option<&'static str> {
+            let (plural, group) = table.split_once('.').unwrap_or((table, ""));
+            match (plural, group) {
+                $(($plural, $group) => Some($plural),)+
+                _ => None,
+            }
+        }
+
+        /// Where objects of a kind are served; those with a namespace in `default`.
+        pub(crate) fn path(plural: &str) -> String {
             match plural {
                 $($plural => {
                     let root = if $group.is_empty() { "api" } else { "apis" };
-                    format!("/{root}/{}/{plural}", <$kind>::API_VERSION)
+                    let place = if OF_NO_NAMESPACE.contains(&plural) { "" } else { "namespaces/default/" };
+                    format!("/{root}/{}/{place}{plural}", <$kind>::API_VERSION)
                 })+
                 _ => unreachable!("{plural}"),
             }
@@ -131,7 +160,22 @@ kinds! {
     Budget "poddisruptionbudgets" "policy" PodDisruptionBudget => Budget;
     Node "nodes" "" Node => NodeFacts, NodeView;
     Lease "leases" "coordination.k8s.io" Lease => LeaseView;
+    CronJob "cronjobs" "batch" CronJob => Kept<CronJob>;
+    Claim "persistentvolumeclaims" "" PersistentVolumeClaim => Claim, OwnedClaim, ClaimView;
+    Volume "persistentvolumes" "" PersistentVolume => Volume, VolumeView;
+    Class "storageclasses" "storage.k8s.io" StorageClass => Class;
+    Quota "resourcequotas" "" ResourceQuota => QuotaView;
+    Scaler "horizontalpodautoscalers" "autoscaling" HorizontalPodAutoscaler => Kept<HorizontalPodAutoscaler>;
+    Priority "priorityclasses" "scheduling.k8s.io" PriorityClass => ;
 }
+
+/// Kinds whose objects have no namespace.
+const OF_NO_NAMESPACE: &[&str] = &[
+    "nodes",
+    "persistentvolumes",
+    "storageclasses",
+    "priorityclasses",
+];
 
 /// An object's metadata, as those see it who follow every kind.
 fn partial(meta: &ObjectMeta) -> Partial {
@@ -156,41 +200,4 @@ fn partial(meta: &ObjectMeta) -> Partial {
         owner_references: owners.map(owner).collect(),
     };
     Partial { metadata }
-}
-
-/// A list as the API answers it, its items as they are written.
-#[derive(Deserialize)]
-struct List<'a> {
-    metadata: ListMeta,
-    #[serde(borrow)]
-    items: Vec<&'a RawValue>,
-}
-
-/// Objects by what was written of them: few change between two lists, and the others are not read
-/// again.
-pub(crate) type Read = HashMap<Box<str>, Any>;
-
-/// All objects of a kind, and at which resource version.
-pub(crate) async fn list(api: &Client, plural: &str, read_before: &mut Read) -> (u64, Vec<Any>) {
-    let request = Request::get(path(plural)).body(body("")).unwrap();
-    let answer = api.call(request).await.into_body().collect().await.unwrap();
-    let answer = answer.to_bytes();
-    let list: List<'_> = serde_json::from_slice(&answer).unwrap();
-    let known = std::mem::take(read_before);
-    for item in &list.items {
-        let any = known.get(item.get()).cloned();
-        let any = any.unwrap_or_else(|| read(plural, item.get()));
-        read_before.insert(item.get().into(), any);
-    }
-    let items = list
-        .items
-        .iter()
-        .map(|item| read_before[item.get()].clone());
-    let revision = list.metadata.resource_version.unwrap_or_default();
-    (revision.parse().unwrap(), items.collect())
-}
-
-pub(crate) fn version(meta: &ObjectMeta) -> u64 {
-    let version = meta.resource_version.as_deref();
-    version.unwrap_or_default().parse().unwrap()
 }

@@ -1,8 +1,9 @@
 //! The invariants of the whole control plane, checked at every step.
 
+use super::api::Deletion;
 use super::kinds::Any;
 use super::machines::{ROOM, State, node_of};
-use super::pods::{app, name, phase, uid};
+use super::pods::{app, has_identity, is_finite, name, phase, uid};
 use super::world::World;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use config_kube::taints::{NO_EXECUTE, NOT_READY, OUT_OF_SERVICE, UNREACHABLE};
@@ -62,8 +63,8 @@ fn scheduler(pod: &Pod) -> &str {
 
 impl World {
     /// Checks all invariants of the whole control plane.
-    pub(crate) fn check_laws(&mut self) {
-        self.check_deletions();
+    pub(crate) fn check_laws(&mut self, deleted: &[(Deletion, Any)]) {
+        self.check_deletions(deleted);
         self.check_bindings();
         self.check_capacity();
         self.check_machines();
@@ -73,7 +74,7 @@ impl World {
         let pods = self.history.pods().into_iter();
         let lost = pods.filter(|pod| {
             let leaves = pod.metadata.deletion_timestamp.is_some() && phase(pod) != "Succeeded";
-            app(pod) == "all" && (leaves || phase(pod) == "Failed")
+            is_finite(pod) && (leaves || phase(pod) == "Failed")
         });
         let lost: Vec<String> = lost.map(uid).collect();
         self.failed.extend(lost);
@@ -112,11 +113,11 @@ impl World {
         }
     }
 
-    /// No identity of the StatefulSet runs twice, also on machines that are unreachable.
+    /// No identity of a StatefulSet runs twice, also on machines that are unreachable.
     fn check_machines(&self) {
         let mut known: BTreeMap<&str, &str> = BTreeMap::new();
         for machine in &self.machines {
-            for (id, pod) in machine.runs.iter().filter(|(_, pod)| app(pod) == "db") {
+            for (id, pod) in machine.runs.iter().filter(|(_, pod)| has_identity(pod)) {
                 let other = known.insert(name(pod), id);
                 assert!(other.is_none(), "{} runs twice", name(pod));
             }
@@ -185,9 +186,9 @@ impl World {
     }
 
     /// Controllers end pods of nodes only for their reasons.
-    fn check_deletions(&mut self) {
-        for (deletion, object) in std::mem::take(&mut self.history.deleted) {
-            let Any::Pod(pod) = &object else { continue };
+    fn check_deletions(&self, deleted: &[(Deletion, Any)]) {
+        for (deletion, object) in deleted {
+            let Any::Pod(pod) = object else { continue };
             match deletion.by.trim_start_matches("system:controller:") {
                 "taint-eviction" => self.check_eviction(pod),
                 "pod-gc" => self.check_collection(pod),

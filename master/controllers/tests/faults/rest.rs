@@ -19,6 +19,7 @@ impl World {
     pub(crate) async fn settle(&mut self) {
         self.processes.api.mend();
         self.mend().await;
+        self.make_last_wishes().await;
         let (mut why, mut longer) = (String::new(), SHORT);
         for _ in 0..ROUNDS {
             let mut moved = false;
@@ -27,17 +28,15 @@ impl World {
                     let now = self.processes.now;
                     moved |= self.processes.all[number].see(&self.history, kind, usize::MAX, now);
                 }
-                while self.processes.run(number, &mut self.history, None).await {
+                while self.run_process(number, None).await {
                     moved = true;
                 }
-                self.check();
             }
             for pod in self.history.pods_now() {
                 moved |= self.live(&pod, false, false).await;
-                self.check();
             }
-            let is_whole = self.scenario.scope == Scope::ControlPlane;
-            moved |= is_whole && self.make_brief_again().await;
+            let is_whole = self.scenario.scope != Scope::Workloads;
+            moved |= self.scenario.scope == Scope::ControlPlane && self.make_brief_again().await;
             if moved {
                 continue;
             }
@@ -64,14 +63,16 @@ impl World {
         for kind in self.history.kinds {
             for any in self.history.objects(kind) {
                 owners.insert(any.meta().uid.clone().unwrap_or_default());
-                done(any)?;
+                if self.scenario.scope != Scope::Parts {
+                    done(any)?;
+                }
             }
         }
         let all = self.history.kinds.iter();
         for any in all.flat_map(|kind| self.history.objects(kind)) {
             let mut of = any.meta().owner_references.iter().flatten();
             if of.any(|owner| !owners.contains(&owner.uid)) {
-                return Err(format!("an owner of {} is gone", any.name()));
+                return Err(format!("an owner is gone of {any:?}"));
             }
         }
         for pod in self.history.pods() {
@@ -84,34 +85,45 @@ impl World {
                 return Err(format!("{} is an orphan or held", name(pod)));
             }
         }
-        let count = |app_name: &str| {
-            let pods = self.history.pods().into_iter();
-            pods.filter(|pod| app(pod) == app_name && is_ready(pod) && phase(pod) == "Running")
-                .count()
-        };
-        let nodes = self.history.objects("nodes").len();
-        let found = (count("web"), count("safe"), count("each"));
-        if found != (self.replicas, PROTECTED, nodes) {
-            return Err(format!("{found:?} pods are ready"));
-        }
-        if self.scenario.scope == Scope::Workloads {
-            return Ok(());
-        }
         let tainted = self.nodes().into_iter();
         let tainted = tainted.filter(|node| {
             let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
             taints.is_some_and(|taints| !taints.is_empty())
         });
-        let found = (count("brief"), tainted.count());
-        if found != (BRIEF, 0) {
-            return Err(format!("brief pods are ready, nodes tainted: {found:?}"));
+        let tainted = tainted.count();
+        match self.scenario.scope {
+            Scope::Parts if tainted == 0 => self.parts.iter().try_for_each(|part| part.rest(self)),
+            Scope::Workloads => self.rest_of_workloads(),
+            Scope::ControlPlane if tainted == 0 => {
+                let brief = self.count("brief");
+                if brief != BRIEF {
+                    return Err(format!("{brief} brief pods are ready"));
+                }
+                self.rest_of_workloads()
+            }
+            Scope::Parts | Scope::ControlPlane => Err(format!("{tainted} nodes are tainted")),
+        }
+    }
+
+    /// How many pods of an application serve.
+    pub(crate) fn count(&self, name: &str) -> usize {
+        let pods = self.history.pods().into_iter();
+        pods.filter(|pod| app(pod) == name && is_ready(pod) && phase(pod) == "Running")
+            .count()
+    }
+
+    fn rest_of_workloads(&self) -> Result<(), String> {
+        let nodes = self.history.objects("nodes").len();
+        let found = (self.count("web"), self.count("safe"), self.count("each"));
+        if found != (self.replicas, PROTECTED, nodes) {
+            return Err(format!("{found:?} pods are ready"));
         }
         Ok(())
     }
 }
 
 /// Whether an object's status says that it is as it should be.
-fn done(any: &Any) -> Result<(), String> {
+pub(crate) fn done(any: &Any) -> Result<(), String> {
     let is_done = match any {
         Any::Deployment(one) => {
             let wanted = one.spec.as_ref().and_then(|spec| spec.replicas);
@@ -158,7 +170,18 @@ fn done(any: &Any) -> Result<(), String> {
             found == (Some(all), Some(allowed))
                 && status.disrupted_pods.is_none_or(|noted| noted.is_empty())
         }
-        Any::Pod(_) | Any::ReplicaSet(_) | Any::Revision(_) | Any::Node(_) | Any::Lease(_) => true,
+        Any::Pod(_)
+        | Any::ReplicaSet(_)
+        | Any::Revision(_)
+        | Any::Node(_)
+        | Any::Lease(_)
+        | Any::CronJob(_)
+        | Any::Claim(_)
+        | Any::Volume(_)
+        | Any::Class(_)
+        | Any::Quota(_)
+        | Any::Scaler(_)
+        | Any::Priority(_) => true,
     };
     if is_done {
         Ok(())

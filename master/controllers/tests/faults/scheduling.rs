@@ -2,11 +2,13 @@
 //! late.
 
 use super::dice::Dice;
+use super::history::{Event, History};
 use super::kinds::Any;
-use super::simulation::{Event, History, Process};
+use super::simulation::Process;
 use config_kube::identity::SCHEDULER_USER;
+use config_kube::k8s_openapi::Metadata as _;
 use futures_util::future::LocalBoxFuture;
-use master_client::{Change, Client, Gone, UserInfo};
+use master_client::{Change, Client, Gone, Key, UserInfo, View};
 use master_control::controller::Now;
 use master_schedule::{Budget, News, NodeInfo, Profile, Reader, Scheduler, Write};
 use std::collections::BTreeMap;
@@ -15,6 +17,21 @@ use std::time::Instant;
 
 /// Writes that are under way at once.
 const IN_FLIGHT: usize = 4;
+
+/// What is made of each object of a kind.
+macro_rules! each {
+    ($objects:expr, $kind:ident, |$one:ident| $read:expr) => {
+        $objects
+            .filter_map(|any| {
+                if let Any::$kind($one) = any {
+                    Some($read)
+                } else {
+                    None
+                }
+            })
+            .collect()
+    };
+}
 
 pub(crate) struct Scheduling {
     profile: Arc<Profile>,
@@ -57,7 +74,7 @@ impl Scheduling {
     }
 
     /// What it follows of these events.
-    fn news(&self, kind: &str, events: &[Event]) -> Vec<News> {
+    fn news(&self, events: &[Event]) -> Vec<News> {
         let each = events.iter().filter_map(|event| {
             let gone = || Gone::of(event.object.meta());
             Some(match (&event.object, event.gone) {
@@ -67,53 +84,53 @@ impl Scheduling {
                 (Any::Pod(pod), None) => News::Pods(Change::Set(self.reader.read(pod))),
                 (Any::Node(node), None) => News::Nodes(Change::Set(NodeInfo::of(node))),
                 (Any::Budget(one), None) => News::Budgets(Change::Set(Budget::of(one))),
+                (Any::Claim(_), Some(_)) => News::Claims(Change::Deleted(gone())),
+                (Any::Volume(_), Some(_)) => News::Volumes(Change::Deleted(gone())),
+                (Any::Class(_), Some(_)) => News::Classes(Change::Deleted(gone())),
+                (Any::Claim(one), None) => News::Claims(Change::Set(keyed(one))),
+                (Any::Volume(one), None) => News::Volumes(Change::Set(keyed(one))),
+                (Any::Class(one), None) => News::Classes(Change::Set(keyed(one))),
                 (_, _) => return None,
             })
         });
-        if matches!(kind, "pods" | "nodes" | "poddisruptionbudgets") {
-            each.collect()
-        } else {
-            Vec::new()
-        }
+        each.collect()
     }
 
     /// A list of a kind.
     fn listed(&self, kind: &str, objects: &[Any]) -> Option<News> {
-        let objects = objects.iter();
+        let objects = || objects.iter();
         Some(match kind {
-            "pods" => {
-                let all = objects.filter_map(|any| {
-                    if let Any::Pod(pod) = any {
-                        Some(self.reader.read(pod))
-                    } else {
-                        None
-                    }
-                });
-                News::Pods(Change::Listed(all.collect()))
-            }
-            "nodes" => {
-                let all = objects.filter_map(|any| {
-                    if let Any::Node(node) = any {
-                        Some(NodeInfo::of(node))
-                    } else {
-                        None
-                    }
-                });
-                News::Nodes(Change::Listed(all.collect()))
-            }
+            "pods" => News::Pods(Change::Listed(each!(objects(), Pod, |pod| self
+                .reader
+                .read(pod)))),
+            "nodes" => News::Nodes(Change::Listed(each!(objects(), Node, |node| NodeInfo::of(
+                node
+            )))),
             "poddisruptionbudgets" => {
-                let all = objects.filter_map(|any| {
-                    if let Any::Budget(budget) = any {
-                        Some(Budget::of(budget))
-                    } else {
-                        None
-                    }
-                });
-                News::Budgets(Change::Listed(all.collect()))
+                News::Budgets(Change::Listed(each!(objects(), Budget, |one| Budget::of(
+                    one
+                ))))
+            }
+            "persistentvolumeclaims" => {
+                News::Claims(Change::Listed(each!(objects(), Claim, |one| keyed(one))))
+            }
+            "persistentvolumes" => {
+                News::Volumes(Change::Listed(each!(objects(), Volume, |one| keyed(one))))
+            }
+            "storageclasses" => {
+                News::Classes(Change::Listed(each!(objects(), Class, |one| keyed(one))))
             }
             _ => return None,
         })
     }
+}
+
+/// An object as the scheduler sees it, with its key.
+fn keyed<V: View>(object: &Arc<V::Object>) -> (Key, V)
+where
+    V::Object: Clone,
+{
+    (Key::of(object.metadata()), V::read((**object).clone()))
 }
 
 impl Process for Scheduling {
@@ -146,10 +163,13 @@ impl Process for Scheduling {
     fn see(&mut self, history: &History, kind: &'static str, most: usize, now: Now) -> bool {
         let (seen, log) = (self.seen[kind], &history.logs[kind]);
         let until = seen.saturating_add(most).min(log.len());
-        for news in self.news(kind, &log[seen..until]) {
+        for news in self.news(&log[seen..until]) {
             self.scheduler.see(news, now.instant);
         }
         self.seen.insert(kind, until);
+        if self.scheduler.must_relist() {
+            self.lose_watch(history, "pods", now);
+        }
         seen < until
     }
 

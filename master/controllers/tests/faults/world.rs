@@ -1,14 +1,16 @@
 //! A cluster with its workloads, nodes and people, and what may happen in it.
 
-use super::api::Faulty;
-use super::cluster::brief;
+use super::api::{End, Faulty};
 use super::dice::Dice;
-use super::kinds::{KINDS, OF_WORKLOADS};
+use super::fixture::prepared;
+use super::history::History;
+use super::kinds::{KINDS, OF_MACHINES, OF_WORKLOADS};
 use super::laws::{Seen, TOLERATED};
-use super::machines::Machine;
-use super::pods::{app, is_bound, name, phase, running, uid};
+use super::machines::{Machine, State};
+use super::parts::{self, Part};
+use super::pods::{app, is_bound, is_finite, name, phase, running, uid};
 use super::scheduling::Scheduling;
-use super::simulation::{Day, History, Process, Processes, Worker};
+use super::simulation::{Day, Process, Processes, Worker};
 use super::{Scenario, Scope};
 use config_kube::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use config_kube::k8s_openapi::api::batch::v1::Job;
@@ -16,7 +18,6 @@ use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use config_kube::taints::{NOT_READY, UNREACHABLE};
 use jiff::SignedDuration;
-use master_api::{ApiServer, Clock, Identities};
 use master_client::{Client, DeleteParams, Object, Patch, UserInfo, View, Whole};
 use master_control_cluster::garbage::Garbage;
 use master_control_nodes::node_lifecycle::NodeLifecycle;
@@ -29,30 +30,17 @@ use master_control_workloads::job::Jobs;
 use master_control_workloads::replica_set::ReplicaSets;
 use master_control_workloads::stateful_set::StatefulSets;
 use master_control_workloads::workload::pod::OwnedPod;
-use master_store::{Disk, EmbeddedStore};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tempfile::TempDir;
 
 /// Pods of the application that a budget protects, and those that must be left.
 pub(crate) const PROTECTED: usize = 3;
 pub(crate) const LEFT: usize = 2;
 
-/// Machines of the whole control plane.
-const MACHINES: usize = 4;
-
-/// A disk without flushes: the store's own tests cover power cuts.
-#[derive(Debug)]
-struct Volatile;
-
-impl Disk for Volatile {
-    fn flush(&self, _: &File) -> io::Result<()> {
-        Ok(())
-    }
-}
+/// Calls after which a process may end at most.
+const CALLS: usize = 10;
 
 /// A case: the world, and what is known to be true of it.
 pub(crate) struct World {
@@ -85,8 +73,7 @@ pub(crate) struct World {
     pub(crate) style: Style,
     pub(crate) machines: Vec<Machine>,
     pub(crate) seen: Seen,
-    /// How many changes there had been when all was last checked.
-    pub(crate) checked: usize,
+    pub(crate) parts: Vec<Box<dyn Part>>,
     _folder: TempDir,
 }
 
@@ -107,6 +94,11 @@ impl Style {
     fn of(scope: Scope, dice: &mut Dice) -> Self {
         match scope {
             Scope::Workloads => Self::default(),
+            Scope::Parts => Self {
+                cpu: parts::CPU,
+                steady: dice.below(2) == 0,
+                ..Self::default()
+            },
             Scope::ControlPlane => Self {
                 cpu: 200 + 50 * dice.below(2),
                 two: dice.below(2) == 0,
@@ -158,15 +150,6 @@ async fn make_node(admin: &Client, name: &str) {
     admin.patch::<Node>(None, name, &patch).await.unwrap();
 }
 
-/// UIDs and names by a seed.
-fn identities(seed: u64) -> Identities {
-    let dice = Mutex::new(Dice(seed.rotate_left(16)));
-    Identities::of(move || {
-        let mut dice = dice.lock().unwrap();
-        u128::from(dice.next()) << 64 | u128::from(dice.next())
-    })
-}
-
 /// The controllers of workloads, each in a process of its own.
 fn of_workloads(history: &History) -> Vec<Box<dyn Process>> {
     vec![
@@ -182,30 +165,70 @@ fn of_workloads(history: &History) -> Vec<Box<dyn Process>> {
 impl World {
     pub(crate) async fn new(seed: u64, scenario: Scenario) -> Self {
         let mut dice = Dice(seed);
-        let mut mishaps = Dice(!seed);
-        let folder = TempDir::new().unwrap();
-        let disk = master_store::Options {
-            disk: Arc::new(Volatile),
-            ..master_store::Options::default()
-        };
-        let engine = EmbeddedStore::open_with(folder.path(), &disk).unwrap();
+        let mishaps = Dice(!seed);
         let day = Day::first();
-        let clock = day.clone();
-        let options = master_api::Options {
-            clock: Clock::of(move || clock.now()),
-            roles: master_control::roles(&master_controllers::all()),
-            identities: identities(seed),
-            ..master_api::Options::default()
-        };
-        let server = ApiServer::new(Arc::new(engine), options);
-        server.prepare().await.unwrap();
+        let (folder, store, server) = prepared(seed, &day);
         let api = Faulty::new(Arc::new(server.clone()), dice.next(), scenario.faults);
         let admin = server.client(UserInfo::admin("admin"));
         let (surge, missing) = *dice.pick(&[(1, 0), (0, 1), (1, 1), (2, 1)]).unwrap();
         let (replicas, parallelism) = (1 + dice.below(4), 1 + dice.below(3));
         let completions = i32::try_from(1 + dice.below(4)).unwrap();
-        let mode = *dice.pick(&["Indexed", "NonIndexed"]).unwrap();
         let style = Style::of(scenario.scope, &mut Dice(seed.rotate_left(32)));
+        let kinds = match scenario.scope {
+            Scope::Workloads => &KINDS[..OF_WORKLOADS],
+            Scope::ControlPlane => &KINDS[..OF_MACHINES],
+            Scope::Parts => KINDS,
+        };
+        let history = History::begin(admin, Arc::clone(&api), store, kinds).await;
+        let processes = match scenario.scope {
+            Scope::Workloads | Scope::ControlPlane => of_workloads(&history),
+            Scope::Parts => Vec::new(),
+        };
+        let mut world = Self {
+            processes: Processes::new(processes, api, day),
+            history,
+            dice,
+            mishaps,
+            scenario,
+            surge,
+            missing,
+            replicas,
+            most: replicas,
+            succeeded: BTreeSet::new(),
+            failed: BTreeSet::new(),
+            said: (0, 0),
+            parallelism,
+            completions,
+            bound: BTreeSet::new(),
+            ended: BTreeSet::new(),
+            known: BTreeSet::new(),
+            serves: false,
+            safe: false,
+            images: 0,
+            style,
+            machines: Vec::new(),
+            seen: Seen::default(),
+            parts: Vec::new(),
+            _folder: folder,
+        };
+        if scenario.scope != Scope::Parts {
+            world.make_workloads().await;
+        }
+        if scenario.scope != Scope::Workloads {
+            world.complete(seed).await;
+        }
+        world.see_all();
+        world
+    }
+
+    /// The workloads that every world has whose [`Scope`] says no other.
+    async fn make_workloads(&mut self) {
+        let (style, scenario) = (self.style, self.scenario);
+        let (surge, missing, replicas) = (self.surge, self.missing, self.replicas);
+        let (parallelism, completions) = (self.parallelism, self.completions);
+        let admin = self.history.admin.clone();
+        let (dice, mishaps) = (&mut self.dice, &mut self.mishaps);
+        let mode = *dice.pick(&["Indexed", "NonIndexed"]).unwrap();
         let workload = |name: &str, more: Value| style.workload(name, more);
         if scenario.scope == Scope::Workloads {
             for node in ["n0", "n1", "n2"] {
@@ -237,42 +260,7 @@ impl World {
         job["spec"].as_object_mut().unwrap().remove("selector");
         job["spec"]["template"]["spec"]["restartPolicy"] = "Never".into();
         create::<Job>(&admin, job).await;
-        let kinds = match scenario.scope {
-            Scope::Workloads => &KINDS[..OF_WORKLOADS],
-            Scope::ControlPlane => KINDS,
-        };
-        let history = History::begin(admin, Arc::clone(&api), kinds).await;
-        let mut world = Self {
-            processes: Processes::new(of_workloads(&history), api, day),
-            history,
-            dice,
-            mishaps,
-            scenario,
-            surge,
-            missing,
-            replicas,
-            most: replicas,
-            succeeded: BTreeSet::new(),
-            failed: BTreeSet::new(),
-            said: (0, 0),
-            parallelism,
-            completions,
-            bound: BTreeSet::new(),
-            ended: BTreeSet::new(),
-            known: BTreeSet::new(),
-            serves: false,
-            safe: false,
-            images: 0,
-            style,
-            machines: Vec::new(),
-            seen: Seen::default(),
-            checked: 0,
-            _folder: folder,
-        };
-        if scenario.scope == Scope::ControlPlane {
-            world.complete(seed).await;
-        }
-        world
+        self.look().await;
     }
 
     /// The rest of the control plane begins, and machines register.
@@ -292,23 +280,27 @@ impl World {
             more.push(Scheduling::boxed(name, client, history, seed, now));
         }
         self.processes.all.extend(more);
-        self.machines = (0..MACHINES)
+        if self.scenario.scope == Scope::Parts {
+            self.add_parts(seed).await;
+        }
+        let machines = self.scenario.machines;
+        self.machines = (0..machines)
             .map(|number| Machine::new(number, now))
             .collect();
         self.mend().await;
-        create::<Deployment>(&self.history.admin, brief(self.style)).await;
-        self.history.look(&["deployments"]).await;
+        if self.scenario.scope == Scope::ControlPlane {
+            self.make_brief_again().await;
+        }
     }
 
     pub(crate) async fn step(&mut self) {
         match self.scenario.scope {
             Scope::Workloads => self.step_of_workloads().await,
-            Scope::ControlPlane => self.step_of_all().await,
+            Scope::ControlPlane | Scope::Parts => self.step_of_all().await,
         }
         if self.scenario.mishaps {
             self.mishap();
         }
-        self.check();
     }
 
     async fn step_of_workloads(&mut self) {
@@ -369,13 +361,37 @@ impl World {
 
     pub(crate) async fn run(&mut self) {
         let number = self.dice.below(self.processes.all.len());
-        let ends = (self.dice.below(12) == 0).then(|| self.dice.below(4));
-        self.processes.run(number, &mut self.history, ends).await;
-        if ends.is_some() {
-            // What it did is seen before its successor, which does not know of it, does the next
-            // thing.
-            self.check();
+        let end = (self.dice.below(12) == 0).then(|| End {
+            calls: self.dice.below(CALLS),
+            done: self.dice.below(2) == 0,
+        });
+        self.run_process(number, end).await;
+    }
+
+    /// A process runs a key that is due; whether there was one. If it has to end in the middle, it
+    /// restarts afterwards.
+    pub(crate) async fn run_process(&mut self, number: usize, end: Option<End>) -> bool {
+        if self.scenario.scope == Scope::Parts {
+            let away = self.machines.iter().filter(|one| one.state != State::Up);
+            let away = away.map(|one| one.name.clone()).collect();
+            self.processes.api.cut_off(away);
+        }
+        let ran = self.processes.run(number, end).await;
+        // What it did is seen before its successor, which does not know of it, does the next thing.
+        self.look().await;
+        if end.is_some() {
+            let now = self.processes.now;
+            self.processes.all[number].restart(&self.history, now);
             self.seen.last_emptied.clear();
+        }
+        ran
+    }
+
+    /// Sees what was written, and checks the invariants at every revision.
+    pub(crate) async fn look(&mut self) {
+        self.history.look().await;
+        while self.history.advance() {
+            self.check();
         }
     }
 
@@ -402,7 +418,7 @@ impl World {
     /// What node and scheduler do next with a pod; a pod of the Job fails if that is given, another
     /// one if it breaks.
     pub(crate) async fn live(&mut self, pod: &Pod, fails: bool, breaks: bool) -> bool {
-        if self.scenario.scope == Scope::ControlPlane {
+        if self.scenario.scope != Scope::Workloads {
             return self.live_on_its_machine(pod, fails, breaks).await;
         }
         if pod.metadata.deletion_timestamp.is_some() {
@@ -438,12 +454,12 @@ impl World {
         let admin = &self.history.admin;
         let said = admin.patch_status::<Pod>(Some("default"), name(pod), &patch);
         said.await.expect("it is there");
-        self.history.look(&["pods"]).await;
+        self.look().await;
     }
 
     /// The node has ended a pod.
     pub(crate) async fn end(&mut self, pod: &Pod) {
-        if app(pod) == "all" && !matches!(phase(pod), "Succeeded" | "Failed") {
+        if is_finite(pod) && !matches!(phase(pod), "Succeeded" | "Failed") {
             // A deleted pod of a Job can only become a failure.
             self.failed.insert(uid(pod));
         }
@@ -455,7 +471,7 @@ impl World {
         let admin = &self.history.admin;
         let ended = admin.delete::<Pod>(Some("default"), name(pod), &params);
         ended.await.expect("it is there");
-        self.history.look(&["pods"]).await;
+        self.look().await;
     }
 
     async fn bind(&mut self, pod: &Pod) {
@@ -477,18 +493,21 @@ impl World {
         if bound.await.is_ok() {
             self.bound.insert(uid(pod));
         }
-        self.history.look(&["pods"]).await;
+        self.look().await;
     }
 
-    pub(crate) async fn patch<T: Object>(&mut self, kind: &'static str, name: &str, patch: Value) {
+    pub(crate) async fn patch<T: Object>(&mut self, name: &str, patch: Value) {
         let patch = Patch::Merge(patch);
         let patched = self.history.admin.patch::<T>(Some("default"), name, &patch);
         patched.await.expect("it is taken");
-        self.history.look(&[kind]).await;
+        self.look().await;
     }
 
     /// People want another image, or another number.
     pub(crate) async fn wish(&mut self) {
+        if self.scenario.scope == Scope::Parts {
+            return self.wish_of_a_part().await;
+        }
         self.images += 1;
         let container =
             json!({"name": "c", "image": format!("registry.example/c:{}", self.images)});
@@ -501,26 +520,21 @@ impl World {
         let replicas = json!({"spec": {"replicas": number}});
         match self.dice.below(5) {
             0 => {
-                self.patch::<Deployment>("deployments", "web", image("web"))
-                    .await;
+                self.patch::<Deployment>("web", image("web")).await;
             }
             1 => {
-                self.patch::<StatefulSet>("statefulsets", "db", image("db"))
-                    .await;
+                self.patch::<StatefulSet>("db", image("db")).await;
             }
             2 => {
-                self.patch::<DaemonSet>("daemonsets", "each", image("each"))
-                    .await;
+                self.patch::<DaemonSet>("each", image("each")).await;
             }
             3 => {
-                self.patch::<StatefulSet>("statefulsets", "db", replicas)
-                    .await;
+                self.patch::<StatefulSet>("db", replicas).await;
             }
             _ if self.scenario.disruption => {
                 self.replicas = number;
                 self.most = self.most.max(number);
-                self.patch::<Deployment>("deployments", "web", replicas)
-                    .await;
+                self.patch::<Deployment>("web", replicas).await;
             }
             _ => {}
         }
@@ -544,7 +558,7 @@ impl World {
         if let Err(error) = evicted.await {
             assert_eq!(error.code, 429, "{error}");
         }
-        self.history.look(&["pods"]).await;
+        self.look().await;
     }
 
     /// A node vanishes with its pods, and comes back empty.
@@ -566,8 +580,8 @@ impl World {
         for pod in pods {
             self.end(&pod).await;
         }
-        self.history.look(&["nodes"]).await;
+        self.look().await;
         make_node(&admin, &node).await;
-        self.history.look(&["nodes"]).await;
+        self.look().await;
     }
 }

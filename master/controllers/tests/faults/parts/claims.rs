@@ -1,0 +1,248 @@
+//! A StatefulSet with a volume for each pod: a folder of the node that the pod got first.
+
+use super::{CPU, Part, Start, Wish, another_image, is_active, object, template};
+use crate::api::Deletion;
+use crate::dice::Dice;
+use crate::history::History;
+use crate::kinds::Any;
+use crate::machines::node_of;
+use crate::pods::{app, is_ready, name, uid};
+use crate::rest::done;
+use crate::simulation::Worker;
+use crate::world::World;
+use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use config_kube::local_volume::{CLASS, NODE_ANNOTATION, PROVISIONER};
+use master_control_cluster::in_use::InUse;
+use master_control_cluster::volume_binder::VolumeBinder;
+use master_control_cluster::volume_provisioner::VolumeProvisioner;
+use master_control_workloads::stateful_set::{StatefulSets, ordinal};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+const CONTROLLERS: &[Start] = &[
+    Worker::<StatefulSets>::boxed,
+    Worker::<VolumeBinder>::boxed,
+    Worker::<VolumeProvisioner>::boxed,
+    Worker::<InUse>::boxed,
+];
+const NAME: &str = "disk";
+
+pub(crate) struct Disks {
+    replicas: i32,
+    images: usize,
+    spec: Value,
+    first: i32,
+    in_order: bool,
+    /// Whether claims go with places that are given up.
+    scaled: bool,
+    /// The volume of each claim, by UID and name.
+    volumes: BTreeMap<String, String>,
+    claims: BTreeSet<String>,
+    known: BTreeSet<String>,
+}
+
+impl Disks {
+    pub(crate) fn new(dice: &mut Dice) -> Self {
+        let replicas = i32::try_from(1 + dice.below(3)).unwrap();
+        let first = *dice.pick(&[0, 2]).unwrap();
+        let (in_order, scaled) = (dice.below(2) == 0, dice.below(2) == 0);
+        let claim = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"],
+            "storageClassName": CLASS, "resources": {"requests": {"storage": "1Gi"}}}});
+        let container = json!({"name": "c", "image": "registry.example/c:0",
+            "resources": {"requests": {"cpu": format!("{CPU}m")}},
+            "volumeMounts": [{"name": "data", "mountPath": "/data"}]});
+        let spec = json!({"replicas": replicas, "serviceName": NAME, "selector": {"matchLabels": {"app": NAME}},
+            "podManagementPolicy": if in_order { "OrderedReady" } else { "Parallel" },
+            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain",
+                "whenScaled": if scaled { "Delete" } else { "Retain" }},
+            "ordinals": {"start": first}, "volumeClaimTemplates": [claim],
+            "template": template(NAME, CPU, &json!({"containers": [container]}))});
+        Self {
+            replicas,
+            images: 0,
+            spec,
+            first,
+            in_order,
+            scaled,
+            volumes: BTreeMap::new(),
+            claims: BTreeSet::new(),
+            known: BTreeSet::new(),
+        }
+    }
+
+    /// A place of a set in order is filled when those before it serve.
+    fn check_order(&mut self, world: &World, pods: &[&Pod]) {
+        let place = |pod: &Pod| ordinal(NAME, name(pod)).unwrap();
+        let serving: BTreeSet<i32> = pods
+            .iter()
+            .filter(|pod| is_ready(pod))
+            .map(|pod| place(pod))
+            .collect();
+        for new in pods
+            .iter()
+            .filter(|pod| self.in_order && !self.known.contains(&uid(pod)))
+        {
+            let mut before = self.first..place(new);
+            let is_in_order = before.all(|place| serving.contains(&place));
+            assert!(
+                is_in_order || world.is_stormy(),
+                "{} came before {serving:?}",
+                name(new)
+            );
+        }
+        self.known.extend(pods.iter().map(|pod| uid(pod)));
+    }
+}
+
+fn claims(world: &World) -> Vec<&PersistentVolumeClaim> {
+    let all = world.history.objects("persistentvolumeclaims").iter();
+    let claims = all.filter_map(|any| {
+        if let Any::Claim(one) = any {
+            Some(&**one)
+        } else {
+            None
+        }
+    });
+    claims.collect()
+}
+
+fn volumes(world: &World) -> Vec<&PersistentVolume> {
+    let all = world.history.objects("persistentvolumes").iter();
+    let volumes = all.filter_map(|any| {
+        if let Any::Volume(one) = any {
+            Some(&**one)
+        } else {
+            None
+        }
+    });
+    volumes.collect()
+}
+
+/// The node of a volume.
+fn node(volume: &PersistentVolume) -> &str {
+    let notes = volume.metadata.annotations.as_ref();
+    notes
+        .and_then(|all| all.get(NODE_ANNOTATION))
+        .map_or("", String::as_str)
+}
+
+impl Part for Disks {
+    fn controllers(&self) -> &'static [Start] {
+        CONTROLLERS
+    }
+
+    fn objects(&self) -> Vec<(&'static str, Value)> {
+        let class = json!({"metadata": {"name": CLASS}, "provisioner": PROVISIONER,
+            "volumeBindingMode": "WaitForFirstConsumer", "reclaimPolicy": "Delete"});
+        vec![
+            ("storageclasses", class),
+            ("statefulsets", object(NAME, &self.spec)),
+        ]
+    }
+
+    fn wish(&mut self, dice: &mut Dice, _: &History) -> Option<Wish> {
+        let patch = if dice.below(3) == 0 {
+            self.images += 1;
+            another_image(self.images)
+        } else {
+            self.replicas = i32::try_from(1 + dice.below(3)).unwrap();
+            json!({"spec": {"replicas": self.replicas}})
+        };
+        Some(Wish::Patch("statefulsets", NAME.to_owned(), patch))
+    }
+
+    fn check(&mut self, world: &World, deleted: &[(Deletion, Any)]) {
+        let (claims, volumes) = (claims(world), volumes(world));
+        let mut taken = BTreeSet::new();
+        for claim in &claims {
+            let id = claim.metadata.uid.clone().unwrap();
+            let volume = claim
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.volume_name.clone());
+            let Some(volume) = volume.filter(|name| !name.is_empty()) else {
+                continue;
+            };
+            // No volume has two claims, and no claim gets another volume.
+            assert!(taken.insert(volume.clone()), "{volume} has two claims");
+            let before = self.volumes.insert(id, volume.clone());
+            assert!(
+                before.is_none_or(|before| before == volume),
+                "a claim moved to {volume}"
+            );
+        }
+        let pods = world.history.pods().into_iter();
+        let own: Vec<&Pod> = pods.filter(|pod| app(pod) == NAME).collect();
+        for pod in own
+            .iter()
+            .filter(|pod| !node_of(pod).is_empty() && is_active(pod))
+        {
+            // A pod that has a node has its claim, bound, and runs where its volume is.
+            let claim = format!("data-{}", name(pod));
+            let claim = claims
+                .iter()
+                .find(|one| one.metadata.name.as_ref() == Some(&claim));
+            let spec = claim.and_then(|claim| claim.spec.as_ref());
+            let volume = volumes.iter().find(|one| {
+                let name = spec.and_then(|spec| spec.volume_name.as_ref());
+                name.is_some() && one.metadata.name.as_ref() == name
+            });
+            let place = volume.map(|volume| node(volume));
+            assert!(
+                place == Some(node_of(pod)),
+                "{} on {} has {place:?}",
+                name(pod),
+                node_of(pod)
+            );
+        }
+        // A claim that is kept goes by no controller.
+        for (deletion, any) in deleted {
+            let is_kept = matches!(any, Any::Claim(_)) && !self.scaled;
+            assert!(!is_kept, "{deletion:?}: it is kept");
+        }
+        let there: BTreeSet<String> = claims
+            .iter()
+            .map(|one| one.metadata.uid.clone().unwrap())
+            .collect();
+        assert!(
+            self.scaled || self.claims.is_subset(&there),
+            "a claim that is kept is gone"
+        );
+        self.claims = there;
+        // A volume that a claim has keeps its folder.
+        let folders = world.processes.api.folders();
+        for volume in volumes {
+            let (name, phase) = (
+                volume.metadata.name.clone().unwrap(),
+                volume.status.as_ref(),
+            );
+            let is_bound = phase.and_then(|status| status.phase.as_deref()) == Some("Bound");
+            let has = folders.contains(&(node(volume).to_owned(), name.clone()));
+            assert!(has || !is_bound, "{name} has no folder");
+        }
+        let active: Vec<&Pod> = own.into_iter().filter(|pod| is_active(pod)).collect();
+        self.check_order(world, &active);
+    }
+
+    /// Places that are wanted have pods and claims, and each claim has one volume with its folder.
+    /// (The claim of a place that had no pod when it was given up stays, as upstream's does.)
+    fn rest(&self, world: &World) -> Result<(), String> {
+        let set = world.history.object("statefulsets", NAME);
+        set.map_or(Ok(()), done)?;
+        let wanted = self.first..self.first + self.replicas;
+        let places: BTreeSet<i32> = claims(world)
+            .iter()
+            .filter_map(|claim| ordinal("data-disk", claim.metadata.name.as_deref()?))
+            .collect();
+        let are_all = wanted.clone().all(|place| places.contains(&place));
+        let volumes = volumes(world).len();
+        let folders = world.processes.api.folders().len();
+        if are_all && volumes == places.len() && folders == volumes {
+            Ok(())
+        } else {
+            Err(format!(
+                "{wanted:?} are wanted, {places:?} have claims, {volumes} volumes, {folders} folders"
+            ))
+        }
+    }
+}
