@@ -6,7 +6,7 @@
 //! only after all others of its range: peers may remember who had it.
 
 use crate::error::Error;
-use crate::users::Users;
+use agent_confine::users::Users;
 use config_model::format::Cidr;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

@@ -14,7 +14,7 @@
 //! Packets between pods of a node are larger than others, and go through the machine in larger
 //! bursts (`sizes`).
 //!
-//! Decisions are pure: [`address`] (which pod has which address), [`users`] (which ids), [`rules`]
+//! Decisions are pure: [`address`] (which pod has which address), [`rules`]
 //! (what the packet filter holds), [`policy`] (what network policies make of it), [`shares`] (what
 //! a pod may have of the connection table), [`settings`] (which kernel settings are safe). Calls
 //! block for a few milliseconds, and an event loop makes them on threads for that.
@@ -38,7 +38,6 @@ pub mod settings;
 pub mod shares;
 mod sizes;
 pub mod tunnel;
-pub mod users;
 
 pub use error::Error;
 pub use peers::{Peer, Unreached};

@@ -370,7 +370,7 @@ impl Sandboxes {
             Step::Ids => {
                 let uid = sandbox.wanted.uid.clone();
                 sandbox.first_id = lock(&self.ledger).change(|table| {
-                    let changed = table.users.give(&uid)?;
+                    let changed = table.users.give(&uid).map_err(|_full| Error::NoIds)?;
                     Ok((table.users.of(&uid), changed))
                 })?;
                 Ok(())

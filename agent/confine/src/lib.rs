@@ -12,6 +12,8 @@
 //! [`Lookups`] bounds what names that pods choose cost the machine, and [`Shares`] keeps one of them
 //! from all turns at something; [`Turns`] are locks by name.
 //!
+//! [`users`] decides which user and group ids of the machine a pod with a user namespace has.
+//!
 //! No tasks; of the machine it reads `/sys` and `/dev` ([`Tpms::find`], [`devices`]). Enter by
 //! these functions: `agent_runtime` writes what they answer into a container's specification.
 
@@ -26,6 +28,7 @@ mod shares;
 mod turns;
 #[cfg(test)]
 mod upstream;
+pub mod users;
 
 pub use capabilities::{Capabilities, capabilities, capability_fault, resource_limits, withheld};
 pub use lookup::{Lookups, OF_HANDLERS, OF_IMAGES};

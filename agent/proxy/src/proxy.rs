@@ -199,7 +199,7 @@ impl Proxy {
                         continue;
                     }
                     Err(error) => {
-                        tracing::error!(error = chain(&error), "the service proxy panicked")
+                        tracing::error!(error = chain(&error), "the service proxy panicked");
                     }
                 }
             }

@@ -6,7 +6,7 @@ use crate::network::{create, on_a_machine, with_addresses};
 use crate::sharing::FIND;
 use crate::site::{LIMIT, eventually, texts};
 use crate::tunnels::{Client, Site as Tunneled};
-use agent_cluster::users::LOWEST;
+use agent_confine::users::LOWEST;
 use agent_runtime::Runtime;
 use agent_sys::namespace::IDS;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};

@@ -6,7 +6,6 @@
 //! [`LOWEST`], and a pod that asks again has what it had. A range that is taken back is free:
 //! nothing of its pod runs any more, and what its files are owned by is seen by no other pod.
 
-use crate::error::Error;
 use agent_sys::namespace::IDS;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,10 +15,12 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const RANGES: u32 = 1024;
 
 /// Below the first range: one above the greatest id that a pod without a user namespace can be
-/// given (`runAsUser`, upstream's limit). crun 1.21 gives the machine's own `/dev/null` to the user
-/// that it starts a container as; were that a user of such a pod, its root could close it to all
-/// others.
+/// given (`runAsUser`, upstream's limit), so that no file of the machine can be owned by both.
 pub const LOWEST: u32 = 1 << 31;
+
+/// All ranges are given: pods with user namespaces have to end first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoRange;
 
 /// The number of each pod's range, from 0 on, by the pod's uid.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,14 +42,14 @@ impl Users {
     /// Gives a pod a range, if it has none yet; true if it had none.
     ///
     /// # Errors
-    /// All ranges are given; then nothing has changed.
-    pub fn give(&mut self, uid: &str) -> Result<bool, Error> {
+    /// [`NoRange`]; then nothing has changed.
+    pub fn give(&mut self, uid: &str) -> Result<bool, NoRange> {
         if self.0.contains_key(uid) {
             return Ok(false);
         }
         let taken: BTreeSet<u32> = self.0.values().copied().collect();
         let free = (0..RANGES).find(|number| !taken.contains(number));
-        self.0.insert(uid.to_owned(), free.ok_or(Error::NoIds)?);
+        self.0.insert(uid.to_owned(), free.ok_or(NoRange)?);
         Ok(true)
     }
 
@@ -107,7 +108,7 @@ mod tests {
             users.give(&number.to_string()).unwrap();
         }
         let before = users.clone();
-        assert!(matches!(users.give("one more"), Err(Error::NoIds)));
+        assert_eq!(users.give("one more"), Err(NoRange));
         assert_eq!(users, before);
         let last = users.of(&(RANGES - 1).to_string()).unwrap();
         // u32::MAX is no id (chown(2)).
