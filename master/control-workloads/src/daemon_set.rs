@@ -404,9 +404,12 @@ fn stand<'a>(facts: &'a Facts, spec: &DaemonSetSpec) -> BTreeMap<&'a str, OnNode
             all.entry(target).or_default().pods.push(owned);
         }
     }
+    // The first one stays where some must go: one that serves, whenever that came. Upstream keeps the
+    // oldest, which after a second change of the template, where the clock was set back or both came
+    // in one second, is one that does not serve yet.
     for node in all.values_mut() {
         node.pods
-            .sort_by_key(|(key, pod)| (pod.created, key.name.clone()));
+            .sort_by_key(|(key, pod)| (pod.ready.is_none(), pod.created, key.name.clone()));
     }
     all
 }

@@ -337,6 +337,27 @@ fn what_does_not_serve_is_replaced_beside_the_surge_and_at_once() {
     assert_eq!((world.made, world.hashes().len()), (6, 1));
 }
 
+/// Of which template it is, and which came first by a clock that was set, says nothing of that.
+#[test]
+fn the_daemon_that_serves_stays_when_the_template_changes_again() {
+    let mut world = World::rolling(1, 0);
+    world.settle();
+    world.image("two");
+    world.act(100);
+    world.act(100);
+    let successor = world.pods.get_mut("p4").unwrap();
+    assert_eq!((&*successor.node, successor.ready), ("n1", None));
+    // The clock was set back before it was made.
+    successor.created = Some(at(0));
+    world.image("three");
+    world.act(100);
+    world.act(100);
+    assert!(world.pods.contains_key("p1"), "{:?}", world.pods.keys());
+    assert!(!world.pods.contains_key("p4"), "one of them is enough");
+    assert_eq!(world.settle(), (0, 1));
+    assert_eq!(world.hashes().len(), 1);
+}
+
 /// Else a kubelet that refuses the successor gets one after the other, whatever the back-off.
 #[test]
 fn a_successor_that_failed_waits_before_another_comes() {

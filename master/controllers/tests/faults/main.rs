@@ -43,7 +43,7 @@ const PARTS_MACHINES: usize = 3;
 /// [`ASKED`], as `FIRST..END`.
 const SEEDS_OF_WORKLOADS: Range<u64> = 0..16;
 const SEEDS_OF_MACHINES: Range<u64> = 0..6;
-const SEEDS_OF_PARTS: Range<u64> = 0..17;
+const SEEDS_OF_PARTS: Range<u64> = 0..18;
 const ASKED: &str = "PRATIQUE_WORLDS";
 
 /// Which controllers run.
