@@ -101,7 +101,7 @@ fn generations() -> Vec<Vec<u8>> {
     .into()
 }
 
-/// The generation with what is noted beside it: whoever notes one thing keeps the others.
+/// The generation with what is noted beside it: a program that notes one thing keeps the others.
 fn generation(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
