@@ -2,19 +2,18 @@
 //! agent on the master's own machine follows the pins that the master writes for it.
 
 use crate::console::say;
-use agent_enroll::{CertificateSlot, Pin, Pins, RootReadiness, root_readiness};
+use agent_discover::read_pins;
+use agent_enroll::{CertificateSlot, Pins, RootReadiness, root_readiness};
 use agent_kubelet::{Notice, Notices};
 use config_kube::roots::{ROOT_UNKNOWN, ready_for};
 use std::convert::Infallible;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
 /// Time between two checks.
 const LOOK: Duration = Duration::from_secs(2);
-/// Longest text that is read as pins: a few lines of `sha256:` and 64 digits.
-const PIN_LIMIT: usize = 512;
 
 /// Keeps the Node condition about root rotation up to date. Runs until dropped.
 pub(crate) async fn keep_condition(
@@ -79,40 +78,9 @@ pub(crate) async fn follow(path: PathBuf, pins: Pins) -> Infallible {
     }
 }
 
-/// The pins, if the file is there and whole.
-pub(crate) fn read_pins(path: &Path) -> Option<Vec<Pin>> {
-    let text = std::fs::read_to_string(path)
-        .ok()
-        .filter(|text| text.len() <= PIN_LIMIT)?;
-    let pin = |line: &str| {
-        line.trim()
-            .parse::<config_model::format::Pin>()
-            .ok()
-            .map(|pin| pin.0)
-    };
-    text.lines()
-        .map(pin)
-        .collect::<Option<Vec<Pin>>>()
-        .filter(|pins| !pins.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn incomplete_pins_are_ignored() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("ca-pin");
-        let line = |digit: &str| format!("sha256:{}\n", digit.repeat(32));
-        assert_eq!(read_pins(&path), None);
-        for half in ["", "sha256:00", &format!("{}sha256:00", line("0a"))] {
-            std::fs::write(&path, half).expect("a file");
-            assert_eq!(read_pins(&path), None, "{half}");
-        }
-        std::fs::write(&path, line("0a") + &line("0b")).expect("a file");
-        assert_eq!(read_pins(&path), Some(vec![[10; 32], [11; 32]]));
-    }
 
     #[test]
     fn the_notice_says_what_to_do() {

@@ -268,7 +268,7 @@ async fn own_master(arguments: &RunArguments) -> Result<Location, Error> {
     let path = arguments.run.join("ca-pin");
     say("waiting for this machine's master to be bootstrapped (`pratique bootstrap`)");
     let pins = loop {
-        match roots::read_pins(&path) {
+        match agent_discover::read_pins(&path) {
             Some(pins) => break pins,
             None => sleep(PIN_POLL).await,
         }

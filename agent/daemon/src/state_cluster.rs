@@ -14,8 +14,8 @@
 
 use crate::RunArguments;
 use crate::error::Error;
-use crate::roots::read_pins;
 use crate::state_joined::JoinNote;
+use agent_discover::read_pins;
 use agent_enroll::{Identity, Pin, PinnedRoots, Pins, pins_text, spki_hash};
 use config_errors::chain;
 use config_state::generation::Joined;

@@ -145,6 +145,111 @@ pub(crate) fn left_uids(config: &Config) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::config::tests::config;
+    use agent_pods::Notes;
+    use config_kube::k8s_openapi::api::core::v1::Pod;
+    use jiff::Timestamp;
+    use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+    use serde_json::json;
+    use std::os::unix::fs::{FileExt as _, symlink};
+    use tests_support::containers;
+
+    /// A pod and its container `a`, which has ended.
+    struct Ended {
+        config: Config,
+        pod: Pod,
+        seen: [agent_runtime::Container; 1],
+    }
+
+    impl Ended {
+        fn new(dir: &Path) -> Self {
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"namespace": "n", "name": "p", "uid": "u"},
+                "spec": {"containers": [{"name": "a"}]},
+            }))
+            .unwrap();
+            let reference = agent_pods::pod_ref(&pod).unwrap();
+            let exited = containers::container(reference, "a", ContainerState::Created);
+            let ended = Self {
+                config: config(dir),
+                pod,
+                seen: [exited],
+            };
+            fs::create_dir_all(ended.place().parent().unwrap()).unwrap();
+            ended
+        }
+
+        /// Where its message lies.
+        fn place(&self) -> PathBuf {
+            let dir = self.config.machine.pod_dir("u");
+            dir.join(termination_file(&self.seen[0].id))
+        }
+
+        fn message(&self) -> Option<String> {
+            let view = View {
+                pod: &self.pod,
+                seen: &self.seen,
+                notes: &Notes::default(),
+                refused: false,
+                now: Timestamp::UNIX_EPOCH,
+            };
+            termination_message(&self.config, view, &self.seen[0].id)
+        }
+    }
+
+    #[test]
+    fn nothing_but_a_file_is_opened_in_the_place_of_a_termination_message() {
+        let dir = tempfile::tempdir().unwrap();
+        let ended = Ended::new(dir.path());
+        let (place, planted) = (ended.place(), dir.path().join("planted"));
+        let rights = Mode::S_IRUSR | Mode::S_IWUSR;
+        let watch = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).unwrap();
+        let is_opened = |at: &Path| {
+            fs::hard_link(at, &place).unwrap();
+            watch.add_watch(at, AddWatchFlags::IN_OPEN).unwrap();
+            let message = ended.message();
+            fs::remove_file(&place).unwrap();
+            watch.read_events().is_ok() || message.is_some()
+        };
+        fs::write(&planted, "of the container").unwrap();
+        assert!(is_opened(&planted), "a file is what there is to read");
+
+        let pipe = dir.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, rights).unwrap();
+        // With an end that is open nobody waits for one: the test fails and does not hang.
+        let end = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(&pipe)
+            .unwrap();
+        assert!(!is_opened(&pipe), "a pipe");
+        drop(end);
+        // Without one, an agent that opens it would wait for ever.
+        assert!(!is_opened(&pipe), "a pipe with no other end");
+        let zeros = dir.path().join("zeros");
+        mknod(&zeros, SFlag::S_IFCHR, rights, makedev(1, 5)).unwrap();
+        assert!(!is_opened(&zeros), "a device");
+
+        for target in [&planted, &zeros] {
+            symlink(target, &place).unwrap();
+            watch.add_watch(target, AddWatchFlags::IN_OPEN).unwrap();
+            assert_eq!(ended.message(), None, "a link to {}", target.display());
+            assert!(watch.read_events().is_err(), "{}", target.display());
+            fs::remove_file(&place).unwrap();
+        }
+    }
+
+    #[test]
+    fn of_a_termination_message_beyond_all_memory_the_end_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let ended = Ended::new(dir.path());
+        let file = fs::File::create(ended.place()).unwrap();
+        let (end, length) = (b"the end", 1_u64 << 40);
+        file.write_all_at(end, length - end.len() as u64).unwrap();
+        let message = ended.message().unwrap();
+        assert_eq!(message.len() as u64, MAX_MESSAGE);
+        assert!(message.ends_with("the end"));
+    }
 
     #[test]
     fn the_end_of_a_long_file_is_kept() {

@@ -19,6 +19,8 @@ mod cleanup;
 mod cluster;
 mod config;
 mod configz;
+#[doc(hidden)]
+pub mod decoders;
 mod drain;
 mod garbage;
 mod handle;

@@ -5,7 +5,7 @@
 //! the engine or from a probe, the time that the plan named, or at the latest after [`RESYNC`].
 
 mod end;
-mod evict;
+pub(crate) mod evict;
 mod report;
 mod resize;
 

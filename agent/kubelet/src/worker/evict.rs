@@ -97,15 +97,19 @@ fn ends_by_limits(pod: &Pod) -> bool {
     storage::is_limited(pod) && !is_critical(pod)
 }
 
-/// Records an eviction: its grace in seconds and its reason, and after the first line end its
-/// message.
+/// Records an eviction.
 fn remember(config: &Config, uid: &str, eviction: &Eviction) -> io::Result<()> {
     let dir = Beneath::make_root(&config.machine.pod_dir(uid))?;
-    let (grace, reason) = (eviction.grace.as_secs(), eviction.reason);
-    let text = format!("{grace} {reason}\n{}", eviction.message);
     let mut file = dir.rewrite(Path::new(NEW_RECORD), 0o600)?;
-    io::Write::write_all(&mut file, text.as_bytes())?;
+    io::Write::write_all(&mut file, written(eviction).as_bytes())?;
     dir.rename(Path::new(NEW_RECORD), Path::new(RECORD))
+}
+
+/// The record of an eviction: its grace in seconds and its reason, and after the first line end its
+/// message.
+pub(crate) fn written(eviction: &Eviction) -> String {
+    let (grace, reason) = (eviction.grace.as_secs(), eviction.reason);
+    format!("{grace} {reason}\n{}", eviction.message)
 }
 
 /// The eviction that an earlier agent began. A static pod's is dropped: nothing else would ever
@@ -119,7 +123,11 @@ pub(super) fn remembered(config: &Config, uid: &str) -> Option<Eviction> {
         }
         return None;
     }
-    let record = dir.read(Path::new(RECORD), LONGEST).ok()?;
+    read(dir.read(Path::new(RECORD), LONGEST).ok()?)
+}
+
+/// The eviction of a record; none of what no agent wrote.
+pub(crate) fn read(record: Vec<u8>) -> Option<Eviction> {
     let record = String::from_utf8(record).ok()?;
     let (first, message) = record.split_once('\n')?;
     // An older agent wrote no reason.

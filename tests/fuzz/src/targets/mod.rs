@@ -9,6 +9,7 @@ mod journal;
 mod machine;
 mod merge;
 mod node;
+mod start;
 mod tunnel;
 mod usage;
 
@@ -28,6 +29,7 @@ pub fn all() -> io::Result<Vec<Target>> {
     all.extend(journal::targets());
     all.extend(machine::targets());
     all.extend(node::targets()?);
+    all.extend(start::targets()?);
     all.extend(merge::targets());
     all.extend(tunnel::targets());
     all.extend(usage::targets());

@@ -1,9 +1,7 @@
-//! What a node reads of its disk, of images, of pods and of drivers: seals, documents, archives,
-//! answers.
+//! What a node reads of images, of pods and of drivers: seals, documents, archives, answers.
 
 use super::boot::{folder, target};
 use crate::run::{Shape, Target};
-use agent_cluster::address::Table;
 use agent_csi::decoders as csi;
 use agent_csi::messages::{NodeGetCapabilitiesResponse, NodeGetInfoResponse, PluginInfo};
 use agent_images::decoders as images;
@@ -12,7 +10,6 @@ use agent_proxy::dns::heard;
 use agent_runtime::decoders as runtime;
 use agent_tpm::decoders as tpm;
 use bytes::Bytes;
-use config_model::format::Cidr;
 use std::fs;
 use std::io;
 
@@ -26,7 +23,7 @@ const DIGEST: &str = "sha256:000000000000000000000000000000000000000000000000000
 /// No folder can be made for the files that targets read.
 pub(super) fn targets() -> io::Result<Vec<Target>> {
     let (archives, logs) = (folder()?, folder()?);
-    let mut all = vec![
+    Ok(vec![
         target(
             "agent-tpm/seal",
             seal(),
@@ -73,18 +70,12 @@ pub(super) fn targets() -> io::Result<Vec<Target>> {
         ),
         target("agent-csi/answer", driver(), Box::new(driver_said)),
         target("agent-proxy/server", server(), Box::new(server_said)),
-    ];
-    all.extend(documents());
-    Ok(all)
+        document(),
+    ])
 }
 
-fn documents() -> [Target; 2] {
-    let json = |name, seeds: &[String], decode| Target {
-        name,
-        shape: Shape::Json,
-        seeds: seeds.iter().map(|seed| seed.clone().into()).collect(),
-        decode,
-    };
+/// An image's index, manifest and configuration.
+fn document() -> Target {
     let platform = r#""platform":{"architecture":"amd64","os":"linux","variant":"v2"}"#;
     let descriptor = format!(r#"{{"mediaType":"m","digest":"{DIGEST}","size":7,{platform}}}"#);
     let seeds = [
@@ -94,33 +85,11 @@ fn documents() -> [Target; 2] {
             r#"{{"architecture":"amd64","os":"linux","rootfs":{{"type":"layers","diff_ids":["{DIGEST}"]}},"config":{{"User":"web","Env":["A=b"],"Entrypoint":["/a"],"Cmd":["b"],"WorkingDir":"/","StopSignal":"SIGINT"}}}}"#
         ),
     ];
-    let table = r#"{"given":{"a":["10.244.1.2","fd00::2"]},"last":["10.244.1.2"]}"#;
-    [
-        json(
-            "agent-images/document",
-            &seeds,
-            Box::new(images::image_document),
-        ),
-        json(
-            "agent-cluster/addresses",
-            &[table.to_owned()],
-            Box::new(addresses),
-        ),
-    ]
-}
-
-/// The table of addresses, as a node finds it at its start.
-fn addresses(input: &[u8]) {
-    let Ok(mut table) = serde_json::from_slice::<Table>(input) else {
-        return;
-    };
-    if !table.is_sound() {
-        return;
-    }
-    let ranges: [Cidr; 2] =
-        ["10.244.1.0/24", "fd00::/64"].map(|range| range.parse().expect("a range"));
-    if table.give("another", &ranges).is_ok() {
-        assert!(table.is_sound(), "an address is given twice");
+    Target {
+        name: "agent-images/document",
+        shape: Shape::Json,
+        seeds: seeds.map(String::into_bytes).into(),
+        decode: Box::new(images::image_document),
     }
 }
 

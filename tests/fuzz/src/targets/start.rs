@@ -1,0 +1,176 @@
+//! What an agent reads of its state when it begins: its cluster and how it joined it, and what an
+//! earlier agent has noted of pods and volumes.
+
+use super::boot::{folder, target};
+use crate::run::{Shape, Target};
+use agent_cluster::address::Table;
+use agent_confine::users::LOWEST;
+use agent_csi::decoders::recorded;
+use agent_discover::read_pins;
+use agent_kubelet::decoders::eviction;
+use config_model::format::Cidr;
+use config_state::generation::{Generation, Joined, LIMIT};
+use std::fs;
+use std::io;
+use std::path::Component;
+
+/// What is expected of files in memory.
+const WRITTEN: &str = "a file takes what is written";
+/// The folders in which volumes of drivers are staged and published.
+const VOLUMES: [&str; 2] = ["plugins/kubernetes.io/csi", "pods"];
+/// The boot of the agent that reads.
+const BOOT: &str = "2";
+
+/// # Errors
+/// No folder can be made for the files that targets read.
+pub(super) fn targets() -> io::Result<Vec<Target>> {
+    Ok(vec![
+        roots()?,
+        Target {
+            seeds: generations(),
+            ..target("config-state/generation", Vec::new(), Box::new(generation))
+        },
+        Target {
+            seeds: [
+                "30 Evicted\nThe node was low on resource: memory. \nMore. ",
+                "0 Preempting\nPreempted in order to admit critical pod",
+                "18446744073709551615\n",
+            ]
+            .map(Into::into)
+            .into(),
+            ..target("agent-kubelet/eviction", Vec::new(), Box::new(evicted))
+        },
+        volumes()?,
+        Target {
+            shape: Shape::Json,
+            seeds: [
+                r#"{"given":{"a":["10.244.1.2","fd00::2"]},"last":["10.244.1.2"]}"#,
+                r#"{"given":{"a":["10.244.1.254"],"b":["10.244.1.3"]},"last":["10.244.1.254","fd00::ff"],"users":{"a":0,"b":1023}}"#,
+            ]
+            .map(Into::into)
+            .into(),
+            ..target("agent-cluster/addresses", Vec::new(), Box::new(addresses))
+        },
+    ])
+}
+
+/// The pins of the state's cluster, before and in a rotation of its root.
+fn roots() -> io::Result<Target> {
+    let folder = folder()?;
+    let line = |byte: &str| format!("sha256:{}", byte.repeat(32));
+    let (one, two) = (line("0a"), line("fb") + "\n" + &line("0C") + "\r\n");
+    let decode = move |input: &[u8]| {
+        let path = folder.path().join("cluster-roots");
+        fs::write(&path, input).expect(WRITTEN);
+        let Some(pins) = read_pins(&path) else {
+            return;
+        };
+        assert!(!pins.is_empty(), "a state that belongs to no cluster");
+        let lines = pins
+            .iter()
+            .map(|pin| format!("sha256:{}\n", hex::encode(pin)));
+        fs::write(&path, lines.collect::<String>()).expect(WRITTEN);
+        assert_eq!(read_pins(&path), Some(pins), "two texts of the same pins");
+    };
+    Ok(Target {
+        seeds: [one, two].map(String::into_bytes).into(),
+        ..target("agent-discover/pins", Vec::new(), Box::new(decode))
+    })
+}
+
+fn generations() -> Vec<Vec<u8>> {
+    let known = Generation {
+        number: 7,
+        listed: true,
+        joined: Some(Joined::Issued([0xab; 32])),
+        served: Some(u64::MAX),
+    };
+    let admitted = Generation {
+        joined: Some(Joined::Admitted),
+        served: None,
+        ..known
+    };
+    let later = format!("{admitted}later field\n");
+    [
+        known.to_string(),
+        admitted.to_string(),
+        later,
+        "7\n".to_owned(),
+    ]
+    .map(String::into_bytes)
+    .into()
+}
+
+/// The generation with what is noted beside it: a program that notes one thing keeps the others.
+fn generation(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    let Ok(read) = text.parse::<Generation>() else {
+        return;
+    };
+    for joined in [
+        read.joined,
+        Some(Joined::Admitted),
+        Some(Joined::Issued([7; 32])),
+    ] {
+        let noted = Generation { joined, ..read };
+        let written = noted.to_string();
+        assert!((written.len() as u64) < LIMIT, "too long to be read");
+        assert_eq!(written.parse(), Ok(noted), "{written}");
+    }
+}
+
+/// The record of a pod's eviction.
+fn evicted(input: &[u8]) {
+    if let Some((read, written)) = eviction(input) {
+        assert!(input.ends_with(read.message.as_bytes()));
+        let again = eviction(written.as_bytes());
+        assert_eq!(again, Some((read, written)), "two records of one eviction");
+    }
+}
+
+/// A volume that is staged and published for two pods, and one of which nothing is there yet.
+fn volumes() -> io::Result<Target> {
+    let folder = folder()?;
+    let decode = move |input: &[u8]| {
+        fs::write(folder.path().join("a"), input).expect(WRITTEN);
+        for path in recorded(folder.path(), BOOT) {
+            let plain = |part| matches!(part, Component::Normal(_));
+            assert!(
+                path.components().all(plain) && VOLUMES.iter().any(|own| path.starts_with(own)),
+                "a volume in {}",
+                path.display()
+            );
+        }
+    };
+    let seeds = [
+        r#"{"driver":"disk.example","handle":"../../x","boot":"1","stage":"Done","targets":{"u/pv":"Done","w/pv":"Begun"}}"#,
+        r#"{"driver":"a","handle":"","boot":"2","stage":null,"targets":{}}"#,
+    ];
+    Ok(Target {
+        shape: Shape::Json,
+        seeds: seeds.map(Into::into).into(),
+        ..target("agent-csi/recorded", Vec::new(), Box::new(decode))
+    })
+}
+
+/// The table of addresses and ranges of ids.
+fn addresses(input: &[u8]) {
+    let Ok(mut table) = serde_json::from_slice::<Table>(input) else {
+        return;
+    };
+    if !table.is_sound() {
+        return;
+    }
+    let ranges: [Cidr; 2] =
+        ["10.244.1.0/24", "fd00::/64"].map(|range| range.parse().expect("a range"));
+    if table.give("another", &ranges).is_ok() {
+        assert!(table.is_sound(), "an address is given twice");
+    }
+    if table.users.give("another").is_ok() {
+        assert!(table.is_sound(), "a range of ids is given twice");
+        let ids = table.uids().filter_map(|uid| table.users.of(uid));
+        assert!(ids.min() >= Some(LOWEST), "an id of the machine's own");
+    }
+}
