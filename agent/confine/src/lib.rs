@@ -34,7 +34,7 @@ pub use capabilities::{Capabilities, capabilities, capability_fault, resource_li
 pub use lookup::{Lookups, OF_HANDLERS, OF_IMAGES};
 pub use machine_only::{MACHINE_ONLY, MachineOnly, is_machine_only};
 pub use mounts::{WantedMount, mount_fault};
-pub use paths::{Device, READ_ONLY, Tpms, View, device_rules, devices, masked, nodes};
+pub use paths::{Device, Tpms, View, device_rules, devices, masked, nodes, read_only};
 pub use seccomp::{FilterOptions, Seccomp, filter};
 pub use shares::{Shares, Turn};
 pub use turns::Turns;

@@ -39,7 +39,7 @@ const MASKED_TPM: [&str; 2] = ["/sys/class/tpm", "/sys/class/tpmrm"];
 
 /// Readable, and not to be written: root of a container may write there by the mode of the files
 /// alone. A test opens all that a kernel has (`tests/cluster/tests/node/floor.rs`).
-pub const READ_ONLY: [&str; 10] = [
+const READ_ONLY: [&str; 10] = [
     "/proc/bus",
     "/proc/driver",
     "/proc/dynamic_debug",
@@ -120,6 +120,16 @@ pub enum View {
     Proc,
     /// All.
     Whole,
+}
+
+/// What a container that is not privileged can't write. With all of `/proc` these are the files
+/// that all users may write and that concern the machine: a trigger of pressure costs its memory.
+pub fn read_only(view: View) -> &'static [&'static str] {
+    match view {
+        View::Least => &READ_ONLY,
+        View::Proc => &["/proc/pressure"],
+        View::Whole => &[],
+    }
 }
 
 /// What a container does not see.

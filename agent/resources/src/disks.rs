@@ -319,7 +319,7 @@ impl Disks {
         for (pod, driven) in &pods {
             for volume in &pod.volumes {
                 let claim = volume.claim.as_deref();
-                let Some(claim) = claim.filter(|claim| known.insert((&pod.namespace, *claim)))
+                let Some(claim) = claim.filter(|claim| !known.contains(&(&pod.namespace, *claim)))
                 else {
                     continue;
                 };
@@ -331,6 +331,7 @@ impl Disks {
                 };
                 if let Some(space) = space {
                     let namespace = &pod.namespace;
+                    known.insert((namespace, claim));
                     let labels =
                         format!("namespace=\"{namespace}\",persistentvolumeclaim=\"{claim}\"");
                     all.push((labels, space));
@@ -608,12 +609,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let disks = Disks::default();
         assert_eq!(disks.claims(), "");
-        for uid in ["a", "b"] {
+        // The driver has not answered for the first pod; the claim is the same.
+        for (uid, measure) in [("a", Measure::Driver), ("b", Measure::FileSystem)] {
             let places = Places {
                 namespace: "default".to_owned(),
                 logs: dir.path().join("logs"),
                 volumes: vec![
-                    volume("data", dir.path(), Measure::FileSystem),
+                    volume("data", dir.path(), measure),
                     volume("scratch", dir.path(), Measure::Files),
                 ],
             };

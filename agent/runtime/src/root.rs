@@ -57,8 +57,9 @@ pub(crate) fn check(layers: &[PathBuf]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a volume at `/dev` itself, where a link in it would have the same effect. Volumes below
-/// `/dev` are no danger.
+/// Refuses a volume at `/dev` itself, where a link in it would have the same effect, and one at
+/// `/dev/null`: crun takes the file there for the device, and gives it to the user that it runs as.
+/// Other volumes below `/dev` are no danger.
 ///
 /// # Errors
 /// There is one.
@@ -71,8 +72,8 @@ pub(crate) fn check_volume(destination: &str) -> Result<(), Error> {
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
         }
     }
-    if names == ["dev"] {
-        let text = "a volume can be mounted at /dev only in a privileged container";
+    if names == ["dev"] || names == ["dev", "null"] {
+        let text = "a volume can be mounted at /dev or /dev/null only in a privileged container";
         return Err(Error::new(ErrorClass::Config, text));
     }
     Ok(())
@@ -120,12 +121,22 @@ mod tests {
 
     #[test]
     fn a_volume_at_dev_is_refused_and_one_below_it_is_not() {
-        for at in ["/dev", "/dev/", "//dev/.", "dev", "/a/../dev", "/../dev"] {
+        for at in [
+            "/dev",
+            "/dev/",
+            "//dev/.",
+            "dev",
+            "/a/../dev",
+            "/../dev",
+            "/dev/null",
+            "/dev/./shm/../null/",
+        ] {
             check_volume(at).unwrap_err();
         }
         for below in [
             "/dev/shm",
             "/dev/hugepages",
+            "/dev/null/below",
             "/device",
             "/a/dev",
             "/dev/../a",

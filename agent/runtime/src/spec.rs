@@ -2,7 +2,7 @@
 
 use crate::model::{ContainerSpec, Resources, User};
 use crate::users::Identity;
-use agent_confine::{Device, FilterOptions, READ_ONLY, Tpms, View, filter};
+use agent_confine::{Device, FilterOptions, Tpms, View, filter, read_only};
 use agent_containerd::{Error, ErrorClass};
 use agent_images::ImageDefaults;
 use agent_sys::attach::Propagation;
@@ -80,9 +80,7 @@ pub(crate) fn runtime_spec(
     if spec.privileged {
         linux["devices"] = json!(agent_confine::nodes(&host.devices));
     } else {
-        if view == View::Least {
-            linux["readonlyPaths"] = json!(READ_ONLY);
-        }
+        linux["readonlyPaths"] = json!(read_only(view));
         let options = FilterOptions {
             profile: spec.seccomp,
             capabilities: &capabilities,
@@ -528,7 +526,10 @@ mod tests {
         spec.capabilities.add = vec!["ALL".into()];
         let open = made(&spec);
         assert_eq!(open["linux"]["seccomp"]["defaultAction"], "SCMP_ACT_ERRNO");
-        assert_eq!(open["linux"]["readonlyPaths"], json!(READ_ONLY));
+        assert_eq!(
+            open["linux"]["readonlyPaths"],
+            json!(read_only(View::Least))
+        );
         let given = open["process"]["capabilities"]["bounding"]
             .as_array()
             .unwrap()

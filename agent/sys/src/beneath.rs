@@ -160,12 +160,12 @@ impl Beneath {
     }
 
     /// Whether the folder at a path is a mount, or lies in one that begins below this folder: also
-    /// a bind mount of the same file system.
+    /// a bind mount of the same file system. The mount is not entered: a file system whose server
+    /// is silent (NFS, FUSE) would hold the caller.
     ///
     /// # Errors
-    /// As [`Beneath::dir`].
+    /// As [`Beneath::dir`], for what is not below a mount.
     pub fn is_mount(&self, path: &Path) -> io::Result<bool> {
-        self.dir(path)?;
         match self.dir_here(path) {
             Err(error) if error.raw_os_error() == Some(Errno::EXDEV as i32) => Ok(true),
             here => here.map(|_| false),

@@ -238,6 +238,7 @@ fn files_of_images_and_volumes_have_their_owners_inside() {
 const HOSTILE: &str = "exec 2>/dev/null; \
     for file in /proc/sys/kernel/core_pattern /proc/sys/vm/overcommit_memory /proc/sysrq-trigger /sys/power/state \
         /sys/kernel/mm/ksm/run /listed/f /listed/new; do (echo 1 > $file) && echo wrote $file; done; \
+    [ -e /proc/pressure/cpu ] && (echo some 150000 2000000 > /proc/pressure/cpu) && echo watches pressure; \
     busybox chmod 600 /dev/null && echo closed null; busybox chown 0:0 /dev/zero && echo took zero; \
     busybox chmod 600 /proc/self/fd/0 && [ \"$(busybox readlink /proc/self/fd/0)\" = /dev/null ] && echo closed input; \
     busybox mknod /tmp/n c 1 3 && echo made a device; busybox mount -t tmpfs none /tmp && echo mounted; \
