@@ -4,7 +4,8 @@
 //! Only the node can make and remove the folder; requests go through the API's connections to
 //! nodes. A PersistentVolume is created only after its folder, so a folder that is missing later
 //! means lost data, which the node reports instead of making a new folder. A finalizer keeps the
-//! PersistentVolume until its node has confirmed that the folder is removed.
+//! PersistentVolume until its node has confirmed that the folder is removed. A folder stays behind,
+//! empty, if a fault keeps its PersistentVolume from being created until the claim is gone.
 
 use config_kube::FromJson as _;
 use config_kube::identity::HOSTNAME_LABEL;

@@ -1,8 +1,9 @@
 //! CronJobs: a Job for each time of a schedule.
 //!
 //! A Job's name has the time that it was made for, and the status gets that time together with the
-//! Job, so that no time has two Jobs, also if the first is gone before it is seen. What else the
-//! status says is read from the Jobs that are there.
+//! Job, so that no time has two Jobs, also if the first is gone before it is seen. (If that write
+//! fails and the Job is gone before it is seen, its time gets a second one, as upstream's does.) What
+//! else the status says is read from the Jobs that are there.
 
 mod schedule;
 

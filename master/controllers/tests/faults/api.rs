@@ -36,8 +36,9 @@ struct FaultyState {
     /// When the process ends; none: it does not.
     end: Option<End>,
     has_ended: bool,
-    /// Calls about Jobs and CronJobs that were refused or whose answer was lost, and ends.
-    hits: usize,
+    /// Whether a call of the run about a Job or CronJob was refused or its answer lost, or the
+    /// process ended in it.
+    hit: bool,
     deletions: Vec<Deletion>,
     /// What others than the API answer, by path.
     answers: BTreeMap<&'static str, String>,
@@ -73,7 +74,7 @@ impl Faulty {
             faults,
             end: None,
             has_ended: false,
-            hits: 0,
+            hit: false,
             deletions: Vec::new(),
             answers: BTreeMap::new(),
             folders: BTreeSet::new(),
@@ -90,10 +91,18 @@ impl Faulty {
         state.faults = Faults::default();
     }
 
-    /// When the process ends that makes the calls from now on.
-    pub(crate) fn end(&self, end: Option<End>) {
+    /// A run begins; when the process ends that makes its calls.
+    pub(crate) fn begin(&self, end: Option<End>) {
         let mut state = self.state.lock().unwrap();
         state.end = end;
+        state.has_ended = false;
+        state.hit = false;
+    }
+
+    /// The run is over.
+    pub(crate) fn finish(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.end = None;
         state.has_ended = false;
     }
 
@@ -102,9 +111,9 @@ impl Faulty {
         self.state.lock().unwrap().has_ended
     }
 
-    /// How many calls about Jobs and CronJobs did not get their answer.
-    pub(crate) fn hits(&self) -> usize {
-        self.state.lock().unwrap().hits
+    /// Whether a call of the last run about a Job or CronJob did not get its answer.
+    pub(crate) fn was_hit(&self) -> bool {
+        self.state.lock().unwrap().hit
     }
 
     /// From now on a path is answered so, by an extension of the API.
@@ -170,7 +179,7 @@ impl Faulty {
         let state = &mut *self.state.lock().unwrap();
         let fate = state.draw();
         let is_hit = matches!(fate, Fate::Refused(..) | Fate::Lost) && path.contains("jobs");
-        state.hits += usize::from(is_hit || matches!(fate, Fate::Ended(_)));
+        state.hit |= is_hit || matches!(fate, Fate::Ended(_));
         fate
     }
 }

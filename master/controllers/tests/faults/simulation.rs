@@ -181,7 +181,7 @@ impl Processes {
 
     /// One of them runs a key, or ends in the middle of that: then it does nothing any more.
     pub(crate) async fn run(&mut self, number: usize, end: Option<End>) -> bool {
-        self.api.end(end);
+        self.api.begin(end);
         let mut run = self.all[number].run(&self.client, self.now);
         let ran = poll_fn(|context| match run.as_mut().poll(context) {
             Poll::Ready(ran) => Poll::Ready(ran),
@@ -190,7 +190,7 @@ impl Processes {
         });
         let ran = ran.await;
         drop(run);
-        self.api.end(None);
+        self.api.finish();
         ran
     }
 

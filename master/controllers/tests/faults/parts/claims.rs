@@ -12,6 +12,7 @@ use crate::simulation::Worker;
 use crate::world::World;
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use config_kube::local_volume::{CLASS, NODE_ANNOTATION, PROVISIONER};
+use master_claims::SELECTED_NODE;
 use master_control_cluster::in_use::InUse;
 use master_control_cluster::volume_binder::VolumeBinder;
 use master_control_cluster::volume_provisioner::VolumeProvisioner;
@@ -126,6 +127,17 @@ fn node(volume: &PersistentVolume) -> &str {
         .map_or("", String::as_str)
 }
 
+/// The node that was chosen for a claim.
+fn claim_node(claim: &PersistentVolumeClaim) -> Option<&String> {
+    claim.metadata.annotations.as_ref()?.get(SELECTED_NODE)
+}
+
+/// The folder of a volume: node and name.
+fn folder(volume: &PersistentVolume) -> (String, String) {
+    let name = volume.metadata.name.clone().unwrap();
+    (node(volume).to_owned(), name)
+}
+
 impl Part for Disks {
     fn controllers(&self) -> &'static [Start] {
         CONTROLLERS
@@ -217,7 +229,7 @@ impl Part for Disks {
                 volume.status.as_ref(),
             );
             let is_bound = phase.and_then(|status| status.phase.as_deref()) == Some("Bound");
-            let has = folders.contains(&(node(volume).to_owned(), name.clone()));
+            let has = folders.contains(&folder(volume));
             assert!(has || !is_bound, "{name} has no folder");
         }
         let active: Vec<&Pod> = own.into_iter().filter(|pod| is_active(pod)).collect();
@@ -225,23 +237,38 @@ impl Part for Disks {
     }
 
     /// Places that are wanted have pods and claims, and each claim has one volume with its folder.
-    /// (The claim of a place that had no pod when it was given up stays, as upstream's does.)
+    /// The claim of a place that had no pod when it was given up stays, as upstream's does; without
+    /// a volume only if no node was chosen for it. A folder is left over only if a fault kept its
+    /// volume from being made until its claim was gone: no pod has ever seen it.
     fn rest(&self, world: &World) -> Result<(), String> {
         let set = world.history.object("statefulsets", NAME);
         set.map_or(Ok(()), done)?;
         let wanted = self.first..self.first + self.replicas;
-        let places: BTreeSet<i32> = claims(world)
-            .iter()
-            .filter_map(|claim| ordinal("data-disk", claim.metadata.name.as_deref()?))
-            .collect();
+        let (claims, volumes) = (claims(world), volumes(world));
+        let names: BTreeSet<_> = volumes.iter().map(|one| &one.metadata.name).collect();
+        let mut places = BTreeSet::new();
+        for claim in &claims {
+            let volume = claim.spec.as_ref().map(|spec| &spec.volume_name);
+            if volume.is_some_and(|volume| names.contains(volume)) {
+                places.extend(ordinal("data-disk", claim.metadata.name.as_ref().unwrap()));
+            } else if claim_node(claim).is_some() {
+                return Err(format!("{:?} has no volume", claim.metadata.name));
+            }
+        }
         let are_all = wanted.clone().all(|place| places.contains(&place));
-        let volumes = volumes(world).len();
-        let folders = world.processes.api.folders().len();
-        if are_all && volumes == places.len() && folders == volumes {
+        let folders = world.processes.api.folders();
+        let own: BTreeSet<_> = volumes.iter().map(|one| folder(one)).collect();
+        let log = world.history.logs["persistentvolumes"].iter();
+        let mut known: BTreeSet<_> = log.map(|one| one.object.name().to_owned()).collect();
+        let of_claims = claims.iter().filter_map(|one| one.metadata.uid.as_ref());
+        known.extend(of_claims.map(|uid| format!("pvc-{uid}")));
+        let mut others = folders.difference(&own);
+        let is_left = others.any(|(_, name)| known.contains(name));
+        if are_all && volumes.len() == places.len() && own.is_subset(&folders) && !is_left {
             Ok(())
         } else {
             Err(format!(
-                "{wanted:?} are wanted, {places:?} have claims, {volumes} volumes, {folders} folders"
+                "{wanted:?} are wanted, {places:?} have volumes, which are {own:?}; the folders are {folders:?}"
             ))
         }
     }
