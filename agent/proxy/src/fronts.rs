@@ -115,12 +115,27 @@ pub(crate) enum Source {
     Claimed,
 }
 
+/// Most fronts of ports of the node that its pods have: they share the message of all services.
+pub(crate) const MOST_HOST_FRONTS: usize = 8192;
+
+/// The ports of the node that its pods have, as many as a node serves at this many addresses of its
+/// own and the loopback one, and whether there are more.
+pub(crate) fn host_ports(
+    known: &Known,
+    addresses: usize,
+) -> (impl Iterator<Item = &HostPort>, bool) {
+    let most = MOST_HOST_FRONTS / (addresses + 1);
+    let all = || known.host_ports.iter().flat_map(|(_, ports)| ports);
+    (all().take(most), all().nth(most).is_some())
+}
+
 /// Adds the ports of the node that its pods have; what a service or an earlier pod has stays
 /// theirs. The machine's own programs find them at its loopback address, too, where the pod asks
 /// for that one or for all.
 pub fn add_host_ports(fronts: &mut Fronts, known: &Known, addresses: &[IpAddr]) {
     let health = health_ports(known.services.as_ref());
-    for port in known.host_ports.iter().flat_map(|(_, ports)| ports) {
+    let (ports, _) = host_ports(known, addresses.len());
+    for port in ports {
         for (front, pick) in of_host_port(port, addresses, &health) {
             fronts.entry(front).or_insert(pick);
         }

@@ -43,7 +43,7 @@ enum InstalledTable {
     Absent,
     /// A table with these chains.
     Present(Filter, Chains),
-    /// A table with more chains than are worth keeping.
+    /// A table whose chains without use can't be removed.
     Crowded,
 }
 
@@ -104,10 +104,6 @@ impl Rules {
         if changes.is_empty() {
             return true;
         }
-        if chains.are_crowded() {
-            self.installed.insert(family, InstalledTable::Crowded);
-            return false;
-        }
         let applied = filter.apply(&changes);
         if let Err(error) = &applied {
             // Another program has changed the table, so the difference does not apply.
@@ -116,8 +112,26 @@ impl Rules {
                 "the Service nftables table differs; replacing it"
             );
             self.installed.remove(&family);
+            return false;
         }
-        applied.is_ok()
+        if !chains.are_crowded() {
+            return true;
+        }
+        // These alone, not the whole table: which clients stay with which endpoints is of others.
+        let all = Moves {
+            after: self.served.all(),
+            ..Moves::default()
+        };
+        let needed = table::entries(&all.of(family).after);
+        let trimmed = filter.apply(&chains.trim(&needed));
+        if let Err(error) = &trimmed {
+            tracing::warn!(
+                error = chain(error),
+                "the Service nftables table differs; replacing it"
+            );
+            self.installed.insert(family, InstalledTable::Crowded);
+        }
+        trimmed.is_ok()
     }
 }
 

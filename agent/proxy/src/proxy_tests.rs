@@ -197,20 +197,55 @@ fn a_table_that_is_not_the_proxys_is_made_anew() {
 #[test]
 fn chains_that_nothing_leads_to_do_not_pile_up() {
     in_new(&[Kind::Network], || {
+        let [host, called, any] = PLACES[0];
+        let mut links = Links::open()?;
+        links.switch_on(LOOPBACK)?;
+        links.add_address(LOOPBACK, host.parse().unwrap(), 32)?;
+        links.add_route(&Route {
+            destination: called.parse().unwrap(),
+            prefix: 32,
+            gateway: None,
+            link: LOOPBACK,
+        })?;
+        let server = UdpSocket::bind((host, 0)).unwrap();
+        let port = server.local_addr().unwrap().port();
+        // One whose clients stay, and one of somebody else that changes all the time.
+        let known = |seconds| {
+            let mut all = (*known(PLACES[0], &[port])).clone();
+            let services = all.services.get_or_insert_default();
+            for service in services.values_mut() {
+                Arc::make_mut(service).affinity = Some(10_800);
+            }
+            let mut other = (*services[&key("names")]).clone();
+            other.addresses = vec!["10.96.0.2".parse().unwrap()];
+            other.affinity = Some(seconds);
+            services.insert(key("other"), Arc::new(other));
+            let slices = all.slices.get_or_insert_default();
+            let mut slice = (*slices[&key(&port.to_string())]).clone();
+            slice.service = "other".to_owned();
+            slices.insert(key("other"), Arc::new(slice));
+            Arc::new(all)
+        };
         let mut rules = Rules::default();
+        rules.apply(&known(1), "n1", &[])?;
+        let client = UdpSocket::bind((any, 0)).unwrap();
+        client.connect((called, 53)).unwrap();
+        client.send(b"1").unwrap();
+        let limit = Some(Duration::from_secs(60));
+        server.set_read_timeout(limit).unwrap();
+        server.recv(&mut [0; 8]).unwrap();
         let mut most = 0;
         for seconds in 1..1300 {
-            let mut known = (*known(PLACES[0], &[53])).clone();
-            for service in known.services.iter_mut().flat_map(BTreeMap::values_mut) {
-                Arc::make_mut(service).affinity = Some(seconds);
-            }
-            rules.apply(&Arc::new(known), "n1", &[])?;
+            rules.apply(&known(seconds), "n1", &[])?;
             if seconds % 100 == 0 {
                 let held = Filter::open(Family::V4)?.held(table::TABLE)?;
                 most = most.max(held.chains.len());
+                assert_eq!(held.sets["clients"].len(), 1, "it stays: {seconds}");
             }
         }
         assert!((100..1100).contains(&most), "{most}");
+        let held = Filter::open(Family::V4)?.held(table::TABLE)?;
+        assert!(held.chains.len() < 500, "{}", held.chains.len());
         Ok(())
     })
     .unwrap();

@@ -6,7 +6,7 @@
 //! Guarantee: after any sequence of states, the moves add up to the fronts of the last state.
 
 use crate::budget;
-use crate::fronts::{Front, Fronts, Here, Pick, Source, of_host_port, of_service};
+use crate::fronts::{Front, Fronts, Here, Pick, Source, host_ports, of_host_port, of_service};
 use crate::health::health_ports;
 use crate::view::{Key, Known, Objects, Service, Slice};
 use agent_sys::netlink::Family;
@@ -63,12 +63,16 @@ pub struct Served {
     addresses: Vec<IpAddr>,
     /// Ports at which load balancers ask for endpoints of this node.
     health: BTreeSet<u16>,
+    /// Whether pods have more ports of the node than are served.
+    leaves_out_ports: bool,
     /// Services and their slices, by service: an index into the known slices.
     slices: BTreeSet<(Key, Arc<Key>)>,
     claims: BTreeSet<(Front, Claim)>,
     /// What services take of the packet filter, and their namespaces.
     weights: BTreeMap<Arc<Key>, usize>,
     taken: BTreeMap<String, usize>,
+    /// What those take that are served whatever their namespaces take.
+    everyones: usize,
     /// What all together may take, and the namespaces that are not served.
     whole: usize,
     closed: BTreeSet<String>,
@@ -89,10 +93,12 @@ impl Served {
             zone: None,
             addresses: Vec::new(),
             health: BTreeSet::new(),
+            leaves_out_ports: false,
             slices: BTreeSet::new(),
             claims: BTreeSet::new(),
             weights: BTreeMap::new(),
             taken: BTreeMap::new(),
+            everyones: 0,
             whole,
             closed: BTreeSet::new(),
         }
@@ -192,10 +198,11 @@ impl Served {
             let sides = [was, is].into_iter().flatten();
             touched.extend(sides.flat_map(|slice| claims_of(&Arc::new(service_of(key, slice)))));
         }
-        let ports = |known: &Known| known.host_ports.iter().flat_map(|(_, all)| all).count();
+        let ports =
+            |known: &Known, addresses: &[IpAddr]| host_ports(known, addresses.len()).0.count();
         let others = self.health != health_ports(known.services.as_ref());
         if others || self.known.host_ports != known.host_ports || self.addresses != here.addresses {
-            let most = ports(&self.known).max(ports(known));
+            let most = ports(&self.known, &self.addresses).max(ports(known, here.addresses));
             touched.extend((0..most).map(Claim::HostPort));
         }
         touched
@@ -217,6 +224,13 @@ impl Served {
         here.node.clone_into(&mut self.node);
         self.zone = here.zone.map(str::to_owned);
         self.addresses = here.addresses.to_vec();
+        let (_, are_more) = host_ports(known, self.addresses.len());
+        if are_more && !self.leaves_out_ports {
+            tracing::warn!(
+                "pods have more ports of this node than it serves, and the last are not served: fewer should ask for hostPort"
+            );
+        }
+        self.leaves_out_ports = are_more;
     }
 
     fn here(&self) -> Here<'_> {
@@ -239,14 +253,20 @@ impl Served {
                 Some(weight) => self.weights.insert(Arc::clone(key), weight),
                 None => self.weights.remove(key),
             };
-            let taken = self.taken.entry(key.namespace.clone()).or_default();
-            *taken = taken.saturating_sub(before.unwrap_or_default());
-            *taken = taken.saturating_add(weight.unwrap_or_default());
-            if *taken == 0 {
+            if let Some(before) = before {
+                let taken = self.taken_with(key, before);
+                *taken = taken.saturating_sub(before);
+            }
+            if let Some(weight) = weight {
+                let taken = self.taken_with(key, weight);
+                *taken = taken.saturating_add(weight);
+            }
+            if self.taken.get(&key.namespace) == Some(&0) {
                 self.taken.remove(&key.namespace);
             }
         }
-        let closed = budget::closed(&self.taken, self.whole);
+        let whole = self.whole.saturating_sub(self.everyones);
+        let closed = budget::closed(&self.taken, whole);
         for namespace in closed.difference(&self.closed) {
             let bytes = self.taken.get(namespace);
             tracing::warn!(
@@ -256,6 +276,21 @@ impl Served {
             );
         }
         std::mem::replace(&mut self.closed, closed)
+    }
+
+    /// The sum that a service with this weight is in.
+    fn taken_with(&mut self, name: &Key, weight: usize) -> &mut usize {
+        if budget::is_everyones(name, weight) {
+            &mut self.everyones
+        } else {
+            self.taken.entry(name.namespace.clone()).or_default()
+        }
+    }
+
+    /// Whether a service is served whatever its namespace takes.
+    fn is_everyones(&self, name: &Key) -> bool {
+        let weight = self.weights.get(name);
+        weight.is_some_and(|weight| budget::is_everyones(name, *weight))
     }
 
     /// A service that this proxy serves, and its slices.
@@ -269,7 +304,7 @@ impl Served {
         Some((service, own))
     }
 
-    /// The claims of a namespace's services.
+    /// The claims of a namespace's services, but for those that are served whatever it takes.
     fn claims_in(&self, namespace: &str) -> Vec<Claim> {
         let from = Key {
             namespace: namespace.to_owned(),
@@ -278,13 +313,16 @@ impl Served {
         let services = self.known.services.iter();
         let own = services.flat_map(|all| all.range(from.clone()..));
         let own = own.take_while(|(key, _)| key.namespace == namespace);
+        let own = own.filter(|(key, _)| !self.is_everyones(key));
         own.flat_map(|(key, _)| claims_of(key)).collect()
     }
 
     /// What a claimant offers; nothing where its namespace is not served.
     fn offers(&self, claim: &Claim) -> Fronts {
         match claim {
-            Claim::Service(name) | Claim::Named(name) if self.closed.contains(&name.namespace) => {
+            Claim::Service(name) | Claim::Named(name)
+                if self.closed.contains(&name.namespace) && !self.is_everyones(name) =>
+            {
                 Fronts::new()
             }
             Claim::Service(_) | Claim::Named(_) | Claim::HostPort(_) => self.offered(claim),
@@ -298,7 +336,7 @@ impl Served {
             Claim::Service(name) => (name, Source::Allocated),
             Claim::Named(name) => (name, Source::Claimed),
             Claim::HostPort(at) => {
-                let mut ports = self.known.host_ports.iter().flat_map(|(_, ports)| ports);
+                let (mut ports, _) = host_ports(&self.known, self.addresses.len());
                 let port = ports.nth(*at);
                 let of_port = |port| of_host_port(port, &self.addresses, &self.health);
                 return port.map_or_else(Vec::new, of_port).into_iter().collect();

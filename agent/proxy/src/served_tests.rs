@@ -4,11 +4,23 @@ use crate::view::{Endpoint, Hints, HostPort, Node, Port, Protocol, Service, Slic
 use config_model::format::Cidr;
 use proptest::prelude::*;
 
+/// The first service's name: it is served whatever its namespace takes.
+const SPECIAL: &str = "kubernetes";
+
+/// The name of a service with this number.
+fn service_name(number: u8) -> String {
+    if number == 0 {
+        SPECIAL.to_owned()
+    } else {
+        format!("s{number}")
+    }
+}
+
 fn key(name: &str) -> Arc<Key> {
     // Services and their slices by the number that their names end with.
-    let is_even = name.ends_with(['0', '2', '4']);
+    let is_even = name == SPECIAL || name.ends_with(['0', '2', '4']);
     Arc::new(Key {
-        namespace: if is_even { "mart" } else { "shop" }.to_owned(),
+        namespace: if is_even { "default" } else { "shop" }.to_owned(),
         name: name.to_owned(),
     })
 }
@@ -138,7 +150,7 @@ fn any_slice() -> impl Strategy<Value = Slice> {
     );
     let endpoints = proptest::collection::vec(endpoint, 0..4);
     (0_u8..5, ports, endpoints).prop_map(|(service, ports, endpoints)| Slice {
-        service: format!("s{service}"),
+        service: service_name(service),
         ports: ports
             .into_iter()
             .map(|(name, protocol, port)| SlicePort {
@@ -179,7 +191,7 @@ fn any_known() -> impl Strategy<Value = Known> {
         .prop_map(|(services, slices, host_ports, (zone, servers))| {
             let services = services.into_iter();
             let services =
-                services.map(|(name, service)| (key(&format!("s{name}")), Arc::new(service)));
+                services.map(|(name, service)| (key(&service_name(name)), Arc::new(service)));
             let slices = slices.into_iter();
             let slices = slices.map(|(name, slice)| (key(&format!("l{name}")), Arc::new(slice)));
             let node = Node {
@@ -249,15 +261,22 @@ proptest! {
             }
             let (services, slices) = known.whole().unwrap();
             let mut taken = BTreeMap::<String, usize>::new();
+            let (mut whole, mut everyones) = (whole, BTreeSet::new());
             for (name, service) in services.iter().filter(|(_, service)| !service.foreign) {
                 let own = slices.iter();
                 let own = own.filter(|(key, slice)| service_of(key, slice) == **name);
                 let own: Vec<_> = own.map(|(_, slice)| slice).collect();
-                *taken.entry(name.namespace.clone()).or_default() += budget::weigh(service, &own, here);
+                let weight = budget::weigh(service, &own, here);
+                if budget::is_everyones(name, weight) {
+                    whole = whole.saturating_sub(weight);
+                    everyones.insert(Arc::clone(name));
+                } else {
+                    *taken.entry(name.namespace.clone()).or_default() += weight;
+                }
             }
             let closed = budget::closed(&taken, whole);
             let mut open = services.clone();
-            open.retain(|name, _| !closed.contains(&name.namespace));
+            open.retain(|name, _| !closed.contains(&name.namespace) || everyones.contains(name));
             let mut wanted = fronts((&open, slices), here);
             add_host_ports(&mut wanted, known, addresses);
             prop_assert_eq!(&held, &wanted);
@@ -305,4 +324,61 @@ fn a_port_at_which_a_load_balancer_asks_is_the_nodes_from_then_on() {
     assert_eq!(moved(None), (false, true));
     assert_eq!(moved(Some(30_500)), (true, false));
     assert_eq!(moved(Some(30_501)), (false, true));
+}
+
+#[test]
+fn what_every_pod_needs_is_served_whatever_else_its_namespace_has() {
+    let service = |last: u8, ports: u16| {
+        let port = |port: u16| Port {
+            name: port.to_string(),
+            protocol: Protocol::Tcp,
+            port,
+            node_port: None,
+        };
+        let service = Service {
+            addresses: vec![at(false, "96", last)],
+            ports: (1..=ports).map(port).collect(),
+            ..Service::default()
+        };
+        Arc::new(service)
+    };
+    let named = |namespace: &str, name: &str| {
+        let [namespace, name] = [namespace, name].map(str::to_owned);
+        Arc::new(Key { namespace, name })
+    };
+    let here = Here {
+        node: "n1",
+        zone: None,
+        addresses: &[],
+        name_servers: &[],
+    };
+    let mut served = Served::within(100_000);
+    let mut own = Objects::from([
+        (named("default", "kubernetes"), service(1, 2)),
+        (named("kube-system", "kube-dns"), service(2, 2)),
+    ]);
+    let mut all = |own: &Objects<Service>| {
+        let known = Known {
+            services: Some(own.clone()),
+            slices: Some(Objects::new()),
+            ..Known::default()
+        };
+        let known = Arc::new(known);
+        served.take(&known, here);
+        assert_eq!(served.take(&known, here), Moves::default());
+        served.all().len()
+    };
+    assert_eq!(all(&own), 4);
+    for namespace in ["default", "kube-system"] {
+        own.insert(named(namespace, "greedy"), service(3, 1000));
+    }
+    assert_eq!(all(&own), 4, "both, and nothing else");
+    // Who may change one of them passes no limit by it.
+    own.insert(named("default", "kubernetes"), service(1, 5000));
+    assert_eq!(all(&own), 2);
+    own.insert(named("default", "kubernetes"), service(1, 3));
+    assert_eq!(all(&own), 5);
+    own.remove(&named("default", "greedy"));
+    own.remove(&named("kube-system", "greedy"));
+    assert_eq!(all(&own), 5);
 }

@@ -316,8 +316,8 @@ pub fn none() -> [Change; 2] {
     [Change::AddTable(TABLE), Change::RemoveTable(TABLE)]
 }
 
-/// The changes from a table with some entries to one with others. Chains are added and never
-/// removed.
+/// The changes from a table with some entries to one with others. Chains are added and not removed
+/// ([`Chains::trim`]).
 pub(crate) fn difference(family: Family, before: &Entries, after: &Entries) -> Vec<Change> {
     let mut changes = Vec::new();
     for chain in after.chains.difference(&before.chains) {
@@ -357,11 +357,11 @@ pub struct Chains {
     family: Family,
     picking: BTreeSet<Chain>,
     prefixes: BTreeSet<u8>,
-    /// How many chains were needed at first.
+    /// How many chains were needed when those without use went last.
     needed: usize,
 }
 
-/// Most chains that nothing may lead to any more, beside twice as many as were needed at first.
+/// Most chains that nothing may lead to any more, beside twice as many as were needed then.
 const MOST_UNUSED: usize = 1024;
 
 impl Chains {
@@ -375,10 +375,24 @@ impl Chains {
         }
     }
 
-    /// Whether so many have been added that the table is to be made anew: a Service whose clients
+    /// Whether so many have been added that those without use should go: a Service whose clients
     /// stay for another time after each change of it adds some with each.
     pub fn are_crowded(&self) -> bool {
         self.picking.len() > 2 * self.needed + MOST_UNUSED
+    }
+
+    /// The changes that remove the chains that these entries, which are all, don't need.
+    pub fn trim(&mut self, entries: &Entries) -> Vec<Change> {
+        let unused = self.picking.difference(&entries.chains);
+        let table = TABLE;
+        let changes = unused.map(|chain| Change::RemoveChain {
+            table,
+            name: chain.name(),
+        });
+        let changes = changes.collect();
+        self.picking.retain(|chain| entries.chains.contains(chain));
+        self.needed = self.picking.len();
+        changes
     }
 
     /// The changes that lead some fronts of a table with these chains elsewhere. Chains that are
