@@ -305,8 +305,7 @@ impl Disks {
             .collect()
     }
 
-    /// `kubelet_volume_stats_*` of claimed volumes, as they are now. Blocks: it asks the file
-    /// systems.
+    /// `kubelet_volume_stats_*` of claims, as they are now. Blocks: it asks the file systems.
     #[must_use]
     pub fn claims(&self) -> String {
         let pods: Vec<_> = self
@@ -319,8 +318,8 @@ impl Disks {
         for (pod, driven) in &pods {
             for volume in &pod.volumes {
                 let claim = volume.claim.as_deref();
-                let Some(claim) = claim.filter(|claim| !known.contains(&(&pod.namespace, *claim)))
-                else {
+                let is_new = |claim: &&str| !known.contains(&(&pod.namespace, *claim));
+                let Some(claim) = claim.filter(is_new) else {
                     continue;
                 };
                 let space = match volume.measure {
