@@ -1,14 +1,17 @@
 //! The interface through which the node's parts use the master's API: calls, watches, events.
 //!
 //! Enter by [`Api`], which the `agent` program implements, and by [`get`], [`post`] and [`send`],
-//! which make its calls. [`Change::read`] reads a watch, [`Backoff`] says when to ask again. [`events`] records what happened: one task
-//! writes events, and the channel to it is bounded.
+//! which make its calls. [`list`] takes a list in pages that can be read, [`Change::read`] reads a
+//! watch, [`Backoff`] says when to ask again. [`events`] records what happened: one task writes
+//! events, and the channel to it is bounded.
 
 mod backoff;
 pub mod events;
+mod list;
 mod watch;
 
 pub use backoff::Backoff;
+pub use list::list;
 pub use watch::Change;
 
 use bytes::Bytes;
@@ -61,6 +64,9 @@ pub enum ApiError {
     /// No answer came.
     #[error("the master gave no answer")]
     Transport(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The answer has more bytes than are read: ask for less at once.
+    #[error("the master's answer has more than {0} bytes, and no more are read")]
+    TooLarge(usize),
     /// The answer is not of the expected form.
     #[error("the master's answer can't be read")]
     Decode(#[source] serde_json::Error),

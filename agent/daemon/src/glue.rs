@@ -19,7 +19,10 @@ pub(crate) struct MasterApi {
 }
 
 impl MasterApi {
-    fn transport(&self, error: agent_enroll::Error) -> ApiError {
+    fn failed(&self, error: agent_enroll::Error) -> ApiError {
+        if let agent_enroll::Error::TooLarge(limit) = error {
+            return ApiError::TooLarge(limit);
+        }
         self.doubt.notify_one();
         ApiError::Transport(Box::new(error))
     }
@@ -35,7 +38,7 @@ impl Api for MasterApi {
                 body,
             } = call;
             let answer = self.client.request(method, &path, content_type, body).await;
-            let answer = answer.map_err(|error| self.transport(error))?;
+            let answer = answer.map_err(|error| self.failed(error))?;
             if let Some((theirs, ours)) = answer.times {
                 self.clock.master(theirs, ours);
             }
@@ -52,7 +55,7 @@ impl Api for MasterApi {
                 .client
                 .watch(&path)
                 .await
-                .map_err(|error| self.transport(error))?
+                .map_err(|error| self.failed(error))?
             {
                 Ok(lines) => {
                     let broken = |error| ApiError::Transport(Box::new(error));

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use config_tls::Pins;
 use futures_util::{Stream, stream};
 use http::{Method, Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -21,9 +21,10 @@ use tokio::time::timeout;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest wait for the rest of an answer that is not a watch.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Largest answer: a list of what one node needs, with much room.
+/// Largest answer: five of the largest objects (3 MiB). What asks for a list asks for smaller pages
+/// where one is larger.
 const BODY_LIMIT: usize = 16 * 1024 * 1024;
-/// Largest event of a watch: an object has at most 1.5 MiB.
+/// Largest event of a watch: an object has at most 3 MiB.
 const LINE_LIMIT: usize = 4 * 1024 * 1024;
 /// HTTP/2 pings distinguish a dead connection from a silent watch.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
@@ -200,6 +201,7 @@ fn date(value: &http::HeaderValue) -> Option<Duration> {
 async fn whole(body: Incoming) -> Result<Bytes, Error> {
     match timeout(BODY_TIMEOUT, Limited::new(body, BODY_LIMIT).collect()).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(source)) if source.is::<LengthLimitError>() => Err(Error::TooLarge(BODY_LIMIT)),
         Ok(Err(source)) => Err(Error::Body(source)),
         Err(_elapsed) => Err(Error::Silent(BODY_TIMEOUT)),
     }

@@ -69,9 +69,12 @@ pub enum Error {
     /// HTTP failed on the enrolment's connection.
     #[error("the connection to the master failed")]
     Connection(#[source] config_http::HttpError),
-    /// The body of an answer could not be read, or was too large.
+    /// The body of an answer could not be read.
     #[error("the master's answer cannot be read")]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The body of an answer was too large.
+    #[error("the master's answer is longer than {0} bytes")]
+    TooLarge(usize),
     /// A line of a watch was too long.
     #[error("a line of the master's answer is longer than {0} bytes")]
     LongLine(usize),

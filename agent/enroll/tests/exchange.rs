@@ -242,7 +242,7 @@ async fn a_watch_comes_line_by_line_and_an_answer_has_a_limit() {
         .client
         .request(Method::GET, "/huge", "", Bytes::new())
         .await;
-    assert!(matches!(huge, Err(Error::Body(_))));
+    assert!(matches!(huge, Err(Error::TooLarge(_))));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,13 +3,12 @@
 //! variables, routes, the packet filter). It stays as it was while the master is away.
 
 use crate::shared::Shared;
-use agent_api::{ApiError, Backoff, Change, get};
+use agent_api::{ApiError, Backoff, Change};
 use agent_cluster::policy::model as policy;
 use agent_cluster::policy::{World, name_namespaces};
 use agent_proxy::{Key, Known, Node, Service, Slice, View};
 use config_errors::chain;
 use futures_util::StreamExt;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -18,8 +17,6 @@ use std::time::Duration;
 
 /// Pause after a watch that ended in order.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Objects of one page of a list.
-const PAGE: u32 = 500;
 /// How long the master may keep a watch open; then it is asked anew.
 const WATCH_SECONDS: u32 = 300;
 
@@ -133,22 +130,6 @@ followed!(
     Self::keyed
 );
 
-/// A page of a list.
-#[derive(Debug, Deserialize)]
-struct Page {
-    metadata: PageMeta,
-    items: Vec<Value>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PageMeta {
-    #[serde(default)]
-    resource_version: String,
-    #[serde(default, rename = "continue")]
-    next: String,
-}
-
 /// Follows services, endpoints and nodes, and what network policies are made of, for ever.
 pub(crate) async fn follow(shared: Arc<Shared>, view: View) {
     let world = shared.policies.view();
@@ -182,28 +163,20 @@ async fn follow_kind<K: Followed>(shared: &Shared, view: &View<K::State>) {
     }
 }
 
-/// Takes the whole list, page by page; gives its version.
+/// Takes the whole list; gives its version.
 async fn list<K: Followed>(shared: &Shared, view: &View<K::State>) -> Result<String, ApiError> {
     let mut all = BTreeMap::new();
-    let mut next = String::new();
-    loop {
-        let path = format!("{}?limit={PAGE}{next}", K::PATH);
-        let page: Page = get(&*shared.api, path).await?;
-        all.extend(
-            page.items
-                .into_iter()
-                .filter_map(object::<K>)
-                .filter_map(|(key, kept)| Some((key, Arc::new(kept?)))),
-        );
-        if page.metadata.next.is_empty() {
-            view.change(
-                |known| K::kept(known) != Some(&all),
-                |known| *K::kept_mut(known) = Some(all.clone()),
-            );
-            return Ok(page.metadata.resource_version);
+    let take = |item| {
+        if let Some((key, Some(kept))) = object::<K>(item) {
+            all.insert(key, Arc::new(kept));
         }
-        next = format!("&continue={}", page.metadata.next);
-    }
+    };
+    let version = agent_api::list(&*shared.api, K::PATH, take).await?;
+    view.change(
+        |known| K::kept(known) != Some(&all),
+        |known| *K::kept_mut(known) = Some(all.clone()),
+    );
+    Ok(version)
 }
 
 /// One object that can't be read must not keep the others from being known.
@@ -270,6 +243,7 @@ fn take<K: Followed>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubelet::tests::{Large, shared_of};
     use serde_json::json;
 
     fn service(name: &str, version: &str, address: &str) -> Value {
@@ -286,6 +260,16 @@ mod tests {
         let line = json!({"type": kind, "object": object}).to_string();
         take::<Service>(view, line.as_bytes(), &mut version).unwrap();
         (changes.has_changed().unwrap(), version)
+    }
+
+    #[tokio::test]
+    async fn services_too_large_for_one_answer_are_listed() {
+        let services = (1..=12).map(|n| service(&format!("web{n}"), "7", &format!("10.96.0.{n}")));
+        let dir = tempfile::tempdir().unwrap();
+        let shared = shared_of(dir.path(), Vec::new(), Arc::new(Large(services.collect())));
+        let view = View::default();
+        assert_eq!(list::<Service>(&shared, &view).await.unwrap(), "9");
+        assert_eq!(view.now().services.as_ref().unwrap().len(), 12);
     }
 
     #[test]

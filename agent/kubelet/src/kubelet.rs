@@ -187,10 +187,12 @@ impl Node for Shared {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use agent_api::{Answer, Call, Lines};
+    use agent_api::{Answer, ApiError, Call, Lines};
     use agent_cluster::Places;
     use agent_proxy::View;
     use agent_runtime::{Containerd, Options, Registries};
+    use serde_json::{Value, json};
+    use std::collections::BTreeMap;
     use std::path::Path;
 
     /// A master that gives no answer.
@@ -207,6 +209,40 @@ pub(crate) mod tests {
         }
     }
 
+    /// A master whose answers are too large from six objects on, and say where to go on.
+    #[derive(Debug)]
+    pub(crate) struct Large(pub(crate) Vec<Value>);
+
+    impl Large {
+        fn page(&self, path: &str) -> Result<bytes::Bytes, ApiError> {
+            let pairs = path
+                .split(['?', '&'])
+                .filter_map(|pair| pair.split_once('='));
+            let query: BTreeMap<_, _> = pairs.collect();
+            let number = |key| query.get(key).and_then(|text| text.parse::<usize>().ok());
+            let from = number("continue").unwrap_or(0);
+            let end = from.saturating_add(number("limit").unwrap_or(usize::MAX));
+            let end = end.min(self.0.len());
+            if end - from > 5 {
+                return Err(ApiError::TooLarge(16 << 20));
+            }
+            let next = (end < self.0.len()).then(|| end.to_string());
+            let metadata = json!({"resourceVersion": "9", "continue": next.unwrap_or_default()});
+            let page = json!({"metadata": metadata, "items": self.0[from..end]});
+            Ok(page.to_string().into())
+        }
+    }
+
+    impl Api for Large {
+        fn call(&self, call: Call) -> Answer<'_, bytes::Bytes> {
+            Box::pin(std::future::ready(self.page(&call.path)))
+        }
+
+        fn watch(&self, _path: String) -> Answer<'_, Lines> {
+            Box::pin(std::future::pending())
+        }
+    }
+
     /// What tasks share on a node whose master is silent and whose engine is not up; its folders
     /// all lie in `dir`.
     pub(crate) fn shared(dir: &Path) -> Arc<Shared> {
@@ -215,6 +251,11 @@ pub(crate) mod tests {
 
     /// The same, with these static pods.
     pub(crate) fn shared_with(dir: &Path, static_pods: Vec<Pod>) -> Arc<Shared> {
+        shared_of(dir, static_pods, Arc::new(Silent))
+    }
+
+    /// The same, of this master.
+    pub(crate) fn shared_of(dir: &Path, static_pods: Vec<Pod>, api: Arc<dyn Api>) -> Arc<Shared> {
         let runtime = Containerd::new(Options {
             socket: dir.join("containerd.sock"),
             state: dir.join("state"),
@@ -236,6 +277,6 @@ pub(crate) mod tests {
             ..crate::config::tests::config(dir)
         };
         let (runtime, sandboxes) = (Arc::new(runtime), Arc::new(sandboxes.unwrap()));
-        Kubelet::new(config, Arc::new(Silent), runtime, sandboxes).shared
+        Kubelet::new(config, api, runtime, sandboxes).shared
     }
 }

@@ -7,14 +7,12 @@ use crate::sandbox::Own;
 use crate::shared::Shared;
 use crate::wanted::{Wanted, orphan_grace};
 use crate::worker::Worker;
-use agent_api::{ApiError, Backoff, Change as Told, Lines, get};
+use agent_api::{ApiError, Backoff, Change as Told, Lines};
 use agent_runtime::{Change, PodRef};
 use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::Pod;
-use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use config_static_pods::{Mirror, from_api};
 use futures_util::StreamExt;
-use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -34,11 +32,14 @@ const RELIST: Duration = Duration::from_secs(600);
 /// Grace of containers whose pod was deleted while no agent ran (upstream's).
 const ORPHAN_GRACE: Duration = Duration::from_secs(1);
 
-/// A list of pods, each still to be read.
-#[derive(Debug, Deserialize)]
-struct PodList {
-    metadata: ListMeta,
-    items: Vec<Value>,
+/// What the master has for this node.
+#[derive(Debug)]
+struct Listed {
+    version: String,
+    /// UIDs of all pods that are no mirrors, also of those that can't be read.
+    there: HashSet<String>,
+    pods: Vec<Pod>,
+    mirrors: Vec<Mirror>,
 }
 
 fn uid_of(pod: &Value) -> Option<&str> {
@@ -58,6 +59,26 @@ fn mirror(object: Value) -> Option<Mirror> {
             tracing::warn!(
                 error = chain(&error),
                 "cannot decode a mirror of a static pod; ignoring it"
+            );
+            None
+        }
+    }
+}
+
+/// One pod that can't be read must not keep the others from being run.
+fn read_pod(object: Value) -> Option<Pod> {
+    let name = object
+        .pointer("/metadata/name")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
+    match serde_json::from_value(object) {
+        Ok(pod) => Some(from_api(pod)),
+        Err(error) => {
+            tracing::warn!(
+                name,
+                error = chain(&error),
+                "cannot decode a pod; ignoring it"
             );
             None
         }
@@ -108,20 +129,38 @@ impl Pods {
         )
     }
 
+    /// Asks for the whole list, before any of it is acted on.
+    async fn ask(&self) -> Result<Listed, ApiError> {
+        let (mut there, mut pods, mut mirrors) = (HashSet::new(), Vec::new(), Vec::new());
+        let take = |pod| {
+            if is_mirror(&pod) {
+                mirrors.extend(mirror(pod));
+            } else {
+                there.extend(uid_of(&pod).map(str::to_owned));
+                pods.extend(read_pod(pod));
+            }
+        };
+        let version = agent_api::list(&*self.shared.api, &self.path(), take).await?;
+        Ok(Listed {
+            version,
+            there,
+            pods,
+            mirrors,
+        })
+    }
+
     /// Takes the whole list; pods that the master doesn't have are ended. Returns the list's
     /// version.
     async fn list(&mut self) -> Result<String, ApiError> {
-        let list: PodList = get(&*self.shared.api, self.path()).await?;
-        let version = list.metadata.resource_version.unwrap_or_default();
-        let mut there = self.want_static();
-        let mut mirrors = Vec::new();
-        for pod in list.items {
-            if is_mirror(&pod) {
-                mirrors.extend(mirror(pod));
-                continue;
-            }
-            there.extend(uid_of(&pod).map(str::to_owned));
-            self.want_object(pod);
+        let Listed {
+            version,
+            mut there,
+            pods,
+            mirrors,
+        } = self.ask().await?;
+        there.extend(self.want_static());
+        for pod in pods {
+            self.want(pod);
         }
         self.shared.mirrors.listed(mirrors);
         self.shared.listed.store(true, Ordering::Release);
@@ -245,29 +284,16 @@ impl Pods {
     fn take(&mut self, line: &[u8], version: &mut String) -> Result<(), ApiError> {
         match Told::read(line, version)? {
             Told::Is(pod) if is_mirror(&pod) => self.take_mirror(pod, true),
-            Told::Is(pod) => self.want_object(pod),
+            Told::Is(pod) => {
+                if let Some(pod) = read_pod(pod) {
+                    self.want(pod);
+                }
+            }
             Told::Gone(pod) if is_mirror(&pod) => self.take_mirror(pod, false),
             Told::Gone(pod) => self.orphan(uid_of(&pod).unwrap_or_default()),
             Told::Bookmark { .. } => {}
         }
         Ok(())
-    }
-
-    /// One pod that can't be read must not keep the others from being run.
-    fn want_object(&mut self, object: Value) {
-        let name = object
-            .pointer("/metadata/name")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned();
-        match serde_json::from_value(object) {
-            Ok(pod) => self.want(from_api(pod)),
-            Err(error) => tracing::warn!(
-                name,
-                error = chain(&error),
-                "cannot decode a pod; ignoring it"
-            ),
-        }
     }
 
     /// Hands a version of a pod to its task, which is started if there is none.
@@ -367,10 +393,25 @@ impl Pods {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet::tests::shared_with;
+    use crate::kubelet::tests::{Large, shared_of, shared_with};
     use agent_cluster::Wanted as Sandboxed;
     use agent_sys::namespace::{Kind, in_new};
     use serde_json::json;
+
+    #[tokio::test]
+    async fn pods_too_large_for_one_answer_are_listed() {
+        let mark = json!({config_static_pods::MIRROR: "s"});
+        let pods = (1..=12).map(|n| {
+            let marks = (n == 12).then_some(&mark);
+            json!({"metadata": {"namespace": "a", "name": "p", "uid": n.to_string(), "annotations": marks}})
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let shared = shared_of(dir.path(), Vec::new(), Arc::new(Large(pods.collect())));
+        let listed = Pods::new(shared).ask().await.unwrap();
+        assert_eq!(listed.version, "9");
+        let all: HashSet<_> = (1..=11).map(|n| n.to_string()).collect();
+        assert_eq!((listed.there, listed.pods.len()), (all, 11));
+    }
 
     /// Needs root.
     #[test]

@@ -16,6 +16,9 @@ use serde_json::{Value, json};
 pub(super) const META: &str = "meta.k8s.io";
 /// The only version of continue tokens.
 const TOKEN: &str = "meta.k8s.io/v1";
+/// Bytes of stored objects after which a page ends, if the client asked for pages: clients limit the
+/// answers that they read. A page may have fewer objects than its limit.
+const PAGE_BYTES: usize = 8 << 20;
 /// The revision of the list has been compacted.
 const EXPIRED: &str = "The resourceVersion for the provided list is too old.";
 /// The revision of a token has been compacted, but the list can continue at the newest revision.
@@ -208,12 +211,20 @@ impl Call {
         if !selector.is_empty() {
             (entries, more) = select(entries, selector, limit)?;
         }
+        let fit = if limit > 0 {
+            fitting(&entries)
+        } else {
+            entries.len()
+        };
+        let cut = entries.len() - fit;
+        entries.truncate(fit);
+        more |= cut > 0;
         let mut next = String::new();
         if more && let Some(last) = entries.last() {
             let after = last.key.strip_prefix(&base).unwrap_or_default();
             next = Continue::new(Some(listing.revision), after).text();
         }
-        let remaining = (more && selector.is_empty()).then_some(listing.remaining);
+        let remaining = (more && selector.is_empty()).then_some(listing.remaining + cut);
         Ok(Page {
             revision: listing.revision,
             entries,
@@ -235,6 +246,16 @@ fn expired(error: StoreError, after: Option<&str>, base: &str) -> ApiError {
     let mut error = ApiError::new(Reason::Expired, INCONSISTENT);
     error.details.continue_token = Continue::new(None, after).text();
     error
+}
+
+/// How many entries a page has room for: one at least.
+fn fitting(entries: &[Entry]) -> usize {
+    let mut bytes = 0;
+    let fit = entries.iter().position(|entry| {
+        bytes += entry.value.len();
+        bytes > PAGE_BYTES
+    });
+    fit.map_or(entries.len(), |fit| fit.max(1))
 }
 
 /// The selected entries, at most `limit` (0: all), and whether there are more.
