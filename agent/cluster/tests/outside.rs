@@ -24,6 +24,10 @@ const POD_THERE: [&str; 2] = ["10.1.1.5", "fd00:1:0:1::5"];
 const GATEWAY: [&str; 2] = ["10.1.0.1", "fd00:1::1"];
 const RANGES: [&str; 2] = ["10.1.0.0/24", "fd00:1::/64"];
 const RANGES_THERE: [&str; 2] = ["10.1.1.0/24", "fd00:1:0:1::/64"];
+/// Addresses of services that are of no node: one that the service names itself, and one of a load
+/// balancer.
+const EXTERNAL: [&str; 2] = ["203.0.113.7", "2001:db8:1::7"];
+const BALANCER: [&str; 2] = ["203.0.113.8", "2001:db8:1::8"];
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Long enough for a packet between two namespaces; only refusals wait for it to pass.
 const SILENCE: Duration = Duration::from_millis(500);
@@ -282,6 +286,95 @@ fn a_caller_from_outside_is_seen_as_itself_where_its_node_alone_answers() {
             assert!(server.connections.accept().is_err());
         }
         agent.remove("a").expect("it goes");
+    });
+}
+
+/// A service at all addresses that one can have outside of the cluster, with port 30,084 of the
+/// node, and these pods as endpoints here.
+fn at_all_addresses(policy: &str, pods: &[&Sandbox]) -> Arc<Known> {
+    let ends = pods.iter().flat_map(|pod| &pod.addresses);
+    let ends: Vec<String> = ends.map(IpAddr::to_string).collect();
+    let ends: Vec<(&str, &str)> = ends.iter().map(|at| ("n1", &**at)).collect();
+    let mut one = service("names", 30_084, policy, &ends);
+    for service in one.services.iter_mut().flat_map(|all| all.values_mut()) {
+        let service = Arc::make_mut(service);
+        service.external = EXTERNAL.map(at).into();
+        service.balancers = BALANCER.map(at).into();
+    }
+    known(vec![one], Vec::new())
+}
+
+#[test]
+fn datagrams_of_a_caller_outside_go_where_the_service_leads_now_wherever_it_calls() {
+    Machine::with(|machine| {
+        let agent = machine.agent();
+        let (a, b) = (pod(&agent, "a"), pod(&agent, "b"));
+        machine.there(|| {
+            let mut links = Links::open().expect("links");
+            for (place, gateway) in NODE.map(at).into_iter().enumerate() {
+                for destination in [EXTERNAL[place], BALANCER[place]].map(at) {
+                    let route = Route {
+                        destination,
+                        prefix: Family::of(destination).bits(),
+                        gateway: Some(gateway),
+                        link: 0,
+                    };
+                    links.add_route(&route).expect("a route");
+                }
+            }
+        });
+        for policy in ["Cluster", "Local"] {
+            let mut rules = Rules::default();
+            let mut lead = |pods: &[&Sandbox]| {
+                let known = at_all_addresses(policy, pods);
+                rules.apply(&known, "n1", &NODE.map(at)).expect("rules");
+            };
+            for place in 0..2 {
+                let [first, second] = [&a, &b].map(|pod| Server::of(pod, pod.addresses[place]));
+                lead(&[&a]);
+                let called = [
+                    (NODE[place], 30_084),
+                    (EXTERNAL[place], 80),
+                    (BALANCER[place], 80),
+                ];
+                // Each goes on to send from the same port, as a client of the cluster's names or a
+                // telephone does.
+                let callers = called.map(|(address, port)| {
+                    machine.there(|| {
+                        let socket = UdpSocket::bind((at(NEIGHBOUR[place]), 0)).expect("a socket");
+                        socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
+                        socket.connect((at(address), port)).expect("it is called");
+                        socket
+                    })
+                });
+                let arrive = |server: &Server, what: &str| {
+                    for (caller, called) in callers.iter().zip(called) {
+                        caller.send(what.as_bytes()).expect("it is sent");
+                        let mut text = [0; 8];
+                        let got = server.datagrams.recv(&mut text);
+                        let got = got.unwrap_or_else(|error| {
+                            panic!("{called:?}, {policy}, {what}: {error}")
+                        });
+                        assert_eq!(&text[..got], what.as_bytes(), "{called:?}, {policy}");
+                    }
+                };
+                arrive(&first, "first");
+                lead(&[&b]);
+                arrive(&second, "second");
+                lead(&[]);
+                for (caller, called) in callers.iter().zip(called) {
+                    caller.send(b"third").expect("it is sent");
+                    let heard = caller.recv(&mut [0; 8]).expect_err("nobody answers");
+                    assert_eq!(heard.kind(), ErrorKind::ConnectionRefused, "{called:?}");
+                }
+                // One that called while there was nobody finds the first endpoint at once.
+                lead(&[&a]);
+                arrive(&first, "fourth");
+            }
+        }
+        for name in ["a", "b"] {
+            agent.remove(name).expect("it goes");
+        }
     });
 }
 

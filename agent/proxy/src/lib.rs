@@ -14,6 +14,7 @@
 mod budget;
 mod candidates;
 pub mod dns;
+mod earlier;
 pub mod fronts;
 mod health;
 mod proxy;

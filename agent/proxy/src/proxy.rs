@@ -1,5 +1,6 @@
 //! Keeps the packet filter as the view says.
 
+use crate::earlier;
 use crate::fronts::{self, Fronts, Here};
 use crate::health;
 use crate::served::{Moves, Served};
@@ -7,7 +8,7 @@ use crate::status::{self, Freshness};
 use crate::table::{self, Chains};
 use crate::view::{Known, View};
 use agent_sys::netlink::Family;
-use agent_sys::netlink::connections::{Connections, Flow};
+use agent_sys::netlink::connections::{Connections, Flow, MOST_FLOWS};
 use agent_sys::netlink::filter::Filter;
 use config_errors::chain;
 use std::collections::BTreeMap;
@@ -18,6 +19,10 @@ use tokio::sync::watch;
 
 /// Pause after the kernel refused, before the whole table is tried anew.
 const RETRY: Duration = Duration::from_secs(2);
+
+/// Times that flows are listed and forgotten after a change: enough for the largest table of
+/// connections that a machine has.
+const MOST_ROUNDS: usize = 128;
 
 /// The service proxy of one node.
 #[derive(Debug)]
@@ -70,7 +75,7 @@ impl Rules {
             addresses,
             name_servers: &known.name_servers,
         };
-        let moves = self.served.take(known, here);
+        let mut moves = self.served.take(known, here);
         let families = Family::BOTH.into_iter();
         let lost: Vec<Family> = families
             .filter(|family| !self.lead(*family, &moves.of(*family)))
@@ -82,8 +87,11 @@ impl Rules {
             };
             for family in lost {
                 let anew = matches!(self.installed.get(&family), Some(InstalledTable::Crowded));
-                let table = install(family, &all.of(family).after, anew);
+                let own = all.of(family);
+                moves.before.extend(earlier(family));
+                let table = install(family, &own.after, anew);
                 let table = table.inspect_err(|_| *self = Self::default())?;
+                moves.after.extend(own.after);
                 self.installed.insert(family, table);
             }
             tracing::info!(services = whole.0.len(), "applied Services to nftables");
@@ -133,6 +141,19 @@ impl Rules {
         }
         trimmed.is_ok()
     }
+}
+
+/// The fronts of datagrams that the kernel has now; their clients' flows are to follow the new ones.
+fn earlier(family: Family) -> Fronts {
+    let found = earlier::datagrams(family);
+    found.unwrap_or_else(|error| {
+        // As where a kernel has no IPv6: then nothing was led anywhere.
+        tracing::debug!(
+            error = chain(&error),
+            "cannot read the Service nftables table"
+        );
+        Fronts::new()
+    })
 }
 
 /// Puts the whole table of a family in place, or none where there is nothing to serve. `anew`:
@@ -239,10 +260,16 @@ fn forget(moves: &Moves) {
             let ends = changed.get(&flow.called);
             ends.is_some_and(|ends| !ends.contains(&flow.answers))
         };
-        let flows = connections.datagrams(&stale)?;
-        flows
-            .iter()
-            .try_for_each(|flow| connections.forget(flow).map(drop))
+        for _ in 0..MOST_ROUNDS {
+            let flows = connections.datagrams(&stale)?;
+            for flow in &flows {
+                connections.forget(flow)?;
+            }
+            if flows.len() < MOST_FLOWS {
+                break;
+            }
+        }
+        Ok(())
     };
     let outcome: Result<(), agent_sys::Error> = forget();
     if let Err(error) = outcome {

@@ -112,6 +112,65 @@ fn reaches_the_next_endpoint(place: Place) {
         Rules::default().apply(&known(&[of_first]), "n1", &[])?;
         client.send(b"3").unwrap();
         assert_eq!(first.recv(&mut buffer).unwrap(), 1, "after a restart");
+        // Nor that a service went while no agent ran; its address may be another's next.
+        let led = || {
+            let mut connections = Connections::open().unwrap();
+            let own = |flow: &Flow| flow.called == (service, 53);
+            !connections.datagrams(&own).unwrap().is_empty()
+        };
+        assert!(led());
+        let none = Known {
+            services: Some(BTreeMap::new()),
+            slices: Some(BTreeMap::new()),
+            ..Known::default()
+        };
+        Rules::default().apply(&Arc::new(none), "n1", &[])?;
+        assert!(!led(), "of a service that is gone");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn all_clients_of_a_removed_endpoint_are_led_on_however_many_they_are() {
+    let [host, service, any] = PLACES[0].map(|at| at.parse::<IpAddr>().unwrap());
+    in_new(&[Kind::Network], || {
+        let mut links = Links::open()?;
+        links.switch_on(LOOPBACK)?;
+        links.add_address(LOOPBACK, host, 32)?;
+        links.add_route(&Route {
+            destination: service,
+            prefix: 32,
+            gateway: None,
+            link: LOOPBACK,
+        })?;
+        let server = UdpSocket::bind((host, 53)).unwrap();
+        let mut rules = Rules::default();
+        rules.apply(&known(PLACES[0], &[53]), "n1", &[])?;
+        // None is forgotten for its age, however long it takes to send.
+        let age = "net/netfilter/nf_conntrack_udp_timeout";
+        agent_sys::namespace::set(age, "3600")?;
+        // Each from a port of its own; more than are listed at once.
+        let clients = 1024_u16..1024 + 16_384 + 512;
+        let number = clients.len();
+        for port in clients {
+            let client = UdpSocket::bind((any, port)).unwrap();
+            client.send_to(b"1", (service, 53)).unwrap();
+        }
+        let led = || {
+            let mut connections = Connections::open().unwrap();
+            let mut led = 0;
+            // A listing has a bound: both halves.
+            for half in 0..2 {
+                let own = |flow: &Flow| flow.answers == (host, 53) && flow.client.1 % 2 == half;
+                led += connections.datagrams(&own).unwrap().len();
+            }
+            led
+        };
+        assert_eq!(led(), number);
+        rules.apply(&known(PLACES[0], &[54]), "n1", &[])?;
+        assert_eq!(led(), 0);
+        drop(server);
         Ok(())
     })
     .unwrap();

@@ -29,12 +29,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// The table: one for each family.
 pub const TABLE: &str = "pratique-services";
 /// Fronts, and the chains that pick for them.
-const FRONTS: &str = "fronts";
+pub(crate) const FRONTS: &str = "fronts";
 /// Fronts with a number, and their endpoints.
 const ENDPOINTS: &str = "endpoints";
 /// Where this node's pods and its own programs are led, where that is elsewhere than where others
 /// are, and the endpoints there.
-const FRONTS_OF_PODS: &str = "fronts-of-pods";
+pub(crate) const FRONTS_OF_PODS: &str = "fronts-of-pods";
 const FRONTS_OF_NODE: &str = "fronts-of-node";
 const ENDPOINTS_INSIDE: &str = "endpoints-inside";
 /// What the names of the links to pods begin with.
@@ -103,7 +103,7 @@ impl Chain {
     }
 }
 
-fn front_key(front: Front) -> Vec<u8> {
+pub(crate) fn front_key(front: Front) -> Vec<u8> {
     let [high, low] = front.port.to_be_bytes();
     let mut key = octets(front.address);
     key.extend([front.protocol.number(), 0, 0, 0, high, low, 0, 0]);

@@ -1,6 +1,7 @@
 //! The kernel's table of connections: listing and deleting UDP flows, which have no end of their
 //! own (`include/uapi/linux/netfilter/nfnetlink_conntrack.h`).
 
+use std::cell::Cell;
 use std::net::IpAddr;
 
 use nix::libc;
@@ -24,6 +25,8 @@ const PORTS: u16 = 2;
 const PROTOCOL: u16 = 1;
 const SOURCE_PORT: u16 = 2;
 const DESTINATION_PORT: u16 = 3;
+/// Most flows of one answer.
+pub const MOST_FLOWS: usize = 16_384;
 /// Bytes of `struct nfgenmsg`.
 const HEADER: usize = 4;
 const UDP: u8 = 17;
@@ -56,13 +59,19 @@ impl Connections {
         Socket::open(Subsystem::Netfilter).map(Self)
     }
 
-    /// The flows of datagrams that are wanted, of both families.
+    /// The flows of datagrams that are wanted, of both families; of more than [`MOST_FLOWS`] that
+    /// many.
     ///
     /// # Errors
-    /// If the kernel refuses, or there are more than 65,536 of them.
+    /// If the kernel refuses.
     pub fn datagrams(&mut self, wanted: &dyn Fn(&Flow) -> bool) -> Result<Vec<Flow>> {
         let request = Message::new(CONNECTIONS | GET, DUMP, &header(None), Attributes::new());
-        let is_wanted = |part: &Part| flow(part).is_some_and(|flow| wanted(&flow));
+        let found = Cell::new(0_usize);
+        let is_wanted = |part: &Part| {
+            let wanted = found.get() < MOST_FLOWS && flow(part).is_some_and(|flow| wanted(&flow));
+            found.set(found.get().saturating_add(usize::from(wanted)));
+            wanted
+        };
         let parts = self
             .0
             .send_and_keep(&[request], "list", "connections", &is_wanted)?;

@@ -1,9 +1,11 @@
-//! What the packet filter holds, in the kernel's own words: for tests that compare two tables.
+//! What the packet filter holds, in the kernel's own words: for who takes over a table, and for
+//! tests that compare two.
 
 use super::filter::Filter;
 use super::message::{Attributes, DUMP, Message, Part, attributes_of};
 use super::{Family, Socket};
 use crate::error::Result;
+use nix::libc;
 use std::collections::BTreeMap;
 
 /// `NFNL_SUBSYS_NFTABLES`, and `NFT_MSG_GET*`.
@@ -81,15 +83,53 @@ impl Filter {
         }
         Ok(held)
     }
+
+    /// The keys of a set that `wanted` selects; none where there is no such table or set.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn keys(
+        &mut self,
+        table: &str,
+        set: &str,
+        wanted: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Vec<Vec<u8>>> {
+        let (socket, family) = self.parts();
+        let keys = |part: &Part| {
+            let all = part.attributes(HEADER);
+            let list = attributes_of(value(&all, 3).unwrap_or_default());
+            let list = list.into_iter().filter_map(|(_, one)| key(one));
+            list.filter(|key| wanted(key)).collect::<Vec<_>>()
+        };
+        // Parts of a large set without such a key are not kept.
+        let has_some = |part: &Part| !keys(part).is_empty();
+        let request = list_request(family, GET_ELEMENTS, &[table, set]);
+        match socket.send_and_keep(&[request], "list", "a set of the packet filter", &has_some) {
+            Ok(parts) => Ok(parts.iter().flat_map(keys).collect()),
+            Err(error) if error.errno() == Some(libc::ENOENT) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// An element's key, as it was written.
+fn key(element: &[u8]) -> Option<Vec<u8>> {
+    let all = attributes_of(element);
+    let data = attributes_of(value(&all, 1)?);
+    value(&data, 1).map(<[u8]>::to_vec)
 }
 
 /// Asks for all objects of a kind: those of a table, and of a set in it.
 fn ask(socket: &mut Socket, family: Family, kind: u16, of: &[&str]) -> Result<Vec<Part>> {
+    let request = list_request(family, kind, of);
+    socket.send(&[request], "list", "the packet filter")
+}
+
+fn list_request(family: Family, kind: u16, of: &[&str]) -> Message {
     let header = [family.number(), 0, 0, 0];
     let attributes = (1..).zip(of);
     let attributes = attributes.fold(Attributes::new(), |all, (kind, name)| all.text(kind, name));
-    let request = Message::new(NFTABLES | kind, DUMP, &header, attributes);
-    socket.send(&[request], "list", "the packet filter")
+    Message::new(NFTABLES | kind, DUMP, &header, attributes)
 }
 
 fn expressions(list: &[u8]) -> Vec<Expression> {
@@ -175,6 +215,13 @@ mod tests {
                 assert_eq!((&*counter.name, &*counter.settings), ("counter", &[][..]));
                 assert!(verdict.settings.ends_with(b"b\0\0\0"), "{verdict:?}");
                 assert_eq!(held.sets["m"].len(), 1);
+                let keys = |table, set, first| {
+                    let mut filter = Filter::open(family).unwrap();
+                    filter.keys(table, set, &|key| key[0] == first).unwrap()
+                };
+                assert_eq!(keys(table, "m", 1), [vec![1; 4]]);
+                assert!(keys(table, "m", 2).is_empty());
+                assert!(keys(table, "n", 1).is_empty() && keys("none", "m", 1).is_empty());
                 assert!(held.hooks.is_empty());
                 Ok(())
             })
