@@ -25,8 +25,10 @@ const MAX_MESSAGE: usize = 1024;
 /// How long nothing is written after the master has refused an event as one too many. What comes
 /// meanwhile waits, and is dropped where the queue is full.
 const REFUSED: Duration = Duration::from_secs(1);
-/// The event's reporting component.
-const COMPONENT: &str = "kubelet";
+/// The reporting component of most events.
+const KUBELET: &str = "kubelet";
+/// That of events of Services, by upstream's name.
+pub const SERVICE_PROXY: &str = "kube-proxy";
 
 /// One thing that happened.
 #[derive(Debug, Clone)]
@@ -48,8 +50,18 @@ impl Recorder {
     /// The recorder, and the receiving end for [`write`].
     #[must_use]
     pub fn new() -> (Self, Queue) {
+        Self::of_component(KUBELET)
+    }
+
+    /// The same of another component.
+    #[must_use]
+    pub fn of_component(component: &'static str) -> (Self, Queue) {
         let (queue, receiver) = mpsc::channel(QUEUE);
-        (Self { queue }, Queue { receiver })
+        let queue_of = Queue {
+            receiver,
+            component,
+        };
+        (Self { queue }, queue_of)
     }
 
     /// Records a `Normal` event.
@@ -177,6 +189,7 @@ fn pod_reference(pod: &Pod) -> ObjectReference {
 #[derive(Debug)]
 pub struct Queue {
     receiver: mpsc::Receiver<Occurrence>,
+    component: &'static str,
 }
 
 /// What repetitions of an event have in common: whose it is, reason and message.
@@ -185,6 +198,10 @@ type Key = ((Option<String>, Option<String>), Cow<'static, str>, String);
 /// Writes events until every recorder is gone.
 pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
     let mut known: HashMap<Key, (String, i32)> = HashMap::new();
+    let source = EventSource {
+        component: Some(queue.component.to_owned()),
+        host: Some(node),
+    };
     while let Some(news) = queue.receiver.recv().await {
         let namespace = news
             .about
@@ -220,7 +237,7 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
                 Method::POST,
                 path,
                 JSON,
-                &event(news, name, namespace, &node),
+                &event(news, name, namespace, &source),
             )
             .await
         };
@@ -234,7 +251,7 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
     }
 }
 
-fn event(news: Occurrence, name: String, namespace: String, node: &str) -> Event {
+fn event(news: Occurrence, name: String, namespace: String, source: &EventSource) -> Event {
     Event {
         metadata: ObjectMeta {
             name: Some(name),
@@ -248,12 +265,9 @@ fn event(news: Occurrence, name: String, namespace: String, node: &str) -> Event
         count: Some(1),
         first_timestamp: Some(Time(news.at)),
         last_timestamp: Some(Time(news.at)),
-        source: Some(EventSource {
-            component: Some(COMPONENT.to_owned()),
-            host: Some(node.to_owned()),
-        }),
-        reporting_component: Some(COMPONENT.to_owned()),
-        reporting_instance: Some(node.to_owned()),
+        source: Some(source.clone()),
+        reporting_component: source.component.clone(),
+        reporting_instance: source.host.clone(),
         ..Event::default()
     }
 }

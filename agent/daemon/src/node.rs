@@ -104,21 +104,23 @@ pub(crate) async fn serve(
     let sandboxes = Arc::new(sandboxes(arguments, machine, on_machine)?);
     let tunnel = Tunnel::new(machine, &identity, &sandboxes, &view);
     let condition = roots::keep_condition(identity.pins, identity.certificate, clock.notices());
-    let api = MasterApi {
+    let api = Arc::new(MasterApi {
         client: identity.client,
         doubt,
         clock,
-    };
+    });
     let services = Services {
         sandboxes: Arc::clone(&sandboxes),
-        proxy: Proxy::new(view.clone(), name, addresses.clone()),
+        proxy: Proxy::new(view.clone(), name.clone(), addresses.clone()),
+        node: name,
+        api: api.clone(),
         view,
         addresses,
         resolv_conf,
         stub_domains: machine.network.stub_domains.clone(),
         tunnel,
     };
-    let kubelet = Kubelet::new(config, Arc::new(api), engine.clone(), sandboxes);
+    let kubelet = Kubelet::new(config, api, engine.clone(), sandboxes);
     let (mut server, drain) = (kubelet.server(journal(arguments)), kubelet.drain());
     // One place: the first order counts.
     let (orders, mut ordered) = mpsc::channel(1);

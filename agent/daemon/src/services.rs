@@ -1,9 +1,11 @@
 //! Cluster services and DNS, served on this node once it has a range of pod addresses.
 
 use crate::tunnel::Tunnel;
+use agent_api::Api;
+use agent_api::events::{self, Recorder, SERVICE_PROXY};
 use agent_cluster::Sandboxes;
 use agent_proxy::dns::{self, Settings};
-use agent_proxy::{Proxy, View};
+use agent_proxy::{Proxy, View, notices};
 use config_errors::chain;
 use config_model::stub_domain::StubDomain;
 use std::net::IpAddr;
@@ -25,6 +27,9 @@ pub(crate) struct Services {
     pub(crate) addresses: watch::Receiver<Vec<IpAddr>>,
     pub(crate) resolv_conf: PathBuf,
     pub(crate) stub_domains: Vec<StubDomain>,
+    /// The node's name, and where events of Services are written.
+    pub(crate) node: String,
+    pub(crate) api: Arc<dyn Api>,
     /// The WireGuard overlay, if `pod_routes = "wireguard"`.
     pub(crate) tunnel: Option<Tunnel>,
 }
@@ -57,8 +62,18 @@ impl Services {
                 tunnel.run().await;
             }
         };
+        let (recorder, queue) = Recorder::of_component(SERVICE_PROXY);
+        let view = self.view.clone();
+        let telling = notices::tell(self.proxy.left_out(), view, recorder, self.node.clone());
+        let writing = events::write(queue, self.api, self.node);
         // Each of them ends only by a failure.
-        tokio::join!(self.proxy.run(), answer_names(settings, self.view), tunnel);
+        tokio::join!(
+            self.proxy.run(),
+            answer_names(settings, self.view),
+            tunnel,
+            telling,
+            writing
+        );
         "services"
     }
 }

@@ -45,6 +45,16 @@ pub(crate) fn is_everyones(name: &Key, bytes: usize) -> bool {
     EVERYONES.contains(&(&*name.namespace, &*name.name)) && bytes <= MOST_OF_EVERYONES
 }
 
+/// The services of a namespace that may be served whatever it takes.
+pub(crate) fn everyones(namespace: &str) -> impl Iterator<Item = Key> {
+    let own = EVERYONES.into_iter();
+    let own = own.filter(move |(of, _)| *of == namespace);
+    own.map(|(namespace, name)| Key {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    })
+}
+
 /// Bytes that a service takes at most in the message of either family.
 pub(crate) fn weigh(service: &Service, slices: &[&Arc<Slice>], here: Here<'_>) -> usize {
     let of_family = |family| of_family(family, service, slices, here);

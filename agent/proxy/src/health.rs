@@ -2,8 +2,9 @@
 //! that they send callers only to nodes that take them without another hop.
 //!
 //! The answers are upstream's: `200` with the number of endpoints here, or `503` where there is
-//! none or the packet filter is behind, for any path.
+//! none, the packet filter is behind, or has no room for the service, for any path.
 
+use crate::left_out::LeftOut;
 use crate::status::Freshness;
 use crate::view::{Key, Known, Objects, Service, View};
 use agent_port::{Limits, StrangerSlot, StrangerSlots};
@@ -49,6 +50,17 @@ pub(crate) struct Health {
     pub(crate) service: Key,
     /// Its endpoints on this node that take connections.
     pub(crate) endpoints: usize,
+    /// Whether the packet filter has room for it.
+    pub(crate) served: bool,
+}
+
+/// What answers are made of.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) view: View,
+    pub(crate) node: String,
+    pub(crate) left_out: watch::Receiver<LeftOut>,
+    pub(crate) freshness: Freshness,
 }
 
 /// The answers of all health ports.
@@ -62,7 +74,7 @@ pub(crate) fn health_ports(services: Option<&Objects<Service>>) -> BTreeSet<u16>
 }
 
 /// The answer of each health port. Of two services with one port the first by name has it.
-pub(crate) fn healths(known: &Known, node: &str) -> Healths {
+pub(crate) fn healths(known: &Known, node: &str, left_out: &LeftOut) -> Healths {
     let Some((services, slices)) = known.whole() else {
         return Healths::new();
     };
@@ -96,6 +108,7 @@ pub(crate) fn healths(known: &Known, node: &str) -> Healths {
         let health = Health {
             service: service.clone(),
             endpoints: here.get(&port).map_or(0, pods),
+            served: !left_out.has(service),
         };
         (port, health)
     };
@@ -116,13 +129,14 @@ fn response(health: Option<&Health>, fresh: bool) -> Response<Full<Bytes>> {
         *response.status_mut() = StatusCode::NOT_FOUND;
         return response;
     };
-    if health.endpoints == 0 || !fresh {
+    let works = fresh && health.served;
+    if health.endpoints == 0 || !works {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
     let body = serde_json::json!({
         "service": {"namespace": health.service.namespace, "name": health.service.name},
         "localEndpoints": health.endpoints,
-        "serviceProxyHealthy": fresh,
+        "serviceProxyHealthy": works,
     });
     let headers = response.headers_mut();
     headers.insert(
@@ -139,12 +153,13 @@ fn response(health: Option<&Health>, fresh: bool) -> Response<Full<Bytes>> {
 }
 
 /// Keeps the ports open that services ask for, at these addresses of the node, until it is dropped.
-pub(crate) async fn serve(
-    view: View,
-    node: String,
-    mut addresses: watch::Receiver<Vec<IpAddr>>,
-    freshness: Freshness,
-) {
+pub(crate) async fn serve(asked: Asked, mut addresses: watch::Receiver<Vec<IpAddr>>) {
+    let Asked {
+        view,
+        node,
+        mut left_out,
+        freshness,
+    } = asked;
     let mut changes = view.changes();
     let (answers, _) = watch::channel(Healths::new());
     let mut listening: BTreeMap<SocketAddr, AbortHandle> = BTreeMap::new();
@@ -152,7 +167,7 @@ pub(crate) async fn serve(
     let slots = StrangerSlots::new(LIMITS);
     loop {
         let known = Arc::clone(&changes.borrow_and_update());
-        let now = healths(&known, &node);
+        let now = healths(&known, &node, &left_out.borrow_and_update());
         let own = addresses.borrow_and_update().clone();
         let wanted: BTreeSet<SocketAddr> = now
             .keys()
@@ -190,9 +205,10 @@ pub(crate) async fn serve(
         while tasks.try_join_next().is_some() {}
         let next = async {
             tokio::select! {
-                // Both only wait. Without a sender the addresses stay.
+                // All only wait. Without a sender the addresses, and what is left out, stay.
                 outcome = changes.changed() => outcome,
                 Ok(()) = addresses.changed() => Ok(()),
+                Ok(()) = left_out.changed() => Ok(()),
             }
         };
         let outcome = if failed {

@@ -66,9 +66,22 @@ fn ready_endpoints_of_this_node_count_once() {
         endpoint("fd00:1::4", "n1", false),
     ];
     // The balancer weighs nodes by it, also where pods have an address of each family.
-    let count = |node: &str| healths(&known(30_000, &all), node)[&30_000].endpoints;
+    let nothing = LeftOut::default();
+    let count = |node: &str| healths(&known(30_000, &all), node, &nothing)[&30_000].endpoints;
     assert_eq!([count("n1"), count("n2"), count("n3")], [2, 1, 0]);
-    assert!(healths(&Known::default(), "n1").is_empty());
+    assert!(healths(&Known::default(), "n1", &nothing).is_empty());
+}
+
+/// What is asked of a node `n1` that has this view, and leaves out what is sent.
+fn asked(view: &View, freshness: &Freshness) -> (watch::Sender<LeftOut>, Asked) {
+    let (tells, left_out) = watch::channel(LeftOut::default());
+    let asked = Asked {
+        view: view.clone(),
+        node: "n1".to_owned(),
+        left_out,
+        freshness: freshness.clone(),
+    };
+    (tells, asked)
 }
 
 /// The answer of a port: its head and its body.
@@ -107,8 +120,8 @@ async fn a_port_is_open_at_the_nodes_addresses_while_its_service_asks_for_it_and
     let set = |known: Known| view.change(|_| true, |held| *held = known);
     let (own, addresses) = watch::channel(vec![at.ip()]);
     let freshness = Freshness::default();
-    let name = "n1".to_owned();
-    let serving = tokio::spawn(serve(view.clone(), name, addresses, freshness.clone()));
+    let (tells, asked) = asked(&view, &freshness);
+    let serving = tokio::spawn(serve(asked, addresses));
     set(known(at.port(), &[endpoint("10.1.0.2", "n1", true)]));
     ask_until(at, |answer| {
         answer.is_some_and(|answer| {
@@ -129,6 +142,21 @@ async fn a_port_is_open_at_the_nodes_addresses_while_its_service_asks_for_it_and
         "{answer}"
     );
     freshness.applied();
+    // The packet filter has no room for its namespace: endpoints here are reached by nobody.
+    let closed = LeftOut {
+        namespaces: [("shop".to_owned(), Vec::new())].into(),
+        ..LeftOut::default()
+    };
+    let said = |code: &'static str, works: bool| {
+        move |answer: Option<&str>| {
+            let end = format!(r#""serviceProxyHealthy":{works}}}"#);
+            answer.is_some_and(|answer| answer.starts_with(code) && answer.ends_with(&end))
+        }
+    };
+    tells.send_replace(closed);
+    ask_until(at, said("HTTP/1.1 503", false)).await;
+    tells.send_replace(LeftOut::default());
+    ask_until(at, said("HTTP/1.1 200", true)).await;
     set(known(at.port(), &[endpoint("10.1.1.2", "n2", true)]));
     ask_until(at, |answer| {
         answer.is_some_and(|answer| {
@@ -157,8 +185,8 @@ async fn a_stranger_who_says_nothing_keeps_nobody_out() {
         |held| *held = known(at.port(), &[endpoint("10.1.0.2", "n1", true)]),
     );
     let (_stays, addresses) = watch::channel(vec![at.ip()]);
-    let fresh = Freshness::default();
-    let serving = tokio::spawn(serve(view.clone(), "n1".to_owned(), addresses, fresh));
+    let (_tells, asked) = asked(&view, &Freshness::default());
+    let serving = tokio::spawn(serve(asked, addresses));
     ask_until(at, |answer| answer.is_some()).await;
     let mut silent = Vec::new();
     for _ in 0..LIMITS.strangers * 2 {

@@ -9,7 +9,8 @@
 //! serves at all. [`dns`] answers names from the same view.
 //!
 //! Tasks: [`Proxy::run`] and [`dns::serve`] run until they are dropped. They wait for the view to
-//! change; there are no other channels.
+//! change. [`Proxy::left_out`] tells which services namespaces have too many of; there are no other
+//! channels.
 
 mod budget;
 mod candidates;
@@ -17,6 +18,8 @@ pub mod dns;
 mod earlier;
 pub mod fronts;
 mod health;
+mod left_out;
+pub mod notices;
 mod proxy;
 pub mod served;
 mod status;
@@ -24,6 +27,7 @@ pub mod table;
 mod view;
 
 pub use fronts::MACHINE_PORTS;
+pub use left_out::LeftOut;
 pub use proxy::{Proxy, Rules};
 pub use status::{HEALTH_PORT, STATUS_PORT};
 pub use view::{

@@ -3,6 +3,7 @@
 use crate::earlier;
 use crate::fronts::{self, Fronts, Here};
 use crate::health;
+use crate::left_out::LeftOut;
 use crate::served::{Moves, Served};
 use crate::status::{self, Freshness};
 use crate::table::{self, Chains};
@@ -30,6 +31,7 @@ pub struct Proxy {
     view: View,
     node: String,
     addresses: watch::Receiver<Vec<IpAddr>>,
+    left_out: watch::Sender<LeftOut>,
 }
 
 /// The services' part of the packet filter of the calling thread's network, as far as this process
@@ -98,6 +100,11 @@ impl Rules {
         }
         forget(&moves);
         Ok(())
+    }
+
+    /// The services that are not served for what their namespaces take.
+    pub fn left_out(&self) -> LeftOut {
+        self.served.left_out()
     }
 
     /// Makes moves in the kernel; false where it is not as it was left, and nothing of it is known
@@ -194,7 +201,13 @@ impl Proxy {
             view,
             node,
             addresses,
+            left_out: watch::Sender::default(),
         }
+    }
+
+    /// What the packet filter leaves out, as far as it was applied.
+    pub fn left_out(&self) -> watch::Receiver<LeftOut> {
+        self.left_out.subscribe()
     }
 
     /// Applies every change, for ever. Before services, slices and the ports of this node's pods
@@ -204,7 +217,13 @@ impl Proxy {
         let (view, node) = (self.view.clone(), self.node.clone());
         let freshness = Freshness::default();
         let status = status::serve(view.clone(), node.clone(), freshness.clone());
-        let health = health::serve(view, node, self.addresses.clone(), freshness.clone());
+        let asked = health::Asked {
+            view,
+            node,
+            left_out: self.left_out(),
+            freshness: freshness.clone(),
+        };
+        let health = health::serve(asked, self.addresses.clone());
         tokio::join!(self.keep(freshness), health, status);
     }
 
@@ -223,6 +242,12 @@ impl Proxy {
                 match outcome {
                     Ok(Ok(now)) => {
                         rules = now;
+                        let left_out = rules.left_out();
+                        self.left_out.send_if_modified(|told| {
+                            let differs = *told != left_out;
+                            *told = left_out;
+                            differs
+                        });
                         freshness.applied();
                     }
                     Ok(Err(error)) => {

@@ -350,9 +350,15 @@ fn a_namespace_with_too_many_ports_keeps_no_other_from_being_served() {
     }
     in_new(&[Kind::Network], || {
         // An agent that starts in such a cluster.
-        Rules::default().apply(&Arc::new(all), "n1", &[])?;
+        let mut rules = Rules::default();
+        rules.apply(&Arc::new(all), "n1", &[])?;
         let held = Filter::open(Family::V4)?.held(table::TABLE)?;
         assert_eq!(held.sets["fronts"].len(), 1, "the other namespace's alone");
+        let greedy = |name: &str| Key {
+            namespace: "greedy".to_owned(),
+            name: name.to_owned(),
+        };
+        assert!(rules.left_out().has(&greedy("0")) && !rules.left_out().has(&key("names")));
         Ok(())
     })
     .unwrap();

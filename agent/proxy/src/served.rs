@@ -8,6 +8,7 @@
 use crate::budget;
 use crate::fronts::{Front, Fronts, Here, Pick, Source, host_ports, of_host_port, of_service};
 use crate::health::health_ports;
+use crate::left_out::{LeftOut, MOST_NAMED};
 use crate::view::{Key, Known, Objects, Service, Slice};
 use agent_sys::netlink::Family;
 use std::cmp::Ordering;
@@ -73,9 +74,10 @@ pub struct Served {
     taken: BTreeMap<String, usize>,
     /// What those take that are served whatever their namespaces take.
     everyones: usize,
-    /// What all together may take, and the namespaces that are not served.
+    /// What all together may take, and the namespaces that are not served, each with the services
+    /// that took most of it when it was closed.
     whole: usize,
-    closed: BTreeSet<String>,
+    closed: BTreeMap<String, Vec<Arc<Key>>>,
 }
 
 impl Default for Served {
@@ -100,7 +102,7 @@ impl Served {
             taken: BTreeMap::new(),
             everyones: 0,
             whole,
-            closed: BTreeSet::new(),
+            closed: BTreeMap::new(),
         }
     }
 
@@ -134,12 +136,14 @@ impl Served {
         };
         let mut before = offers(self, &touched);
         self.know(known, here);
-        let was_closed = self.share(&touched);
+        let before_share = self.share(&touched);
+        let was_closed: BTreeSet<&String> = before_share.keys().collect();
+        let is_closed: BTreeSet<&String> = self.closed.keys().collect();
         let mut after = offers(self, &touched);
         // Of the other services of a namespace that is served no more, or again, nothing else has
         // changed.
-        for namespace in self.closed.symmetric_difference(&was_closed) {
-            for claim in self.claims_in(namespace) {
+        for namespace in is_closed.symmetric_difference(&was_closed) {
+            for claim in self.services_in(namespace).flat_map(claims_of) {
                 if touched.contains(&claim) {
                     continue;
                 }
@@ -243,7 +247,7 @@ impl Served {
     }
 
     /// Weighs services anew, and decides which namespaces are served; those that were not before.
-    fn share(&mut self, touched: &BTreeSet<Claim>) -> BTreeSet<String> {
+    fn share(&mut self, touched: &BTreeSet<Claim>) -> BTreeMap<String, Vec<Arc<Key>>> {
         for claim in touched {
             let Claim::Service(key) = claim else { continue };
             let weight = self
@@ -266,16 +270,42 @@ impl Served {
             }
         }
         let whole = self.whole.saturating_sub(self.everyones);
-        let closed = budget::closed(&self.taken, whole);
-        for namespace in closed.difference(&self.closed) {
-            let bytes = self.taken.get(namespace);
-            tracing::warn!(
-                namespace,
-                bytes,
-                "the Services of this namespace take more of the packet filter than their share, and are not served: it should have fewer of them, or fewer ports"
-            );
+        let mut closed = BTreeMap::new();
+        for namespace in budget::closed(&self.taken, whole) {
+            let named = self.closed.get(&namespace).cloned();
+            let named = named.unwrap_or_else(|| {
+                let bytes = self.taken.get(&namespace);
+                tracing::warn!(
+                    namespace,
+                    bytes,
+                    "the Services of this namespace take more of the packet filter than their share, and are not served: it should have fewer of them, or fewer ports"
+                );
+                self.largest(&namespace)
+            });
+            closed.insert(namespace, named);
         }
         std::mem::replace(&mut self.closed, closed)
+    }
+
+    /// The services of a namespace that take most, the largest first.
+    fn largest(&self, namespace: &str) -> Vec<Arc<Key>> {
+        let own = self.services_in(namespace);
+        let own = own.filter_map(|key| Some((*self.weights.get(key)?, key)));
+        let mut own: Vec<_> = own.collect();
+        own.sort_by(|(bytes, key), (others, other)| others.cmp(bytes).then(key.cmp(other)));
+        let own = own.into_iter().take(MOST_NAMED);
+        own.map(|(_, key)| Arc::clone(key)).collect()
+    }
+
+    /// The services that are not served for what their namespaces take.
+    pub fn left_out(&self) -> LeftOut {
+        let all = self.closed.keys();
+        let spared = all.flat_map(|namespace| budget::everyones(namespace));
+        let spared = spared.map(Arc::new);
+        LeftOut {
+            namespaces: self.closed.clone(),
+            spared: spared.filter(|name| self.is_everyones(name)).collect(),
+        }
     }
 
     /// The sum that a service with this weight is in.
@@ -304,24 +334,24 @@ impl Served {
         Some((service, own))
     }
 
-    /// The claims of a namespace's services, but for those that are served whatever it takes.
-    fn claims_in(&self, namespace: &str) -> Vec<Claim> {
+    /// A namespace's services, but for those that are served whatever it takes.
+    fn services_in(&self, namespace: &str) -> impl Iterator<Item = &Arc<Key>> {
         let from = Key {
             namespace: namespace.to_owned(),
             name: String::new(),
         };
         let services = self.known.services.iter();
-        let own = services.flat_map(|all| all.range(from.clone()..));
-        let own = own.take_while(|(key, _)| key.namespace == namespace);
-        let own = own.filter(|(key, _)| !self.is_everyones(key));
-        own.flat_map(|(key, _)| claims_of(key)).collect()
+        let own = services.flat_map(move |all| all.range(from.clone()..));
+        let own = own.map(|(key, _)| key);
+        let own = own.take_while(move |key| key.namespace == namespace);
+        own.filter(move |key| !self.is_everyones(key))
     }
 
     /// What a claimant offers; nothing where its namespace is not served.
     fn offers(&self, claim: &Claim) -> Fronts {
         match claim {
             Claim::Service(name) | Claim::Named(name)
-                if self.closed.contains(&name.namespace) && !self.is_everyones(name) =>
+                if self.closed.contains_key(&name.namespace) && !self.is_everyones(name) =>
             {
                 Fronts::new()
             }

@@ -96,6 +96,7 @@ fn any_service() -> impl Strategy<Value = Service> {
                 let [addresses, external, balancers] = addresses;
                 let (internal_local, external_local, health) = policies;
                 Service {
+                    uid: String::new(),
                     addresses: if alias { Vec::new() } else { addresses },
                     external_name: alias.then(|| "example.org".to_owned()),
                     external,
@@ -381,4 +382,64 @@ fn what_every_pod_needs_is_served_whatever_else_its_namespace_has() {
     own.remove(&named("default", "greedy"));
     own.remove(&named("kube-system", "greedy"));
     assert_eq!(all(&own), 5);
+}
+
+#[test]
+fn what_is_left_out_names_the_services_that_take_most() {
+    let service = |ports: u16| {
+        let port = |port: u16| Port {
+            name: port.to_string(),
+            protocol: Protocol::Tcp,
+            port,
+            node_port: None,
+        };
+        Arc::new(Service {
+            addresses: vec![at(false, "96", 1)],
+            ports: (1..=ports).map(port).collect(),
+            ..Service::default()
+        })
+    };
+    let named = |namespace: &str, name: &str| {
+        let [namespace, name] = [namespace, name].map(str::to_owned);
+        Arc::new(Key { namespace, name })
+    };
+    let mut own = Objects::from([
+        (named("default", "kubernetes"), service(2)),
+        (named("default", "small"), service(2)),
+        (named("default", "large"), service(1000)),
+        (named("shop", "web"), service(2)),
+    ]);
+    own.extend((3..30_u8).map(|n| (named("default", &n.to_string()), service(n.into()))));
+    let mut served = Served::within(100_000);
+    let mut left_out = |own: &Objects<Service>| {
+        let known = Known {
+            services: Some(own.clone()),
+            slices: Some(Objects::new()),
+            ..Known::default()
+        };
+        let here = Here {
+            node: "n1",
+            zone: None,
+            addresses: &[],
+            name_servers: &[],
+        };
+        served.take(&Arc::new(known), here);
+        served.left_out()
+    };
+    let first = left_out(&own);
+    let blame = |left_out: &LeftOut, before: &LeftOut| -> Vec<String> {
+        let all = left_out.new_since(before);
+        all.map(|key| key.name.clone()).collect()
+    };
+    let blamed = ["large", "29", "28", "27", "26", "25", "24", "23"];
+    assert_eq!(blame(&first, &LeftOut::default()), blamed);
+    assert!(first.has(&named("default", "small")) && !first.has(&named("shop", "web")));
+    // It is served all the same.
+    assert!(!first.has(&named("default", "kubernetes")));
+    own.insert(named("default", "more"), service(500));
+    let second = left_out(&own);
+    assert!(blame(&second, &first).is_empty() && second.has(&named("default", "more")));
+    own.remove(&named("default", "large"));
+    own.remove(&named("default", "more"));
+    assert_eq!(left_out(&own), LeftOut::default());
 }

@@ -97,6 +97,8 @@ pub struct Port {
     reason = "each is a field of the service's specification"
 )]
 pub struct Service {
+    /// Its UID.
+    pub uid: String,
     /// Its own addresses; none where it is headless or a name.
     pub addresses: Vec<IpAddr>,
     /// Whether its name resolves to its endpoints' addresses.
@@ -129,6 +131,7 @@ pub struct Service {
 impl Service {
     /// What the node needs of an object.
     pub fn read(service: core::Service) -> Self {
+        let uid = service.metadata.uid.unwrap_or_default();
         let labels = service.metadata.labels.unwrap_or_default();
         let proxy = labels.get(SERVICE_PROXY_LABEL);
         let name_server = proxy.is_some_and(|name| name == NAME_SERVER_PROXY);
@@ -157,6 +160,7 @@ impl Service {
         let external_local = spec.external_traffic_policy.as_deref() == Some("Local");
         let is_balanced = spec.type_.as_deref() == Some("LoadBalancer");
         Self {
+            uid,
             addresses: if is_name {
                 Vec::new()
             } else {

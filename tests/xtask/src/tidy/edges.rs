@@ -38,7 +38,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("agent/grpc", &[]),
     ("agent/csi", &["sys", "api", "grpc"]),
     ("agent/cluster", &["sys", "proxy", "confine"]),
-    ("agent/proxy", &["sys", "port"]),
+    ("agent/proxy", &["sys", "port", "api"]),
     ("agent/resources", &["sys", "runtime", "pressure"]),
     ("agent/pressure", &[]),
     ("agent/pods", &["runtime", "resources"]),
