@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 /// Debian packages that building and testing need, all of which bookworm and trixie have under
 /// these names. gcc: the linker; make: the master's allocator; libtss2-dev, pkg-config: the TPM
-/// stack; protobuf-compiler, libprotobuf-dev: containerd's API; musl-tools: its resolver as a
-/// client of the cluster's DNS.
+/// stack; protobuf-compiler, libprotobuf-dev: containerd's API; musl-tools, bind9-dnsutils: musl's
+/// resolver and `dig` as clients of the cluster's DNS.
 const PACKAGES: &[&str] = &[
     "gcc",
     "make",
@@ -19,6 +19,7 @@ const PACKAGES: &[&str] = &[
     "protobuf-compiler",
     "libprotobuf-dev",
     "musl-tools",
+    "bind9-dnsutils",
     "python3-venv",
 ];
 

@@ -14,6 +14,12 @@ const TTL: u32 = 5;
 const SMALLEST: u16 = 512;
 /// Most bytes of a datagram: no packet of it is cut on the way (the operators' DNS flag day 2020).
 const LARGEST: u16 = 1232;
+/// The third byte of a message (RFC 1035, section 4.1.1): that it is an answer, what is done, and
+/// that a client wants its name server to ask others; the value of what this server does not do.
+const IS_ANSWER: u8 = 0x80;
+const OPCODE: u8 = 0x78;
+const RECURSION_DESIRED: u8 = 0x01;
+const NOT_IMPLEMENTED: u8 = 4;
 /// Longest chain of CNAMEs within the cluster.
 const MOST_NAMES: usize = 8;
 
@@ -34,31 +40,56 @@ impl Question {
     /// # Errors
     /// If it is none that can be answered; what is sent back, if anything.
     pub fn read(bytes: &[u8]) -> Result<Self, Option<Vec<u8>>> {
-        let id = bytes.first_chunk().copied().map(u16::from_be_bytes);
         // An answer is never answered: two servers would talk for ever.
-        let is_answer = bytes.get(2).is_none_or(|flags| flags & 0x80 != 0);
-        let Some(id) = id.filter(|_| !is_answer) else {
+        let Some([high, low, flags]) = bytes
+            .first_chunk::<3>()
+            .filter(|[_, _, flags]| flags & IS_ANSWER == 0)
+        else {
             return Err(None);
         };
-        let refuse = |code| Err(Message::error_msg(id, OpCode::Query, code).to_vec().ok());
+        if flags & OPCODE != 0 {
+            // What is not a question may be laid out otherwise: nothing but its header is read.
+            let flags = IS_ANSWER | flags & (OPCODE | RECURSION_DESIRED);
+            let header = [*high, *low, flags, NOT_IMPLEMENTED];
+            return Err(Some([&header[..], &[0; 8]].concat()));
+        }
+        let malformed = || {
+            let id = u16::from_be_bytes([*high, *low]);
+            let said = Message::error_msg(id, OpCode::Query, ResponseCode::FormErr);
+            Err(said.to_vec().ok())
+        };
         let Ok(message) = Message::from_vec(bytes) else {
-            return refuse(ResponseCode::FormErr);
+            return malformed();
         };
-        if message.metadata.op_code != OpCode::Query {
-            return refuse(ResponseCode::NotImp);
-        }
         let [query] = message.queries.as_slice() else {
-            return refuse(ResponseCode::FormErr);
+            return malformed();
         };
-        if query.query_class() != DNSClass::IN {
-            return refuse(ResponseCode::Refused);
-        }
         let said = message.edns.as_ref().map_or(SMALLEST, Edns::max_payload);
-        Ok(Self {
+        let question = Self {
             query: query.clone(),
             limit: said.clamp(SMALLEST, LARGEST).into(),
             message,
-        })
+        };
+        match question.refusal() {
+            Some(code) => Err(question.answer(code).to_vec().ok()),
+            None => Ok(question),
+        }
+    }
+
+    /// Why it is refused, if it is.
+    fn refusal(&self) -> Option<ResponseCode> {
+        let version = self.message.edns.as_ref().map_or(0, Edns::version);
+        let whole_zone = [RecordType::AXFR, RecordType::IXFR];
+        if version > 0 {
+            // The answer's OPT says which one is known (RFC 6891, section 6.1.3).
+            Some(ResponseCode::BADVERS)
+        } else if self.query.query_class() != DNSClass::IN
+            || whole_zone.contains(&self.query.query_type())
+        {
+            Some(ResponseCode::Refused)
+        } else {
+            None
+        }
     }
 
     /// The name in small letters, without the dot at its end.
@@ -106,6 +137,10 @@ pub fn answer(known: &Known, question: &Question) -> Resolution {
     let mut name = question.name();
     let mut answer = question.answer(ResponseCode::NoError);
     answer.metadata.authoritative = true;
+    if question.query.query_type() == RecordType::SOA && name == DOMAIN {
+        answer.add_answers(authority());
+        return Resolution::Whole(answer);
+    }
     for step in 0..MOST_NAMES {
         let (Ok(owner), outcome) = (absolute(&name), look_up(known, &name, kind)) else {
             return Resolution::Whole(question.answer(ResponseCode::ServFail));
@@ -178,18 +213,27 @@ fn add(answer: &mut Message, owner: &Name, data: Data) {
             weight,
             host,
             address,
-        } => absolute(&host).ok().map(|host| {
-            let known = answer.additionals.iter().any(|record| record.name == host);
-            if !known {
-                let record = Record::from_rdata(host.clone(), TTL, address_data(address));
-                answer.add_additional(record);
+        } => absolute(&host).ok().and_then(|host| {
+            let beside = Record::from_rdata(host.clone(), TTL, address_data(address));
+            if !is_among_ends(&answer.additionals, &beside) {
+                answer.add_additional(beside);
             }
-            RData::SRV(SRV::new(0, weight, port, host))
+            // A host with addresses of both families is one target. Its addresses are neighbours,
+            // in a circle.
+            let target = RData::SRV(SRV::new(0, weight, port, host));
+            let target = Record::from_rdata(owner.clone(), TTL, target);
+            (!is_among_ends(&answer.answers, &target)).then_some(target.data)
         }),
     };
     if let Some(rdata) = rdata {
         answer.add_answer(Record::from_rdata(owner.clone(), TTL, rdata));
     }
+}
+
+/// Whether a record is the first or the last of these.
+fn is_among_ends(records: &[Record], record: &Record) -> bool {
+    let mut ends = [records.first(), records.last()].into_iter().flatten();
+    ends.any(|end| end == record)
 }
 
 fn address_data(address: IpAddr) -> RData {

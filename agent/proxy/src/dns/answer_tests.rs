@@ -125,6 +125,64 @@ fn what_is_no_question_is_refused_or_not_answered() {
     assert_eq!(Question::read(b"ab").unwrap_err(), None);
 }
 
+#[test]
+fn a_refusal_repeats_what_it_refuses() {
+    let asked = |change: &dyn Fn(&mut Message)| {
+        let name = absolute("web.shop.svc.cluster.local").unwrap();
+        let mut message = Message::query();
+        message.metadata.recursion_desired = true;
+        message.add_query(Query::query(name, RecordType::A));
+        change(&mut message);
+        let refusal = Question::read(&message.to_vec().unwrap()).unwrap_err();
+        (message, Message::from_vec(&refusal.unwrap()).unwrap())
+    };
+    let class = |message: &mut Message| {
+        message.queries[0].set_query_class(DNSClass::CH);
+    };
+    let whole_zone = |message: &mut Message| {
+        message.queries[0].set_query_type(RecordType::AXFR);
+    };
+    let version = |message: &mut Message| {
+        let mut edns = Edns::new();
+        edns.set_version(1);
+        message.set_edns(edns);
+    };
+    for (change, code) in [
+        (class as fn(&mut Message), ResponseCode::Refused),
+        (whole_zone, ResponseCode::Refused),
+        (version, ResponseCode::BADVERS),
+    ] {
+        let (asked, said) = asked(&change);
+        // Two names have the number 16.
+        assert_eq!(u16::from(said.metadata.response_code), u16::from(code));
+        assert_eq!(said.metadata.id, asked.metadata.id);
+        assert_eq!(said.queries, asked.queries);
+        assert!(said.metadata.recursion_desired && said.answers.is_empty());
+        assert_eq!(said.edns.map(|edns| edns.version()), asked.edns.map(|_| 0));
+    }
+    for code in [OpCode::Status, OpCode::Notify, OpCode::Update] {
+        let (asked, said) = asked(&|message: &mut Message| message.metadata.op_code = code);
+        assert_eq!(said.metadata.response_code, ResponseCode::NotImp);
+        assert_eq!(
+            (said.metadata.id, said.metadata.op_code),
+            (asked.metadata.id, code)
+        );
+        assert!(said.metadata.recursion_desired && said.queries.is_empty());
+    }
+    // No name of an operation, and no question behind the header.
+    let unknown = [1, 2, 0x78, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    let said = Question::read(&unknown).unwrap_err().unwrap();
+    assert_eq!(said, [1, 2, 0xF8, 4, 0, 0, 0, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn the_zone_itself_is_described() {
+    let asked = question("cluster.local", RecordType::SOA, None);
+    let said = whole(answer(&cluster::known(), &asked));
+    assert_eq!(said.answers, authority().into_iter().collect::<Vec<_>>());
+    assert!(said.authorities.is_empty());
+}
+
 proptest! {
     #[test]
     fn any_bytes_have_an_answer_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {

@@ -262,8 +262,10 @@ fn ports(
     if found.is_empty() && !has_port(service, port, protocol) {
         return None;
     }
-    // All hosts have the same share (RFC 2782 knows none for no host).
-    let share = u16::try_from(100 / found.len().max(1)).unwrap_or(1).max(1);
+    // All hosts have the same share (RFC 2782 knows none for no host), however many addresses.
+    let share = u16::try_from(100 / targets(&found).max(1))
+        .unwrap_or(1)
+        .max(1);
     let mut found: Vec<Data> = found.into_iter().collect();
     for data in &mut found {
         if let Data::Srv { weight, .. } = data {
@@ -271,6 +273,17 @@ fn ports(
         }
     }
     Some(found)
+}
+
+/// How many targets these addresses have.
+fn targets(found: &BTreeSet<Data>) -> usize {
+    let mut targets = BTreeSet::new();
+    for data in found {
+        if let Data::Srv { port, host, .. } = data {
+            targets.insert((*port, host));
+        }
+    }
+    targets.len()
 }
 
 fn has_port(service: &Service, port: &str, protocol: &str) -> bool {

@@ -130,8 +130,8 @@ fn named_ports_are_found_by_service_records() {
     assert_eq!(
         found("_web._tcp.web.shop.svc.cluster.local", Kind::Srv),
         [
-            "50 80 web.shop.svc.cluster.local 10.96.0.10",
-            "50 80 web.shop.svc.cluster.local fd00::10"
+            "100 80 web.shop.svc.cluster.local 10.96.0.10",
+            "100 80 web.shop.svc.cluster.local fd00::10"
         ]
     );
     assert_eq!(
