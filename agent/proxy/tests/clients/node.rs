@@ -113,39 +113,46 @@ pub(crate) fn on_a_node(test: impl FnOnce(&Path) + Send) {
         let files = tempfile::tempdir().unwrap();
         std::fs::write(files.path().join("resolv.conf"), RESOLV_CONF).unwrap();
         std::fs::write(files.path().join("nsswitch.conf"), "hosts: dns\n").unwrap();
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                let settings = Settings {
-                    addresses: vec![SERVER, SERVER_V6],
-                    own: tokio::sync::watch::channel(vec![OWN]).1,
-                    clients: ["127.0.0.0/8", "::1/128"]
-                        .map(|range| range.parse().unwrap())
-                        .into(),
-                    resolv_conf: "/dev/null".into(),
-                    stub_domains: Vec::new(),
-                };
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build();
-                runtime.unwrap().block_on(async {
-                    tokio::select! {
-                        served = dns::serve(settings, view) => served.unwrap(),
-                        _ = stopped => {}
-                    }
-                });
-            });
+        let settings = Settings {
+            addresses: vec![SERVER, SERVER_V6],
+            own: tokio::sync::watch::channel(vec![OWN]).1,
+            clients: ["127.0.0.0/8", "::1/128"]
+                .map(|range| range.parse().unwrap())
+                .into(),
+            resolv_conf: "/dev/null".into(),
+            stub_domains: Vec::new(),
+        };
+        while_answering(settings, view, || {
             for server in [SERVER, SERVER_V6] {
                 while TcpStream::connect((server, 53)).is_err() {
                     std::thread::yield_now();
                 }
             }
             test(files.path());
-            stop.send(()).unwrap();
         });
         Ok(())
     })
     .unwrap();
+}
+
+/// Answers names in the network of the calling thread until `clients` ends.
+pub(crate) fn while_answering(settings: Settings, view: View, clients: impl FnOnce()) {
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            runtime.unwrap().block_on(async {
+                tokio::select! {
+                    served = dns::serve(settings, view) => served.unwrap(),
+                    _ = stopped => {}
+                }
+            });
+        });
+        clients();
+        stop.send(()).unwrap();
+    });
 }
 
 /// Runs a program that has these files in place of the machine's.
