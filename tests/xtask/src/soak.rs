@@ -109,9 +109,9 @@ fn properties(wish: &Soak) -> Outcome {
     rounds(wish, |seed| {
         for (program, modules) in &searched {
             let words: Vec<&str> = modules.iter().map(String::as_str).collect();
-            let (passed, output) = program.run(&words, Search { seed, cases: CASES }, false);
-            if !passed {
-                println!("     Running {program}\n{output}");
+            let run = program.run(&words, Search { seed, cases: CASES }, false);
+            if !run.passed {
+                println!("     Running {program}\n{}", run.output);
                 let repeat = format!("cargo xtask soak properties --seed {seed} --minutes 0");
                 let cure = format!(
                     "it is kept in the crate's proptest-regressions; to repeat the search: {repeat}"

@@ -5,17 +5,23 @@
 
 use crate::host::{self, repository};
 use crate::steps::{Failure, Outcome};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::{Pid, SysconfVar, sysconf};
 use serde::Deserialize;
 use std::fmt;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
+use std::time::Instant;
 use tests_harness::lifetime::Lifetime;
 
 /// Test programs that run beside each other. Most of them wait more than they work.
 pub(crate) const AT_ONCE: usize = 2;
+/// How many of the programs that took the most processor time are named after a run.
+const NAMED: usize = 10;
 
 /// One test program.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,14 +133,27 @@ pub(crate) struct Lane<'a> {
     pub(crate) at_once: usize,
 }
 
+/// One run of a program.
+#[derive(Debug, Default)]
+pub(crate) struct Run {
+    pub(crate) passed: bool,
+    /// What it printed, if that was not printed as it came.
+    pub(crate) output: String,
+    /// From its start until all that it started had ended.
+    seconds: f64,
+    /// Of all processors, also of the processes that it waited for. Zero where the kernel did not
+    /// tell.
+    processor_seconds: f64,
+}
+
 /// Runs the programs of all lanes beside each other, each in its package's folder as cargo does,
-/// all of them even if one fails.
+/// all of them even if one fails. Names those that took the most.
 pub(crate) fn run(lanes: &[Lane<'_>]) -> Outcome {
-    let failed: Vec<String> = std::thread::scope(|scope| {
+    let runs: Vec<(String, Run)> = std::thread::scope(|scope| {
         let running = lanes.iter().map(|lane| {
             scope.spawn(|| {
                 each(lane.programs, lane.at_once, |program| {
-                    program.passes(lane.words, lane.at_once == 1)
+                    program.run_as_tested(lane.words, lane.at_once == 1)
                 })
             })
         });
@@ -143,54 +162,54 @@ pub(crate) fn run(lanes: &[Lane<'_>]) -> Outcome {
         running
             .into_iter()
             .map(ScopedJoinHandle::join)
-            .flat_map(|failed| failed.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .flat_map(|runs| runs.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect()
     });
-    let all: usize = lanes.iter().map(|lane| lane.programs.len()).sum();
+    let passed = runs.iter().filter(|(_, run)| run.passed).count();
     println!(
-        "\ntest programs: {} passed; {} failed",
-        all - failed.len(),
-        failed.len()
+        "\ntest programs: {passed} passed; {} failed\n{}",
+        runs.len() - passed,
+        costliest(&runs)
     );
-    outcome(&failed)
+    outcome(&runs)
 }
 
 /// Runs programs as [`run`] does a lane, but prints the output of those that fail alone.
 pub(crate) fn run_quietly(programs: &[Program], words: &[&str], at_once: usize) -> Outcome {
     outcome(&each(programs, at_once, |program| {
-        let (passed, output) = program.run(words, Search::FIXED, false);
-        if !passed {
-            println!("     Running {program}\n{output}");
+        let run = program.run(words, Search::FIXED, false);
+        if !run.passed {
+            println!("     Running {program}\n{}", run.output);
         }
-        passed
+        run
     }))
 }
 
-/// Runs programs, `at_once` of them; those that fail, by name.
+/// Runs programs, `at_once` of them; their runs, by name.
 fn each(
     programs: &[Program],
     at_once: usize,
-    passes: impl Fn(&Program) -> bool + Sync,
-) -> Vec<String> {
-    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    run: impl Fn(&Program) -> Run + Sync,
+) -> Vec<(String, Run)> {
+    let (next, runs) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..at_once {
             scope.spawn(|| {
                 while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if !passes(program) {
-                        failed
-                            .lock()
-                            .unwrap_or_else(PoisonError::into_inner)
-                            .push(program.to_string());
-                    }
+                    let run = (program.to_string(), run(program));
+                    runs.lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(run);
                 }
             });
         }
     });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+    runs.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn outcome(failed: &[String]) -> Outcome {
+fn outcome(runs: &[(String, Run)]) -> Outcome {
+    let failed = runs.iter().filter(|(_, run)| !run.passed);
+    let failed: Vec<&str> = failed.map(|(name, _)| name.as_str()).collect();
     if failed.is_empty() {
         return Ok(());
     }
@@ -198,6 +217,24 @@ fn outcome(failed: &[String]) -> Outcome {
         format!("tests failed: {}", failed.join(", ")),
         "the failing test is named above",
     ))
+}
+
+/// The programs that took the most processor time, a line each, after the sum of all.
+fn costliest(runs: &[(String, Run)]) -> String {
+    let mut costliest: Vec<&(String, Run)> = runs.iter().collect();
+    costliest
+        .sort_by(|(_, one), (_, other)| other.processor_seconds.total_cmp(&one.processor_seconds));
+    let lines = costliest.iter().take(NAMED).map(|(name, run)| {
+        format!(
+            "\n  {:>7.1} s of processor time in {:>6.1} s  {name}",
+            run.processor_seconds, run.seconds
+        )
+    });
+    let all: f64 = runs.iter().map(|(_, run)| run.processor_seconds).sum();
+    format!(
+        "  {all:>7.1} s of processor time in all; the most of it:{}",
+        lines.collect::<String>()
+    )
 }
 
 impl fmt::Display for Program {
@@ -208,20 +245,19 @@ impl fmt::Display for Program {
 
 impl Program {
     /// Runs it as the test command does; its output is printed as it comes, or at its end.
-    fn passes(&self, words: &[&str], as_it_comes: bool) -> bool {
+    fn run_as_tested(&self, words: &[&str], as_it_comes: bool) -> Run {
         if as_it_comes {
             println!("     Running {self}");
         }
-        let (passed, output) = self.run(words, Search::FIXED, as_it_comes);
+        let run = self.run(words, Search::FIXED, as_it_comes);
         if !as_it_comes {
-            println!("     Running {self}\n{output}");
+            println!("     Running {self}\n{}", run.output);
         }
-        passed
+        run
     }
 
-    /// Runs it; returns whether it passed, and its output if that was not printed already.
-    /// Everything that it started ends with it, and its temporary files go.
-    pub(crate) fn run(&self, words: &[&str], search: Search, as_it_comes: bool) -> (bool, String) {
+    /// Runs it. Everything that it started ends with it, and its temporary files go.
+    pub(crate) fn run(&self, words: &[&str], search: Search, as_it_comes: bool) -> Run {
         let tools = host::workshop().join("tools/bin");
         let path = format!(
             "{}:{}",
@@ -241,33 +277,58 @@ impl Program {
             .env("CARGO_MANIFEST_DIR", &folder)
             .current_dir(folder);
         self.bound(command, as_it_comes)
-            .unwrap_or_else(|error| (false, tests_harness::chain(&error)))
+            .unwrap_or_else(|error| Run {
+                output: tests_harness::chain(&error),
+                ..Run::default()
+            })
     }
 
-    fn bound(
-        &self,
-        mut command: Command,
-        as_it_comes: bool,
-    ) -> tests_harness::Result<(bool, String)> {
+    fn bound(&self, mut command: Command, as_it_comes: bool) -> tests_harness::Result<Run> {
         let fail = |source| tests_harness::Error::Start {
             program: self.to_string(),
             source,
         };
+        let begun = Instant::now();
         let lifetime = Lifetime::begin_with_folder()?;
         lifetime.bind(&mut command);
-        let (passed, output) = if as_it_comes {
-            (command.status().map_err(fail)?.success(), String::new())
+        let mut output = Vec::new();
+        let mut child = if as_it_comes {
+            command.spawn().map_err(fail)?
         } else {
-            let output = command.output().map_err(fail)?;
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            (
-                output.status.success(),
-                text(&output.stdout) + &text(&output.stderr),
-            )
+            // One pipe for both, so that lines keep their order.
+            let (mut reader, writer) = std::io::pipe().map_err(fail)?;
+            command
+                .stdout(writer.try_clone().map_err(fail)?)
+                .stderr(writer);
+            let child = command.spawn().map_err(fail)?;
+            // It holds the pipe's writing end.
+            drop(command);
+            reader.read_to_end(&mut output).map_err(fail)?;
+            child
         };
+        let processor_seconds = processor_seconds(child.id()).unwrap_or_default();
+        let passed = child.wait().map_err(fail)?.success();
         lifetime.end()?;
-        Ok((passed, output))
+        Ok(Run {
+            passed,
+            output: String::from_utf8_lossy(&output).into_owned(),
+            seconds: begun.elapsed().as_secs_f64(),
+            processor_seconds,
+        })
     }
+}
+
+/// Waits until a child has ended, and reads its processor time before it is reaped.
+fn processor_seconds(child: u32) -> Option<f64> {
+    let id = Id::Pid(Pid::from_raw(i32::try_from(child).ok()?));
+    waitid(id, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).ok()?;
+    let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).ok()?;
+    // After the name: from the third field on. User and system time of the process and of the
+    // children that it waited for are the 14th to the 17th (proc_pid_stat(5)).
+    let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(4);
+    let ticks: f64 = fields.map(|field| field.parse().unwrap_or(0.0)).sum();
+    let each = u32::try_from(sysconf(SysconfVar::CLK_TCK).ok()??).ok()?;
+    Some(ticks / f64::from(each))
 }
 
 fn programs(messages: &str, root: &Path) -> Vec<Program> {
@@ -339,6 +400,42 @@ mod tests {
             let failure = run(&lanes).unwrap_err();
             assert_eq!(failure.what, "tests failed: false of tests/xtask");
         }
+    }
+
+    #[test]
+    fn a_run_counts_the_processor_time_of_what_its_program_waited_for() {
+        let shell = Program {
+            package: PathBuf::from("tests/xtask"),
+            name: "sh".to_owned(),
+            source: PathBuf::new(),
+            file: PathBuf::from("/bin/sh"),
+        };
+        let work = "sh -c 'n=0; while [ $n -lt 300000 ]; do n=$((n + 1)); done'; echo a; echo b >&2; echo c";
+        let busy = shell.run(&["-c", work], Search::FIXED, false);
+        assert!(busy.passed);
+        assert_eq!(busy.output, "a\nb\nc\n");
+        assert!(busy.processor_seconds > 0.0, "{busy:?}");
+    }
+
+    #[test]
+    fn the_programs_that_took_the_most_are_named_first() {
+        let took = |name: &str, seconds| {
+            let run = Run {
+                processor_seconds: seconds,
+                ..Run::default()
+            };
+            (name.to_owned(), run)
+        };
+        let mut runs: Vec<_> = (1..=20_u8).map(|n| took("small", f64::from(n))).collect();
+        runs.push(took("large", 500.0));
+        let told = costliest(&runs);
+        let lines: Vec<&str> = told.lines().collect();
+        assert_eq!(lines.len(), 1 + NAMED, "{told}");
+        assert!(lines[0].contains("710.0 s"), "{told}");
+        assert!(
+            lines[1].contains("500.0 s") && lines[1].ends_with("large"),
+            "{told}"
+        );
     }
 
     #[test]
