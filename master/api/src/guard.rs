@@ -28,6 +28,12 @@ impl Caller {
         (peer.remote.is_some() && tied).then(|| Self(Arc::new((user.clone(), peer.clone()))))
     }
 
+    /// Whether it is a node, or a pod of one: a caller that is denied with its machine.
+    pub(crate) fn is_of_a_node(&self) -> bool {
+        let (user, _) = &*self.0;
+        user.node().is_some() || !user.extra.is_empty()
+    }
+
     /// The reason why the caller is denied, if it is.
     pub(crate) fn denial(&self, api: &ApiServer) -> Option<String> {
         let (user, peer) = &*self.0;

@@ -26,7 +26,7 @@ use master_schema::registry::{Kind, Registry, Word};
 use master_schema::selector::Selector;
 use master_wire::Encoding;
 use master_wire::path::{Query, Target, Verb};
-use master_wire::respond::respond;
+use master_wire::respond::{out_of_time, respond};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -332,16 +332,18 @@ impl ApiServer {
             (content, None)
         } else {
             let (content, held) = self
-                .enter(!reads(target.verb), content, &user, &peer)
+                .enter(!target.verb.reads(), content, &user, &peer)
                 .await?;
             (content, Some(held))
         };
+        let writes = caller.as_ref().is_some_and(Caller::is_of_a_node) && target.stores();
+        let under_way = writes.then(|| self.inner.writes.begin());
         // The body may have taken a while: a caller that was denied meanwhile gets nothing.
         if let Some(why) = caller.as_ref().and_then(|caller| caller.denial(self)) {
             return Err(unauthorized(&why));
         }
         let own = target.group == identity::GROUP && peer.remote.is_some() && !query.has("dryRun");
-        let written = own && !reads(target.verb);
+        let written = own && !target.verb.reads();
         let after = AfterAnswer {
             written: written.then(|| (target.plural.clone(), target.name.clone())),
             // A watch's body has a place of its own.
@@ -364,7 +366,9 @@ impl ApiServer {
             upgrade,
             caller,
         };
-        self.finish(verbs::run(call, content).await, after).await
+        let answer = verbs::run(call, content).await;
+        drop(under_way);
+        self.finish(answer, after).await
     }
 
     /// Sends what a verb answered: after a write of the project's own kinds is in force, with the
@@ -433,8 +437,8 @@ impl ApiServer {
 
 impl ApiServer {
     /// Delays the answer to a write of the project's own kinds until the service that decides by
-    /// them has it: after the answer that a machine is retired, nothing more is sent to that
-    /// machine.
+    /// them has it, and until writes that were let in before are over: after the answer that a
+    /// machine is retired, nothing more is sent to that machine, and nothing written for it.
     async fn acknowledged(
         &self,
         response: Response<Body>,
@@ -458,7 +462,8 @@ impl ApiServer {
         } else {
             name
         };
-        if extensions.in_force(plural, &name).await {
+        let Inner { writes, store, .. } = &*self.inner;
+        if extensions.in_force(plural, &name).await && writes.settled(&**store).await {
             return Ok(Response::from_parts(parts, body(content)));
         }
         Err(ApiError::new(
@@ -472,13 +477,6 @@ impl ApiServer {
 fn name_in(content: &[u8]) -> Option<String> {
     let object: serde_json::Value = serde_json::from_slice(content).ok()?;
     Some(object.pointer("/metadata/name")?.as_str()?.to_owned())
-}
-
-fn reads(verb: Verb) -> bool {
-    match verb {
-        Verb::Get | Verb::List | Verb::Watch => true,
-        Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => false,
-    }
 }
 
 /// The answer to a denied caller.
@@ -533,11 +531,4 @@ struct ResourceRequest {
     upgrade: Option<OnUpgrade>,
     /// The caller, for the deny list: the authenticated one, not the impersonated user.
     caller: Option<Caller>,
-}
-
-fn out_of_time() -> ApiError {
-    ApiError::new(
-        Reason::Timeout,
-        "Timeout: request did not complete within the allotted timeout",
-    )
 }

@@ -9,7 +9,7 @@ use master_auth::{Authenticator, Authorizer};
 use master_client::UserInfo;
 use master_gateway::{KeptLines, NodeCalls, Watches};
 use master_kinds::builtin;
-use master_listener::{BodyLimits, DenyList, Extensions, Gate, Peer, StoredFlows};
+use master_listener::{BodyLimits, DenyList, Extensions, Gate, Peer, StoredFlows, Writes};
 use master_metrics::Metrics;
 use master_openapi::Current;
 use master_schema::registry::Registry;
@@ -46,6 +46,8 @@ pub(crate) struct Inner {
     pub(crate) usage: Usage,
     pub(crate) prepared: Prepared,
     pub(crate) writer: Probe,
+    /// Those of callers tied to a node.
+    pub(crate) writes: Writes,
     hooks: Arc<Hooks>,
     draining: CancellationToken,
 }
@@ -111,6 +113,7 @@ impl ApiServer {
             options,
             prepared: Prepared::default(),
             writer: Probe::default(),
+            writes: Writes::default(),
             hooks,
             draining: CancellationToken::new(),
         };

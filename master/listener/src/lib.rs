@@ -6,7 +6,8 @@
 //! address, its slot within the [`ConnectionLimits`]. A [`Gate`] reads a request's body, then gives
 //! it a slot for work, held until the answer is read; [`Flows`] say to which flow schema it belongs.
 //! How much strangers may ask ([`VisitLimits`]) and unread answers may hold ([`AnswerLimits`]) is
-//! decided for each request in `entry.rs`. There are no channels.
+//! decided for each request in `entry.rs`. [`Writes`] knows which writes of nodes go on. There are no
+//! channels.
 
 mod answers;
 mod bodies;
@@ -22,6 +23,7 @@ mod service;
 mod stored_flows;
 mod visits;
 mod write_timeout;
+mod writes;
 
 pub use answers::AnswerLimits;
 pub use bodies::BodyLimits;
@@ -34,3 +36,4 @@ pub use serve::{ServeOptions, TlsError, serve, tls_config};
 pub use service::Service;
 pub use stored_flows::StoredFlows;
 pub use visits::VisitLimits;
+pub use writes::{WriteUnderWay, Writes};

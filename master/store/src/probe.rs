@@ -37,14 +37,7 @@ impl Probe {
     /// Whether the store's writer takes writes, as of the last second at most; that it does not is
     /// never an old answer.
     pub async fn takes_writes(&self, store: &dyn Store) -> bool {
-        let ask = || async {
-            let op = Op {
-                key: "health/check".into(),
-                expect: Expect::Any,
-                action: Action::Check,
-            };
-            !matches!(store.commit(vec![op]).await, Err(StoreError::Closed))
-        };
+        let ask = || async { !matches!(pass(store).await, Err(StoreError::Closed)) };
         self.answer(ask).await
     }
 
@@ -58,6 +51,20 @@ impl Probe {
         *good = answer.then(Instant::now);
         answer
     }
+}
+
+/// Passes the writer's queue without a change: when it returns, what was submitted before is written
+/// or refused, also where nobody waits for it any more.
+///
+/// # Errors
+/// The writer takes no writes.
+pub async fn pass(store: &dyn Store) -> Result<(), StoreError> {
+    let op = Op {
+        key: "health/check".into(),
+        expect: Expect::Any,
+        action: Action::Check,
+    };
+    store.commit(vec![op]).await.map(drop)
 }
 
 #[cfg(test)]

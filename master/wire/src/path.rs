@@ -222,7 +222,24 @@ fn not_encoded(text: &str) -> ApiError {
     )
 }
 
+impl Verb {
+    /// Whether it changes nothing.
+    pub fn reads(self) -> bool {
+        match self {
+            Self::Get | Self::List | Self::Watch => true,
+            Self::Create | Self::Update | Self::Patch | Self::Delete | Self::DeleteCollection => {
+                false
+            }
+        }
+    }
+}
+
 impl Target {
+    /// Whether the request writes into the store. An order to a machine is carried out by its node.
+    pub fn stores(&self) -> bool {
+        !self.verb.reads() && !self.is_stream() && self.subresource != "power"
+    }
+
     /// Whether the answer is a stream without an end of its own, to which no timeout applies.
     pub fn is_stream(&self) -> bool {
         self.verb == Verb::Watch

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Response, StatusCode, header};
 use master_client::{Body, body};
-use master_schema::error::ApiError;
+use master_schema::error::{ApiError, Reason};
 
 /// Plain text as an answer.
 pub fn text(status: StatusCode, text: String) -> Response<Body> {
@@ -20,6 +20,14 @@ pub fn text(status: StatusCode, text: String) -> Response<Body> {
         HeaderValue::from_static("nosniff"),
     );
     response
+}
+
+/// Upstream's error for a request that took longer than it asked for.
+pub fn out_of_time() -> ApiError {
+    ApiError::new(
+        Reason::Timeout,
+        "Timeout: request did not complete within the allotted timeout",
+    )
 }
 
 /// An error as an answer.

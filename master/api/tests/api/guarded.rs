@@ -26,16 +26,16 @@ const MACHINES: &str = "/apis/pratique.dev/v1alpha1/machines";
 
 /// A deny list of one name: of a user, or of the node to which a token is bound.
 #[derive(Debug)]
-struct List(watch::Sender<u64>, Mutex<Option<String>>);
+pub(crate) struct List(watch::Sender<u64>, Mutex<Option<String>>);
 
 impl List {
-    fn hung_into(server: &Local) -> Arc<Self> {
+    pub(crate) fn hung_into(server: &Local) -> Arc<Self> {
         let list = Arc::new(Self(watch::Sender::new(0), Mutex::new(None)));
         assert!(server.api.set_deny_list(list.clone()));
         list
     }
 
-    fn deny(&self, name: &str) {
+    pub(crate) fn deny(&self, name: &str) {
         *self.1.lock().unwrap() = Some(name.to_owned());
         self.0.send_modify(|changes| *changes += 1);
     }
@@ -93,7 +93,7 @@ impl Extensions for Pieces {
     }
 }
 
-fn node(name: &str) -> UserInfo {
+pub(crate) fn node(name: &str) -> UserInfo {
     UserInfo::authenticated(&format!("system:node:{name}"), [NODES_GROUP])
 }
 

@@ -23,6 +23,7 @@ mod nonsense;
 mod pod_proxies;
 mod power;
 mod python;
+mod retired;
 mod rights;
 mod service_for_names;
 mod subresources;
