@@ -120,7 +120,7 @@ pub(crate) struct BuildArguments {
     #[arg(long, requires = "sb_key")]
     sb_kek_cert: Option<PathBuf>,
     /// How hard to compress
-    #[arg(long, default_value = "dev")]
+    #[arg(long, default_value = "release")]
     compress: Compress,
     /// Further kernel arguments [default: quiet]
     #[arg(long)]

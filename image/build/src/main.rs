@@ -183,11 +183,36 @@ fn variables(tools: &Tools, cert: Option<&Path>, out: &Path) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use image_build::options::Compress;
 
     #[test]
     fn every_command_line_in_a_guide_is_understood() {
         let count =
             tests_guides::understood("image-build", |words| Arguments::try_parse_from(words));
         assert!(count.unwrap_or_else(|fault| panic!("{fault}")) >= 2);
+    }
+
+    #[test]
+    fn an_image_is_compressed_hard_unless_its_builder_asks_for_a_fast_build() {
+        let of = |words: &[&str]| {
+            let line = [
+                "image-build",
+                "build",
+                "--role",
+                "worker",
+                "--out",
+                "o",
+                "--bin-dir",
+                "b",
+            ];
+            let parsed = Arguments::try_parse_from(line.iter().chain(words)).unwrap();
+            let Command::Build(build) = parsed.command else {
+                panic!("no build")
+            };
+            build.into_options("tools".into()).unwrap().compress
+        };
+        assert_eq!(of(&[]), Compress::Release);
+        assert_eq!(of(&["--compress", "release"]), Compress::Release);
+        assert_eq!(of(&["--compress", "dev"]), Compress::Dev);
     }
 }

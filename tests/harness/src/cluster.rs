@@ -204,7 +204,7 @@ impl Lab {
         let out = self.dir.join(format!("worker-image-{name}"));
         let mut build = Command::new(self.programs.join("image-build"));
         build
-            .args(["build", "--role", "worker"])
+            .args(["build", "--role", "worker", "--compress", "dev"])
             .args(arguments)
             .arg("--out")
             .arg(&out);

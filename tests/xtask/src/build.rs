@@ -19,7 +19,7 @@ const HOST_PROGRAMS: &[(&str, &str)] = &[
 ];
 
 /// How well programs are compiled: the name of cargo's profile, and of the folder below its target.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Profile {
     /// In a third of the time, to try and to test.
     Quick,
@@ -74,11 +74,11 @@ pub(crate) fn keys() -> PathBuf {
 }
 
 /// `cargo xtask image`.
-pub(crate) fn image(locked: bool) -> Outcome {
+pub(crate) fn image(locked: bool, profile: Profile) -> Outcome {
     let mut steps = Steps::new();
     crate::host::check()?;
     steps.step("packages to build with", crate::host::packages)?;
-    everything(&mut steps, Profile::Release, locked)
+    everything(&mut steps, profile, locked)
 }
 
 /// `cargo xtask tools`.
@@ -153,6 +153,13 @@ pub(crate) fn development_keys() -> Outcome {
 
 /// Builds one image; `locked`: of the package versions in the lock file and no others.
 pub(crate) fn one_image(role: &str, profile: Profile, locked: bool) -> Outcome {
+    watched(
+        image_command(role, profile, locked),
+        "the message above names the part; `cargo xtask image` builds the images alone",
+    )
+}
+
+fn image_command(role: &str, profile: Profile, locked: bool) -> Command {
     let mut command = image_build("build");
     command
         .args(["--role", role])
@@ -170,10 +177,7 @@ pub(crate) fn one_image(role: &str, profile: Profile, locked: bool) -> Outcome {
     if locked {
         command.arg("--locked");
     }
-    watched(
-        command,
-        "the message above names the part; `cargo xtask image` builds the images alone",
-    )
+    command
 }
 
 /// The image builder with one of its commands.
@@ -213,4 +217,22 @@ fn gather(list: &[(&str, &str)], from: &Path) -> Outcome {
         std::fs::rename(&next, to.join(name)).map_err(|error| fail(&next, error))?;
     }
     Ok(())
+}
+
+/// How hard the commands for both images compress.
+#[cfg(test)]
+pub(crate) fn compression(profile: Profile) -> Vec<String> {
+    let roles = ["master", "worker"].into_iter();
+    let words = roles.flat_map(|role| {
+        let command = image_command(role, profile, false);
+        let words = command
+            .get_args()
+            .map(|word| word.to_string_lossy().into_owned());
+        words
+            .skip_while(|word| word != "--compress")
+            .skip(1)
+            .take(1)
+            .collect::<Vec<_>>()
+    });
+    words.collect()
 }

@@ -28,6 +28,7 @@ mod tidy;
 mod up;
 mod verdicts;
 
+use build::Profile;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -111,17 +112,27 @@ fn main() -> ExitCode {
     }
 }
 
+/// How programs and images are made to be shipped or measured: users get what the figures are of.
+fn profile(command: &Command) -> Profile {
+    if matches!(command, Command::Image { .. } | Command::Bench(_)) {
+        Profile::Release
+    } else {
+        Profile::Quick
+    }
+}
+
 fn run(command: Command) -> steps::Outcome {
+    let profile = profile(&command);
     match command {
-        Command::Up { workers } => up::up(workers),
+        Command::Up { workers } => up::up(workers, profile),
         Command::Down { wipe } => up::down(wipe),
         Command::Status => up::status(),
         Command::Test { stages } => test::test(&stages),
-        Command::Image { locked } => build::image(locked),
+        Command::Image { locked } => build::image(locked, profile),
         Command::Tools => build::tools(),
         Command::Master { arguments } => master::run(&arguments),
         Command::Check { files } => master::check(&files),
-        Command::Bench(what) => bench::bench(what),
+        Command::Bench(what) => bench::bench(what, profile),
         Command::Soak(wish) => soak::soak(&wish),
         Command::Mutants { words } => mutants::mutants(&words),
         Command::Tidy => tidy::tidy(),
@@ -144,6 +155,23 @@ mod tests {
     fn every_command_line_in_a_document_is_understood() {
         let count = tests_guides::understood("cargo xtask", |words| Cli::try_parse_from(words));
         assert!(count.unwrap_or_else(|fault| panic!("{fault}")) > 10);
+    }
+
+    #[test]
+    fn images_of_users_are_those_that_the_figures_measure_and_compressed_hard() {
+        let of = |line: &str| profile(&Cli::parse_from(line.split_whitespace()).command);
+        for line in [
+            "xtask image",
+            "xtask image --locked",
+            "xtask bench image",
+            "xtask bench join",
+            "xtask bench disk",
+        ] {
+            assert_eq!(build::compression(of(line)), ["release"; 2], "{line}");
+        }
+        for line in ["xtask up", "xtask test build"] {
+            assert_eq!(build::compression(of(line)), ["dev"; 2], "{line}");
+        }
     }
 
     #[test]

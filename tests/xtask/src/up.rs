@@ -30,7 +30,7 @@ struct Running {
 }
 
 /// Everything from a clone to a running application.
-pub(crate) fn up(workers: u8) -> Outcome {
+pub(crate) fn up(workers: u8, profile: build::Profile) -> Outcome {
     tests_harness::lifetime::outlive();
     if let Some(running) = load()? {
         if running.machines.iter().any(Machine::alive) {
@@ -44,7 +44,7 @@ pub(crate) fn up(workers: u8) -> Outcome {
     let mut steps = Steps::new();
     steps.step("host: memory, disk, Rust", host::check)?;
     steps.step("packages", host::packages)?;
-    build::everything(&mut steps, build::Profile::Quick, false)?;
+    build::everything(&mut steps, profile, false)?;
     let dir = workshop().join("up");
     // A cluster begins with its machines' factory state; an earlier one's keys and TPMs are of no
     // use to it.

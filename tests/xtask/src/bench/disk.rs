@@ -35,12 +35,12 @@ const DMSETUP: &str =
     "#!/bin/busybox sh\nexec /tools/ld.so --library-path /tools /tools/dmsetup \"$@\"\n";
 
 /// Rates and the time to unlock, or one of them. `built`: with the tools and images that are there.
-pub(super) fn disk(part: Option<DiskPart>, built: bool) -> Outcome {
+pub(super) fn disk(part: Option<DiskPart>, built: bool, profile: build::Profile) -> Outcome {
     let mut steps = Steps::new();
     host::check()?;
     if !built {
         steps.step("packages", host::packages)?;
-        build::everything(&mut steps, build::Profile::Release, false)?;
+        build::everything(&mut steps, profile, false)?;
     }
     if part != Some(DiskPart::Unlock) {
         let figures = steps.step("rates", measure)?;

@@ -7,11 +7,11 @@ use crate::steps::{Failure, Outcome, Steps};
 use serde_json::Value;
 
 /// Sizes of both images by part, and their executables.
-pub(super) fn image() -> Outcome {
+pub(super) fn image(profile: build::Profile) -> Outcome {
     let mut steps = Steps::new();
     host::check()?;
     steps.step("packages", host::packages)?;
-    build::everything(&mut steps, build::Profile::Release, false)?;
+    build::everything(&mut steps, profile, false)?;
     for role in ["worker", "master"] {
         let file = build::images().join(format!("{role}.parts.json"));
         let text = std::fs::read(&file).map_err(|error| {

@@ -11,12 +11,12 @@ use tests_harness::registry::Registry;
 
 /// Power-on to Ready, phase by phase, against a bare boot of the same kernel and firmware; memory;
 /// the exchange; the verifier. `built`: of the images that are there, and the machines alone.
-pub(super) fn join(built: bool) -> Outcome {
+pub(super) fn join(built: bool, profile: build::Profile) -> Outcome {
     let mut steps = Steps::new();
     host::check()?;
     if !built {
         steps.step("packages", host::packages)?;
-        build::everything(&mut steps, build::Profile::Release, false)?;
+        build::everything(&mut steps, profile, false)?;
     }
     let dir = workshop().join("bench");
     if dir.exists() {

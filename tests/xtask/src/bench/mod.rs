@@ -14,6 +14,7 @@ mod peers;
 
 pub(crate) use api::soak;
 
+use crate::build::Profile;
 use crate::host::repository;
 use crate::steps::{Failure, Outcome};
 use clap::{Subcommand, ValueEnum};
@@ -92,11 +93,11 @@ pub(crate) enum DiskPart {
     Unlock,
 }
 
-/// Measures what is named.
-pub(crate) fn bench(what: Bench) -> Outcome {
+/// Measures what is named, with programs and images of this profile where it makes any.
+pub(crate) fn bench(what: Bench, profile: Profile) -> Outcome {
     match what {
-        Bench::Image => image::image(),
-        Bench::Join { built } => join::join(built),
+        Bench::Image => image::image(profile),
+        Bench::Join { built } => join::join(built, profile),
         Bench::Api { only } => api::api(only.as_deref()),
         Bench::Control { pods } => control::control(pods),
         Bench::Network { services } => network::network(services),
@@ -106,7 +107,7 @@ pub(crate) fn bench(what: Bench) -> Outcome {
             program,
         } => peers::peers(machines, answering, program.as_deref()),
         Bench::Node { pods } => node::node(pods),
-        Bench::Disk { part, built } => disk::disk(part, built),
+        Bench::Disk { part, built } => disk::disk(part, built, profile),
         Bench::DiskGuest => guest::guest(),
     }
 }
