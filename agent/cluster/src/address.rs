@@ -147,7 +147,7 @@ pub fn gateway(range: &Cidr) -> Result<IpAddr, Error> {
 }
 
 /// First and last address of a range, as numbers.
-pub(crate) fn edges(range: &Cidr) -> (u128, u128) {
+pub fn edges(range: &Cidr) -> (u128, u128) {
     let first = number(range.network());
     let bits: u8 = if range.address.is_ipv4() { 32 } else { 128 };
     let host = bits.saturating_sub(range.prefix);
@@ -158,7 +158,7 @@ pub(crate) fn edges(range: &Cidr) -> (u128, u128) {
 }
 
 /// An address as a number, for arithmetic.
-pub(crate) fn number(address: IpAddr) -> u128 {
+pub fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u32::from(address).into(),
         IpAddr::V6(address) => address.into(),
@@ -166,7 +166,7 @@ pub(crate) fn number(address: IpAddr) -> u128 {
 }
 
 /// The reverse of [`number`].
-pub(crate) fn of_number(number: u128, v4: bool) -> IpAddr {
+pub fn of_number(number: u128, v4: bool) -> IpAddr {
     if v4 {
         Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX)).into()
     } else {

@@ -15,12 +15,12 @@
 //! bursts (`sizes`).
 //!
 //! Decisions are pure: [`address`] (which pod has which address), [`rules`]
-//! (what the packet filter holds), [`policy`] (what network policies make of it), [`shares`] (what
-//! a pod may have of the connection table), [`settings`] (which kernel settings are safe). Calls
-//! block for a few milliseconds, and an event loop makes them on threads for that.
+//! (what the packet filter holds), [`shares`] (what a pod may have of the connection table),
+//! [`settings`] (which kernel settings are safe). Calls block for a few milliseconds, and an event
+//! loop makes them on threads for that.
 //!
-//! Tasks: [`policy::Keeper::run`], [`policy::name_namespaces`], [`tunnel::Keeper::run`] and
-//! [`keep_routes`] follow what the kubelet's watches know of the cluster.
+//! Tasks: [`tunnel::Keeper::run`] and [`keep_routes`] follow what the kubelet's watches know of the
+//! cluster. NetworkPolicies are a room of their own, `agent-policy`.
 
 pub mod address;
 mod error;
@@ -29,7 +29,6 @@ mod link_settings;
 mod machine_only;
 mod namespaces;
 mod peers;
-pub mod policy;
 mod routes;
 pub mod rules;
 mod sandbox;

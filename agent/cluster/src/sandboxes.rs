@@ -270,7 +270,7 @@ impl Sandboxes {
     }
 
     /// The families of which pods here have addresses; none before the node has ranges.
-    pub(crate) fn families(&self) -> BTreeSet<Family> {
+    pub fn families(&self) -> BTreeSet<Family> {
         lock(&self.rules).families()
     }
 

@@ -1,7 +1,6 @@
 //! Callers from beyond a link of the machine: which source a pod sees of them, and what they reach
 //! while an agent starts anew. The machine and its neighbour are network namespaces. Needs root.
 
-use agent_cluster::policy::{Policies, World, model};
 use agent_cluster::{Peer, Places, Sandbox, Sandboxes, Wanted};
 use agent_proxy::{HostPort, Key, Known, Protocol, Rules, Service, Slice};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
@@ -428,49 +427,5 @@ fn pods_of_other_nodes_come_in_unchanged_while_an_agent_starts_anew() {
         let reached = machine.there(|| TcpStream::connect_timeout(&to, SILENCE));
         assert!(reached.is_err(), "{reached:?}");
         second.remove("a").expect("it goes");
-    });
-}
-
-#[test]
-fn a_pod_reaches_itself_through_a_service_and_a_port_of_the_node() {
-    Machine::with(|machine| {
-        let agent = machine.agent();
-        let a = pod(&agent, "a");
-        let ends: Vec<String> = a.addresses.iter().map(IpAddr::to_string).collect();
-        let ends: Vec<(&str, &str)> = ends.iter().map(|at| ("n1", &**at)).collect();
-        let known = known(vec![service("web", 30_080, "Cluster", &ends)], Vec::new());
-        Rules::default()
-            .apply(&known, "n1", &NODE.map(at))
-            .expect("rules");
-        // No policy holds for it, and it is known.
-        let of_pod = Arc::new(model::Pod {
-            namespace: "shop".to_owned(),
-            addresses: a.addresses.clone(),
-            ..model::Pod::default()
-        });
-        let own = a.addresses.iter().map(|at| (*at, Arc::clone(&of_pod)));
-        let own = own.collect();
-        let world = World {
-            pods: Some([("a".to_owned(), of_pod)].into()),
-            namespaces: Some([("shop".to_owned(), Arc::default())].into()),
-            policies: Some([].into()),
-        };
-        let families = Family::BOTH.into();
-        let policies = Policies::default();
-        assert!(policies.follow(&families, &world, &own).expect("rules"));
-        for (place, cluster_ip) in ["10.96.0.180", "fd00:96::180"].into_iter().enumerate() {
-            let address = a.addresses[place];
-            let listener = within(&a, || TcpListener::bind((address, 80)).expect("a socket"));
-            for called in [(at(cluster_ip), 80), (at(NODE[place]), 30_080)] {
-                let client = within(&a, || {
-                    TcpStream::connect_timeout(&called.into(), PATIENCE).expect("it is reached")
-                });
-                let (_, caller) = listener.accept().expect("a caller");
-                // As itself it would answer past the node, which knows what it called.
-                assert_ne!(caller.ip(), address, "{called:?}");
-                drop(client);
-            }
-        }
-        agent.remove("a").expect("it goes");
     });
 }

@@ -4,8 +4,8 @@
 
 use crate::shared::Shared;
 use agent_api::{ApiError, Backoff, Change};
-use agent_cluster::policy::model as policy;
-use agent_cluster::policy::{World, name_namespaces};
+use agent_policy::model as policy;
+use agent_policy::{World, name_namespaces};
 use agent_proxy::{Key, Known, Node, Service, Slice, View};
 use config_errors::chain;
 use futures_util::StreamExt;

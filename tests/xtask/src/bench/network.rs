@@ -1,7 +1,7 @@
 //! `cargo xtask bench network`: what services, names, network policies and sandboxes cost one node
 //! of a large cluster. Tests measure against this host's kernel, in network namespaces of their
-//! own: `pace` of `agent/proxy` and of `agent/cluster`. Here they get more of everything. Needs
-//! root.
+//! own: `pace` of `agent/proxy`, `agent/cluster` and `agent/policy`. Here they get more of
+//! everything. Needs root.
 
 use super::measure;
 use crate::steps::Outcome;
@@ -43,6 +43,8 @@ pub(super) fn network(services: u32) -> Outcome {
             "agent-proxy",
             "-p",
             "agent-cluster",
+            "-p",
+            "agent-policy",
             "--test",
             "pace",
             test,

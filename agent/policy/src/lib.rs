@@ -1,10 +1,18 @@
-//! Network policies (`networking.k8s.io/v1`) for the pods of this node.
+//! NetworkPolicies (`networking.k8s.io/v1`) for the pods of this node, as rules of nftables.
 //!
 //! Enter by [`Keeper`]: watches fill its view of the cluster, the task [`Keeper::run`] puts the
-//! policies in force, and a new pod waits for that ([`Keeper::admit`]). Three pure steps: [`model`]
-//! has the parts of the cluster's objects that matter, [`plan`] computes the packet filter's table
-//! from them, within a budget that namespaces share, and [`table`] the changes to the kernel's
-//! table.
+//! policies in force, and a new pod waits for that ([`Keeper::admit`]). The task
+//! [`name_namespaces`] passes the names of namespaces on to the node's DNS server.
+//!
+//! [`Policies::follow`] is one step of [`Keeper::run`]. Three pure parts: [`model`] has the parts
+//! of the cluster's objects that matter, `plan` computes the nftables table from them, within a
+//! budget that namespaces share, and `table` computes the changes to the kernel's table.
+//!
+//! Of the pod network (`agent-cluster`) it needs the addresses of this node's pods
+//! ([`Sandboxes::addresses`](agent_cluster::Sandboxes::addresses)), the prefix of their links'
+//! names (a pod's packets are dropped until its policies are known), and arithmetic of addresses.
+//! The pod network needs nothing of policies: they have a table of their own, and a packet passes
+//! both.
 
 mod blocks;
 mod budget;
@@ -12,18 +20,17 @@ mod keeper;
 pub mod model;
 mod name;
 mod part;
-pub mod plan;
-pub mod table;
+mod plan;
+mod table;
 
 pub use keeper::{Keeper, name_namespaces};
 pub use model::World;
-pub use plan::Table;
 
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::Filter;
 use config_errors::chain;
 use model::Pod;
-use plan::Planner;
+use plan::{Planner, Table};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -284,7 +284,7 @@ pub struct World {
 
 /// Whether a rule's peer selects a pod or address (pure): the model that tests compare the kernel's
 /// rules with, and by which named ports are resolved.
-pub(super) fn is_meant(
+pub(crate) fn is_meant(
     peer: &Peer,
     own: &str,
     address: IpAddr,

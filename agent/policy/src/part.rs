@@ -1,8 +1,8 @@
 //! The part of the table that one namespace has, and the table of all parts (pure).
 
-use super::budget::of_chain;
-use super::model::Policy;
-use super::plan::{Key, Made, Rules, Set, Side, Table};
+use crate::budget::of_chain;
+use crate::model::Policy;
+use crate::plan::{Key, Made, Rules, Set, Side, Table};
 use agent_sys::netlink::filter::{Step, Verdict};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,39 +14,39 @@ const CLOSED: &str = "closed";
 
 /// What one namespace has of the table.
 #[derive(Debug, Default)]
-pub(super) struct Part {
-    pub(super) made: BTreeMap<Key, Made>,
-    pub(super) sets: BTreeMap<Arc<str>, Arc<Set>>,
-    pub(super) chains: BTreeMap<Arc<str>, Arc<Rules>>,
-    pub(super) ingress: BTreeMap<IpAddr, Arc<str>>,
-    pub(super) egress: BTreeMap<IpAddr, Arc<str>>,
+pub(crate) struct Part {
+    pub(crate) made: BTreeMap<Key, Made>,
+    pub(crate) sets: BTreeMap<Arc<str>, Arc<Set>>,
+    pub(crate) chains: BTreeMap<Arc<str>, Arc<Rules>>,
+    pub(crate) ingress: BTreeMap<IpAddr, Arc<str>>,
+    pub(crate) egress: BTreeMap<IpAddr, Arc<str>>,
     /// Bytes of the kernel's message that sets and chains take, at most.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
     /// Most that it may take; nothing more is made beyond.
-    pub(super) limit: usize,
+    pub(crate) limit: usize,
 }
 
 /// A table, and what the next one is made from.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
-    pub(super) table: Table,
-    pub(super) made: BTreeMap<Key, Made>,
-    pub(super) sets: BTreeMap<Arc<str>, Arc<Set>>,
+pub(crate) struct Plan {
+    pub(crate) table: Table,
+    pub(crate) made: BTreeMap<Key, Made>,
+    pub(crate) sets: BTreeMap<Arc<str>, Arc<Set>>,
     /// Namespaces whose pods are closed, and what their policies would take at least.
-    pub(super) closed: BTreeMap<String, usize>,
+    pub(crate) closed: BTreeMap<String, usize>,
 }
 
 /// The rule at the end of a chain of pods.
-pub(super) fn drops() -> Vec<Step> {
+pub(crate) fn drops() -> Vec<Step> {
     vec![Step::Count, Step::Verdict(Verdict::Drop)]
 }
 
 impl Part {
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.bytes > self.limit
     }
 
-    pub(super) fn add_chain(&mut self, name: &Arc<str>, rules: &Arc<Rules>) {
+    pub(crate) fn add_chain(&mut self, name: &Arc<str>, rules: &Arc<Rules>) {
         if let Entry::Vacant(place) = self.chains.entry(Arc::clone(name)) {
             self.bytes += of_chain(rules);
             place.insert(Arc::clone(rules));
@@ -56,7 +56,7 @@ impl Part {
 
 impl Plan {
     /// Puts a namespace's part into the table.
-    pub(super) fn open(&mut self, part: Part) {
+    pub(crate) fn open(&mut self, part: Part) {
         self.made.extend(part.made);
         self.table.sets.extend(part.sets);
         self.table.chains.extend(part.chains);
@@ -67,7 +67,7 @@ impl Plan {
 
 impl Table {
     /// Closes a pod in each direction that one of these policies is about.
-    pub(super) fn close(&mut self, address: IpAddr, policies: &[(&Key, &Arc<Policy>)]) {
+    pub(crate) fn close(&mut self, address: IpAddr, policies: &[(&Key, &Arc<Policy>)]) {
         let name = || Arc::<str>::from(CLOSED);
         for side in [Side::Ingress, Side::Egress] {
             if policies.iter().any(|(_, policy)| side.of(policy).is_some()) {

@@ -1,8 +1,8 @@
 //! Policies against a model, and against the rules' own meaning.
 
-use super::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, Selector, Wants, is_meant};
-use super::plan::Set;
 use super::*;
+use crate::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, Selector, Wants, is_meant};
+use crate::plan::Set;
 use agent_sys::netlink::filter::{DESTINATION_CHANGED, Step, Verdict};
 use agent_sys::netlink::links::octets;
 use proptest::prelude::*;
@@ -11,19 +11,19 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-pub(super) type Own = BTreeMap<IpAddr, Arc<Pod>>;
+pub(crate) type Own = BTreeMap<IpAddr, Arc<Pod>>;
 
 /// A connection: who began it, who answers, by which protocol and at which port.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Connection {
-    pub(super) client: IpAddr,
-    pub(super) server: IpAddr,
-    pub(super) protocol: u8,
-    pub(super) port: u16,
+pub(crate) struct Connection {
+    pub(crate) client: IpAddr,
+    pub(crate) server: IpAddr,
+    pub(crate) protocol: u8,
+    pub(crate) port: u16,
 }
 
 /// Whether the API's documentation allows a connection.
-pub(super) fn is_allowed(world: &World, own: &Own, connection: Connection) -> bool {
+pub(crate) fn is_allowed(world: &World, own: &Own, connection: Connection) -> bool {
     let Connection { client, server, .. } = connection;
     if client == server && own.contains_key(&client) {
         return true;
@@ -289,7 +289,7 @@ fn policy() -> impl Strategy<Value = Policy> {
 }
 
 /// Pods at 10.1.NODE.1 and fd00::NODE:1 and on, of which those of node 0 are this one's.
-pub(super) fn world() -> impl Strategy<Value = (World, Own)> {
+pub(crate) fn world() -> impl Strategy<Value = (World, Own)> {
     let port = ("(web|dns)", prop_oneof![Just(6_u8), Just(17)], 78_u16..83).prop_map(
         |(name, protocol, port)| NamedPort {
             name,
@@ -356,11 +356,11 @@ proptest! {
 }
 
 /// The table, made without any earlier one.
-pub(super) fn fresh(family: Family, world: &World, own: &Own) -> Table {
+pub(crate) fn fresh(family: Family, world: &World, own: &Own) -> Table {
     Planner::new(family).table(world, own).unwrap()
 }
 
-pub(super) fn read(policy: &serde_json::Value) -> Policy {
+pub(crate) fn read(policy: &serde_json::Value) -> Policy {
     let policy = json!({"metadata": {"namespace": "shop"}, "spec": policy});
     Policy::read(serde_json::from_value(policy).unwrap())
 }

@@ -15,11 +15,11 @@
 //! that changes has its rules exchanged where they are, and a pod that comes or goes changes
 //! elements of sets.
 
-use super::blocks::blocks;
-use super::budget::{Budget, Closed, MAX_BYTES, of_rule, of_set};
-use super::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, World, is_meant};
-use super::name::named;
-use super::part::{Part, Plan, drops};
+use crate::blocks::blocks;
+use crate::budget::{Budget, Closed, MAX_BYTES, of_rule, of_set};
+use crate::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, World, is_meant};
+use crate::name::named;
+use crate::part::{Part, Plan, drops};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Step, Verdict};
 use agent_sys::netlink::links::octets;
@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 /// A set of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Set {
+pub(crate) enum Set {
     /// Keys of this length in bytes.
     Keys(u32, BTreeSet<Vec<u8>>),
     /// First and last addresses of ranges, in order; they do not touch.
@@ -38,27 +38,27 @@ pub enum Set {
 }
 
 /// The steps of each rule of a chain.
-pub type Rules = Vec<Vec<Step>>;
+pub(crate) type Rules = Vec<Vec<Step>>;
 
 /// What the table holds beside what never changes. Sets and rules are shared with the planner and
 /// with later tables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Table {
+pub(crate) struct Table {
     /// Sets by name.
-    pub sets: BTreeMap<Arc<str>, Arc<Set>>,
+    pub(crate) sets: BTreeMap<Arc<str>, Arc<Set>>,
     /// Chains by name.
-    pub chains: BTreeMap<Arc<str>, Arc<Rules>>,
+    pub(crate) chains: BTreeMap<Arc<str>, Arc<Rules>>,
     /// Pods of this node with policies for what comes to them, and their chains.
-    pub ingress: BTreeMap<IpAddr, Arc<str>>,
+    pub(crate) ingress: BTreeMap<IpAddr, Arc<str>>,
     /// Those with policies for where they go.
-    pub egress: BTreeMap<IpAddr, Arc<str>>,
+    pub(crate) egress: BTreeMap<IpAddr, Arc<str>>,
     /// All pods of this node.
-    pub known: BTreeSet<IpAddr>,
+    pub(crate) known: BTreeSet<IpAddr>,
 }
 
 /// Which end of the connection the pod of this node is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Side {
+pub(crate) enum Side {
     /// It answers.
     Ingress,
     /// It began.
@@ -67,7 +67,7 @@ pub(super) enum Side {
 
 impl Side {
     /// A policy's rules for this direction; `None` if the policy does not concern it.
-    pub(super) fn of(self, policy: &Policy) -> Option<&[Rule]> {
+    pub(crate) fn of(self, policy: &Policy) -> Option<&[Rule]> {
         match self {
             Self::Ingress => policy.ingress.as_deref(),
             Self::Egress => policy.egress.as_deref(),
@@ -76,7 +76,7 @@ impl Side {
 }
 
 /// Namespace and name.
-pub(super) type Key = (String, String);
+pub(crate) type Key = (String, String);
 
 /// An address and a pod that has it.
 type PodAddress = (IpAddr, Arc<Pod>);
@@ -87,7 +87,7 @@ type PodAddresses = Vec<PodAddress>;
 /// Makes tables of one family. A table follows from the world and the node's pods alone: what is
 /// kept of the last one only saves the work for policies and pods that have not changed.
 #[derive(Debug)]
-pub struct Planner {
+pub(crate) struct Planner {
     family: Family,
     made: BTreeMap<Key, Made>,
     places: PodAddresses,
@@ -99,7 +99,7 @@ pub struct Planner {
 
 /// What was made of a policy.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(crate) struct Made {
     policy: Arc<Policy>,
     branches: Vec<Branch>,
 }
@@ -128,7 +128,7 @@ enum Content {
 
 impl Planner {
     /// One that has made no table yet.
-    pub fn new(family: Family) -> Self {
+    pub(crate) fn new(family: Family) -> Self {
         Self {
             family,
             made: BTreeMap::new(),
@@ -142,7 +142,11 @@ impl Planner {
     /// The table for the pods of this node; none before pods, namespaces and policies are known.
     ///
     /// `own`: the pods of this node, by address, of both families.
-    pub fn table(&mut self, world: &World, own: &BTreeMap<IpAddr, Arc<Pod>>) -> Option<Table> {
+    pub(crate) fn table(
+        &mut self,
+        world: &World,
+        own: &BTreeMap<IpAddr, Arc<Pod>>,
+    ) -> Option<Table> {
         let policies = world.policies.as_ref()?;
         let namespaces = world.namespaces.as_ref()?;
         let places = places(self.family, world.pods.as_ref()?, own);
@@ -187,7 +191,7 @@ impl Planner {
 #[cfg(test)]
 impl Planner {
     /// How many chains of policies it remembers.
-    pub(super) fn branches(&self) -> usize {
+    pub(crate) fn branches(&self) -> usize {
         self.made.values().map(|made| made.branches.len()).sum()
     }
 }

@@ -1,7 +1,7 @@
 //! The nftables table of NetworkPolicies: the changes that bring it to what the plan wants (pure).
 
-use super::plan::{Rules, Set, Table};
-use crate::rules::LINKS;
+use crate::plan::{Rules, Set, Table};
+use agent_cluster::rules::LINKS;
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{
     ChainKind, Change, DESTINATION_CHANGED, Hook, Name, Step, Value, Values, Verdict,
@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The name of the table.
-pub const TABLE: &str = "pratique-policies";
+pub(crate) const TABLE: &str = "pratique-policies";
 /// Maps from the addresses of pods to the chains of their policies.
 const INGRESS: &str = "ingress";
 const EGRESS: &str = "egress";
@@ -30,7 +30,7 @@ const AFTER_FILTER: i32 = 10;
 const BEHIND_NAME: u32 = 4;
 
 /// The whole table of a family, in place of an earlier one.
-pub fn all(family: Family, table: &Table) -> Vec<Change> {
+pub(crate) fn all(family: Family, table: &Table) -> Vec<Change> {
     let mut changes = vec![
         // The first makes sure that there is one to remove.
         Change::AddTable(TABLE),
@@ -51,7 +51,7 @@ pub fn all(family: Family, table: &Table) -> Vec<Change> {
 
 /// The rules for pods that receive forwarded packets. Packets that the machine itself sends or
 /// receives are not forwarded, so that a node reaches its own pods whatever their policies.
-pub(super) fn to_pods(family: Family) -> [Vec<Step>; 4] {
+pub(crate) fn to_pods(family: Family) -> [Vec<Step>; 4] {
     let unknown = |side: Step, address: u32| {
         vec![
             side,
@@ -76,7 +76,7 @@ pub(super) fn to_pods(family: Family) -> [Vec<Step>; 4] {
 }
 
 /// The rules for pods that send forwarded packets.
-pub(super) fn from_pods(family: Family) -> [Vec<Step>; 2] {
+pub(crate) fn from_pods(family: Family) -> [Vec<Step>; 2] {
     [
         itself(family),
         vec![Step::LoadClient(0), Step::Follow(0, EGRESS)],
@@ -103,7 +103,7 @@ fn itself(family: Family) -> Vec<Step> {
 
 /// The changes from one table to another. What a rule refers to is added before the rule, and
 /// removed after it.
-pub fn difference(before: &Table, after: &Table) -> Vec<Change> {
+pub(crate) fn difference(before: &Table, after: &Table) -> Vec<Change> {
     let mut changes = Vec::new();
     sets(&before.sets, &after.sets, &mut changes);
     chains(&before.chains, &after.chains, &mut changes);

@@ -1,8 +1,8 @@
 //! The address ranges of `ipBlock` peers, less their exceptions, as disjoint ranges of the packet
 //! filter (pure).
 
-use super::model::Peer;
-use crate::address;
+use crate::model::Peer;
+use agent_cluster::address;
 use agent_sys::netlink::Family;
 use config_model::format::Cidr;
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 /// The ranges of all `ipBlock` peers of a family, sorted and disjoint: nftables refuses a set with
 /// overlapping intervals.
-pub(super) fn blocks(family: Family, peers: &[Peer]) -> Vec<(IpAddr, IpAddr)> {
+pub(crate) fn blocks(family: Family, peers: &[Peer]) -> Vec<(IpAddr, IpAddr)> {
     let edges = |range: &Cidr| (Family::of(range.address) == family).then(|| address::edges(range));
     let mut all = Vec::new();
     for peer in peers {

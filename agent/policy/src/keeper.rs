@@ -1,9 +1,9 @@
 //! Keeps network policies in force on this node: each pod with a network of its own waits for those
 //! that hold for it before anything of it runs, and is cut off by the packet filter until then.
 
-use super::model::Pod as Known;
-use super::{Policies, World};
-use crate::Sandboxes;
+use crate::model::Pod as Known;
+use crate::{Policies, World};
+use agent_cluster::Sandboxes;
 use agent_proxy::View;
 use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::Pod;

@@ -1,9 +1,10 @@
 //! Policies against the kernel of this host. Needs root.
 
-use super::model::{NamedPort, Pod};
 use super::tests::{Connection, Own, is_allowed, read, world};
 use super::*;
-use crate::{Places, Sandbox, Sandboxes, Wanted};
+use crate::model::{NamedPort, Pod};
+use agent_cluster::{Places, Sandbox, Sandboxes, Wanted};
+use agent_proxy::{Key, Known, Rules, Service, Slice};
 use agent_sys::namespace::{self, Kind, in_new};
 use agent_sys::netlink::links::{LOOPBACK, Links};
 use proptest::strategy::{Strategy as _, ValueTree as _};
@@ -85,6 +86,37 @@ impl Node {
             Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
             Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
         }
+    }
+
+    /// Serves port 80 of a pod at an address of a service, and at port 30080 of the node at one of
+    /// its own, which is the machine's from now on.
+    fn publish(&self, name: &str, cluster_ip: IpAddr, own: IpAddr) {
+        let mut links = Links::open().unwrap();
+        links
+            .add_address(LOOPBACK, own, self.family.bits())
+            .unwrap();
+        let service = json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": {
+            "type": "NodePort", "clusterIP": cluster_ip, "clusterIPs": [cluster_ip],
+            "ports": [{"protocol": "TCP", "port": 80, "nodePort": 30_080}],
+        }});
+        let service = Service::read(serde_json::from_value(service).unwrap());
+        let slice = json!({
+            "metadata": {"labels": {"kubernetes.io/service-name": "web"}},
+            "addressType": match self.family { Family::V4 => "IPv4", Family::V6 => "IPv6" },
+            "ports": [{"protocol": "TCP", "port": 80}],
+            "endpoints": [{"addresses": [self.at(name)], "nodeName": "n1"}],
+        });
+        let slice = Slice::read(serde_json::from_value(slice).unwrap()).unwrap();
+        let key = Arc::new(Key {
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        });
+        let known = Arc::new(Known {
+            services: Some([(Arc::clone(&key), Arc::new(service))].into()),
+            slices: Some([(key, Arc::new(slice))].into()),
+            ..Known::default()
+        });
+        Rules::default().apply(&known, "n1", &[own]).unwrap();
     }
 
     /// Puts these policies in force.
@@ -307,6 +339,33 @@ fn what_is_no_longer_allowed_is_cut_in_both_directions() {
         }
         assert_eq!(server.read(&mut buffer).unwrap(), 2);
         assert_eq!(client.read(&mut buffer).unwrap(), 4);
+    });
+}
+
+#[test]
+fn a_pod_reaches_itself_through_a_service_and_a_port_of_the_node() {
+    Node::with(&["a"], |node| {
+        let [cluster_ip, own]: [IpAddr; 2] = match node.family {
+            Family::V4 => ["10.96.0.10", "192.0.2.1"],
+            Family::V6 => ["fd00:96::10", "2001:db8::1"],
+        }
+        .map(|text| text.parse().unwrap());
+        node.publish("a", cluster_ip, own);
+        let listener = node.serve("a", 80);
+        // No policy selects it; then one that lets nobody reach it.
+        let closed = json!({"podSelector": {"matchLabels": {"app": "a"}}});
+        for policies in [&[][..], &[closed]] {
+            node.say(policies);
+            for called in [(cluster_ip, 80), (own, 30_080)] {
+                let client = node.within("a", || {
+                    TcpStream::connect_timeout(&called.into(), PATIENCE).unwrap()
+                });
+                let (_, caller) = listener.accept().unwrap();
+                // As itself it would answer past the node, which knows what it called.
+                assert_ne!(caller.ip(), node.at("a"), "{called:?}");
+                drop(client);
+            }
+        }
     });
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// A name made of a kind and a digest of the content. Authors of policies choose the content, and
 /// must not find two contents with one name by search: so it has 128 bits of the digest.
-pub(super) fn named(kind: &str, content: &impl Hash) -> Arc<str> {
+pub(crate) fn named(kind: &str, content: &impl Hash) -> Arc<str> {
     let mut digester = Digester(Sha256::new());
     content.hash(&mut digester);
     let digest: [u8; 32] = digester.0.finalize().into();

@@ -1,9 +1,9 @@
 //! Bounds of what one namespace's policies cost a node: rules of the packet filter, and memory of
 //! the planner.
 
-use super::model::{Pod, Policy, World};
 use super::tests::{Own, fresh, world as worlds};
 use super::*;
+use crate::model::{Pod, Policy, World};
 use agent_sys::netlink::filter::{MAX_BATCH, encoded_length};
 use proptest::prelude::*;
 use serde_json::{Value, json};

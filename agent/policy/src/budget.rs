@@ -6,7 +6,7 @@
 //! closed until the others fit. A namespace within an equal share is never closed because of
 //! others: where the sum is too much, the heaviest is above the mean.
 
-use super::plan::{Rules, Set};
+use crate::plan::{Rules, Set};
 use agent_sys::netlink::filter::{MAX_BATCH, Step};
 use agent_sys::netlink::links::octets;
 use std::collections::BTreeSet;
@@ -27,21 +27,21 @@ const ELEMENT: usize = 13;
 const RANGE: usize = 34;
 
 /// More bytes than any namespace can take.
-pub(super) const MAX_BYTES: usize = MAX_BATCH / 3;
+pub(crate) const MAX_BYTES: usize = MAX_BATCH / 3;
 
 /// Bytes of the message that a rule takes, at most.
-pub(super) fn of_rule(steps: &[Step]) -> usize {
+pub(crate) fn of_rule(steps: &[Step]) -> usize {
     RULE + steps.len() * STEP
 }
 
 /// Bytes of the message that a chain takes, at most.
-pub(super) fn of_chain(rules: &Rules) -> usize {
+pub(crate) fn of_chain(rules: &Rules) -> usize {
     let rules = rules.iter().map(|steps| of_rule(steps));
     CHAIN + rules.sum::<usize>()
 }
 
 /// Bytes of the message that a set takes, at most.
-pub(super) fn of_set(set: &Set) -> usize {
+pub(crate) fn of_set(set: &Set) -> usize {
     SET + match set {
         Set::Keys(_, keys) => {
             // All are of one length.
@@ -57,14 +57,14 @@ pub(super) fn of_set(set: &Set) -> usize {
 
 /// A namespace whose pods are closed, as its policies take too much of the message.
 #[derive(Debug)]
-pub(super) struct Closed {
-    pub(super) namespace: String,
-    pub(super) bytes: usize,
+pub(crate) struct Closed {
+    pub(crate) namespace: String,
+    pub(crate) bytes: usize,
 }
 
 /// The bytes of the message that namespaces share.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     whole: usize,
     taken: usize,
     /// Namespaces that are not closed, by the bytes that they take.
@@ -73,7 +73,7 @@ pub(super) struct Budget {
 
 impl Budget {
     /// The budget of a node with this number of pods.
-    pub(super) fn new(pods: usize) -> Self {
+    pub(crate) fn new(pods: usize) -> Self {
         Self {
             whole: MAX_BATCH.saturating_sub(FRAME + pods.saturating_mul(POD)),
             taken: 0,
@@ -82,19 +82,19 @@ impl Budget {
     }
 
     /// What all namespaces together can take.
-    pub(super) fn whole(&self) -> usize {
+    pub(crate) fn whole(&self) -> usize {
         self.whole
     }
 
     /// What one namespace can take at most.
-    pub(super) fn of_one(&self) -> usize {
+    pub(crate) fn of_one(&self) -> usize {
         self.whole / 3
     }
 
     /// Counts a namespace. Returns those that are closed so that the others fit: the heaviest,
     /// which may be the new one. The order in which namespaces are counted makes no difference to
     /// which are closed in the end.
-    pub(super) fn take(&mut self, namespace: &str, bytes: usize) -> Vec<Closed> {
+    pub(crate) fn take(&mut self, namespace: &str, bytes: usize) -> Vec<Closed> {
         if bytes > self.of_one() {
             let namespace = namespace.to_owned();
             return vec![Closed { namespace, bytes }];
