@@ -136,6 +136,11 @@ impl Faulty {
         std::mem::take(&mut self.state.lock().unwrap().deletions)
     }
 
+    /// A deletion that no call made.
+    pub(crate) fn invent(&self, deletion: Deletion) {
+        self.state.lock().unwrap().deletions.push(deletion);
+    }
+
     /// Passes the request to the API, and notes deletions.
     async fn forward(&self, request: Request<Body>, user: UserInfo) -> Response<Body> {
         if let Some(answer) = self.answer_of_others(request.method(), request.uri().path()) {

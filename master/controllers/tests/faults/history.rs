@@ -7,6 +7,7 @@ use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use master_client::Client;
 use master_store::{Store, WatchStream};
+use serde_json::Value;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -139,16 +140,34 @@ impl History {
         if let Some(entry) = &event.now {
             return self.set(kind, read(kind, &entry.value.bytes(), event.revision));
         }
-        let now = self.now.get_mut(kind).unwrap();
         let (_, place) = event.key.split_once('/').unwrap();
+        self.lose(kind, place, event.revision);
+    }
+
+    fn lose(&mut self, kind: &'static str, place: &str, revision: u64) {
+        let now = self.now.get_mut(kind).unwrap();
         let Some(at) = now.iter().position(|any| any.place() == place) else {
             return;
         };
         let gone = Event {
             object: now.remove(at),
-            gone: Some(event.revision),
+            gone: Some(revision),
         };
         self.logs.get_mut(kind).unwrap().push(gone);
+    }
+
+    /// A next revision that no API made: an object is there as this one says.
+    pub(crate) fn invent(&mut self, kind: &'static str, object: &Value) {
+        self.revision += 1;
+        let stored = object.to_string();
+        self.set(kind, read(kind, stored.as_bytes(), self.revision));
+    }
+
+    /// A next revision that no API made: the object of a kind and name is gone.
+    pub(crate) fn invent_end(&mut self, kind: &'static str, name: &str) {
+        self.revision += 1;
+        let place = self.object(kind, name).unwrap().place();
+        self.lose(kind, &place, self.revision);
     }
 
     fn set(&mut self, kind: &'static str, any: Any) {

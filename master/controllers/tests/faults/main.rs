@@ -25,6 +25,7 @@ mod rest;
 mod scheduling;
 mod simulation;
 mod world;
+mod wrong;
 
 use api::Faults;
 use history::Event;

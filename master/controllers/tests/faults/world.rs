@@ -164,6 +164,20 @@ fn of_workloads(history: &History) -> Vec<Box<dyn Process>> {
 
 impl World {
     pub(crate) async fn new(seed: u64, scenario: Scenario) -> Self {
+        let mut world = Self::empty(seed, scenario).await;
+        if scenario.scope != Scope::Parts {
+            world.processes.all = of_workloads(&world.history);
+            world.make_workloads().await;
+        }
+        if scenario.scope != Scope::Workloads {
+            world.complete(seed).await;
+        }
+        world.see_all();
+        world
+    }
+
+    /// A world without workloads, processes and machines.
+    pub(crate) async fn empty(seed: u64, scenario: Scenario) -> Self {
         let mut dice = Dice(seed);
         let mishaps = Dice(!seed);
         let day = Day::first();
@@ -180,12 +194,8 @@ impl World {
             Scope::Parts => KINDS,
         };
         let history = History::begin(admin, Arc::clone(&api), store, kinds).await;
-        let processes = match scenario.scope {
-            Scope::Workloads | Scope::ControlPlane => of_workloads(&history),
-            Scope::Parts => Vec::new(),
-        };
-        let mut world = Self {
-            processes: Processes::new(processes, api, day),
+        Self {
+            processes: Processes::new(api, day),
             history,
             dice,
             mishaps,
@@ -210,15 +220,7 @@ impl World {
             seen: Seen::default(),
             parts: Vec::new(),
             _folder: folder,
-        };
-        if scenario.scope != Scope::Parts {
-            world.make_workloads().await;
         }
-        if scenario.scope != Scope::Workloads {
-            world.complete(seed).await;
-        }
-        world.see_all();
-        world
     }
 
     /// The workloads that every world has whose [`Scope`] says no other.

@@ -32,10 +32,10 @@ pub(crate) struct Disks {
     replicas: i32,
     images: usize,
     spec: Value,
-    first: i32,
-    in_order: bool,
+    pub(super) first: i32,
+    pub(super) in_order: bool,
     /// Whether claims go with places that are given up.
-    scaled: bool,
+    pub(super) scaled: bool,
     /// The volume of each claim, by UID and name.
     volumes: BTreeMap<String, String>,
     claims: BTreeSet<String>,

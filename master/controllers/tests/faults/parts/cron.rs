@@ -23,11 +23,11 @@ const CONTROLLERS: &[Start] = &[
 ];
 const NAME: &str = "tick";
 /// The time that a Job was made for.
-const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+pub(super) const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
 pub(crate) struct Cron {
     spec: Value,
-    policy: &'static str,
+    pub(super) policy: &'static str,
     kept: [usize; 2],
     known: Known,
     /// The Job of each time, by UID.
@@ -142,7 +142,7 @@ impl Part for Cron {
         // Unless it allows that, no two Jobs run at once.
         assert!(
             self.policy == "Allow" || running <= 1,
-            "{running} run at once"
+            "{running} Jobs run at once"
         );
     }
 

@@ -101,7 +101,7 @@ impl Part for Daemons {
             let serves = |node: &String| nodes.get(node).is_some_and(|one| one.ready > 0);
             assert!(
                 self.served.iter().all(serves),
-                "{:?} of {nodes:?}",
+                "daemons served on {:?}, and now {nodes:?}",
                 self.served
             );
         }

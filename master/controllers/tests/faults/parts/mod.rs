@@ -3,8 +3,8 @@
 //!
 //! To add a kind: its line in the table of `kinds.rs`, a file here with a [`Part`], its `mod` and
 //! its line in [`ALL`]. To add an invariant: an assertion in the [`Part::check`] of its kind, which
-//! is called at every revision of the store, or a line in its [`Part::rest`]; one sentence there
-//! says what must hold.
+//! is called at every revision of the store, and a history in [`wrong`] that breaks it; or a line in
+//! its [`Part::rest`]. One sentence there says what must hold.
 
 mod claims;
 mod cron;
@@ -13,6 +13,7 @@ mod jobs;
 mod priorities;
 mod quotas;
 mod scaling;
+pub(crate) mod wrong;
 
 use super::api::Deletion;
 use super::dice::Dice;

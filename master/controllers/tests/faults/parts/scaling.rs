@@ -22,14 +22,17 @@ const NAME: &str = "auto";
 const SAMPLES: &str = "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods";
 /// The load of a pod at which its number is right, in thousandths: half of what it asks for.
 const TARGET: usize = CPU / 2;
+/// By how many pods its policy lets it grow at once: fewer than there are between its limits, so
+/// that its number could grow by more.
+const GROWS: usize = 2;
 
 pub(crate) struct Scaling {
-    least: usize,
-    most: usize,
+    pub(super) least: usize,
+    pub(super) most: usize,
     /// The load of all pods together, in thousandths.
     load: usize,
     /// The number of replicas before.
-    before: usize,
+    pub(super) before: usize,
 }
 
 impl Scaling {
@@ -84,7 +87,9 @@ impl Part for Scaling {
             "template": template(NAME, CPU, &Value::Null)});
         let metric = json!({"type": "Resource", "resource": {"name": "cpu",
             "target": {"type": "Utilization", "averageUtilization": 50}}});
+        let policy = json!({"type": "Pods", "value": GROWS, "periodSeconds": 15});
         let scaler = json!({"minReplicas": self.least, "maxReplicas": self.most, "metrics": [metric],
+            "behavior": {"scaleUp": {"policies": [policy]}},
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME}});
         vec![
             ("deployments", object(NAME, &deployment)),
@@ -97,12 +102,13 @@ impl Part for Scaling {
         None
     }
 
-    /// The number stays within its limits, and never grows by more than four pods or twice at once.
+    /// The number stays within its limits, and never grows by more than its policy lets it.
     fn check(&mut self, world: &World, _: &[(Deletion, Any)]) {
         world.processes.api.answer(SAMPLES, self.samples(world));
         let Some(now) = replicas(world) else { return };
-        assert!((self.least..=self.most).contains(&now), "{now} replicas");
-        let most = (self.before + 4).max(2 * self.before);
+        let limits = self.least..=self.most;
+        assert!(limits.contains(&now), "{now} replicas, and not {limits:?}");
+        let most = self.before + GROWS;
         assert!(now <= most, "{now} replicas after {}", self.before);
         self.before = now;
     }
