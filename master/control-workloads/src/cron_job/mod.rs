@@ -1,10 +1,13 @@
 //! CronJobs: a Job for each time of a schedule.
 //!
 //! A Job's name has the time that it was made for, and the status gets that time together with the
-//! Job, so that no time has two Jobs, also if the first is gone before it is seen. (If that write
-//! fails and the Job is gone before it is seen, its time gets a second one, as upstream's does.) What
-//! else the status says is read from the Jobs that are there.
+//! Job, so that no time has two Jobs, also if the first is gone before it is seen. Where that write
+//! fails the controller remembers the time, and writes it later. A time gets a second Job, as
+//! upstream's does, only if the first is gone before it is seen and the master ended between the two
+//! writes, or the answer to the first was lost. What else the status says is read from the Jobs that
+//! are there.
 
+mod made;
 mod schedule;
 
 pub use schedule::{Fault, Schedule};
@@ -18,6 +21,7 @@ use config_kube::k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, Job};
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use jiff::{SignedDuration, Timestamp};
+use made::LastMade;
 use master_client::{ApiError, DeleteParams, Delta, Entries, Key, Lookup, Patch, Severity, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
@@ -34,6 +38,7 @@ const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 pub struct CronJobs {
     all: Store<Kept<CronJob>>,
     jobs: Lookup<Kept<Job>>,
+    made: LastMade,
 }
 
 /// A CronJob with the Jobs that it made.
@@ -45,6 +50,8 @@ pub struct Facts {
     pub cron: Arc<Kept<CronJob>>,
     /// Its Jobs.
     pub jobs: Entries<Kept<Job>>,
+    /// The last time for which this process made a Job, which may be gone.
+    pub made: Option<Timestamp>,
 }
 
 /// An action on the CronJob with a UID.
@@ -103,15 +110,20 @@ impl Controller for CronJobs {
         Self {
             all,
             jobs: jobs.index(&by_controller()),
+            made: LastMade::default(),
         }
     }
 
     fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
-        let cron = self.all.get(key)?;
+        let Some(cron) = self.all.get(key) else {
+            self.made.forget(key);
+            return None;
+        };
         let uid = cron.metadata.uid.clone().unwrap_or_default();
         Some(Facts {
             key: key.clone(),
             jobs: self.jobs.get(&uid),
+            made: self.made.of(key, &uid),
             cron,
         })
     }
@@ -131,9 +143,10 @@ impl Controller for CronJobs {
             Step::Create(job) => {
                 create(writer, &about, &job).await?;
                 // At once: the Job may be gone before it is seen, and its time has had its Job.
-                let made_for = made_for(&job.metadata).map(Time);
-                let patch =
-                    json!({"metadata": {"uid": uid}, "status": {"lastScheduleTime": made_for}});
+                let made_for = made_for(&job.metadata);
+                self.made.note(&key, &uid, made_for);
+                let patch = json!({"metadata": {"uid": uid},
+                    "status": {"lastScheduleTime": made_for.map(Time)}});
                 let patch = Patch::Merge(patch);
                 writer.patch_status::<CronJob>(&key, &patch).await.map(drop)
             }
@@ -176,6 +189,7 @@ impl Controller for CronJobs {
     }
 }
 
+/// Makes a Job, if it is not there since an earlier run.
 async fn create(writer: &Writer, about: &ObjectReference, job: &Job) -> Result<(), ApiError> {
     match writer.create(job).await {
         Ok(made) => {
@@ -184,8 +198,17 @@ async fn create(writer: &Writer, about: &ObjectReference, job: &Job) -> Result<(
             tell(writer, about, Severity::Normal, "SuccessfulCreate", message).await;
             Ok(())
         }
+        Err(error) if error.is_already_exists() => {
+            let meta = &job.metadata;
+            let name = meta.name.as_deref().unwrap_or_default();
+            let there: Job = writer.client().get(meta.namespace.as_deref(), name).await?;
+            // One of the name that somebody else made is none of its own.
+            let is_own = controller(&there.metadata).map(|owner| &owner.uid)
+                == controller(meta).map(|owner| &owner.uid);
+            if is_own { Ok(()) } else { Err(error) }
+        }
         Err(error) => {
-            if !error.is_already_exists() && !make::is_ending(&error) {
+            if !make::is_ending(&error) {
                 let message = format!("Error creating job: {error}");
                 tell(writer, about, Severity::Warning, "FailedCreate", message).await;
             }
@@ -286,6 +309,7 @@ fn status_of(cron: &CronJob) -> Status {
 fn look(facts: &Facts, before: &Status) -> (Status, Vec<Step>) {
     let mut status = Status {
         active: Vec::new(),
+        scheduled: before.scheduled.max(facts.made),
         ..before.clone()
     };
     let mut steps = Vec::new();

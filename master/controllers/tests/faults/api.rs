@@ -36,9 +36,10 @@ struct FaultyState {
     /// When the process ends; none: it does not.
     end: Option<End>,
     has_ended: bool,
-    /// Whether a call of the run about a Job or CronJob was refused or its answer lost, or the
-    /// process ended in it.
-    hit: bool,
+    /// What happens to the next call of a path that ends so.
+    next: Option<(&'static str, Fate)>,
+    /// Whether the answer to a Job that the run made was lost.
+    has_lost_job: bool,
     deletions: Vec<Deletion>,
     /// What others than the API answer, by path.
     answers: BTreeMap<&'static str, String>,
@@ -74,7 +75,8 @@ impl Faulty {
             faults,
             end: None,
             has_ended: false,
-            hit: false,
+            next: None,
+            has_lost_job: false,
             deletions: Vec::new(),
             answers: BTreeMap::new(),
             folders: BTreeSet::new(),
@@ -96,7 +98,7 @@ impl Faulty {
         let mut state = self.state.lock().unwrap();
         state.end = end;
         state.has_ended = false;
-        state.hit = false;
+        state.has_lost_job = false;
     }
 
     /// The run is over.
@@ -111,9 +113,14 @@ impl Faulty {
         self.state.lock().unwrap().has_ended
     }
 
-    /// Whether a call of the last run about a Job or CronJob did not get its answer.
-    pub(crate) fn was_hit(&self) -> bool {
-        self.state.lock().unwrap().hit
+    /// Whether the answer to a Job that the last run made was lost.
+    pub(crate) fn has_lost_job(&self) -> bool {
+        self.state.lock().unwrap().has_lost_job
+    }
+
+    /// The next call of a path that ends so has this fate.
+    pub(crate) fn decide(&self, end: &'static str, fate: Fate) {
+        self.state.lock().unwrap().next = Some((end, fate));
     }
 
     /// From now on a path is answered so, by an extension of the API.
@@ -182,9 +189,9 @@ impl Faulty {
 
     fn draw(&self, path: &str) -> Fate {
         let state = &mut *self.state.lock().unwrap();
-        let fate = state.draw();
-        let is_hit = matches!(fate, Fate::Refused(..) | Fate::Lost) && path.contains("jobs");
-        state.hit |= is_hit || matches!(fate, Fate::Ended(_));
+        let decided = state.next.take_if(|(end, _)| path.ends_with(*end));
+        let fate = decided.map_or_else(|| state.draw(), |(_, fate)| fate);
+        state.has_lost_job |= matches!(fate, Fate::Lost) && path.ends_with("/jobs");
         fate
     }
 }
@@ -226,7 +233,9 @@ impl Deletion {
     }
 }
 
-enum Fate {
+/// What happens to a call.
+#[derive(Debug)]
+pub(crate) enum Fate {
     Done,
     /// The process ends; whether the call is done before.
     Ended(bool),

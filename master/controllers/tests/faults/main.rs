@@ -73,6 +73,19 @@ pub(crate) struct Scenario {
     pub(crate) machines: usize,
 }
 
+impl Scenario {
+    /// One in which nothing goes wrong.
+    pub(crate) fn calm(scope: Scope) -> Self {
+        Self {
+            scope,
+            disruption: false,
+            mishaps: false,
+            faults: Faults::default(),
+            machines: PARTS_MACHINES,
+        }
+    }
+}
+
 /// Prints seed and scenario of a case that panics, so that it can be repeated.
 struct CaseReport(u64, Scenario);
 
@@ -347,24 +360,6 @@ mod found {
                 mishaps: true,
                 faults,
                 machines: MACHINES,
-            },
-        );
-    }
-
-    #[test]
-    fn a_time_of_a_cron_job_has_no_second_job_when_the_first_is_gone_at_once() {
-        let faults = Faults {
-            refused: 8,
-            lost: 0,
-        };
-        play(
-            58,
-            Scenario {
-                scope: Scope::Parts,
-                disruption: false,
-                mishaps: true,
-                faults,
-                machines: PARTS_MACHINES,
             },
         );
     }

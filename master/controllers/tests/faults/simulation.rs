@@ -148,6 +148,8 @@ pub(crate) struct Processes {
     pub(crate) client: Client,
     pub(crate) now: Now,
     day: Day,
+    /// How often each has restarted, by name.
+    restarts: BTreeMap<&'static str, usize>,
 }
 
 impl Processes {
@@ -162,7 +164,20 @@ impl Processes {
                 wall: day.now(),
             },
             day,
+            restarts: BTreeMap::new(),
         }
+    }
+
+    /// One of them ends and begins again.
+    pub(crate) fn restart(&mut self, number: usize, history: &History) {
+        let one = &mut self.all[number];
+        *self.restarts.entry(one.name()).or_default() += 1;
+        one.restart(history, self.now);
+    }
+
+    /// How often one has restarted.
+    pub(crate) fn restarts(&self, name: &str) -> usize {
+        self.restarts.get(name).copied().unwrap_or_default()
     }
 
     pub(crate) fn pass(&mut self, time: Duration) {

@@ -322,8 +322,7 @@ impl World {
 
     pub(crate) fn restart_a_process(&mut self) {
         let number = self.dice.below(self.processes.all.len());
-        let now = self.processes.now;
-        self.processes.all[number].restart(&self.history, now);
+        self.processes.restart(number, &self.history);
         self.seen.last_emptied.clear();
     }
 
@@ -382,8 +381,7 @@ impl World {
         // What it did is seen before its successor, which does not know of it, does the next thing.
         self.look().await;
         if end.is_some() {
-            let now = self.processes.now;
-            self.processes.all[number].restart(&self.history, now);
+            self.processes.restart(number, &self.history);
             self.seen.last_emptied.clear();
         }
         ran

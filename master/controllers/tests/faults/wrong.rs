@@ -2,7 +2,7 @@
 //! until its last revision, which breaks one invariant. A file of invariants has as many of them as
 //! assertions.
 
-use super::api::{Deletion, Faults};
+use super::api::Deletion;
 use super::machines::{Machine, State};
 use super::parts::{self, Part};
 use super::world::{Style, World};
@@ -40,13 +40,7 @@ pub(crate) fn wrong(says: &'static str, steps: impl Into<Vec<Step>>) -> Wrong {
 /// A world of which nothing has happened yet: three machines that are up, two replicas of `web` of
 /// which none may be missing and one may be added, and two pods of a Job at once.
 fn world(runtime: &Runtime, scope: Scope, part: Option<Box<dyn Part>>) -> World {
-    let scenario = Scenario {
-        scope,
-        disruption: false,
-        mishaps: false,
-        faults: Faults::default(),
-        machines: 3,
-    };
+    let scenario = Scenario::calm(scope);
     let mut world = runtime.block_on(World::empty(0, scenario));
     (world.replicas, world.most) = (2, 2);
     (world.missing, world.surge) = (0, 1);

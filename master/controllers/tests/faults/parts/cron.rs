@@ -10,10 +10,11 @@ use crate::simulation::Worker;
 use crate::world::World;
 use config_kube::k8s_openapi::api::batch::v1::Job;
 use jiff::Timestamp;
+use master_control::controller::Controller as _;
 use master_control_workloads::cron_job::CronJobs;
 use master_control_workloads::job::{JobTtl, Jobs, StrayPods};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 const CONTROLLERS: &[Start] = &[
     Worker::<CronJobs>::boxed,
@@ -21,7 +22,7 @@ const CONTROLLERS: &[Start] = &[
     Worker::<JobTtl>::boxed,
     Worker::<StrayPods>::boxed,
 ];
-const NAME: &str = "tick";
+pub(super) const NAME: &str = "tick";
 /// The time that a Job was made for.
 pub(super) const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
@@ -30,10 +31,17 @@ pub(crate) struct Cron {
     pub(super) policy: &'static str,
     kept: [usize; 2],
     known: Known,
-    /// The Job of each time, by UID.
-    times: BTreeMap<String, String>,
-    /// Times whose Job was made in a run that a fault hit.
-    hit: BTreeSet<String>,
+    /// The Job of each time.
+    times: BTreeMap<String, Made>,
+}
+
+/// A Job that was made for a time.
+struct Made {
+    uid: String,
+    /// How often the controller had restarted before.
+    restarts: usize,
+    /// Whether the answer to it was lost.
+    is_lost: bool,
 }
 
 impl Cron {
@@ -53,7 +61,6 @@ impl Cron {
             kept,
             known: Known::default(),
             times: BTreeMap::new(),
-            hit: BTreeSet::new(),
         }
     }
 }
@@ -69,7 +76,7 @@ fn own(world: &World) -> Vec<&Job> {
 }
 
 /// The last time that had its Job, by the CronJob's status.
-fn last_time(world: &World) -> Option<Timestamp> {
+pub(super) fn last_time(world: &World) -> Option<Timestamp> {
     let Some(Any::CronJob(cron)) = world.history.object("cronjobs", NAME) else {
         return None;
     };
@@ -114,28 +121,30 @@ impl Part for Cron {
         self.known.check(world, deleted);
         let now = world.processes.now.wall;
         let last = last_time(world);
+        let restarts = world.processes.restarts(CronJobs::NAME);
         let mut running = 0;
         for job in own(world) {
             let notes = job.metadata.annotations.as_ref().unwrap();
-            let (time, id) = (&notes[SCHEDULED], job.metadata.uid.clone().unwrap());
+            let (time, uid) = (&notes[SCHEDULED], job.metadata.uid.clone().unwrap());
             let due: Timestamp = time.parse().unwrap();
-            // No time has two Jobs, also if the first is gone: unless a fault hit the run that made
-            // the Job, so that the status does not have its time, and the Job went before the
-            // controller saw it (as upstream). If answers are lost, the controller can't know that
-            // the status has the time.
-            let before = self.times.insert(time.clone(), id.clone());
-            let is_first = before.is_none();
-            let is_lost = world.scenario.faults.lost > 0;
-            let unnoted = self.hit.contains(time) && (is_lost || last < Some(due));
-            assert!(
-                before.is_none_or(|before| before == id) || unnoted,
-                "{time} has a second Job"
-            );
-            if is_first && world.processes.api.was_hit() {
-                self.hit.insert(time.clone());
+            let before = self.times.get(time);
+            if before.is_none_or(|before| before.uid != uid) {
+                // No time has two Jobs, also if the first is gone: unless the status does not have
+                // the time, and the controller does not know it either, as its process has ended
+                // since or the answer was lost (as upstream).
+                let is_unknown = |before: &Made| before.is_lost || before.restarts < restarts;
+                let may_be_second = |before| last < Some(due) && is_unknown(before);
+                assert!(before.is_none_or(may_be_second), "{time} has a second Job");
+                // None is made before its time.
+                assert!(due <= now, "{time} has come before {now}");
+                let is_lost = world.processes.api.has_lost_job();
+                let made = Made {
+                    uid,
+                    restarts,
+                    is_lost,
+                };
+                self.times.insert(time.clone(), made);
             }
-            // None is made before its time.
-            assert!(!is_first || due <= now, "{time} has come before {now}");
             let is_leaving = job.metadata.deletion_timestamp.is_some();
             running += usize::from(jobs::finished(job).is_none() && !is_leaving);
         }

@@ -10,6 +10,7 @@ mod claims;
 mod cron;
 mod daemons;
 mod jobs;
+mod notes;
 mod priorities;
 mod quotas;
 mod scaling;
