@@ -155,6 +155,22 @@ impl Folders {
         self.remove_within(name, MOST_NAMES)
     }
 
+    /// Removes a volume's folder if there is one and it is empty; else it stays.
+    ///
+    /// # Errors
+    /// [`FolderError::System`] if it can't be removed.
+    pub fn remove_empty(&self, name: &str) -> Result<(), FolderError> {
+        let path = plain(name)?;
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let removed = match Beneath::root(&self.root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // It looks into no folder that is not empty.
+            root => root.and_then(|root| root.remove_some(path, 0)),
+        };
+        let fault = |error| FolderError::System(name.to_owned(), error);
+        removed.map(drop).map_err(fault)
+    }
+
     fn remove_within(&self, name: &str, most: u64) -> Result<(), FolderError> {
         let path = plain(name)?;
         let _removal = self.begin(name)?;
@@ -274,6 +290,21 @@ mod tests {
         assert!(folders.find("pvc-2", Some(7)).is_err());
         folders.remove("pvc-2").unwrap();
         assert!(outside.join("f").exists(), "the link goes, not its target");
+    }
+
+    #[test]
+    fn a_folder_with_something_in_it_is_not_removed_as_an_empty_one() {
+        let (dir, folders) = folders();
+        folders.remove_empty("pvc-1").unwrap();
+        for name in ["pvc-1", "pvc-2"] {
+            folders.make(name, 1).unwrap();
+        }
+        let inside = dir.path().join("volumes/pvc-2/d");
+        fs::create_dir(&inside).unwrap();
+        for name in ["pvc-1", "pvc-2", "pvc-3"] {
+            folders.remove_empty(name).unwrap();
+        }
+        assert!(inside.exists() && !dir.path().join("volumes/pvc-1").exists());
     }
 
     #[test]

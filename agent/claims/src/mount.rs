@@ -130,8 +130,9 @@ impl Folders {
         }))
     }
 
-    /// Answers the master's request to make a folder (`POST`, with `bytes=` as its query) or to
-    /// remove it (`DELETE`): an HTTP status and a line.
+    /// Answers the master's request to make a folder (`POST`, with `bytes=` as its query), to remove
+    /// it (`DELETE`) or to remove it if it is empty (`DELETE` with `bytes=0`): an HTTP status and a
+    /// line.
     pub fn answer(&self, method: &str, name: &str, query: &str) -> (u16, String) {
         let bytes = query
             .strip_prefix("bytes=")
@@ -139,6 +140,7 @@ impl Folders {
         let done = match (method, bytes) {
             ("POST", Some(bytes)) => self.make(name, bytes),
             ("DELETE", None) => self.remove(name),
+            ("DELETE", Some(0)) => self.remove_empty(name),
             _ => {
                 let how = "a volume's folder is made by POST with bytes=, and removed by DELETE\n";
                 return (405, how.to_owned());
@@ -177,7 +179,8 @@ mod tests {
         let folders = Folders::below(dir.path());
         let status = |method: &str, name: &str, query: &str| folders.answer(method, name, query).0;
         assert_eq!(status("POST", "pvc-1", "bytes=1"), 200);
-        assert!(dir.path().join("local-volumes/pvc-1").is_dir());
+        let folder = dir.path().join("local-volumes/pvc-1");
+        assert!(folder.is_dir());
         assert_eq!(status("POST", "pvc-2", "bytes=18446744073709551615"), 507);
         assert_eq!(status("POST", "..", "bytes=1"), 400);
         assert_eq!(status("DELETE", "../local-volumes", ""), 400);
@@ -189,8 +192,11 @@ mod tests {
         ] {
             assert_eq!(status(method, "pvc-1", query), 405, "{method} {query}");
         }
+        std::fs::create_dir(folder.join("d")).unwrap();
+        assert_eq!(status("DELETE", "pvc-1", "bytes=0"), 200);
+        assert!(folder.exists(), "it is not empty");
         assert_eq!(status("DELETE", "pvc-1", ""), 200);
         assert_eq!(status("DELETE", "pvc-1", ""), 200, "nothing there is fine");
-        assert!(!dir.path().join("local-volumes/pvc-1").exists());
+        assert!(!folder.exists());
     }
 }

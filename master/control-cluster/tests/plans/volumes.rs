@@ -2,6 +2,7 @@
 //! stale looks and of restarts.
 
 use config_kube::Amount;
+use config_kube::local_volume::PROVISIONER;
 use master_claims::{Claim, ClaimRef, Class, Volume};
 use master_client::Key;
 use master_control::controller::{Controller, Now, Plan};
@@ -384,6 +385,59 @@ fn a_folder_is_removed_only_after_its_claim_and_its_volume_goes_only_after_the_f
         matches!(goes, Some(volume_provisioner::Action::LetGo { .. })),
         "its folder stays"
     );
+}
+
+#[test]
+fn a_folder_is_abandoned_only_where_no_volume_will_need_it() {
+    let begin = || Setup::alone::<VolumeProvisioner>(&master_control::Options::default());
+    let abandons = |provisioner: &VolumeProvisioner| {
+        let now = Now::read();
+        let facts = provisioner.facts(&key("data"), now);
+        let plan = facts.map_or_else(Plan::nothing, |facts| VolumeProvisioner::plan(&facts, now));
+        let left = plan.actions.into_iter().filter_map(|action| match action {
+            volume_provisioner::Action::Abandon { attempt, .. } => Some(attempt.node),
+            volume_provisioner::Action::Refuse { .. }
+            | volume_provisioner::Action::Provision { .. }
+            | volume_provisioner::Action::Remove { .. }
+            | volume_provisioner::Action::LetGo { .. } => None,
+        });
+        left.collect::<Vec<_>>()
+    };
+    let on = |node: &str| Claim {
+        provisioner: PROVISIONER.into(),
+        node: node.into(),
+        ..claim("u", 1)
+    };
+    let made = Volume {
+        ours: true,
+        held: true,
+        node: "m".into(),
+        ..volume(1)
+    };
+    let nothing: [&str; 0] = [];
+    let (provisioner, mut stand) = begin();
+    for node in ["n", "m"] {
+        stand.set(key("data"), on(node));
+        let while_it_waits = abandons(&provisioner);
+        assert_eq!(while_it_waits, nothing, "its volume may be on its way");
+    }
+    stand.set(Key::cluster("pvc-u"), made.clone());
+    assert_eq!(abandons(&provisioner), ["n"], "its volume is elsewhere");
+    let (provisioner, mut stand) = begin();
+    for node in ["n", "m"] {
+        stand.set(key("data"), on(node));
+        assert_eq!(abandons(&provisioner), nothing);
+    }
+    stand.remove::<Claim>(&key("data"));
+    assert_eq!(abandons(&provisioner), ["m", "n"], "it is gone");
+    stand.set(Key::cluster("pvc-u"), made);
+    assert_eq!(abandons(&provisioner), ["n"], "a volume keeps its folder");
+    let newer = Claim {
+        uid: "newer".into(),
+        ..on("n")
+    };
+    stand.set(key("data"), newer);
+    assert_eq!(abandons(&provisioner), ["n"], "that of the older claim");
 }
 
 /// The API's objects, with the versions on which its writes are conditional.

@@ -13,6 +13,7 @@ use crate::world::World;
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use config_kube::local_volume::{CLASS, NODE_ANNOTATION, PROVISIONER};
 use master_claims::SELECTED_NODE;
+use master_control::controller::Controller as _;
 use master_control_cluster::in_use::InUse;
 use master_control_cluster::volume_binder::VolumeBinder;
 use master_control_cluster::volume_provisioner::VolumeProvisioner;
@@ -40,6 +41,20 @@ pub(crate) struct Disks {
     volumes: BTreeMap<String, String>,
     claims: BTreeSet<String>,
     known: BTreeSet<String>,
+    /// Folders that no volume has: of one that is on its way, or left.
+    loose: BTreeMap<Folder, Loose>,
+}
+
+/// The folder of a volume: its node and its name.
+type Folder = (String, String);
+
+/// A folder that no volume has.
+#[derive(Debug, Default)]
+struct Loose {
+    /// How often the provisioner had restarted when the claim was last there.
+    restarts: usize,
+    /// Whether its node has left the cluster meanwhile.
+    was_away: bool,
 }
 
 impl Disks {
@@ -68,6 +83,29 @@ impl Disks {
             volumes: BTreeMap::new(),
             claims: BTreeSet::new(),
             known: BTreeSet::new(),
+            loose: BTreeMap::new(),
+        }
+    }
+
+    /// Notes which folders no volume has.
+    fn look_for_loose(&mut self, world: &World, volumes: &[&PersistentVolume]) {
+        let mut folders = world.processes.api.folders();
+        for volume in volumes {
+            folders.remove(&folder(volume));
+        }
+        self.loose.retain(|known, _| folders.contains(known));
+        let restarts = world.processes.restarts(VolumeProvisioner::NAME);
+        for (node, name) in folders {
+            let machine = world.machine(&node);
+            let is_away = machine.is_some_and(|machine| machine.removed.is_some());
+            let uid = name.strip_prefix("pvc-");
+            let has_claim = uid.is_some_and(|uid| self.claims.contains(uid));
+            let is_new = !self.loose.contains_key(&(node.clone(), name.clone()));
+            let loose = self.loose.entry((node, name)).or_default();
+            loose.was_away |= is_away;
+            if is_new || has_claim {
+                loose.restarts = restarts;
+            }
         }
     }
 
@@ -132,8 +170,7 @@ fn claim_node(claim: &PersistentVolumeClaim) -> Option<&String> {
     claim.metadata.annotations.as_ref()?.get(SELECTED_NODE)
 }
 
-/// The folder of a volume: node and name.
-fn folder(volume: &PersistentVolume) -> (String, String) {
+fn folder(volume: &PersistentVolume) -> Folder {
     let name = volume.metadata.name.clone().unwrap();
     (node(volume).to_owned(), name)
 }
@@ -222,6 +259,7 @@ impl Part for Disks {
         );
         self.claims = there;
         // A volume that a claim has keeps its folder.
+        self.look_for_loose(world, &volumes);
         let folders = world.processes.api.folders();
         for volume in volumes {
             let (name, phase) = (
@@ -238,8 +276,9 @@ impl Part for Disks {
 
     /// Places that are wanted have pods and claims, and each claim has one volume with its folder.
     /// The claim of a place that had no pod when it was given up stays, as upstream's does; without
-    /// a volume only if no node was chosen for it. A folder is left over only if a fault kept its
-    /// volume from being made until its claim was gone: no pod has ever seen it.
+    /// a volume only if no node was chosen for it. A folder is left over only if its node left the
+    /// cluster, or if a fault kept its volume from being made until its claim was gone, and the
+    /// provisioner restarted after that: no pod has ever seen it.
     fn rest(&self, world: &World) -> Result<(), String> {
         let set = world.history.object("statefulsets", NAME);
         set.map_or(Ok(()), done)?;
@@ -258,17 +297,20 @@ impl Part for Disks {
         let are_all = wanted.clone().all(|place| places.contains(&place));
         let folders = world.processes.api.folders();
         let own: BTreeSet<_> = volumes.iter().map(|one| folder(one)).collect();
-        let log = world.history.logs["persistentvolumes"].iter();
-        let mut known: BTreeSet<_> = log.map(|one| one.object.name().to_owned()).collect();
-        let of_claims = claims.iter().filter_map(|one| one.metadata.uid.as_ref());
-        known.extend(of_claims.map(|uid| format!("pvc-{uid}")));
-        let mut others = folders.difference(&own);
-        let is_left = others.any(|(_, name)| known.contains(name));
+        let restarts = world.processes.restarts(VolumeProvisioner::NAME);
+        let log = &world.history.logs["persistentvolumes"];
+        let had_volume = |name: &str| log.iter().any(|one| one.object.name() == name);
+        let mut others = self.loose.iter();
+        let is_left = others.any(|((_, name), loose)| {
+            !loose.was_away && (loose.restarts == restarts || had_volume(name))
+        });
         if are_all && volumes.len() == places.len() && own.is_subset(&folders) && !is_left {
             Ok(())
         } else {
             Err(format!(
-                "{wanted:?} are wanted, {places:?} have volumes, which are {own:?}; the folders are {folders:?}"
+                "{wanted:?} are wanted, {places:?} have volumes, which are {own:?}; the folders are {folders:?}, \
+                 of no volume {:?}",
+                self.loose
             ))
         }
     }

@@ -9,6 +9,7 @@
 mod claims;
 mod cron;
 mod daemons;
+mod folders;
 mod jobs;
 mod notes;
 mod priorities;

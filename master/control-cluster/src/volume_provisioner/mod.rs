@@ -4,8 +4,13 @@
 //! Only the node can make and remove the folder; requests go through the API's connections to
 //! nodes. A PersistentVolume is created only after its folder, so a folder that is missing later
 //! means lost data, which the node reports instead of making a new folder. A finalizer keeps the
-//! PersistentVolume until its node has confirmed that the folder is removed. A folder stays behind,
-//! empty, if a fault keeps its PersistentVolume from being created until the claim is gone.
+//! PersistentVolume until its node has confirmed that the folder is removed.
+//!
+//! Where the claim goes before the PersistentVolume could be created, the node is asked to remove the
+//! folder if it is empty. Which node that is the controller remembers: the folder stays if the claim
+//! goes while no master runs.
+
+mod attempts;
 
 use config_kube::FromJson as _;
 use config_kube::identity::HOSTNAME_LABEL;
@@ -26,6 +31,9 @@ use master_control::writer::Writer;
 use serde_json::json;
 use std::sync::Arc;
 
+pub use attempts::Attempt;
+use attempts::Attempts;
+
 /// Bytes of a node's answer that are read: it is a sentence for an event.
 const ANSWER: usize = 1024;
 /// Access modes that a folder of one node can have.
@@ -33,8 +41,7 @@ const MODES: [&str; 2] = ["ReadWriteOnce", "ReadWriteOncePod"];
 
 /// Claims that wait for a volume of a class.
 static WAITING: Index<Claim> = Index::new("waiting", |_, claim| {
-    let waits = claim.provisioner == PROVISIONER && claim.volume.is_empty();
-    waits
+    waits(claim)
         .then(|| claim.class_name().to_owned())
         .into_iter()
         .collect()
@@ -46,21 +53,22 @@ pub struct VolumeProvisioner {
     claims: Store<Claim>,
     volumes: Store<Volume>,
     classes: Store<Class>,
+    attempts: Attempts,
 }
 
-/// A claim that waits for a volume, or a volume of ours.
+/// A claim that waits for a volume, or is gone; or a volume of ours.
 #[derive(Debug)]
 pub enum Facts {
     /// A claim.
     Claim {
         /// The object's key.
         key: Key,
-        /// Its facts.
-        claim: Arc<Claim>,
-        /// Its class.
-        class: Arc<Class>,
+        /// The claim with its class, if both are there.
+        claim: Option<(Arc<Claim>, Arc<Class>)>,
         /// Whether its volume is there already.
         made: bool,
+        /// Folders that no volume will need.
+        left: Vec<Attempt>,
     },
     /// A volume.
     Volume {
@@ -89,6 +97,13 @@ pub enum Action {
         claim: Arc<Claim>,
         /// Its class.
         class: Arc<Class>,
+    },
+    /// A folder that no volume will need is removed, if it is there and empty.
+    Abandon {
+        /// For which claim it was made.
+        key: Key,
+        /// Where it is.
+        attempt: Attempt,
     },
     /// The folder is removed, then the volume.
     Remove {
@@ -140,6 +155,7 @@ impl Controller for VolumeProvisioner {
             claims,
             volumes: setup.follow_keys(),
             classes,
+            attempts: Attempts::default(),
         }
     }
 
@@ -150,29 +166,42 @@ impl Controller for VolumeProvisioner {
                 volume: self.volumes.get(key)?,
             });
         }
-        let claim = self.claims.get(key)?;
-        let class = self.classes.get(&Key::cluster(claim.class_name()))?;
-        let made = self.volumes.get(&Key::cluster(&volume_name(&claim)));
+        let claim = self.claims.get(key);
+        let left = self.left(key, claim.as_deref());
+        let made = claim.as_ref().and_then(|claim| self.volume_of(&claim.uid));
+        let class = |claim: &Claim| self.classes.get(&Key::cluster(claim.class_name()));
         Some(Facts::Claim {
             key: key.clone(),
-            claim,
-            class,
+            claim: claim.and_then(|claim| {
+                let class = class(&claim)?;
+                Some((claim, class))
+            }),
             made: made.is_some(),
+            left,
         })
     }
 
     fn plan(facts: &Facts, _: Now) -> Plan<Action> {
-        let action = match facts {
+        match facts {
             Facts::Claim {
                 key,
                 claim,
-                class,
                 made,
-            } if !made => for_claim(key, claim, class),
-            Facts::Claim { .. } => None,
-            Facts::Volume { name, volume } => for_volume(name, volume),
-        };
-        action.into()
+                left,
+            } => {
+                let waits = claim.iter().filter(|_| !made);
+                let first = waits.filter_map(|(claim, class)| for_claim(key, claim, class));
+                let abandon = left.iter().map(|attempt| Action::Abandon {
+                    key: key.clone(),
+                    attempt: attempt.clone(),
+                });
+                // A node that doesn't answer about the past holds up no claim.
+                let actions = first.chain(abandon).collect();
+                let requeue = None;
+                Plan { actions, requeue }
+            }
+            Facts::Volume { name, volume } => for_volume(name, volume).into(),
+        }
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
@@ -186,20 +215,55 @@ impl Controller for VolumeProvisioner {
             Action::Provision { key, claim, class } => {
                 provision(writer, &key, &claim, &class).await
             }
+            Action::Abandon { key, attempt } => {
+                abandon(writer, &attempt).await?;
+                self.attempts.forget(&key, &attempt);
+                Ok(())
+            }
             Action::Remove { name, uid, node } => remove(writer, &name, &uid, &node).await,
             Action::LetGo { name, uid } => let_go(writer, &name, &uid).await,
         }
     }
 }
 
-/// The name of a claim's volume (upstream's): a claim has one, however often it is provisioned.
-fn volume_name(claim: &Claim) -> String {
-    format!("pvc-{}", claim.uid)
+impl VolumeProvisioner {
+    fn volume_of(&self, claim: &str) -> Option<Arc<Volume>> {
+        self.volumes.get(&Key::cluster(&volume_name(claim)))
+    }
+
+    /// Folders that nodes may have for claims of a name, and that no volume will need: the claim is
+    /// gone, or has its volume on another node. As long as it waits, a write whose answer was lost
+    /// may still create the volume of any of its folders.
+    fn left(&self, key: &Key, claim: Option<&Claim>) -> Vec<Attempt> {
+        if let Some(claim) = claim.filter(|claim| waits(claim) && !claim.node.is_empty()) {
+            self.attempts.note(key, &claim.uid, &claim.node);
+        }
+        let mut left = self.attempts.of(key);
+        left.retain(|attempt| match self.volume_of(&attempt.uid) {
+            Some(volume) if volume.node == attempt.node => {
+                self.attempts.forget(key, attempt);
+                false
+            }
+            Some(_) => true,
+            None => claim.is_none_or(|claim| claim.uid != attempt.uid),
+        });
+        left
+    }
+}
+
+/// The name of the volume of the claim with a UID (upstream's): a claim has one, however often it is
+/// provisioned.
+fn volume_name(claim: &str) -> String {
+    format!("pvc-{claim}")
+}
+
+/// Whether a claim waits for a volume of ours.
+fn waits(claim: &Claim) -> bool {
+    claim.provisioner == PROVISIONER && claim.volume.is_empty()
 }
 
 fn for_claim(key: &Key, claim: &Arc<Claim>, class: &Arc<Class>) -> Option<Action> {
-    let is_ours = claim.provisioner == PROVISIONER && class.provisioner == PROVISIONER;
-    if !is_ours || !claim.volume.is_empty() || claim.leaving {
+    if !waits(claim) || class.provisioner != PROVISIONER || claim.leaving {
         return None;
     }
     if let Some(fault) = fault(claim, class) {
@@ -330,7 +394,7 @@ async fn provision(
     if object.metadata.uid.as_ref() != Some(&claim.uid) {
         return Err(ApiError::new(Reason::Conflict, "another claim of the name"));
     }
-    let (node, name) = (&claim.node, volume_name(claim));
+    let (node, name) = (&claim.node, volume_name(&claim.uid));
     let failure = |fault: String| {
         let class = claim.class_name();
         format!("failed to provision volume with StorageClass {class:?}: {fault}")
@@ -369,6 +433,28 @@ async fn provision(
     };
     writer.recorder().record(&object, &happening).await;
     Ok(())
+}
+
+/// Asks a node to remove a folder that no volume will need, if it is empty: no pod has seen it.
+async fn abandon(writer: &Writer, attempt: &Attempt) -> Result<(), ApiError> {
+    let Attempt { uid, node } = attempt;
+    let (client, name) = (writer.client(), volume_name(uid));
+    // Past all caches: a volume keeps its folder.
+    let volume = client.get_opt::<PersistentVolume>(None, &name).await?;
+    let of_volume = volume.as_ref().and_then(|volume| {
+        let notes = volume.metadata.annotations.as_ref();
+        local_volume::annotation(notes, NODE_ANNOTATION)
+    });
+    let is_there = client.get_opt::<Node>(None, node).await?.is_some();
+    if of_volume == Some(node.as_str()) || !is_there {
+        return Ok(());
+    }
+    match ask(writer, Method::DELETE, node, &format!("{name}?bytes=0")).await {
+        Answer::Done => Ok(()),
+        Answer::Full(fault) | Answer::Fault(fault) => {
+            Err(ApiError::new(Reason::ServiceUnavailable, fault))
+        }
+    }
 }
 
 /// The volume of a folder, for its claim alone.
