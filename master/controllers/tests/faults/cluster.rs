@@ -3,7 +3,7 @@
 use super::Scope;
 use super::kinds::Any;
 use super::machines::{Machine, State, asks, mirror, node_of, ready};
-use super::pods::{app, is_finite, name, phase, running, uid};
+use super::pods::{app, has_ended, is_finite, name, phase, running, uid};
 use super::world::{Style, World, create};
 use config_kube::identity::NODE_LEASE_NAMESPACE;
 use config_kube::k8s_openapi::api::apps::v1::Deployment;
@@ -392,12 +392,11 @@ impl World {
         self.machines.iter().find(|machine| machine.name == name)
     }
 
-    /// What the pods that are bound to a node ask for, of those that are chosen.
-    pub(crate) fn asked_of(&self, node: &str, chosen: impl Fn(&Pod) -> bool) -> i64 {
+    /// What the pods that are bound to a node ask for.
+    pub(crate) fn asked_of(&self, node: &str) -> i64 {
         let pods = self.history.pods().into_iter();
-        let pods = pods.filter(|pod| node_of(pod) == node && chosen(pod));
-        let lasting = pods.filter(|pod| !matches!(phase(pod), "Succeeded" | "Failed"));
-        lasting.map(asks).sum()
+        let pods = pods.filter(|pod| node_of(pod) == node);
+        pods.filter(|pod| !has_ended(pod)).map(asks).sum()
     }
 
     /// The nodes that are registered.

@@ -4,7 +4,7 @@ use super::Scope;
 use super::history::History;
 use super::kinds::Any;
 use super::machines::State;
-use super::pods::{app, is_ready, name, phase, uid};
+use super::pods::{app, has_ended, is_ready, name, uid};
 use super::world::{LEFT, PROTECTED, World};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use master_client::View;
@@ -53,8 +53,7 @@ fn active<'a>(history: &'a History, application: &str) -> Vec<&'a Pod> {
     let own = history.pods().into_iter();
     let own = own.filter(|pod| app(pod) == application);
     let own = own.filter(|pod| pod.metadata.deletion_timestamp.is_none());
-    own.filter(|pod| !matches!(phase(pod), "Succeeded" | "Failed"))
-        .collect()
+    own.filter(|pod| !has_ended(pod)).collect()
 }
 
 impl World {

@@ -2,8 +2,8 @@
 
 use super::api::Deletion;
 use super::kinds::Any;
-use super::machines::{ROOM, State, node_of};
-use super::pods::{app, has_identity, is_finite, name, phase, uid};
+use super::machines::{Machine, ROOM, State, asks, node_of};
+use super::pods::{app, has_ended, has_identity, is_finite, name, phase, uid};
 use super::world::World;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use config_kube::taints::{NO_EXECUTE, NOT_READY, OUT_OF_SERVICE, UNREACHABLE};
@@ -99,17 +99,19 @@ impl World {
     /// kubelet refuses the pods.
     fn check_capacity(&self) {
         let alone = !self.style.two && !self.style.statics;
-        for machine in &self.machines {
-            for own in ["default-scheduler", "other"] {
-                let asked = self.asked_of(&machine.name, |pod| {
-                    alone || scheduler(pod) == own && app(pod) != "static"
-                });
-                let node = &machine.name;
-                assert!(
-                    asked <= ROOM,
-                    "{node}: {asked} of {ROOM} thousandths are given by {own}"
-                );
+        let mut given: BTreeMap<(&str, &str), i64> = BTreeMap::new();
+        for pod in self.history.pods() {
+            let counts = alone || app(pod) != "static";
+            if counts && !node_of(pod).is_empty() && !has_ended(pod) {
+                let by = if alone { "them" } else { scheduler(pod) };
+                *given.entry((node_of(pod), by)).or_default() += asks(pod);
             }
+        }
+        for ((node, by), asked) in given {
+            assert!(
+                asked <= ROOM,
+                "{node}: {asked} of {ROOM} thousandths are given by {by}"
+            );
         }
     }
 
@@ -151,38 +153,42 @@ impl World {
     /// after another.
     fn check_nodes(&mut self) {
         let now = self.processes.now.instant;
-        let nodes: Vec<Node> = self.nodes().into_iter().cloned().collect();
-        for (name, (is_emptied, _)) in &mut self.seen.emptied {
-            *is_emptied &= nodes
-                .iter()
-                .any(|node| node.metadata.name.as_ref() == Some(name));
+        let mut seen = std::mem::take(&mut self.seen);
+        let nodes = self.nodes();
+        let names = nodes.iter().filter_map(|node| node.metadata.name.as_ref());
+        let names: BTreeSet<&String> = names.collect();
+        for (name, (is_emptied, _)) in &mut seen.emptied {
+            *is_emptied &= names.contains(name);
         }
-        for node in &nodes {
+        let machines = self.machines.iter().map(|one| (&*one.name, one));
+        let machines: BTreeMap<&str, &Machine> = machines.collect();
+        for node in nodes {
             let name = node.metadata.name.clone().unwrap_or_default();
-            let Some(machine) = self.machine(&name) else {
+            let Some(machine) = machines.get(&*name) else {
                 continue;
             };
             let (zone, silence) = (machine.zone, now.saturating_duration_since(machine.heard));
             if !is_unheard(node) {
-                self.seen.unheard.remove(&name);
-            } else if self.seen.unheard.insert(name.clone()) {
+                seen.unheard.remove(&name);
+            } else if seen.unheard.insert(name.clone()) {
                 assert!(silence >= GRACE, "{name} is given up after {silence:?}");
             }
-            let before = self.seen.emptied.get(&name).is_some_and(|(is, _)| *is);
+            let before = seen.emptied.get(&name).is_some_and(|(is, _)| *is);
             match (before, is_emptied(node)) {
                 (false, true) => {
-                    let last = self.seen.last_emptied.insert(zone, now);
+                    let last = seen.last_emptied.insert(zone, now);
                     let passed = last.map(|last| now.saturating_duration_since(last));
                     assert!(
                         passed.is_none_or(|passed| passed >= PACE),
                         "{name} is emptied {passed:?} after another node of its zone"
                     );
-                    self.seen.emptied.insert(name, (true, now));
+                    seen.emptied.insert(name, (true, now));
                 }
-                (true, false) => self.seen.emptied.entry(name).or_insert((false, now)).0 = false,
+                (true, false) => seen.emptied.entry(name).or_insert((false, now)).0 = false,
                 (_, _) => {}
             }
         }
+        self.seen = seen;
     }
 
     /// Controllers end pods of nodes only for their reasons.

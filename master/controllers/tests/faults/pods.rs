@@ -29,6 +29,11 @@ pub(crate) fn phase(pod: &Pod) -> &str {
     phase.unwrap_or("Pending")
 }
 
+/// Whether a pod has ended.
+pub(crate) fn has_ended(pod: &Pod) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
 pub(crate) fn uid(pod: &Pod) -> String {
     pod.metadata.uid.clone().unwrap_or_default()
 }

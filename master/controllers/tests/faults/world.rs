@@ -8,7 +8,7 @@ use super::kinds::{KINDS, OF_MACHINES, OF_WORKLOADS};
 use super::laws::{Seen, TOLERATED};
 use super::machines::{Machine, State};
 use super::parts::{self, Part};
-use super::pods::{app, is_bound, is_finite, name, phase, running, uid};
+use super::pods::{app, has_ended, is_bound, is_finite, name, phase, running, uid};
 use super::scheduling::Scheduling;
 use super::simulation::{Day, Process, Processes, Worker};
 use super::{Scenario, Scope};
@@ -459,7 +459,7 @@ impl World {
 
     /// The node has ended a pod.
     pub(crate) async fn end(&mut self, pod: &Pod) {
-        if is_finite(pod) && !matches!(phase(pod), "Succeeded" | "Failed") {
+        if is_finite(pod) && !has_ended(pod) {
             // A deleted pod of a Job can only become a failure.
             self.failed.insert(uid(pod));
         }

@@ -299,7 +299,7 @@ fn of_control_plane() -> Vec<Wrong> {
             ["n0", "n1"].map(|node| pod("any", "a", &on(node))),
         ),
         wrong(
-            "n0: 1200 of 1000 thousandths are given by default-scheduler",
+            "n0: 1200 of 1000 thousandths are given by them",
             ["a", "b"].map(fills),
         ),
         wrong(

@@ -22,7 +22,7 @@ use super::dice::Dice;
 use super::history::History;
 use super::kinds::{Any, path};
 use super::laws::TOLERATED;
-use super::pods::phase;
+use super::pods::has_ended;
 use super::simulation::Process;
 use super::world::World;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -204,11 +204,6 @@ fn object(name: &str, spec: &Value) -> Value {
 /// A patch that gives the pods of a workload another template.
 fn another_image(number: usize) -> Value {
     json!({"spec": {"template": {"metadata": {"annotations": {"image": number.to_string()}}}}})
-}
-
-/// Whether a pod has ended.
-fn has_ended(pod: &Pod) -> bool {
-    matches!(phase(pod), "Succeeded" | "Failed")
 }
 
 /// Whether a pod runs or is to run.

@@ -113,7 +113,7 @@ impl Part for Priorities {
         let filling = world.count("filling");
         let fills = i64::try_from(FILLS).unwrap();
         let mut free = world.machines.iter();
-        let free = free.find(|one| world.asked_of(&one.name, |_| true) + fills <= ROOM);
+        let free = free.find(|one| world.asked_of(&one.name) + fills <= ROOM);
         let pods = world.history.pods().into_iter();
         let all = pods
             .filter(|pod| app(pod) == "filling" && is_active(pod))
