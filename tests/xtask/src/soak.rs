@@ -22,6 +22,10 @@ const CASES: u32 = 512;
 /// Seeds of worlds by default, and in a round.
 const WORLDS: u64 = 10_000;
 const WORLDS_AT_ONCE: u64 = 100;
+/// The same of worlds with a given number of machines.
+const LARGE_WORLDS_AT_ONCE: u64 = 5;
+/// The test of these, by its name.
+const LARGE: &str = "a_large_control_plane";
 /// Seconds of each fuzz target in a round.
 const SECONDS: u64 = 10;
 
@@ -55,6 +59,9 @@ enum What {
         /// How many.
         #[arg(long, value_name = "N", default_value_t = WORLDS)]
         seeds: u64,
+        /// Machines of each life; a few where none is given.
+        #[arg(long, value_name = "N")]
+        nodes: Option<usize>,
     },
     /// Hostile pods on a real engine, round after round; the host stays as it was.
     Pods,
@@ -68,7 +75,7 @@ pub(crate) fn soak(wish: &Soak) -> Outcome {
         None | Some(What::Histories) => bench::soak(wish.minutes),
         Some(What::Properties) => properties(wish),
         Some(What::Fuzz { targets }) => fuzz(wish, targets),
-        Some(What::Worlds { seeds }) => worlds(wish.seed.unwrap_or(0), *seeds),
+        Some(What::Worlds { seeds, nodes }) => worlds(wish.seed.unwrap_or(0), *seeds, *nodes),
         Some(What::Pods) => pods(wish),
         Some(What::Verdicts(how)) => verdicts::verdicts(how, wish.minutes),
     }
@@ -209,18 +216,19 @@ fn pods(wish: &Soak) -> Outcome {
     })
 }
 
-/// The seeds in rounds, each with the number at which the next begins.
-fn in_rounds(first: u64, seeds: u64) -> Vec<std::ops::Range<u64>> {
+/// The seeds in rounds of some at once, each with the number at which the next begins.
+fn in_rounds(first: u64, seeds: u64, at_once: u64) -> Vec<std::ops::Range<u64>> {
     let end = first.saturating_add(seeds);
-    let begins = (first..end).step_by(usize::try_from(WORLDS_AT_ONCE).unwrap_or(usize::MAX));
+    let begins = (first..end).step_by(usize::try_from(at_once).unwrap_or(usize::MAX));
     begins
-        .map(|begin| begin..begin.saturating_add(WORLDS_AT_ONCE).min(end))
+        .map(|begin| begin..begin.saturating_add(at_once).min(end))
         .collect()
 }
 
 /// Tests play the seeds in this variable: with the controllers of workloads and with the whole
-/// control plane, each without and with storms. Optimised: a life takes seconds otherwise.
-fn worlds(first: u64, seeds: u64) -> Outcome {
+/// control plane, each without and with storms; or with as many machines as are asked for, and with
+/// storms. Optimised: a life takes seconds otherwise.
+fn worlds(first: u64, seeds: u64, nodes: Option<usize>) -> Outcome {
     let mut steps = Steps::new();
     steps.step("packages", host::packages)?;
     let play = |worlds: &str, words: &[&str]| {
@@ -229,6 +237,9 @@ fn worlds(first: u64, seeds: u64) -> Outcome {
         command.args(["--package", "master-controllers", "--test", "faults"]);
         command.args(words).current_dir(repository());
         command.env("PRATIQUE_WORLDS", worlds);
+        if let Some(nodes) = nodes {
+            command.env("PRATIQUE_NODES", nodes.to_string());
+        }
         watched(
             command,
             "the seed is above; a case for it belongs to `found` in master/controllers/tests/faults",
@@ -236,18 +247,27 @@ fn worlds(first: u64, seeds: u64) -> Outcome {
     };
     steps.step("compile", || play("0..0", &["--no-run"]))?;
     let begun = Instant::now();
-    for round in in_rounds(first, seeds) {
+    let (at_once, tests) = match nodes {
+        None => (WORLDS_AT_ONCE, vec!["--skip", "found", "--skip", LARGE]),
+        Some(_) => (LARGE_WORLDS_AT_ONCE, vec![LARGE]),
+    };
+    for round in in_rounds(first, seeds, at_once) {
         let worlds = format!("{}..{}", round.start, round.end);
-        play(&worlds, &["--quiet", "--", "--skip", "found"])?;
+        play(&worlds, &[&["--quiet", "--"][..], &tests].concat())?;
         println!(
             "[{:>6.0} s] seeds {worlds}: nothing found; to go on from here: --seed {}",
             begun.elapsed().as_secs_f64(),
             round.end
         );
     }
-    println!(
-        "{seeds} seeds from {first} on, each with the controllers of workloads and with the whole control plane, without and with storms: nothing found"
-    );
+    let which = match nodes {
+        None => {
+            "the controllers of workloads and with the whole control plane, without and with storms"
+                .to_owned()
+        }
+        Some(nodes) => format!("the whole control plane of {nodes} nodes, with storms"),
+    };
+    println!("{seeds} seeds from {first} on, each with {which}: nothing found");
     Ok(())
 }
 
@@ -332,10 +352,19 @@ mod tests {
         let wish = asked("worlds --seeds 250 --seed 7");
         assert_eq!(
             (wish.what, wish.seed),
-            (Some(What::Worlds { seeds: 250 }), Some(7))
+            (
+                Some(What::Worlds {
+                    seeds: 250,
+                    nodes: None
+                }),
+                Some(7)
+            )
         );
-        assert_eq!(in_rounds(7, 250), [7..107, 107..207, 207..257]);
-        assert!(in_rounds(7, 0).is_empty());
+        assert_eq!(in_rounds(7, 250, 100), [7..107, 107..207, 207..257]);
+        assert!(in_rounds(7, 0, 100).is_empty());
+        let large = asked("worlds --seeds 20 --nodes 300").what;
+        let (seeds, nodes) = (20, Some(300));
+        assert_eq!(large, Some(What::Worlds { seeds, nodes }));
     }
 
     #[test]

@@ -30,8 +30,13 @@ pub(crate) fn brief(style: Style) -> Value {
 
 impl World {
     pub(crate) async fn step_of_all(&mut self) {
+        let size = self.scenario.size();
         match self.dice.below(100) {
-            0..42 => self.run().await,
+            0..42 => {
+                for _ in 0..size {
+                    self.run().await;
+                }
+            }
             42..62 => {
                 let number = self.see();
                 if self.scenario.disruption && self.dice.below(2) == 0 {
@@ -39,7 +44,11 @@ impl World {
                     self.act(number, 2).await;
                 }
             }
-            62..82 => self.act_on_a_pod().await,
+            62..82 => {
+                for _ in 0..size {
+                    self.act_on_a_pod().await;
+                }
+            }
             82..86 => self.wish().await,
             86..88 => {
                 self.evict().await;
@@ -48,7 +57,12 @@ impl World {
                 }
             }
             88..90 => self.restart_a_process(),
-            90..93 => self.meet_fate().await,
+            90..93 if size > 1 && self.dice.below(4) == 0 => self.meet_fate_of_a_zone().await,
+            90..93 => {
+                for _ in 0..size {
+                    self.meet_fate().await;
+                }
+            }
             93..95 => self.manage_brief().await,
             95 => self.start_a_static_pod().await,
             _ => {
@@ -224,6 +238,27 @@ impl World {
                 self.set_out_of_service(number, true).await;
             }
             (State::Silent | State::Off, _) => self.come_back(number).await,
+        }
+    }
+
+    /// All machines of a zone that are up fall silent, or those that are silent are heard again.
+    async fn meet_fate_of_a_zone(&mut self) {
+        if !self.scenario.disruption {
+            return;
+        }
+        let zone = self.machines[self.dice.below(self.machines.len())].zone;
+        let falls_silent = self.dice.below(2) == 0;
+        for number in 0..self.machines.len() {
+            let machine = &mut self.machines[number];
+            match machine.state {
+                State::Up if machine.zone == zone && falls_silent => {
+                    machine.state = State::Silent;
+                }
+                State::Silent if machine.zone == zone && !falls_silent => {
+                    self.come_back(number).await;
+                }
+                State::Up | State::Silent | State::Off => {}
+            }
         }
     }
 

@@ -46,6 +46,13 @@ const SEEDS_OF_WORKLOADS: Range<u64> = 0..16;
 const SEEDS_OF_MACHINES: Range<u64> = 0..6;
 const SEEDS_OF_PARTS: Range<u64> = 0..18;
 const ASKED: &str = "PRATIQUE_WORLDS";
+/// Machines of large control planes, and their seeds. `cargo xtask soak worlds --nodes` names
+/// another number in the variable [`NODES`].
+const MANY_MACHINES: usize = 40;
+const SEEDS_OF_MANY: Range<u64> = 0..1;
+const NODES: &str = "PRATIQUE_NODES";
+/// In a large control plane more happens in a step, so that there are fewer: by this factor.
+const FEWER_STEPS: usize = 4;
 
 /// Which controllers run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +81,11 @@ pub(crate) struct Scenario {
 }
 
 impl Scenario {
+    /// How many times as much there is of all things, and happens in a step, as in most worlds.
+    pub(crate) fn size(&self) -> usize {
+        (self.machines / MACHINES).max(1)
+    }
+
     /// One in which nothing goes wrong.
     pub(crate) fn calm(scope: Scope) -> Self {
         Self {
@@ -112,6 +124,7 @@ fn written_in(seed: u64, scenario: Scenario) -> BTreeMap<&'static str, Vec<Event
         .unwrap();
     let steps = match scenario.scope {
         Scope::Workloads => STEPS,
+        Scope::ControlPlane if scenario.size() > 1 => 2 * STEPS / FEWER_STEPS,
         Scope::ControlPlane | Scope::Parts => 2 * STEPS,
     };
     let life = async {
@@ -140,6 +153,7 @@ fn asked() -> Option<Range<u64>> {
 fn play_all(scenario: Scenario) {
     let usual = match scenario.scope {
         Scope::Workloads => SEEDS_OF_WORKLOADS,
+        Scope::ControlPlane if scenario.size() > 1 => SEEDS_OF_MANY,
         Scope::ControlPlane => SEEDS_OF_MACHINES,
         Scope::Parts => SEEDS_OF_PARTS,
     };
@@ -218,6 +232,23 @@ fn a_control_plane_heals_after_its_machines_come_back() {
         mishaps: true,
         faults,
         machines: MACHINES,
+    });
+}
+
+/// The same with dozens or hundreds of machines in two zones, of which all of one may fall silent.
+#[test]
+fn a_large_control_plane_heals_after_its_machines_come_back() {
+    let faults = Faults {
+        refused: 8,
+        lost: 8,
+    };
+    let asked = std::env::var(NODES);
+    play_all(Scenario {
+        scope: Scope::ControlPlane,
+        disruption: true,
+        mishaps: true,
+        faults,
+        machines: asked.map_or(MANY_MACHINES, |number| number.parse().unwrap()),
     });
 }
 

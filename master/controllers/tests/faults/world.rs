@@ -184,8 +184,10 @@ impl World {
         let (folder, store, server) = prepared(seed, &day);
         let api = Faulty::new(Arc::new(server.clone()), dice.next(), scenario.faults);
         let admin = server.client(UserInfo::admin("admin"));
+        let size = scenario.size();
         let (surge, missing) = *dice.pick(&[(1, 0), (0, 1), (1, 1), (2, 1)]).unwrap();
-        let (replicas, parallelism) = (1 + dice.below(4), 1 + dice.below(3));
+        let (surge, missing) = (size * surge, size * missing);
+        let (replicas, parallelism) = (size * (1 + dice.below(4)), 1 + dice.below(3));
         let completions = i32::try_from(1 + dice.below(4)).unwrap();
         let style = Style::of(scenario.scope, &mut Dice(seed.rotate_left(32)));
         let kinds = match scenario.scope {
@@ -532,8 +534,10 @@ impl World {
                 self.patch::<StatefulSet>("db", replicas).await;
             }
             _ if self.scenario.disruption => {
+                let number = number * self.scenario.size();
                 self.replicas = number;
                 self.most = self.most.max(number);
+                let replicas = json!({"spec": {"replicas": number}});
                 self.patch::<Deployment>("web", replicas).await;
             }
             _ => {}
