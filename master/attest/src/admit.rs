@@ -7,6 +7,7 @@ use crate::policy::policy_of;
 use crate::time::unix_seconds;
 use crate::{record, request};
 use config_attest::verifier::CertificateGrant;
+use config_attest::{Inventory, MachineId};
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::machine::{CertificateRef, NodeMarks};
@@ -32,6 +33,8 @@ pub(crate) struct AdmissionWriter<'a> {
     pub(crate) client: &'a Client,
     pub(crate) authority: &'a Authority,
     pub(crate) inventory: &'a ReferenceTables,
+    /// The Machines by which the evidence was checked.
+    pub(crate) judged_by: &'a Inventory,
     pub(crate) journal: &'a Journal,
     pub(crate) events: &'a Recorder,
     /// `metadata.generation` of the CertificatePolicy, for the certificates.
@@ -52,10 +55,9 @@ impl AdmissionWriter<'_> {
         requests: &Requests<'_>,
         now: SystemTime,
     ) -> Result<Certificates, Error> {
-        let machines = self.inventory.machines();
-        let machine = machines
-            .find(grant.machine_id())
-            .ok_or_else(|| Error::Api {
+        let present = self.inventory.machines();
+        let machine =
+            judged(grant.machine_id(), self.judged_by, &present).ok_or_else(|| Error::Api {
                 what: "the Machine",
                 source: ApiError::new(Reason::NotFound, "it is gone"),
             })?;
@@ -185,6 +187,16 @@ impl AdmissionWriter<'_> {
     }
 }
 
+/// The Machine as it was when the evidence was checked: its status is not written where it changed
+/// since, as when it was retired. A Machine that an approval has made is only among the present ones.
+fn judged<'a>(
+    id: &MachineId,
+    judged_by: &'a Inventory,
+    present: &'a Inventory,
+) -> Option<&'a Machine> {
+    judged_by.find(id).or_else(|| present.find(id))
+}
+
 /// The body of the last answer.
 fn answer(
     authority: &Authority,
@@ -232,4 +244,27 @@ async fn record_requests(
     }
     request::answer(client, &grant.admission().request, &issued.client).await?;
     request::prune(client, machine).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tests_machines::{EkKind, World};
+
+    #[test]
+    fn a_machine_that_changed_since_its_evidence_is_not_taken_in_its_new_form() {
+        let mut world = World::new();
+        let machine = world.machine("worker-1", "10.0.0.11", EkKind::P256);
+        let judged_by = Inventory::new(world.machines.clone());
+        let grant = world.join(&machine).unwrap();
+        world.object("worker-1").spec.retired = true;
+        let (present, id) = (Inventory::new(world.machines.clone()), grant.machine_id());
+        let found = judged(id, &judged_by, &present).unwrap();
+        assert!(!found.spec.retired);
+        // One that its approval made.
+        let none = Inventory::default();
+        let made = judged(id, &none, &present).unwrap();
+        assert_eq!(made.node_name(), "worker-1");
+        assert!(judged(id, &none, &none).is_none());
+    }
 }

@@ -143,6 +143,7 @@ impl ExchangeService {
             client: &self.client,
             authority: &self.authority,
             inventory: &self.inventory,
+            judged_by: &values.machines,
             journal: &self.records.journal,
             events: &self.records.events,
             generation: values.generation,

@@ -45,7 +45,10 @@ mod error;
 mod exchange;
 mod exchange_limits;
 mod facts;
+#[cfg(test)]
+mod fake_api;
 mod figures;
+mod in_force;
 mod inventory;
 mod limit;
 mod locks;

@@ -278,8 +278,36 @@ fn refuse(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake_api::FakeApi;
     use config_kube::MachineSpec;
     use config_kube::machine::NodeMarks;
+    use tests_machines::{EkKind, World};
+
+    #[tokio::test]
+    async fn no_admission_is_recorded_for_a_machine_that_was_retired_since_its_evidence() {
+        let mut world = World::new();
+        let machine = world.machine("worker-1", "10.0.0.11", EkKind::P256);
+        let judged = world.object("worker-1");
+        judged.metadata.resource_version = Some("7".to_owned());
+        let judged = judged.clone();
+        let grant = world.join(&machine).unwrap();
+        let marked = |new: &mut Machine| {
+            new.status.get_or_insert_default().node = Some(NodeMarks::default());
+        };
+        let retired = |new: &mut Machine| new.spec.retired = true;
+        let edits: [fn(&mut Machine); 3] = [|_| {}, marked, retired];
+        let edits = edits.into_iter().zip([true, true, false]);
+        for (number, (edit, admits)) in edits.enumerate() {
+            let mut stored = judged.clone();
+            edit(&mut stored);
+            stored.metadata.resource_version = Some((7 + number).to_string());
+            let tables = ReferenceTables::new(Vec::new(), std::sync::Arc::default());
+            let client = FakeApi::client(Some(stored));
+            let (reference, now) = (CertificateRef::default(), SystemTime::now());
+            let written = admission(&client, &tables, &judged, &grant, reference, now).await;
+            assert_eq!(written.is_ok(), admits, "{number}: {written:?}");
+        }
+    }
 
     #[test]
     fn only_changes_of_a_nodes_marks_are_ignored() {

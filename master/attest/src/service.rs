@@ -8,7 +8,8 @@ use crate::error::Error;
 use crate::exchange::ExchangeService;
 use crate::exchange_limits::ExchangeLimits;
 use crate::facts::ClusterFacts;
-use crate::inventory::{ReferenceKind, ReferenceTables, Stored};
+use crate::in_force::in_force;
+use crate::inventory::{ReferenceKind, ReferenceTables};
 use crate::machine_changes::{Decided, MachineChanges};
 use crate::records::Records;
 use crate::session_tables::SessionTables;
@@ -20,7 +21,6 @@ use crate::{figures, requests, ring, statuses};
 use config_errors::chain;
 use config_kube::identity::ROLE_LABEL;
 use config_kube::k8s_openapi::api::core::v1::Node;
-use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::{CertificatePolicy, FromJson as _, ImageRelease, Machine};
 use config_protocol::unproven;
 use config_protocol::wire::{
@@ -30,13 +30,13 @@ use config_protocol::wire::{
 use http::{Method, Request, Response, StatusCode};
 use master_ca::Authority;
 use master_client::{
-    ApiError, Body, BoxFuture, Change, Client, Follower, ListParams, Object, Reason, UserInfo,
+    ApiError, Body, BoxFuture, Change, Client, Follower, ListParams, Reason, UserInfo,
 };
 use master_journal::{Journal, Known, Lacking};
 use master_listener::{Extensions, Peer};
 use master_nodes::marks;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 use tokio::sync::mpsc;
 
 /// Edits of Machines that may wait to be written into the log of verdicts. More are not written:
@@ -51,10 +51,6 @@ enum ToTell {
     /// What the log lacks of the Machines that were there at the start.
     Found(Vec<Lacking>),
 }
-
-/// How long the API's answer to a write of reference values waits until the inventory has it,
-/// usually milliseconds. After this time the client gets an error instead.
-const IN_FORCE: Duration = Duration::from_secs(20);
 
 /// The attestation service.
 #[derive(Debug)]
@@ -225,49 +221,6 @@ impl AttestationService {
         }
     }
 
-    /// Waits until the inventory has what the API has; false after a time limit. An empty name
-    /// means all objects of the kind.
-    async fn in_force(&self, kind: ReferenceKind, name: &str) -> bool {
-        let mut changed = match kind {
-            ReferenceKind::Machine => self.inventory.machines_changed(),
-            ReferenceKind::Release | ReferenceKind::Policy => self.inventory.rules_changed(),
-        };
-        let settled = async {
-            loop {
-                changed.mark_unchanged();
-                match self.stored(kind, name).await {
-                    Ok(wanted) if self.inventory.holds(kind, &wanted, name.is_empty()) => {
-                        return true;
-                    }
-                    Ok(_) => {}
-                    Err(error) => {
-                        tracing::warn!(
-                            error = chain(&error),
-                            "cannot read an object back after its write"
-                        );
-                        return false;
-                    }
-                }
-                // The sender lives in the inventory.
-                if changed.changed().await.is_err() {
-                    return false;
-                }
-            }
-        };
-        tokio::time::timeout(IN_FORCE, settled)
-            .await
-            .unwrap_or(false)
-    }
-
-    /// Objects of a kind as the API has them, by name; `None` for one that does not exist.
-    async fn stored(&self, kind: ReferenceKind, name: &str) -> Result<Vec<Stored>, ApiError> {
-        match kind {
-            ReferenceKind::Machine => stored::<Machine>(&self.client, name).await,
-            ReferenceKind::Release => stored::<ImageRelease>(&self.client, name).await,
-            ReferenceKind::Policy => stored::<CertificatePolicy>(&self.client, name).await,
-        }
-    }
-
     async fn tell_decisions(&self, mut decisions: mpsc::Receiver<ToTell>) {
         while let Some(one) = decisions.recv().await {
             match one {
@@ -385,26 +338,6 @@ impl AttestationService {
     }
 }
 
-/// The metadata of one object, or of all where the name is empty.
-async fn stored<T: Object>(client: &Client, name: &str) -> Result<Vec<Stored>, ApiError> {
-    if name.is_empty() {
-        let all = client.list::<T>(None, &ListParams::default()).await?.items;
-        return Ok(all
-            .into_iter()
-            .map(|object| named(object.metadata().clone()))
-            .collect());
-    }
-    let found = client.get_opt::<T>(None, name).await?;
-    Ok(vec![(
-        name.to_owned(),
-        found.map(|object| object.metadata().clone()),
-    )])
-}
-
-fn named(metadata: ObjectMeta) -> Stored {
-    (metadata.name.clone().unwrap_or_default(), Some(metadata))
-}
-
 /// The session in an evidence path under either of two paths.
 fn session_in(paths: [&str; 2], path: &str) -> Option<SessionId> {
     paths
@@ -481,7 +414,7 @@ impl Extensions for Paths {
             _ => return Box::pin(std::future::ready(true)),
         };
         let (service, name) = (self.0.clone(), name.to_owned());
-        Box::pin(async move { service.in_force(kind, &name).await })
+        Box::pin(async move { in_force(&service.client, &service.inventory, kind, &name).await })
     }
 
     fn verdicts(&self) -> Option<BoxFuture<'static, Result<Body, ApiError>>> {
