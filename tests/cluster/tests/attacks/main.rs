@@ -37,6 +37,7 @@ mod real_tpm_evidence;
 mod real_tpm_keys;
 mod reboot_order;
 mod removal;
+mod retired_midway;
 mod rotation;
 mod seized_tpm;
 mod session_table;
@@ -212,6 +213,8 @@ fn shared() -> Vec<(&'static str, Shared)> {
         after_join::certificates_of_retired_and_deleted_machines_are_denied,
         removal::a_client_request_with_a_machines_node_name_is_not_signed,
         removal::no_request_of_a_retired_machine_is_answered,
+        retired_midway::a_write_whose_machine_is_retired_while_it_is_sent_is_not_made,
+        retired_midway::evidence_of_a_machine_that_is_retired_while_it_is_sent_is_refused,
         removal::a_guessed_name_gets_the_answer_of_the_right_one,
         drift::a_machine_that_proves_a_bad_image_is_denied_at_once_with_its_pods,
         drift::a_changed_verdict_log_is_found_and_only_an_admin_reads_it,

@@ -16,8 +16,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Longest answer, in bytes: a thousand Machines with all their checks.
@@ -117,6 +119,42 @@ fn content_type(method: &Method) -> &'static str {
     }
 }
 
+/// A TLS connection, before any request.
+struct Secured {
+    stream: TlsStream<TcpStream>,
+    channel: Channel,
+    local: SocketAddr,
+    resumed: bool,
+}
+
+async fn secure(
+    from: IpAddr,
+    address: SocketAddr,
+    config: Arc<ClientConfig>,
+) -> std::io::Result<Secured> {
+    let socket = connect(address, from).await?;
+    let local = socket.local_addr()?;
+    let name = ServerName::from(address.ip());
+    let stream = TlsConnector::from(config).connect(name, socket).await?;
+    let tls = stream.get_ref().1;
+    let exporter = tls
+        .export_keying_material([0_u8; 32], EXPORTER_LABEL, Some(&[]))
+        .unwrap();
+    let leaf = tls.peer_certificates().unwrap().first().unwrap();
+    let (_, parsed) = X509Certificate::from_der(leaf).unwrap();
+    let resumed = tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
+    let channel = Channel {
+        server_spki: Digest::of(parsed.public_key().raw),
+        exporter: Digest(exporter),
+    };
+    Ok(Secured {
+        stream,
+        channel,
+        local,
+        resumed,
+    })
+}
+
 /// A connection.
 pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
@@ -143,21 +181,12 @@ impl Connection {
         address: SocketAddr,
         config: Arc<ClientConfig>,
     ) -> std::io::Result<Self> {
-        let socket = connect(address, from).await?;
-        let local = socket.local_addr()?;
-        let name = ServerName::from(address.ip());
-        let stream = TlsConnector::from(config).connect(name, socket).await?;
-        let tls = stream.get_ref().1;
-        let exporter = tls
-            .export_keying_material([0_u8; 32], EXPORTER_LABEL, Some(&[]))
-            .unwrap();
-        let leaf = tls.peer_certificates().unwrap().first().unwrap();
-        let (_, parsed) = X509Certificate::from_der(leaf).unwrap();
-        let resumed = tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
-        let channel = Channel {
-            server_spki: Digest::of(parsed.public_key().raw),
-            exporter: Digest(exporter),
-        };
+        let Secured {
+            stream,
+            channel,
+            local,
+            resumed,
+        } = secure(from, address, config).await?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (sender, driver) = handshake.map_err(std::io::Error::other)?;
         drop(tokio::spawn(driver));
@@ -273,5 +302,72 @@ impl Connection {
     pub(crate) async fn post(&mut self, path: &str, message: &impl serde::Serialize) -> Answer {
         self.send(Method::POST, path, serde_json::to_vec(message).unwrap())
             .await
+    }
+}
+
+/// A connection whose requests the test writes by hand, so that the master has one of them in part.
+pub(crate) struct Halved {
+    stream: TlsStream<TcpStream>,
+    pub(crate) channel: Channel,
+}
+
+impl Halved {
+    pub(crate) async fn open(
+        address: SocketAddr,
+        config: Arc<ClientConfig>,
+    ) -> std::io::Result<Self> {
+        let Secured {
+            stream, channel, ..
+        } = secure(next(address.ip()), address, config).await?;
+        Ok(Self { stream, channel })
+    }
+
+    /// Sends a POST up to the half of its body, once the master reads that: who calls is decided
+    /// before. The other half is returned.
+    pub(crate) async fn begin<'a>(&mut self, path: &str, body: &'a [u8]) -> &'a [u8] {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: master\r\ncontent-type: application/json\r\n\
+             expect: 100-continue\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        self.stream.write_all(head.as_bytes()).await.unwrap();
+        assert_eq!(self.head().await.unwrap().0, StatusCode::CONTINUE);
+        let (first, rest) = body.split_at(body.len() / 2);
+        self.stream.write_all(first).await.unwrap();
+        self.stream.flush().await.unwrap();
+        rest
+    }
+
+    /// Sends the rest of a request, and reads the answer; [`Answer::cut`] without one.
+    pub(crate) async fn finish(&mut self, rest: &[u8]) -> Answer {
+        let answer = async {
+            self.stream.write_all(rest).await?;
+            self.stream.flush().await?;
+            let (status, length) = self.head().await?;
+            let mut content = vec![0; length.min(MOST)];
+            self.stream.read_exact(&mut content).await?;
+            let json = serde_json::from_slice(&content).unwrap_or_default();
+            Ok::<_, std::io::Error>(Answer { status, json })
+        };
+        let answer = tokio::time::timeout(PATIENCE, answer);
+        answer
+            .await
+            .expect("an answer in time")
+            .unwrap_or_else(|_| Answer::cut())
+    }
+
+    /// Status and content-length of the next head.
+    async fn head(&mut self) -> std::io::Result<(StatusCode, usize)> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(self.stream.read_u8().await?);
+        }
+        let head = String::from_utf8_lossy(&head).to_lowercase();
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+        let wrong = || std::io::Error::other(format!("no head: {head}"));
+        Ok((status.ok_or_else(wrong)?, length.unwrap_or(0)))
     }
 }
