@@ -158,7 +158,7 @@ pub fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
-async fn index(handle: &Handle, name: &str) -> u32 {
+pub(crate) async fn index(handle: &Handle, name: &str) -> u32 {
     let mut found = handle.link().get().match_name(name).execute();
     found.try_next().await.unwrap().unwrap().header.index
 }

@@ -15,10 +15,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
+use tests_support::callers::Caller;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How often the agent is killed, and how often each caller is answered before the next time.
@@ -26,39 +24,6 @@ const KILLS: usize = 2;
 const CALLS: usize = 20;
 const NODE_PORT: u16 = 30_080;
 const HOST_PORT: u16 = 8088;
-
-/// Who calls a server again and again, until it is told to end; it panics where a call fails.
-struct Caller {
-    what: String,
-    answered: Arc<AtomicUsize>,
-    ends: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
-}
-
-impl Caller {
-    /// Calls from a network by what `again` does each time.
-    fn new(what: String, place: &Path, mut again: impl FnMut() + Send + 'static) -> Self {
-        let answered = Arc::new(AtomicUsize::new(0));
-        let ends = Arc::new(AtomicBool::new(false));
-        let (count, over, place) = (Arc::clone(&answered), Arc::clone(&ends), place.to_owned());
-        let thread = std::thread::spawn(move || {
-            let work = || {
-                while !over.load(Ordering::Acquire) {
-                    again();
-                    count.fetch_add(1, Ordering::AcqRel);
-                }
-                Ok(())
-            };
-            namespace::inside(&[(Kind::Network, &place)], work).unwrap();
-        });
-        Self {
-            what,
-            answered,
-            ends,
-            thread,
-        }
-    }
-}
 
 /// A request of its own connection for each call.
 fn ask(to: SocketAddr, wanted: &str) {
@@ -204,12 +169,10 @@ fn callers_notice_nothing_of_an_agent_that_is_killed_and_of_the_next_one() {
         }
         let progress = async |callers: &[Caller]| {
             for caller in callers {
-                let before = caller.answered.load(Ordering::Acquire);
+                let before = caller.answered();
                 eventually(&caller.what, || async {
-                    let goes_on = !caller.thread.is_finished();
-                    assert!(goes_on, "{} has failed", caller.what);
-                    let now = caller.answered.load(Ordering::Acquire);
-                    (now >= before + CALLS).then_some(())
+                    assert!(!caller.has_failed(), "{} has failed", caller.what);
+                    (caller.answered() >= before + CALLS).then_some(())
                 })
                 .await;
             }
@@ -228,12 +191,7 @@ fn callers_notice_nothing_of_an_agent_that_is_killed_and_of_the_next_one() {
             progress(&callers).await;
         }
         proxied.abort();
-        for caller in &callers {
-            caller.ends.store(true, Ordering::Release);
-        }
-        for caller in callers {
-            assert!(caller.thread.join().is_ok(), "{}", caller.what);
-        }
+        Caller::end(callers);
         for name in ["web", "asks"] {
             cluster.delete(name, 1).await;
             eventually(name, || async {
