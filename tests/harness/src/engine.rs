@@ -20,14 +20,17 @@ use std::time::Duration;
 /// What is mounted in the folders of [`SHARED`] is seen on both sides, as on a machine; all else
 /// that is mounted here stays here. The old root is made private before it goes: its mounts are the
 /// host's own.
+///
+/// Where an agent names no runtime, as on a host, the shim looks for `runc`, which is crun here.
 const SCRIPT: &str = "set -e; mount --make-private /; ! mountpoint -q /mnt || mount --make-private /mnt; \
-    mount -t tmpfs root /mnt; cd /mnt; mkdir -p usr etc proc sys dev run tmp old \".$1\"; \
+    mount -t tmpfs root /mnt; cd /mnt; mkdir -p usr etc proc sys dev run tmp old runtime \".$1\"; \
+    ln -s /usr/bin/crun runtime/runc; \
     for name in bin sbin lib lib64; do ln -s usr/$name $name; done; \
     mount --bind \"$0/usr\" usr; mount -o remount,bind,ro usr; mount --rbind /sys sys; mount --rbind /dev dev; mount --rbind \"$1\" \".$1\"; \
     for name in usr sys dev \".$1\"; do mount --make-rslave $name; done; \
     if [ -d sys/fs/cgroup/unified ]; then mount -t tmpfs none sys/fs/cgroup/unified; fi; \
     for name in kubelet run; do mount --rbind \"$1/$name\" \".$1/$name\"; done; \
-    mount -t proc proc proc; pivot_root . old; exec /usr/bin/busybox sh -c 'export PATH=/usr/sbin:/usr/bin; \
+    mount -t proc proc proc; pivot_root . old; exec /usr/bin/busybox sh -c 'export PATH=/usr/sbin:/usr/bin:/runtime; \
     busybox mount --make-rprivate /old && busybox umount -l /old || exit 1; \
     while :; do containerd --config \"$0\" || :; busybox sleep 0.2; done' \"$2\"";
 /// Folders of the shared one that are shared in both directions: those in which a node's pods mount
