@@ -5,6 +5,7 @@ use agent_tpm::{Error, SLOT_SIZE, Seal, Sealing, Tpm, Unlock};
 use config_tpm::Digest;
 use config_unlock::approvals::{CAP_EVENT, CAP_PCR, Role, state_key_policy};
 use tests_harness::swtpm::Swtpm;
+use tests_support::bus;
 use tests_support::images::{boot, image_of, release_key, tapped, tool};
 use zeroize::Zeroizing;
 
@@ -258,6 +259,15 @@ fn no_sealed_key_crosses_the_bus_in_the_clear() {
         heard.windows(control.len()).any(|window| window == control),
         "the negative control: other data is recorded"
     );
+    let secrets = bus::secrets(&heard);
+    for command in ["Create", "Unseal"] {
+        let mut all = secrets.iter().filter(|(name, _)| *name == command);
+        assert_eq!(all.clone().count(), 2, "{secrets:?}");
+        assert!(
+            all.all(|(_, kept)| *kept),
+            "a listener can compute the key of the session: {secrets:?}"
+        );
+    }
     // Every 32 recorded bytes, tried as the key of a blob.
     for blob in blobs {
         assert!(

@@ -8,6 +8,7 @@ use config_unlock::approvals::{
     Approver, CAP_EVENT, CAP_PCR, Index, Role, SECURE_BOOT_PCR, Use, state_key_policy,
 };
 use tests_harness::swtpm::Swtpm;
+use tests_support::bus;
 use tests_support::images::{boot, boot_under, image, image_of, release_key, tapped, tool};
 use zeroize::Zeroizing;
 
@@ -357,4 +358,13 @@ fn the_states_key_does_not_cross_the_bus_in_the_clear() {
         !content(7).chunks(8).any(in_the_clear),
         "a part of the key went over the bus in the clear"
     );
+    let secrets = bus::secrets(&heard);
+    for command in ["NV_Write", "NV_Read"] {
+        let mut all = secrets.iter().filter(|(name, _)| *name == command);
+        assert!(all.clone().count() > 0, "{secrets:?}");
+        assert!(
+            all.all(|(_, kept)| *kept),
+            "a listener can compute the key of the session: {secrets:?}"
+        );
+    }
 }

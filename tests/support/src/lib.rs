@@ -13,6 +13,7 @@
     reason = "in what tests share every error ends the test that meets it, and its text is for the reader of that test"
 )]
 
+pub mod bus;
 pub mod callers;
 pub mod containers;
 pub mod csi;
