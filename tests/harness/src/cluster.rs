@@ -455,6 +455,7 @@ impl Lab {
             vars: self.keys.join("vars.fd"),
             authority: self.authority(),
             has_tpm: true,
+            has_serial: true,
             cidata: None,
             fw_cfg: None,
             smbios: Vec::new(),

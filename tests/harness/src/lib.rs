@@ -25,6 +25,7 @@ pub mod process;
 pub mod programs;
 pub mod qmp;
 pub mod registry;
+pub mod screen;
 mod stall;
 pub mod swtpm;
 pub mod tap;

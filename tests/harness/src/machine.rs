@@ -1,11 +1,13 @@
 //! One virtual machine: firmware, disk overlay, software TPM, console, networks.
 
 use crate::process::{self, Owned, run};
+use crate::screen::Screen;
 use crate::tools::Tools;
 use crate::tpm::SoftTpm;
 use crate::wait::eventually;
 use crate::{Error, Result, file_error, port, qmp, stall};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,6 +51,9 @@ pub struct Blueprint {
     pub authority: PathBuf,
     /// Whether it has a TPM.
     pub has_tpm: bool,
+    /// Whether it has a serial line; else it has a screen ([`Machine::screen`]), and its console file
+    /// stays empty.
+    pub has_serial: bool,
     /// The NoCloud volume, if any.
     pub cidata: Option<PathBuf>,
     /// User-data given through fw_cfg, if any.
@@ -270,11 +275,16 @@ impl Blueprint {
             arg("-tpmdev", "emulator,id=tpm0,chardev=tpm".into());
             arg("-device", "tpm-crb,tpmdev=tpm0".into());
         }
-        arg(
-            "-chardev",
-            format!("file,id=console,append=on,path={}", show(&self.console())),
-        );
-        arg("-serial", "chardev:console".into());
+        if self.has_serial {
+            arg(
+                "-chardev",
+                format!("file,id=console,append=on,path={}", show(&self.console())),
+            );
+            arg("-serial", "chardev:console".into());
+        } else {
+            arg("-serial", "none".into());
+            arg("-device", "VGA,romfile=".into());
+        }
         arg("-qmp", format!("unix:{},server=on,wait=off", show(monitor)));
         arg("-device", "virtio-rng-pci".into());
         self.networks(&tools.bin().join("busybox"), &mut arg);
@@ -457,6 +467,14 @@ impl Machine {
         std::fs::read(self.dir.join("console.log"))
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .unwrap_or_default()
+    }
+
+    /// What stands on its screen.
+    pub fn screen(&self) -> Result<Screen> {
+        let file = self.dir.join("screen.ppm");
+        let arguments = json!({ "filename": file.display().to_string() });
+        qmp::execute_with(&self.monitor(), "screendump", &arguments)?;
+        Screen::parse(&std::fs::read(&file).map_err(file_error("cannot read", &file))?)
     }
 
     /// How many bytes the console has; a mark for [`Machine::wait_after`].

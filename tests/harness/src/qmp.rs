@@ -12,6 +12,11 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// Sends one command to the monitor at `socket` and returns its answer.
 pub fn execute(socket: &Path, command: &str) -> Result<Value> {
+    execute_with(socket, command, &json!({}))
+}
+
+/// As [`execute`], with arguments.
+pub fn execute_with(socket: &Path, command: &str, arguments: &Value) -> Result<Value> {
     let stream = UnixStream::connect(socket)
         .map_err(file_error("cannot reach QEMU's monitor at", socket))?;
     stream
@@ -21,9 +26,9 @@ pub fn execute(socket: &Path, command: &str) -> Result<Value> {
         .try_clone()
         .map_err(file_error("cannot share", socket))?;
     let mut lines = BufReader::new(stream).lines();
-    let mut call = |name: &str| -> Result<Value> {
-        writeln!(writer, "{}", json!({ "execute": name }))
-            .map_err(file_error("cannot write to", socket))?;
+    let mut call = |name: &str, arguments: &Value| -> Result<Value> {
+        let command = json!({ "execute": name, "arguments": arguments });
+        writeln!(writer, "{command}").map_err(file_error("cannot write to", socket))?;
         for line in lines.by_ref() {
             let line = line.map_err(file_error("cannot read from", socket))?;
             let answer: Value = serde_json::from_str(&line).unwrap_or_default();
@@ -42,6 +47,6 @@ pub fn execute(socket: &Path, command: &str) -> Result<Value> {
             answer: "it closed the connection".to_owned(),
         })
     };
-    call("qmp_capabilities")?;
-    call(command)
+    call("qmp_capabilities", &json!({}))?;
+    call(command, arguments)
 }

@@ -27,6 +27,7 @@ fn firmware_with_an_empty_disk_says_so_and_the_machine_can_be_ended() {
         vars: tools.file("/usr/share/OVMF/OVMF_VARS_4M.fd"),
         authority: dir.path().join("authority"),
         has_tpm: true,
+        has_serial: true,
         cidata: None,
         fw_cfg: None,
         smbios: vec!["with,a,comma".into()],

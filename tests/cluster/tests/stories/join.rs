@@ -5,10 +5,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config_machine::kernel::{LAST, Lockdown, PROOFS, Proof, SYSCTLS, Sysctl, same, words};
 use std::time::Duration;
-use tests_harness::cluster::BOOT_LIMIT;
+use tests_harness::cluster::{BOOT_LIMIT, Lab};
 use tests_harness::machine::{Blueprint, Cloud, SMBIOS_CONFIG};
 use tests_harness::metadata::MetadataService;
 use tests_harness::time::TIME_SERVER;
+use tests_harness::wait::eventually;
 use tests_harness::{Error, Result};
 
 /// A pod under emulation: pull, unpack, start.
@@ -447,7 +448,8 @@ pub(crate) fn a_machine_joins_with_user_data_from_smbios_and_time_from_a_server(
 }
 
 /// A static join: the admin issues, the machine imports the key into its TPM and is a node, and
-/// everybody can see that nothing was proven.
+/// everybody can see that nothing was proven. This machine has no serial line: what init and agent
+/// say stands on its screen.
 pub(crate) fn a_machine_joins_by_certificates_that_an_admin_issued(
     world: &mut World,
 ) -> Result<()> {
@@ -457,10 +459,21 @@ pub(crate) fn a_machine_joins_by_certificates_that_an_admin_issued(
         .lab
         .issue("worker-static", &blueprint, &text, "192.168.77.12")?;
     cluster.lab.give_user_data(&mut blueprint, &document)?;
+    blueprint.has_serial = false;
     let machine = world.guest(&blueprint)?;
     let cluster = world.cluster()?;
     cluster.lab.wait_ready("worker-static", BOOT_LIMIT)?;
-    machine.wait("nothing about image or configuration is proven", BOOT_LIMIT)?;
+    let mut lines = told(&cluster.lab, "init", "services started")?;
+    lines.extend(told(
+        &cluster.lab,
+        "agent",
+        "nothing about image or configuration is proven",
+    )?);
+    let hint = format!("these lines are missing there:\n{}", lines.join("\n"));
+    let screen = "the words of init and agent on the screen";
+    eventually(screen, BOOT_LIMIT, &hint, || {
+        Ok(machine.screen()?.shows(&lines).then_some(()))
+    })?;
     let described = cluster
         .lab
         .kubectl(&["describe", "machine", "worker-static"])?;
@@ -472,6 +485,23 @@ pub(crate) fn a_machine_joins_by_certificates_that_an_admin_issued(
         .lab
         .kubectl(&["delete", "machine,node", "worker-static", "--timeout=600s"])
         .map(drop)
+}
+
+/// The lines that a part of `worker-static` wrote to the consoles, by its log, up to the first with
+/// these words.
+fn told(lab: &Lab, part: &str, last: &str) -> Result<Vec<String>> {
+    let log = lab.logs(&["worker-static", part])?;
+    let mark = format!(" {part}: pratique: ");
+    let lines = log.lines().filter_map(|line| line.split_once(&mark));
+    let mut lines: Vec<String> = lines.map(|(_, said)| format!("pratique: {said}")).collect();
+    let end = lines.iter().position(|line| line.contains(last));
+    let end = end.ok_or_else(|| Error::Missing(format!("no {last:?} in the log:\n{log}")))?;
+    lines.truncate(end + 1);
+    expect(
+        part != "init" || lines.len() > 4,
+        &format!("init said too little:\n{log}"),
+    )?;
+    Ok(lines)
 }
 
 /// A machine without its master's address learns it from an endpoint on the host, by what
