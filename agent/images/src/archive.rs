@@ -2,7 +2,7 @@
 //! its data.
 
 use crate::content::{Content, Descriptor};
-use crate::images::{Images, Source};
+use crate::images::{Images, Pull, Source};
 use agent_containerd::{Error, ErrorClass, Pending};
 use bytes::Bytes;
 use futures_util::stream;
@@ -93,7 +93,7 @@ impl Source for Archive {
         &'a self,
         content: &'a Content,
         descriptor: &'a Descriptor,
-        lease: &'a str,
+        pull: Pull<'a>,
     ) -> Pending<'a, ()> {
         Box::pin(async move {
             let blob = self.blob(descriptor).map_err(|error| self.error(error))?;
@@ -103,7 +103,7 @@ impl Source for Archive {
                 chunk.truncate(count);
                 Ok((count > 0).then(|| (Bytes::from(chunk), blob)))
             });
-            content.write(descriptor, chunks, lease).await
+            content.write(descriptor, chunks, pull.lease).await
         })
     }
 }

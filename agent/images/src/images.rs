@@ -14,6 +14,7 @@ use crate::image::ImageDefaults;
 use crate::image::{Image, PullPolicy};
 use crate::keyring::Keyring;
 use crate::parts::{Parts, Remembered};
+use crate::progress::{Count, Progress};
 use crate::reference::Reference;
 use crate::registry::{Reader, Registries};
 use agent_confine::Turns;
@@ -65,8 +66,23 @@ pub(crate) trait Source: Sync {
         &'a self,
         content: &'a Content,
         descriptor: &'a Descriptor,
-        lease: &'a str,
+        pull: Pull<'a>,
     ) -> agent_containerd::Pending<'a, ()>;
+}
+
+/// What the parts of an image that is brought in have in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pull<'a> {
+    /// The lease that keeps them meanwhile.
+    pub(crate) lease: &'a str,
+    pub(crate) count: &'a Count,
+}
+
+/// The pulls of one image.
+#[derive(Debug, Default)]
+struct Incoming {
+    turn: Mutex<()>,
+    count: Count,
 }
 
 /// The images of a machine, in containerd.
@@ -80,7 +96,7 @@ pub struct Images {
     remembered: Remembered,
     /// Pulls under way, by reference: every caller that needs the same image waits for that one
     /// pull.
-    incoming: Turns<Mutex<()>>,
+    incoming: Turns<Incoming>,
     /// Pulls under way, by registry: a slow one delays no image of another.
     pulls: Turns<Semaphore>,
     /// Snapshots that are being made, by name: images that share a layer have it unpacked once.
@@ -157,6 +173,13 @@ impl Images {
         }
     }
 
+    /// How far the pull of an image is; none where its manifest is not here yet, and where it is not
+    /// pulled. All who wait for an image wait for one pull.
+    pub fn progress(&self, text: &str) -> Option<Progress> {
+        let name = self.reference(text).ok()?.to_string();
+        self.incoming.of(&name, Incoming::default).count.progress()
+    }
+
     fn may_run(&self, ready: &Ready, reference: &Reference, keys: &Keyring) -> bool {
         access::allows(&ready.labels, &self.registries.holders(reference, keys))
     }
@@ -168,8 +191,8 @@ impl Images {
         keys: &Keyring,
     ) -> Result<Image, Error> {
         let name = reference.to_string();
-        let turn = self.incoming.of(&name, Mutex::default);
-        let _turn = turn.lock().await;
+        let incoming = self.incoming.of(&name, Incoming::default);
+        let _turn = incoming.turn.lock().await;
         if policy == PullPolicy::IfNotPresent
             && let Some(ready) = self.find(reference).await?
             && self.may_run(&ready, reference, keys)
@@ -190,8 +213,13 @@ impl Images {
                 .await?;
             return Ok(ready.image);
         }
-        self.bring_in(&name, &target, &fetched, fetched.reader())
-            .await?;
+        self.bring_in(
+            &name,
+            &target,
+            (&fetched, fetched.reader()),
+            &incoming.count,
+        )
+        .await?;
         let ready = self.find(reference).await?;
         let gone = || {
             Error::new(
@@ -217,16 +245,16 @@ impl Images {
         source: &dyn Source,
     ) -> Result<(), Error> {
         let text = name.to_string();
-        let turn = self.incoming.of(&text, Mutex::default);
-        let _turn = turn.lock().await;
+        let incoming = self.incoming.of(&text, Incoming::default);
+        let _turn = incoming.turn.lock().await;
         match self.find(name).await? {
             Some(ready) if ready.image.digest == target.digest => {
                 self.grant(&text, target, &ready.labels, &Reader::Everyone)
                     .await
             }
             Some(_) | None => {
-                self.bring_in(&text, target, source, &Reader::Everyone)
-                    .await
+                let from = (source, &Reader::Everyone);
+                self.bring_in(&text, target, from, &incoming.count).await
             }
         }
     }
@@ -235,13 +263,17 @@ impl Images {
         &self,
         name: &str,
         target: &Descriptor,
-        source: &dyn Source,
-        reader: &Reader,
+        from: (&dyn Source, &Reader),
+        count: &Count,
     ) -> Result<(), Error> {
+        let _counting = count.begin();
         let lease = self.lease().await?;
-        let from = (source, reader);
-        let result = match self.bring_in_leased(target, from, &lease).await {
-            Ok(()) => self.name(name, target, access::only(reader)).await,
+        let pull = Pull {
+            lease: &lease,
+            count,
+        };
+        let result = match self.bring_in_leased(target, from, pull).await {
+            Ok(()) => self.name(name, target, access::only(from.1)).await,
             Err(error) => Err(error),
         };
         let delete = DeleteRequest {
@@ -261,13 +293,13 @@ impl Images {
         &self,
         target: &Descriptor,
         from: (&dyn Source, &Reader),
-        lease: &str,
+        pull: Pull<'_>,
     ) -> Result<(), Error> {
-        self.bring_part(target, from, lease).await?;
+        self.bring_part(target, from, pull).await?;
         let mut manifest_at = target.clone();
         if let Some(all) = document::manifests(&self.content.read(&target.digest).await?)? {
             manifest_at = document::choose(all)?;
-            self.bring_part(&manifest_at, from, lease).await?;
+            self.bring_part(&manifest_at, from, pull).await?;
             let kept = vec![(gc_label("m.0"), manifest_at.digest.clone())];
             self.content.label(&target.digest, kept).await?;
         }
@@ -277,16 +309,18 @@ impl Images {
             let text = format!("the image has {layers} layers; {MAX_LAYERS} are allowed");
             return Err(bad(text));
         }
+        pull.count.expect(&manifest.config, &manifest.layers);
         let mut kept = Vec::new();
         for (index, part) in std::iter::once(&manifest.config)
             .chain(&manifest.layers)
             .enumerate()
         {
-            self.bring_part(part, from, lease).await?;
+            self.bring_part(part, from, pull).await?;
+            pull.count.has(part, index > 0);
             kept.push((gc_label(&format!("p.{index}")), part.digest.clone()));
         }
         self.content.label(&manifest_at.digest, kept).await?;
-        self.unpack(&manifest, lease).await
+        self.unpack(&manifest, pull).await
     }
 
     /// Brings in a document or layer. One that is there is sent all the same where this reader has
@@ -296,14 +330,14 @@ impl Images {
         &self,
         part: &Descriptor,
         (source, reader): (&dyn Source, &Reader),
-        lease: &str,
+        pull: Pull<'_>,
     ) -> Result<(), Error> {
         let labels = self.content.labels(&part.digest).await?;
         let labels = labels.unwrap_or_default();
         if access::was_sent(&labels, reader) {
             return Ok(());
         }
-        source.bring(&self.content, part, lease).await?;
+        source.bring(&self.content, part, pull).await?;
         if access::with(&labels, reader).is_none() {
             return Ok(());
         }

@@ -7,7 +7,7 @@
 //! Inside: `session` proves to a registry who asks; `http` and `reach` keep requests from hosts
 //! that they must not reach; `content` is containerd's store of blobs; `images::unpack` makes
 //! layers snapshots; `access` remembers who may run what was fetched (KEP-2535); `archive` reads
-//! images that came with the machine.
+//! images that came with the machine; `progress` counts what a pull has brought.
 //!
 //! Tasks: none but short ones that block on files. Pulls of one image, and unpacking one layer,
 //! happen once at a time; pulls from one registry are limited.
@@ -24,6 +24,7 @@ mod image;
 mod images;
 mod keyring;
 mod parts;
+mod progress;
 mod reach;
 mod reference;
 mod registry;
@@ -34,5 +35,6 @@ pub use credential::{Credential, Secret};
 pub use image::{Image, ImageDefaults, PullPolicy};
 pub use images::{Images, PULLS_OF_A_REGISTRY, Ready, SNAPSHOTTER};
 pub use keyring::{Keyring, KeyringError, PullSecret};
+pub use progress::Progress;
 pub use reference::{DOCKER_HUB, Reference, ReferenceError};
 pub use registry::{Registries, Registry};

@@ -3,13 +3,13 @@
 use crate::content::{Content, Descriptor, MAX_DOCUMENT};
 use crate::credential::Credential;
 use crate::http::{Http, HttpError, Named, Reply, Scheme, address, origin};
-use crate::images::Source;
+use crate::images::{Pull, Source};
 use crate::keyring::{Keyring, PullSecret};
 use crate::reference::{DOCKER_HUB, Reference, canonical_host};
 use crate::session::Session;
 use agent_containerd::{Error, ErrorClass, Pending};
 use bytes::Bytes;
-use futures_util::{Stream, stream};
+use futures_util::{Stream, TryStreamExt, stream};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use rustls::RootCertStore;
@@ -392,7 +392,7 @@ impl Fetched {
         &self,
         content: &Content,
         wanted: &Descriptor,
-        lease: &str,
+        Pull { lease, count }: Pull<'_>,
     ) -> Result<(), Error> {
         if wanted.digest == self.descriptor.digest {
             let once = stream::iter([Ok(self.bytes.clone())]);
@@ -424,9 +424,9 @@ impl Fetched {
         let reply = reply.map_err(|error| {
             Error::caused(ErrorClass::ImagePull, format!("fetch {path}"), error)
         })?;
-        content
-            .write(wanted, pieces(reply, wanted.size, path), lease)
-            .await
+        let pieces = pieces(reply, wanted.size, path);
+        let pieces = pieces.inspect_ok(|piece| count.came(piece.len()));
+        content.write(wanted, pieces, lease).await
     }
 }
 
@@ -435,9 +435,9 @@ impl Source for Fetched {
         &'a self,
         content: &'a Content,
         descriptor: &'a Descriptor,
-        lease: &'a str,
+        pull: Pull<'a>,
     ) -> Pending<'a, ()> {
-        Box::pin(self.fetch(content, descriptor, lease))
+        Box::pin(self.fetch(content, descriptor, pull))
     }
 }
 
@@ -514,6 +514,13 @@ mod tests {
                 None => return ("all".to_owned(), begun.elapsed()),
             }
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_registry_that_sends_nothing_more_is_given_up_after_a_minute() {
+        let (why, after) = sent_at(0, 10_000).await;
+        assert!(why.contains("the registry stopped sending"), "{why}");
+        assert_eq!(after, STALL);
     }
 
     #[tokio::test(start_paused = true)]

@@ -111,7 +111,7 @@ fn graces(thresholds: &Thresholds) -> Value {
 }
 
 /// Whole seconds as Go writes durations, which is their form in upstream's API.
-fn written(time: Duration) -> String {
+pub(crate) fn written(time: Duration) -> String {
     let all = time.as_secs();
     let (hours, minutes, seconds) = (all / 3600, all / 60 % 60, all % 60);
     match (hours, minutes) {

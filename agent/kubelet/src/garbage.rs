@@ -66,7 +66,7 @@ impl Swept {
 }
 
 /// A size in the largest unit of which it has one, with a decimal.
-fn written(size: u64) -> String {
+pub(crate) fn written(size: u64) -> String {
     let units = ["EiB", "PiB", "TiB", "GiB", "MiB", "KiB"].into_iter();
     let mut units = units.zip([60, 50, 40, 30, 20, 10]);
     units.find(|(_, bits)| size >> bits > 0).map_or_else(

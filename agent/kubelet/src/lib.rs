@@ -33,6 +33,7 @@ mod oom;
 mod pods;
 mod preemption;
 mod pressure;
+mod progress;
 mod pull;
 mod ranges;
 mod sandbox;

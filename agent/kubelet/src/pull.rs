@@ -8,6 +8,7 @@
 //! container of the pod waiting.
 
 use crate::names::is_plain;
+use crate::progress::{self, Stage};
 use crate::shared::Shared;
 use agent_api::{ApiError, get};
 use agent_images::{Image, Keyring, PullPolicy, PullSecret, Reference};
@@ -15,7 +16,7 @@ use agent_runtime::{Error, ErrorClass, PodRef};
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, Secret};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -197,27 +198,31 @@ impl Puller {
             );
             return Ok(there);
         }
-        if policy != PullPolicy::Never {
-            events.normal("Pulling", format!("Pulling image {image:?}"));
+        if policy == PullPolicy::Never {
+            return runtime.obtain_image(image, policy, keys).await;
         }
-        let asked = Instant::now();
-        let turn = match policy {
-            PullPolicy::Never => None,
-            PullPolicy::Always | PullPolicy::IfNotPresent => {
-                Some(shared.pulls.turn(&registry(image)).await)
-            }
+        events.normal("Pulling", format!("Pulling image {image:?}"));
+        let (asked, begun) = (Instant::now(), OnceLock::new());
+        let pull = async {
+            let _turn = shared.pulls.turn(&registry(image)).await;
+            let start = *begun.get_or_init(Instant::now);
+            let fetched = runtime.obtain_image(image, policy, keys).await;
+            fetched.map(|fetched| (fetched, start))
         };
-        let start = Instant::now();
-        let fetched = runtime.obtain_image(image, policy, keys).await?;
-        drop(turn);
-        if policy != PullPolicy::Never {
-            let [took, all] = [start, asked].map(|since| since.elapsed().as_millis());
-            let text = format!(
-                "Successfully pulled image {image:?} in {took}ms ({all}ms including waiting). Image size: {} bytes.",
-                fetched.size
-            );
-            events.normal("Pulled", text);
-        }
+        let pull = progress::told(pull, |after| {
+            let stage = match begun.get() {
+                Some(_) => Stage::Begun(runtime.pull_progress(image)),
+                None => Stage::Waits,
+            };
+            events.normal("Pulling", progress::text(image, after, stage));
+        });
+        let (fetched, start) = pull.await?;
+        let [took, all] = [start, asked].map(|since| since.elapsed().as_millis());
+        let text = format!(
+            "Successfully pulled image {image:?} in {took}ms ({all}ms including waiting). Image size: {} bytes.",
+            fetched.size
+        );
+        events.normal("Pulled", text);
         Ok(fetched)
     }
 

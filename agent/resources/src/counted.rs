@@ -3,7 +3,7 @@
 use crate::done::Done;
 use agent_runtime::{
     Attached, Change, Command, Container, ContainerSpec, ExecOutput, Image, Keyring, Layers, Pause,
-    Pending, Process, PullPolicy, Resources, Runtime, container_id,
+    Pending, Process, Progress, PullPolicy, Resources, Runtime, container_id,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,6 +48,10 @@ impl Runtime for Counted {
             PullPolicy::Always | PullPolicy::IfNotPresent => "pull_image",
         };
         self.call(operation, self.engine.obtain_image(image, policy, keys))
+    }
+
+    fn pull_progress(&self, image: &str) -> Option<Progress> {
+        self.engine.pull_progress(image)
     }
 
     fn layers<'a>(&'a self, image: &'a str, digest: &'a str) -> Pending<'a, Layers> {

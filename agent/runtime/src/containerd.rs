@@ -28,7 +28,7 @@ use crate::spec::Host;
 use accounts::Remembered;
 use agent_confine::Turns;
 use agent_containerd::{Error, ErrorClass, Pending, channel, failed, request};
-use agent_images::{Image, Images, Keyring, PullPolicy, Registries};
+use agent_images::{Image, Images, Keyring, Progress, PullPolicy, Registries};
 use containerd_client::services::v1::containers_client::ContainersClient;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
 use containerd_client::services::v1::tasks_client::TasksClient;
@@ -223,6 +223,10 @@ impl Runtime for Containerd {
         keys: &'a Keyring,
     ) -> Pending<'a, Image> {
         Box::pin(self.images.ensure(image, policy, keys))
+    }
+
+    fn pull_progress(&self, image: &str) -> Option<Progress> {
+        self.images.progress(image)
     }
 
     fn layers<'a>(&'a self, image: &'a str, digest: &'a str) -> Pending<'a, Layers> {

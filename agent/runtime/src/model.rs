@@ -2,7 +2,7 @@
 
 use agent_confine::{Capabilities, Seccomp, View};
 use agent_containerd::Pending;
-use agent_images::{Image, Keyring, PullPolicy};
+use agent_images::{Image, Keyring, Progress, PullPolicy};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -347,6 +347,10 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
     fn ensure_image<'a>(&'a self, image: &'a str, policy: PullPolicy) -> Pending<'a, Image> {
         self.obtain_image(image, policy, Keyring::NONE)
     }
+
+    /// How far the pull of an image is, for all who wait for it; none where the registry has not
+    /// said what there is to fetch, and where the image is not pulled.
+    fn pull_progress(&self, image: &str) -> Option<Progress>;
 
     /// The layers of an image that is on the machine with this digest ([`Image::digest`]). They
     /// stay while the image does, or a container that keeps them.

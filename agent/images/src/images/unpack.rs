@@ -1,7 +1,7 @@
 //! Layers unpacked to snapshots: those of one image one after another, each within a time limit;
 //! several images at the same time.
 
-use super::{Images, SNAPSHOTTER, bad};
+use super::{Images, Pull, SNAPSHOTTER, bad};
 use crate::content::Descriptor;
 use crate::document::{Configuration, Manifest};
 use agent_containerd::{Error, ErrorClass, failed, leased, request, settled};
@@ -29,7 +29,8 @@ impl Images {
     /// Applies each layer over its parent. What a layer unpacks to is what the agent has seen of
     /// it, not what the image says, which could name another image's. Layers that are there already
     /// are not touched.
-    pub(super) async fn unpack(&self, manifest: &Manifest, lease: &str) -> Result<(), Error> {
+    pub(super) async fn unpack(&self, manifest: &Manifest, pull: Pull<'_>) -> Result<(), Error> {
+        let Pull { lease, count } = pull;
         let configuration: Configuration = self
             .document(&manifest.config.digest, "configuration")
             .await?;
@@ -52,6 +53,7 @@ impl Images {
                 let seen = vec![(UNPACKS_TO.to_owned(), diff.clone())];
                 self.content.label(&layer.digest, seen).await?;
             }
+            count.unpacked();
             parent = name;
         }
         let label = format!("containerd.io/gc.ref.snapshot.{SNAPSHOTTER}");

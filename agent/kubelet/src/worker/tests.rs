@@ -3,7 +3,7 @@ use crate::kubelet::tests::shared;
 use agent_images::{Image, Keyring, PullPolicy};
 use agent_runtime::{
     Attached, Change, Command, ContainerSpec, ExecOutput, Layers, Pause, Pending, Process,
-    Resources, Runtime,
+    Progress, Resources, Runtime,
 };
 use config_kube::k8s_openapi::api::core::v1::Node;
 use std::path::PathBuf;
@@ -31,6 +31,10 @@ impl Runtime for Empty {
     ) -> Pending<'a, Image> {
         self.asked.lock().unwrap().get_or_insert_with(Moment::now);
         Box::pin(std::future::pending())
+    }
+
+    fn pull_progress(&self, _image: &str) -> Option<Progress> {
+        None
     }
 
     fn version(&self) -> Pending<'_, String> {
