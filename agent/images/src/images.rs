@@ -4,8 +4,10 @@
 //! there, and manifest and configuration were there when this engine first read them. While an
 //! image is pulled, a lease keeps its parts from containerd's garbage collector.
 
+mod space;
 mod unpack;
 
+pub use self::space::ImageSpace;
 use self::unpack::chain_id;
 use crate::access::{self, Labels};
 use crate::content::{Content, Descriptor};

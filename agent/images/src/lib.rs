@@ -33,7 +33,7 @@ mod session;
 pub use archive::import;
 pub use credential::{Credential, Secret};
 pub use image::{Image, ImageDefaults, PullPolicy};
-pub use images::{Images, PULLS_OF_A_REGISTRY, Ready, SNAPSHOTTER};
+pub use images::{ImageSpace, Images, PULLS_OF_A_REGISTRY, Ready, SNAPSHOTTER};
 pub use keyring::{Keyring, KeyringError, PullSecret};
 pub use progress::Progress;
 pub use reference::{DOCKER_HUB, Reference, ReferenceError};

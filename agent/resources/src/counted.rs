@@ -2,8 +2,8 @@
 
 use crate::done::Done;
 use agent_runtime::{
-    Attached, Change, Command, Container, ContainerSpec, ExecOutput, Image, Keyring, Layers, Pause,
-    Pending, Process, Progress, PullPolicy, Resources, Runtime, container_id,
+    Attached, Change, Command, Container, ContainerSpec, ExecOutput, Image, ImageSpace, Keyring,
+    Layers, Pause, Pending, Process, Progress, PullPolicy, Resources, Runtime, container_id,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -124,6 +124,10 @@ impl Runtime for Counted {
 
     fn full_name(&self, image: &str) -> Option<String> {
         self.engine.full_name(image)
+    }
+
+    fn image_space(&self) -> Pending<'_, ImageSpace> {
+        self.call("image_fs_info", self.engine.image_space())
     }
 
     fn images(&self) -> Pending<'_, Vec<Image>> {

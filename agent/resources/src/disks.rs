@@ -7,8 +7,9 @@
 //! system of its own (a claim's) is not walked through: its file system knows its usage. The driver of
 //! a CSI volume is asked ([`Disks::ask_drivers`]), apart from the walk, which no driver delays.
 
+use crate::stored::Stored;
 use crate::subjects::Disk;
-use agent_runtime::{Container, ContainerState, Runtime};
+use agent_runtime::{Container, ContainerState, ImageSpace, Runtime};
 use agent_sys::beneath::{Beneath, Usage};
 use config_figures::Text;
 use jiff::Timestamp;
@@ -133,8 +134,7 @@ pub struct Disks {
     turn: Arc<tokio::sync::Mutex<Option<Instant>>>,
     /// Held while drivers are asked.
     asking: Arc<tokio::sync::Mutex<()>>,
-    /// The bytes of the images on the machine, as of the last measurement.
-    images: Arc<Mutex<Option<u64>>>,
+    images: Stored,
 }
 
 /// A container that runs, and its writable layer.
@@ -151,13 +151,13 @@ impl Disks {
         self.lock().get_mut(uid).unwrap().found = Some(Arc::new(found));
     }
 
-    /// For tests: what a driver has said of a pod's volume, and the bytes of images.
+    /// For tests: what a driver has said of a pod's volume, and what images take.
     #[cfg(test)]
-    pub(crate) fn tell(&self, uid: &str, driven: Driven, images: u64) {
+    pub(crate) fn tell(&self, uid: &str, driven: Driven, images: ImageSpace) {
         let mut pods = self.lock();
         let driven = (driven.volume.name.clone(), driven);
         pods.get_mut(uid).unwrap().driven.extend([driven]);
-        self.note_images(Some(images));
+        self.images.tell(images);
     }
 
     fn lock(&self) -> MutexGuard<'_, Pods> {
@@ -191,13 +191,9 @@ impl Disks {
             .collect()
     }
 
-    /// The bytes of the images on the machine, as of the last measurement.
-    pub(crate) fn images(&self) -> Option<u64> {
-        *self.images.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn note_images(&self, bytes: Option<u64>) {
-        *self.images.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
+    /// What the images on the machine take of its disk.
+    pub(crate) fn images(&self) -> Option<ImageSpace> {
+        self.images.found()
     }
 
     /// Asks the drivers of volumes how much of these is used, each pod's at most once in
@@ -248,12 +244,13 @@ impl Disks {
             .collect()
     }
 
-    /// Measures the pods whose last measurement is older than [`PERIOD`], unless a measurement is
-    /// under way. `disk` is the file system with the pods' data.
+    /// Measures the images, and the pods whose last measurement is older than [`PERIOD`], unless a
+    /// measurement is under way. `disk` is the file system with the pods' data.
     pub async fn look(&self, runtime: &dyn Runtime, disk: Disk) {
         let Ok(mut rests_until) = self.turn.try_lock() else {
             return;
         };
+        self.images.look(runtime.image_space()).await;
         if rests_until.is_some_and(|until| Instant::now() < until) {
             return;
         }
@@ -264,8 +261,6 @@ impl Disks {
         let Ok(seen) = runtime.list(None).await else {
             return;
         };
-        let images = runtime.images().await.ok();
-        self.note_images(images.map(|all| all.iter().map(|image| image.size).sum()));
         let mut left = MOST_ENTRIES;
         for (uid, places) in due {
             let layers = layers(runtime, &seen, &uid).await;

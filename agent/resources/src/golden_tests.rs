@@ -9,6 +9,7 @@ use crate::reading::{Named, PodUsed, Reading, Used};
 use crate::stall::{Stall, Stalls, Waits};
 use crate::subjects::Disk;
 use crate::{cadvisor, summary};
+use agent_runtime::ImageSpace;
 use jiff::Timestamp;
 use serde_json::Value;
 use std::time::Instant;
@@ -189,7 +190,11 @@ fn disks() -> Disks {
         at: at(40),
         volume: volume("driven", Some("of-a-driver"), Some(20)),
     };
-    disks.tell("uid-web", driven, 700 << 20);
+    let images = ImageSpace {
+        bytes: 700 << 20,
+        inodes: 40,
+    };
+    disks.tell("uid-web", driven, images);
     disks
 }
 

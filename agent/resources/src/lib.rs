@@ -39,6 +39,7 @@ mod rate;
 mod reading;
 mod resource;
 mod stall;
+mod stored;
 mod subjects;
 mod summary;
 

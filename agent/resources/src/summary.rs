@@ -4,6 +4,7 @@ use crate::disks::{Disks, Driven, PodSpace, Space, VolumeSpace, whole};
 use crate::links::Link;
 use crate::reading::{Named, PodUsed, Reading, Used};
 use crate::stall::{Stall, Stalls};
+use agent_runtime::ImageSpace;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -371,10 +372,10 @@ pub(crate) fn text(name: &str, reading: &Reading, disks: Option<&Disks>) -> Stri
         .collect();
     let driven = |pod: &PodUsed| disks.map(|disks| disks.driven(&pod.uid));
     let driven: Vec<_> = reading.pods.iter().map(driven).collect();
-    let images = |used: u64| {
+    let images = |images: ImageSpace| {
         let space = Space {
-            used: Some(used),
-            inodes_used: None,
+            used: Some(images.bytes),
+            inodes_used: Some(images.inodes),
             disk,
         };
         Runtime {

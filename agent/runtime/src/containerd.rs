@@ -28,7 +28,7 @@ use crate::spec::Host;
 use accounts::Remembered;
 use agent_confine::Turns;
 use agent_containerd::{Error, ErrorClass, Pending, channel, failed, request};
-use agent_images::{Image, Images, Keyring, Progress, PullPolicy, Registries};
+use agent_images::{Image, ImageSpace, Images, Keyring, Progress, PullPolicy, Registries};
 use containerd_client::services::v1::containers_client::ContainersClient;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
 use containerd_client::services::v1::tasks_client::TasksClient;
@@ -294,6 +294,10 @@ impl Runtime for Containerd {
 
     fn images(&self) -> Pending<'_, Vec<Image>> {
         Box::pin(self.images.list())
+    }
+
+    fn image_space(&self) -> Pending<'_, ImageSpace> {
+        Box::pin(self.images.space())
     }
 
     fn remove_image<'a>(&'a self, name: &'a str) -> Pending<'a, ()> {

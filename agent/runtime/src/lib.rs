@@ -46,7 +46,9 @@ mod users;
 pub use agent_confine::{Capabilities, Seccomp, View, capability_fault, withheld};
 pub use agent_confine::{Lookups, OF_HANDLERS, Shares};
 pub use agent_containerd::{Error, ErrorClass, Pending};
-pub use agent_images::{Image, Keyring, PULLS_OF_A_REGISTRY, Progress, PullPolicy, Registries};
+pub use agent_images::{
+    Image, ImageSpace, Keyring, PULLS_OF_A_REGISTRY, Progress, PullPolicy, Registries,
+};
 pub use containerd::{Containerd, Options};
 pub use log::{KEPT_LOGS, LOG_WRITES, LONGEST_LOG, rotated};
 pub use mapped::show;

@@ -2,7 +2,7 @@
 
 use agent_confine::{Capabilities, Seccomp, View};
 use agent_containerd::Pending;
-use agent_images::{Image, Keyring, Progress, PullPolicy};
+use agent_images::{Image, ImageSpace, Keyring, Progress, PullPolicy};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -415,6 +415,9 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
 
     /// Images on the machine.
     fn images(&self) -> Pending<'_, Vec<Image>>;
+
+    /// What they take of its disk.
+    fn image_space(&self) -> Pending<'_, ImageSpace>;
 
     /// The folder of what a container wrote to its root file system; `None` where there is none any
     /// more.

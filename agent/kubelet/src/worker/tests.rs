@@ -2,8 +2,8 @@ use super::*;
 use crate::kubelet::tests::shared;
 use agent_images::{Image, Keyring, PullPolicy};
 use agent_runtime::{
-    Attached, Change, Command, ContainerSpec, ExecOutput, Layers, Pause, Pending, Process,
-    Progress, Resources, Runtime,
+    Attached, Change, Command, ContainerSpec, ExecOutput, ImageSpace, Layers, Pause, Pending,
+    Process, Progress, Resources, Runtime,
 };
 use config_kube::k8s_openapi::api::core::v1::Node;
 use std::path::PathBuf;
@@ -101,6 +101,10 @@ impl Runtime for Empty {
 
     fn images(&self) -> Pending<'_, Vec<Image>> {
         self.other.images()
+    }
+
+    fn image_space(&self) -> Pending<'_, ImageSpace> {
+        self.other.image_space()
     }
 
     fn layer<'a>(&'a self, id: &'a str) -> Pending<'a, Option<PathBuf>> {
