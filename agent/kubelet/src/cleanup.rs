@@ -4,7 +4,7 @@
 use crate::config::Config;
 use crate::names::{log_folder, log_name, pod_logs};
 use agent_launch::container::termination_file;
-use agent_launch::stage;
+use agent_launch::{links, stage};
 use agent_pods::{MAX_LOGS, View, find};
 use agent_runtime::{ContainerKey, ContainerState, PodRef};
 use agent_sys::beneath::Beneath;
@@ -63,6 +63,7 @@ fn tail(dir: &Beneath, path: &Path, limit: u64) -> Option<String> {
 pub(crate) fn clear(config: &Config, pod: &PodRef, cgroup: Option<&str>) -> io::Result<()> {
     stage::forget(&config.machine, &pod.uid)?;
     remove(&config.machine.data.join("pods"), Path::new(&pod.uid))?;
+    links::forget(&config.machine, pod)?;
     remove(&config.machine.logs, &pod_logs(pod))?;
     for dir in cgroup.map(cgroup_dirs).unwrap_or_default() {
         // The kernel removes it with its last process; a group that stays is empty and harmless.
@@ -80,8 +81,10 @@ fn remove(root: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the log of an attempt that is forgotten, with the files that were put aside of it.
+/// Removes the log of an attempt that is forgotten, with its link and the files that were put aside
+/// of it.
 pub(crate) fn clear_log(config: &Config, key: &ContainerKey) -> io::Result<()> {
+    links::remove(&config.machine, key)?;
     let dir = match Beneath::root(&config.machine.logs)
         .and_then(|logs| logs.dir(&log_folder(&key.pod, &key.container)))
     {

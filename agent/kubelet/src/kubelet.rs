@@ -5,6 +5,7 @@ use crate::cluster;
 use crate::config::Config;
 use crate::configz;
 use crate::garbage;
+use crate::links;
 use crate::mirrors::{self, Mirrors};
 use crate::node;
 use crate::oom;
@@ -146,6 +147,7 @@ impl Kubelet {
         }
         tasks.spawn(shared.csi.clone().run());
         tasks.spawn(garbage::collect(shared.clone()));
+        tasks.spawn(links::keep(shared.clone()));
         tasks.spawn(crate::pressure::keep(shared.clone()));
         tasks.spawn(events::write(
             queue,

@@ -7,6 +7,7 @@
 //! given up when its pod ends; any other is waited for, since what is given up half way can still
 //! come to life. An agent that begins meanwhile finds what became of it, as the engine shows it.
 
+use crate::links;
 use crate::pull::Wanted;
 use crate::shared::Shared;
 use crate::supplies::{Reading, Supplies};
@@ -279,7 +280,9 @@ async fn begin(
         let _turn = supplies.sharing.lock().await;
         spec.target = Some(shared.runtime.share_processes(&pause).await?);
     }
-    shared.runtime.start(spec).await
+    shared.runtime.start(spec).await?;
+    links::make(shared, spec.key.clone()).await;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! the files that it needs, and by [`stage::Staged::make`], which mounts for the engine what the
 //! container sees. [`network`] has the names by which a pod knows itself and others (pure),
 //! [`resolver`] its resolver file (pure), [`storage`] compares what a pod takes of the disk with its limits, [`debug`] has the rules of
-//! `kubectl debug`.
+//! `kubectl debug`, [`links`] the links by which programs that collect logs find them.
 //!
 //! All of it depends on the machine by [`Machine`] alone. Functions block while they work on files.
 //! No tasks, no channels.
@@ -16,6 +16,7 @@ pub mod debug;
 mod host_paths;
 #[cfg(test)]
 mod hostile;
+pub mod links;
 mod machine;
 pub mod network;
 pub mod refusals;

@@ -31,6 +31,11 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Links to pods' logs: `/var/log/containers`.
+    pub fn log_links(&self) -> PathBuf {
+        self.logs.with_file_name("containers")
+    }
+
     /// The pod's own folder: volumes, files, termination messages.
     pub fn pod_dir(&self, uid: &str) -> PathBuf {
         self.data.join("pods").join(uid)

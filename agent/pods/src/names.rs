@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 /// few rotated files.
 pub const MAX_LOGS: usize = 4096;
 
+/// Longest name of a file in bytes, which Linux's file systems have.
+const LONGEST_NAME: usize = 255;
+
 /// The pod's identity; `None` for an object that lacks part of it, or has a part that could lead
 /// out of a folder (`..`, a slash).
 pub fn pod_ref(pod: &Pod) -> Option<PodRef> {
@@ -49,9 +52,33 @@ pub fn log_file(logs: &Path, pod: &PodRef, container: &str, attempt: u32) -> Pat
         .join(log_name(attempt))
 }
 
+/// The name of the link to the log of an attempt with this id: it says of which pod the log is
+/// (upstream's form, cut as upstream cuts it).
+pub fn log_link(pod: &PodRef, container: &str, id: &str) -> String {
+    let name = format!("{}_{}_{container}-{id}", pod.name, pod.namespace);
+    let end = ".log";
+    let name: String = name.chars().take(LONGEST_NAME - end.len()).collect();
+    name + end
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_s_link_is_named_as_upstream_names_it() {
+        let pod = |name: &str| PodRef {
+            namespace: "shop".into(),
+            name: name.into(),
+            uid: "u".into(),
+        };
+        assert_eq!(
+            log_link(&pod("web-0"), "main", "0a"),
+            "web-0_shop_main-0a.log"
+        );
+        let cut = log_link(&pod(&"w".repeat(248)), "main", "0a");
+        assert_eq!(cut, format!("{}_sh.log", "w".repeat(248)));
+    }
 
     #[test]
     fn names_that_could_leave_a_folder_are_refused() {
