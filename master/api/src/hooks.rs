@@ -38,7 +38,7 @@ pub struct DialError {
 }
 
 /// A stream to a node, and whether it may be used again.
-pub type KeptStream = (Box<dyn NodeStream>, Option<Arc<dyn ConnectionCheck>>);
+pub type ReusableStream = (Box<dyn NodeStream>, Option<Arc<dyn ConnectionCheck>>);
 
 /// Connects to the kubelet API of nodes.
 pub trait NodeDialer: fmt::Debug + Send + Sync {
@@ -47,7 +47,10 @@ pub trait NodeDialer: fmt::Debug + Send + Sync {
 
     /// The same for a stream that is to be used for several requests. A dialer that can't check later whether it would accept the
     /// node again returns `None` beside it: its streams are used once.
-    fn dial_kept(&self, target: NodeTarget) -> BoxFuture<'_, Result<KeptStream, DialError>> {
+    fn dial_reusable(
+        &self,
+        target: NodeTarget,
+    ) -> BoxFuture<'_, Result<ReusableStream, DialError>> {
         Box::pin(async move { Ok((self.dial(target).await?, None)) })
     }
 }

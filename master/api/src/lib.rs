@@ -23,7 +23,7 @@ mod snapshot;
 mod state;
 mod verbs;
 
-pub use hooks::{DialError, KeptStream, NodeDialer, NodeStream, NodeTarget};
+pub use hooks::{DialError, NodeDialer, NodeStream, NodeTarget, ReusableStream};
 pub use master_gateway::ConnectionCheck;
 pub use master_objects::{Clock, Identities};
 pub use options::Options;

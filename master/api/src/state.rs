@@ -7,7 +7,7 @@ use crate::options::Options;
 use master_admission::{Chain, Parts};
 use master_auth::{Authenticator, Authorizer};
 use master_client::UserInfo;
-use master_gateway::{KeptLines, NodeCalls, Watches};
+use master_gateway::{IdleConnections, NodeCalls, Watches};
 use master_kinds::builtin;
 use master_listener::{BodyLimits, DenyList, Extensions, Gate, Peer, StoredFlows, Writes};
 use master_metrics::Metrics;
@@ -42,7 +42,7 @@ pub(crate) struct Inner {
     pub(crate) snapshots: Arc<Semaphore>,
     pub(crate) node_calls: Arc<NodeCalls>,
     pub(crate) tunnels: Arc<NodeCalls>,
-    pub(crate) kept_lines: Arc<KeptLines>,
+    pub(crate) idle_connections: Arc<IdleConnections>,
     pub(crate) usage: Usage,
     pub(crate) prepared: Prepared,
     pub(crate) writer: Probe,
@@ -108,7 +108,7 @@ impl ApiServer {
             snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
             node_calls: options.nodes.answers(),
             tunnels: options.nodes.tunnels(),
-            kept_lines: KeptLines::new(&options.nodes),
+            idle_connections: IdleConnections::new(&options.nodes),
             usage: Usage::default(),
             options,
             prepared: Prepared::default(),

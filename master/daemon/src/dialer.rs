@@ -2,7 +2,7 @@
 
 use config_kube::identity::node_user;
 use config_tls::{NamedServer, Objection};
-use master_api::{ConnectionCheck, DialError, KeptStream, NodeDialer, NodeStream, NodeTarget};
+use master_api::{ConnectionCheck, DialError, NodeDialer, NodeStream, NodeTarget, ReusableStream};
 use master_attest::{MachineDenyList, ServingCertificate};
 use master_ca::{Authority, OwnCertificate, profile};
 use master_client::BoxFuture;
@@ -153,7 +153,10 @@ impl NodeDialer for Dialer {
         })
     }
 
-    fn dial_kept(&self, target: NodeTarget) -> BoxFuture<'_, Result<KeptStream, DialError>> {
+    fn dial_reusable(
+        &self,
+        target: NodeTarget,
+    ) -> BoxFuture<'_, Result<ReusableStream, DialError>> {
         Box::pin(async move {
             let (stream, means) = self.dialled(&target).await?;
             let shown = stream.get_ref().1.peer_certificates();

@@ -4,12 +4,12 @@
 //! Every answer, of any path and status, is forwarded piece by piece, so that the node sends no
 //! faster than the client reads (back-pressure), and it ends with the client. An answer that is not
 //! followed is limited in bytes and in time; only the time spent waiting for the node counts, not
-//! that spent waiting for a slow client. Only a good answer (2xx) is followed: it has its place
+//! that spent waiting for a slow client. Only a good answer (2xx) is followed: it has its slot
 //! among those of its node, [`NodeLimits::follow_idle`] between two pieces, and lasts as long as
 //! its client and its node are there and not denied.
 
-use crate::kept::{KeptLines, Line};
-use crate::places::{NodeCall, NodeCalls};
+use crate::idle_connections::{IdleConnections, NodeConnection};
+use crate::node_calls::{NodeCall, NodeCalls};
 use bytes::Bytes;
 use config_errors::chain;
 use http::StatusCode;
@@ -53,7 +53,7 @@ pub struct NodeLimits {
     pub per_node: usize,
     /// Concurrent answers of all nodes.
     pub total: usize,
-    /// Concurrent tunnels to one node. They have places of their own: they last as long as their
+    /// Concurrent tunnels to one node. They have slots of their own: they last as long as their
     /// clients like, and logs and metrics are answered beside them.
     pub tunnels_per_node: usize,
     /// Concurrent tunnels to all nodes.
@@ -111,12 +111,12 @@ impl Expected {
 }
 
 impl NodeLimits {
-    /// The places of answers that are read.
+    /// The slots of answers that are read.
     pub fn answers(&self) -> Arc<NodeCalls> {
         NodeCalls::new("answers", self.per_node, self.total)
     }
 
-    /// The places of tunnels.
+    /// The slots of tunnels.
     pub fn tunnels(&self) -> Arc<NodeCalls> {
         NodeCalls::new("tunnels", self.tunnels_per_node, self.tunnels)
     }
@@ -149,7 +149,7 @@ pub struct NodeBody {
     /// `None` once it ended or was cut; the connection ends with it.
     source: Option<(Incoming, Driver, NodeCall)>,
     /// Where the connection goes once the whole answer was read.
-    line: Option<(Arc<KeptLines>, Line)>,
+    connection: Option<(Arc<IdleConnections>, NodeConnection)>,
     limits: NodeLimits,
     expected: Expected,
     taken: u64,
@@ -160,7 +160,7 @@ pub struct NodeBody {
 }
 
 impl NodeBody {
-    /// The body of an answer whose connection ends, and whose place is free, with it.
+    /// The body of an answer whose connection ends, and whose slot is freed, with it.
     #[must_use]
     pub fn new(
         source: (Incoming, Driver, NodeCall),
@@ -169,7 +169,7 @@ impl NodeBody {
     ) -> Self {
         Self {
             source: Some(source),
-            line: None,
+            connection: None,
             limits,
             expected,
             taken: 0,
@@ -180,18 +180,19 @@ impl NodeBody {
 
     /// The same body, whose connection is kept once the whole answer was read.
     #[must_use]
-    pub fn kept(self, lines: Arc<KeptLines>, line: Line) -> Self {
+    pub fn keep_connection(self, idle: Arc<IdleConnections>, connection: NodeConnection) -> Self {
         Self {
-            line: Some((lines, line)),
+            connection: Some((idle, connection)),
             ..self
         }
     }
 
     /// The whole answer was read.
     fn end(&mut self) {
-        if let (Some((_, driver, _)), Some((lines, line))) = (self.source.take(), self.line.take())
+        if let (Some((_, driver, _)), Some((idle, connection))) =
+            (self.source.take(), self.connection.take())
         {
-            lines.put(line, driver);
+            idle.put(connection, driver);
         }
     }
 

@@ -4,7 +4,7 @@
 //! A page is read as it comes, however it is cut, and all but the values of attributes that are
 //! links stays as it is, byte for byte. No more of it is held than one tag.
 
-use crate::front::Front;
+use crate::reverse_proxy::ReverseProxy;
 
 /// Longest tag that is looked into; a longer one passes as it is.
 const MAX_TAG: usize = 32 << 10;
@@ -60,7 +60,7 @@ enum Mode {
 /// Rewrites the links of one page.
 #[derive(Debug)]
 pub struct Links {
-    front: Front,
+    proxy: ReverseProxy,
     mode: Mode,
     /// What is not decided yet.
     held: Vec<u8>,
@@ -70,9 +70,9 @@ pub struct Links {
 
 impl Links {
     /// For one page.
-    pub fn new(front: Front) -> Self {
+    pub fn new(proxy: ReverseProxy) -> Self {
         Self {
-            front,
+            proxy,
             mode: Mode::Text,
             held: Vec::new(),
             tag: Tag::default(),
@@ -176,7 +176,7 @@ impl Links {
             });
             let text = bytes.get(value.clone()).filter(|_| is_link);
             let text = text.and_then(|value| std::str::from_utf8(value).ok());
-            let Some(led) = text.and_then(|text| self.front.link(text)) else {
+            let Some(led) = text.and_then(|text| self.proxy.link(text)) else {
                 continue;
             };
             done.extend_from_slice(bytes.get(from..value.start).unwrap_or_default());
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     fn links() -> Links {
-        Links::new(Front::new("/p".to_owned(), vec!["me:80".to_owned()]))
+        Links::new(ReverseProxy::new("/p".to_owned(), vec!["me:80".to_owned()]))
     }
 
     fn whole(page: &str) -> String {

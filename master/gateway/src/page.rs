@@ -2,8 +2,8 @@
 //! server.
 
 use crate::answer::NodeBody;
-use crate::front::Front;
 use crate::links::Links;
+use crate::reverse_proxy::ReverseProxy;
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use std::pin::Pin;
@@ -19,10 +19,10 @@ pub struct Page {
 
 impl Page {
     /// The page that a body holds.
-    pub fn new(source: NodeBody, front: Front) -> Self {
+    pub fn new(source: NodeBody, proxy: ReverseProxy) -> Self {
         Self {
             source,
-            links: Some(Links::new(front)),
+            links: Some(Links::new(proxy)),
         }
     }
 }

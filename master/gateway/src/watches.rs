@@ -1,22 +1,22 @@
-//! The places of open watches: no caller takes so many that others, and nodes before all, get none.
+//! Slots for open watches, shared so that no caller takes all of them; half are reserved for nodes.
 
-use crate::asker::Asker;
+use crate::call_owner::CallOwner;
 use config_limits::{Capacity, Share, Shares, Taker};
 use master_schema::error::{ApiError, Reason};
 use std::sync::Arc;
 
 /// Watches of one node: the agent has up to 200 of single config maps and secrets, and one of each
 /// kind that it follows.
-const NODE: usize = 256;
+const MAX_NODE_WATCHES: usize = 256;
 
-/// The place of a watch, or of none; freed when dropped.
+/// The slot of a watch, or none for a caller with priority; freed when dropped.
 #[derive(Debug)]
-pub struct WatchPlace {
+pub struct WatchSlot {
     _share: Option<Share>,
 }
 
-/// The places of open watches. Half of them are kept for nodes, and all other callers of a host have
-/// half of the rest.
+/// The slots of open watches. Half of them are reserved for nodes, and all other callers of a host may
+/// have half of the rest.
 #[derive(Debug)]
 pub struct Watches {
     total: usize,
@@ -24,7 +24,7 @@ pub struct Watches {
 }
 
 impl Watches {
-    /// So many places.
+    /// This many slots.
     pub fn new(total: usize) -> Self {
         let room = Capacity {
             total,
@@ -37,18 +37,18 @@ impl Watches {
         }
     }
 
-    /// The place of one more watch; callers that come first need none. `is_modest` says that a node
+    /// The slot of one more watch; callers with priority need none. `is_modest` says that a node
     /// can do without it: it gets none when half of all are taken, nor the last of its node.
     ///
     /// # Errors
     /// 429: there is none for the caller.
-    pub fn begin(&self, asker: Asker<'_>, is_modest: bool) -> Result<WatchPlace, ApiError> {
-        if asker.is_first {
-            return Ok(WatchPlace { _share: None });
+    pub fn begin(&self, owner: CallOwner<'_>, is_modest: bool) -> Result<WatchSlot, ApiError> {
+        if owner.has_priority {
+            return Ok(WatchSlot { _share: None });
         }
-        let part = if asker.is_node {
-            (self.total / 4).clamp(1, NODE)
-        } else if asker.is_account {
+        let part = if owner.is_node {
+            (self.total / 4).clamp(1, MAX_NODE_WATCHES)
+        } else if owner.is_account {
             (self.total / 8).max(1)
         } else {
             (self.total / 16).max(1)
@@ -58,11 +58,11 @@ impl Watches {
         } else {
             part
         };
-        let host = asker.host();
+        let host = owner.host();
         let taker = Taker {
-            user: asker.name,
+            user: owner.name,
             host: host.as_deref(),
-            kept_for: asker.is_node,
+            kept_for: owner.is_node,
         };
         let is_full = is_modest && self.shares.taken() >= self.total / 2;
         let share = (!is_full).then(|| self.shares.take_up_to(taker, 1, most));
@@ -70,7 +70,7 @@ impl Watches {
             let text = "too many watches are open, please try again later";
             return Err(ApiError::new(Reason::TooManyRequests, text).retry_after(1));
         };
-        Ok(WatchPlace {
+        Ok(WatchSlot {
             _share: Some(share),
         })
     }
@@ -90,7 +90,7 @@ mod tests {
         UserInfo::authenticated(&format!("system:node:{name}"), [NODES_GROUP])
     }
 
-    /// The places that a caller gets before it is refused.
+    /// The slots that a caller gets before it is refused.
     fn all<T>(take: impl Fn() -> Result<T, ApiError>) -> Vec<T> {
         std::iter::repeat_with(take).map_while(Result::ok).collect()
     }
@@ -100,7 +100,7 @@ mod tests {
         let watches = Watches::new(20_000);
         let begin = |user: &UserInfo, modest| {
             let (watches, user) = (&watches, user.clone());
-            move || watches.begin(Asker::new(&user, false), modest)
+            move || watches.begin(CallOwner::new(&user, false), modest)
         };
         let lone = all(begin(&node("n"), true));
         let more = all(begin(&node("n"), false));
@@ -121,7 +121,7 @@ mod tests {
         let watches = Watches::new(320);
         let begin = |user: &UserInfo, last: u8| {
             let from = Some(([192, 0, 2, last], 40_000).into());
-            watches.begin(Asker::new(user, false).at(from), false)
+            watches.begin(CallOwner::new(user, false).at(from), false)
         };
         let pod = |namespace: usize| user(&format!("system:serviceaccount:{}:a", namespace % 9));
         let held: Vec<_> = (0..320).flat_map(|n| begin(&pod(n), 1)).collect();
@@ -132,10 +132,14 @@ mod tests {
     #[test]
     fn the_watches_of_few_places_are_shared_too() {
         let watches = Watches::new(1);
-        let place = watches.begin(Asker::new(&user("jane"), false), false);
+        let place = watches.begin(CallOwner::new(&user("jane"), false), false);
         assert!(place.is_ok());
-        let first = watches.begin(Asker::new(&UserInfo::admin("admin"), false), false);
+        let first = watches.begin(CallOwner::new(&UserInfo::admin("admin"), false), false);
         assert!(first.is_ok());
-        assert!(watches.begin(Asker::new(&node("n"), false), false).is_err());
+        assert!(
+            watches
+                .begin(CallOwner::new(&node("n"), false), false)
+                .is_err()
+        );
     }
 }

@@ -36,9 +36,9 @@ const LOG: [(&str, Messages); 2] = [
 /// The end because of an error here or at the node (RFC 6455, 7.4.1).
 const INTERNAL_ERROR: u16 = 1011;
 /// Bytes that are read of a client at once. A pong is not longer than its ping.
-const INBOX: usize = 4096;
+const READ_BUFFER: usize = 4096;
 /// Time for a client to close its side, so that the last messages reach it.
-const LINGER: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How a body becomes messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,7 @@ enum Messages {
 
 /// What a WebSocket carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Carried {
+pub enum WebSocketContent {
     /// A container's log, in one of two protocols or in none.
     Log,
     /// A watch, a message for each event. They are the same whatever protocol the client names.
@@ -75,7 +75,7 @@ impl Socket {
     /// # Errors
     /// The handshake is not that of RFC 6455 (400), or names no protocol that is served (403).
     pub fn requested(
-        carried: Carried,
+        carried: WebSocketContent,
         (method, headers): (&Method, &HeaderMap),
         upgrade: Option<&OnUpgrade>,
     ) -> Result<Option<Self>, ApiError> {
@@ -128,7 +128,7 @@ impl Socket {
         tokio::spawn(async move {
             let moving = async {
                 let client = TokioIo::new(client.await?);
-                converse(client, content, messages, draining).await?;
+                exchange_messages(client, content, messages, draining).await?;
                 Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
             };
             // Cancel-safe: what is cut is dropped, the connection and the body with it. The order
@@ -146,12 +146,15 @@ impl Socket {
 }
 
 /// How messages are made, and the protocol's name.
-fn agree(carried: Carried, headers: &HeaderMap) -> Result<(Messages, Option<&str>), ApiError> {
+fn agree(
+    carried: WebSocketContent,
+    headers: &HeaderMap,
+) -> Result<(Messages, Option<&str>), ApiError> {
     let offered: Vec<&str> = list(headers, &SEC_WEBSOCKET_PROTOCOL).collect();
     let known = |name: &&str| LOG.iter().find(|(known, _)| known == name).copied();
     match (carried, offered.as_slice()) {
-        (Carried::Log, []) => Ok((Messages::Bytes, None)),
-        (Carried::Log, all) => {
+        (WebSocketContent::Log, []) => Ok((Messages::Bytes, None)),
+        (WebSocketContent::Log, all) => {
             let agreed = all.iter().find_map(known);
             let agreed = agreed.map(|(name, messages)| (messages, Some(name)));
             agreed.ok_or_else(|| {
@@ -160,9 +163,9 @@ fn agree(carried: Carried, headers: &HeaderMap) -> Result<(Messages, Option<&str
                 ApiError::new(Reason::Forbidden, text)
             })
         }
-        (Carried::Watch, []) => Ok((Messages::Lines, None)),
-        (Carried::Watch, [only]) => Ok((Messages::Lines, Some(only))),
-        (Carried::Watch, several) => Err(bad(&format!(
+        (WebSocketContent::Watch, []) => Ok((Messages::Lines, None)),
+        (WebSocketContent::Watch, [only]) => Ok((Messages::Lines, Some(only))),
+        (WebSocketContent::Watch, several) => Err(bad(&format!(
             "a watch has one WebSocket protocol at most, not {}",
             several.join(", ")
         ))),
@@ -189,14 +192,14 @@ fn list<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &
 }
 
 /// Sends the messages of a body, answers the client's pings, and ends with a close frame.
-async fn converse(
+async fn exchange_messages(
     client: impl AsyncRead + AsyncWrite,
     content: Body,
     messages: Messages,
     draining: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let (mut from_client, mut to_client) = tokio::io::split(client);
-    let (mut decoder, mut inbox) = (Decoder::new(Sender::Client), vec![0; INBOX]);
+    let (mut decoder, mut inbox) = (Decoder::new(Sender::Client), vec![0; READ_BUFFER]);
     let (mut content, mut line, mut out) = (content, BytesMut::new(), Vec::new());
     let mut draining = std::pin::pin!(draining);
     if messages != Messages::Lines {
@@ -212,7 +215,7 @@ async fn converse(
         end = tokio::select! {
             came = from_client.read(&mut inbox) => match came? {
                 0 => return Ok(()),
-                count => hear(&mut decoder, &mut inbox[..count], &mut out),
+                count => read_frames(&mut decoder, &mut inbox[..count], &mut out),
             },
             piece = content.frame() => match piece.map(|piece| piece.map(http_body::Frame::into_data)) {
                 Some(Ok(piece)) => {
@@ -238,13 +241,13 @@ async fn converse(
     let mut unread = tokio::io::sink();
     let rest = tokio::io::copy(&mut from_client, &mut unread);
     // A client that does not close in time is disconnected; that is no error.
-    let rest = tokio::time::timeout(LINGER, rest).await;
+    let rest = tokio::time::timeout(CLOSE_TIMEOUT, rest).await;
     rest.map_or(Ok(()), |copied| copied.map(drop))
 }
 
 /// Reads a client's frames: appends answers to `out`, and returns the close code if the connection
 /// ends.
-fn hear(decoder: &mut Decoder, mut input: &mut [u8], out: &mut Vec<u8>) -> Option<u16> {
+fn read_frames(decoder: &mut Decoder, mut input: &mut [u8], out: &mut Vec<u8>) -> Option<u16> {
     loop {
         let Ok((used, event)) = decoder.take(input) else {
             return Some(PROTOCOL_ERROR);

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use master_client::Body;
-use master_gateway::{Driver, Expected, Line, NodeBody, NodeLimits};
+use master_gateway::{Driver, Expected, NodeBody, NodeConnection, NodeLimits};
 use master_listener::DenyList;
 use master_objects::Shallow;
 use master_schema::error::{ApiError, Reason, no_resource};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// The kubelet's port if the Node object names none.
 const PORT: u16 = 10250;
 /// Bytes that a kept connection reads at once, which it holds while it waits; its answers have small heads.
-const KEPT_BUFFER: usize = 8192;
+const IDLE_READ_BUFFER: usize = 8192;
 
 /// The address of a node's kubelet, from its Node object.
 pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiError> {
@@ -81,10 +81,10 @@ pub(super) async fn send(
     expected: Expected,
 ) -> Result<Response<NodeBody>, ApiError> {
     let api = &call.api.inner;
-    let place = api.node_calls.begin(&target.name, call.asker())?;
-    let (answer, driver, line) = if is_own_question(call) {
+    let slot = api.node_calls.begin(&target.name, call.call_owner())?;
+    let (answer, driver, connection) = if is_own_request(call) {
         let node = target.name.clone();
-        in_time(call, &node, ask_again(call, target, request)).await?
+        in_time(call, &node, ask_reusing_connection(call, target, request)).await?
     } else {
         let (answer, driver) = ask(call, target, request).await?;
         (answer, driver, None)
@@ -100,19 +100,19 @@ pub(super) async fn send(
     let expected = expected.with(answer.status());
     Ok(answer.map(|incoming| {
         let body = NodeBody::new(
-            (incoming, driver, place),
+            (incoming, driver, slot),
             api.options.nodes.clone(),
             expected,
         );
-        match line {
-            Some(line) => body.kept(api.kept_lines.clone(), line),
+        match connection {
+            Some(connection) => body.keep_connection(api.idle_connections.clone(), connection),
             None => body,
         }
     }))
 }
 
 /// Whether this server itself asks: for metrics, of all nodes again and again.
-fn is_own_question(call: &Call) -> bool {
+fn is_own_request(call: &Call) -> bool {
     call.peer.remote.is_none() && call.method == Method::GET
 }
 
@@ -178,17 +178,17 @@ async fn connect(
 
 /// Asks over the connection that was kept of the last question, or over a new one, which may be kept then. A connection that has
 /// ended since is no failure: a question without a body can be asked again.
-async fn ask_again(
+async fn ask_reusing_connection(
     call: &Call,
     target: NodeTarget,
     request: Request<Body>,
-) -> Result<(Response<Incoming>, Driver, Option<Line>), ApiError> {
+) -> Result<(Response<Incoming>, Driver, Option<NodeConnection>), ApiError> {
     let node = target.name.clone();
-    let place = format!("{}:{}", target.address, target.port);
-    if let Some((mut line, driver)) = call.api.inner.kept_lines.take(&node, &place) {
+    let address = format!("{}:{}", target.address, target.port);
+    if let Some((mut connection, driver)) = call.api.inner.idle_connections.take(&node, &address) {
         let question = copy(&request);
-        match line.send(question).await {
-            Ok(answer) => return Ok((answer, driver, Some(line))),
+        match connection.send(question).await {
+            Ok(answer) => return Ok((answer, driver, Some(connection))),
             Err(error) => tracing::debug!(
                 error = chain(&error),
                 node,
@@ -196,27 +196,27 @@ async fn ask_again(
             ),
         }
     }
-    let (stream, standing) = dialer(call)?
-        .dial_kept(target)
+    let (stream, check) = dialer(call)?
+        .dial_reusable(target)
         .await
         .map_err(|error| unreachable("the node cannot be reached", &error))?;
-    let Some(standing) = standing else {
+    let Some(check) = check else {
         let spoken = speak(call, node, stream, request).await;
         let (answer, driver) =
             spoken.map_err(|error| unreachable("the node did not answer", &error))?;
         return Ok((answer, driver, None));
     };
     let asked = async {
-        let judge = standing.clone();
+        let still_valid = check.clone();
         let why = move |list: &dyn DenyList, node: &str| {
-            list.node_denied(node).or_else(|| judge.objection())
+            list.node_denied(node).or_else(|| still_valid.objection())
         };
         let limits = &call.api.inner.options.nodes;
         let mut http = bounded(limits);
-        http.read_buf_exact_size(Some(KEPT_BUFFER));
+        http.read_buf_exact_size(Some(IDLE_READ_BUFFER));
         let (sender, driver) = begin(&call.api, node.clone(), stream, &http, why).await?;
-        let mut line = Line::new(node.clone(), place, sender, standing);
-        Ok::<_, hyper::Error>((line.send(request).await?, driver, Some(line)))
+        let mut connection = NodeConnection::new(node.clone(), address, sender, check);
+        Ok::<_, hyper::Error>((connection.send(request).await?, driver, Some(connection)))
     };
     let asked = asked.await;
     asked.map_err(|error| unreachable("the node did not answer", &error))

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use master_client::{Body, body};
-use master_gateway::{Carried, Expected};
+use master_gateway::{Expected, WebSocketContent};
 use master_schema::error::{ApiError, Reason, shown};
 use master_schema::validate::{Fields, items, object as inner, text};
 
@@ -32,7 +32,7 @@ fn bad(text: String) -> ApiError {
 
 /// Streams a container's log.
 pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
-    let carry = call.carrier(Carried::Log)?;
+    let carry = call.carrier(WebSocketContent::Log)?;
     let entry = call.entry().await?;
     let pod = master_objects::decode_bare(&call.kind, &entry)?;
     let name = &call.target.name;

@@ -37,7 +37,7 @@ use http::{HeaderMap, Method, Response, Uri};
 use hyper::upgrade::OnUpgrade;
 use master_admission::{Admitted, Chain, Operation};
 use master_client::{Body, UserInfo};
-use master_gateway::{Asker, Carried, Socket};
+use master_gateway::{CallOwner, Socket, WebSocketContent};
 use master_listener::Peer;
 use master_metrics::About;
 use master_objects::store_error;
@@ -183,12 +183,13 @@ impl Call {
         &self.api.inner.options.clock
     }
 
-    /// Whose places the call takes. The end of a machine waits for no reader of its logs.
-    fn asker(&self) -> Asker<'_> {
-        let asker = Asker::new(&self.user, self.peer.remote.is_none()).at(self.peer.remote);
+    /// The caller that a long-lived call counts against. An order to end a machine has priority over
+    /// readers of its logs.
+    fn call_owner(&self) -> CallOwner<'_> {
+        let owner = CallOwner::new(&self.user, self.peer.remote.is_none()).at(self.peer.remote);
         match &*self.target.subresource {
-            "power" => asker.first(),
-            _ => asker,
+            "power" => owner.with_priority(),
+            _ => owner,
         }
     }
 
@@ -204,7 +205,7 @@ impl Call {
     /// unchanged if it asks for none.
     fn carrier(
         &self,
-        what: Carried,
+        what: WebSocketContent,
     ) -> Result<impl FnOnce(Response<Body>) -> Response<Body> + use<>, ApiError> {
         let socket = Socket::requested(what, (&self.method, &self.headers), self.upgrade.as_ref())?;
         let socket = socket.map(|socket| (socket, self.clone()));

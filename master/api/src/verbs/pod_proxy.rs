@@ -19,8 +19,8 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use master_client::{Body, UserInfo, body};
 use master_gateway::{
-    Backend, Driver, Exchange, Expected, Front, NodeBody, NodeCall, Page, ProxyTarget, Upload,
-    is_page, of_pod, of_service, with_slash,
+    Backend, Driver, Expected, NodeBody, NodeCall, Page, ProxiedRequest, ProxyTarget, ReverseProxy,
+    Upload, is_page, of_pod, of_service, with_slash,
 };
 use master_schema::error::{ApiError, Reason};
 
@@ -47,7 +47,7 @@ pub(super) async fn run(
     if !upgrade && call.target.rest.is_empty() && matches!(method, Method::GET | Method::HEAD) {
         return with_slash(uri);
     }
-    let exchange = Exchange {
+    let proxied = ProxiedRequest {
         plural: &call.kind.plural,
         rest: &call.target.rest,
         headers: &call.headers,
@@ -55,24 +55,27 @@ pub(super) async fn run(
         client: call.peer.remote.map(|remote| remote.ip()),
         upgrade,
     };
-    let (front, head) = (exchange.front(target, &backend), method == Method::HEAD);
-    let request = exchange
-        .request(&front, method)
+    let (proxy, head) = (
+        proxied.reverse_proxy(target, &backend),
+        method == Method::HEAD,
+    );
+    let request = proxied
+        .request(&proxy, method)
         .map_err(|error| gateway::unreachable("this is no path that can be handed on", &error))?;
-    let (answer, driver, place) =
+    let (answer, driver, slot) =
         ask(call, target, &backend, request.map(|()| content), upgrade).await?;
     let side = NodeSide {
         node: backend.node,
         answer,
         driver,
-        place,
+        slot,
     };
     match (side.answer.status(), &call.upgrade) {
         (StatusCode::SWITCHING_PROTOCOLS, Some(client)) if upgrade => {
             let mut response = Response::new(body(Bytes::new()));
             *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
             let received = side.answer.headers();
-            *response.headers_mut() = front.answer(received);
+            *response.headers_mut() = proxy.answer(received);
             let headers = response.headers_mut();
             headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             if let Some(to) = received.get(UPGRADE) {
@@ -88,11 +91,11 @@ pub(super) async fn run(
                 ..ApiError::new(Reason::InternalError, text)
             })
         }
-        _ => Ok(handed_back(call, front, side, head)),
+        _ => Ok(handed_back(call, proxy, side, head)),
     }
 }
 
-/// An answer's header, what moves its connection's bytes, and its place among those of the node.
+/// An answer's header, what moves its connection's bytes, and its slot among those of the node.
 type Answered = (Response<Incoming>, Driver, NodeCall);
 
 /// Sends the request to the program.
@@ -104,16 +107,18 @@ async fn ask(
     upgrade: bool,
 ) -> Result<Answered, ApiError> {
     let inner = &call.api.inner;
-    let places = if upgrade {
+    let slots = if upgrade {
         &inner.tunnels
     } else {
         &inner.node_calls
     };
-    let place = places.begin(&backend.node, call.asker())?;
+    let slot = slots.begin(&backend.node, call.call_owner())?;
     let stream = connect(call, backend).await?;
     let stream: Box<dyn NodeStream> = if target.tls == Some(true) {
-        let secured =
-            tokio::time::timeout(inner.options.nodes.header, master_gateway::secure(stream));
+        let secured = tokio::time::timeout(
+            inner.options.nodes.header,
+            master_gateway::connect_tls(stream),
+        );
         let secured = secured.await.map_err(|elapsed| failed(&elapsed))?;
         Box::new(secured.map_err(|error| failed(&error))?)
     } else {
@@ -136,7 +141,7 @@ async fn ask(
             });
         }
     };
-    Ok((answer, driver, place))
+    Ok((answer, driver, slot))
 }
 
 /// A failure between this server and the program, in upstream's words.
@@ -163,7 +168,7 @@ async fn connect(call: &Call, backend: &Backend) -> Result<Box<dyn NodeStream>, 
         .header(UPGRADE, PROTOCOL)
         .body(body(Bytes::new()))
         .map_err(|error| gateway::unreachable("no such request", &error))?;
-    // The node's own answer holds a place only while it is read.
+    // The node's own answer holds a slot only while it is read.
     let (answer, driver) = gateway::ask(call, node, request).await?;
     let status = answer.status();
     if status == StatusCode::SWITCHING_PROTOCOLS {
@@ -172,9 +177,9 @@ async fn connect(call: &Call, backend: &Backend) -> Result<Box<dyn NodeStream>, 
         return Ok(Box::new(TokioIo::new(stream)));
     }
     let tunnels = &call.api.inner.tunnels;
-    let place = tunnels.begin(&backend.node, call.asker())?;
+    let slot = tunnels.begin(&backend.node, call.call_owner())?;
     let limits = call.api.inner.options.nodes.clone();
-    let source = (answer.into_body(), driver, place);
+    let source = (answer.into_body(), driver, slot);
     let text = NodeBody::new(source, limits, Expected::default())
         .beginning(REFUSAL)
         .await;
@@ -194,11 +199,11 @@ async fn connect(call: &Call, backend: &Backend) -> Result<Box<dyn NodeStream>, 
 }
 
 /// The program's answer, its links led through this server.
-fn handed_back(call: &Call, front: Front, side: NodeSide, head: bool) -> Response<Body> {
+fn handed_back(call: &Call, proxy: ReverseProxy, side: NodeSide, head: bool) -> Response<Body> {
     let NodeSide {
         answer,
         driver,
-        place,
+        slot,
         ..
     } = side;
     let (parts, incoming) = answer.into_parts();
@@ -209,14 +214,14 @@ fn handed_back(call: &Call, front: Front, side: NodeSide, head: bool) -> Respons
         at_most: None,
     }
     .with(parts.status);
-    let source = NodeBody::new((incoming, driver, place), limits, expected);
-    let mut headers = front.answer(&parts.headers);
+    let source = NodeBody::new((incoming, driver, slot), limits, expected);
+    let mut headers = proxy.answer(&parts.headers);
     let content = if is_page(&parts.headers) {
         headers.remove(CONTENT_LENGTH);
         if head {
             source.boxed_unsync()
         } else {
-            Page::new(source, front).boxed_unsync()
+            Page::new(source, proxy).boxed_unsync()
         }
     } else {
         source.boxed_unsync()

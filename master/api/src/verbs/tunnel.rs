@@ -22,7 +22,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use master_client::{Body, body};
-use master_gateway::{Driver, Expected, NodeBody, NodeCall, pass};
+use master_gateway::{Driver, Expected, NodeBody, NodeCall, relay};
 use master_schema::error::{ApiError, Reason, shown};
 use master_schema::selector::Selector;
 use master_schema::validate::{Fields, object as inner, text};
@@ -195,7 +195,11 @@ async fn ask(
     protocol: &HeaderValue,
 ) -> Result<NodeSide, ApiError> {
     let unusable = |error: &dyn std::error::Error| gateway::unreachable("no such request", error);
-    let place = call.api.inner.tunnels.begin(&target.name, call.asker())?;
+    let slot = call
+        .api
+        .inner
+        .tunnels
+        .begin(&target.name, call.call_owner())?;
     let (node, authority) = (
         target.name.clone(),
         format!("{}:{}", target.name, target.port),
@@ -216,7 +220,7 @@ async fn ask(
                 node,
                 answer,
                 driver,
-                place,
+                slot,
             });
         }
         StatusCode::NOT_FOUND => Reason::NotFound,
@@ -226,7 +230,7 @@ async fn ask(
         _ => Reason::InternalError,
     };
     let limits = call.api.inner.options.nodes.clone();
-    let source = (answer.into_body(), driver, place);
+    let source = (answer.into_body(), driver, slot);
     let refusal = NodeBody::new(source, limits, Expected::default());
     let text = refusal.beginning(REFUSAL).await;
     Err(ApiError::new(reason, text.trim_end()))
@@ -238,7 +242,7 @@ pub(super) struct NodeSide {
     pub(super) answer: Response<Incoming>,
     /// Moves the connection's bytes until it is handed over.
     pub(super) driver: Driver,
-    pub(super) place: NodeCall,
+    pub(super) slot: NodeCall,
 }
 
 /// Passes bytes on until one side ends or is denied.
@@ -247,7 +251,7 @@ pub(super) async fn join(call: Call, client: OnUpgrade, node: NodeSide) {
         node,
         answer,
         driver,
-        place,
+        slot,
     } = node;
     let api = &call.api;
     let buffer = api.inner.options.nodes.tunnel_buffer;
@@ -257,7 +261,7 @@ pub(super) async fn join(call: Call, client: OnUpgrade, node: NodeSide) {
         let node = hyper::upgrade::on(answer).await?;
         let client = client.await?;
         let (client, node) = (TokioIo::new(client), TokioIo::new(node));
-        pass(client, node, buffer).await?;
+        relay(client, node, buffer).await?;
         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     };
     // Cancel-safe: a tunnel that is cut is dropped, with both of its connections.
@@ -269,5 +273,5 @@ pub(super) async fn join(call: Call, client: OnUpgrade, node: NodeSide) {
         () = draining.cancelled() => tracing::debug!(node, "tunnel closed: the server ends"),
         () = call.peer.displaced() => tracing::debug!(node, "tunnel closed: another connection took its place"),
     }
-    drop((driver, place));
+    drop((driver, slot));
 }

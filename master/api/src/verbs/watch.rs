@@ -15,7 +15,7 @@ use http::{HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use master_client::{Body, BodyError};
-use master_gateway::{Carried, WatchPlace};
+use master_gateway::{WatchSlot, WebSocketContent};
 use master_metrics::LongRunning;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
@@ -81,20 +81,20 @@ struct Watch {
     /// Counter of the kind's events that were sent.
     counter: Arc<AtomicU64>,
     _open: LongRunning,
-    _place: WatchPlace,
+    _slot: WatchSlot,
 }
 
 /// Opens a watch.
 pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
-    let carry = call.carrier(Carried::Watch)?;
+    let carry = call.carrier(WebSocketContent::Watch)?;
     let frames = Frames::new(&call)?;
     let selector = call.selector()?;
     // Nodes watch each config map and secret that their pods show by itself, and can do without.
     let single = selector.exact("metadata.name").is_some();
     let modest = call.user.node().is_some() && single;
     let inner = &call.api.inner;
-    let place = inner.watches.begin(call.asker(), modest);
-    let place = place.inspect_err(|_full| inner.metrics.refuse(false))?;
+    let slot = inner.watches.begin(call.call_owner(), modest);
+    let slot = slot.inspect_err(|_full| inner.metrics.refuse(false))?;
     let initial = initial_events(&call)?;
     let requested = revision(call.query.get("resourceVersion"))?;
     let prefix = call.scope(&selector);
@@ -136,7 +136,7 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
         ended: false,
         counter: call.api.inner.metrics.watch_events(&call.kind),
         _open: call.api.inner.metrics.long_running(&call.about),
-        _place: place,
+        _slot: slot,
         call,
     };
     let answer = answer(StreamBody::new(stream::unfold(watch, step)).boxed_unsync());

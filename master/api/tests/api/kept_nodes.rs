@@ -10,7 +10,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use master_api::{
-    ConnectionCheck, DialError, KeptStream, NodeDialer, NodeStream, NodeTarget, Options,
+    ConnectionCheck, DialError, NodeDialer, NodeStream, NodeTarget, Options, ReusableStream,
 };
 use master_client::BoxFuture;
 use master_gateway::NodeLimits;
@@ -83,10 +83,13 @@ impl Nodes {
 
 impl NodeDialer for Nodes {
     fn dial(&self, target: NodeTarget) -> BoxFuture<'_, Result<Box<dyn NodeStream>, DialError>> {
-        Box::pin(async move { Ok(self.dial_kept(target).await?.0) })
+        Box::pin(async move { Ok(self.dial_reusable(target).await?.0) })
     }
 
-    fn dial_kept(&self, target: NodeTarget) -> BoxFuture<'_, Result<KeptStream, DialError>> {
+    fn dial_reusable(
+        &self,
+        target: NodeTarget,
+    ) -> BoxFuture<'_, Result<ReusableStream, DialError>> {
         let (near, far) = tokio::io::duplex(1024);
         let place = format!("{}:{}", target.address, target.port);
         self.dialled.lock().unwrap().push(place);

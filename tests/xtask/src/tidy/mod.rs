@@ -440,7 +440,7 @@ mod tests {
         };
         assert_eq!(faults_of("agent/handlers/src/http.rs"), 0);
         assert_eq!(faults_of("agent/images/src/http.rs"), 1);
-        assert_eq!(faults_of("master/gateway/src/secure.rs"), 1);
+        assert_eq!(faults_of("master/gateway/src/pod_tls.rs"), 1);
     }
 
     #[test]

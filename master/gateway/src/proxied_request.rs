@@ -1,7 +1,7 @@
-//! A proxied request as its program gets it.
+//! A proxied request, as the program in the pod gets it.
 
 use crate::backend::Backend;
-use crate::front::Front;
+use crate::reverse_proxy::ReverseProxy;
 use crate::target::ProxyTarget;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HOST, LOCATION};
 use http::uri::Authority;
@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 
 /// A request on its way to a program.
 #[derive(Debug, Clone, Copy)]
-pub struct Exchange<'a> {
+pub struct ProxiedRequest<'a> {
     /// `pods` or `services`.
     pub plural: &'a str,
     /// The path after `/proxy`, as it came.
@@ -25,9 +25,9 @@ pub struct Exchange<'a> {
     pub upgrade: bool,
 }
 
-impl Exchange<'_> {
+impl ProxiedRequest<'_> {
     /// Where the program stands behind this server.
-    pub fn front(&self, target: &ProxyTarget<'_>, backend: &Backend) -> Front {
+    pub fn reverse_proxy(&self, target: &ProxyTarget<'_>, backend: &Backend) -> ReverseProxy {
         // Of names that were found, so that nothing in it can end a header or an attribute.
         let scheme = match target.tls {
             Some(true) => "https:",
@@ -47,19 +47,23 @@ impl Exchange<'_> {
             .filter(|_| backend.port == usual)
             .map(|(host, _)| host.to_owned());
         let hosts = bare.into_iter().chain(self.host()).chain([place]);
-        Front::new(prefix, hosts.collect())
+        ReverseProxy::new(prefix, hosts.collect())
     }
 
     /// The request, without its body.
     ///
     /// # Errors
     /// The path can't be one of a request.
-    pub fn request(&self, front: &Front, method: Method) -> Result<Request<()>, http::Error> {
+    pub fn request(
+        &self,
+        proxy: &ReverseProxy,
+        method: Method,
+    ) -> Result<Request<()>, http::Error> {
         let path = if self.rest.is_empty() { "/" } else { self.rest };
         let query = self.uri.query().map(|query| format!("?{query}"));
         let path = format!("{path}{}", query.unwrap_or_default());
         let mut request = Request::builder().method(method).uri(path).body(())?;
-        let mut headers = front.request(self.headers, self.rest, self.client, self.upgrade);
+        let mut headers = proxy.request(self.headers, self.rest, self.client, self.upgrade);
         if !headers.contains_key(HOST)
             && let Some(host) = self.host()
         {

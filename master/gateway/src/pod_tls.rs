@@ -12,7 +12,7 @@ use tokio_rustls::client::TlsStream;
 ///
 /// # Errors
 /// The program does not speak TLS, or the connection fails.
-pub async fn secure<S: AsyncRead + AsyncWrite + Unpin>(stream: S) -> io::Result<TlsStream<S>> {
+pub async fn connect_tls<S: AsyncRead + AsyncWrite + Unpin>(stream: S) -> io::Result<TlsStream<S>> {
     let config = config_tls::unverified_server(rustls::ALL_VERSIONS).map_err(io::Error::other)?;
     // For an address TLS sends no server name (RFC 6066, section 3).
     let name = ServerName::IpAddress(IpAddr::V4(Ipv4Addr::UNSPECIFIED).into());

@@ -1,4 +1,4 @@
-//! Bytes between a client and a node, once both have agreed on a tunnel.
+//! Relays bytes between a client and a node, once both have agreed on a tunnel.
 
 use std::io;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::io::{
 };
 
 /// Time for a client to close its side, so that the last bytes reach it.
-const LINGER: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Passes bytes on in both directions. Once the node has ended, the client has some time to do so,
 /// too; a client that has ended wants nothing more of the node. Holds at most `buffer` bytes of
@@ -15,7 +15,7 @@ const LINGER: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// A side can't be read or written.
-pub async fn pass<C, N>(client: C, node: N, buffer: usize) -> io::Result<()>
+pub async fn relay<C, N>(client: C, node: N, buffer: usize) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite,
     N: AsyncRead + AsyncWrite,
@@ -33,7 +33,7 @@ where
     let mut unread = tokio::io::sink();
     let rest = tokio::io::copy_buf(&mut from_client, &mut unread);
     // A client that does not close in time is disconnected; that is no error.
-    let rest = tokio::time::timeout(LINGER, rest).await;
+    let rest = tokio::time::timeout(CLOSE_TIMEOUT, rest).await;
     rest.map_or(Ok(()), |copied| copied.map(drop))
 }
 
@@ -71,7 +71,7 @@ mod tests {
     async fn last_bytes() {
         let (mut client, near) = tokio::io::duplex(64);
         let (far, mut node) = tokio::io::duplex(64);
-        let passing = tokio::spawn(pass(near, far, 16));
+        let passing = tokio::spawn(relay(near, far, 16));
         client.write_all(b"ping").await.unwrap();
         let mut came = [0; 4];
         node.read_exact(&mut came).await.unwrap();
@@ -90,7 +90,7 @@ mod tests {
     async fn a_client_that_ends_ends_the_node() {
         let (client, near) = tokio::io::duplex(64);
         let (far, mut node) = tokio::io::duplex(64);
-        let passing = tokio::spawn(pass(near, far, 16));
+        let passing = tokio::spawn(relay(near, far, 16));
         drop(client);
         assert_eq!(node.read(&mut [0; 8]).await.unwrap(), 0);
         passing.await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Roots of what is proxied.
+//! The redirect from a proxied root without its trailing slash to the one with it.
 
 use http::{HeaderValue, Response, StatusCode, Uri, header};
 use master_client::{Body, body};

@@ -1,14 +1,14 @@
-//! The places of calls to nodes: of answers that are read, and of tunnels. No caller takes so many
-//! that others get none.
+//! Slots for open calls to nodes (answers that are read, tunnels), shared so that no caller takes all
+//! of them.
 
-use crate::asker::Asker;
+use crate::call_owner::CallOwner;
 use config_limits::{Capacity, Share, Shares, Taker};
 use master_schema::error::{ApiError, Reason};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The open calls to nodes. A caller has a quarter of the places of a node and of all, and all
-/// callers of a host have half of what is not kept; a quarter is kept for callers that come first.
+/// The open calls to nodes. A caller may have a quarter of the slots of a node and of all nodes, all
+/// callers of a host half of what is not reserved; a quarter is reserved for callers with priority.
 #[derive(Debug)]
 pub struct NodeCalls {
     /// What is counted, for the error.
@@ -19,17 +19,17 @@ pub struct NodeCalls {
     nodes: Mutex<HashMap<String, Arc<Shares>>>,
 }
 
-/// The place of one call; freed when dropped.
+/// The slot of one call; freed when dropped.
 #[derive(Debug)]
 pub struct NodeCall {
     calls: Arc<NodeCalls>,
     node: String,
-    /// Among those of all nodes, and of the node.
-    places: Option<[Share; 2]>,
+    /// Its share of the slots of all nodes, and of those of its node.
+    slots: Option<[Share; 2]>,
 }
 
 impl NodeCalls {
-    /// For calls of a kind, with so many places for one node and for all.
+    /// For one kind of calls: how many each node takes, and all nodes together.
     pub(crate) fn new(what: &'static str, per_node: usize, total: usize) -> Arc<Self> {
         Arc::new(Self {
             what,
@@ -46,19 +46,19 @@ impl NodeCalls {
     /// Counts one more call to a node.
     ///
     /// # Errors
-    /// 429: this caller, or all together, have their part of the places of this node or of all.
-    pub fn begin(self: &Arc<Self>, node: &str, asker: Asker<'_>) -> Result<NodeCall, ApiError> {
+    /// 429: this caller, or all together, have their part of the slots of this node or of all nodes.
+    pub fn begin(self: &Arc<Self>, node: &str, owner: CallOwner<'_>) -> Result<NodeCall, ApiError> {
         let mut nodes = self.nodes();
         let known = nodes.get(node).cloned();
         let own = known.unwrap_or_else(|| Shares::new(Capacity::of_quarters(self.per_node)));
-        let host = asker.host();
+        let host = owner.host();
         let take = |shares: &Arc<Shares>| {
             let taker = Taker {
-                user: asker.name,
+                user: owner.name,
                 host: host.as_deref(),
-                kept_for: asker.is_first,
+                kept_for: owner.has_priority,
             };
-            if asker.is_first {
+            if owner.has_priority {
                 shares.take_up_to(taker, 1, usize::MAX)
             } else {
                 shares.take(taker, 1)
@@ -73,7 +73,7 @@ impl NodeCalls {
         Ok(NodeCall {
             calls: Arc::clone(self),
             node: node.to_owned(),
-            places: Some([of_all, of_node]),
+            slots: Some([of_all, of_node]),
         })
     }
 }
@@ -81,7 +81,7 @@ impl NodeCalls {
 impl Drop for NodeCall {
     fn drop(&mut self) {
         let mut nodes = self.calls.nodes();
-        drop(self.places.take());
+        drop(self.slots.take());
         if nodes.get(&self.node).is_some_and(|own| own.taken() == 0) {
             nodes.remove(&self.node);
         }
@@ -97,7 +97,7 @@ mod tests {
         UserInfo::authenticated(name, [""; 0])
     }
 
-    /// The places that a caller gets before it is refused.
+    /// The slots that a caller gets before it is refused.
     fn all<T>(take: impl Fn() -> Result<T, ApiError>) -> Vec<T> {
         std::iter::repeat_with(take).map_while(Result::ok).collect()
     }
@@ -108,7 +108,7 @@ mod tests {
         let begin = |node: &str, user: &UserInfo, inside| {
             let calls = calls.clone();
             let (node, user) = (node.to_owned(), user.clone());
-            move || calls.begin(&node, Asker::new(&user, inside))
+            move || calls.begin(&node, CallOwner::new(&user, inside))
         };
         let jane = all(begin("n", &user("jane"), false));
         assert_eq!(jane.len(), 2, "a quarter");
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!((other.len(), last.len()), (2, 0), "a quarter is kept");
         assert_eq!(all(begin("m", &user("jane"), false)).len(), 2);
         // Who orders a machine's end may have read its logs before.
-        let order = calls.begin("n", Asker::new(&user("jane"), false).first());
+        let order = calls.begin("n", CallOwner::new(&user("jane"), false).with_priority());
         let inside = all(begin("n", &user("jane"), true));
         assert!(order.is_ok() && inside.len() == 1);
         drop((jane, one, two, other, last, order, inside));
@@ -137,7 +137,7 @@ mod tests {
         let pod = |namespace: usize| user(&format!("system:serviceaccount:{namespace}:a"));
         let begin = |user: &UserInfo, last: u8| {
             let from = Some(([192, 0, 2, last], 40_000).into());
-            calls.begin("n", Asker::new(user, false).at(from))
+            calls.begin("n", CallOwner::new(user, false).at(from))
         };
         let held: Vec<_> = (0..9).flat_map(|n| begin(&pod(n), 1)).collect();
         assert_eq!(held.len(), 6);
@@ -149,10 +149,18 @@ mod tests {
         let calls = NodeCalls::new("tunnels", 64, 8);
         let jane = user("jane");
         let held: Vec<_> = (0..9)
-            .map_while(|n| calls.begin(&format!("n{n}"), Asker::new(&jane, false)).ok())
+            .map_while(|n| {
+                calls
+                    .begin(&format!("n{n}"), CallOwner::new(&jane, false))
+                    .ok()
+            })
             .collect();
         assert_eq!(held.len(), 2);
-        assert!(calls.begin("n", Asker::new(&user("joe"), false)).is_ok());
+        assert!(
+            calls
+                .begin("n", CallOwner::new(&user("joe"), false))
+                .is_ok()
+        );
         assert_eq!(calls.nodes().len(), 2, "a refusal keeps no node");
     }
 }

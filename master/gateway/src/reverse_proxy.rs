@@ -1,4 +1,4 @@
-//! The headers of a request to a program in a pod and of its answer (upstream's
+//! The headers of a request that is proxied to a program in a pod, and of its answer (upstream's
 //! `UpgradeAwareHandler` and `proxy.Transport`).
 //!
 //! No credential of the caller is passed on: neither `Authorization` nor what names or impersonates
@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use std::net::IpAddr;
 
 /// Hop-by-hop headers (RFC 9110, 7.6.1).
-const HOP: [HeaderName; 8] = [
+const HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -20,20 +20,20 @@ const HOP: [HeaderName; 8] = [
     header::UPGRADE,
 ];
 /// Headers of a request that are this server's: credentials, and what it has answered itself.
-const OWN: [HeaderName; 4] = [
+const NOT_FORWARDED: [HeaderName; 4] = [
     header::AUTHORIZATION,
     header::PROXY_AUTHORIZATION,
     header::EXPECT,
     header::ACCEPT_ENCODING,
 ];
 /// Beginnings of headers by which callers act for others, or front proxies name users.
-const NAMES: [&str; 2] = ["impersonate-", "x-remote-"];
+const IDENTITY_PREFIXES: [&str; 2] = ["impersonate-", "x-remote-"];
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 
-/// How links in proxied HTML are rewritten.
+/// Under which path a proxied program appears: rewrites headers and links so that they lead through it.
 #[derive(Debug, Clone)]
-pub struct Front {
+pub struct ReverseProxy {
     /// The path that leads to the program's root, without a slash at its end.
     prefix: String,
     /// Names by which a program may call itself: the `Host` of the request, and its address and
@@ -41,7 +41,7 @@ pub struct Front {
     hosts: Vec<String>,
 }
 
-impl Front {
+impl ReverseProxy {
     /// `prefix` must be made of names that were checked: it is written into headers and pages.
     pub fn new(prefix: String, hosts: Vec<String>) -> Self {
         Self { prefix, hosts }
@@ -57,11 +57,14 @@ impl Front {
         upgrade: bool,
     ) -> HeaderMap {
         let mut headers = end_to_end(received);
-        for name in &OWN {
+        for name in &NOT_FORWARDED {
             headers.remove(name);
         }
-        let identifies =
-            |name: &&HeaderName| NAMES.iter().any(|start| name.as_str().starts_with(start));
+        let identifies = |name: &&HeaderName| {
+            IDENTITY_PREFIXES
+                .iter()
+                .any(|start| name.as_str().starts_with(start))
+        };
         let names: Vec<HeaderName> = headers.keys().filter(identifies).cloned().collect();
         for name in names {
             headers.remove(name);
@@ -143,7 +146,7 @@ fn end_to_end(headers: &HeaderMap) -> HeaderMap {
         .filter_map(|name| name.trim().parse().ok())
         .collect();
     let mut kept = headers.clone();
-    for name in HOP.iter().chain(&listed) {
+    for name in HOP_BY_HOP.iter().chain(&listed) {
         kept.remove(name);
     }
     kept
@@ -155,9 +158,9 @@ mod tests {
 
     const PREFIX: &str = "/api/v1/namespaces/a/pods/p/proxy";
 
-    fn front() -> Front {
+    fn proxy() -> ReverseProxy {
         let hosts = vec!["localhost:8001".to_owned(), "10.1.0.2:8080".to_owned()];
-        Front::new(PREFIX.to_owned(), hosts)
+        ReverseProxy::new(PREFIX.to_owned(), hosts)
     }
 
     fn headers(all: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -194,7 +197,7 @@ mod tests {
             ("content-type", "text/plain"),
         ]);
         let client = Some("192.0.2.7".parse().unwrap());
-        let passed = front().request(&asked, "/x/", client, false);
+        let passed = proxy().request(&asked, "/x/", client, false);
         let mut all: Vec<(&str, &str)> = passed
             .iter()
             .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
@@ -212,7 +215,7 @@ mod tests {
                 ("x-forwarded-uri", &*uri),
             ]
         );
-        let upgraded = front().request(&asked, "/", None, true);
+        let upgraded = proxy().request(&asked, "/", None, true);
         assert_eq!(upgraded["connection"], "Upgrade");
         assert_eq!(upgraded["upgrade"], "h2c");
         assert!(!upgraded.contains_key("authorization"));
@@ -225,7 +228,7 @@ mod tests {
             ("connection", "close"),
             ("set-cookie", "session=1"),
         ]);
-        let passed = front().answer(&told);
+        let passed = proxy().answer(&told);
         assert_eq!(passed["location"], &*format!("{PREFIX}/next?a=b"));
         assert!(passed.contains_key("set-cookie") && !passed.contains_key("connection"));
     }
@@ -254,9 +257,9 @@ mod tests {
                 through("/api/v1/namespaces/a/pods/p/proxyother"),
             ),
         ] {
-            assert_eq!(front().link(link), expected, "{link}");
+            assert_eq!(proxy().link(link), expected, "{link}");
         }
         let own = format!("http://localhost:8001{PREFIX}/x");
-        assert_eq!(front().link(&own), through("/x"));
+        assert_eq!(proxy().link(&own), through("/x"));
     }
 }

@@ -1,7 +1,7 @@
 //! Connections to nodes that serve several requests, one after another: those by which the server
 //! asks each node again and again.
 //!
-//! Guarantee: a connection is handed out only to the place for which it was opened, while its
+//! Guarantee: a connection is handed out only to the address for which it was opened, while its
 //! [`ConnectionCheck`] has no objection. What cuts it at the moment of a verdict is the task that drives
 //! it, which is the caller's. Each node has at most one, all nodes together have a limit, and an
 //! unused one is dropped after a time.
@@ -26,27 +26,27 @@ pub trait ConnectionCheck: fmt::Debug + Send + Sync {
 
 /// A connection to a node, without the task that drives it.
 #[derive(Debug)]
-pub struct Line {
+pub struct NodeConnection {
     node: String,
     /// Address and port.
-    place: String,
+    address: String,
     sender: SendRequest<Body>,
-    standing: Arc<dyn ConnectionCheck>,
+    check: Arc<dyn ConnectionCheck>,
 }
 
-impl Line {
-    /// A connection to a node at `place` (address and port).
+impl NodeConnection {
+    /// A connection to a node at `address` (address and port).
     pub fn new(
         node: String,
-        place: String,
+        address: String,
         sender: SendRequest<Body>,
-        standing: Arc<dyn ConnectionCheck>,
+        check: Arc<dyn ConnectionCheck>,
     ) -> Self {
         Self {
             node,
-            place,
+            address,
             sender,
-            standing,
+            check,
         }
     }
 
@@ -63,32 +63,32 @@ impl Line {
 /// A connection that is not in use.
 #[derive(Debug)]
 struct Idle {
-    line: Line,
+    connection: NodeConnection,
     driver: Driver,
     since: Instant,
 }
 
 #[derive(Debug)]
-struct Idles {
+struct IdleTable {
     by_node: HashMap<String, Idle>,
     swept: Instant,
 }
 
 /// Connections that are not in use, one for a node.
 #[derive(Debug)]
-pub struct KeptLines {
+pub struct IdleConnections {
     most: usize,
     time: Duration,
-    idle: Mutex<Idles>,
+    idle: Mutex<IdleTable>,
 }
 
-impl KeptLines {
+impl IdleConnections {
     /// None yet.
     pub fn new(limits: &NodeLimits) -> Arc<Self> {
         Arc::new(Self {
             most: limits.kept,
             time: limits.kept_idle,
-            idle: Mutex::new(Idles {
+            idle: Mutex::new(IdleTable {
                 by_node: HashMap::new(),
                 swept: Instant::now(),
             }),
@@ -100,37 +100,41 @@ impl KeptLines {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.swept.elapsed() >= self.time / 4 {
             idle.swept = Instant::now();
-            let fresh =
-                |idle: &Idle| !idle.line.sender.is_closed() && idle.since.elapsed() < self.time;
+            let fresh = |idle: &Idle| {
+                !idle.connection.sender.is_closed() && idle.since.elapsed() < self.time
+            };
             idle.by_node.retain(|_, idle| fresh(idle));
         }
         work(&mut idle.by_node)
     }
 
-    /// The connection to a node at a place, if it may be used again. Any other to that node is
+    /// The connection to a node at an address, if it may be used again. Any other to that node is
     /// dropped.
-    pub fn take(&self, node: &str, place: &str) -> Option<(Line, Driver)> {
-        let Idle { line, driver, .. } = self.with(|idle| idle.remove(node))?;
-        if let Some(why) = line.standing.objection() {
+    pub fn take(&self, node: &str, address: &str) -> Option<(NodeConnection, Driver)> {
+        let Idle {
+            connection, driver, ..
+        } = self.with(|idle| idle.remove(node))?;
+        if let Some(why) = connection.check.objection() {
             tracing::debug!(node, reason = why, "connection to node not used again");
             return None;
         }
-        (line.place == place && !line.sender.is_closed()).then_some((line, driver))
+        (connection.address == address && !connection.sender.is_closed())
+            .then_some((connection, driver))
     }
 
     /// Keeps a connection whose last answer was read, if there is room.
-    pub fn put(&self, line: Line, driver: Driver) {
+    pub fn put(&self, connection: NodeConnection, driver: Driver) {
         let idle = Idle {
             driver,
             since: Instant::now(),
-            line,
+            connection,
         };
         // One that finds no room, or that another replaces, is dropped outside of the lock.
         let _dropped = self.with(|all| {
-            if all.len() >= self.most && !all.contains_key(&idle.line.node) {
+            if all.len() >= self.most && !all.contains_key(&idle.connection.node) {
                 return Some(idle);
             }
-            all.insert(idle.line.node.clone(), idle)
+            all.insert(idle.connection.node.clone(), idle)
         });
     }
 }
