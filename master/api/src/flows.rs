@@ -3,7 +3,7 @@
 use crate::state::ApiServer;
 use http::Response;
 use master_client::{Body, UserInfo};
-use master_listener::{Asked, Flow, Matter};
+use master_listener::{Flow, FlowRequest, FlowTarget};
 use master_wire::path::Target;
 
 impl ApiServer {
@@ -12,17 +12,18 @@ impl ApiServer {
         &self,
         user: &UserInfo,
         verb: &str,
-        matter: Matter<'_>,
+        target: FlowTarget<'_>,
     ) -> Option<Flow> {
-        let asked = Asked { user, verb, matter };
-        self.inner.flows.find(&*self.inner.reader, &asked).await
+        let request = FlowRequest { user, verb, target };
+        self.inner.flows.find(&*self.inner.reader, &request).await
     }
 }
 
-/// What a request for a resource is about. A namespace is in itself, as upstream sees it.
-pub(crate) fn matter(target: &Target) -> Matter<'_> {
+/// What flow schemas match of a request for a resource. A Namespace object counts as inside itself
+/// (upstream).
+pub(crate) fn flow_target(target: &Target) -> FlowTarget<'_> {
     let whole = target.group.is_empty() && target.plural == "namespaces";
-    Matter::Resource {
+    FlowTarget::Resource {
         group: &target.group,
         plural: &target.plural,
         subresource: &target.subresource,
@@ -37,7 +38,7 @@ pub(crate) fn matter(target: &Target) -> Matter<'_> {
 /// Names the flow of its request in an answer.
 pub(crate) fn with_flow(mut response: Response<Body>, flow: Option<Flow>) -> Response<Body> {
     if let Some(flow) = flow {
-        flow.tell(response.headers_mut());
+        flow.write_headers(response.headers_mut());
     }
     response
 }

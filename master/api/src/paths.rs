@@ -151,7 +151,7 @@ impl ApiServer {
     async fn figures(&self) -> Result<Response<Body>, ApiError> {
         let mut written = Text::default();
         self.inner.metrics.write(&mut written);
-        master_metrics::in_flight(&mut written, self.inner.gate.running());
+        master_metrics::in_flight(&mut written, self.inner.request_slots.running());
         let info = discovery::version();
         let version = info["gitVersion"].as_str().unwrap_or_default();
         let labels = format!("git_version=\"{version}\",major=\"1\",minor=\"36\"");

@@ -19,7 +19,7 @@ use master_admission::services;
 use master_auth::impersonate;
 use master_client::{Body, BoxFuture, Client, Notice, Resource, Transport, UserInfo, body};
 use master_gateway::check_origin;
-use master_listener::{Entered, Flow, Matter, Peer, Service};
+use master_listener::{Flow, FlowTarget, Peer, RequestSlot, Service};
 use master_metrics::About;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::registry::{Kind, Registry, Word};
@@ -238,8 +238,8 @@ impl ApiServer {
             Ok(None) => return self.route_path(&parts, &query, content, &user, &peer).await,
             Err(error) => return Routed::refused(error),
         };
-        let matter = crate::flows::matter(&target);
-        let flow = self.flow(&user, target.verb.as_str(), matter).await;
+        let flow_target = crate::flows::flow_target(&target);
+        let flow = self.flow(&user, target.verb.as_str(), flow_target).await;
         let registry = self.registry();
         let kind = registry
             .find(&target.group, &target.version, &target.plural)
@@ -288,7 +288,7 @@ impl ApiServer {
         let is_head = parts.method == Method::HEAD;
         let about = About::path(if is_head { "HEAD" } else { "GET" }, counted(path));
         let verb = parts.method.as_str().to_lowercase();
-        let flow = self.flow(user, &verb, Matter::Path(path)).await;
+        let flow = self.flow(user, &verb, FlowTarget::Path(path)).await;
         let answer = match authorize::path(&self.inner.authorizer, user, &verb, path).await {
             Ok(()) => self.path(parts, query, content, user, peer).await,
             Err(error) => Err(error),
@@ -416,8 +416,8 @@ impl ApiServer {
         held.hold(self.other(parts, query).await?)
     }
 
-    /// Takes one of the places for requests of this caller, and reads the body within its limits.
-    /// The place is held until the client has read the answer; a watch has a place of its own, and
+    /// Takes one of the slots for requests of this caller, and reads the body within its limits.
+    /// The slot is held until the client has read the answer; a watch has a slot of its own, and
     /// a request that is passed on to a node has one there (`master/gateway`).
     async fn enter(
         &self,
@@ -425,9 +425,13 @@ impl ApiServer {
         content: Body,
         user: &UserInfo,
         peer: &Peer,
-    ) -> Result<(Body, Entered), ApiError> {
-        let entered = self.inner.gate.enter(write, content, user, peer).await;
-        entered.inspect_err(|error| {
+    ) -> Result<(Body, RequestSlot), ApiError> {
+        let slot = self
+            .inner
+            .request_slots
+            .acquire(write, content, user, peer)
+            .await;
+        slot.inspect_err(|error| {
             if error.code == StatusCode::TOO_MANY_REQUESTS.as_u16() {
                 self.inner.metrics.refuse(write);
             }
@@ -511,8 +515,8 @@ impl Routed {
 struct AfterAnswer {
     /// Plural and name of an object of the project's own kinds that it writes.
     written: Option<(String, String)>,
-    /// The request's place, kept while the body is sent if `held_on`.
-    held: Option<Entered>,
+    /// The request's slot, kept while the body is sent if `held_on`.
+    held: Option<RequestSlot>,
     held_on: bool,
     /// The warning of a deprecated version.
     deprecated: Option<Word>,

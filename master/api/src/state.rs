@@ -9,7 +9,7 @@ use master_auth::{Authenticator, Authorizer};
 use master_client::UserInfo;
 use master_gateway::{IdleConnections, NodeCalls, Watches};
 use master_kinds::builtin;
-use master_listener::{BodyLimits, DenyList, Extensions, Gate, Peer, StoredFlows, Writes};
+use master_listener::{BodyLimits, DenyList, Extensions, Peer, RequestSlots, StoredFlows, Writes};
 use master_metrics::Metrics;
 use master_openapi::Current;
 use master_schema::registry::Registry;
@@ -36,7 +36,7 @@ pub(crate) struct Inner {
     pub(crate) authorizer: Arc<Authorizer>,
     pub(crate) admission: Chain,
     pub(crate) metrics: Metrics,
-    pub(crate) gate: Gate,
+    pub(crate) request_slots: RequestSlots,
     pub(crate) flows: StoredFlows,
     pub(crate) watches: Watches,
     pub(crate) snapshots: Arc<Semaphore>,
@@ -95,7 +95,7 @@ impl ApiServer {
             admission: Chain::new(&options.admission, &parts),
             reader,
             metrics: Metrics::default(),
-            gate: Gate::new(
+            request_slots: RequestSlots::new(
                 options.in_flight,
                 options.in_flight_mutating,
                 BodyLimits {

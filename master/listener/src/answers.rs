@@ -14,7 +14,7 @@ use master_client::{Body, UserInfo, Weight};
 use std::sync::Arc;
 
 /// What each answer takes beside its bytes: its header, its stream, the task that sends it.
-const EACH: usize = 4 << 10;
+const ANSWER_OVERHEAD: usize = 4 << 10;
 
 /// Limits, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -91,18 +91,18 @@ pub(crate) struct Answers {
 }
 
 /// What became of an answer.
-pub(crate) enum Charged {
+pub(crate) enum Charge {
     /// It takes nothing, or nobody counts it.
     Free,
     /// It holds this until it is read.
     Taken(Share),
     /// There is no room for it.
-    Beyond,
+    OverLimit,
 }
 
-impl From<Option<Share>> for Charged {
+impl From<Option<Share>> for Charge {
     fn from(share: Option<Share>) -> Self {
-        share.map_or(Self::Beyond, Self::Taken)
+        share.map_or(Self::OverLimit, Self::Taken)
     }
 }
 
@@ -118,18 +118,18 @@ impl Answers {
 
     /// Takes room for the answer to a write before it is carried out; what the answer then takes
     /// beyond is counted by [`Share::add`].
-    pub(crate) fn before_write(&self, owner: &Owner, host: &str) -> Charged {
+    pub(crate) fn before_write(&self, owner: &Owner, host: &str) -> Charge {
         match owner.taker(host) {
-            Some(taker) => self.known.take(taker, EACH).into(),
-            None => Charged::Free,
+            Some(taker) => self.known.take(taker, ANSWER_OVERHEAD).into(),
+            None => Charge::Free,
         }
     }
 
     /// Takes room for what was read, by who it is for or by the host of a stranger. One answer that
     /// has more than a part takes the whole part.
-    pub(crate) fn take(&self, owner: Option<&Owner>, host: &str, held: usize) -> Charged {
+    pub(crate) fn take(&self, owner: Option<&Owner>, host: &str, held: usize) -> Charge {
         let (shares, room, taker) = match owner.map(|owner| owner.taker(host)) {
-            Some(None) => return Charged::Free,
+            Some(None) => return Charge::Free,
             Some(Some(taker)) => (&self.known, self.limits.known, taker),
             None => {
                 let taker = Taker {
@@ -141,7 +141,11 @@ impl Answers {
             }
         };
         shares
-            .take(taker, held.saturating_add(EACH).min(room.part_of(taker)))
+            .take(
+                taker,
+                held.saturating_add(ANSWER_OVERHEAD)
+                    .min(room.part_of(taker)),
+            )
             .into()
     }
 

@@ -51,7 +51,7 @@ pub(crate) struct Bodies {
 
 /// A complete body; its part of the budget is freed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Whole {
+pub(crate) struct CompleteBody {
     /// The body.
     pub(crate) bytes: Bytes,
     _share: Option<Share>,
@@ -76,7 +76,7 @@ impl Bodies {
         &self,
         content: Body,
         taker: Option<Taker<'_>>,
-    ) -> Result<Whole, ApiError> {
+    ) -> Result<CompleteBody, ApiError> {
         let share = match taker {
             Some(taker) => Some(
                 self.budget
@@ -94,7 +94,11 @@ impl Bodies {
         })
     }
 
-    async fn collect(&self, mut content: Body, share: Option<Share>) -> Result<Whole, ApiError> {
+    async fn collect(
+        &self,
+        mut content: Body,
+        share: Option<Share>,
+    ) -> Result<CompleteBody, ApiError> {
         let (mut bytes, mut share, limit) = (BytesMut::new(), share, self.limits.each);
         while let Some(frame) = content.frame().await {
             let frame = frame.map_err(|error| {
@@ -115,7 +119,7 @@ impl Bodies {
             }
             bytes.extend_from_slice(&data);
         }
-        Ok(Whole {
+        Ok(CompleteBody {
             bytes: bytes.freeze(),
             _share: share,
         })
@@ -175,7 +179,7 @@ mod tests {
         (sender, StreamBody::new(frames).boxed_unsync())
     }
 
-    fn code(read: Result<Whole, ApiError>) -> u16 {
+    fn code(read: Result<CompleteBody, ApiError>) -> u16 {
         read.err().map_or(200, |error| error.code)
     }
 

@@ -1,6 +1,6 @@
 //! Flows: the FlowSchema that a request matches, and its priority level (upstream: API Priority and
 //! Fairness). Answers name both, as upstream's do. Nothing is queued or limited by them: the limits
-//! are those of [`Gate`](crate::Gate).
+//! are those of [`RequestSlots`](crate::RequestSlots).
 
 use config_kube::k8s_openapi::api::flowcontrol::v1::{
     FlowSchema, NonResourcePolicyRule, PolicyRulesWithSubjects, PriorityLevelConfiguration,
@@ -17,18 +17,18 @@ const ACCOUNT: &str = "system:serviceaccount:";
 
 /// A request, as flow schemas match it.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct FlowRequest<'a> {
     /// The caller, or the user that it impersonates.
     pub user: &'a UserInfo,
     /// What is done, in upstream's words.
     pub verb: &'a str,
     /// To what.
-    pub matter: Matter<'a>,
+    pub target: FlowTarget<'a>,
 }
 
 /// What a request is about.
 #[derive(Debug, Clone, Copy)]
-pub enum Matter<'a> {
+pub enum FlowTarget<'a> {
     /// A resource.
     Resource {
         /// The API group; empty for the core group.
@@ -53,7 +53,7 @@ pub struct Flow {
 
 impl Flow {
     /// Names the flow in the head of an answer.
-    pub fn tell(self, headers: &mut HeaderMap) {
+    pub fn write_headers(self, headers: &mut HeaderMap) {
         headers.insert(SCHEMA, self.schema);
         headers.insert(LEVEL, self.level);
     }
@@ -94,11 +94,11 @@ impl Flows {
 
     /// The flow of a request; none only where the mandatory schema of all other requests is
     /// missing.
-    pub fn find(&self, asked: &Asked<'_>) -> Option<Flow> {
+    pub fn find(&self, request: &FlowRequest<'_>) -> Option<Flow> {
         let flow = self
             .0
             .iter()
-            .find(|(_, rules)| rules.iter().any(|rule| rule.matches(asked)))?;
+            .find(|(_, rules)| rules.iter().any(|rule| rule.matches(request)))?;
         Some(flow.0.clone())
     }
 }
@@ -109,12 +109,12 @@ fn header(uid: Option<&str>) -> Option<HeaderValue> {
 
 /// A list in which `*` stands for everything.
 #[derive(Debug)]
-enum Words {
+enum NameList {
     All,
     These(Vec<String>),
 }
 
-impl Words {
+impl NameList {
     fn of(list: impl IntoIterator<Item = String>) -> Self {
         let list: Vec<String> = list.into_iter().collect();
         if list.iter().any(|word| word == "*") {
@@ -134,7 +134,7 @@ impl Words {
 
 #[derive(Debug)]
 struct Rule {
-    subjects: Vec<Who>,
+    subjects: Vec<FlowSubject>,
     resources: Vec<Resources>,
     paths: Vec<Paths>,
 }
@@ -142,7 +142,11 @@ struct Rule {
 impl Rule {
     fn of(rule: PolicyRulesWithSubjects) -> Self {
         Self {
-            subjects: rule.subjects.into_iter().filter_map(Who::of).collect(),
+            subjects: rule
+                .subjects
+                .into_iter()
+                .filter_map(FlowSubject::of)
+                .collect(),
             resources: rule
                 .resource_rules
                 .into_iter()
@@ -158,17 +162,22 @@ impl Rule {
         }
     }
 
-    fn matches(&self, asked: &Asked<'_>) -> bool {
-        self.subjects.iter().any(|who| who.is(asked.user))
-            && match asked.matter {
-                Matter::Resource { .. } => self.resources.iter().any(|rule| rule.matches(asked)),
-                Matter::Path(path) => self.paths.iter().any(|rule| rule.matches(asked.verb, path)),
+    fn matches(&self, request: &FlowRequest<'_>) -> bool {
+        self.subjects.iter().any(|subject| subject.is(request.user))
+            && match request.target {
+                FlowTarget::Resource { .. } => {
+                    self.resources.iter().any(|rule| rule.matches(request))
+                }
+                FlowTarget::Path(path) => self
+                    .paths
+                    .iter()
+                    .any(|rule| rule.matches(request.verb, path)),
             }
     }
 }
 
 #[derive(Debug)]
-enum Who {
+enum FlowSubject {
     Everybody,
     User(String),
     Group(String),
@@ -176,7 +185,7 @@ enum Who {
     Accounts(String),
 }
 
-impl Who {
+impl FlowSubject {
     fn of(subject: Subject) -> Option<Self> {
         let any = |name: String, one: fn(String) -> Self| match name.as_str() {
             "*" => Self::Everybody,
@@ -207,32 +216,32 @@ impl Who {
 
 #[derive(Debug)]
 struct Resources {
-    verbs: Words,
-    groups: Words,
-    plurals: Words,
+    verbs: NameList,
+    groups: NameList,
+    plurals: NameList,
     /// Whether it is for what is in no namespace.
     cluster: bool,
-    namespaces: Words,
+    namespaces: NameList,
 }
 
 impl Resources {
     fn of(rule: ResourcePolicyRule) -> Self {
         Self {
-            verbs: Words::of(rule.verbs),
-            groups: Words::of(rule.api_groups),
-            plurals: Words::of(rule.resources),
+            verbs: NameList::of(rule.verbs),
+            groups: NameList::of(rule.api_groups),
+            plurals: NameList::of(rule.resources),
             cluster: rule.cluster_scope.unwrap_or_default(),
-            namespaces: Words::of(rule.namespaces.into_iter().flatten()),
+            namespaces: NameList::of(rule.namespaces.into_iter().flatten()),
         }
     }
 
-    fn matches(&self, asked: &Asked<'_>) -> bool {
-        let Matter::Resource {
+    fn matches(&self, request: &FlowRequest<'_>) -> bool {
+        let FlowTarget::Resource {
             group,
             plural,
             subresource,
             namespace,
-        } = asked.matter
+        } = request.target
         else {
             return false;
         };
@@ -240,7 +249,7 @@ impl Resources {
             Some((whole, part)) => whole == plural && part == subresource,
             None => word == plural && subresource.is_empty(),
         };
-        self.verbs.have(|verb| verb == asked.verb)
+        self.verbs.have(|verb| verb == request.verb)
             && self.plurals.have(named)
             && self.groups.have(|word| word == group)
             && if namespace.is_empty() {
@@ -253,15 +262,15 @@ impl Resources {
 
 #[derive(Debug)]
 struct Paths {
-    verbs: Words,
-    paths: Words,
+    verbs: NameList,
+    paths: NameList,
 }
 
 impl Paths {
     fn of(rule: NonResourcePolicyRule) -> Self {
         Self {
-            verbs: Words::of(rule.verbs),
-            paths: Words::of(rule.non_resource_urls),
+            verbs: NameList::of(rule.verbs),
+            paths: NameList::of(rule.non_resource_urls),
         }
     }
 

@@ -52,14 +52,14 @@ impl State {
 
 /// One open request.
 #[derive(Debug)]
-pub(crate) struct UnderWay {
+pub(crate) struct InFlight {
     requests: Requests,
     id: u64,
     /// Whether it counts as a stranger's.
     stranger: bool,
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.requests.state();
         state.offered.retain(|(id, _)| *id != self.id);
@@ -69,7 +69,7 @@ impl Drop for UnderWay {
     }
 }
 
-impl UnderWay {
+impl InFlight {
     /// Counts the request as one of a caller that proved nothing, until it ends; returns whether its
     /// connection has at most `most` of them.
     pub(crate) fn is_strangers(&mut self, most: usize) -> bool {
@@ -110,11 +110,11 @@ impl Requests {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn begin(&self) -> UnderWay {
+    pub(crate) fn begin(&self) -> InFlight {
         let mut state = self.state();
         state.open += 1;
         state.next += 1;
-        UnderWay {
+        InFlight {
             requests: self.clone(),
             id: state.next,
             stranger: false,
@@ -155,7 +155,7 @@ struct Counted {
     body: Body,
     /// Data that the body has returned and the connection has not taken yet.
     rest: Bytes,
-    under_way: UnderWay,
+    in_flight: InFlight,
     _share: Option<Share>,
 }
 
@@ -174,17 +174,17 @@ impl http_body::Body for Counted {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) => this.rest = data,
                     Err(trailers) => {
-                        this.under_way.offered();
+                        this.in_flight.offered();
                         return Poll::Ready(Some(Ok(trailers)));
                     }
                 },
                 other @ (Poll::Ready(_) | Poll::Pending) => {
-                    this.under_way.taken();
+                    this.in_flight.taken();
                     return other;
                 }
             }
         }
-        this.under_way.offered();
+        this.in_flight.offered();
         let piece = this.rest.split_to(this.rest.len().min(PIECE));
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
@@ -208,15 +208,15 @@ impl http_body::Body for Counted {
 /// sent.
 pub(crate) fn counted(
     answer: Response<Body>,
-    under_way: UnderWay,
+    in_flight: InFlight,
     share: Option<Share>,
 ) -> Response<Body> {
-    under_way.offered();
+    in_flight.offered();
     answer.map(|body| {
         Counted {
             body,
             rest: Bytes::new(),
-            under_way,
+            in_flight,
             _share: share,
         }
         .boxed_unsync()

@@ -2,11 +2,11 @@
 
 use crate::answers::{AnswerLimits, Answers};
 use crate::connections::{ConnectionLimits, Connections, Slot};
-use crate::entry::{Door, Open, refusal};
 use crate::idle::Requests;
 use crate::peer::Peer;
+use crate::request_limiter::{OpenRequest, RequestLimiter, refusal};
 use crate::service::Service;
-use crate::visits::{VisitLimits, Visitor, Visits};
+use crate::unauthenticated::{RequestCounts, UnauthenticatedLimits, UnauthenticatedRates};
 use crate::write_timeout::WriteTimeout;
 use config_errors::chain;
 use futures_util::FutureExt as _;
@@ -45,7 +45,7 @@ pub struct ServeOptions {
     /// Limits of the memory of answers that are not read yet.
     pub answers: AnswerLimits,
     /// Limits of requests whose callers prove nothing.
-    pub visits: VisitLimits,
+    pub unauthenticated: UnauthenticatedLimits,
     /// Time limit of the TLS handshake.
     pub handshake: Duration,
     /// Time limit of a request's header, and so of an idle HTTP/1 connection (nginx's
@@ -81,7 +81,7 @@ impl Default for ServeOptions {
         Self {
             connections: ConnectionLimits::default(),
             answers: AnswerLimits::default(),
-            visits: VisitLimits::default(),
+            unauthenticated: UnauthenticatedLimits::default(),
             handshake: Duration::from_secs(10),
             header: Duration::from_secs(60),
             idle: Duration::from_secs(90),
@@ -132,7 +132,7 @@ struct Connection {
     builder: Builder<TokioExecutor>,
     slot: Arc<Slot>,
     answers: Arc<Answers>,
-    visits: Arc<Visits>,
+    rates: Arc<UnauthenticatedRates>,
 }
 
 /// Serves until `shutdown` is cancelled, then drains: no new connections, watches end, open
@@ -148,7 +148,7 @@ pub async fn serve(
     let builder = http(&options);
     let connections = Connections::new(options.connections);
     let answers = Answers::new(options.answers);
-    let visits = Visits::new(options.visits);
+    let rates = UnauthenticatedRates::new(options.unauthenticated);
     let mut tasks = tokio::task::JoinSet::new();
     loop {
         // Cancel-safe: accept loses no connection, join_next only reaps tasks.
@@ -174,7 +174,7 @@ pub async fn serve(
             builder,
             slot,
             answers: answers.clone(),
-            visits: visits.clone(),
+            rates: rates.clone(),
         };
         tasks.spawn(connect(connection, stream, remote));
     }
@@ -223,7 +223,7 @@ async fn connect(connection: Connection, stream: TcpStream, remote: SocketAddr) 
     let ended = connection.slot.ended();
     // Cancel-safe: a cut connection is dropped.
     tokio::select! {
-        () = conduct(connection, stream, remote) => {}
+        () = serve_connection(connection, stream, remote) => {}
         () = ended.cancelled() => tracing::debug!(%remote, "connection closed: another one took its slot"),
     }
 }
@@ -253,7 +253,7 @@ async fn handshake(
     }
 }
 
-async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) {
+async fn serve_connection(connection: Connection, stream: TcpStream, remote: SocketAddr) {
     let Connection {
         service,
         options,
@@ -261,7 +261,7 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
         builder,
         slot,
         answers,
-        visits,
+        rates,
     } = connection;
     let Some(stream) = handshake(&acceptor, stream, &options, remote).await else {
         return;
@@ -273,16 +273,16 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
     }
     let draining = service.draining();
     let (deny_list, shown, requests) = (service.clone(), peer.clone(), Requests::new());
-    let door = Arc::new(Door {
+    let limiter = Arc::new(RequestLimiter {
         requests: requests.clone(),
         slot: slot.clone(),
         answers,
         streams_stranger: options.streams_stranger,
-        visitor: Visitor::new(&visits, slot.from()),
+        counts: RequestCounts::new(&rates, slot.from()),
     });
-    let over = door.visitor.over();
+    let over = limiter.counts.over();
     let answers = service_fn(move |request| {
-        let open = door.enter(&request, |path| service.limits_itself(path));
+        let open = limiter.begin(&request, |path| service.limits_itself(path));
         answer(&*service, peer.clone(), request, open)
     });
     let idle = requests.idle(|| {
@@ -344,7 +344,7 @@ fn answer(
     service: &dyn Service,
     peer: Peer,
     request: Request<Incoming>,
-    open: Option<Open>,
+    open: Option<OpenRequest>,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<> {
     let answer = match open {
         Some(open) => {

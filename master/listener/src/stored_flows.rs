@@ -1,6 +1,6 @@
 //! The flow schemas in the store, read once for each of their changes.
 
-use crate::flows::{Asked, Flow, Flows};
+use crate::flows::{Flow, FlowRequest, Flows};
 use config_errors::chain;
 use futures_util::FutureExt;
 use master_client::Object;
@@ -30,7 +30,7 @@ pub struct StoredFlows {
 impl StoredFlows {
     /// The flow of a request. Without a change of the store since the last request this costs two
     /// reads of memory and the match.
-    pub async fn find(&self, reader: &dyn Reader, asked: &Asked<'_>) -> Option<Flow> {
+    pub async fn find(&self, reader: &dyn Reader, asked: &FlowRequest<'_>) -> Option<Flow> {
         let head = reader.revision().await.ok()?;
         if self.seen.load(Ordering::Acquire) < head
             && let Ok(mut streams) = self.streams.try_lock()

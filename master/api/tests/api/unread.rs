@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use master_api::Options;
-use master_listener::{ServeOptions, VisitLimits};
+use master_listener::{ServeOptions, UnauthenticatedLimits};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -291,17 +291,17 @@ async fn unread_documents_of_many_namespaces_leave_places_to_all_others() {
 #[tokio::test]
 async fn forged_tokens_are_looked_at_a_bounded_number_of_times() {
     let limits = ServeOptions {
-        visits: VisitLimits {
+        unauthenticated: UnauthenticatedLimits {
             free: 20,
             host: Rate {
                 burst: 10,
                 every: PATIENCE * 10,
             },
-            ..VisitLimits::default()
+            ..UnauthenticatedLimits::default()
         },
         ..ServeOptions::default()
     };
-    let closes_after = limits.visits.refusals;
+    let closes_after = limits.unauthenticated.refusals;
     let server = Server::start(Options::default(), limits).await;
     let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
     let token = format!(

@@ -1,9 +1,10 @@
-//! How many requests a connection may send whose caller proves nothing, and how many whose proof
-//! fails: each costs a look at rights or at a signature.
+//! Limits of requests without a credential, and of those whose credential fails: each costs an
+//! authorization or a verified signature.
 //!
-//! A connection has some free of any count, so that what another sends from the same address keeps
-//! no machine from joining and no health check from its answer; beyond them its networks have rates.
-//! A request beyond these gets 429, and a connection that goes on all the same is closed.
+//! The first such requests of a connection are free, so that another client behind the same address
+//! can keep no machine from joining and no health check from its answer. Further ones count against
+//! the rates of the networks that they come from. A request beyond these gets 429, and a connection
+//! that goes on is closed.
 
 use config_limits::{Network, Rate, Rates, Width, networks};
 use std::net::IpAddr;
@@ -14,12 +15,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Networks whose rates are remembered.
-const NETWORKS: usize = 8192;
+const MAX_NETWORKS: usize = 8192;
 
 /// Limits, in requests.
 #[derive(Debug, Clone, Copy)]
-pub struct VisitLimits {
-    /// Of one connection, before its networks' rates count.
+pub struct UnauthenticatedLimits {
+    /// Free requests of one connection, before the rates of its networks count.
     pub free: u32,
     /// Of one host (an IPv4 address, a /64 of IPv6).
     pub host: Rate,
@@ -29,7 +30,7 @@ pub struct VisitLimits {
     pub refusals: u32,
 }
 
-impl Default for VisitLimits {
+impl Default for UnauthenticatedLimits {
     /// A machine that joins sends about ten, a load balancer asks for the health of a server a few
     /// times in a second. All strangers together have no rate: it would be one that some could use
     /// up for others, and the number of connections bounds them.
@@ -51,31 +52,31 @@ impl Default for VisitLimits {
 
 /// The rates of all networks.
 #[derive(Debug)]
-pub(crate) struct Visits {
-    limits: VisitLimits,
+pub(crate) struct UnauthenticatedRates {
+    limits: UnauthenticatedLimits,
     began: Instant,
     rates: Mutex<Rates<Network>>,
 }
 
 /// One connection's requests.
 #[derive(Debug)]
-pub(crate) struct Visitor {
-    visits: Arc<Visits>,
+pub(crate) struct RequestCounts {
+    rates: Arc<UnauthenticatedRates>,
     from: IpAddr,
-    /// Requests before which nothing was proved.
+    /// Requests without a credential.
     unproven: AtomicU32,
-    /// Proofs that failed although an earlier one did not.
+    /// Credentials that failed on a connection that had proved its caller.
     failed: AtomicU32,
     refused: AtomicU32,
     over: CancellationToken,
 }
 
-impl Visits {
-    pub(crate) fn new(limits: VisitLimits) -> Arc<Self> {
+impl UnauthenticatedRates {
+    pub(crate) fn new(limits: UnauthenticatedLimits) -> Arc<Self> {
         Arc::new(Self {
             limits,
             began: Instant::now(),
-            rates: Mutex::new(Rates::new(NETWORKS)),
+            rates: Mutex::new(Rates::new(MAX_NETWORKS)),
         })
     }
 
@@ -90,10 +91,10 @@ impl Visits {
     }
 }
 
-impl Visitor {
-    pub(crate) fn new(visits: &Arc<Visits>, from: IpAddr) -> Self {
+impl RequestCounts {
+    pub(crate) fn new(rates: &Arc<UnauthenticatedRates>, from: IpAddr) -> Self {
         Self {
-            visits: Arc::clone(visits),
+            rates: Arc::clone(rates),
             from,
             unproven: AtomicU32::new(0),
             failed: AtomicU32::new(0),
@@ -104,14 +105,14 @@ impl Visitor {
 
     /// Counts a request; returns whether it may be worked on. `proven`: the connection's caller has
     /// proved who it is.
-    pub(crate) fn may_ask(&self, proven: bool) -> bool {
-        let limits = &self.visits.limits;
+    pub(crate) fn allow(&self, proven: bool) -> bool {
+        let limits = &self.rates.limits;
         let spent = if proven {
             self.failed.load(Ordering::Relaxed)
         } else {
             self.unproven.fetch_add(1, Ordering::Relaxed)
         };
-        if spent < limits.free || self.visits.take(self.from) {
+        if spent < limits.free || self.rates.take(self.from) {
             return true;
         }
         if self.refused.fetch_add(1, Ordering::Relaxed) >= limits.refusals {
@@ -120,7 +121,7 @@ impl Visitor {
         false
     }
 
-    /// Counts a proof that failed.
+    /// Counts a credential that failed.
     pub(crate) fn failed(&self) {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn each_connection_has_its_own_and_beyond_it_a_share_of_its_networks_rate() {
-        let limits = VisitLimits {
+        let limits = UnauthenticatedLimits {
             free: 2,
             host: Rate {
                 burst: 3,
@@ -149,16 +150,16 @@ mod tests {
             },
             refusals: 1,
         };
-        let visits = Visits::new(limits);
-        let at = |last: u8| Visitor::new(&visits, [192, 0, 2, last].into());
+        let rates = UnauthenticatedRates::new(limits);
+        let at = |last: u8| RequestCounts::new(&rates, [192, 0, 2, last].into());
         let asked =
-            |visitor: &Visitor, proven: bool| (0..10).filter(|_| visitor.may_ask(proven)).count();
+            |counts: &RequestCounts, proven: bool| (0..10).filter(|_| counts.allow(proven)).count();
         let flood = at(1);
         assert_eq!(asked(&flood, false), 5, "its own and the host's");
         assert!(flood.over().is_cancelled(), "it went on");
         let machine = at(1);
-        assert!(machine.may_ask(false) && machine.may_ask(false));
-        assert!(!machine.may_ask(false) && !machine.over().is_cancelled());
+        assert!(machine.allow(false) && machine.allow(false));
+        assert!(!machine.allow(false) && !machine.over().is_cancelled());
         assert_eq!(asked(&at(2), false), 3, "the last of the block's");
         // Who proved a name is counted once proofs fail.
         let known = at(1);

@@ -1,6 +1,6 @@
 //! Slots for requests in progress, and how users share them.
 
-use crate::bodies::{Bodies, BodyLimits, Whole};
+use crate::bodies::{Bodies, BodyLimits, CompleteBody};
 use crate::peer::Peer;
 use bytes::Bytes;
 use config_kube::identity::{MASTERS_GROUP, party};
@@ -14,18 +14,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Answers up to this size wait for their readers without a slot.
-const SMALL: usize = 16 << 10;
+const SMALL_ANSWER: usize = 16 << 10;
 
 /// The slots of a server. A user, or all accounts of a namespace, may have a quarter of them, and a
 /// quarter is reserved for nodes.
 ///
 /// A request has its slot while it is worked on, so that nobody can keep one; what its answer takes
 /// of the memory meanwhile is counted by [`crate::AnswerLimits`]. A large answer to a read holds on
-/// until the client has read it ([`Entered::hold`]): making it goes on, piece by piece. Such answers
-/// have half of the slots; those of a user at one host take no more than half of its own, and those
-/// of all users of a host half of what nodes leave.
+/// until the client has read it ([`RequestSlot::hold`]): making it goes on, piece by piece. Such
+/// answers have half of the slots; those of a user at one host take no more than half of its own,
+/// and those of all users of a host half of what nodes leave.
 #[derive(Debug)]
-pub struct Gate {
+pub struct RequestSlots {
     unread: Slots,
     reads: Slots,
     writes: Slots,
@@ -64,27 +64,31 @@ impl Slots {
 
 /// A request's slot, and its part of the budget of bodies; freed when this is dropped.
 #[derive(Debug)]
-pub struct Entered {
-    _whole: Option<Whole>,
-    place: Option<Share>,
+pub struct RequestSlot {
+    _complete: Option<CompleteBody>,
+    slot: Option<Share>,
     /// Who reads the answer to a read.
-    reader: Option<Reader>,
+    reader: Option<AnswerReader>,
 }
 
 /// Among whose unread answers an answer counts: those of a user at a host.
 #[derive(Debug)]
-struct Reader {
+struct AnswerReader {
     unread: Slots,
     name: String,
     host: Option<String>,
     is_node: bool,
 }
 
-impl Entered {
-    fn of(whole: Option<Whole>, place: Option<Share>, reader: Option<Reader>) -> Self {
+impl RequestSlot {
+    fn of(
+        complete: Option<CompleteBody>,
+        slot: Option<Share>,
+        reader: Option<AnswerReader>,
+    ) -> Self {
         Self {
-            _whole: whole,
-            place,
+            _complete: complete,
+            slot,
             reader,
         }
     }
@@ -106,18 +110,18 @@ impl Entered {
             host: reader.host.as_deref(),
             kept_for: reader.is_node,
         })?;
-        let places = (self.place, unread);
+        let slots = (self.slot, unread);
         Ok(answer.map(|body| {
-            Held {
+            HeldBody {
                 body,
-                _places: places,
+                _slots: slots,
             }
             .boxed_unsync()
         }))
     }
 }
 
-fn most_of(kept: usize) -> usize {
+fn three_quarters(kept: usize) -> usize {
     kept - kept / 4
 }
 
@@ -125,16 +129,16 @@ fn is_small(answer: &Response<Body>) -> bool {
     let content = answer.body();
     let weight = || answer.extensions().get().map(|Weight(held)| *held as u64);
     let size = content.size_hint().exact().or_else(weight);
-    content.is_end_stream() || size.is_some_and(|size| size <= SMALL as u64)
+    content.is_end_stream() || size.is_some_and(|size| size <= SMALL_ANSWER as u64)
 }
 
-/// A large answer's body, and its places.
-struct Held {
+/// A large answer's body, and its slots.
+struct HeldBody {
     body: Body,
-    _places: (Option<Share>, Share),
+    _slots: (Option<Share>, Share),
 }
 
-impl http_body::Body for Held {
+impl http_body::Body for HeldBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -154,7 +158,7 @@ impl http_body::Body for Held {
     }
 }
 
-impl Gate {
+impl RequestSlots {
     /// This many slots for reads and for writes.
     pub fn new(reads: usize, writes: usize, bodies: BodyLimits) -> Self {
         let unread = Capacity {
@@ -167,8 +171,8 @@ impl Gate {
             // A node lists all that it follows when it starts.
             unread: Slots::new(unread, |kept| kept.div_ceil(4)),
             // Nobody can keep a slot of these, and a node starts many pods at once.
-            reads: Slots::new(Capacity::of_quarters(reads), most_of),
-            writes: Slots::new(Capacity::of_quarters(writes), most_of),
+            reads: Slots::new(Capacity::of_quarters(reads), three_quarters),
+            writes: Slots::new(Capacity::of_quarters(writes), three_quarters),
             bodies: Bodies::new(bodies),
         }
     }
@@ -184,13 +188,13 @@ impl Gate {
     ///
     /// # Errors
     /// 429: there is no slot for the user; otherwise the fault of the body.
-    pub async fn enter(
+    pub async fn acquire(
         &self,
         write: bool,
         content: Body,
         user: &UserInfo,
         peer: &Peer,
-    ) -> Result<(Body, Entered), ApiError> {
+    ) -> Result<(Body, RequestSlot), ApiError> {
         let is_node = user.node().is_some();
         let remote = peer.remote.filter(|_| !user.in_group(MASTERS_GROUP));
         // A node has its own part, wherever it is.
@@ -202,26 +206,26 @@ impl Gate {
             kept_for: is_node,
         });
         if write {
-            let whole = self.bodies.read(content, taker).await?;
-            let place = taker.map(|taker| self.writes.take(taker)).transpose()?;
-            let content = body(whole.bytes.clone());
-            return Ok((content, Entered::of(Some(whole), place, None)));
+            let complete = self.bodies.read(content, taker).await?;
+            let slot = taker.map(|taker| self.writes.take(taker)).transpose()?;
+            let content = body(complete.bytes.clone());
+            return Ok((content, RequestSlot::of(Some(complete), slot, None)));
         }
         let Some(taker) = taker else {
-            return Ok((content, Entered::of(None, None, None)));
+            return Ok((content, RequestSlot::of(None, None, None)));
         };
-        let place = self.reads.take(taker)?;
+        let slot = self.reads.take(taker)?;
         let name = match taker.host {
             Some(host) => format!("{}\n{host}", taker.user),
             None => taker.user.to_owned(),
         };
-        let reader = Reader {
+        let reader = AnswerReader {
             unread: self.unread.clone(),
             name,
             host,
             is_node,
         };
-        Ok((content, Entered::of(None, Some(place), Some(reader))))
+        Ok((content, RequestSlot::of(None, Some(slot), Some(reader))))
     }
 }
 
@@ -240,7 +244,7 @@ mod tests {
     use config_kube::identity::NODES_GROUP;
     use std::net::SocketAddr;
 
-    const LARGE: usize = SMALL + 1;
+    const LARGE: usize = SMALL_ANSWER + 1;
 
     fn peer(last: u8) -> Peer {
         Peer {
@@ -254,26 +258,26 @@ mod tests {
     }
 
     async fn ask(
-        gate: &Gate,
+        slots: &RequestSlots,
         write: bool,
         user: &UserInfo,
         host: u8,
         size: usize,
     ) -> Result<Response<Body>, ApiError> {
-        let (_, entered) = gate.enter(write, body(""), user, &peer(host)).await?;
-        entered.hold(Response::new(body(vec![7; size])))
+        let (_, slot) = slots.acquire(write, body(""), user, &peer(host)).await?;
+        slot.hold(Response::new(body(vec![7; size])))
     }
 
     #[tokio::test]
     async fn a_host_that_reads_nothing_leaves_half_of_its_users_slots_and_all_of_others() {
-        let gate = Gate::new(16, 16, BodyLimits::default());
+        let slots = RequestSlots::new(16, 16, BodyLimits::default());
         let pods = [account("a:default"), account("a:other")];
-        let ask = async |user: &UserInfo, host: u8| ask(&gate, false, user, host, LARGE).await;
+        let ask = async |user: &UserInfo, host: u8| ask(&slots, false, user, host, LARGE).await;
         let mut held = Vec::new();
         for pod in pods.iter().cycle().take(8) {
             held.extend(ask(pod, 1).await);
         }
-        assert_eq!((held.len(), gate.running()), (2, [2, 0]));
+        assert_eq!((held.len(), slots.running()), (2, [2, 0]));
         for pod in pods.iter().cycle().take(8) {
             held.extend(ask(pod, 2).await);
         }
@@ -286,63 +290,66 @@ mod tests {
         );
         // What is worked on has no such bound.
         drop(held);
-        let work = async |_| gate.enter(false, body(""), &pods[0], &peer(1)).await;
+        let work = async |_| slots.acquire(false, body(""), &pods[0], &peer(1)).await;
         for number in 0..4 {
-            let (_, entered) = work(number).await.unwrap();
-            let read = entered.hold(Response::new(body(vec![7; LARGE]))).unwrap();
-            assert_eq!(gate.running(), [1, 0], "a slot is held until it is read");
+            let (_, slot) = work(number).await.unwrap();
+            let read = slot.hold(Response::new(body(vec![7; LARGE]))).unwrap();
+            assert_eq!(slots.running(), [1, 0], "a slot is held until it is read");
             let read = read.into_body().collect().await.unwrap().to_bytes();
-            assert_eq!((read.len(), gate.running()), (LARGE, [0, 0]));
+            assert_eq!((read.len(), slots.running()), (LARGE, [0, 0]));
         }
     }
 
     #[tokio::test]
     async fn what_is_small_or_written_waits_for_its_reader_without_a_slot() {
-        let gate = Gate::new(4, 4, BodyLimits::default());
+        let slots = RequestSlots::new(4, 4, BodyLimits::default());
         let node = UserInfo::authenticated("system:node:n", [NODES_GROUP]);
         let mut held = Vec::new();
         for user in [&account("a:b"), &node] {
             for _ in 0..8 {
-                held.push(ask(&gate, false, user, 1, SMALL).await.unwrap());
-                held.push(ask(&gate, true, user, 1, LARGE).await.unwrap());
+                held.push(ask(&slots, false, user, 1, SMALL_ANSWER).await.unwrap());
+                held.push(ask(&slots, true, user, 1, LARGE).await.unwrap());
                 let mut made = Response::new(body(vec![7; 1]).map_frame(|one| one).boxed_unsync());
-                made.extensions_mut().insert(Weight(SMALL));
-                let (_, entered) = gate.enter(false, body(""), user, &peer(1)).await.unwrap();
-                held.push(entered.hold(made).unwrap());
+                made.extensions_mut().insert(Weight(SMALL_ANSWER));
+                let (_, slot) = slots
+                    .acquire(false, body(""), user, &peer(1))
+                    .await
+                    .unwrap();
+                held.push(slot.hold(made).unwrap());
             }
         }
-        assert_eq!(gate.running(), [0, 0]);
+        assert_eq!(slots.running(), [0, 0]);
     }
 
     #[tokio::test]
     async fn unread_answers_of_a_host_and_of_a_node_leave_places_to_others() {
-        let gate = Gate::new(16, 16, BodyLimits::default());
+        let slots = RequestSlots::new(16, 16, BodyLimits::default());
         let mut held = Vec::new();
         for namespace in 0..8 {
             let pod = account(&format!("{namespace}:b"));
-            held.extend(ask(&gate, false, &pod, 1, LARGE).await);
+            held.extend(ask(&slots, false, &pod, 1, LARGE).await);
         }
         assert_eq!(held.len(), 4, "of all namespaces");
         let node =
             |name: u8| UserInfo::authenticated(&format!("system:node:{name}"), [NODES_GROUP]);
         for _ in 0..8 {
-            held.extend(ask(&gate, false, &node(1), 1, LARGE).await);
+            held.extend(ask(&slots, false, &node(1), 1, LARGE).await);
         }
         assert_eq!(held.len(), 5, "of the node");
         for (user, host) in [(account("c:b"), 2), (node(2), 1)] {
-            held.push(ask(&gate, false, &user, host, LARGE).await.unwrap());
+            held.push(ask(&slots, false, &user, host, LARGE).await.unwrap());
         }
     }
 
     #[tokio::test]
     async fn what_one_node_has_worked_on_leaves_a_quarter_of_what_is_kept_for_nodes() {
-        let gate = Gate::new(16, 16, BodyLimits::default());
+        let slots = RequestSlots::new(16, 16, BodyLimits::default());
         let node =
             |name: u8| UserInfo::authenticated(&format!("system:node:{name}"), [NODES_GROUP]);
         for write in [false, true] {
             let mut held = Vec::new();
             for user in [1, 1, 1, 1, 2].map(node) {
-                held.extend(gate.enter(write, body(""), &user, &peer(1)).await);
+                held.extend(slots.acquire(write, body(""), &user, &peer(1)).await);
             }
             assert_eq!(held.len(), 4, "{write}");
         }

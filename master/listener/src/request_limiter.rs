@@ -1,23 +1,24 @@
-//! The way of a request into the server and of its answer out of it, by what its connection proved.
+//! Limits of the requests of one connection, by what the connection proved: how many may be open,
+//! and how much memory their unread answers may hold.
 //!
 //! An answer stays in memory until its client reads it, and an HTTP/2 client decides when. So a
 //! client that proved nothing has few requests open at once on a connection, and the answers of each
 //! caller have bounds. What is beyond is answered without a body: a header waits for no window, so
 //! nothing of it stays.
 
-use crate::answers::{Answers, Charged, held};
+use crate::answers::{Answers, Charge, held};
 use crate::connections::Slot;
-use crate::idle::{Requests, UnderWay, counted};
-use crate::visits::Visitor;
+use crate::idle::{InFlight, Requests, counted};
+use crate::unauthenticated::RequestCounts;
 use config_limits::Share;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use master_client::{Body, body};
 use std::sync::Arc;
 
-/// What decides about the requests of one connection.
+/// Accepts or refuses the requests of one connection.
 #[derive(Debug)]
-pub(crate) struct Door {
-    /// Those that are open.
+pub(crate) struct RequestLimiter {
+    /// The open requests.
     pub(crate) requests: Requests,
     /// What the connection proved.
     pub(crate) slot: Arc<Slot>,
@@ -25,81 +26,81 @@ pub(crate) struct Door {
     pub(crate) answers: Arc<Answers>,
     /// How many requests of strangers may be open.
     pub(crate) streams_stranger: usize,
-    /// How many requests came before a proof, or whose proof failed.
-    pub(crate) visitor: Visitor,
+    /// How many requests were unauthenticated, or had a credential that failed.
+    pub(crate) counts: RequestCounts,
 }
 
 /// An open request.
 #[derive(Debug)]
-pub(crate) struct Open {
-    door: Arc<Door>,
-    under_way: UnderWay,
+pub(crate) struct OpenRequest {
+    limiter: Arc<RequestLimiter>,
+    in_flight: InFlight,
     write: bool,
     /// Taken before a write; what is read takes its share afterwards.
     written: Option<Share>,
 }
 
-impl Door {
-    /// Lets a request in; `None` if it is to be refused. One with a token is let in even where its
+impl RequestLimiter {
+    /// Accepts a request; `None` if it is refused. One with a token is accepted even where its
     /// caller has proved nothing yet: the token may prove it, and clients open many watches at once
     /// on a new connection.
     ///
-    /// `free`: what is behind the path limits strangers itself.
-    pub(crate) fn enter<T>(
+    /// `free`: whether the service behind a path limits unauthenticated callers itself.
+    pub(crate) fn begin<T>(
         self: &Arc<Self>,
         request: &Request<T>,
         free: impl FnOnce(&str) -> bool,
-    ) -> Option<Open> {
-        let mut under_way = self.requests.begin();
+    ) -> Option<OpenRequest> {
+        let mut in_flight = self.requests.begin();
         let write = !matches!(*request.method(), Method::GET | Method::HEAD);
         let mut written = None;
         let owner = self.slot.owner();
         let nameless = owner.is_none() && !may_show_token(request.headers());
         let free = nameless && free(request.uri().path());
-        if !free && !self.visitor.may_ask(owner.is_some()) {
+        if !free && !self.counts.allow(owner.is_some()) {
             return None;
         }
         match owner {
             Some(owner) if write => match self.answers.before_write(owner, self.slot.host()) {
-                Charged::Free => {}
-                Charged::Taken(share) => written = Some(share),
-                Charged::Beyond => return None,
+                Charge::Free => {}
+                Charge::Taken(share) => written = Some(share),
+                Charge::OverLimit => return None,
             },
             Some(_) => {}
             None => {
-                if nameless && !under_way.is_strangers(self.streams_stranger) {
+                if nameless && !in_flight.is_strangers(self.streams_stranger) {
                     return None;
                 }
             }
         }
-        Some(Open {
-            door: Arc::clone(self),
-            under_way,
+        Some(OpenRequest {
+            limiter: Arc::clone(self),
+            in_flight,
             write,
             written,
         })
     }
 }
 
-impl Open {
-    /// Lets the answer out; the request is open until its body is dropped.
+impl OpenRequest {
+    /// Charges the answer to its caller; the request counts as open until the body is dropped.
     pub(crate) fn finish(self, answer: Response<Body>) -> Response<Body> {
         let Self {
-            door,
-            mut under_way,
+            limiter,
+            mut in_flight,
             write,
             mut written,
         } = self;
-        let owner = door.slot.owner();
+        let owner = limiter.slot.owner();
         if owner.is_some() && answer.status() == StatusCode::UNAUTHORIZED {
-            door.visitor.failed();
+            limiter.counts.failed();
         }
-        if owner.is_none() && !under_way.is_strangers(door.streams_stranger) {
+        if owner.is_none() && !in_flight.is_strangers(limiter.streams_stranger) {
             // Its token was refused, and others before it are not read yet.
             return bare(answer.status());
         }
         if let (true, None, Some(owner)) = (write, &written, owner)
-            && let Charged::Taken(share) = door.answers.before_write(owner, door.slot.host())
+            && let Charge::Taken(share) = limiter.answers.before_write(owner, limiter.slot.host())
         {
             // The first request of a token that proved the connection just now.
             written = Some(share);
@@ -111,14 +112,14 @@ impl Open {
                 Some(share)
             }
             (Some(_), None) if write && owner.is_some() => None,
-            (Some(held), None) => match door.answers.take(owner, door.slot.host(), held) {
-                Charged::Free => None,
-                Charged::Taken(share) => Some(share),
-                Charged::Beyond if owner.is_none() => return bare(answer.status()),
-                Charged::Beyond => return refusal(),
+            (Some(held), None) => match limiter.answers.take(owner, limiter.slot.host(), held) {
+                Charge::Free => None,
+                Charge::Taken(share) => Some(share),
+                Charge::OverLimit if owner.is_none() => return bare(answer.status()),
+                Charge::OverLimit => return refusal(),
             },
         };
-        counted(answer, under_way, share)
+        counted(answer, in_flight, share)
     }
 }
 
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
     use crate::answers::{AnswerLimits, Owner};
     use crate::connections::{ConnectionLimits, Connections};
-    use crate::visits::{VisitLimits, Visits};
+    use crate::unauthenticated::{UnauthenticatedLimits, UnauthenticatedRates};
     use config_limits::Capacity;
     use http_body::Body as _;
     use master_client::{UserInfo, Weight};
@@ -167,21 +168,21 @@ mod tests {
     };
     const MOST: usize = 1000 << 10;
 
-    fn door(answers: &Arc<Answers>, owner: Option<Owner>) -> Arc<Door> {
-        door_from(1, answers, owner)
+    fn limiter(answers: &Arc<Answers>, owner: Option<Owner>) -> Arc<RequestLimiter> {
+        limiter_from(1, answers, owner)
     }
 
-    fn door_from(host: u8, answers: &Arc<Answers>, owner: Option<Owner>) -> Arc<Door> {
+    fn limiter_from(host: u8, answers: &Arc<Answers>, owner: Option<Owner>) -> Arc<RequestLimiter> {
         let connections = Connections::new(ConnectionLimits::default());
         let slot = connections.enter([192, 0, 2, host].into());
         if let Some(owner) = owner {
             slot.identify(&UserInfo::authenticated("somebody", [""; 0]), false);
             slot.own(|| owner);
         }
-        let visits = Visits::new(VisitLimits::default());
-        Arc::new(Door {
+        let rates = UnauthenticatedRates::new(UnauthenticatedLimits::default());
+        Arc::new(RequestLimiter {
             requests: Requests::new(),
-            visitor: Visitor::new(&visits, slot.from()),
+            counts: RequestCounts::new(&rates, slot.from()),
             slot: Arc::new(slot),
             answers: Arc::clone(answers),
             streams_stranger: 100,
@@ -192,10 +193,10 @@ mod tests {
         Owner::User(name.to_owned())
     }
 
-    fn ask(door: &Arc<Door>, method: Method, size: usize) -> Response<Body> {
+    fn ask(limiter: &Arc<RequestLimiter>, method: Method, size: usize) -> Response<Body> {
         let mut request = Request::new(());
         *request.method_mut() = method;
-        match door.enter(&request, |_| false) {
+        match limiter.begin(&request, |_| false) {
             Some(open) => open.finish(Response::new(body(vec![7; size]))),
             None => refusal(),
         }
@@ -208,29 +209,29 @@ mod tests {
     #[test]
     fn unread_answers_hold_their_users_part_and_leave_that_of_nodes() {
         let answers = Answers::new(LIMITS);
-        let one = door(&answers, Some(user("one")));
+        let one = limiter(&answers, Some(user("one")));
         let mut held: Vec<_> = (0..5).map(|_| ask(&one, Method::GET, MOST)).collect();
         assert_eq!(codes(&held), [200, 200, 200, 429, 429]);
         assert!(held[4].body().is_end_stream(), "a refusal holds nothing");
-        let two = door(&answers, Some(user("two")));
+        let two = limiter(&answers, Some(user("two")));
         let beside = ask(&two, Method::GET, MOST);
         assert_eq!(beside.status(), 429, "another user of the same host");
-        let two = door_from(2, &answers, Some(user("two")));
+        let two = limiter_from(2, &answers, Some(user("two")));
         held.extend((0..4).map(|_| ask(&two, Method::GET, MOST)));
         assert_eq!(codes(&held[5..]), [200, 200, 200, 429], "another user");
-        let three = door_from(3, &answers, Some(user("three")));
+        let three = limiter_from(3, &answers, Some(user("three")));
         assert_eq!(ask(&three, Method::GET, MOST).status(), 429, "of all");
-        let node = |name: &str| door(&answers, Some(Owner::Node(name.to_owned())));
+        let node = |name: &str| limiter(&answers, Some(Owner::Node(name.to_owned())));
         let of_nodes = ["n", "n", "m"].map(|name| ask(&node(name), Method::GET, MOST));
         assert_eq!(
             codes(&of_nodes),
             [200, 429, 200],
             "an eighth of what is kept"
         );
-        let admin = door(&answers, Some(Owner::Admin));
+        let admin = limiter(&answers, Some(Owner::Admin));
         assert_eq!(ask(&admin, Method::GET, MOST).status(), 200);
         // What is shared or has no end takes nothing, or little.
-        let shared = one.enter(&Request::new(()), |_| false).unwrap();
+        let shared = one.begin(&Request::new(()), |_| false).unwrap();
         let mut document = Response::new(body(vec![7; MOST]));
         document.extensions_mut().insert(Weight(0));
         assert_eq!(shared.finish(document).status(), 200);
@@ -242,24 +243,24 @@ mod tests {
     #[test]
     fn no_write_is_refused_after_it_was_carried_out() {
         let answers = Answers::new(LIMITS);
-        let one = door(&answers, Some(user("one")));
+        let one = limiter(&answers, Some(user("one")));
         let mut held: Vec<_> = (0..2).map(|_| ask(&one, Method::GET, MOST)).collect();
         let write = Request::post("/").body(()).unwrap();
-        let open = one.enter(&write, |_| false).unwrap();
+        let open = one.begin(&write, |_| false).unwrap();
         held.push(open.finish(Response::new(body(vec![7; 3 * MOST]))));
         assert_eq!(codes(&held), [200, 200, 200]);
         assert!(
-            one.enter(&write, |_| false).is_none(),
+            one.begin(&write, |_| false).is_none(),
             "the next one is not begun"
         );
         drop(held);
-        assert!(one.enter(&write, |_| false).is_some());
+        assert!(one.begin(&write, |_| false).is_some());
     }
 
     #[test]
     fn strangers_share_a_part_of_their_own_and_beyond_it_get_bare_answers() {
         let answers = Answers::new(LIMITS);
-        let stranger = door(&answers, None);
+        let stranger = limiter(&answers, None);
         let held: Vec<_> = (0..3).map(|_| ask(&stranger, Method::GET, MOST)).collect();
         let empty = held.iter().map(|one| one.body().is_end_stream());
         assert_eq!(empty.collect::<Vec<_>>(), [false, false, true]);
