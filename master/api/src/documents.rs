@@ -4,7 +4,7 @@
 use crate::state::ApiServer;
 use http::request::Parts;
 use http::{HeaderValue, Response, StatusCode, header};
-use master_client::{Body, Weight, body};
+use master_client::{Body, HeldBytes, body};
 use master_openapi::{Document, Documents};
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_wire::Encoding;
@@ -163,7 +163,7 @@ fn serve(
         json_bytes(StatusCode::OK, document.plain()?)
     };
     // All who read a document share it.
-    response.extensions_mut().insert(Weight(0));
+    response.extensions_mut().insert(HeldBytes(0));
     let headers = response.headers_mut();
     // A document under a hash never changes, so the client may cache it.
     let cached = if hash.is_empty() {

@@ -17,7 +17,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::upgrade::OnUpgrade;
 use master_admission::services;
 use master_auth::impersonate;
-use master_client::{Body, BoxFuture, Client, Notice, Resource, Transport, UserInfo, body};
+use master_client::{Body, BoxFuture, Client, ObjectEvent, Resource, Transport, UserInfo, body};
 use master_gateway::check_origin;
 use master_listener::{Flow, FlowTarget, Peer, RequestSlot, Service};
 use master_metrics::About;
@@ -105,7 +105,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// The store cannot be read, or refuses a repair for another reason than a concurrent change.
-    pub async fn repair_allocations(&self) -> Result<Vec<Notice>, ApiError> {
+    pub async fn repair_allocations(&self) -> Result<Vec<ObjectEvent>, ApiError> {
         let inner = &self.inner;
         services::repair(&*inner.store, &inner.kinds, &inner.options.ranges).await
     }

@@ -14,7 +14,7 @@ use config_kube::machine::{CertificateRef, NodeMarks};
 use config_kube::{Decides, Machine};
 use config_protocol::wire::Certificates;
 use master_ca::{Authority, NodeCertificates};
-use master_client::{ApiError, Client, Happening, Patch, Reason, Recorder, Severity};
+use master_client::{ApiError, Client, NewEvent, Patch, Reason, Recorder, Severity};
 use master_journal::Journal;
 use master_nodes::{marks, node};
 use serde_json::json;
@@ -122,13 +122,13 @@ impl AdmissionWriter<'_> {
         };
         let message = format!("rule `{rule}` {how}; not proven: {failed}");
         tracing::warn!(node = grant.node_name(), "{message}");
-        let happening = Happening {
+        let event = NewEvent {
             severity: Severity::Warning,
             reason,
             action: "Admit",
             message,
         };
-        self.events.record(machine, &happening).await;
+        self.events.record(machine, &event).await;
     }
 
     /// Creates the Node, or updates the labels of an existing one. A controller (`master/control`)

@@ -15,7 +15,7 @@ pub type Body = UnsyncBoxBody<Bytes, BodyError>;
 /// of its body: what is shared with others costs nothing, and a list is made piece by piece. An
 /// extension of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Weight(pub usize);
+pub struct HeldBytes(pub usize);
 
 /// A body from complete bytes.
 pub fn body(bytes: impl Into<Bytes>) -> Body {

@@ -1,8 +1,8 @@
 //! The client for callers inside the process: the same request path without a socket.
 
-use crate::bare::bare;
 use crate::body::{Body, body, broken, undecodable};
-use crate::resources::{Resource as Served, Seen};
+use crate::managed_fields::without_managed_fields;
+use crate::resources::{Resource as Served, Versioned};
 use crate::transport::Transport;
 use crate::user::UserInfo;
 use crate::watch::{Watcher, readable};
@@ -192,7 +192,7 @@ impl Client {
         .await
     }
 
-    pub(crate) async fn list_at<T: Seen>(
+    pub(crate) async fn list_at<T: Versioned>(
         &self,
         accept: &str,
         path: &str,
@@ -235,7 +235,7 @@ impl Client {
         .await
     }
 
-    pub(crate) async fn watch_at<T: Seen>(
+    pub(crate) async fn watch_at<T: Versioned>(
         &self,
         accept: &str,
         path: &str,
@@ -435,7 +435,7 @@ impl Client {
             .exchange(accept, method, path, content_type, content)
             .await?;
         let read = match std::str::from_utf8(&answer) {
-            Ok(text) => R::from_json(bare(text).as_bytes()),
+            Ok(text) => R::from_json(without_managed_fields(text).as_bytes()),
             Err(_no_text) => R::from_json(&answer),
         };
         read.map_err(|e| undecodable(&e))

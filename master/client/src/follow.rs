@@ -2,7 +2,7 @@
 //! controllers.
 
 use crate::client::{Client, ListParams, Object};
-use crate::resources::{Partial, Resource, Seen, Source};
+use crate::resources::{PartialObject, Resource, Source, Versioned};
 use crate::transport::BoxFuture;
 use crate::watch::{Gone, WatchEvent, Watcher};
 use master_schema::error::ApiError;
@@ -99,14 +99,14 @@ impl<T: Object, V: Send + 'static> Follower<T, V> {
     }
 }
 
-impl Follower<Partial> {
+impl Follower<PartialObject> {
     /// A follower of the metadata of all objects of a kind.
     pub fn metadata(client: Client, of: &Resource) -> Self {
         Self::of(client, Source::metadata(of), Arc::new(|object| object))
     }
 }
 
-impl<T: Seen, V: Send + 'static> Follower<T, V> {
+impl<T: Versioned, V: Send + 'static> Follower<T, V> {
     fn of(client: Client, source: Source, read: Read<T, V>) -> Self {
         let (state, not_before) = (State::Unlisted, Instant::now());
         Self {
@@ -223,7 +223,7 @@ impl<T: Seen, V: Send + 'static> Follower<T, V> {
 }
 
 /// All objects, page by page.
-async fn pages<T: Seen, V>(
+async fn pages<T: Versioned, V>(
     client: Client,
     source: Arc<Source>,
     read: Read<T, V>,
@@ -243,7 +243,7 @@ async fn pages<T: Seen, V>(
 }
 
 /// The change in an event; `None` for a bookmark. Updates the resource version.
-fn change_of<T: Seen, V>(
+fn change_of<T: Versioned, V>(
     event: WatchEvent<T>,
     version: &mut String,
     read: &dyn Fn(T) -> V,

@@ -9,12 +9,12 @@
 //! [`Store`] to keep and index them, at [`Recorder`] to write events. There are no tasks and no
 //! channels: a follower works while its caller awaits [`Follower::next`].
 
-mod bare;
 mod body;
 mod client;
 mod follow;
+mod interner;
 mod key;
-mod recent;
+mod managed_fields;
 mod record;
 mod resources;
 mod store;
@@ -22,15 +22,17 @@ mod transport;
 mod user;
 mod watch;
 
-pub use body::{Body, BodyError, Weight, body};
+pub use body::{Body, BodyError, HeldBytes, body};
 pub use client::{Client, DeleteParams, ListParams, Object, ObjectList, Patch};
 pub use follow::{Change, Follower};
+pub use interner::Interner;
 pub use key::Key;
 /// The API's errors, in upstream's form.
 pub use master_schema::error::{ApiError, Cause, Details, Reason};
-pub use recent::Recent;
-pub use record::{Happening, Notice, Recorder, Severity, reference};
-pub use resources::{Meta, ObjectPath, OwnerRef, Partial, Resource, Seen, Whole};
+pub use record::{NewEvent, ObjectEvent, Recorder, Severity, reference};
+pub use resources::{
+    DynamicObject, Meta, ObjectPath, OwnerRef, PartialObject, Resource, Versioned,
+};
 pub use store::{Delta, Entries, Index, Item, Lookup, Progress, Scope, Store, View};
 pub use transport::{BoxFuture, Transport};
 pub use user::UserInfo;

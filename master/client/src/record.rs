@@ -31,7 +31,7 @@ pub enum Severity {
 
 /// An event to record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Happening<'a> {
+pub struct NewEvent<'a> {
     /// Its type.
     pub severity: Severity,
     /// The reason, one CamelCase word.
@@ -42,15 +42,15 @@ pub struct Happening<'a> {
     pub message: String,
 }
 
-/// An event with its object, for another part to record.
+/// An event with the object that it is about, for another component to record.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Notice {
+pub struct ObjectEvent {
     /// The component in whose name it is recorded.
     pub component: &'static str,
     /// The object.
     pub about: ObjectReference,
     /// What happened to it.
-    pub happening: Happening<'static>,
+    pub event: NewEvent<'static>,
 }
 
 /// Writes events on behalf of one component.
@@ -92,17 +92,17 @@ impl Recorder {
     }
 
     /// Writes an event about an object. Failures are logged and ignored: events are best effort.
-    pub async fn record<T: Object>(&self, about: &T, happening: &Happening<'_>) {
-        self.record_of(reference(about), happening).await;
+    pub async fn record<T: Object>(&self, about: &T, event: &NewEvent<'_>) {
+        self.record_of(reference(about), event).await;
     }
 
     /// As [`Recorder::record`], about an object of any kind.
-    pub async fn record_of(&self, about: ObjectReference, happening: &Happening<'_>) {
+    pub async fn record_of(&self, about: ObjectReference, event: &NewEvent<'_>) {
         let now = self.client.now();
         let key = (
             about.uid.clone().unwrap_or_default(),
-            happening.reason.to_owned(),
-            happening.message.clone(),
+            event.reason.to_owned(),
+            event.message.clone(),
         );
         let namespace = about
             .namespace
@@ -112,7 +112,7 @@ impl Recorder {
             Step::Nothing => return,
             Step::Create(name) => {
                 self.client
-                    .add(&self.event(&name, &namespace, about, happening, now))
+                    .add(&self.event(&name, &namespace, about, event, now))
                     .await
             }
             Step::Count(name, count) => {
@@ -130,13 +130,13 @@ impl Recorder {
                 .remove(&key);
             if error.reason == Reason::Invalid {
                 tracing::warn!(
-                    reason = happening.reason,
+                    reason = event.reason,
                     error = chain(&error),
                     "dropped an invalid event: its component made it wrongly"
                 );
             } else {
                 tracing::debug!(
-                    reason = happening.reason,
+                    reason = event.reason,
                     error = chain(&error),
                     "cannot write an event"
                 );
@@ -174,7 +174,7 @@ impl Recorder {
         name: &str,
         namespace: &str,
         about: ObjectReference,
-        it: &Happening<'_>,
+        it: &NewEvent<'_>,
         now: Timestamp,
     ) -> Event {
         let mut message = it.message.clone();

@@ -118,7 +118,7 @@ pub struct Meta {
 
 /// An object of any kind, with metadata only.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-pub struct Partial {
+pub struct PartialObject {
     /// Its metadata.
     #[serde(default)]
     pub metadata: Meta,
@@ -127,33 +127,33 @@ pub struct Partial {
 /// A whole object of any kind.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Whole(pub Map<String, Value>);
+pub struct DynamicObject(pub Map<String, Value>);
 
-impl FromJson for Partial {
+impl FromJson for PartialObject {
     fn from_json(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
     }
 }
 
-impl FromJson for Whole {
+impl FromJson for DynamicObject {
     fn from_json(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
     }
 }
 
-impl ToJson for Whole {
+impl ToJson for DynamicObject {
     fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
         serde_json::to_vec(self)
     }
 }
 
-/// Objects that can be followed: they have a resource version.
-pub trait Seen: FromJson + Send + 'static {
+/// Objects with a resource version, by which they can be followed.
+pub trait Versioned: FromJson + Send + 'static {
     /// Its resource version.
     fn resource_version(&self) -> &str;
 }
 
-impl<T: Object> Seen for T {
+impl<T: Object> Versioned for T {
     fn resource_version(&self) -> &str {
         self.metadata()
             .resource_version
@@ -162,13 +162,13 @@ impl<T: Object> Seen for T {
     }
 }
 
-impl Seen for Partial {
+impl Versioned for PartialObject {
     fn resource_version(&self) -> &str {
         &self.metadata.resource_version
     }
 }
 
-impl Seen for Whole {
+impl Versioned for DynamicObject {
     fn resource_version(&self) -> &str {
         meta_text(&self.0, "resourceVersion")
     }
@@ -194,7 +194,7 @@ impl Client {
     ) -> Result<Option<Meta>, ApiError> {
         let path = of.path(namespace, Some(name), None);
         match self
-            .send_as::<Partial>(METADATA_OF_ONE, Method::GET, &path, None, Bytes::new())
+            .send_as::<PartialObject>(METADATA_OF_ONE, Method::GET, &path, None, Bytes::new())
             .await
         {
             Ok(found) => Ok(Some(found.metadata)),
@@ -212,7 +212,7 @@ impl Client {
         of: &Resource,
         namespace: &str,
         params: &ListParams,
-    ) -> Result<ObjectList<Partial>, ApiError> {
+    ) -> Result<ObjectList<PartialObject>, ApiError> {
         self.list_at(
             METADATA,
             &(of.path(namespace, None, None) + &query(params, &[])),
@@ -229,7 +229,7 @@ impl Client {
         of: &Resource,
         namespace: &str,
         params: &ListParams,
-    ) -> Result<ObjectList<Whole>, ApiError> {
+    ) -> Result<ObjectList<DynamicObject>, ApiError> {
         self.list_at(
             "application/json",
             &(of.path(namespace, None, None) + &query(params, &[])),
@@ -246,7 +246,7 @@ impl Client {
         of: &Resource,
         namespace: &str,
         name: &str,
-    ) -> Result<Whole, ApiError> {
+    ) -> Result<DynamicObject, ApiError> {
         self.send_as(
             "application/json",
             Method::GET,
@@ -261,7 +261,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`].
-    pub async fn part(&self, of: &Resource, at: ObjectPath<'_>) -> Result<Whole, ApiError> {
+    pub async fn part(&self, of: &Resource, at: ObjectPath<'_>) -> Result<DynamicObject, ApiError> {
         let path = of.path_of(at);
         self.send_as("application/json", Method::GET, &path, None, Bytes::new())
             .await
@@ -276,8 +276,8 @@ impl Client {
         &self,
         of: &Resource,
         at: ObjectPath<'_>,
-        object: &Whole,
-    ) -> Result<Whole, ApiError> {
+        object: &DynamicObject,
+    ) -> Result<DynamicObject, ApiError> {
         let path = of.path_of(at);
         self.send_as(
             "application/json",
@@ -313,7 +313,7 @@ impl Client {
         of: &Resource,
         at: ObjectPath<'_>,
         patch: &Patch,
-    ) -> Result<Whole, ApiError> {
+    ) -> Result<DynamicObject, ApiError> {
         self.patch_at(&of.path_of(at), patch).await
     }
 }
@@ -352,7 +352,7 @@ impl Source {
         tracing::debug!(source = ?self, failures, error = chain(error), "list or watch failed; trying again");
     }
 
-    pub(crate) async fn page<T: Seen>(
+    pub(crate) async fn page<T: Versioned>(
         &self,
         client: &Client,
         limit: u32,
@@ -368,7 +368,7 @@ impl Source {
             .await
     }
 
-    pub(crate) async fn watch<T: Seen>(
+    pub(crate) async fn watch<T: Versioned>(
         self: Arc<Self>,
         client: Client,
         from: String,

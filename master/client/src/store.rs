@@ -7,7 +7,7 @@
 use crate::client::{ListParams, Object};
 use crate::follow::{Change, Follower};
 use crate::key::Key;
-use crate::{Client, Seen};
+use crate::{Client, Versioned};
 use config_kube::k8s_openapi::Metadata;
 use std::any::TypeId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

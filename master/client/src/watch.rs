@@ -1,8 +1,8 @@
 //! An open watch: the lines of its answer as events.
 
-use crate::bare::bare;
 use crate::body::{Body, broken, undecodable};
 use crate::key::Key;
+use crate::managed_fields::without_managed_fields;
 use bytes::{Buf, BytesMut};
 use config_kube::FromJson;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -189,7 +189,7 @@ fn gone(object: &str) -> Gone {
 /// An object of a list or watch as its kind. One that can't be read must not keep the others from
 /// being known: it is left out.
 pub(crate) fn readable<T: FromJson>(object: &str) -> Option<T> {
-    let read = T::from_json(bare(object).as_bytes());
+    let read = T::from_json(without_managed_fields(object).as_bytes());
     read.inspect_err(|error| warn_unreadable(std::any::type_name::<T>(), object, error))
         .ok()
 }

@@ -7,7 +7,7 @@
 use crate::in_use::ClaimView;
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use master_client::{ApiError, Delta, Happening, Key, Lookup, Reason, Severity, Store};
+use master_client::{ApiError, Delta, Key, Lookup, NewEvent, Reason, Severity, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::views::pod::{BY_CLAIM, PodView, own_claim};
@@ -138,11 +138,11 @@ fn claim(pod: &Pod, volume: &Volume) -> Option<PersistentVolumeClaim> {
 }
 
 async fn tell(writer: &Writer, pod: &Pod, volume: &str, error: &ApiError) {
-    let happening = Happening {
+    let event = NewEvent {
         severity: Severity::Warning,
         reason: "FailedBinding",
         action: "MakingClaim",
         message: format!("ephemeral volume {volume}: {error}"),
     };
-    writer.recorder().record(pod, &happening).await;
+    writer.recorder().record(pod, &event).await;
 }

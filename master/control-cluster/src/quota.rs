@@ -6,8 +6,8 @@
 
 use config_kube::k8s_openapi::api::core::v1::ResourceQuota;
 use master_client::{
-    ApiError, Change, Client, Delta, Index, Key, ListParams, Lookup, ObjectPath, Partial, Reason,
-    Resource, Store, View, Whole,
+    ApiError, Change, Client, Delta, DynamicObject, Index, Key, ListParams, Lookup, ObjectPath,
+    PartialObject, Reason, Resource, Store, View,
 };
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::every_kind::{Kinds, ResourceId};
@@ -148,7 +148,7 @@ impl Controller for Quotas {
         });
         let kinds = setup.follow_every_kind(
             move |(_, kind): (ResourceId, &Resource),
-                  change: &Change<Partial>,
+                  change: &Change<PartialObject>,
                   keys: &mut Vec<Key>| {
                 freed(&releases, &store, kind, change, keys);
             },
@@ -219,7 +219,7 @@ fn freed(
     releases: &Releases,
     quotas: &Store<QuotaView>,
     kind: &Resource,
-    change: &Change<Partial>,
+    change: &Change<PartialObject>,
     keys: &mut Vec<Key>,
 ) {
     match change {
@@ -333,10 +333,10 @@ async fn usage(
             page.continue_token
         } else {
             let page = client.wholes(resource, namespace, &params).await?;
-            for Whole(object) in page
+            for DynamicObject(object) in page
                 .items
                 .iter()
-                .filter(|Whole(object)| quota.covers(group, plural, object))
+                .filter(|DynamicObject(object)| quota.covers(group, plural, object))
             {
                 used.add(&quota::usage(group, plural, object, now));
             }

@@ -56,10 +56,10 @@ impl Controller for AllocationRepair {
         let Some(allocations) = &self.allocations else {
             return Ok(());
         };
-        for notice in allocations.repair().await? {
+        for event in allocations.repair().await? {
             // Under upstream's names of the two components that repair.
-            Recorder::new(writer.client().clone(), notice.component)
-                .record_of(notice.about, &notice.happening)
+            Recorder::new(writer.client().clone(), event.component)
+                .record_of(event.about, &event.event)
                 .await;
         }
         Ok(())

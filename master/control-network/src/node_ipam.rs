@@ -7,7 +7,7 @@
 
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use master_client::{ApiError, Happening, Key, Patch, Severity, Store};
+use master_client::{ApiError, Key, NewEvent, Patch, Severity, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::pod_range::PodRange;
 use master_control::setup::Setup;
@@ -277,13 +277,13 @@ async fn tell(writer: &Writer, name: &str, uid: String, range: Range) {
         metadata,
         ..Node::default()
     };
-    let happening = Happening {
+    let event = NewEvent {
         severity: Severity::Normal,
         reason: NOT_AVAILABLE,
         action: "AllocatingCIDR",
         message: format!("Node {name} status is now: {NOT_AVAILABLE}"),
     };
-    writer.recorder().record(&about, &happening).await;
+    writer.recorder().record(&about, &event).await;
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use config_kube::taints::{
     NO_EXECUTE, NO_SCHEDULE, NOT_READY, PRESSURES, UNREACHABLE, UNSCHEDULABLE,
 };
 use jiff::{SignedDuration, Timestamp};
-use master_client::{ApiError, Delta, Happening, Key, Lookup, Patch, Scope, Severity, Store, View};
+use master_client::{ApiError, Delta, Key, Lookup, NewEvent, Patch, Scope, Severity, Store, View};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::views::node::{BY_READY, BY_ZONE, BY_ZONE_READY, NodeView, zone_ready};
@@ -493,13 +493,13 @@ fn wanted(node: &NodeView, bad: Option<&str>, evict: bool, now: Timestamp) -> Ve
 
 /// Records an event about a Node that was registered or removed.
 async fn record(writer: &Writer, node: &Identity, reason: &str, action: &str, text: &str) {
-    let happening = Happening {
+    let event = NewEvent {
         severity: Severity::Normal,
         reason,
         action,
         message: format!("Node {} event: {text}", node.name),
     };
-    writer.recorder().record(&about(node), &happening).await;
+    writer.recorder().record(&about(node), &event).await;
 }
 
 /// A node as events name it.
@@ -582,13 +582,13 @@ async fn write_silent(writer: &Writer, silent: &Silent) -> Result<(), ApiError> 
             name: name.to_owned(),
             uid: silent.uid.clone(),
         });
-        let happening = Happening {
+        let event = NewEvent {
             severity: Severity::Warning,
             reason: "NodeNotReady",
             action: "MarkingNotReady",
             message: format!("Node {name} status is now: NodeNotReady"),
         };
-        writer.recorder().record(&about, &happening).await;
+        writer.recorder().record(&about, &event).await;
     }
     Ok(())
 }

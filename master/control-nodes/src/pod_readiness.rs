@@ -4,7 +4,7 @@ use crate::followed::pods_and_nodes;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use config_kube::taints::{NO_EXECUTE, UNTRUSTED};
-use master_client::{ApiError, Happening, Key, Patch, Severity, Store};
+use master_client::{ApiError, Key, NewEvent, Patch, Severity, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::views::node::NodeView;
@@ -78,13 +78,13 @@ impl Controller for PodReadiness {
         let status = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
         let patch = Patch::Strategic(status);
         let marked: Pod = writer.patch_status(&pod.key, &patch).await?;
-        let happening = Happening {
+        let event = NewEvent {
             severity: Severity::Warning,
             reason: "NodeNotReady",
             action: "MarkingNotReady",
             message: "Node is not ready".to_owned(),
         };
-        writer.recorder().record(&marked, &happening).await;
+        writer.recorder().record(&marked, &event).await;
         Ok(())
     }
 }

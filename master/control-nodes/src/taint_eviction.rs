@@ -7,7 +7,7 @@ use config_kube::k8s_openapi::api::core::v1::{Pod, Taint};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::taints::{NO_EXECUTE, NOT_READY, UNREACHABLE, tolerates};
 use jiff::Timestamp;
-use master_client::{ApiError, DeleteParams, Happening, Key, Severity, Store};
+use master_client::{ApiError, DeleteParams, Key, NewEvent, Severity, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::views::node::NodeView;
@@ -200,13 +200,13 @@ async fn tell(writer: &Writer, key: &Key, uid: &str, message: String) {
         metadata,
         ..Pod::default()
     };
-    let happening = Happening {
+    let event = NewEvent {
         severity: Severity::Normal,
         reason: "TaintManagerEviction",
         action: "Evicting",
         message,
     };
-    writer.recorder().record(&about, &happening).await;
+    writer.recorder().record(&about, &event).await;
 }
 
 /// Whether a pod is deleted already, or has ended.

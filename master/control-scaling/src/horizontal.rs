@@ -18,7 +18,7 @@ use config_kube::k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 use master_client::{
-    ApiError, Key, ListParams, ObjectPath, Patch, Reason, Resource, Severity, Store, Whole,
+    ApiError, DynamicObject, Key, ListParams, ObjectPath, Patch, Reason, Resource, Severity, Store,
 };
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
@@ -221,7 +221,7 @@ impl Scale {
             return Err(ApiError::new(Reason::NotFound, text));
         };
         let at = scale_of(namespace, &target.name);
-        let Whole(scale) = writer.client().part(&resource, at).await?;
+        let DynamicObject(scale) = writer.client().part(&resource, at).await?;
         let scale = Value::Object(scale);
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or_default();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -453,7 +453,7 @@ fn reading(
     namespace: &str,
     current: i32,
     pods: &[Pod],
-    used: &Result<Vec<Whole>, String>,
+    used: &Result<Vec<DynamicObject>, String>,
     now: Timestamp,
 ) -> Reading {
     let (resource, container, wanted, reason) = match (&metric.resource, &metric.container_resource)

@@ -3,7 +3,7 @@
 use config_kube::Amount;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use jiff::{SignedDuration, Timestamp};
-use master_client::{Resource, Whole};
+use master_client::{DynamicObject, Resource};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -75,8 +75,8 @@ fn sample(pod: &Value, resource: &str, container: Option<&str>) -> Option<Sample
 }
 
 /// Samples of a resource.
-pub fn samples(list: &[Whole], resource: &str, container: Option<&str>) -> Samples {
-    let one = |pod: &Whole| {
+pub fn samples(list: &[DynamicObject], resource: &str, container: Option<&str>) -> Samples {
+    let one = |pod: &DynamicObject| {
         let pod = Value::Object(pod.0.clone());
         let name = pod["metadata"]["name"].as_str()?.to_owned();
         Some((name, sample(&pod, resource, container)?))

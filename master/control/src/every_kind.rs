@@ -2,7 +2,7 @@
 //! kinds they look after.
 
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
-use master_client::{Change, Client, Follower, Key, Partial, Resource};
+use master_client::{Change, Client, Follower, Key, PartialObject, Resource};
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -41,11 +41,11 @@ impl Kinds {
 
 /// Takes a change of an object of some kind, and gives the keys that it concerns.
 pub trait Listener:
-    FnMut((ResourceId, &Resource), &Change<Partial>, &mut Vec<Key>) + Send + 'static
+    FnMut((ResourceId, &Resource), &Change<PartialObject>, &mut Vec<Key>) + Send + 'static
 {
 }
-impl<F: FnMut((ResourceId, &Resource), &Change<Partial>, &mut Vec<Key>) + Send + 'static> Listener
-    for F
+impl<F: FnMut((ResourceId, &Resource), &Change<PartialObject>, &mut Vec<Key>) + Send + 'static>
+    Listener for F
 {
 }
 
@@ -84,7 +84,7 @@ impl EveryKind {
     pub(crate) fn concerned(
         &mut self,
         number: ResourceId,
-        change: &Change<Partial>,
+        change: &Change<PartialObject>,
     ) -> Vec<(usize, Key)> {
         let (mut concerned, mut keys) = (Vec::new(), Vec::new());
         let kinds = self.kinds.all();
@@ -121,7 +121,7 @@ impl EveryKind {
 struct Following {
     client: Client,
     every_kind: EveryKind,
-    changes: SelectAll<BoxStream<'static, (ResourceId, Change<Partial>)>>,
+    changes: SelectAll<BoxStream<'static, (ResourceId, Change<PartialObject>)>>,
     /// Kinds whose objects have not been listed yet.
     unlisted: BTreeSet<ResourceId>,
     look: Interval,
@@ -152,7 +152,7 @@ impl Following {
             };
             self.unlisted.insert(number);
             let follower = Follower::metadata(self.client.clone(), resource);
-            let next = move |mut follower: Follower<Partial>| async move {
+            let next = move |mut follower: Follower<PartialObject>| async move {
                 let change = follower.next().await;
                 Some(((number, change), follower))
             };
@@ -160,7 +160,7 @@ impl Following {
         }
     }
 
-    fn take(&mut self, number: ResourceId, change: &Change<Partial>) -> Vec<(usize, Key)> {
+    fn take(&mut self, number: ResourceId, change: &Change<PartialObject>) -> Vec<(usize, Key)> {
         if matches!(change, Change::Listed(_)) {
             self.unlisted.remove(&number);
         }

@@ -6,7 +6,7 @@ use config_kube::policy::Ruling;
 use config_model::discovery::DiscoveryUri;
 use config_model::format::Endpoint;
 use master_ca::Authority;
-use master_client::{ApiError, BoxFuture, Notice};
+use master_client::{ApiError, BoxFuture, ObjectEvent};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,5 +85,5 @@ pub trait Allocations: Debug + Send + Sync {
     ///
     /// # Errors
     /// The store cannot be read, or refuses a repair for another reason than a concurrent change.
-    fn repair(&self) -> BoxFuture<'_, Result<Vec<Notice>, ApiError>>;
+    fn repair(&self) -> BoxFuture<'_, Result<Vec<ObjectEvent>, ApiError>>;
 }

@@ -10,7 +10,7 @@ use crate::writer::{Stores, Writer};
 use config_kube::k8s_openapi::Metadata;
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
 use master_client::{
-    Change, Client, Delta, Follower, Gone, Item, Key, Object, Partial, Progress, Recorder,
+    Change, Client, Delta, Follower, Gone, Item, Key, Object, PartialObject, Progress, Recorder,
     Resource, Store, View,
 };
 use std::any::Any;
@@ -374,7 +374,11 @@ impl Stand {
 
     /// A change of objects of a served kind, to a controller that follows every kind; the keys that
     /// this concerns.
-    pub fn meet(&mut self, (group, kind): (&str, &str), change: &Change<Partial>) -> Vec<Key> {
+    pub fn meet(
+        &mut self,
+        (group, kind): (&str, &str),
+        change: &Change<PartialObject>,
+    ) -> Vec<Key> {
         let every = &mut self.sources.every_kind;
         let number = every.number(group, kind);
         let keys = number.map(|number| every.concerned(number, change));

@@ -17,7 +17,7 @@ use master_api::{ApiServer, Options};
 use master_attest::{AttestationConfig, AttestationService, BootstrapConfig, Configurations};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
-use master_client::{ApiError, BoxFuture, Notice, UserInfo};
+use master_client::{ApiError, BoxFuture, ObjectEvent, UserInfo};
 use master_control::Controllers;
 use master_control::options::{Allocations, Discovery, Signing};
 use master_control::pod_range::PodRange;
@@ -287,7 +287,7 @@ fn control_plane(
 struct Repairs(ApiServer);
 
 impl Allocations for Repairs {
-    fn repair(&self) -> BoxFuture<'_, Result<Vec<Notice>, ApiError>> {
+    fn repair(&self) -> BoxFuture<'_, Result<Vec<ObjectEvent>, ApiError>> {
         Box::pin(self.0.repair_allocations())
     }
 }

@@ -13,7 +13,7 @@ use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::machine::Admission;
 use config_kube::{CertificatePolicy, ImageRelease, Machine, MachineState, MachineStatus};
 use config_verdicts::{Entry, GONE, Kind};
-use master_client::{Client, Happening, Object, Recorder, Severity};
+use master_client::{Client, NewEvent, Object, Recorder, Severity};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,7 +99,7 @@ impl Journal {
         self.recorder
             .record(
                 about,
-                &Happening {
+                &NewEvent {
                     severity,
                     reason,
                     action: "Attesting",

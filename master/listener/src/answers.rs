@@ -10,7 +10,7 @@ use config_kube::identity::{MASTERS_GROUP, party};
 use config_limits::{Capacity, Share, Shares, Taker};
 use http::Response;
 use http_body::Body as _;
-use master_client::{Body, UserInfo, Weight};
+use master_client::{Body, HeldBytes, UserInfo};
 use std::sync::Arc;
 
 /// What each answer takes beside its bytes: its header, its stream, the task that sends it.
@@ -162,7 +162,7 @@ pub(crate) fn held(answer: &Response<Body>) -> Option<usize> {
         return None;
     }
     match answer.extensions().get() {
-        Some(Weight(held)) => Some(*held),
+        Some(HeldBytes(held)) => Some(*held),
         None => usize::try_from(answer.body().size_hint().exact()?).ok(),
     }
 }

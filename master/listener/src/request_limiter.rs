@@ -151,7 +151,7 @@ mod tests {
     use crate::unauthenticated::{UnauthenticatedLimits, UnauthenticatedRates};
     use config_limits::Capacity;
     use http_body::Body as _;
-    use master_client::{UserInfo, Weight};
+    use master_client::{HeldBytes, UserInfo};
 
     /// Three whole answers of a megabyte for one user or host, and as many for the others.
     const LIMITS: AnswerLimits = AnswerLimits {
@@ -233,7 +233,7 @@ mod tests {
         // What is shared or has no end takes nothing, or little.
         let shared = one.begin(&Request::new(()), |_| false).unwrap();
         let mut document = Response::new(body(vec![7; MOST]));
-        document.extensions_mut().insert(Weight(0));
+        document.extensions_mut().insert(HeldBytes(0));
         assert_eq!(shared.finish(document).status(), 200);
         drop((held, of_nodes));
         assert_eq!(answers.taken(), [0, 0]);

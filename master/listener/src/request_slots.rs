@@ -8,7 +8,7 @@ use config_limits::{Capacity, Share, Shares, Taker, host as host_name};
 use http::Response;
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt as _;
-use master_client::{ApiError, Body, BodyError, Reason, UserInfo, Weight, body};
+use master_client::{ApiError, Body, BodyError, HeldBytes, Reason, UserInfo, body};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -127,7 +127,12 @@ fn three_quarters(kept: usize) -> usize {
 
 fn is_small(answer: &Response<Body>) -> bool {
     let content = answer.body();
-    let weight = || answer.extensions().get().map(|Weight(held)| *held as u64);
+    let weight = || {
+        answer
+            .extensions()
+            .get()
+            .map(|HeldBytes(held)| *held as u64)
+    };
     let size = content.size_hint().exact().or_else(weight);
     content.is_end_stream() || size.is_some_and(|size| size <= SMALL_ANSWER as u64)
 }
@@ -310,7 +315,7 @@ mod tests {
                 held.push(ask(&slots, false, user, 1, SMALL_ANSWER).await.unwrap());
                 held.push(ask(&slots, true, user, 1, LARGE).await.unwrap());
                 let mut made = Response::new(body(vec![7; 1]).map_frame(|one| one).boxed_unsync());
-                made.extensions_mut().insert(Weight(SMALL_ANSWER));
+                made.extensions_mut().insert(HeldBytes(SMALL_ANSWER));
                 let (_, slot) = slots
                     .acquire(false, body(""), user, &peer(1))
                     .await

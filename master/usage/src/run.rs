@@ -8,7 +8,9 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
-use master_client::{BodyError, BoxFuture, Change, Client, Follower, Partial, Resource, body};
+use master_client::{
+    BodyError, BoxFuture, Change, Client, Follower, PartialObject, Resource, body,
+};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -150,7 +152,7 @@ fn unread_pause(nodes: usize, options: Options) -> Duration {
     options.period.max(options.gap.saturating_mul(all))
 }
 
-fn take(change: Change<Partial>, rota: &mut Rota, usage: &Usage) {
+fn take(change: Change<PartialObject>, rota: &mut Rota, usage: &Usage) {
     match change {
         Change::Listed(all) => {
             let names: BTreeSet<String> = all.into_iter().map(|node| node.metadata.name).collect();

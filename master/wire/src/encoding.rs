@@ -7,7 +7,7 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Response, header};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, StreamBody};
-use master_client::{Body, BodyError, Weight, body};
+use master_client::{Body, BodyError, HeldBytes, body};
 use std::io::{self, Write as _};
 
 /// Answers above this size are compressed for clients that accept gzip (upstream:
@@ -79,9 +79,9 @@ pub fn finish(mut response: Response<Body>, encoding: Encoding) -> Response<Body
         // From here on the body does not tell how much there is of it.
         let whole = usize::try_from(size).unwrap_or(usize::MAX);
         let extensions = response.extensions_mut();
-        let held = extensions.get().map_or(whole, |Weight(held)| *held);
+        let held = extensions.get().map_or(whole, |HeldBytes(held)| *held);
         let more = if gzip { COMPRESSOR } else { 0 };
-        extensions.insert(Weight(held.saturating_add(more)));
+        extensions.insert(HeldBytes(held.saturating_add(more)));
     }
     if pretty {
         let mut spread = Spread::default();

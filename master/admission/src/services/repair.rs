@@ -10,7 +10,7 @@
 use super::{Owner, Ranges, addresses, ports};
 use bytes::Bytes;
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
-use master_client::{Happening, Notice, Severity};
+use master_client::{NewEvent, ObjectEvent, Severity};
 use master_objects::store_error;
 use master_schema::error::ApiError;
 use master_schema::object::meta_text;
@@ -68,7 +68,7 @@ pub async fn run(
     store: &dyn Store,
     kinds: &Kinds,
     configured: &Ranges,
-) -> Result<Vec<Notice>, ApiError> {
+) -> Result<Vec<ObjectEvent>, ApiError> {
     let registry = kinds.now();
     let Some(kind) = registry.find("networking.k8s.io", "v1", "ipaddresses") else {
         return Ok(Vec::new());
@@ -392,7 +392,7 @@ impl Allocations<'_> {
 
 impl Finding {
     /// Writes the repair and reports it. If something changed meanwhile, the next run repairs it.
-    async fn settle(self, store: &dyn Store) -> Result<Option<Notice>, ApiError> {
+    async fn settle(self, store: &dyn Store) -> Result<Option<ObjectEvent>, ApiError> {
         if !self.ops.is_empty() {
             match store.commit(self.ops).await {
                 Ok(_) => {}
@@ -406,16 +406,16 @@ impl Finding {
         } else {
             "ClusterIPAllocation"
         };
-        let happening = Happening {
+        let event = NewEvent {
             severity: Severity::Warning,
             reason: self.reason,
             action,
             message: self.message,
         };
-        Ok(Some(Notice {
+        Ok(Some(ObjectEvent {
             component: self.component,
             about: self.about,
-            happening,
+            event,
         }))
     }
 }

@@ -5,7 +5,7 @@ use super::answer::value_answer;
 use super::network_only;
 use super::page::Page;
 use http::{Response, StatusCode};
-use master_client::{Body, Weight};
+use master_client::{Body, HeldBytes};
 use master_objects::{Extent, Kept, store_error};
 use master_schema::error::{ApiError, Reason, shown};
 use master_schema::selector::Selector;
@@ -210,6 +210,6 @@ fn list_bytes(call: &Call, page: &Page, extent: Extent) -> Result<Response<Body>
     );
     let mut response = json_bytes(StatusCode::OK, Vec::new());
     *response.body_mut() = Pieces::new(start.into(), around, items).body();
-    response.extensions_mut().insert(Weight(held));
+    response.extensions_mut().insert(HeldBytes(held));
     Ok(response)
 }

@@ -574,7 +574,7 @@ async fn allocations_of_services_are_repaired_after_changes_to_the_store() {
     let found = server.api.repair_allocations().await.unwrap();
     let found: BTreeSet<&str> = found
         .iter()
-        .map(|notice| notice.happening.message.as_str())
+        .map(|event| event.event.message.as_str())
         .collect();
     let expected = [
         "Cluster IP [IPv4]: 10.96.0.77 is not allocated; repairing",

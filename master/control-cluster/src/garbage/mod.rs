@@ -11,8 +11,8 @@ pub use graph::{Action, Graph, Id};
 
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
 use master_client::{
-    ApiError, Change, Client, DeleteParams, Happening, Key, ListParams, Meta, ObjectPath, OwnerRef,
-    Partial, Patch, Reason, Recorder, Resource, Severity,
+    ApiError, Change, Client, DeleteParams, Key, ListParams, Meta, NewEvent, ObjectPath, OwnerRef,
+    PartialObject, Patch, Reason, Recorder, Resource, Severity,
 };
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::every_kind::{Kinds, ResourceId};
@@ -68,7 +68,7 @@ impl Controller for Garbage {
         let fed = graph.clone();
         let kinds = setup.follow_every_kind(
             move |(number, _): (ResourceId, &Resource),
-                  change: &Change<Partial>,
+                  change: &Change<PartialObject>,
                   keys: &mut Vec<Key>| {
                 let mut graph = fed.lock();
                 match change {
@@ -300,7 +300,7 @@ impl Collector<'_> {
                     Err(error) if error.is_not_found() => break,
                     Err(error) => return Err(error),
                 };
-                for Partial { metadata, .. } in page.items {
+                for PartialObject { metadata, .. } in page.items {
                     let names = |owner: &OwnerRef| owner.uid == object.uid;
                     if metadata.owner_references.iter().any(names) {
                         let dependent = Id {
@@ -421,7 +421,7 @@ impl Collector<'_> {
             self.recorder
                 .record_of(
                     about,
-                    &Happening {
+                    &NewEvent {
                         severity,
                         reason,
                         action,

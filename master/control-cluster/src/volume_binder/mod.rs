@@ -11,7 +11,7 @@ mod plan;
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use master_claims::{BIND_COMPLETED, BOUND_BY_CONTROLLER, Claim, Class, PROVISIONER, Volume};
 use master_client::{
-    ApiError, Delta, Happening, Index, Key, Lookup, Object, Patch, Reason, Severity, Store,
+    ApiError, Delta, Index, Key, Lookup, NewEvent, Object, Patch, Reason, Severity, Store,
 };
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
@@ -322,11 +322,11 @@ async fn record<T: Object>(writer: &Writer, object: &T, news: &News) {
     } else {
         Severity::Normal
     };
-    let happening = Happening {
+    let event = NewEvent {
         severity,
         reason: news.reason,
         action: news.reason,
         message: news.message.clone(),
     };
-    writer.recorder().record(object, &happening).await;
+    writer.recorder().record(object, &event).await;
 }

@@ -22,7 +22,7 @@ use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use master_claims::{Claim, Class, SELECTED_NODE, Volume};
 use master_client::{
-    ApiError, DeleteParams, Delta, Happening, Index, Key, Object, Patch, Reason, Severity, Store,
+    ApiError, DeleteParams, Delta, Index, Key, NewEvent, Object, Patch, Reason, Severity, Store,
     body,
 };
 use master_control::controller::{Controller, Now, Plan, Right, right};
@@ -425,13 +425,13 @@ async fn provision(
         Err(error) if !error.is_already_exists() => return Err(error),
         Ok(_) | Err(_) => {}
     }
-    let happening = Happening {
+    let event = NewEvent {
         severity: Severity::Normal,
         reason: "ProvisioningSucceeded",
         action: "Provisioning",
         message: format!("Successfully provisioned volume {name}"),
     };
-    writer.recorder().record(&object, &happening).await;
+    writer.recorder().record(&object, &event).await;
     Ok(())
 }
 
@@ -563,11 +563,11 @@ async fn let_go(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> 
 }
 
 async fn failed<T: Object>(writer: &Writer, object: &T, reason: &str, message: String) {
-    let happening = Happening {
+    let event = NewEvent {
         severity: Severity::Warning,
         reason,
         action: reason,
         message,
     };
-    writer.recorder().record(object, &happening).await;
+    writer.recorder().record(object, &event).await;
 }

@@ -5,7 +5,7 @@ use config_kube::k8s_openapi::api::core::v1::{Container, Node, Pod, Service, Ser
 use config_kube::k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use jiff::Timestamp;
-use master_client::{Index, Key, Recent, View};
+use master_client::{Index, Interner, Key, View};
 use master_control::views::{created, uid, version};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -148,9 +148,9 @@ pub(crate) type NamedPort = (String, String, i32);
 /// What the replicas of a template have in common, stored once.
 #[derive(Debug, Default)]
 struct Common {
-    nodes: Recent<str>,
-    labels: Recent<Labels>,
-    ports: Recent<[NamedPort]>,
+    nodes: Interner<str>,
+    labels: Interner<Labels>,
+    ports: Interner<[NamedPort]>,
 }
 
 static COMMON: LazyLock<Common> = LazyLock::new(Common::default);
@@ -204,11 +204,13 @@ impl View for Backend {
         let condition = conditions.find(|condition| condition.type_ == "Ready");
         Self {
             uid: own,
-            ports: COMMON.ports.one(ports.collect()),
+            ports: COMMON.ports.intern(ports.collect()),
             labels: COMMON
                 .labels
-                .one(Arc::new(pod.metadata.labels.unwrap_or_default())),
-            node: COMMON.nodes.one(spec.node_name.unwrap_or_default().into()),
+                .intern(Arc::new(pod.metadata.labels.unwrap_or_default())),
+            node: COMMON
+                .nodes
+                .intern(spec.node_name.unwrap_or_default().into()),
             addresses: addresses.into(),
             hostname: spec.hostname.unwrap_or_default().into(),
             subdomain: spec.subdomain.unwrap_or_default().into(),

@@ -5,7 +5,7 @@ use config_kube::identity::CONTROLLER_MANAGER_USER;
 use config_kube::k8s_openapi::api::core::v1::{Event, Service};
 use config_kube::k8s_openapi::api::networking::v1::IPAddress;
 use master_api::{ApiServer, Options};
-use master_client::{ApiError, BoxFuture, Key, ListParams, Notice, UserInfo};
+use master_client::{ApiError, BoxFuture, Key, ListParams, ObjectEvent, UserInfo};
 use master_control::Controllers;
 use master_control::controller::{Controller, Now, Plan};
 use master_control::options::Allocations;
@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 struct Repairs(ApiServer);
 
 impl Allocations for Repairs {
-    fn repair(&self) -> BoxFuture<'_, Result<Vec<Notice>, ApiError>> {
+    fn repair(&self) -> BoxFuture<'_, Result<Vec<ObjectEvent>, ApiError>> {
         Box::pin(self.0.repair_allocations())
     }
 }

@@ -4,7 +4,7 @@ use super::kept::Labels;
 use config_kube::k8s_openapi::api::core::v1::{ObjectReference, Pod, PodTemplateSpec};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use futures_util::future::join_all;
-use master_client::{ApiError, DeleteParams, Happening, Key, Severity};
+use master_client::{ApiError, DeleteParams, Key, NewEvent, Severity};
 use master_control::writer::Writer;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -59,13 +59,13 @@ pub async fn tell(
     reason: &str,
     message: String,
 ) {
-    let happening = Happening {
+    let event = NewEvent {
         severity,
         reason,
         action: reason,
         message,
     };
-    writer.recorder().record_of(about.clone(), &happening).await;
+    writer.recorder().record_of(about.clone(), &event).await;
 }
 
 /// Whether the namespace is being deleted: that a pod cannot be made there is worth no event.

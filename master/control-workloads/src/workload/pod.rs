@@ -6,7 +6,7 @@ use super::kept::{Kept, Labels, Selects, by_namespace, controller, owner_key};
 use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use jiff::{SignedDuration, Timestamp};
-use master_client::{Delta, Entries, Index, Key, Lookup, Object, Recent, Store, View};
+use master_client::{Delta, Entries, Index, Interner, Key, Lookup, Object, Store, View};
 use master_control::setup::Setup;
 use master_control::views::{created, uid};
 use std::collections::BTreeSet;
@@ -193,9 +193,9 @@ impl Pods {
 /// What many pods have in common, kept once.
 #[derive(Debug, Default)]
 struct Common {
-    texts: Recent<str>,
-    labels: Recent<Labels>,
-    owners: Recent<Owner>,
+    texts: Interner<str>,
+    labels: Interner<Labels>,
+    owners: Interner<Owner>,
 }
 
 static COMMON: LazyLock<Common> = LazyLock::new(Common::default);
@@ -205,9 +205,9 @@ impl View for OwnedPod {
 
     fn read(pod: Pod) -> Self {
         let (spec, status) = (pod.spec.as_ref(), pod.status.as_ref());
-        let text = |text: Option<&str>| COMMON.texts.one(text.unwrap_or_default().into());
+        let text = |text: Option<&str>| COMMON.texts.intern(text.unwrap_or_default().into());
         let owner = controller(&pod.metadata).map(|owner| {
-            COMMON.owners.one(Arc::new(Owner {
+            COMMON.owners.intern(Arc::new(Owner {
                 api_version: owner.api_version.clone(),
                 kind: owner.kind.clone(),
                 name: owner.name.clone(),
@@ -226,7 +226,7 @@ impl View for OwnedPod {
             phase: text(Some(phase.unwrap_or("Pending"))),
             labels: COMMON
                 .labels
-                .one(Arc::new(pod.metadata.labels.clone().unwrap_or_default())),
+                .intern(Arc::new(pod.metadata.labels.clone().unwrap_or_default())),
             ready: ready.map(|ready| {
                 ready
                     .last_transition_time

@@ -6,7 +6,9 @@ use config_kube::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use config_kube::k8s_openapi::api::core::v1::{Event, Pod, ResourceQuota};
 use jiff::Timestamp;
 use master_api::{ApiServer, Options};
-use master_client::{Client, DeleteParams, ListParams, Object, Patch, UserInfo, View, Whole};
+use master_client::{
+    Client, DeleteParams, DynamicObject, ListParams, Object, Patch, UserInfo, View,
+};
 use master_control::Controllers;
 use master_control_workloads::CONTROLLERS;
 use master_control_workloads::workload::pod::OwnedPod;
@@ -100,7 +102,7 @@ async fn bind(admin: &Client, pod: &Pod) {
     let meta = &pod.metadata;
     let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());
     let target = json!({"metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": &*node}});
-    let binding: Whole = serde_json::from_value(target).unwrap();
+    let binding: DynamicObject = serde_json::from_value(target).unwrap();
     // It may be bound already, or have gone.
     let _bound = admin
         .create_subresource::<Pod>(namespace, name.unwrap_or_default(), "binding", &binding)

@@ -10,7 +10,7 @@ use config_kube::k8s_openapi::api::core::v1::{
     Event, Node, PersistentVolumeClaim, Pod, ReplicationController,
 };
 use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use master_client::{ApiError, DeleteParams, ListParams, Object, Patch, Whole};
+use master_client::{ApiError, DeleteParams, DynamicObject, ListParams, Object, Patch};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -513,7 +513,7 @@ async fn comes_back<T: Object + Debug>(cluster: &Cluster, more: Value, served: V
 
 async fn evict(cluster: &Cluster, pod: &str) -> Result<(), ApiError> {
     let eviction = json!({"metadata": {"namespace": "default", "name": pod}});
-    let eviction: Whole = serde_json::from_value(eviction).unwrap();
+    let eviction: DynamicObject = serde_json::from_value(eviction).unwrap();
     let made = cluster
         .admin
         .create_subresource::<Pod>(Some("default"), pod, "eviction", &eviction);

@@ -3,7 +3,7 @@
 use crate::views::{created, uid};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodCondition, Toleration, Volume};
 use jiff::Timestamp;
-use master_client::{Delta, Index, Key, Recent, View};
+use master_client::{Delta, Index, Interner, Key, View};
 use std::sync::{Arc, LazyLock};
 
 /// Pods by the node that they are bound to.
@@ -82,9 +82,9 @@ impl PodView {
 /// Data that many pods have in common, stored once.
 #[derive(Debug, Default)]
 struct Common {
-    nodes: Recent<str>,
-    phases: Recent<str>,
-    tolerations: Recent<[Toleration]>,
+    nodes: Interner<str>,
+    phases: Interner<str>,
+    tolerations: Interner<[Toleration]>,
 }
 
 static COMMON: LazyLock<Common> = LazyLock::new(Common::default);
@@ -113,11 +113,11 @@ impl View for PodView {
             generation: pod.metadata.generation.unwrap_or_default(),
             created: created(&pod.metadata),
             deleted: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
-            node: COMMON.nodes.one(node.unwrap_or_default().into()),
-            phase: COMMON.phases.one(phase.unwrap_or("Pending").into()),
+            node: COMMON.nodes.intern(node.unwrap_or_default().into()),
+            phase: COMMON.phases.intern(phase.unwrap_or("Pending").into()),
             ready: conditions.is_some_and(|list| list.iter().any(ready)),
             mirror: annotations.is_some_and(|all| all.contains_key("kubernetes.io/config.mirror")),
-            tolerations: COMMON.tolerations.one(tolerations.cloned().collect()),
+            tolerations: COMMON.tolerations.intern(tolerations.cloned().collect()),
             claims: claims(&pod),
             own_claims: own_claims(&pod),
         }

@@ -10,7 +10,7 @@ use config_kube::k8s_openapi::api::apps::v1::Deployment;
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::taints::OUT_OF_SERVICE;
-use master_client::{DeleteParams, Patch, Whole};
+use master_client::{DeleteParams, DynamicObject, Patch};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -307,7 +307,7 @@ impl World {
         };
         let target = json!({"apiVersion": "v1", "kind": "Node", "name": node});
         let binding = json!({"metadata": {"name": name(&pod), "uid": id}, "target": target});
-        let binding: Whole = serde_json::from_value(binding).unwrap();
+        let binding: DynamicObject = serde_json::from_value(binding).unwrap();
         let admin = &self.history.admin;
         let bound =
             admin.create_subresource::<Pod>(Some("default"), name(&pod), "binding", &binding);

@@ -16,7 +16,7 @@ use config_kube::k8s_openapi::api::scheduling::v1::PriorityClass;
 use config_kube::k8s_openapi::api::storage::v1::StorageClass;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use master_claims::{Claim, Class, Volume};
-use master_client::{Change, Gone, Key, Meta, OwnerRef, Partial};
+use master_client::{Change, Gone, Key, Meta, OwnerRef, PartialObject};
 use master_control::setup::Stand;
 use master_control::views::node::NodeView;
 use master_control::views::pod::PodView;
@@ -178,7 +178,7 @@ const OF_NO_NAMESPACE: &[&str] = &[
 ];
 
 /// An object's metadata, as those see it who follow every kind.
-fn partial(meta: &ObjectMeta) -> Partial {
+fn partial(meta: &ObjectMeta) -> PartialObject {
     let owner = |owner: &OwnerReference| OwnerRef {
         api_version: owner.api_version.clone(),
         kind: owner.kind.clone(),
@@ -199,5 +199,5 @@ fn partial(meta: &ObjectMeta) -> Partial {
         finalizers: meta.finalizers.clone().unwrap_or_default(),
         owner_references: owners.map(owner).collect(),
     };
-    Partial { metadata }
+    PartialObject { metadata }
 }

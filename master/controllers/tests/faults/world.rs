@@ -18,7 +18,7 @@ use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use config_kube::taints::{NOT_READY, UNREACHABLE};
 use jiff::SignedDuration;
-use master_client::{Client, DeleteParams, Object, Patch, UserInfo, View, Whole};
+use master_client::{Client, DeleteParams, DynamicObject, Object, Patch, UserInfo, View};
 use master_control_cluster::garbage::Garbage;
 use master_control_nodes::node_lifecycle::NodeLifecycle;
 use master_control_nodes::pod_gc::PodGc;
@@ -487,7 +487,7 @@ impl World {
         }
         let target = json!({"apiVersion": "v1", "kind": "Node", "name": node});
         let binding = json!({"metadata": {"name": name(pod)}, "target": target});
-        let binding: Whole = serde_json::from_value(binding).unwrap();
+        let binding: DynamicObject = serde_json::from_value(binding).unwrap();
         let admin = &self.history.admin;
         let bound =
             admin.create_subresource::<Pod>(Some("default"), name(pod), "binding", &binding);
@@ -556,7 +556,7 @@ impl World {
             return;
         };
         let eviction = json!({"metadata": {"namespace": "default", "name": pod}});
-        let eviction: Whole = serde_json::from_value(eviction).unwrap();
+        let eviction: DynamicObject = serde_json::from_value(eviction).unwrap();
         let admin = &self.history.admin;
         let evicted = admin.create_subresource::<Pod>(Some("default"), pod, "eviction", &eviction);
         if let Err(error) = evicted.await {

@@ -4,7 +4,7 @@ use crate::key::PodKey;
 use crate::profile::Profile;
 use crate::request::{Demand, PodRequest};
 use config_kube::k8s_openapi::api::core::v1::Pod;
-use master_client::Recent;
+use master_client::Interner;
 use std::sync::Arc;
 
 /// The scheduler's view of a pod.
@@ -32,7 +32,7 @@ pub(super) enum State {
 #[derive(Debug, Clone)]
 pub struct Reader {
     profiles: Vec<Arc<Profile>>,
-    demands: Arc<Recent<Demand>>,
+    demands: Arc<Interner<Demand>>,
 }
 
 impl Reader {
@@ -53,7 +53,7 @@ impl Reader {
 }
 
 impl State {
-    fn of(pod: &Pod, profiles: &[Arc<Profile>], demands: &Recent<Demand>) -> Self {
+    fn of(pod: &Pod, profiles: &[Arc<Profile>], demands: &Interner<Demand>) -> Self {
         let phase = pod
             .status
             .as_ref()
@@ -62,7 +62,7 @@ impl State {
             return Self::Ended;
         }
         let mut request = PodRequest::of(pod);
-        request.demand = demands.one(request.demand);
+        request.demand = demands.intern(request.demand);
         let spec = pod.spec.as_ref();
         if let Some(node) = spec
             .and_then(|spec| spec.node_name.as_deref())

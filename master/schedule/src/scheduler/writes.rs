@@ -12,7 +12,7 @@ use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use futures_util::future::BoxFuture;
-use master_client::{ApiError, Client, DeleteParams, Happening, Patch, Recorder, Severity};
+use master_client::{ApiError, Client, DeleteParams, NewEvent, Patch, Recorder, Severity};
 use serde_json::{Value, json};
 
 /// A write that follows from a decision. It needs nothing of the scheduler, which takes its result
@@ -191,7 +191,7 @@ async fn record(
     recorder
         .record(
             pod,
-            &Happening {
+            &NewEvent {
                 severity,
                 reason,
                 action,

@@ -8,7 +8,7 @@ const MANAGED: &str = r#""managedFields":["#;
 
 /// An object as JSON without its managed fields: they are often as long as the rest, decoding them
 /// costs more than that, and an update without them leaves them as they are.
-pub(crate) fn bare(object: &str) -> Cow<'_, str> {
+pub(crate) fn without_managed_fields(object: &str) -> Cow<'_, str> {
     let Some((before, after)) = around(object) else {
         return Cow::Borrowed(object);
     };
@@ -95,7 +95,7 @@ mod tests {
             with["metadata"]["managedFields"] = managed.clone();
             for (object, cut) in [(&with, true), (&without, false)] {
                 let text = object.to_string();
-                let left = bare(&text);
+                let left = without_managed_fields(&text);
                 assert_eq!(matches!(left, Cow::Owned(_)), cut, "{text}");
                 let left: Value = serde_json::from_str(&left).expect("still JSON");
                 assert_eq!(left, without);
