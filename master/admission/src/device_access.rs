@@ -6,7 +6,7 @@ use crate::plugin::{Admitted, Operation, Plugin, Request, name_of, read};
 use master_client::BoxFuture;
 use master_schema::error::ApiError;
 use master_schema::object::{meta_text, metadata};
-use master_schema::validate::{At, Faults, Fields, items, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, items, object, text};
 use serde_json::Value;
 
 /// Label of a namespace in which claims may ask for admin access.
@@ -36,7 +36,7 @@ impl Plugin for DeviceAdminAccess {
 /// Refuses a new claim or template that asks for admin access in a namespace without the label.
 async fn check(request: &Request<'_>, new: &Fields) -> Result<(), ApiError> {
     let template = request.is("resource.k8s.io", "resourceclaimtemplates");
-    let root = At::root("spec");
+    let root = FieldPath::root("spec");
     let (spec, inner) = (object(new, "spec"), root.field("spec"));
     let (spec, at) = if template {
         (spec.and_then(|spec| object(spec, "spec")), &inner)
@@ -62,7 +62,7 @@ async fn check(request: &Request<'_>, new: &Fields) -> Result<(), ApiError> {
 }
 
 /// The places at which a claim asks for admin access.
-fn faults(spec: Option<&Fields>, at: &At<'_>) -> Faults {
+fn faults(spec: Option<&Fields>, at: &FieldPath<'_>) -> Faults {
     let mut faults = Faults::default();
     let devices = spec.and_then(|spec| object(spec, "devices"));
     let at = at.field("devices");

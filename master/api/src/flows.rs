@@ -19,8 +19,7 @@ impl ApiServer {
     }
 }
 
-/// What flow schemas match of a request for a resource. A Namespace object counts as inside itself
-/// (upstream).
+/// What flow schemas match of a request. A Namespace object counts as inside itself (upstream).
 pub(crate) fn flow_target(target: &Target) -> FlowTarget<'_> {
     let whole = target.group.is_empty() && target.plural == "namespaces";
     FlowTarget::Resource {

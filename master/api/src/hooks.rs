@@ -47,11 +47,8 @@ pub trait NodeDialer: fmt::Debug + Send + Sync {
 
     /// The same for a stream that is to be used for several requests. A dialer that can't check later whether it would accept the
     /// node again returns `None` beside it: its streams are used once.
-    fn dial_reusable(
-        &self,
-        target: NodeTarget,
-    ) -> BoxFuture<'_, Result<ReusableStream, DialError>> {
-        Box::pin(async move { Ok((self.dial(target).await?, None)) })
+    fn dial_reusable(&self, to: NodeTarget) -> BoxFuture<'_, Result<ReusableStream, DialError>> {
+        Box::pin(async move { Ok((self.dial(to).await?, None)) })
     }
 }
 

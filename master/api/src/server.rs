@@ -426,11 +426,8 @@ impl ApiServer {
         user: &UserInfo,
         peer: &Peer,
     ) -> Result<(Body, RequestSlot), ApiError> {
-        let slot = self
-            .inner
-            .request_slots
-            .acquire(write, content, user, peer)
-            .await;
+        let slots = &self.inner.request_slots;
+        let slot = slots.acquire(write, content, user, peer).await;
         slot.inspect_err(|error| {
             if error.code == StatusCode::TOO_MANY_REQUESTS.as_u16() {
                 self.inner.metrics.refuse(write);

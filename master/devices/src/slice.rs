@@ -7,7 +7,7 @@ use master_schema::quantity::Quantity;
 use master_schema::validate::forms::driver_name;
 use master_schema::validate::forms::{formed, has, needed_form, number, on, word};
 use master_schema::validate::{
-    At, Faults, Fields, get, items, labels, names, object, object_mut, text,
+    Faults, FieldPath, Fields, get, items, labels, names, object, object_mut, text,
 };
 use serde_json::Value;
 
@@ -70,7 +70,7 @@ pub(crate) fn stamp_taints(fields: &mut Fields, old: Option<&Fields>) {
 
 /// Validates a slice.
 pub(crate) fn slice(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     driver_name(word(spec, "driver"), &at.field("driver"), faults);
     let nothing = Fields::new();
     let pool = object(spec, "pool").unwrap_or(&nothing);
@@ -131,7 +131,7 @@ pub(crate) fn slice(fields: &Fields, faults: &mut Faults) {
 
 /// Pool, driver and node are immutable: they identify the devices that the slice publishes.
 pub(crate) fn slice_update(new: &Fields, old: &Fields, faults: &mut Faults) {
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let nothing = Fields::new();
     let pool = |fields| -> &Value { get(object(spec(fields), "pool").unwrap_or(&nothing), "name") };
     faults.immutable(&at.field("pool").field("name"), pool(new), pool(old));
@@ -151,7 +151,7 @@ fn is_rich(device: &Fields) -> bool {
 }
 
 /// Validates that exactly one of several fields selects the nodes.
-fn nodes(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn nodes(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
     let mut given = Vec::new();
     node_name(
@@ -201,7 +201,7 @@ fn node_name(
     fields: &Fields,
     empty: &str,
     given: &mut Vec<&'static str>,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
     match get(fields, "nodeName").as_str() {
@@ -224,7 +224,7 @@ fn switch(
     key: &str,
     word: &'static str,
     given: &mut Vec<&'static str>,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
     match get(fields, key).as_bool() {
@@ -238,7 +238,7 @@ fn switch(
     }
 }
 
-fn device(device: &Fields, chosen: bool, at: &At<'_>, faults: &mut Faults) {
+fn device(device: &Fields, chosen: bool, at: &FieldPath<'_>, faults: &mut Faults) {
     formed(
         word(device, "name"),
         &at.field("name"),
@@ -297,7 +297,7 @@ fn device(device: &Fields, chosen: bool, at: &At<'_>, faults: &mut Faults) {
     binding(device, at, faults);
 }
 
-fn facts(device: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn facts(device: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let nothing = Fields::new();
     let attributes = object(device, "attributes").unwrap_or(&nothing);
     let facts = attributes.len() + object(device, "capacity").map_or(0, Fields::len);
@@ -320,7 +320,7 @@ fn facts(device: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn attribute(attribute: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn attribute(attribute: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if has(attribute, "string") {
         string(get(attribute, "string"), &at.field("string"), faults);
     }
@@ -361,13 +361,13 @@ fn attribute(attribute: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn string(value: &Value, at: &At<'_>, faults: &mut Faults) {
+fn string(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     if value.as_str().is_some_and(|text| text.len() > VALUE) {
         faults.too_long(at, VALUE);
     }
 }
 
-fn version(value: &Value, at: &At<'_>, faults: &mut Faults) {
+fn version(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     if !value.as_str().is_some_and(is_version) {
         faults.invalid(
             at,
@@ -401,7 +401,7 @@ fn is_version(text: &str) -> bool {
 }
 
 /// Validates a counter set, which a field names.
-fn counters(set: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
+fn counters(set: &Fields, name: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     needed_form(set, name, at, names::label, faults);
     let place = at.field("counters");
     match object(set, "counters").filter(|all| !all.is_empty()) {
@@ -413,7 +413,7 @@ fn counters(set: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn device_nodes(device: &Fields, chosen: bool, at: &At<'_>, faults: &mut Faults) {
+fn device_nodes(device: &Fields, chosen: bool, at: &FieldPath<'_>, faults: &mut Faults) {
     if !chosen {
         if ["nodeName", "nodeSelector", "allNodes"]
             .iter()
@@ -442,7 +442,7 @@ fn device_nodes(device: &Fields, chosen: bool, at: &At<'_>, faults: &mut Faults)
 }
 
 /// Validates the values that may be requested of a capacity.
-fn policy(capacity: &Fields, policy: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn policy(capacity: &Fields, policy: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let whole = Quantity::read(get(capacity, "value")).unwrap_or_default();
     let usual = Quantity::read(get(policy, "default"));
     let values = items(policy, "validValues");
@@ -464,7 +464,13 @@ fn policy(capacity: &Fields, policy: &Fields, at: &At<'_>, faults: &mut Faults) 
     }
 }
 
-fn options(values: &[Value], usual: Quantity, whole: Quantity, at: &At<'_>, faults: &mut Faults) {
+fn options(
+    values: &[Value],
+    usual: Quantity,
+    whole: Quantity,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) {
     let read: Vec<Quantity> = values.iter().filter_map(Quantity::read).collect();
     for (index, pair) in read.windows(2).enumerate() {
         if pair[0] > pair[1] {
@@ -498,7 +504,13 @@ fn options(values: &[Value], usual: Quantity, whole: Quantity, at: &At<'_>, faul
     }
 }
 
-fn range(range: &Fields, usual: Quantity, whole: Quantity, at: &At<'_>, faults: &mut Faults) {
+fn range(
+    range: &Fields,
+    usual: Quantity,
+    whole: Quantity,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) {
     let of = |key: &str| Quantity::read(get(range, key));
     let shown = |quantity: Quantity| Value::String(quantity.to_string());
     let Some(min) = of("min") else {

@@ -9,7 +9,7 @@ use master_schema::object::spec;
 use master_schema::validate::forms::driver_name;
 use master_schema::validate::forms::{formed, needed, word};
 use master_schema::validate::{
-    At, Faults, Fields, conditions, get, items, labels, names, object, text,
+    Faults, FieldPath, Fields, conditions, get, items, labels, names, object, text,
 };
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ const ADDRESSES: usize = 16;
 pub(crate) fn status(new: &Fields, old: &Fields, faults: &mut Faults) {
     let nothing = Fields::new();
     let of = |fields| -> &Fields { object(fields, "status").unwrap_or(&nothing) };
-    let (status, before, at) = (of(new), of(old), At::root("status"));
+    let (status, before, at) = (of(new), of(old), FieldPath::root("status"));
     let known = Requests::of(spec(new));
     let users = items(status, "reservedFor");
     set(
@@ -71,7 +71,7 @@ pub(crate) fn status(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
 }
 
-fn allocation(allocation: &Fields, known: &Requests<'_>, at: &At<'_>, faults: &mut Faults) {
+fn allocation(allocation: &Fields, known: &Requests<'_>, at: &FieldPath<'_>, faults: &mut Faults) {
     if let Some(devices) = object(allocation, "devices") {
         let place = at.field("devices");
         list(
@@ -113,7 +113,7 @@ fn allocation(allocation: &Fields, known: &Requests<'_>, at: &At<'_>, faults: &m
     }
 }
 
-fn result(result: &Fields, known: &Requests<'_>, at: &At<'_>, faults: &mut Faults) {
+fn result(result: &Fields, known: &Requests<'_>, at: &FieldPath<'_>, faults: &mut Faults) {
     known.reference(word(result, "request"), &at.field("request"), faults);
     device(result, at, faults);
     binding(result, at, faults);
@@ -121,7 +121,7 @@ fn result(result: &Fields, known: &Requests<'_>, at: &At<'_>, faults: &mut Fault
 }
 
 /// Validates the names that identify a device.
-fn device(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn device(fields: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     driver_name(word(fields, "driver"), &at.field("driver"), faults);
     pool_name(fields, "pool", at, faults);
     formed(
@@ -154,7 +154,7 @@ fn identity(device: &Fields) -> String {
 }
 
 /// Validates what drivers report about allocated devices.
-fn devices(status: &Fields, allocation: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
+fn devices(status: &Fields, allocation: Option<&Fields>, at: &FieldPath<'_>, faults: &mut Faults) {
     let results = allocation.and_then(|allocation| object(allocation, "devices"));
     let given = results.map_or(&[][..], |devices| items(devices, "results"));
     let given: Vec<String> = given
@@ -194,7 +194,7 @@ fn devices(status: &Fields, allocation: Option<&Fields>, at: &At<'_>, faults: &m
     }
 }
 
-fn network(network: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn network(network: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     for (key, most) in [("interfaceName", INTERFACE), ("hardwareAddress", HARDWARE)] {
         if text(network, key).len() > most {
             faults.too_long(&at.field(key), most);

@@ -5,7 +5,8 @@ use master_schema::object::spec;
 use master_schema::validate::forms::driver_name;
 use master_schema::validate::forms::{self, formed, has, needed_form, number, word};
 use master_schema::validate::{
-    At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, resource, text,
+    Faults, FieldPath, Fields, default_to, get, items, labels, names, object, object_mut, resource,
+    text,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -28,9 +29,9 @@ const NO_REQUEST: &str = "must be the name of a request in the claim or the name
 pub(crate) fn list(
     all: &[Value],
     most: usize,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
-    check: impl Fn(&Value, &At<'_>, &mut Faults),
+    check: impl Fn(&Value, &FieldPath<'_>, &mut Faults),
 ) {
     if all.len() > most {
         return faults.too_many(at, all.len(), most);
@@ -44,9 +45,9 @@ pub(crate) fn list(
 pub(crate) fn set(
     all: &[Value],
     (most, key): (usize, &str),
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
-    check: impl Fn(&Fields, &At<'_>, &mut Faults),
+    check: impl Fn(&Fields, &FieldPath<'_>, &mut Faults),
 ) {
     list(all, most, at, faults, |item, at, faults| {
         if let Some(item) = item.as_object() {
@@ -66,7 +67,7 @@ pub(crate) fn set(
 }
 
 /// Reports duplicate items of a list.
-pub(crate) fn once(all: &[Value], at: &At<'_>, faults: &mut Faults) {
+pub(crate) fn once(all: &[Value], at: &FieldPath<'_>, faults: &mut Faults) {
     let mut known = HashSet::new();
     for (index, item) in all.iter().enumerate() {
         if !known.insert(item) {
@@ -154,7 +155,7 @@ impl<'a> Requests<'a> {
     }
 
     /// Validates a name that refers to a request.
-    pub(crate) fn reference(&self, name: &Value, at: &At<'_>, faults: &mut Faults) {
+    pub(crate) fn reference(&self, name: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
         let own = name.as_str().unwrap_or_default();
         if own.matches('/').count() > 1 {
             return faults.invalid(at, name, NO_REQUEST);
@@ -168,7 +169,7 @@ impl<'a> Requests<'a> {
     }
 
     /// Validates a list of such names.
-    pub(crate) fn references(&self, fields: &Fields, at: &At<'_>, faults: &mut Faults) {
+    pub(crate) fn references(&self, fields: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
         let (all, at) = (items(fields, "requests"), at.field("requests"));
         list(all, LIST, &at, faults, |name, at, faults| {
             self.reference(name, at, faults);
@@ -181,12 +182,12 @@ impl<'a> Requests<'a> {
 
 /// Validates a new claim.
 pub(crate) fn claim(fields: &Fields, faults: &mut Faults) {
-    claim_spec(spec(fields), &At::root("spec"), faults);
+    claim_spec(spec(fields), &FieldPath::root("spec"), faults);
 }
 
 /// Validates a new template.
 pub(crate) fn template(fields: &Fields, faults: &mut Faults) {
-    let (template, at) = (spec(fields), At::root("spec"));
+    let (template, at) = (spec(fields), FieldPath::root("spec"));
     let place = at.field("metadata");
     if let Some(meta) = object(template, "metadata") {
         labels::annotations(
@@ -202,10 +203,10 @@ pub(crate) fn template(fields: &Fields, faults: &mut Faults) {
 /// The spec is immutable.
 pub(crate) fn same_spec(new: &Fields, old: &Fields, faults: &mut Faults) {
     // What is allocated answers this spec.
-    faults.immutable(&At::root("spec"), get(new, "spec"), get(old, "spec"));
+    faults.immutable(&FieldPath::root("spec"), get(new, "spec"), get(old, "spec"));
 }
 
-fn claim_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn claim_spec(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let Some(devices) = object(spec, "devices") else {
         return;
     };
@@ -242,7 +243,7 @@ fn claim_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     );
 }
 
-fn request(request: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn request(request: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     formed(
         word(request, "name"),
         &at.field("name"),
@@ -280,7 +281,7 @@ fn request(request: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn exact_request(request: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn exact_request(request: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed_form(request, "deviceClassName", at, names::subdomain, faults);
     selectors(request, at, faults);
     let (count, place) = (number(request, "count"), at.field("count"));
@@ -306,7 +307,7 @@ fn exact_request(request: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates the selectors of a request or class.
-fn selectors(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn selectors(fields: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     list(
         items(fields, "selectors"),
         LIST,
@@ -326,7 +327,7 @@ fn selectors(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates tolerations of device taints.
-pub(crate) fn tolerations(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(crate) fn tolerations(fields: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let at = at.field("tolerations");
     for (index, toleration) in items(fields, "tolerations").iter().enumerate() {
         let (at, Some(toleration)) = (at.index(index), toleration.as_object()) else {
@@ -365,11 +366,11 @@ pub(crate) fn tolerations(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates a taint of a device.
-pub(crate) fn taint(taint: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(crate) fn taint(taint: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     forms::taint(taint, EFFECTS, at, faults);
 }
 
-fn constraint(constraint: &Fields, known: &Requests<'_>, at: &At<'_>, faults: &mut Faults) {
+fn constraint(constraint: &Fields, known: &Requests<'_>, at: &FieldPath<'_>, faults: &mut Faults) {
     known.references(constraint, at, faults);
     let keys = ["matchAttribute", "distinctAttribute"];
     if let Some(key) = keys.into_iter().find(|key| has(constraint, key)) {
@@ -381,7 +382,7 @@ fn constraint(constraint: &Fields, known: &Requests<'_>, at: &At<'_>, faults: &m
 }
 
 /// Validates a name of an attribute or capacity, with or without a domain.
-pub(crate) fn qualified(name: &str, at: &At<'_>, faults: &mut Faults) {
+pub(crate) fn qualified(name: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let parts: Vec<&str> = name.split('/').collect();
     match parts.as_slice() {
         [own] => identifier(own, at, faults),
@@ -401,7 +402,7 @@ pub(crate) fn qualified(name: &str, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn full_name(name: &str, at: &At<'_>, faults: &mut Faults) {
+fn full_name(name: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     qualified(name, at, faults);
     if !name.contains('/') {
         let words = "a fully qualified name must be a domain and a name separated by a slash";
@@ -409,7 +410,7 @@ fn full_name(name: &str, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn identifier(name: &str, at: &At<'_>, faults: &mut Faults) {
+fn identifier(name: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     if name.len() > IDENTIFIER {
         faults.too_long(at, IDENTIFIER);
     }
@@ -417,7 +418,7 @@ fn identifier(name: &str, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates the name of a pool: subdomains separated by slashes.
-pub(crate) fn pool_name(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
+pub(crate) fn pool_name(fields: &Fields, key: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let (name, at) = (text(fields, key), at.field(key));
     if name.is_empty() {
         return faults.required(&at, "");
@@ -431,7 +432,7 @@ pub(crate) fn pool_name(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Fa
 }
 
 /// Validates a driver's configuration of a device.
-pub(crate) fn configuration(config: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(crate) fn configuration(config: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let at = at.field("opaque");
     let Some(opaque) = object(config, "opaque") else {
         return faults.required(&at, "");
@@ -446,7 +447,7 @@ pub(crate) fn configuration(config: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates an opaque object of another API: its form and size.
-pub(crate) fn raw(value: &Value, most: usize, at: &At<'_>, faults: &mut Faults) {
+pub(crate) fn raw(value: &Value, most: usize, at: &FieldPath<'_>, faults: &mut Faults) {
     if value.is_null() {
         faults.required(at, "");
     } else if value.to_string().len() > most {
@@ -458,7 +459,7 @@ pub(crate) fn raw(value: &Value, most: usize, at: &At<'_>, faults: &mut Faults) 
 
 /// Validates a DeviceClass.
 pub(crate) fn class(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     selectors(spec, &at, faults);
     list(
         items(spec, "config"),
@@ -485,7 +486,7 @@ pub(crate) fn class(fields: &Fields, faults: &mut Faults) {
 }
 
 /// Validates the binding conditions and binding failure conditions of a device.
-pub(crate) fn binding(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(crate) fn binding(fields: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     const MAX_CONDITIONS: usize = 4;
     let (met, failed) = ("bindingConditions", "bindingFailureConditions");
     for key in [met, failed] {

@@ -26,8 +26,8 @@ pub struct ProxiedRequest<'a> {
 }
 
 impl ProxiedRequest<'_> {
-    /// Where the program stands behind this server.
-    pub fn reverse_proxy(&self, target: &ProxyTarget<'_>, backend: &Backend) -> ReverseProxy {
+    /// The path under which the program appears behind this server, to rewrite its headers and links.
+    pub fn behind(&self, target: &ProxyTarget<'_>, backend: &Backend) -> ReverseProxy {
         // Of names that were found, so that nothing in it can end a header or an attribute.
         let scheme = match target.tls {
             Some(true) => "https:",

@@ -2,7 +2,7 @@
 //! `ValidateEndpoints`).
 
 use master_schema::validate::{
-    At, Faults, Fields, default_to, get, items, names, net, object, text,
+    Faults, FieldPath, Fields, default_to, get, items, names, net, object, text,
 };
 use serde_json::Value;
 use std::collections::HashSet;
@@ -54,13 +54,13 @@ pub(crate) fn defaults(fields: &mut Fields) {
 /// Validates a slice.
 pub(crate) fn slice(fields: &Fields, faults: &mut Faults) {
     let kind = text(fields, "addressType");
-    let at = At::root("addressType");
+    let at = FieldPath::root("addressType");
     if kind.is_empty() {
         faults.required(&at, "");
     } else {
         faults.one_of(&at, get(fields, "addressType"), &["FQDN", "IPv4", "IPv6"]);
     }
-    let at = At::root("endpoints");
+    let at = FieldPath::root("endpoints");
     let endpoints = items(fields, "endpoints");
     if endpoints.len() > ENDPOINTS {
         return faults.too_many(&at, endpoints.len(), ENDPOINTS);
@@ -73,7 +73,7 @@ pub(crate) fn slice(fields: &Fields, faults: &mut Faults) {
     slice_ports(fields, faults);
 }
 
-fn endpoint(endpoint: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
+fn endpoint(endpoint: &Fields, kind: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     // Consumers may use the first alone (the documentation of the API).
     let addresses = items(endpoint, "addresses");
     let place = at.field("addresses");
@@ -121,7 +121,7 @@ fn endpoint(endpoint: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn address(value: &Value, kind: &str, at: &At<'_>, faults: &mut Faults) {
+fn address(value: &Value, kind: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let own = value.as_str().unwrap_or_default();
     let parsed = match kind {
         "IPv4" => own
@@ -152,7 +152,7 @@ fn address(value: &Value, kind: &str, at: &At<'_>, faults: &mut Faults) {
 }
 
 fn slice_ports(fields: &Fields, faults: &mut Faults) {
-    let at = At::root("ports");
+    let at = FieldPath::root("ports");
     let ports = items(fields, "ports");
     if ports.len() > PORTS {
         return faults.too_many(&at, ports.len(), PORTS);
@@ -176,7 +176,7 @@ fn slice_ports(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-fn application(port: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn application(port: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let protocol = get(port, "appProtocol");
     if let Some(name) = protocol.as_str()
         && let Err(fault) = names::qualified(name)
@@ -188,7 +188,7 @@ fn application(port: &Fields, at: &At<'_>, faults: &mut Faults) {
 /// The address type is immutable.
 pub(crate) fn slice_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     faults.immutable(
-        &At::root("addressType"),
+        &FieldPath::root("addressType"),
         get(new, "addressType"),
         get(old, "addressType"),
     );
@@ -196,7 +196,7 @@ pub(crate) fn slice_update(new: &Fields, old: &Fields, faults: &mut Faults) {
 
 /// Validates endpoints.
 pub(crate) fn endpoints(fields: &Fields, faults: &mut Faults) {
-    let at = At::root("subsets");
+    let at = FieldPath::root("subsets");
     for (number, subset) in items(fields, "subsets").iter().enumerate() {
         let (at, Some(subset)) = (at.index(number), subset.as_object()) else {
             continue;
@@ -223,7 +223,7 @@ pub(crate) fn endpoints(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-fn subset_address(address: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn subset_address(address: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if let Some(parsed) = net::address(get(address, "ip"), &at.field("ip"), faults) {
         net::no_special(parsed, get(address, "ip"), &at.field("ip"), faults);
     }
@@ -240,7 +240,7 @@ fn subset_address(address: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn subset_port(port: &Fields, needs_name: bool, at: &At<'_>, faults: &mut Faults) {
+fn subset_port(port: &Fields, needs_name: bool, at: &FieldPath<'_>, faults: &mut Faults) {
     match text(port, "name") {
         "" if needs_name => faults.required(&at.field("name"), ""),
         "" => {}

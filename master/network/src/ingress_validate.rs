@@ -3,7 +3,7 @@
 use crate::service_validate::load_balancer;
 use master_schema::object::metadata;
 use master_schema::object::spec;
-use master_schema::validate::{At, Faults, Fields, get, items, names, net, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, net, object, text};
 use serde_json::Value;
 
 /// The deprecated annotation that names a class.
@@ -14,7 +14,7 @@ const CONTROLLER: usize = 250;
 /// Validates an ingress.
 pub(crate) fn ingress(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     tls(spec, &at.field("tls"), faults);
     let backend = object(spec, "defaultBackend");
     if items(spec, "rules").is_empty() && backend.is_none() {
@@ -39,13 +39,13 @@ pub(crate) fn ingress_create(fields: &Fields, faults: &mut Faults) {
     let note =
         object(metadata(fields), "annotations").map_or(&Value::Null, |notes| get(notes, CLASS));
     if !class.is_null() && !note.is_null() {
-        let root = At::root("metadata");
+        let root = FieldPath::root("metadata");
         let text = "can not be set when the class field is also set";
         faults.invalid(&root.field("annotations").field(CLASS), note, text);
     }
 }
 
-fn tls(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn tls(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     for (number, entry) in items(spec, "tls").iter().enumerate() {
         let (at, Some(entry)) = (at.index(number), entry.as_object()) else {
             continue;
@@ -63,7 +63,7 @@ fn tls(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn host_name(host: &Value, at: &At<'_>, faults: &mut Faults) {
+fn host_name(host: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     let name = host.as_str().unwrap_or_default();
     let fits = if name.contains('*') {
         names::wildcard(name)
@@ -75,7 +75,7 @@ fn host_name(host: &Value, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn rules(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn rules(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     for (number, rule) in items(spec, "rules").iter().enumerate() {
         let (at, Some(rule)) = (at.index(number), rule.as_object()) else {
             continue;
@@ -107,7 +107,7 @@ fn rules(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn path(path: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn path(path: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let (value, kind) = (get(path, "path"), get(path, "pathType"));
     let (place, own) = (at.field("path"), text(path, "path"));
     match kind.as_str() {
@@ -146,7 +146,7 @@ fn path(path: &Fields, at: &At<'_>, faults: &mut Faults) {
     );
 }
 
-fn backend(backend: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn backend(backend: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     match (object(backend, "service"), object(backend, "resource")) {
         (Some(_), Some(_)) => faults.invalid(
             at,
@@ -177,7 +177,7 @@ fn backend(backend: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn backend_port(port: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
+fn backend_port(port: Option<&Fields>, at: &FieldPath<'_>, faults: &mut Faults) {
     let name = port.map_or("", |port| text(port, "name"));
     let number = port.map_or(&Value::Null, |port| get(port, "number"));
     let place = at.field("port");
@@ -199,7 +199,7 @@ pub(crate) fn ingress_update(new: &Fields, old: &Fields, faults: &mut Faults) {
         return;
     }
     let points = object(new, "status").and_then(|status| object(status, "loadBalancer"));
-    let root = At::root("status");
+    let root = FieldPath::root("status");
     let at = root.field("loadBalancer");
     load_balancer(
         points.map_or(&[][..], |balancer| items(balancer, "ingress")),
@@ -211,7 +211,7 @@ pub(crate) fn ingress_update(new: &Fields, old: &Fields, faults: &mut Faults) {
 /// Validates an IngressClass.
 pub(crate) fn class(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let controller = text(spec, "controller");
     let place = at.field("controller");
     if controller.is_empty() {
@@ -264,7 +264,7 @@ pub(crate) fn class(fields: &Fields, faults: &mut Faults) {
 
 /// The controller is immutable: ingresses of the class depend on it.
 pub(crate) fn class_update(new: &Fields, old: &Fields, faults: &mut Faults) {
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     faults.immutable(
         &at.field("controller"),
         get(spec(new), "controller"),

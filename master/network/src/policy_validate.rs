@@ -2,7 +2,7 @@
 
 use master_schema::object::spec;
 use master_schema::validate::{
-    At, Faults, Fields, default_to, get, items, labels, names, net, object, object_mut, text,
+    Faults, FieldPath, Fields, default_to, get, items, labels, names, net, object, object_mut, text,
 };
 use serde_json::Value;
 use std::net::IpAddr;
@@ -44,7 +44,7 @@ pub(crate) fn policy_defaults(fields: &mut Fields) {
 /// Validates a NetworkPolicy.
 pub(crate) fn policy(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     labels::selector(
         object(spec, "podSelector"),
         &at.field("podSelector"),
@@ -83,7 +83,7 @@ pub(crate) fn policy(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-fn policy_port(port: &Value, at: &At<'_>, faults: &mut Faults) {
+fn policy_port(port: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     let Some(fields) = port.as_object() else {
         return;
     };
@@ -114,7 +114,7 @@ fn policy_port(port: &Value, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn policy_peer(peer: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn policy_peer(peer: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     for key in ["podSelector", "namespaceSelector"] {
         labels::selector(object(peer, key), &at.field(key), faults);
     }
@@ -129,7 +129,7 @@ fn policy_peer(peer: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn ip_block(block: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn ip_block(block: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if text(block, "cidr").is_empty() {
         return faults.required(&at.field("cidr"), "");
     }
@@ -160,7 +160,7 @@ pub(crate) fn address_name(name: &str) -> Result<(), String> {
 
 /// Validates an IPAddress.
 pub(crate) fn address(fields: &Fields, faults: &mut Faults) {
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let at = at.field("parentRef");
     let Some(parent) = object(spec(fields), "parentRef") else {
         return faults.required(&at, "");
@@ -186,7 +186,7 @@ pub(crate) fn address(fields: &Fields, faults: &mut Faults) {
 
 /// The parent is immutable: an address is not handed to another service.
 pub(crate) fn address_update(new: &Fields, old: &Fields, faults: &mut Faults) {
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     faults.immutable(
         &at.field("parentRef"),
         get(spec(new), "parentRef"),
@@ -196,7 +196,7 @@ pub(crate) fn address_update(new: &Fields, old: &Fields, faults: &mut Faults) {
 
 /// Validates a ServiceCIDR.
 pub(crate) fn cidrs(fields: &Fields, faults: &mut Faults) {
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let at = at.field("cidrs");
     let list = items(spec(fields), "cidrs");
     if list.is_empty() {
@@ -230,7 +230,7 @@ pub(crate) fn cidrs(fields: &Fields, faults: &mut Faults) {
 
 /// Ranges are immutable, except that a second one may be added.
 pub(crate) fn cidrs_update(new: &Fields, old: &Fields, faults: &mut Faults) {
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let at = at.field("cidrs");
     let (before, after) = (items(spec(old), "cidrs"), items(spec(new), "cidrs"));
     let grown = before.len() == 1 && after.len() == 2;

@@ -2,7 +2,7 @@
 //! `ValidateServiceClusterIPsRelatedFields`).
 
 use crate::service::headless;
-use master_schema::validate::{At, Faults, Fields, get, items, net, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, net, text};
 use serde_json::Value;
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 const POLICIES: [&str; 3] = ["PreferDualStack", "RequireDualStack", "SingleStack"];
 
 /// Validates the addresses and families of a service's spec.
-pub fn validate(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub fn validate(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     // It has neither address nor family; that it was given some is reported with its type.
     if text(spec, "type") == "ExternalName" {
         return;
@@ -39,7 +39,7 @@ pub fn validate(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     addresses(spec, all, &addresses_at, faults);
 }
 
-fn families(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn families(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let place = at.field("ipFamilies");
     let mut seen: Vec<&Value> = Vec::new();
     for (number, family) in items(spec, "ipFamilies").iter().enumerate() {
@@ -55,7 +55,7 @@ fn families(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn addresses(spec: &Fields, all: &[Value], at: &At<'_>, faults: &mut Faults) {
+fn addresses(spec: &Fields, all: &[Value], at: &FieldPath<'_>, faults: &mut Faults) {
     let list = get(spec, "clusterIPs");
     let mut parsed: Vec<IpAddr> = Vec::new();
     let mut good = true;
@@ -109,7 +109,7 @@ pub fn family_of(address: IpAddr) -> &'static str {
 }
 
 /// Validates how addresses and families change.
-pub(crate) fn validate_update(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(crate) fn validate_update(new: &Fields, old: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if [new, old]
         .iter()
         .any(|spec| text(spec, "type") == "ExternalName")
@@ -127,7 +127,14 @@ pub(crate) fn validate_update(new: &Fields, old: &Fields, at: &At<'_>, faults: &
 
 /// The first item is immutable; the second may be added, and removed if the policy becomes
 /// SingleStack.
-fn change(new: &Fields, old: &Fields, key: &str, one: &str, at: &At<'_>, faults: &mut Faults) {
+fn change(
+    new: &Fields,
+    old: &Fields,
+    key: &str,
+    one: &str,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) {
     let (before, after) = (items(old, key), items(new, key));
     let place = at.field(key);
     if before.len() == after.len() {

@@ -3,7 +3,9 @@
 use crate::service::{externally_accessible, headless, needs_health_check};
 use crate::service_families;
 use master_schema::object::spec;
-use master_schema::validate::{At, Faults, Fields, get, items, labels, names, net, object, text};
+use master_schema::validate::{
+    Faults, FieldPath, Fields, get, items, labels, names, net, object, text,
+};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
@@ -15,7 +17,7 @@ const DAY: i64 = 86_400;
 /// Validates a service.
 pub(crate) fn validate(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let kind = text(spec, "type");
     if items(spec, "ports").is_empty() && !headless(spec) && kind != "ExternalName" {
         faults.required(&at.field("ports"), "");
@@ -39,7 +41,7 @@ pub(crate) fn validate(fields: &Fields, faults: &mut Faults) {
     traffic(spec, kind, &at, faults);
 }
 
-fn by_type(spec: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
+fn by_type(spec: &Fields, kind: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     match kind {
         "LoadBalancer" | "NodePort" if headless(spec) => {
             let text = format!("may not be set to 'None' for {kind} services");
@@ -71,7 +73,7 @@ fn by_type(spec: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn ports(spec: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
+fn ports(spec: &Fields, kind: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let at = at.field("ports");
     let list = items(spec, "ports");
     let (mut known_names, mut known, mut known_nodes) =
@@ -112,7 +114,7 @@ fn one_port<'a>(
     port: &'a Fields,
     needs_name: bool,
     known: &mut HashSet<&'a str>,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
     match text(port, "name") {
@@ -145,7 +147,7 @@ fn one_port<'a>(
     }
 }
 
-fn affinity(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn affinity(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let config_at = at.field("sessionAffinityConfig");
     let config = object(spec, "sessionAffinityConfig");
     match text(spec, "sessionAffinity") {
@@ -180,7 +182,7 @@ fn affinity(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn external_addresses(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn external_addresses(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let at = at.field("externalIPs");
     for (number, value) in items(spec, "externalIPs").iter().enumerate() {
         let at = at.index(number);
@@ -191,7 +193,7 @@ fn external_addresses(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn balancer(fields: &Fields, spec: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
+fn balancer(fields: &Fields, spec: &Fields, kind: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     const ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
     const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
     let is_balancer = kind == "LoadBalancer";
@@ -210,7 +212,7 @@ fn balancer(fields: &Fields, spec: &Fields, kind: &str, at: &At<'_>, faults: &mu
         .map(|notes| get(notes, RANGES))
         && let Some(list) = list.as_str()
     {
-        let root = At::root("metadata");
+        let root = FieldPath::root("metadata");
         let at = root.field("annotations");
         let at = at.key(RANGES);
         if !is_balancer {
@@ -243,7 +245,7 @@ fn balancer(fields: &Fields, spec: &Fields, kind: &str, at: &At<'_>, faults: &mu
     }
 }
 
-fn traffic(spec: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
+fn traffic(spec: &Fields, kind: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let policies = ["Cluster", "Local"];
     let (external, place) = (
         get(spec, "externalTrafficPolicy"),
@@ -294,7 +296,7 @@ fn traffic(spec: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
 
 /// Validates an update of a service.
 pub(crate) fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let (before, after) = (spec(old), spec(new));
     service_families::validate_update(after, before, &at, faults);
     let both = |wanted: fn(&Fields) -> bool| wanted(before) && wanted(after);
@@ -319,7 +321,7 @@ pub(crate) fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
 }
 
 fn status(fields: &Fields, kind: &str, faults: &mut Faults) {
-    let root = At::root("status");
+    let root = FieldPath::root("status");
     let at = root.field("loadBalancer");
     let at = at.field("ingress");
     let balancer = object(fields, "status").and_then(|status| object(status, "loadBalancer"));
@@ -332,7 +334,7 @@ fn status(fields: &Fields, kind: &str, faults: &mut Faults) {
 }
 
 /// Validates the entries of a load balancer's status, of services and ingresses.
-pub(crate) fn load_balancer(points: &[Value], at: &At<'_>, faults: &mut Faults) {
+pub(crate) fn load_balancer(points: &[Value], at: &FieldPath<'_>, faults: &mut Faults) {
     for (number, point) in points.iter().enumerate() {
         let (at, Some(point)) = (at.index(number), point.as_object()) else {
             continue;

@@ -5,7 +5,7 @@ use master_schema::object::spec;
 use master_schema::quantity::Quantity;
 use master_schema::validate::forms::driver_name;
 use master_schema::validate::{
-    At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, text,
+    Faults, FieldPath, Fields, default_to, get, items, labels, names, object, object_mut, text,
 };
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -27,7 +27,7 @@ pub(crate) fn class_defaults(fields: &mut Fields) {
 }
 
 fn parameters(fields: &Fields, needed: bool, faults: &mut Faults) {
-    let at = At::root("parameters");
+    let at = FieldPath::root("parameters");
     let nothing = Fields::new();
     let parameters = object(fields, "parameters").unwrap_or(&nothing);
     if needed && parameters.is_empty() {
@@ -49,7 +49,7 @@ fn parameters(fields: &Fields, needed: bool, faults: &mut Faults) {
 }
 
 fn provisioner(fields: &Fields, key: &str, faults: &mut Faults) {
-    let at = At::root(key);
+    let at = FieldPath::root(key);
     match text(fields, key) {
         "" => faults.required(&at, ""),
         name => {
@@ -65,15 +65,15 @@ fn provisioner(fields: &Fields, key: &str, faults: &mut Faults) {
 pub(crate) fn class(fields: &Fields, faults: &mut Faults) {
     provisioner(fields, "provisioner", faults);
     parameters(fields, false, faults);
-    let at = At::root("reclaimPolicy");
+    let at = FieldPath::root("reclaimPolicy");
     faults.one_of(&at, get(fields, "reclaimPolicy"), &["Delete", "Retain"]);
-    let at = At::root("volumeBindingMode");
+    let at = FieldPath::root("volumeBindingMode");
     faults.one_of(
         &at,
         get(fields, "volumeBindingMode"),
         &["Immediate", "WaitForFirstConsumer"],
     );
-    let at = At::root("allowedTopologies");
+    let at = FieldPath::root("allowedTopologies");
     let mut known: Vec<&Value> = Vec::new();
     for (number, term) in items(fields, "allowedTopologies").iter().enumerate() {
         let at = at.index(number);
@@ -85,7 +85,7 @@ pub(crate) fn class(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-fn topology(term: &Value, at: &At<'_>, faults: &mut Faults) {
+fn topology(term: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     let Some(term) = term.as_object() else { return };
     let at = at.field("matchLabelExpressions");
     let mut keys = HashSet::new();
@@ -116,7 +116,10 @@ fn topology(term: &Value, at: &At<'_>, faults: &mut Faults) {
 fn never(new: &Fields, old: &Fields, keys: &[&str], faults: &mut Faults) {
     for key in keys {
         if get(new, key) != get(old, key) {
-            faults.forbidden(&At::root(key), format!("updates to {key} are forbidden."));
+            faults.forbidden(
+                &FieldPath::root(key),
+                format!("updates to {key} are forbidden."),
+            );
         }
     }
 }
@@ -130,7 +133,7 @@ pub(crate) fn class_update(new: &Fields, old: &Fields, faults: &mut Faults) {
         faults,
     );
     let key = "volumeBindingMode";
-    faults.immutable(&At::root(key), get(new, key), get(old, key));
+    faults.immutable(&FieldPath::root(key), get(new, key), get(old, key));
 }
 
 /// Validates a VolumeAttributesClass.
@@ -147,7 +150,7 @@ pub(crate) fn attributes_update(new: &Fields, old: &Fields, faults: &mut Faults)
 /// Validates a VolumeAttachment.
 pub(crate) fn attachment(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     match text(spec, "attacher") {
         "" => faults.required(&at.field("attacher"), ""),
         _ => driver_name(get(spec, "attacher"), &at.field("attacher"), faults),
@@ -177,7 +180,7 @@ pub(crate) fn attachment(fields: &Fields, faults: &mut Faults) {
 
 /// The spec is immutable.
 pub(crate) fn attachment_update(new: &Fields, old: &Fields, faults: &mut Faults) {
-    faults.immutable(&At::root("spec"), get(new, "spec"), get(old, "spec"));
+    faults.immutable(&FieldPath::root("spec"), get(new, "spec"), get(old, "spec"));
 }
 
 /// Validates the status of a VolumeAttachment.
@@ -185,7 +188,7 @@ pub(crate) fn attachment_status(fields: &Fields, faults: &mut Faults) {
     let Some(status) = object(fields, "status") else {
         return;
     };
-    let at = At::root("status");
+    let at = FieldPath::root("status");
     let facts = object(status, "attachmentMetadata").into_iter().flatten();
     if facts
         .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
@@ -223,10 +226,10 @@ pub(crate) fn driver_defaults(fields: &mut Fields) {
 
 /// Validates a CSIDriver.
 pub(crate) fn driver(fields: &Fields, faults: &mut Faults) {
-    let root = At::root("metadata");
+    let root = FieldPath::root("metadata");
     driver_name(get(metadata(fields), "name"), &root.field("name"), faults);
     let spec = spec(fields);
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let policies = ["File", "None", "ReadWriteOnceWithFSType"];
     faults.one_of(
         &at.field("fsGroupPolicy"),
@@ -281,7 +284,7 @@ pub(crate) fn driver(fields: &Fields, faults: &mut Faults) {
 /// Whether the driver attaches volumes and the lifecycle modes are immutable: existing volumes
 /// depend on them.
 pub(crate) fn driver_update(new: &Fields, old: &Fields, faults: &mut Faults) {
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     // Upstream's spelling of the first path.
     for (key, place) in [
         ("attachRequired", "attachedRequired"),
@@ -293,7 +296,7 @@ pub(crate) fn driver_update(new: &Fields, old: &Fields, faults: &mut Faults) {
 
 /// Validates the drivers of a CSINode.
 pub(crate) fn node(fields: &Fields, faults: &mut Faults) {
-    let root = At::root("spec");
+    let root = FieldPath::root("spec");
     let at = root.field("drivers");
     let mut known = HashSet::new();
     for (number, driver) in items(spec(fields), "drivers").iter().enumerate() {
@@ -342,7 +345,7 @@ pub(crate) fn node_update(new: &Fields, old: &Fields, faults: &mut Faults) {
         driver.remove("allocatable");
         driver
     };
-    let root = At::root("spec");
+    let root = FieldPath::root("spec");
     let at = root.field("drivers");
     for driver in items(spec(new), "drivers") {
         let before = items(spec(old), "drivers")
@@ -356,7 +359,7 @@ pub(crate) fn node_update(new: &Fields, old: &Fields, faults: &mut Faults) {
 
 /// Validates a CSIStorageCapacity.
 pub(crate) fn capacity(fields: &Fields, faults: &mut Faults) {
-    let at = At::root("storageClassName");
+    let at = FieldPath::root("storageClassName");
     if let Err(fault) = names::subdomain(text(fields, "storageClassName")) {
         faults.invalid(&at, get(fields, "storageClassName"), fault);
     }
@@ -367,12 +370,16 @@ pub(crate) fn capacity(fields: &Fields, faults: &mut Faults) {
             .and_then(Quantity::parse)
             .is_some_and(Quantity::is_negative)
         {
-            faults.invalid(&At::root(key), value, "must be greater than or equal to 0");
+            faults.invalid(
+                &FieldPath::root(key),
+                value,
+                "must be greater than or equal to 0",
+            );
         }
     }
     labels::selector(
         object(fields, "nodeTopology"),
-        &At::root("nodeTopology"),
+        &FieldPath::root("nodeTopology"),
         faults,
     );
 }
@@ -380,6 +387,6 @@ pub(crate) fn capacity(fields: &Fields, faults: &mut Faults) {
 /// The capacity may change; topology and class are immutable.
 pub(crate) fn capacity_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     for key in ["nodeTopology", "storageClassName"] {
-        faults.immutable(&At::root(key), get(new, key), get(old, key));
+        faults.immutable(&FieldPath::root(key), get(new, key), get(old, key));
     }
 }

@@ -1,7 +1,7 @@
 //! The source of a persistent volume: exactly one, with its required fields.
 
 use master_schema::validate::forms::driver_name;
-use master_schema::validate::{At, Faults, Fields, default_to, get, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, default_to, get, object, text};
 use serde_json::Value;
 
 /// Sources and their required strings.
@@ -78,7 +78,7 @@ pub(crate) fn defaults(spec: &mut Fields) {
 }
 
 /// Validates that there is exactly one source, and its fields.
-pub(crate) fn validate(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(crate) fn validate(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let found = of(spec);
     if found.is_empty() {
         faults.required(at, "must specify a volume type");
@@ -105,7 +105,7 @@ pub(crate) fn validate(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn paths(name: &str, source: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn paths(name: &str, source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let path = text(source, "path");
     let place = at.field("path");
     match name {

@@ -4,7 +4,7 @@ use crate::volume_sources;
 use master_schema::object::metadata;
 use master_schema::object::spec;
 use master_schema::quantity::Quantity;
-use master_schema::validate::{At, Faults, Fields, get, items, labels, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, names, object, text};
 use serde_json::Value;
 
 const MODES: &[&str] = &[
@@ -15,7 +15,7 @@ const MODES: &[&str] = &[
 ];
 const VOLUME_MODES: &[&str] = &["Block", "Filesystem"];
 
-fn modes(spec: &Fields, at: &At<'_>, missing: &str, faults: &mut Faults) {
+fn modes(spec: &Fields, at: &FieldPath<'_>, missing: &str, faults: &mut Faults) {
     let place = at.field("accessModes");
     let modes = items(spec, "accessModes");
     if modes.is_empty() {
@@ -34,14 +34,14 @@ fn modes(spec: &Fields, at: &At<'_>, missing: &str, faults: &mut Faults) {
 }
 
 /// A quantity that must be present and positive.
-fn positive(value: &Value, at: &At<'_>, faults: &mut Faults) {
+fn positive(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     match value.as_str().and_then(Quantity::parse) {
         Some(quantity) if quantity > Quantity::ZERO => {}
         Some(_) | None => faults.invalid(at, value, "must be greater than zero"),
     }
 }
 
-fn class_name(spec: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
+fn class_name(spec: &Fields, key: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let name = text(spec, key);
     if !name.is_empty()
         && let Err(fault) = names::subdomain(name)
@@ -50,7 +50,7 @@ fn class_name(spec: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn volume_mode(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn volume_mode(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if !get(spec, "volumeMode").is_null() {
         faults.one_of(
             &at.field("volumeMode"),
@@ -63,7 +63,7 @@ fn volume_mode(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 /// Validates a volume.
 pub(crate) fn volume(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     modes(spec, &at, "", faults);
     let capacity = object(spec, "capacity").filter(|capacity| !capacity.is_empty());
     let place = at.field("capacity");
@@ -125,7 +125,7 @@ pub(crate) fn volume(fields: &Fields, faults: &mut Faults) {
 /// data may be on it.
 pub(crate) fn volume_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let (before, after) = (spec(old), spec(new));
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     if volume_sources::of(before) != volume_sources::of(after) {
         let text = "spec.persistentvolumesource is immutable after creation";
         faults.forbidden(&at.field("persistentvolumesource"), text);
@@ -145,11 +145,11 @@ pub(crate) fn volume_update(new: &Fields, old: &Fields, faults: &mut Faults) {
 
 /// Validates a claim.
 pub(crate) fn claim(fields: &Fields, faults: &mut Faults) {
-    claim_spec(spec(fields), &At::root("spec"), faults);
+    claim_spec(spec(fields), &FieldPath::root("spec"), faults);
 }
 
 /// Validates a claim's spec, also in templates.
-pub(crate) fn claim_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(crate) fn claim_spec(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     modes(spec, at, "at least 1 access mode is required", faults);
     labels::selector(object(spec, "selector"), &at.field("selector"), faults);
     let resources = object(spec, "resources");
@@ -187,7 +187,7 @@ pub(crate) fn claim_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     class_name(spec, "volumeAttributesClassName", at, faults);
 }
 
-fn data_source(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn data_source(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     for key in ["name", "kind"] {
         if text(source, key).is_empty() {
             faults.required(&at.field(key), "");
@@ -210,7 +210,7 @@ fn data_source(source: &Fields, at: &At<'_>, faults: &mut Faults) {
 /// A claim may be bound once and may grow; the rest of its spec is immutable.
 pub(crate) fn claim_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     let (before, after) = (spec(old), spec(new));
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let bound = object(old, "status").is_some_and(|status| text(status, "phase") == "Bound");
     let mut allowed = after.clone();
     let mut as_before = |key: &str| match before.get(key) {
@@ -246,7 +246,7 @@ pub(crate) fn claim_update(new: &Fields, old: &Fields, faults: &mut Faults) {
                     claims";
         faults.forbidden(&at, text);
     }
-    let root = At::root("metadata");
+    let root = FieldPath::root("metadata");
     let notes = root.field("annotations");
     if beta_class(new) != beta_class(old) {
         faults.immutable(
@@ -273,7 +273,7 @@ fn shrunk(
     old: &Fields,
     before: Option<Fields>,
     after: Option<Fields>,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
     let size = |map: Option<Fields>| map.and_then(|map| Quantity::parse(text(&map, "storage")));

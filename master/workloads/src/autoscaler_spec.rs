@@ -10,7 +10,8 @@ use master_schema::validate::forms::{
 };
 use master_schema::validate::names::path_segment;
 use master_schema::validate::{
-    At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, resource, text,
+    Faults, FieldPath, Fields, default_to, get, items, labels, names, object, object_mut, resource,
+    text,
 };
 use serde_json::{Map, Value, json};
 
@@ -53,7 +54,7 @@ const PERIOD: i64 = 1800;
 
 /// Validates an autoscaler.
 pub(super) fn validate(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     let (least, most) = (get(spec, "minReplicas"), number(spec, "maxReplicas"));
     // Zero needs the gate `HPAScaleToZero`, which is off by default upstream.
     if least.as_i64().is_some_and(|least| least < 1) {
@@ -108,12 +109,12 @@ pub(super) fn validate(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-fn reference(reference: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn reference(reference: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed_form(reference, "kind", at, path_segment, faults);
     needed_form(reference, "name", at, path_segment, faults);
 }
 
-fn scaling(rules: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn scaling(rules: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let window = get(rules, "stabilizationWindowSeconds");
     let place = at.field("stabilizationWindowSeconds");
     if window.as_i64().is_some_and(|window| window < 0) {
@@ -194,7 +195,7 @@ const FIELDS: [(&str, &str); 5] = [
     ("containerResource", "ContainerResource"),
 ];
 
-fn metric(metric: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn metric(metric: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let kind = text(metric, "type");
     if kind.is_empty() {
         faults.required(&at.field("type"), "must specify a metric source type");
@@ -230,7 +231,7 @@ fn metric(metric: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn source(field: &str, source: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn source(field: &str, source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let nothing = Map::new();
     match field {
         "resource" | "containerResource" => return resource_source(field, source, at, faults),
@@ -285,7 +286,7 @@ fn source(field: &str, source: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// A resource of all of a pod's containers, or of one.
-fn resource_source(field: &str, source: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn resource_source(field: &str, source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if text(source, "name").is_empty() {
         faults.required(&at.field("name"), "must specify a resource name");
     } else if field == "containerResource" {
@@ -318,7 +319,7 @@ fn resource_source(field: &str, source: &Fields, at: &At<'_>, faults: &mut Fault
     }
 }
 
-fn target(target: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn target(target: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let kind = text(target, "type");
     if kind.is_empty() {
         faults.required(&at.field("type"), "must specify a metric target type");
@@ -357,7 +358,7 @@ pub(super) fn validate_through(
 ) {
     if subresource == Subresource::Status {
         for key in ["currentReplicas", "desiredReplicas"] {
-            not_negative(status(new), key, &At::root("status"), faults);
+            not_negative(status(new), key, &FieldPath::root("status"), faults);
         }
     }
 }

@@ -12,7 +12,7 @@ use master_schema::object::{meta_text, metadata};
 use master_schema::registry::{Kind, Strategy, Subresource, boolean, column, wide, words};
 use master_schema::validate::forms::{choice, has, not_negative, on};
 use master_schema::validate::{
-    At, Faults, Fields, default_to, get, items, object, object_mut, text,
+    Faults, FieldPath, Fields, default_to, get, items, object, object_mut, text,
 };
 use serde_json::Value;
 
@@ -96,7 +96,7 @@ fn defaults(fields: &mut Fields) {
 }
 
 fn validate(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     let schedule = get(spec, "schedule");
     let place = at.field("schedule");
     match text(spec, "schedule") {
@@ -153,7 +153,7 @@ const NAME: usize = 52;
 
 fn validate_create(fields: &Fields, faults: &mut Faults) {
     if meta_text(fields, "name").len() > NAME {
-        let place = At::root("metadata");
+        let place = FieldPath::root("metadata");
         let name = get(metadata(fields), "name");
         faults.invalid(
             &place.field("name"),
@@ -178,13 +178,13 @@ fn zoned(fields: &Fields, before: bool, faults: &mut Faults) {
             .is_some_and(|schedule| schedule.contains("TZ"))
     {
         let words = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
-        let at = At::root("spec");
+        let at = FieldPath::root("spec");
         faults.invalid(&at.field("schedule"), schedule, words);
     }
 }
 
 /// Validates the name of a zone in the IANA time zone database.
-fn time_zone(value: &Value, at: &At<'_>, faults: &mut Faults) {
+fn time_zone(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     let name = value.as_str().unwrap_or_default();
     if name.is_empty() {
         faults.invalid(at, value, "timeZone must be nil or non-empty string");

@@ -15,7 +15,7 @@ use master_schema::object::{metadata, metadata_mut};
 use master_schema::registry::{Kind, Strategy, Subresource, column, words};
 use master_schema::validate::forms::{not_negative, word};
 use master_schema::validate::{
-    At, Faults, Fields, default_to, get, labels, object, object_mut, text,
+    Faults, FieldPath, Fields, default_to, get, labels, object, object_mut, text,
 };
 
 /// `DaemonSet`.
@@ -99,7 +99,7 @@ fn update(new: &mut Fields, old: &Fields) {
 }
 
 fn validate(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     let selector = object(spec, "selector");
     labels::selector(selector, &at.field("selector"), faults);
     selects_template(spec, None, &at, faults);
@@ -120,7 +120,7 @@ fn validate(fields: &Fields, faults: &mut Faults) {
     not_negative(spec, "revisionHistoryLimit", &at, faults);
 }
 
-fn rollout(strategy: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn rollout(strategy: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let place = at.field("rollingUpdate");
     match text(strategy, "type") {
         "OnDelete" => {}
@@ -166,7 +166,7 @@ fn validate_through(subresource: Subresource, new: &Fields, old: &Fields, faults
         "collisionCount",
     ];
     for key in counts {
-        not_negative(status(new), key, &At::root("status"), faults);
+        not_negative(status(new), key, &FieldPath::root("status"), faults);
     }
     collisions(status(new), status(old), faults);
 }

@@ -9,7 +9,9 @@ use master_schema::cells::AGE;
 use master_schema::object::{metadata_mut, spec};
 use master_schema::registry::{Kind, Scale, Strategy, Subresource, column, words};
 use master_schema::validate::forms::{at_most_all, count_or_share, has, not_negative, word};
-use master_schema::validate::{At, Faults, Fields, default_to, get, object, object_mut, text};
+use master_schema::validate::{
+    Faults, FieldPath, Fields, default_to, get, object, object_mut, text,
+};
 use serde_json::Value;
 
 /// `Deployment`.
@@ -84,7 +86,7 @@ fn keep_labels(_: Subresource, result: &mut Fields, _: &Fields, old: &Fields) {
 }
 
 fn validate(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     not_negative(spec, "replicas", &at, faults);
     template_of(spec, &at, faults);
     if let Some(strategy) = object(spec, "strategy") {
@@ -105,7 +107,7 @@ fn validate(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-fn rollout(strategy: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn rollout(strategy: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let place = at.field("rollingUpdate");
     match text(strategy, "type") {
         // A patch of the type alone leaves the old parameters: they are refused, not ignored.
@@ -159,7 +161,7 @@ fn validate_through(subresource: Subresource, new: &Fields, old: &Fields, faults
         not_negative(
             status(new),
             "terminatingReplicas",
-            &At::root("status"),
+            &FieldPath::root("status"),
             faults,
         );
     }

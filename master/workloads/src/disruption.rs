@@ -7,7 +7,7 @@ use master_schema::cells::AGE;
 use master_schema::object::spec;
 use master_schema::registry::{Kind, Strategy, Subresource, column, words};
 use master_schema::validate::forms::{formed, has, not_negative, optional_choice, word};
-use master_schema::validate::{At, Faults, Fields, get, items, labels, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, names, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ pub fn pod_disruption_budget() -> Kind {
 }
 
 fn validate(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     if has(spec, "minAvailable") && has(spec, "maxUnavailable") {
         faults.invalid(
             &at,
@@ -64,7 +64,7 @@ fn validate_through(subresource: Subresource, new: &Fields, _old: &Fields, fault
     if subresource != Subresource::Status {
         return;
     }
-    let (status, at) = (status(new), At::root("status"));
+    let (status, at) = (status(new), FieldPath::root("status"));
     conditions(status, &at.field("conditions"), faults);
     for key in [
         "disruptionsAllowed",
@@ -82,7 +82,7 @@ const REASON: usize = 1024;
 const MESSAGE: usize = 32 << 10;
 
 /// Validates conditions of the common form (apimachinery `ValidateConditions`).
-fn conditions(status: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn conditions(status: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let mut seen = BTreeSet::new();
     for (index, condition) in items(status, "conditions").iter().enumerate() {
         let Some(condition) = condition.as_object() else {

@@ -12,7 +12,7 @@ use master_schema::object::{meta_text, metadata, metadata_mut};
 use master_schema::registry::{Dependents, Kind, Strategy, Subresource, column, pointers, words};
 use master_schema::validate::forms::{has, on};
 use master_schema::validate::{
-    At, Faults, Fields, get, items, labels, names, object, object_mut, text,
+    Faults, FieldPath, Fields, get, items, labels, names, object, object_mut, text,
 };
 use serde_json::{Value, json};
 
@@ -149,7 +149,7 @@ fn own_selector(fields: &mut Fields) {
 }
 
 fn validate(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     generated(fields, faults);
     validate_spec(spec, &at, faults);
     if object(spec, "selector").is_none() {
@@ -164,7 +164,7 @@ fn validate(fields: &Fields, faults: &mut Faults) {
         let host = format!("{name}-{}", completions - 1);
         if names::label(&host).is_err() {
             let words = format!("will not able to create pod with invalid DNS label: {host}");
-            let place = At::root("metadata");
+            let place = FieldPath::root("metadata");
             faults.invalid(&place.field("name"), &Value::from(name), words);
         }
     }
@@ -172,13 +172,13 @@ fn validate(fields: &Fields, faults: &mut Faults) {
 
 /// Generated labels and selector must not be contradicted.
 fn generated(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     if on(spec, "manualSelector") || object(spec, "selector").is_none() {
         return;
     }
     let (name, id) = (meta_text(fields, "name"), meta_text(fields, "uid"));
     if id.is_empty() {
-        let place = At::root("metadata");
+        let place = FieldPath::root("metadata");
         faults.required(&place.field("uid"), "");
     }
     let place = at.field("template");
@@ -206,7 +206,7 @@ fn generated(fields: &Fields, faults: &mut Faults) {
 }
 
 fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let (after, before) = (spec(new), spec(old));
     completions_update(after, before, &at, faults);
     for key in [
@@ -234,7 +234,7 @@ fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
 }
 
 /// `completions` of an indexed job may only change together with `parallelism`.
-fn completions_update(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn completions_update(new: &Fields, old: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let place = at.field("completions");
     let value = get(new, "completions");
     // KEP-3715: an indexed Job grows and shrinks by both numbers.

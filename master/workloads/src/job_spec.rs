@@ -4,7 +4,9 @@ use super::job_status::count_indexes;
 use super::rules::{default_number, template};
 use master_pods::podspec;
 use master_schema::validate::forms::{choice, formed, has, not_negative, number, word};
-use master_schema::validate::{At, Faults, Fields, default_to, get, items, names, object, text};
+use master_schema::validate::{
+    Faults, FieldPath, Fields, default_to, get, items, names, object, text,
+};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -67,7 +69,7 @@ const FAILED_OF_MANY: i64 = 10_000;
 const MANAGER: usize = 63;
 
 /// Validates a job's spec.
-pub(super) fn validate_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn validate_spec(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let counts = [
         "parallelism",
         "completions",
@@ -118,7 +120,7 @@ pub(super) fn validate_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     restart(spec, &place, faults);
 }
 
-fn manager(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn manager(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     // KEP-4368: another controller than the master's own looks after the Job.
     let name = text(spec, "managedBy");
     let place = at.field("managedBy");
@@ -139,7 +141,7 @@ fn manager(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn indexed(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn indexed(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let value = |key: &str| get(spec, key).as_i64();
     let (parallel, failed) = (
         value("parallelism").unwrap_or_default(),
@@ -197,7 +199,7 @@ const MAX_RULES: usize = 20;
 const PATTERNS: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
 
-fn failure_policy(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn failure_policy(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let Some(policy) = object(spec, "podFailurePolicy") else {
         return;
     };
@@ -257,7 +259,7 @@ fn failure_policy(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn pod_conditions(patterns: &[Value], at: &At<'_>, faults: &mut Faults) {
+fn pod_conditions(patterns: &[Value], at: &FieldPath<'_>, faults: &mut Faults) {
     if patterns.len() > PATTERNS {
         faults.too_many(at, patterns.len(), PATTERNS);
     }
@@ -282,7 +284,7 @@ fn pod_conditions(patterns: &[Value], at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn exit_codes(codes: &Fields, known: &BTreeSet<&str>, at: &At<'_>, faults: &mut Faults) {
+fn exit_codes(codes: &Fields, known: &BTreeSet<&str>, at: &FieldPath<'_>, faults: &mut Faults) {
     if text(codes, "operator").is_empty() {
         faults.required(&at.field("operator"), "valid values: [\"In\" \"NotIn\"]");
     } else {
@@ -336,7 +338,7 @@ fn exit_codes(codes: &Fields, known: &BTreeSet<&str>, at: &At<'_>, faults: &mut 
 /// Bytes of a list of indexes.
 const INDEXES: usize = 64 << 10;
 
-fn success_policy(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn success_policy(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let Some(policy) = object(spec, "successPolicy") else {
         return;
     };
@@ -367,7 +369,7 @@ fn success_policy(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn success_rule(rule: &Fields, completions: i64, at: &At<'_>, faults: &mut Faults) {
+fn success_rule(rule: &Fields, completions: i64, at: &FieldPath<'_>, faults: &mut Faults) {
     let (indexes, count) = (get(rule, "succeededIndexes"), get(rule, "succeededCount"));
     if indexes.is_null() && count.is_null() {
         faults.required(
@@ -407,7 +409,7 @@ fn success_rule(rule: &Fields, completions: i64, at: &At<'_>, faults: &mut Fault
     }
 }
 
-fn replacement(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn replacement(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if has(spec, "podReplacementPolicy") {
         let all = ["Failed", "TerminatingOrFailed"];
         let supported = if has(spec, "podFailurePolicy") {
@@ -420,7 +422,7 @@ fn replacement(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Pods of a job must end, so `Always` is not allowed as restart policy.
-fn restart(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn restart(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let pod = object(template(spec), "spec").unwrap_or(podspec::no_fields());
     let place = at.field("spec");
     let place = place.field("restartPolicy");

@@ -4,7 +4,7 @@ use super::rules::status;
 use jiff::Timestamp;
 use master_schema::object::spec;
 use master_schema::validate::forms::{has, not_negative, number, on};
-use master_schema::validate::{At, Faults, Fields, get, items, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ fn holds(status: &Fields, kind: &str) -> bool {
 /// Validates a change of the status.
 pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
     let job = spec(new);
-    let at = At::root("status");
+    let at = FieldPath::root("status");
     let (after, before) = (status(new), status(old));
     for key in ["active", "succeeded", "failed", "ready", "terminating"] {
         not_negative(after, key, &at, faults);
@@ -40,7 +40,7 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
     transition(after, before, on(job, "suspend"), &at, faults);
 }
 
-fn uncounted(status: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn uncounted(status: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let Some(uncounted) = object(status, "uncountedTerminatedPods") else {
         return;
     };
@@ -58,7 +58,7 @@ fn uncounted(status: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn conditions(status: &Fields, job: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn conditions(status: &Fields, job: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let place = at.field("conditions");
     let (complete, failed) = (holds(status, "Complete"), holds(status, "Failed"));
     let (target, criteria) = (
@@ -106,7 +106,7 @@ fn time(status: &Fields, key: &str) -> Option<Timestamp> {
 }
 
 /// A finished job has times, and no pods that run or wait to be counted.
-fn finished(status: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn finished(status: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let complete = holds(status, "Complete");
     let place = at.field("completionTime");
     let ended = get(status, "completionTime");
@@ -159,7 +159,7 @@ fn finished(status: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn indexes(status: &Fields, job: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn indexes(status: &Fields, job: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let indexed = text(job, "completionMode") == "Indexed";
     let (done, failed) = (
         text(status, "completedIndexes"),
@@ -199,7 +199,13 @@ fn indexes(status: &Fields, job: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Final conditions and times are immutable, counts only grow.
-fn transition(new: &Fields, old: &Fields, suspended: bool, at: &At<'_>, faults: &mut Faults) {
+fn transition(
+    new: &Fields,
+    old: &Fields,
+    suspended: bool,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) {
     let place = at.field("conditions");
     for kind in ["Failed", "Complete", "FailureTarget"] {
         if holds(old, kind) && !holds(new, kind) {

@@ -14,7 +14,7 @@ use master_schema::registry::{
     Column, Dependents, Kind, Scale, Strategy, Subresource, pointers, wide, words,
 };
 use master_schema::validate::forms::not_negative;
-use master_schema::validate::{At, Faults, Fields, labels, object, object_mut};
+use master_schema::validate::{Faults, FieldPath, Fields, labels, object, object_mut};
 use serde_json::Value;
 
 const DESIRED: Column = number("Desired", |fields, _| {
@@ -85,7 +85,7 @@ fn replica_defaults(fields: &mut Fields) {
 }
 
 fn controller(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     not_negative(spec, "minReadySeconds", &at, faults);
     let chosen = object(spec, "selector").filter(|selector| !selector.is_empty());
     if chosen.is_none() {
@@ -131,14 +131,14 @@ pub fn replica_set() -> Kind {
 }
 
 fn set(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     not_negative(spec, "replicas", &at, faults);
     not_negative(spec, "minReadySeconds", &at, faults);
     template_of(spec, &at, faults);
 }
 
 /// Validates the template of ReplicaSets and Deployments, with upstream's words.
-pub(super) fn template_of(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn template_of(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     selector(spec, "empty selector is invalid for deployment", at, faults);
     selects_template(spec, Some("invalid label selector"), at, faults);
     let place = at.field("template");
@@ -148,7 +148,7 @@ pub(super) fn template_of(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 
 /// The selector is immutable: pods of the old one would lose their controller.
 pub(super) fn immutable_selector(new: &Fields, old: &Fields, faults: &mut Faults) {
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let of = |fields| master_schema::validate::get(spec(fields), "selector");
     faults.immutable(&at.field("selector"), of(new), of(old));
 }

@@ -6,7 +6,7 @@ use master_schema::cells::AGE;
 use master_schema::object::metadata;
 use master_schema::registry::{Kind, Strategy, column};
 use master_schema::validate::forms::NOT_NEGATIVE;
-use master_schema::validate::{At, Fields, get, items, text};
+use master_schema::validate::{FieldPath, Fields, get, items, text};
 use serde_json::Value;
 
 /// `ControllerRevision`.
@@ -22,15 +22,15 @@ pub fn controller_revision() -> Kind {
         strategy: Strategy {
             validate: |fields, faults| {
                 if !fields.contains_key("data") {
-                    faults.required(&At::root("data"), "data is mandatory");
+                    faults.required(&FieldPath::root("data"), "data is mandatory");
                 }
                 let revision = get(fields, "revision");
                 if revision.as_i64().is_some_and(|revision| revision < 0) {
-                    faults.invalid(&At::root("revision"), revision, NOT_NEGATIVE);
+                    faults.invalid(&FieldPath::root("revision"), revision, NOT_NEGATIVE);
                 }
             },
             validate_update: |new, old, faults| {
-                faults.immutable(&At::root("data"), get(new, "data"), get(old, "data"));
+                faults.immutable(&FieldPath::root("data"), get(new, "data"), get(old, "data"));
             },
             ..Strategy::default()
         },

@@ -4,7 +4,7 @@ use master_pods::podspec;
 use master_schema::validate::forms::{
     at_most_all, count_or_share, not_negative, number, number_or_share,
 };
-use master_schema::validate::{At, Faults, Fields, get, labels, object};
+use master_schema::validate::{Faults, FieldPath, Fields, get, labels, object};
 use serde_json::Value;
 
 /// The status of an object.
@@ -25,7 +25,7 @@ pub(super) fn default_number(fields: &mut Fields, key: &str, value: i64) {
 }
 
 /// Validates a selector that must be present and must not select everything.
-pub(super) fn selector(spec: &Fields, words: &str, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn selector(spec: &Fields, words: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let place = at.field("selector");
     match object(spec, "selector") {
         None => faults.required(&place, ""),
@@ -44,7 +44,7 @@ pub(super) fn selector(spec: &Fields, words: &str, at: &At<'_>, faults: &mut Fau
 pub(super) fn selects_template(
     spec: &Fields,
     invalid: Option<&str>,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
     let template = template(spec);
@@ -61,14 +61,14 @@ pub(super) fn selects_template(
 }
 
 /// Reports that the selector does not match the template's labels.
-pub(super) fn unselected(template: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn unselected(template: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let own = labels::of(template).map_or(Value::Null, |labels| Value::Object(labels.clone()));
     let words = "`selector` does not match template `labels`";
     faults.invalid(&at.field("metadata").field("labels"), &own, words);
 }
 
 /// Validates a number or percentage of at most 100 %.
-pub(super) fn part(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn part(fields: &Fields, key: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let value = get(fields, key);
     if !value.is_null() {
         count_or_share(value, &at.field(key), faults);
@@ -90,7 +90,7 @@ pub(super) fn counts(
     ready: &str,
     faults: &mut Faults,
 ) {
-    let at = At::root("status");
+    let at = FieldPath::root("status");
     for key in plain.iter().chain(parts) {
         not_negative(status, key, &at, faults);
     }
@@ -120,7 +120,7 @@ pub(super) fn collisions(new: &Fields, old: &Fields, faults: &mut Faults) {
     );
     // It is part of the hash of templates: with a smaller number the old collision comes back.
     if before.is_some_and(|before| after.is_none_or(|after| after < before)) {
-        let at = At::root("status");
+        let at = FieldPath::root("status");
         let value = Value::from(after.unwrap_or_default());
         faults.invalid(&at.field("collisionCount"), &value, "cannot be decremented");
     }

@@ -11,7 +11,7 @@ use master_schema::object::spec;
 use master_schema::registry::{Kind, Scale, Strategy, Subresource, column, words};
 use master_schema::validate::forms::{has, not_negative, number, number_or_share, word};
 use master_schema::validate::{
-    At, Faults, Fields, alike, default_to, get, names, object, object_mut, text,
+    Faults, FieldPath, Fields, alike, default_to, get, names, object, object_mut, text,
 };
 use serde_json::{Value, json};
 
@@ -93,7 +93,7 @@ fn defaults(fields: &mut Fields) {
 }
 
 fn validate(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     match text(spec, "podManagementPolicy") {
         "" => faults.required(&at.field("podManagementPolicy"), ""),
         "OrderedReady" | "Parallel" => {}
@@ -143,7 +143,7 @@ fn validate(fields: &Fields, faults: &mut Faults) {
     podspec::kept_running(template(spec), "StatefulSet", &place, faults);
 }
 
-fn rollout(strategy: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn rollout(strategy: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let place = at.field("rollingUpdate");
     match text(strategy, "type") {
         "" => faults.required(at, ""),
@@ -193,7 +193,7 @@ fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
         let words = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
                      'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and \
                      'minReadySeconds' are forbidden";
-        faults.forbidden(&At::root("spec"), words);
+        faults.forbidden(&FieldPath::root("spec"), words);
     }
 }
 

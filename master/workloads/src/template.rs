@@ -4,7 +4,7 @@ use super::columns::{label_map, names};
 use config_kube::k8s_openapi::api::core::v1::PodTemplate;
 use master_pods::podspec;
 use master_schema::registry::{Kind, Strategy, column};
-use master_schema::validate::{At, object};
+use master_schema::validate::{FieldPath, object};
 
 /// `PodTemplate`.
 pub fn pod_template() -> Kind {
@@ -26,7 +26,7 @@ pub fn pod_template() -> Kind {
             defaults: podspec::template_defaults,
             validate: |fields, faults| {
                 let template = object(fields, "template").unwrap_or(podspec::no_fields());
-                podspec::template(template, &At::root("template"), faults);
+                podspec::template(template, &FieldPath::root("template"), faults);
             },
             generation: true,
             ..Strategy::default()

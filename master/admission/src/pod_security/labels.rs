@@ -1,7 +1,7 @@
 //! The labels of a namespace: level and version of the standard, for each mode (enforce, audit,
 //! warn).
 
-use master_schema::validate::{At, Faults, Fields};
+use master_schema::validate::{Faults, FieldPath, Fields};
 use serde_json::Value;
 
 const PREFIX: &str = "pod-security.kubernetes.io/";
@@ -93,7 +93,7 @@ fn policy(labels: Option<&Fields>, mode: &str, faults: &mut Faults) -> Policy {
             .and_then(|labels| labels.get(key))
             .and_then(Value::as_str)
     };
-    let at = At::root("metadata");
+    let at = FieldPath::root("metadata");
     let at = at.field("labels");
     let key = format!("{PREFIX}{mode}");
     let level = match found(&key) {

@@ -9,7 +9,7 @@ use master_schema::error::{ApiError, Reason};
 use master_schema::object::{meta_text, metadata};
 use master_schema::registry::Kind;
 use master_schema::validate::net::Range;
-use master_schema::validate::{At, Faults, Fields, get, object as inner, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, object as inner, text};
 use master_store::{Entry, Op, Reader};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -175,7 +175,7 @@ impl Allocation<'_> {
             }
         };
         let mut faults = Faults::default();
-        let at = At::root("spec");
+        let at = FieldPath::root("spec");
         faults.invalid(
             &at.field("clusterIPs"),
             list,

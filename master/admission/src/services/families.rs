@@ -2,7 +2,7 @@
 
 use super::texts;
 use master_network::{family_of, validate_families};
-use master_schema::validate::{At, Faults, Fields, get, items, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, object, text};
 use serde_json::Value;
 use std::net::IpAddr;
 
@@ -31,7 +31,7 @@ pub(super) fn settle(
             .to_owned();
         spec.insert("ipFamilyPolicy".to_owned(), policy.into());
     }
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     validate_families(spec, &at, faults);
     if !faults.is_empty() {
         return;
@@ -83,7 +83,7 @@ fn stays_preferred(spec: &Fields, old: &Fields) -> bool {
 }
 
 /// Going back to one family drops the second; dropping it otherwise needs `SingleStack`.
-fn shrink(spec: &mut Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn shrink(spec: &mut Fields, old: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let single = text(spec, "ipFamilyPolicy") == SINGLE;
     for (key, what) in [
         ("clusterIPs", "secondary cluster IP"),
@@ -106,7 +106,7 @@ fn shrink(spec: &mut Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn contradictions(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn contradictions(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if text(spec, "ipFamilyPolicy") != SINGLE {
         return;
     }
@@ -125,7 +125,7 @@ fn contradictions(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Derives the families from requested addresses.
-fn infer(spec: &mut Fields, configured: &[&'static str], at: &At<'_>, faults: &mut Faults) {
+fn infer(spec: &mut Fields, configured: &[&'static str], at: &FieldPath<'_>, faults: &mut Faults) {
     let addresses: Vec<IpAddr> = texts(spec, "clusterIPs")
         .filter_map(|address| address.parse().ok())
         .collect();

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use master_network::{needs_health_check, node_ports};
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
-use master_schema::validate::{At, Faults, Fields, get, items, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, text};
 use master_store::Op;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -202,7 +202,7 @@ impl Allocation<'_> {
             return Ok(());
         };
         let mut faults = Faults::default();
-        let at = At::root("spec");
+        let at = FieldPath::root("spec");
         let at = at.field("ports");
         faults.invalid(&at.index(place).field("nodePort"), &port.into(), why);
         super::refuse(faults, &self.owner)

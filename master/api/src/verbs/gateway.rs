@@ -81,7 +81,7 @@ pub(super) async fn send(
     expected: Expected,
 ) -> Result<Response<NodeBody>, ApiError> {
     let api = &call.api.inner;
-    let slot = api.node_calls.begin(&target.name, call.call_owner())?;
+    let slot = api.node_calls.begin(&target.name, call.owner())?;
     let (answer, driver, connection) = if is_own_request(call) {
         let node = target.name.clone();
         in_time(call, &node, ask_reusing_connection(call, target, request)).await?

@@ -183,9 +183,8 @@ impl Call {
         &self.api.inner.options.clock
     }
 
-    /// The caller that a long-lived call counts against. An order to end a machine has priority over
-    /// readers of its logs.
-    fn call_owner(&self) -> CallOwner<'_> {
+    /// The caller that a long-lived call counts against; an order to end a machine has priority.
+    fn owner(&self) -> CallOwner<'_> {
         let owner = CallOwner::new(&self.user, self.peer.remote.is_none()).at(self.peer.remote);
         match &*self.target.subresource {
             "power" => owner.with_priority(),

@@ -3,7 +3,7 @@
 use super::Call;
 use super::page::META;
 use master_schema::error::ApiError;
-use master_schema::validate::{At, Faults};
+use master_schema::validate::{Faults, FieldPath};
 use master_wire::path::Verb;
 use serde_json::Value;
 
@@ -30,22 +30,23 @@ impl Call {
         if self.target.verb == Verb::Patch {
             let apply = APPLY.contains(&self.content_type());
             if apply && self.query.get("fieldManager").is_empty() {
-                faults.required(&At::root("fieldManager"), "is required for apply patch");
+                let at = FieldPath::root("fieldManager");
+                faults.required(&at, "is required for apply patch");
             }
             if !apply && self.query.has("force") {
                 faults.forbidden(
-                    &At::root("force"),
+                    &FieldPath::root("force"),
                     "may not be specified for non-apply patch",
                 );
             }
         }
         manager(self.query.get("fieldManager"), &mut faults);
         for value in self.query.all("dryRun").filter(|value| !value.is_empty()) {
-            faults.one_of(&At::root("dryRun"), &Value::from(value), &["All"]);
+            faults.one_of(&FieldPath::root("dryRun"), &Value::from(value), &["All"]);
         }
         let validation = Value::from(self.query.get("fieldValidation"));
         faults.one_of(
-            &At::root("fieldValidation"),
+            &FieldPath::root("fieldValidation"),
             &validation,
             &["", "Ignore", "Strict", "Warn"],
         );
@@ -57,7 +58,7 @@ impl Call {
         let mut faults = Faults::default();
         let mut dry = false;
         for value in self.query.all("dryRun").filter(|value| !value.is_empty()) {
-            faults.one_of(&At::root("dryRun"), &Value::from(value), &["All"]);
+            faults.one_of(&FieldPath::root("dryRun"), &Value::from(value), &["All"]);
             dry = true;
         }
         faults.into_error(META, "DeleteOptions", "")?;
@@ -66,7 +67,7 @@ impl Call {
 }
 
 fn manager(name: &str, faults: &mut Faults) {
-    let at = At::root("fieldManager");
+    let at = FieldPath::root("fieldManager");
     if name.len() > MANAGER {
         faults.too_long(&at, MANAGER);
     }

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
 use master_schema::selector::Selector;
-use master_schema::validate::{At, Faults};
+use master_schema::validate::{Faults, FieldPath};
 use master_store::{Entry, ListQuery, Revision, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -115,7 +115,7 @@ impl Call {
     /// Refuses invalid list options and reports all faults at once.
     fn check_list_options(&self) -> Result<(), ApiError> {
         let mut faults = Faults::default();
-        let at = At::root("resourceVersionMatch");
+        let at = FieldPath::root("resourceVersionMatch");
         let (wanted, version) = (
             self.query.get("resourceVersionMatch"),
             self.query.get("resourceVersion"),
@@ -143,7 +143,7 @@ impl Call {
         }
         if self.query.has("sendInitialEvents") {
             faults.forbidden(
-                &At::root("sendInitialEvents"),
+                &FieldPath::root("sendInitialEvents"),
                 "sendInitialEvents is forbidden for list",
             );
         }

@@ -15,7 +15,7 @@ use master_schema::error::{ApiError, Reason};
 use master_schema::object::meta_text;
 use master_schema::registry::Subresource;
 use master_schema::schema::Wrong;
-use master_schema::validate::{At, Faults, Fields};
+use master_schema::validate::{Faults, FieldPath, Fields};
 use serde_json::Value;
 
 /// Server-side apply.
@@ -77,7 +77,7 @@ fn misshapen(patch: &Patch, patched: &Value, wrong: &Wrong) -> ApiError {
         Patch::Merge(_) | Patch::Json(_) => (patched.to_string(), wrong.to_string()),
     };
     let mut faults = Faults::default();
-    faults.invalid(&At::root("patch"), &Value::String(value), &why);
+    faults.invalid(&FieldPath::root("patch"), &Value::String(value), &why);
     faults
         .into_error("", "", "")
         .err()

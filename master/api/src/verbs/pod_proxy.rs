@@ -55,10 +55,7 @@ pub(super) async fn run(
         client: call.peer.remote.map(|remote| remote.ip()),
         upgrade,
     };
-    let (proxy, head) = (
-        proxied.reverse_proxy(target, &backend),
-        method == Method::HEAD,
-    );
+    let (proxy, head) = (proxied.behind(target, &backend), method == Method::HEAD);
     let request = proxied
         .request(&proxy, method)
         .map_err(|error| gateway::unreachable("this is no path that can be handed on", &error))?;
@@ -112,13 +109,11 @@ async fn ask(
     } else {
         &inner.node_calls
     };
-    let slot = slots.begin(&backend.node, call.call_owner())?;
+    let slot = slots.begin(&backend.node, call.owner())?;
     let stream = connect(call, backend).await?;
     let stream: Box<dyn NodeStream> = if target.tls == Some(true) {
-        let secured = tokio::time::timeout(
-            inner.options.nodes.header,
-            master_gateway::connect_tls(stream),
-        );
+        let secured = master_gateway::connect_tls(stream);
+        let secured = tokio::time::timeout(inner.options.nodes.header, secured);
         let secured = secured.await.map_err(|elapsed| failed(&elapsed))?;
         Box::new(secured.map_err(|error| failed(&error))?)
     } else {
@@ -177,7 +172,7 @@ async fn connect(call: &Call, backend: &Backend) -> Result<Box<dyn NodeStream>, 
         return Ok(Box::new(TokioIo::new(stream)));
     }
     let tunnels = &call.api.inner.tunnels;
-    let slot = tunnels.begin(&backend.node, call.call_owner())?;
+    let slot = tunnels.begin(&backend.node, call.owner())?;
     let limits = call.api.inner.options.nodes.clone();
     let source = (answer.into_body(), driver, slot);
     let text = NodeBody::new(source, limits, Expected::default())

@@ -7,7 +7,7 @@ use master_client::{Body, BoxFuture, UserInfo};
 use master_rbac::{Request, Resource};
 use master_schema::error::{ApiError, Reason};
 use master_schema::registry::Review;
-use master_schema::validate::{At, Faults, Fields, get, items, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, object, text};
 use master_wire::Form;
 use master_wire::path::{Verb, not_allowed};
 use serde_json::{Map, Value, json};
@@ -144,7 +144,7 @@ fn named(spec: &Fields) -> UserInfo {
 /// Upstream's validation of access reviews.
 fn valid_access(call: &Call, fields: &Fields, spec: &Fields, own: bool) -> Result<(), ApiError> {
     let mut faults = Faults::default();
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let (resource, path) = (
         object(spec, "resourceAttributes"),
         object(spec, "nonResourceAttributes"),

@@ -12,7 +12,7 @@ use master_merge::scale::SCALE;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::object::{meta_text, metadata};
 use master_schema::registry::{Scale, Subresource};
-use master_schema::validate::{At, Faults, Fields, get};
+use master_schema::validate::{Faults, FieldPath, Fields, get};
 use master_wire::path::Verb;
 use master_wire::table::{self, Include};
 use master_wire::{Accept, Form};
@@ -208,7 +208,7 @@ fn check(call: &Call, old: &Fields, wanted: &Value) -> Result<i64, ApiError> {
     let mut faults = Faults::default();
     if number < 0 {
         let detail = "must be greater than or equal to 0";
-        faults.invalid(&At::root("spec").field("replicas"), replicas, detail);
+        faults.invalid(&FieldPath::root("spec").field("replicas"), replicas, detail);
     }
     faults.into_error("autoscaling", "Scale", &call.target.name)?;
     Ok(number)

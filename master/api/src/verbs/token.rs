@@ -9,7 +9,7 @@ use master_client::{Body, BoxFuture};
 use master_rbac::Resource;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::object::{meta_text, metadata};
-use master_schema::validate::{At, Faults, Fields, get, items, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, object, text};
 use master_wire::respond::json_bytes;
 use serde_json::{Map, Value, json};
 
@@ -142,7 +142,7 @@ async fn read(call: &Call, content: Body) -> Result<Fields, ApiError> {
 
 fn check(call: &Call, request: &Fields, lifetime: i64) -> Result<(), ApiError> {
     let mut faults = Faults::default();
-    let at = At::root("metadata");
+    let at = FieldPath::root("metadata");
     for (key, own, what) in [
         ("name", &call.target.name, "name"),
         ("namespace", &call.target.namespace, "namespace"),
@@ -153,7 +153,7 @@ fn check(call: &Call, request: &Fields, lifetime: i64) -> Result<(), ApiError> {
             faults.invalid(&at.field(key), &given.into(), detail);
         }
     }
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let at = at.field("expirationSeconds");
     if lifetime < MIN_SECONDS {
         faults.invalid(

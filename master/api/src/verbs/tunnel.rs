@@ -195,11 +195,7 @@ async fn ask(
     protocol: &HeaderValue,
 ) -> Result<NodeSide, ApiError> {
     let unusable = |error: &dyn std::error::Error| gateway::unreachable("no such request", error);
-    let slot = call
-        .api
-        .inner
-        .tunnels
-        .begin(&target.name, call.call_owner())?;
+    let slot = call.api.inner.tunnels.begin(&target.name, call.owner())?;
     let (node, authority) = (
         target.name.clone(),
         format!("{}:{}", target.name, target.port),

@@ -20,7 +20,7 @@ use master_metrics::LongRunning;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
 use master_schema::selector::Selector;
-use master_schema::validate::{At, Faults};
+use master_schema::validate::{Faults, FieldPath};
 use master_store::{Batch, Entry, Event, ListQuery, Revision, StoreError, WatchStream};
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
@@ -93,7 +93,7 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
     let single = selector.exact("metadata.name").is_some();
     let modest = call.user.node().is_some() && single;
     let inner = &call.api.inner;
-    let slot = inner.watches.begin(call.call_owner(), modest);
+    let slot = inner.watches.begin(call.owner(), modest);
     let slot = slot.inspect_err(|_full| inner.metrics.refuse(false))?;
     let initial = initial_events(&call)?;
     let requested = revision(call.query.get("resourceVersion"))?;
@@ -216,7 +216,7 @@ fn initial_events(call: &Call) -> Result<bool, ApiError> {
         return Ok(matches!(version, "" | "0"));
     }
     let mut faults = Faults::default();
-    let at = At::root("resourceVersionMatch");
+    let at = FieldPath::root("resourceVersionMatch");
     if wants_initial.is_some() && wanted != "NotOlderThan" {
         faults.forbidden(
             &at,

@@ -7,7 +7,8 @@ use master_schema::object::meta_text;
 use master_schema::object::spec;
 use master_schema::validate::forms::{choice, formed, has, word};
 use master_schema::validate::{
-    At, Faults, Fields, conditions as status_conditions, get, items, labels, names, object, text,
+    Faults, FieldPath, Fields, conditions as status_conditions, get, items, labels, names, object,
+    text,
 };
 use std::collections::HashSet;
 
@@ -44,7 +45,7 @@ const RESERVED: &[&str] = &[
 
 /// Validates a ValidatingAdmissionPolicy.
 pub(super) fn validating(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     common(spec, OPERATIONS, &at, faults);
     let (validations, annotations) = (items(spec, "validations"), items(spec, "auditAnnotations"));
     let (place, notes) = (at.field("validations"), at.field("auditAnnotations"));
@@ -90,7 +91,7 @@ pub(super) fn validating(fields: &Fields, faults: &mut Faults) {
 
 /// Validates a MutatingAdmissionPolicy.
 pub(super) fn mutating(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     common(spec, CHANGES, &at, faults);
     let place = at.field("mutations");
     if items(spec, "mutations").is_empty() {
@@ -111,7 +112,7 @@ pub(super) fn mutating(fields: &Fields, faults: &mut Faults) {
 }
 
 /// Validates what both kinds of policies share.
-fn common(spec: &Fields, operations: &[&str], at: &At<'_>, faults: &mut Faults) {
+fn common(spec: &Fields, operations: &[&str], at: &FieldPath<'_>, faults: &mut Faults) {
     choice(spec, "failurePolicy", at, FAILURE, faults);
     if let Some(kind) = object(spec, "paramKind") {
         param_kind(kind, &at.field("paramKind"), faults);
@@ -148,7 +149,7 @@ fn common(spec: &Fields, operations: &[&str], at: &At<'_>, faults: &mut Faults) 
     }
 }
 
-fn param_kind(kind: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn param_kind(kind: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let (version, place) = (text(kind, "apiVersion"), at.field("apiVersion"));
     let parts: Vec<&str> = version.split('/').collect();
     match parts.as_slice() {
@@ -179,7 +180,7 @@ fn param_kind(kind: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn resources(constraints: &Fields, operations: &[&str], at: &At<'_>, faults: &mut Faults) {
+fn resources(constraints: &Fields, operations: &[&str], at: &FieldPath<'_>, faults: &mut Faults) {
     choice(constraints, "matchPolicy", at, MATCH, faults);
     for key in ["namespaceSelector", "objectSelector"] {
         match object(constraints, key) {
@@ -206,7 +207,7 @@ fn resources(constraints: &Fields, operations: &[&str], at: &At<'_>, faults: &mu
     }
 }
 
-fn validation(validation: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn validation(validation: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if text(validation, "expression").trim().is_empty() {
         faults.required(&at.field("expression"), NO_EXPRESSION);
     }
@@ -245,7 +246,7 @@ fn validation(validation: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn mutation(mutation: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn mutation(mutation: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let (apply, patch) = (
         ("ApplyConfiguration", "applyConfiguration"),
         ("JSONPatch", "jsonPatch"),
@@ -285,7 +286,7 @@ pub(super) fn status(fields: &Fields, faults: &mut Faults) {
     let Some(status) = object(fields, "status") else {
         return;
     };
-    let at = At::root("status");
+    let at = FieldPath::root("status");
     let checking = at.field("typeChecking");
     let place = checking.field("expressionWarnings");
     let warnings = object(status, "typeChecking")
@@ -305,7 +306,7 @@ pub(super) fn status(fields: &Fields, faults: &mut Faults) {
 
 /// Validates a binding of a policy; one of a validating policy has actions.
 pub(super) fn binding(fields: &Fields, refuses: bool, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     if text(spec, "policyName").is_empty() {
         faults.required(&at.field("policyName"), "");
     } else {
@@ -329,7 +330,7 @@ pub(super) fn binding(fields: &Fields, refuses: bool, faults: &mut Faults) {
     }
 }
 
-fn param_ref(param: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn param_ref(param: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     const BOTH: &str = "name and selector are mutually exclusive";
     let (name, selector) = (text(param, "name"), object(param, "selector"));
     if !name.is_empty() {
@@ -360,7 +361,7 @@ fn param_ref(param: &Fields, at: &At<'_>, faults: &mut Faults) {
     );
 }
 
-fn actions(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn actions(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let mut known = HashSet::new();
     for (number, action) in items(spec, "validationActions").iter().enumerate() {
         faults.one_of(&at.index(number), action, &["Audit", "Deny", "Warn"]);

@@ -3,7 +3,7 @@
 
 use master_schema::validate::forms::{needed, optional_choice, word};
 use master_schema::validate::{
-    At, Faults, Fields, default_to, get, items, labels, names, net, object, object_mut, text,
+    Faults, FieldPath, Fields, default_to, get, items, labels, names, net, object, object_mut, text,
 };
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -100,7 +100,7 @@ pub(super) fn policy_defaults(fields: &mut Fields) {
 
 /// Validates webhooks.
 pub(super) fn hooks(fields: &Fields, faults: &mut Faults) {
-    let at = At::root("webhooks");
+    let at = FieldPath::root("webhooks");
     let mut known = HashSet::new();
     for (number, hook) in items(fields, "webhooks").iter().enumerate() {
         let (at, Some(hook)) = (at.index(number), hook.as_object()) else {
@@ -115,7 +115,7 @@ pub(super) fn hooks(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-fn hook(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn hook(hook: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     full_name(hook, at, faults);
     let place = at.field("rules");
     for (number, rule) in items(hook, "rules").iter().enumerate() {
@@ -158,7 +158,7 @@ fn hook(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// A webhook's name is a fully qualified domain name.
-fn full_name(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn full_name(hook: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let (name, at) = (text(hook, "name"), at.field("name"));
     if name.is_empty() {
         faults.required(&at, "");
@@ -170,7 +170,7 @@ fn full_name(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn review_versions(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn review_versions(hook: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let (versions, place) = (
         items(hook, "admissionReviewVersions"),
         at.field("admissionReviewVersions"),
@@ -195,7 +195,7 @@ fn review_versions(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn client(config: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
+fn client(config: Option<&Fields>, at: &FieldPath<'_>, faults: &mut Faults) {
     let url = config.map_or(&Value::Null, |config| get(config, "url"));
     let service = config.and_then(|config| object(config, "service"));
     match (url.as_str(), service) {
@@ -208,7 +208,7 @@ fn client(config: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// A URL has the scheme https and a host, and neither user info, query nor fragment.
-fn url(text: &str, at: &At<'_>, faults: &mut Faults) {
+fn url(text: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     const FORM: &str = "; desired format: https://host[/path]";
     let (rest, fragment) = text.split_once('#').unwrap_or((text, ""));
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -240,7 +240,7 @@ fn url(text: &str, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn service(service: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn service(service: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     for key in ["name", "namespace"] {
         needed(service, key, at, faults);
     }
@@ -282,7 +282,7 @@ fn service(service: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates the rule that selects requests for a webhook or policy.
-pub(super) fn rule(rule: &Fields, operations: &[&str], at: &At<'_>, faults: &mut Faults) {
+pub(super) fn rule(rule: &Fields, operations: &[&str], at: &FieldPath<'_>, faults: &mut Faults) {
     let place = at.field("operations");
     stars(rule, "operations", "operations", &place, faults);
     for (number, value) in items(rule, "operations").iter().enumerate() {
@@ -307,7 +307,7 @@ pub(super) fn rule(rule: &Fields, operations: &[&str], at: &At<'_>, faults: &mut
 }
 
 /// A list must have items; a `*` must be its only item.
-fn stars(rule: &Fields, key: &str, words: &str, at: &At<'_>, faults: &mut Faults) {
+fn stars(rule: &Fields, key: &str, words: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let list = items(rule, key);
     if list.is_empty() {
         faults.required(at, "");
@@ -322,7 +322,7 @@ fn stars(rule: &Fields, key: &str, words: &str, at: &At<'_>, faults: &mut Faults
 }
 
 /// Resources and subresources: none may be listed that a wildcard in the list covers.
-fn resources(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn resources(rule: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let list = items(rule, "resources");
     if list.is_empty() {
         faults.required(at, "");
@@ -372,7 +372,7 @@ fn resources(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates the match conditions of a webhook or policy.
-pub(super) fn conditions(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn conditions(fields: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let at = at.field("matchConditions");
     let conditions = items(fields, "matchConditions");
     if conditions.len() > CONDITIONS {

@@ -6,7 +6,7 @@ use base64::Engine;
 use master_schema::object::spec;
 use master_schema::registry::Subresource;
 use master_schema::validate::forms::word;
-use master_schema::validate::{At, Faults, Fields, get, items, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, object, text};
 use serde_json::Value;
 use std::collections::HashSet;
 use x509_parser::certification_request::X509CertificationRequest;
@@ -50,7 +50,7 @@ const DECISIONS: [&str; 3] = ["Approved", "Denied", "Failed"];
 
 /// Validates a new request.
 pub(super) fn request(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     if let Err(fault) = signed(text(spec, "request")) {
         faults.invalid(&at.field("request"), word(spec, "request"), fault);
     }
@@ -113,7 +113,7 @@ fn signed(request: &str) -> Result<(), String> {
     }
 }
 
-fn signer(name: &str, at: &At<'_>, faults: &mut Faults) {
+fn signer(name: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     if name.is_empty() {
         return faults.required(at, "");
     }
@@ -155,7 +155,7 @@ fn signer(name: &str, at: &At<'_>, faults: &mut Faults) {
 
 /// Validates a decision: an approval, or the signer's result.
 pub(super) fn status(subresource: Subresource, new: &Fields, old: &Fields, faults: &mut Faults) {
-    let root = At::root("status");
+    let root = FieldPath::root("status");
     let at = root.field("conditions");
     let (now, before) = (conditions(new), conditions(old));
     all_conditions(now, before, &at, faults);
@@ -198,7 +198,7 @@ pub(super) fn status(subresource: Subresource, new: &Fields, old: &Fields, fault
 }
 
 /// Validates conditions; invalid ones that were stored before may stay.
-fn all_conditions(now: &[Value], before: &[Value], at: &At<'_>, faults: &mut Faults) {
+fn all_conditions(now: &[Value], before: &[Value], at: &FieldPath<'_>, faults: &mut Faults) {
     if now == before {
         return;
     }

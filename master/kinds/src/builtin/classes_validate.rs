@@ -3,7 +3,7 @@
 
 use master_pods::podspec;
 use master_schema::object::meta_text;
-use master_schema::validate::{At, Faults, Fields, get, items, labels, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, names, object, text};
 
 /// The highest priority that users may set.
 const HIGHEST: i64 = 1_000_000_000;
@@ -20,7 +20,7 @@ pub(super) fn priority(fields: &Fields, faults: &mut Faults) {
         get(fields, "value").as_i64().unwrap_or_default(),
     );
     if name.starts_with("system-") {
-        let root = At::root("metadata");
+        let root = FieldPath::root("metadata");
         if !SYSTEM.contains(&(name, value)) {
             let text = "priority class names with 'system-' prefix are reserved for system use only. error: ";
             let known = SYSTEM.iter().find(|(known, _)| *known == name);
@@ -32,9 +32,9 @@ pub(super) fn priority(fields: &Fields, faults: &mut Faults) {
         }
     } else if value > HIGHEST {
         let text = format!("maximum allowed value of a user defined priority is {HIGHEST}");
-        faults.forbidden(&At::root("value"), text);
+        faults.forbidden(&FieldPath::root("value"), text);
     }
-    let at = At::root("preemptionPolicy");
+    let at = FieldPath::root("preemptionPolicy");
     if !get(fields, "preemptionPolicy").is_null() {
         faults.one_of(
             &at,
@@ -47,26 +47,29 @@ pub(super) fn priority(fields: &Fields, faults: &mut Faults) {
 /// Value and preemption policy are immutable: pods have copies of them.
 pub(super) fn priority_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     if get(new, "value") != get(old, "value") {
-        faults.forbidden(&At::root("value"), "may not be changed in an update.");
+        faults.forbidden(
+            &FieldPath::root("value"),
+            "may not be changed in an update.",
+        );
     }
     let key = "preemptionPolicy";
-    faults.immutable(&At::root(key), get(new, key), get(old, key));
+    faults.immutable(&FieldPath::root(key), get(new, key), get(old, key));
 }
 
 /// Validates a RuntimeClass.
 pub(super) fn runtime(fields: &Fields, faults: &mut Faults) {
     if let Err(fault) = names::label(text(fields, "handler")) {
-        faults.invalid(&At::root("handler"), get(fields, "handler"), fault);
+        faults.invalid(&FieldPath::root("handler"), get(fields, "handler"), fault);
     }
     if let Some(fixed) = object(fields, "overhead").and_then(|overhead| overhead.get("podFixed")) {
         // Validated as the limits of a container, at their own path.
         let limits = Fields::from_iter([("limits".to_owned(), fixed.clone())]);
-        podspec::requirements(&limits, &At::root("overhead"), faults);
+        podspec::requirements(&limits, &FieldPath::root("overhead"), faults);
     }
     let Some(scheduling) = object(fields, "scheduling") else {
         return;
     };
-    let at = At::root("scheduling");
+    let at = FieldPath::root("scheduling");
     labels::labels(
         object(scheduling, "nodeSelector"),
         &at.field("nodeSelector"),
@@ -85,7 +88,7 @@ pub(super) fn runtime(fields: &Fields, faults: &mut Faults) {
 /// The handler is immutable: running pods use it.
 pub(super) fn runtime_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     faults.immutable(
-        &At::root("handler"),
+        &FieldPath::root("handler"),
         get(new, "handler"),
         get(old, "handler"),
     );

@@ -6,7 +6,7 @@ use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use master_schema::cells::{AGE, entries};
 use master_schema::object::metadata;
 use master_schema::registry::{Column, Kind, Strategy, column, integer, pointers, words};
-use master_schema::validate::{At, Faults, Fields, default_to, get, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, default_to, get, names, object, text};
 use serde_json::{Map, Value};
 
 /// Bytes of data in a ConfigMap or Secret.
@@ -47,12 +47,12 @@ pub(super) fn secret() -> Kind {
             defaults: secret_defaults,
             validate: |fields, faults| {
                 if keys(fields, "data", faults) > DATA {
-                    faults.too_long(&At::root("data"), DATA);
+                    faults.too_long(&FieldPath::root("data"), DATA);
                 }
                 content(fields, faults);
             },
             validate_update: |new, old, faults| {
-                faults.immutable(&At::root("type"), get(new, "type"), get(old, "type"));
+                faults.immutable(&FieldPath::root("type"), get(new, "type"), get(old, "type"));
                 immutable(new, old, &["data"], faults);
             },
             warn: warn_secret,
@@ -81,7 +81,7 @@ fn secret_defaults(fields: &mut Fields) {
 
 /// Validates the keys of a map; returns the bytes of its values.
 fn keys(fields: &Fields, map: &str, faults: &mut Faults) -> usize {
-    let at = At::root(map);
+    let at = FieldPath::root(map);
     let mut size = 0;
     for (key, value) in object(fields, map).into_iter().flatten() {
         if let Err(fault) = names::config_key(key) {
@@ -117,12 +117,16 @@ fn map(fields: &Fields, faults: &mut Faults) {
     {
         if of(other).contains_key(key) {
             let words = format!("duplicate of key present in {other}");
-            faults.invalid(&At::root(own).key(key), &Value::String(key.clone()), words);
+            faults.invalid(
+                &FieldPath::root(own).key(key),
+                &Value::String(key.clone()),
+                words,
+            );
         }
     }
     if size > DATA {
         // The empty path means the whole object.
-        faults.too_long(&At::root(""), DATA);
+        faults.too_long(&FieldPath::root(""), DATA);
     }
 }
 
@@ -130,7 +134,7 @@ fn map(fields: &Fields, faults: &mut Faults) {
 fn content(fields: &Fields, faults: &mut Faults) {
     let nothing = Fields::new();
     let data = object(fields, "data").unwrap_or(&nothing);
-    let at = At::root("data");
+    let at = FieldPath::root("data");
     let needed = |keys: &[&str], faults: &mut Faults| {
         for key in keys.iter().filter(|key| !data.contains_key(**key)) {
             faults.required(&at.key(key), "");
@@ -138,7 +142,10 @@ fn content(fields: &Fields, faults: &mut Faults) {
     };
     match text(fields, "type") {
         "kubernetes.io/service-account-token" => {
-            let (account, root) = ("kubernetes.io/service-account.name", At::root("metadata"));
+            let (account, root) = (
+                "kubernetes.io/service-account.name",
+                FieldPath::root("metadata"),
+            );
             if object(metadata(fields), "annotations")
                 .is_none_or(|notes| text(notes, account).is_empty())
             {
@@ -161,7 +168,7 @@ fn content(fields: &Fields, faults: &mut Faults) {
 }
 
 /// A key's value must be a JSON object.
-fn document(data: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
+fn document(data: &Fields, key: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let Some(value) = data.get(key) else {
         return faults.required(&at.key(key), "");
     };
@@ -199,13 +206,16 @@ fn immutable(new: &Fields, old: &Fields, maps: &[&str], faults: &mut Faults) {
     }
     if get(new, "immutable") != &Value::Bool(true) {
         faults.forbidden(
-            &At::root("immutable"),
+            &FieldPath::root("immutable"),
             "field is immutable when `immutable` is set",
         );
     }
     for map in maps {
         if get(new, map) != get(old, map) {
-            faults.forbidden(&At::root(map), "field is immutable when `immutable` is set");
+            faults.forbidden(
+                &FieldPath::root(map),
+                "field is immutable when `immutable` is set",
+            );
         }
     }
 }

@@ -5,7 +5,7 @@
 use super::event::{about, either};
 use master_schema::object::meta_text;
 use master_schema::validate::forms::{has, number};
-use master_schema::validate::{At, Faults, Fields, get, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, names, object, text};
 use serde_json::Value;
 
 /// Bytes of an action, a reason, a reporter's instance, and a note.
@@ -42,7 +42,7 @@ pub(super) fn legacy(fields: &Fields, faults: &mut Faults) {
         (false, false) => true,
     };
     if !fits {
-        let at = At::root("involvedObject");
+        let at = FieldPath::root("involvedObject");
         faults.invalid(
             &at.field("namespace"),
             &namespace.into(),
@@ -53,13 +53,13 @@ pub(super) fn legacy(fields: &Fields, faults: &mut Faults) {
         reported(fields, faults);
     }
     if let Err(fault) = names::subdomain(own) {
-        faults.invalid(&At::root("namespace"), &own.into(), fault);
+        faults.invalid(&FieldPath::root("namespace"), &own.into(), fault);
     }
 }
 
 fn reported(fields: &Fields, faults: &mut Faults) {
     let (at, reporter) = (
-        At::root("reportingController"),
+        FieldPath::root("reportingController"),
         either(fields, "reportingController", "reportingComponent"),
     );
     if reporter.is_empty() {
@@ -70,7 +70,7 @@ fn reported(fields: &Fields, faults: &mut Faults) {
     }
     for key in ["reportingInstance", "action", "reason"] {
         if text(fields, key).is_empty() {
-            faults.required(&At::root(key), "");
+            faults.required(&FieldPath::root(key), "");
         }
         short(text(fields, key), WORD, key, faults);
     }
@@ -80,7 +80,7 @@ fn reported(fields: &Fields, faults: &mut Faults) {
 fn short(found: &str, most: usize, key: &str, faults: &mut Faults) {
     if found.len() > most {
         faults.invalid(
-            &At::root(key),
+            &FieldPath::root(key),
             &"".into(),
             format!("can have at most {most} characters"),
         );
@@ -91,12 +91,12 @@ fn short(found: &str, most: usize, key: &str, faults: &mut Faults) {
 pub(super) fn create(fields: &Fields, faults: &mut Faults) {
     series(fields, faults);
     if text(fields, "eventTime").is_empty() {
-        faults.required(&At::root("eventTime"), "");
+        faults.required(&FieldPath::root("eventTime"), "");
     }
     let kind = text(fields, "type");
     if !matches!(kind, "Normal" | "Warning") {
         faults.invalid(
-            &At::root("type"),
+            &FieldPath::root("type"),
             &"".into(),
             format!("has invalid value: {kind}"),
         );
@@ -113,7 +113,7 @@ pub(super) fn create(fields: &Fields, faults: &mut Faults) {
             }
         };
         if is_set {
-            faults.invalid(&At::root(stored), &"".into(), "needs to be unset");
+            faults.invalid(&FieldPath::root(stored), &"".into(), "needs to be unset");
         }
     }
 }
@@ -124,13 +124,13 @@ fn series(fields: &Fields, faults: &mut Faults) {
     };
     if number(series, "count") < 2 {
         faults.invalid(
-            &At::root("series.count"),
+            &FieldPath::root("series.count"),
             &"".into(),
             "should be at least 2",
         );
     }
     if !has(series, "lastObservedTime") {
-        faults.required(&At::root("series.lastObservedTime"), "");
+        faults.required(&FieldPath::root("series.lastObservedTime"), "");
     }
 }
 
@@ -140,6 +140,6 @@ pub(super) fn change(new: &Fields, old: &Fields, faults: &mut Faults) {
         series(new, faults);
     }
     for (served, stored) in FIELDS {
-        faults.immutable(&At::root(stored), get(new, served), get(old, served));
+        faults.immutable(&FieldPath::root(stored), get(new, served), get(old, served));
     }
 }

@@ -5,7 +5,7 @@ use master_schema::object::meta_text;
 use master_schema::object::spec;
 use master_schema::validate::forms::{has, needed, number, word};
 use master_schema::validate::{
-    At, Faults, Fields, default_to, get, items, names, object, object_mut, text,
+    Faults, FieldPath, Fields, default_to, get, items, names, object, object_mut, text,
 };
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -74,7 +74,11 @@ fn star(list: &[Value]) -> bool {
 
 /// Validates a FlowSchema.
 pub(super) fn schema(fields: &Fields, faults: &mut Faults) {
-    let (name, spec, at) = (meta_text(fields, "name"), spec(fields), At::root("spec"));
+    let (name, spec, at) = (
+        meta_text(fields, "name"),
+        spec(fields),
+        FieldPath::root("spec"),
+    );
     let (precedence, place) = (
         number(spec, "matchingPrecedence"),
         at.field("matchingPrecedence"),
@@ -130,7 +134,7 @@ fn is_fixed(name: &str, spec: &Fields, all: &[(&str, Value)]) -> bool {
         .any(|(own, fixed)| *own == name && fixed.as_object() == Some(spec))
 }
 
-fn rule(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn rule(rule: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let (subjects, place) = (items(rule, "subjects"), at.field("subjects"));
     if subjects.is_empty() {
         faults.required(&place, "subjects must contain at least one value");
@@ -171,7 +175,7 @@ const SUBJECTS: &[(&str, &str)] = &[
     ("Group", "group"),
 ];
 
-fn subject(subject: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn subject(subject: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let kind = text(subject, "kind");
     let Some((_, own)) = SUBJECTS.iter().find(|(known, _)| *known == kind) else {
         faults.unsupported(
@@ -200,7 +204,7 @@ fn subject(subject: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn account(account: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn account(account: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let (name, namespace) = (text(account, "name"), text(account, "namespace"));
     if name.is_empty() {
         faults.required(&at.field("name"), "");
@@ -219,7 +223,7 @@ fn account(account: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn verbs(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn verbs(rule: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let (verbs, place) = (items(rule, "verbs"), at.field("verbs"));
     if verbs.is_empty() {
         faults.required(&place, "verbs must contain at least one value");
@@ -239,7 +243,7 @@ fn verbs(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn resource_rule(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn resource_rule(rule: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     verbs(rule, at, faults);
     for (key, one, others) in [
         ("apiGroups", "api group", "api groups"),
@@ -282,7 +286,7 @@ fn resource_rule(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn other_rule(rule: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn other_rule(rule: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     verbs(rule, at, faults);
     let (urls, place) = (items(rule, "nonResourceURLs"), at.field("nonResourceURLs"));
     if urls.is_empty() {
@@ -317,7 +321,7 @@ fn url_fault(url: &str) -> Option<&'static str> {
 
 /// Validates the conditions of a status.
 fn conditions(fields: &Fields, faults: &mut Faults) {
-    let root = At::root("status");
+    let root = FieldPath::root("status");
     let at = root.field("conditions");
     let mut known = HashSet::new();
     let conditions = object(fields, "status").map_or(&[][..], |status| items(status, "conditions"));
@@ -341,7 +345,11 @@ pub(super) fn status(fields: &Fields, faults: &mut Faults) {
 
 /// Validates a PriorityLevelConfiguration.
 pub(super) fn level(fields: &Fields, faults: &mut Faults) {
-    let (name, spec, at) = (meta_text(fields, "name"), spec(fields), At::root("spec"));
+    let (name, spec, at) = (
+        meta_text(fields, "name"),
+        spec(fields),
+        FieldPath::root("spec"),
+    );
     let kind = text(spec, "type");
     let place = at.field("type");
     if (name == EXEMPT) != (kind == "Exempt") {
@@ -399,11 +407,11 @@ fn mandatory(name: &str, spec: &Fields, shown: &Value, faults: &mut Faults) {
     }
     if !is_fixed(name, &spec, &levels) {
         let words = format!("spec of '{name}'{except} must equal the fixed value");
-        faults.invalid(&At::root("spec"), shown, words);
+        faults.invalid(&FieldPath::root("spec"), shown, words);
     }
 }
 
-fn shares(level: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn shares(level: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let shares = get(level, "nominalConcurrencyShares");
     if shares.as_i64().is_some_and(|shares| shares < 0) {
         faults.invalid(&at.field("nominalConcurrencyShares"), shares, NOT_NEGATIVE);
@@ -421,7 +429,7 @@ fn shares(level: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn limited(limited: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn limited(limited: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     shares(limited, at, faults);
     let borrowing = get(limited, "borrowingLimitPercent");
     if borrowing.as_i64().is_some_and(|borrowing| borrowing < 0) {
@@ -450,7 +458,7 @@ fn limited(limited: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn queuing(queuing: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn queuing(queuing: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let of = |key: &str| number(queuing, key);
     let (queues, hand, length) = (of("queues"), of("handSize"), of("queueLengthLimit"));
     if length <= 0 {

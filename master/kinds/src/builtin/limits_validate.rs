@@ -4,7 +4,9 @@
 use master_schema::object::spec;
 use master_schema::quantity::Quantity;
 use master_schema::validate::resource;
-use master_schema::validate::{At, Faults, Fields, get, items, names, object, object_mut, text};
+use master_schema::validate::{
+    Faults, FieldPath, Fields, get, items, names, object, object_mut, text,
+};
 use serde_json::Value;
 use std::collections::{BTreeSet, HashSet};
 
@@ -66,7 +68,7 @@ fn fill(limit: &mut Fields, into: &str, from: &str) {
 
 /// Validates a LimitRange.
 pub(super) fn range(fields: &Fields, faults: &mut Faults) {
-    let root = At::root("spec");
+    let root = FieldPath::root("spec");
     let at = root.field("limits");
     let mut known = HashSet::new();
     for (number, limit) in items(spec(fields), "limits").iter().enumerate() {
@@ -93,7 +95,7 @@ pub(super) fn range(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-fn bounds(limit: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
+fn bounds(limit: &Fields, kind: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let maps = [
         "max",
         "min",
@@ -143,7 +145,7 @@ fn amount<'a>(limit: &'a Fields, map: &str, resource: &str) -> Option<&'a str> {
 }
 
 /// In this order: min, default request, default, max.
-fn order(limit: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
+fn order(limit: &Fields, name: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let value = |map: &str| amount(limit, map, name);
     let rules = [
         ("min", "max", "min", "min value", "max value"),
@@ -185,7 +187,7 @@ fn order(limit: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
 
 /// A limit can't be more than the ratio times the request; the ratio is at least one, and no more
 /// than max and min allow.
-fn ratio(limit: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
+fn ratio(limit: &Fields, name: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let value = |map: &str| amount(limit, map, name);
     let Some(ratio) = value("maxLimitRequestRatio") else {
         return;
@@ -220,13 +222,13 @@ fn ratio(limit: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
 /// Validates a ResourceQuota.
 pub(super) fn quota(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let hard = object(spec, "hard");
     amounts(hard, &at.field("hard"), faults);
     scopes(spec, hard, &at, faults);
 }
 
-fn amounts(amounts: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
+fn amounts(amounts: Option<&Fields>, at: &FieldPath<'_>, faults: &mut Faults) {
     for (name, value) in amounts.into_iter().flatten() {
         let at = at.key(name);
         resource::quota_name(name, &at, faults);
@@ -234,7 +236,7 @@ fn amounts(amounts: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn scopes(spec: &Fields, hard: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
+fn scopes(spec: &Fields, hard: Option<&Fields>, at: &FieldPath<'_>, faults: &mut Faults) {
     let own = items(spec, "scopes");
     if !own.is_empty() {
         let names: Vec<&str> = own.iter().filter_map(Value::as_str).collect();
@@ -291,7 +293,7 @@ fn scope_set(
     names: &[&str],
     shown: &Value,
     hard: Option<&Fields>,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
     for name in names {
@@ -330,7 +332,7 @@ fn scope_set(
 
 /// Scopes are immutable: usage was counted by them.
 pub(super) fn quota_update(new: &Fields, old: &Fields, faults: &mut Faults) {
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let set = |fields: &Fields| -> BTreeSet<String> {
         items(spec(fields), "scopes")
             .iter()
@@ -347,7 +349,7 @@ pub(super) fn quota_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
     if let Some(status) = object(new, "status").filter(|_| get(new, "status") != get(old, "status"))
     {
-        let at = At::root("status");
+        let at = FieldPath::root("status");
         amounts(object(status, "hard"), &at.field("hard"), faults);
         amounts(object(status, "used"), &at.field("used"), faults);
     }

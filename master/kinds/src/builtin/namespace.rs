@@ -4,7 +4,9 @@ use config_kube::k8s_openapi::api::core::v1::Namespace;
 use master_schema::cells::{AGE, at};
 use master_schema::object::{meta_text, metadata_mut};
 use master_schema::registry::{Kind, Strategy, Subresource, column, pointers, words};
-use master_schema::validate::{At, Faults, Fields, items, meta, names, object, object_mut, text};
+use master_schema::validate::{
+    Faults, FieldPath, Fields, items, meta, names, object, object_mut, text,
+};
 use serde_json::{Value, json};
 
 /// The finalizer of every namespace; the controller that empties it removes it.
@@ -62,7 +64,7 @@ fn add_finalizer(fields: &mut Fields) {
 
 /// Validates finalizers; upstream reports the index only in a write of the `finalize` subresource.
 fn finalizers(fields: &Fields, indexed: bool, faults: &mut Faults) {
-    let root = At::root("spec");
+    let root = FieldPath::root("spec");
     let at = root.field("finalizers");
     let list = object(fields, "spec").map_or(&[][..], |spec| items(spec, "finalizers"));
     for (index, finalizer) in list.iter().enumerate() {
@@ -83,7 +85,7 @@ fn change(subresource: Subresource, new: &Fields, _: &Fields, faults: &mut Fault
         ("Active", "")
     };
     if phase != fits {
-        let at = At::root("status");
+        let at = FieldPath::root("status");
         let words = format!("may only be '{fits}' if `deletionTimestamp` is {not}empty");
         // Upstream reports the Go field's name.
         faults.invalid(&at.field("Phase"), &phase.into(), words);

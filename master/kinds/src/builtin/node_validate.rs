@@ -2,7 +2,7 @@
 
 use master_schema::object::spec;
 use master_schema::validate::forms;
-use master_schema::validate::{At, Faults, Fields, get, items, net, object, resource, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, net, object, resource, text};
 use serde_json::Value;
 use std::collections::HashSet;
 
@@ -12,14 +12,14 @@ const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 pub(super) fn node(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
     // Upstream reports taints below the metadata, although they belong to the spec.
-    let meta = At::root("metadata");
+    let meta = FieldPath::root("metadata");
     taints(items(spec, "taints"), &meta.field("taints"), faults);
     room(fields, faults);
     ranges(items(spec, "podCIDRs"), get(spec, "podCIDRs"), faults);
 }
 
 /// Validates taints; key and effect together are unique.
-fn taints(taints: &[Value], at: &At<'_>, faults: &mut Faults) {
+fn taints(taints: &[Value], at: &FieldPath<'_>, faults: &mut Faults) {
     let mut known: Vec<(&str, &str)> = Vec::new();
     for (index, value) in taints.iter().enumerate() {
         let (at, Some(taint)) = (at.index(index), value.as_object()) else {
@@ -36,7 +36,7 @@ fn taints(taints: &[Value], at: &At<'_>, faults: &mut Faults) {
 
 /// Validates capacity and allocatable.
 fn room(fields: &Fields, faults: &mut Faults) {
-    let root = At::root("status");
+    let root = FieldPath::root("status");
     for key in ["capacity", "allocatable"] {
         let at = root.field(key);
         let list = object(fields, "status").and_then(|status| object(status, key));
@@ -47,7 +47,7 @@ fn room(fields: &Fields, faults: &mut Faults) {
 }
 
 fn ranges(list: &[Value], shown: &Value, faults: &mut Faults) {
-    let root = At::root("spec");
+    let root = FieldPath::root("spec");
     let at = root.field("podCIDRs");
     let read: Vec<_> = list
         .iter()
@@ -67,7 +67,7 @@ fn ranges(list: &[Value], shown: &Value, faults: &mut Faults) {
 /// Provider ID and pod ranges are immutable once set: other parts of the cluster have acted on
 /// them.
 pub(super) fn change(new: &Fields, old: &Fields, faults: &mut Faults) {
-    let root = At::root("status");
+    let root = FieldPath::root("status");
     let at = root.field("addresses");
     let addresses = object(new, "status").map_or(&[][..], |status| items(status, "addresses"));
     let mut known = HashSet::new();
@@ -76,7 +76,7 @@ pub(super) fn change(new: &Fields, old: &Fields, faults: &mut Faults) {
             faults.duplicate(&at.index(index), address);
         }
     }
-    let (new, old, at) = (spec(new), spec(old), At::root("spec"));
+    let (new, old, at) = (spec(new), spec(old), FieldPath::root("spec"));
     if !items(old, "podCIDRs").is_empty() && items(new, "podCIDRs") != items(old, "podCIDRs") {
         let words = "node updates may not change podCIDR except from \"\" to valid";
         faults.forbidden(&at.field("podCIDRs"), words);

@@ -5,7 +5,7 @@ use config_kube::k8s_openapi::api::core::v1::ServiceAccount;
 use master_schema::cells::{AGE, at};
 use master_schema::object::metadata;
 use master_schema::registry::{Kind, Strategy, Subresource, column, integer, words};
-use master_schema::validate::{At, Faults, Fields, get, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, names, object, text};
 use serde_json::{Value, json};
 
 /// Annotation of a service account whose pods may use only the secrets that it names.
@@ -79,7 +79,7 @@ fn lease_spec(fields: &Fields, faults: &mut Faults) {
     let Some(spec) = object(fields, "spec") else {
         return;
     };
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     for (key, least) in [("leaseDurationSeconds", 1), ("leaseTransitions", 0)] {
         let value = get(spec, key);
         if value.as_i64().is_some_and(|value| value < least) {

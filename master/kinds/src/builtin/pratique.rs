@@ -3,7 +3,7 @@
 use config_kube::{CertificatePolicy, ImageRelease, Machine, NodeAttestation, PolicyName};
 use master_schema::cells::{AGE, at};
 use master_schema::registry::{Kind, Strategy, Subresource, column, integer, pointers, wide};
-use master_schema::validate::{At, Faults, Fields, get, items, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, object, text};
 use serde_json::Value;
 
 /// All kinds of this project.
@@ -102,7 +102,7 @@ fn last_proof(fields: &Fields, now: jiff::Timestamp) -> String {
 }
 
 /// `sha256:` and 64 hexadecimal digits.
-fn digest(at: &At<'_>, value: &Value, faults: &mut Faults) {
+fn digest(at: &FieldPath<'_>, value: &Value, faults: &mut Faults) {
     let hex = value.as_str().and_then(|text| text.strip_prefix("sha256:"));
     if !hex.is_some_and(|hex| {
         hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
@@ -116,7 +116,7 @@ fn digest(at: &At<'_>, value: &Value, faults: &mut Faults) {
 }
 
 fn machine_spec(fields: &Fields, faults: &mut Faults) {
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let Some(spec) = object(fields, "spec") else {
         faults.required(&at, "");
         return;
@@ -144,7 +144,7 @@ fn machine_spec(fields: &Fields, faults: &mut Faults) {
 }
 
 /// A machine without a TPM must not have fields that come from a TPM.
-fn without_tpm(at: &At<'_>, spec: &Fields, faults: &mut Faults) {
+fn without_tpm(at: &FieldPath<'_>, spec: &Fields, faults: &mut Faults) {
     const FAULT: &str = "must not be set beside insecureNoTpm: a machine that has an endorsement key joins by its proof and in \
                          no other way; take insecureNoTpm out, or make the machine without a TPM another Machine";
     for list in ["hashes", "issuers", "seen"] {
@@ -198,7 +198,7 @@ fn verified_by(fields: &Fields) -> String {
 }
 
 fn release_spec(fields: &Fields, faults: &mut Faults) {
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let manifest = object(fields, "spec").map_or("", |spec| text(spec, "manifest"));
     if manifest.is_empty() {
         faults.required(&at.field("manifest"), "the signed text of the release");
@@ -280,7 +280,7 @@ fn policy_spec(fields: &Fields, faults: &mut Faults) {
         Ok(typed) => {
             for fault in config_model::check_policy(&typed) {
                 faults.invalid(
-                    &At::root(&fault.path),
+                    &FieldPath::root(&fault.path),
                     found(&spec, &fault.path),
                     fault.text,
                 );
@@ -301,7 +301,7 @@ fn found<'a>(spec: &'a Value, path: &str) -> &'a Value {
 
 /// Reports unknown policy names: the only fault of form that the schema does not find.
 fn policy_names(spec: &Value, faults: &mut Faults) {
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let at = at.field("rules");
     let rules = spec
         .as_object()

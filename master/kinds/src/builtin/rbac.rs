@@ -5,7 +5,7 @@ use master_schema::cells::{AGE, CREATED};
 use master_schema::registry::{Column, Kind, Strategy, column, wide};
 use master_schema::validate::labels;
 use master_schema::validate::{
-    At, Faults, Fields, default_to, get, items, names, object, object_mut, text,
+    Faults, FieldPath, Fields, default_to, get, items, names, object, object_mut, text,
 };
 use serde_json::Value;
 
@@ -95,7 +95,7 @@ fn binding_strategy() -> Strategy {
             // A right to update a binding is one to choose its subjects, not their role.
             if get(new, "roleRef") != get(old, "roleRef") {
                 faults.invalid(
-                    &At::root("roleRef"),
+                    &FieldPath::root("roleRef"),
                     get(new, "roleRef"),
                     "cannot change roleRef",
                 );
@@ -106,7 +106,7 @@ fn binding_strategy() -> Strategy {
 }
 
 fn rules(fields: &Fields, namespaced: bool, faults: &mut Faults) {
-    let at = At::root("rules");
+    let at = FieldPath::root("rules");
     for (number, rule) in items(fields, "rules").iter().enumerate() {
         let at = at.index(number);
         let Some(rule) = rule.as_object() else {
@@ -153,7 +153,7 @@ fn aggregation(fields: &Fields, faults: &mut Faults) {
     let Some(aggregation) = object(fields, "aggregationRule") else {
         return;
     };
-    let at = At::root("aggregationRule");
+    let at = FieldPath::root("aggregationRule");
     let at = at.field("clusterRoleSelectors");
     let selectors = items(aggregation, "clusterRoleSelectors");
     if selectors.is_empty() {
@@ -168,7 +168,7 @@ fn aggregation(fields: &Fields, faults: &mut Faults) {
 }
 
 fn bound(fields: &Fields, kinds: &[&str], faults: &mut Faults) {
-    let at = At::root("roleRef");
+    let at = FieldPath::root("roleRef");
     let empty = Fields::new();
     let role = object(fields, "roleRef").unwrap_or(&empty);
     let value = |key: &str| Value::from(text(role, key));
@@ -180,7 +180,7 @@ fn bound(fields: &Fields, kinds: &[&str], faults: &mut Faults) {
     } else if let Err(fault) = names::path_segment(name) {
         faults.invalid(&at.field("name"), &name.into(), fault);
     }
-    let at = At::root("subjects");
+    let at = FieldPath::root("subjects");
     for (number, subject) in items(fields, "subjects").iter().enumerate() {
         if let Some(subject) = subject.as_object() {
             who(subject, kinds.len() > 1, &at.index(number), faults);
@@ -188,7 +188,7 @@ fn bound(fields: &Fields, kinds: &[&str], faults: &mut Faults) {
     }
 }
 
-fn who(subject: &Fields, namespaced: bool, at: &At<'_>, faults: &mut Faults) {
+fn who(subject: &Fields, namespaced: bool, at: &FieldPath<'_>, faults: &mut Faults) {
     let name = text(subject, "name");
     if name.is_empty() {
         faults.required(&at.field("name"), "");

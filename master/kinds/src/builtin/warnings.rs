@@ -5,7 +5,7 @@ use master_schema::object::spec;
 use master_schema::object::{meta_text, metadata};
 use master_schema::registry::Kind;
 use master_schema::validate::forms::{has, number};
-use master_schema::validate::{At, Fields, get, items, names, net, object, text};
+use master_schema::validate::{FieldPath, Fields, get, items, names, net, object, text};
 use serde_json::Value;
 
 type Warn = fn(&Fields, Option<&Fields>, &mut Vec<String>);
@@ -73,14 +73,14 @@ fn template(new: &Fields, old: Option<&Fields>, path: &[&str], warnings: &mut Ve
         .try_fold(new, |fields, step| object(fields, step));
     if let Some(found) = found.filter(|_| old.is_none_or(|old| get(old, first) != get(new, first)))
     {
-        below(&At::root(first), rest, &mut |at| {
+        below(&FieldPath::root(first), rest, &mut |at| {
             pods::of_template(found, at, warnings);
         });
     }
 }
 
 /// Calls with the path that the steps lead to.
-fn below(at: &At<'_>, path: &[&str], call: &mut dyn FnMut(&At<'_>)) {
+fn below(at: &FieldPath<'_>, path: &[&str], call: &mut dyn FnMut(&FieldPath<'_>)) {
     match path.split_first() {
         None => call(at),
         Some((step, rest)) => below(&at.field(step), rest, call),
@@ -89,7 +89,7 @@ fn below(at: &At<'_>, path: &[&str], call: &mut dyn FnMut(&At<'_>)) {
 
 fn stateful_set(new: &Fields, old: Option<&Fields>, warnings: &mut Vec<String>) {
     template(new, old, &["spec", "template"], warnings);
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let place = at.field("volumeClaimTemplates");
     for (index, claim) in items(spec(new), "volumeClaimTemplates").iter().enumerate() {
         if let Some(claim) = claim.get("spec").and_then(Value::as_object) {
@@ -133,7 +133,7 @@ fn old_class(fields: &Fields, warnings: &mut Vec<String>) {
 
 fn volume(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     old_class(new, warnings);
-    let (spec, at) = (spec(new), At::root("spec"));
+    let (spec, at) = (spec(new), FieldPath::root("spec"));
     let required = object(spec, "nodeAffinity").and_then(|affinity| object(affinity, "required"));
     if let Some(selector) = required {
         let place = at.field("nodeAffinity");
@@ -159,7 +159,7 @@ fn volume(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
 
 fn claim(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     old_class(new, warnings);
-    pods::claim_sizes(spec(new), &At::root("spec"), warnings);
+    pods::claim_sizes(spec(new), &FieldPath::root("spec"), warnings);
 }
 
 fn ingress(new: &Fields, old: Option<&Fields>, warnings: &mut Vec<String>) {
@@ -170,7 +170,7 @@ fn ingress(new: &Fields, old: Option<&Fields>, warnings: &mut Vec<String>) {
 }
 
 fn network_policy(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     for (list, peers) in [("ingress", "from"), ("egress", "to")] {
         let place = at.field(list);
         for (index, rule) in items(spec(new), list)
@@ -212,7 +212,7 @@ fn runtime_class(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
 }
 
 fn storage_class(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
-    let at = At::root("allowedTopologies");
+    let at = FieldPath::root("allowedTopologies");
     for (index, term) in items(new, "allowedTopologies")
         .iter()
         .filter_map(Value::as_object)
@@ -236,7 +236,7 @@ fn capacity(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     let Some(topology) = object(new, "nodeTopology") else {
         return;
     };
-    let at = At::root("nodeTopology");
+    let at = FieldPath::root("nodeTopology");
     let place = at.field("matchExpressions");
     for (index, expression) in items(topology, "matchExpressions").iter().enumerate() {
         let key = expression
@@ -259,7 +259,7 @@ fn capacity(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
 
 /// Says what nodes of this cluster do not do for a service, though the API takes it.
 fn not_served(new: &Fields, warnings: &mut Vec<String>) {
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let at = at.field("ports");
     for (index, port) in items(spec(new), "ports").iter().enumerate() {
         if text(port.as_object().unwrap_or(no_fields()), "protocol") == "SCTP" {
@@ -280,7 +280,7 @@ fn not_served(new: &Fields, warnings: &mut Vec<String>) {
 
 fn service(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     not_served(new, warnings);
-    let (spec, at) = (spec(new), At::root("spec"));
+    let (spec, at) = (spec(new), FieldPath::root("spec"));
     if annotation(new, OLD_HINTS) {
         warnings.push(format!(
             "annotation {OLD_HINTS} is deprecated, please use {HINTS} instead"

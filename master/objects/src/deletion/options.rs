@@ -1,7 +1,7 @@
 //! Options of a deletion: the fields of `DeleteOptions`.
 
 use master_schema::error::{ApiError, Reason};
-use master_schema::validate::{At, Faults};
+use master_schema::validate::{Faults, FieldPath};
 use serde_json::Value;
 
 /// The group of `DeleteOptions`, as faults name it.
@@ -66,7 +66,7 @@ impl Options {
         let dry_run = field("dryRun").as_array().map_or(&[][..], Vec::as_slice);
         let mut faults = Faults::default();
         if orphan.is_some() && !policy.is_null() {
-            let at = At::root("propagationPolicy");
+            let at = FieldPath::root("propagationPolicy");
             faults.invalid(
                 &at,
                 policy,
@@ -75,14 +75,14 @@ impl Options {
         }
         if !policy.is_null() {
             let known = ["Foreground", "Background", "Orphan", "nil"];
-            faults.one_of(&At::root("propagationPolicy"), policy, &known);
+            faults.one_of(&FieldPath::root("propagationPolicy"), policy, &known);
         }
         for asked in dry_run {
-            faults.one_of(&At::root("dryRun"), asked, &["All"]);
+            faults.one_of(&FieldPath::root("dryRun"), asked, &["All"]);
         }
         let unsafely = field("ignoreStoreReadErrorWithClusterBreakingPotential");
         if unsafely == &Value::Bool(true) {
-            let at = At::root("ignoreStoreReadErrorWithClusterBreakingPotential");
+            let at = FieldPath::root("ignoreStoreReadErrorWithClusterBreakingPotential");
             faults.invalid(
                 &at,
                 unsafely,

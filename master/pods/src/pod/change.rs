@@ -4,7 +4,7 @@ use super::{annotations, keep, resize, spec, status};
 use crate::podspec;
 use master_schema::object::metadata;
 use master_schema::registry::Subresource;
-use master_schema::validate::{At, Faults, Fields, get, items, object, object_mut, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, object, object_mut, text};
 use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
 
@@ -37,7 +37,7 @@ pub(super) fn validate_through(
     old: &Fields,
     faults: &mut Faults,
 ) {
-    let place = At::root("metadata");
+    let place = FieldPath::root("metadata");
     let place = place.field("annotations");
     if subresource == Subresource::EphemeralContainers {
         super::validate(new, faults);
@@ -57,12 +57,12 @@ fn ephemeral(new: &Fields, old: &Fields, faults: &mut Faults) {
     // The object only mirrors a file of the node: nothing would start the container.
     if podspec::is_mirror(annotations(old)) {
         faults.forbidden(
-            &At::root(""),
+            &FieldPath::root(""),
             "static pods do not support ephemeral containers",
         );
         return;
     }
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     let at = at.field("ephemeralContainers");
     let list = |fields| items(spec(fields), "ephemeralContainers");
     let name = |one: &Value| {
@@ -94,7 +94,7 @@ fn ephemeral(new: &Fields, old: &Fields, faults: &mut Faults) {
 
 /// Validates an update of a pod.
 pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
-    let place = At::root("metadata");
+    let place = FieldPath::root("metadata");
     podspec::annotations_update(
         annotations(new),
         annotations(old),
@@ -102,7 +102,7 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
         faults,
     );
     let (new, old) = (spec(new), spec(old));
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     if !same_containers(new, old, &at, faults) || !deadline(new, old, &at, faults) {
         return;
     }
@@ -121,7 +121,7 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
 }
 
 /// Containers may be neither added nor removed; [`restored`] lets their images change.
-fn same_containers(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) -> bool {
+fn same_containers(new: &Fields, old: &Fields, at: &FieldPath<'_>, faults: &mut Faults) -> bool {
     for list in ["containers", "initContainers"] {
         let at = at.field(list);
         if items(new, list).len() != items(old, list).len() {
@@ -133,7 +133,7 @@ fn same_containers(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults)
 }
 
 /// `activeDeadlineSeconds` may only be reduced; returns whether to check the rest of the spec.
-fn deadline(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) -> bool {
+fn deadline(new: &Fields, old: &Fields, at: &FieldPath<'_>, faults: &mut Faults) -> bool {
     let at = at.field("activeDeadlineSeconds");
     let value = get(new, "activeDeadlineSeconds");
     // Zero, which a new pod may not have, ends a running one at once (upstream).
@@ -159,7 +159,7 @@ fn deadline(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) -> boo
 }
 
 /// Tolerations may be added; of existing ones only `tolerationSeconds` may change.
-fn added_tolerations(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn added_tolerations(new: &Fields, old: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let timeless = |toleration: &Value| {
         let mut fields = toleration.as_object().cloned().unwrap_or_default();
         fields.remove("tolerationSeconds");
@@ -179,7 +179,7 @@ fn added_tolerations(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Fault
 }
 
 /// Scheduling gates may only be removed.
-fn removed_gates(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn removed_gates(new: &Fields, old: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let before: HashSet<&Value> = items(old, "schedulingGates").iter().collect();
     for (index, gate) in items(new, "schedulingGates").iter().enumerate() {
         if !before.contains(gate) {
@@ -219,7 +219,7 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
 /// While a pod has scheduling gates, its node constraints may be tightened; allowed changes are
 /// reverted in `allowed`.
-fn gated(allowed: &mut Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn gated(allowed: &mut Fields, old: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     // KEP-3838: the program that holds a gate narrows the choice of nodes before it opens it.
     let before = object(old, "nodeSelector").unwrap_or(podspec::no_fields());
     let after = object(allowed, "nodeSelector").cloned().unwrap_or_default();
@@ -275,7 +275,7 @@ fn gated(allowed: &mut Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Terms are alternatives, so none may be added or removed; each may get further requirements.
-fn more_terms(new: &[Value], old: &[Value], at: &At<'_>, faults: &mut Faults) {
+fn more_terms(new: &[Value], old: &[Value], at: &FieldPath<'_>, faults: &mut Faults) {
     let place = at.field(REQUIRED);
     let place = place.field("nodeSelectorTerms");
     if !old.is_empty() && old.len() != new.len() {

@@ -12,7 +12,7 @@ use config_kube::k8s_openapi::api::core::v1::Pod;
 use master_schema::object::{metadata, spec};
 use master_schema::registry::{Kind, Strategy, Subresource, pointers, words};
 use master_schema::validate::{
-    At, Faults, Fields, default_to, get, items, object, object_mut, text,
+    Faults, FieldPath, Fields, default_to, get, items, object, object_mut, text,
 };
 use serde_json::{Map, Value, json};
 
@@ -75,8 +75,8 @@ fn annotations(fields: &Fields) -> Option<&Fields> {
 
 /// Validates a pod.
 fn validate(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
-    let place = At::root("metadata");
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
+    let place = FieldPath::root("metadata");
     podspec::pod_annotations(
         annotations(fields),
         spec,
@@ -90,7 +90,7 @@ fn validate(fields: &Fields, faults: &mut Faults) {
 
 /// Validates what applies to new pods only.
 fn validate_create(fields: &Fields, faults: &mut Faults) {
-    let (spec, at) = (spec(fields), At::root("spec"));
+    let (spec, at) = (spec(fields), FieldPath::root("spec"));
     if !items(spec, "ephemeralContainers").is_empty() {
         faults.forbidden(&at.field("ephemeralContainers"), "cannot be set on create");
     }

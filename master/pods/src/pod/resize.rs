@@ -2,7 +2,7 @@
 
 use super::{change, keep, spec};
 use crate::podspec::{self, is_sidecar};
-use master_schema::validate::{At, Faults, Fields, items, object, object_mut, text};
+use master_schema::validate::{Faults, FieldPath, Fields, items, object, object_mut, text};
 use serde_json::Value;
 
 /// The resources that can be resized.
@@ -45,7 +45,7 @@ fn names<'a>(spec: &'a Fields, list: &str) -> impl Iterator<Item = &'a str> {
 
 /// Validates a resize.
 pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
-    let nowhere = At::root("");
+    let nowhere = FieldPath::root("");
     if change::is_mirror(old) {
         faults.forbidden(&nowhere, "static pods cannot be resized");
         return;
@@ -55,7 +55,7 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
         faults.forbidden(&nowhere, "windows pods cannot be resized");
         return;
     }
-    let at = At::root("spec");
+    let at = FieldPath::root("spec");
     if rearranged(spec(new), spec(old), &at, faults) {
         return;
     }
@@ -97,7 +97,7 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
 }
 
 /// Whether a resize would change which containers there are, or their order.
-fn rearranged(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) -> bool {
+fn rearranged(new: &Fields, old: &Fields, at: &FieldPath<'_>, faults: &mut Faults) -> bool {
     let mut found = false;
     for list in LISTS {
         let place = at.field(list);
@@ -130,8 +130,8 @@ fn container(
     list: &str,
     before: &Fields,
     after: &Fields,
-    spec: &At<'_>,
-    at: &At<'_>,
+    spec: &FieldPath<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
     kept(before, after, at, faults);
@@ -150,7 +150,7 @@ fn container(
 }
 
 /// No request or limit of a container, or of the pod as a whole, may be removed.
-fn kept(before: &Fields, after: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn kept(before: &Fields, after: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let at = at.field("resources");
     for kind in ["requests", "limits"] {
         let gone = needs(before, kind)

@@ -4,7 +4,7 @@ use super::{keep, spec};
 use crate::podspec::{self, is_sidecar};
 use master_schema::validate::forms::{formed, number, word};
 use master_schema::validate::{
-    At, Faults, Fields, get, items, names, net, object, object_mut, text,
+    Faults, FieldPath, Fields, get, items, names, net, object, object_mut, text,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,7 +54,7 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
         object(new, "status").unwrap_or(nothing),
         object(old, "status").unwrap_or(nothing),
     );
-    let at = At::root("status");
+    let at = FieldPath::root("status");
     conditions(new, faults);
     let nominated = text(new, "nominatedNodeName");
     if !nominated.is_empty() && nominated != text(old, "nominatedNodeName") {
@@ -95,7 +95,7 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
 /// Condition types that are not upstream's own are qualified names; upstream reports them below the
 /// metadata.
 fn conditions(status: &Fields, faults: &mut Faults) {
-    let at = At::root("metadata");
+    let at = FieldPath::root("metadata");
     let at = at.field("conditions");
     for (index, condition) in items(status, "conditions").iter().enumerate() {
         let Some(condition) = condition.as_object() else {
@@ -121,7 +121,7 @@ fn transitions(
     old: &[Value],
     policy: &str,
     spec: &Fields,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
     // Such containers come back, however they ended.
@@ -170,7 +170,7 @@ fn may_restart_all(spec: &Fields) -> bool {
         .any(|rule| rule.get("action") == Some(&Value::from("RestartAllContainers")))
 }
 
-fn claims(status: &Fields, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn claims(status: &Fields, spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let mut seen = BTreeSet::new();
     for (index, claim) in items(status, "resourceClaimStatuses").iter().enumerate() {
         let Some(claim) = claim.as_object() else {
@@ -199,7 +199,7 @@ fn claims(status: &Fields, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// The addresses of pod and host: one per family.
-fn addresses(status: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn addresses(status: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     // `podIP` and `podIPs` are one field inside upstream, which does not compare them.
     for (list, first) in [("podIPs", ""), ("hostIPs", "hostIP")] {
         let place = at.field(list);

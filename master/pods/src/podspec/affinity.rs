@@ -1,7 +1,7 @@
 //! Validation of node affinity, pod affinity and anti-affinity.
 
 use master_schema::validate::forms::{formed, number, word};
-use master_schema::validate::{At, Faults, Fields, get, items, labels, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, names, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 /// Validates affinities.
-pub(super) fn validate(affinity: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn validate(affinity: Option<&Fields>, at: &FieldPath<'_>, faults: &mut Faults) {
     let Some(affinity) = affinity else { return };
     if let Some(nodes) = object(affinity, "nodeAffinity") {
         of_nodes(nodes, &at.field("nodeAffinity"), faults);
@@ -21,7 +21,7 @@ pub(super) fn validate(affinity: Option<&Fields>, at: &At<'_>, faults: &mut Faul
     }
 }
 
-fn of_nodes(affinity: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn of_nodes(affinity: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if let Some(required) = object(affinity, REQUIRED) {
         labels::node_selector(required, &at.field(REQUIRED), faults);
     }
@@ -38,7 +38,7 @@ fn of_nodes(affinity: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn weight(term: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn weight(term: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let weight = number(term, "weight");
     if !(1..=100).contains(&weight) {
         faults.invalid(
@@ -49,7 +49,7 @@ fn weight(term: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn of_pods(affinity: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn of_pods(affinity: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let list = at.field(REQUIRED);
     for (index, term) in items(affinity, REQUIRED).iter().enumerate() {
         if let Some(term) = term.as_object() {
@@ -68,7 +68,7 @@ fn of_pods(affinity: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn pod_term(term: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn pod_term(term: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     for key in ["labelSelector", "namespaceSelector"] {
         labels::selector(object(term, key), &at.field(key), faults);
     }
@@ -88,7 +88,7 @@ fn pod_term(term: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// `matchLabelKeys` and `mismatchLabelKeys`: valid, disjoint, and absent from the selector.
-fn label_keys(term: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn label_keys(term: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let selector = object(term, "labelSelector");
     for list in ["matchLabelKeys", "mismatchLabelKeys"] {
         let place = at.field(list);

@@ -1,7 +1,7 @@
 //! Annotations with a meaning for pods: deprecated forms of fields, and marks of the kubelet.
 
 use super::each_container;
-use master_schema::validate::{At, Faults, Fields, items, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, items, object, text};
 use serde_json::Value;
 
 /// Marks a mirror pod.
@@ -26,7 +26,12 @@ pub fn is_mirror(annotations: Option<&Fields>) -> bool {
 }
 
 /// Validates annotations of a pod or template.
-pub fn of_pod(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub fn of_pod(
+    annotations: Option<&Fields>,
+    spec: &Fields,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) {
     for (key, value) in all(annotations) {
         let shown = Value::from(value);
         if key == MIRROR && text(spec, "nodeName").is_empty() {
@@ -43,7 +48,7 @@ pub fn of_pod(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, faults: 
             seccomp(value, &at.field(key), faults);
         } else if let Some(name) = key.strip_prefix(APP_ARMOR) {
             let mut known = false;
-            each_container(spec, &At::root("spec"), |container, _| {
+            each_container(spec, &FieldPath::root("spec"), |container, _| {
                 known |= text(container, "name") == name;
             });
             if !known {
@@ -69,14 +74,14 @@ fn is_cost(value: &str) -> bool {
         .is_ok_and(|cost| cost.to_string() == value)
 }
 
-fn tolerations(value: &str, at: &At<'_>, faults: &mut Faults) {
+fn tolerations(value: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     match serde_json::from_str::<Vec<Value>>(value) {
         Ok(tolerations) => super::tolerations(&tolerations, &at.field(TOLERATIONS), faults),
         Err(error) => faults.invalid(at, &Value::from(TOLERATIONS), error),
     }
 }
 
-fn seccomp(profile: &str, at: &At<'_>, faults: &mut Faults) {
+fn seccomp(profile: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     // `docker/default` is the older name of `runtime/default`.
     if matches!(profile, "runtime/default" | "docker/default" | "unconfined") {
         return;
@@ -90,7 +95,12 @@ fn seccomp(profile: &str, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// If a deprecated annotation and its field are both set, they must agree.
-pub fn on_create(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub fn on_create(
+    annotations: Option<&Fields>,
+    spec: &Fields,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) {
     let noted = |key: &str| {
         annotations
             .and_then(|all| all.get(key))
@@ -142,7 +152,7 @@ pub fn on_create(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, fault
     });
 }
 
-fn agree(profile: &Fields, annotation: &str, what: &str, at: &At<'_>, faults: &mut Faults) {
+fn agree(profile: &Fields, annotation: &str, what: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let same = match text(profile, "type") {
         "Unconfined" => annotation == "unconfined",
         "RuntimeDefault" => {
@@ -165,7 +175,7 @@ fn agree(profile: &Fields, annotation: &str, what: &str, at: &At<'_>, faults: &m
 }
 
 /// Validates changes of annotations.
-pub fn update(new: Option<&Fields>, old: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
+pub fn update(new: Option<&Fields>, old: Option<&Fields>, at: &FieldPath<'_>, faults: &mut Faults) {
     let find = |from: Option<&Fields>, key: &str| from.and_then(|from| from.get(key)).cloned();
     for (key, value) in old.into_iter().flatten() {
         if find(new, key).as_ref() != Some(value) {
@@ -197,7 +207,7 @@ pub fn update(new: Option<&Fields>, old: Option<&Fields>, at: &At<'_>, faults: &
 }
 
 /// A token volume needs a service account; pods of a template get theirs at creation.
-pub fn tokens_without_account(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub fn tokens_without_account(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if !text(spec, "serviceAccountName").is_empty() {
         return;
     }

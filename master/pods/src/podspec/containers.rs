@@ -2,7 +2,7 @@
 
 use super::{Context, env, handlers, is_sidecar, mounts, network, resources, security};
 use master_schema::validate::forms::{choice, has, needed, needed_form, optional_choice, word};
-use master_schema::validate::{At, Faults, Fields, get, items, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ fn names_of<'a>(spec: &'a Fields, list: &str) -> BTreeSet<&'a str> {
 }
 
 /// Validates the main containers.
-pub(super) fn main(spec: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn main(spec: &Fields, context: &Context<'_>, at: &FieldPath<'_>, faults: &mut Faults) {
     let list = at.field("containers");
     if items(spec, "containers").is_empty() {
         faults.required(&list, "");
@@ -49,7 +49,12 @@ pub(super) fn main(spec: &Fields, context: &Context<'_>, at: &At<'_>, faults: &m
 }
 
 /// Validates init containers, sidecars included.
-pub(super) fn initial(spec: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn initial(
+    spec: &Fields,
+    context: &Context<'_>,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) {
     let list = at.field("initContainers");
     // Names are unique over all lists: status, logs and exec go by the name alone.
     let mut names = names_of(spec, "containers");
@@ -109,7 +114,12 @@ const EPHEMERAL: &[&str] = &[
 ];
 
 /// Validates ephemeral containers.
-pub(super) fn ephemeral(spec: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn ephemeral(
+    spec: &Fields,
+    context: &Context<'_>,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) {
     let list = at.field("ephemeralContainers");
     let mut others = names_of(spec, "containers");
     others.extend(names_of(spec, "initContainers"));
@@ -157,7 +167,7 @@ pub(super) fn ephemeral(spec: &Fields, context: &Context<'_>, at: &At<'_>, fault
 fn image_whitespace_of_pod(
     container: &Fields,
     context: &Context<'_>,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
     // Programs store templates with the image ` ` and fill it in later; upstream keeps that
@@ -167,7 +177,7 @@ fn image_whitespace_of_pod(
     }
 }
 
-fn image_whitespace(container: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn image_whitespace(container: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let image = text(container, "image");
     if image.trim() != image {
         faults.invalid(
@@ -179,7 +189,7 @@ fn image_whitespace(container: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates what all containers share.
-fn common(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
+fn common(container: &Fields, context: &Context<'_>, at: &FieldPath<'_>, faults: &mut Faults) {
     needed_form(container, "name", at, names::label, faults);
     needed(container, "image", at, faults);
     choice(
@@ -221,7 +231,7 @@ fn common(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut F
 }
 
 /// Validates the resize policy; upstream reports these faults at the list.
-fn resize_policy(container: &Fields, restart: &str, at: &At<'_>, faults: &mut Faults) {
+fn resize_policy(container: &Fields, restart: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let mut seen = BTreeSet::new();
     for (number, policy) in each(container, "resizePolicy") {
         let name = text(policy, "resourceName");
@@ -252,7 +262,7 @@ const MAX_RESTART_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
 
 /// Validates a container's own restart policy and its restart rules.
-fn restart(container: &Fields, policies: &[&str], at: &At<'_>, faults: &mut Faults) {
+fn restart(container: &Fields, policies: &[&str], at: &FieldPath<'_>, faults: &mut Faults) {
     optional_choice(container, "restartPolicy", at, policies, faults);
     let rules = items(container, "restartPolicyRules");
     let list = at.field("restartPolicyRules");

@@ -5,7 +5,7 @@ use super::sources::{field_selector, resource_selector};
 use master_schema::validate::forms::{
     formed, needed, needed_form, optional_form, plain_path, word,
 };
-use master_schema::validate::{At, Faults, Fields, get, items, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, object, text};
 use serde_json::Value;
 
 /// Fields of the pod that a variable can contain.
@@ -25,7 +25,7 @@ const FIELDS: &[&str] = &[
 pub(super) fn variables(
     container: &Fields,
     context: &Context<'_>,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
     let list = at.field("env");
@@ -47,7 +47,13 @@ pub(super) fn variables(
     }
 }
 
-fn value_from(from: &Fields, value: &str, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
+fn value_from(
+    from: &Fields,
+    value: &str,
+    context: &Context<'_>,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) {
     let mut sources = 0;
     if let Some(field) = object(from, "fieldRef") {
         sources += 1;
@@ -88,7 +94,7 @@ fn value_from(from: &Fields, value: &str, context: &Context<'_>, at: &At<'_>, fa
 }
 
 /// Validates a key of a ConfigMap or Secret.
-fn key_of(reference: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn key_of(reference: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     formed(
         word(reference, "name"),
         &at.field("name"),
@@ -99,7 +105,7 @@ fn key_of(reference: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates a key of a file in a volume that another container writes.
-fn file_key(reference: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
+fn file_key(reference: &Fields, context: &Context<'_>, at: &FieldPath<'_>, faults: &mut Faults) {
     // KEP-3721: a container writes the file into a volume that this pod alone has.
     needed_form(reference, "key", at, names::env_name, faults);
     needed(reference, "path", at, faults);
@@ -121,7 +127,7 @@ fn file_key(reference: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut
 }
 
 /// Validates `envFrom`; upstream reports a wrong number of sources at the list.
-pub(super) fn sources(container: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn sources(container: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let list = at.field("envFrom");
     for (number, source) in items(container, "envFrom").iter().enumerate() {
         let Some(source) = source.as_object() else {

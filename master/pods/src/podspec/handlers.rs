@@ -2,11 +2,16 @@
 
 use super::Context;
 use master_schema::validate::forms::{choice, has, needed, not_negative, number, word};
-use master_schema::validate::{At, Faults, Fields, get, items, net, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, net, object, text};
 use serde_json::Value;
 
 /// Validates the three probes of a container.
-pub(super) fn probes(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn probes(
+    container: &Fields,
+    context: &Context<'_>,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) {
     for (key, repeats) in [
         ("livenessProbe", false),
         ("readinessProbe", true),
@@ -37,7 +42,7 @@ pub(super) fn probes(container: &Fields, context: &Context<'_>, at: &At<'_>, fau
     }
 }
 
-fn probe(probe: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
+fn probe(probe: &Fields, context: &Context<'_>, at: &FieldPath<'_>, faults: &mut Faults) {
     handler(
         probe,
         &["exec", "httpGet", "tcpSocket", "grpc"],
@@ -69,7 +74,7 @@ pub(super) fn lifecycle(
     container: &Fields,
     spec: &Fields,
     context: &Context<'_>,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
     let Some(lifecycle) = object(container, "lifecycle") else {
@@ -149,7 +154,7 @@ fn is_signal(name: &str) -> bool {
             .is_some_and(|number| (1..=14).contains(&number))
 }
 
-fn stop_signal(value: &Value, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn stop_signal(value: &Value, spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     match object(spec, "os").map_or("", |os| text(os, "name")) {
         // Which names there are depends on the operating system (KEP-4960).
         "" => faults.forbidden(
@@ -167,7 +172,7 @@ fn handler(
     fields: &Fields,
     kinds: &[&'static str],
     context: &Context<'_>,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
     let mut first = true;
@@ -198,7 +203,7 @@ fn handler(
     }
 }
 
-fn http(handler: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn http(handler: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(handler, "path", at, faults);
     net::port_or_name(get(handler, "port"), &at.field("port"), faults);
     choice(handler, "scheme", at, &["HTTP", "HTTPS"], faults);
@@ -215,7 +220,7 @@ fn http(handler: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn sleep(handler: &Fields, grace: Option<i64>, at: &At<'_>, faults: &mut Faults) {
+fn sleep(handler: &Fields, grace: Option<i64>, at: &FieldPath<'_>, faults: &mut Faults) {
     // KEP-3960; zero came with KEP-4818. The text says less, the check allows equal (upstream).
     let seconds = number(handler, "seconds");
     if let Some(grace) = grace

@@ -42,7 +42,7 @@ pub use template::{kept_running, template, template_metadata};
 use master_schema::validate::forms::{
     choice, formed, has, on, optional_choice, optional_form, within,
 };
-use master_schema::validate::{At, Faults, Fields, get, items, labels, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, names, object, text};
 use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::LazyLock;
@@ -82,7 +82,7 @@ struct Context<'a> {
 }
 
 /// Validates a pod's spec.
-pub fn validate(spec: &Fields, owner: SpecOwner<'_>, at: &At<'_>, faults: &mut Faults) {
+pub fn validate(spec: &Fields, owner: SpecOwner<'_>, at: &FieldPath<'_>, faults: &mut Faults) {
     let grace = get(spec, "terminationGracePeriodSeconds").as_i64();
     if grace.is_none() {
         faults.required(&at.field("terminationGracePeriodSeconds"), "");
@@ -141,7 +141,7 @@ pub fn validate(spec: &Fields, owner: SpecOwner<'_>, at: &At<'_>, faults: &mut F
 
 /// Validates the names of service account, node, priority class and runtime class, the deadline and
 /// the preemption policy.
-fn identity(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn identity(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     for key in ["serviceAccountName", "nodeName"] {
         optional_form(spec, key, at, names::subdomain, faults);
     }
@@ -172,7 +172,7 @@ fn identity(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates readiness gates and scheduling gates.
-fn gates(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn gates(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     // Unlike a scheduling gate, a type may be listed twice (upstream).
     let list = at.field("readinessGates");
     for (number, gate) in items(spec, "readinessGates").iter().enumerate() {
@@ -202,7 +202,11 @@ fn gates(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Calls `visit` with each container of a spec and its path: init, main, ephemeral.
-pub fn each_container(spec: &Fields, at: &At<'_>, mut visit: impl FnMut(&Fields, &At<'_>)) {
+pub fn each_container(
+    spec: &Fields,
+    at: &FieldPath<'_>,
+    mut visit: impl FnMut(&Fields, &FieldPath<'_>),
+) {
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         let place = at.field(list);
         for (number, container) in items(spec, list).iter().enumerate() {

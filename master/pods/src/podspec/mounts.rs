@@ -2,7 +2,7 @@
 
 use super::Context;
 use master_schema::validate::forms::{descending_path, needed, on, word};
-use master_schema::validate::{At, Faults, Fields, get, items, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, object, text};
 use std::collections::BTreeSet;
 
 /// Names and paths of a list.
@@ -20,7 +20,12 @@ fn named<'a>(
 }
 
 /// Validates `volumeMounts`.
-pub(super) fn mounts(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn mounts(
+    container: &Fields,
+    context: &Context<'_>,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) {
     let list = at.field("volumeMounts");
     let (devices, device_paths) = named(container, "volumeDevices", "devicePath");
     let mut paths = BTreeSet::new();
@@ -61,7 +66,7 @@ pub(super) fn mounts(container: &Fields, context: &Context<'_>, at: &At<'_>, fau
 }
 
 /// Validates sub-paths; upstream reports malformed ones at the list.
-fn sub_paths(mount: &Fields, at: &At<'_>, list: &At<'_>, faults: &mut Faults) {
+fn sub_paths(mount: &Fields, at: &FieldPath<'_>, list: &FieldPath<'_>, faults: &mut Faults) {
     let given = |key: &str| !text(mount, key).is_empty();
     if given("subPath") {
         descending_path(get(mount, "subPath"), &list.field("subPath"), faults);
@@ -79,7 +84,7 @@ fn sub_paths(mount: &Fields, at: &At<'_>, list: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn propagation(container: &Fields, mount: &Fields, list: &At<'_>, faults: &mut Faults) {
+fn propagation(container: &Fields, mount: &Fields, list: &FieldPath<'_>, faults: &mut Faults) {
     if !mount.contains_key("mountPropagation") {
         return;
     }
@@ -100,7 +105,7 @@ fn propagation(container: &Fields, mount: &Fields, list: &At<'_>, faults: &mut F
     }
 }
 
-fn recursive(mount: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn recursive(mount: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     // KEP-3857: without it, what is mounted below a read-only volume can be written.
     match text(mount, "recursiveReadOnly") {
         "Disabled" => {}
@@ -125,7 +130,12 @@ fn recursive(mount: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates `volumeDevices`.
-pub(super) fn devices(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn devices(
+    container: &Fields,
+    context: &Context<'_>,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) {
     let list = at.field("volumeDevices");
     let (mounted, mounted_paths) = named(container, "volumeMounts", "mountPath");
     let (mut paths, mut names) = (BTreeSet::new(), BTreeSet::new());

@@ -2,7 +2,7 @@
 
 use super::{SpecOwner, host_network};
 use master_schema::validate::forms::{choice, formed, has, number, on, optional_form, word};
-use master_schema::validate::{At, Faults, Fields, get, items, names, net, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, net, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub fn pull_policy_of(image: &str) -> &'static str {
 }
 
 /// Validates the ports of a container.
-pub(super) fn ports(container: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn ports(container: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let mut known = BTreeSet::new();
     for (index, port) in items(container, "ports").iter().enumerate() {
         let Some(port) = port.as_object() else {
@@ -52,7 +52,7 @@ pub(super) fn ports(container: &Fields, at: &At<'_>, faults: &mut Faults) {
 pub(super) fn unique_host_ports(
     container: &Fields,
     taken: &mut BTreeSet<String>,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
     let at = at.field("ports");
@@ -75,7 +75,12 @@ pub(super) fn unique_host_ports(
 }
 
 /// With host networking, container ports must equal host ports; templates may leave host ports out.
-pub(super) fn host_ports(spec: &Fields, owner: SpecOwner<'_>, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn host_ports(
+    spec: &Fields,
+    owner: SpecOwner<'_>,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) {
     if !host_network(spec) {
         return;
     }
@@ -104,7 +109,7 @@ pub(super) fn host_ports(spec: &Fields, owner: SpecOwner<'_>, at: &At<'_>, fault
 const HOSTNAME: usize = 64;
 
 /// Validates host name and subdomain of the pod.
-pub(super) fn names(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn names(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     for key in ["hostname", "subdomain"] {
         optional_form(spec, key, at, names::label, faults);
     }
@@ -137,7 +142,7 @@ pub(super) fn names(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates `hostAliases`.
-pub(super) fn host_aliases(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn host_aliases(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let list = at.field("hostAliases");
     for (index, alias) in items(spec, "hostAliases").iter().enumerate() {
         let Some(alias) = alias.as_object() else {
@@ -158,7 +163,7 @@ const SEARCHES: usize = 32;
 const SEARCH_TEXT: usize = 2048;
 
 /// Validates DNS policy and DNS configuration.
-pub(super) fn dns(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn dns(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let at = at.field("dnsConfig");
     let config = object(spec, "dnsConfig");
     if text(spec, "dnsPolicy") == "None" {
@@ -197,7 +202,7 @@ pub(super) fn dns(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn searches(config: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn searches(config: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let paths: Vec<&str> = items(config, "searches")
         .iter()
         .filter_map(Value::as_str)

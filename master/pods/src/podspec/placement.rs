@@ -1,12 +1,12 @@
 //! Validation of tolerations and topology spread constraints.
 
 use master_schema::validate::forms::{POSITIVE, formed, has, number, optional_choice, word};
-use master_schema::validate::{At, Faults, Fields, get, items, labels, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, names, object, text};
 use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
 
 /// Validates tolerations.
-pub fn tolerations(tolerations: &[Value], at: &At<'_>, faults: &mut Faults) {
+pub fn tolerations(tolerations: &[Value], at: &FieldPath<'_>, faults: &mut Faults) {
     for (index, toleration) in tolerations.iter().enumerate() {
         if let Some(toleration) = toleration.as_object() {
             self::toleration(toleration, &at.index(index), faults);
@@ -14,7 +14,7 @@ pub fn tolerations(tolerations: &[Value], at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn toleration(toleration: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn toleration(toleration: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let (key, operator) = (text(toleration, "key"), text(toleration, "operator"));
     let place = at.field("operator");
     if !key.is_empty() {
@@ -58,7 +58,7 @@ fn toleration(toleration: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates topology spread constraints.
-pub(super) fn spread(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn spread(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let constraints = items(spec, "topologySpreadConstraints");
     let pair = |one: &Fields| {
         let texts = [text(one, "topologyKey"), text(one, "whenUnsatisfiable")];
@@ -116,7 +116,7 @@ pub(super) fn spread(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn domains(constraint: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn domains(constraint: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let value = get(constraint, "minDomains");
     let Some(least) = value.as_i64() else { return };
     if least <= 0 {
@@ -131,7 +131,7 @@ fn domains(constraint: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn label_keys(constraint: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn label_keys(constraint: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     // KEP-3243: they narrow the selector to pods of one template, and need one.
     let keys = items(constraint, "matchLabelKeys");
     if keys.is_empty() {

@@ -3,7 +3,7 @@
 use config_kube::Amount;
 use master_schema::validate::forms::{formed, has, needed_form, word};
 use master_schema::validate::resource::{self, is_huge_page, is_native};
-use master_schema::validate::{At, Faults, Fields, get, items, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, object, text};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ fn is_overcommittable(name: &str) -> bool {
 }
 
 /// Huge pages come in whole pages.
-fn whole_pages(name: &str, value: &Value, at: &At<'_>, faults: &mut Faults) {
+fn whole_pages(name: &str, value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     let size = name
         .strip_prefix("hugepages-")
         .and_then(|size| size.parse::<Amount>().ok())
@@ -43,7 +43,7 @@ fn whole_pages(name: &str, value: &Value, at: &At<'_>, faults: &mut Faults) {
 pub(super) fn validate(
     needs: &Fields,
     claims: Option<&BTreeSet<&str>>,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
     let nothing = super::no_fields();
@@ -104,12 +104,12 @@ pub(super) fn validate(
 }
 
 /// Validates requests and limits where claims are not allowed.
-pub fn requirements(needs: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub fn requirements(needs: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     validate(needs, None, at, faults);
 }
 
 /// The claims of a container must exist in the pod.
-fn used_claims(needs: &Fields, known: &BTreeSet<&str>, at: &At<'_>, faults: &mut Faults) {
+fn used_claims(needs: &Fields, known: &BTreeSet<&str>, at: &FieldPath<'_>, faults: &mut Faults) {
     let mut seen: BTreeSet<String> = BTreeSet::new();
     for (number, claim) in items(needs, "claims").iter().enumerate() {
         let Some(claim) = claim.as_object() else {
@@ -159,7 +159,11 @@ fn used_claims(needs: &Fields, known: &BTreeSet<&str>, at: &At<'_>, faults: &mut
 }
 
 /// Validates the pod's resource claims and returns their names.
-pub(super) fn claims<'a>(spec: &'a Fields, at: &At<'_>, faults: &mut Faults) -> BTreeSet<&'a str> {
+pub(super) fn claims<'a>(
+    spec: &'a Fields,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) -> BTreeSet<&'a str> {
     let mut known = BTreeSet::new();
     for (number, claim) in items(spec, "resourceClaims").iter().enumerate() {
         let Some(claim) = claim.as_object() else {
@@ -199,7 +203,7 @@ fn of_pods(name: &str) -> bool {
 }
 
 /// Validates the resources at pod level.
-pub(super) fn of_pod(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn of_pod(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let Some(needs) = object(spec, "resources") else {
         return;
     };

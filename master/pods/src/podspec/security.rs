@@ -2,7 +2,7 @@
 
 use super::{each_container, host_network};
 use master_schema::validate::forms::{descending_path, formed, has, on, optional_choice, word};
-use master_schema::validate::{At, Faults, Fields, get, items, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 // Upstream's bound; the kernel's numbers have no sign.
 const MAX_ID: i64 = i32::MAX as i64;
 
-fn user_or_group(value: &Value, at: &At<'_>, faults: &mut Faults) {
+fn user_or_group(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     if value.as_i64().is_some_and(|id| !(0..=MAX_ID).contains(&id)) {
         faults.invalid(
             at,
@@ -20,14 +20,14 @@ fn user_or_group(value: &Value, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn runs_as(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn runs_as(fields: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     for key in ["runAsUser", "runAsGroup"] {
         user_or_group(get(fields, key), &at.field(key), faults);
     }
 }
 
 /// Validates a pod's context.
-pub(super) fn of_pod(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn of_pod(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let at = at.field("securityContext");
     // Each says which processes a container sees, and they disagree.
     if on(spec, "hostPID") && on(spec, "shareProcessNamespace") {
@@ -73,7 +73,7 @@ pub(super) fn of_pod(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates the profiles that pods and containers can have.
-fn profiles(context: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn profiles(context: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if let Some(profile) = object(context, "seccompProfile") {
         seccomp(profile, &at.field("seccompProfile"), faults);
     }
@@ -86,7 +86,12 @@ fn profiles(context: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates a container's context.
-pub(super) fn of_container(context: &Fields, host_users: bool, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn of_container(
+    context: &Fields,
+    host_users: bool,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) {
     runs_as(context, at, faults);
     optional_choice(context, "procMount", at, &["Default", "Unmasked"], faults);
     // All of /proc is the node's kernel; a user namespace takes away the power over it (KEP-4265).
@@ -115,7 +120,7 @@ pub(super) fn of_container(context: &Fields, host_users: bool, at: &At<'_>, faul
     profiles(context, at, faults);
 }
 
-fn seccomp(profile: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn seccomp(profile: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let kind = text(profile, "type");
     if kind.is_empty() {
         faults.required(
@@ -147,7 +152,7 @@ fn seccomp(profile: &Fields, at: &At<'_>, faults: &mut Faults) {
 // `PATH_MAX` of Linux without the final zero byte.
 const PROFILE: usize = 4095;
 
-fn app_armor(profile: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn app_armor(profile: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let place = at.field("localhostProfile");
     let name = get(profile, "localhostProfile");
     match text(profile, "type") {
@@ -205,7 +210,7 @@ fn is_sysctl(name: &str) -> bool {
     name.len() <= SYSCTL && name.split(['.', '/']).all(part)
 }
 
-fn sysctls(context: &Fields, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn sysctls(context: &Fields, spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let mut seen = BTreeSet::new();
     for (number, sysctl) in items(context, "sysctls").iter().enumerate() {
         let Some(sysctl) = sysctl.as_object() else {
@@ -244,7 +249,7 @@ const CREDENTIALS: usize = 64 << 10;
 const DOMAIN: usize = 256;
 const USER: usize = 104;
 
-fn windows(options: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn windows(options: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if has(options, "gmsaCredentialSpecName") {
         let name = get(options, "gmsaCredentialSpecName");
         formed(
@@ -282,7 +287,7 @@ fn windows(options: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn windows_user(value: &Value, at: &At<'_>, faults: &mut Faults) {
+fn windows_user(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     let name = value.as_str().unwrap_or_default();
     if name.is_empty() {
         faults.invalid(at, value, "runAsUserName cannot be an empty string");
@@ -364,7 +369,7 @@ fn asks_host(fields: &Fields) -> Option<bool> {
 }
 
 /// Windows HostProcess containers: all containers of a pod or none, with host networking.
-pub(super) fn host_process(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn host_process(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let of_pod = asks_host(spec);
     let (mut all, mut hosts) = (0, 0);
     each_container(spec, at, |container, at| {
@@ -400,7 +405,7 @@ pub(super) fn host_process(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 
 /// User namespaces cannot be combined with other host namespaces; upstream capitalizes two of these
 /// paths.
-pub(super) fn host_users(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn host_users(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if get(spec, "hostUsers") != &Value::Bool(false) {
         return;
     }

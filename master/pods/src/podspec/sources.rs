@@ -11,10 +11,10 @@ use master_schema::validate::forms::{
     POSITIVE, choice, descending_path, file_mode, has, needed, needed_form, no_backsteps, number,
     on, optional_choice, optional_form, within, word,
 };
-use master_schema::validate::{At, Faults, Fields, get, items, labels, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, names, object, text};
 use serde_json::Value;
 
-pub(super) fn empty_dir(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn empty_dir(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let limit = text(source, "sizeLimit").parse::<Amount>();
     if limit.is_ok_and(|limit| limit < Amount::ZERO) {
         faults.forbidden(
@@ -24,7 +24,7 @@ pub(super) fn empty_dir(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-pub(super) fn host_path(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn host_path(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "path", at, faults);
     if text(source, "path").is_empty() {
         return;
@@ -43,23 +43,23 @@ pub(super) fn host_path(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     optional_choice(source, "type", at, &kinds, faults);
 }
 
-pub(super) fn git_repo(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn git_repo(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "repository", at, faults);
     descending_path(get(source, "directory"), &at.field("directory"), faults);
 }
 
-pub(super) fn gce_disk(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn gce_disk(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "pdName", at, faults);
     partition(source, at, faults);
 }
 
-pub(super) fn aws_store(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn aws_store(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "volumeID", at, faults);
     partition(source, at, faults);
 }
 
 /// Partition 0 means none; upstream's text says that partitions begin at 1.
-fn partition(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn partition(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if !(0..=255).contains(&number(source, "partition")) {
         faults.invalid(
             &at.field("partition"),
@@ -69,19 +69,19 @@ fn partition(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-pub(super) fn secret(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn secret(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "secretName", at, faults);
     file_mode(source, "defaultMode", at, faults);
     keys::paths(source, at, faults);
 }
 
-pub(super) fn config_map(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn config_map(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "name", at, faults);
     file_mode(source, "defaultMode", at, faults);
     keys::paths(source, at, faults);
 }
 
-pub(super) fn nfs(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn nfs(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "server", at, faults);
     needed(source, "path", at, faults);
     if !text(source, "path").starts_with('/') {
@@ -93,7 +93,7 @@ pub(super) fn nfs(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-pub(super) fn iscsi(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn iscsi(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "targetPortal", at, faults);
     needed(source, "iqn", at, faults);
     if !text(source, "iqn").is_empty() {
@@ -115,7 +115,7 @@ pub(super) fn iscsi(source: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Initiator names: `iqn.2001-04.com.example:storage`, `eui.` and `naa.` with 16 and 32 characters.
-fn initiator(value: &Value, at: &At<'_>, faults: &mut Faults) {
+fn initiator(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     let name = value.as_str().unwrap_or_default();
     let plain = |text: &str, length: usize| {
         text.len() == length && text.bytes().all(|b| b.is_ascii_alphanumeric())
@@ -168,12 +168,12 @@ fn is_iqn(name: &str) -> bool {
     dated && named && !own.is_empty() && own.chars().all(free)
 }
 
-pub(super) fn glusterfs(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn glusterfs(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "endpoints", at, faults);
     needed(source, "path", at, faults);
 }
 
-pub(super) fn flocker(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn flocker(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let (name, id) = (text(source, "datasetName"), text(source, "datasetUUID"));
     if name.is_empty() && id.is_empty() {
         faults.required(at, "one of datasetName and datasetUUID is required");
@@ -191,35 +191,35 @@ pub(super) fn flocker(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-pub(super) fn claim(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn claim(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "claimName", at, faults);
 }
 
-pub(super) fn rbd(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn rbd(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if items(source, "monitors").is_empty() {
         faults.required(&at.field("monitors"), "");
     }
     needed(source, "image", at, faults);
 }
 
-pub(super) fn cinder(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn cinder(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "volumeID", at, faults);
     secret_ref(source, at, faults);
 }
 
-fn secret_ref(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn secret_ref(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if let Some(secret) = object(source, "secretRef") {
         needed(secret, "name", &at.field("secretRef"), faults);
     }
 }
 
-pub(super) fn cephfs(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn cephfs(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if items(source, "monitors").is_empty() {
         faults.required(&at.field("monitors"), "");
     }
 }
 
-pub(super) fn quobyte(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn quobyte(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let words = "must be a host:port pair or multiple pairs separated by commas";
     let registry = text(source, "registry");
     if registry.is_empty() {
@@ -245,7 +245,7 @@ fn is_pair(pair: &str) -> bool {
     !host.contains(':') || (host.starts_with('[') && host.ends_with(']'))
 }
 
-pub(super) fn fibre_channel(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn fibre_channel(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let (targets, ids) = (items(source, "targetWWNs"), items(source, "wwids"));
     if targets.is_empty() && ids.is_empty() {
         faults.required(
@@ -268,7 +268,7 @@ pub(super) fn fibre_channel(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-pub(super) fn flex(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn flex(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "driver", at, faults);
     for key in object(source, "options")
         .into_iter()
@@ -290,24 +290,24 @@ pub(super) fn flex(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-pub(super) fn azure_file(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn azure_file(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "secretName", at, faults);
     needed(source, "shareName", at, faults);
 }
 
-pub(super) fn vsphere(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn vsphere(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "volumePath", at, faults);
 }
 
-pub(super) fn photon(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn photon(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "pdID", at, faults);
 }
 
-pub(super) fn portworx(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn portworx(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "volumeID", at, faults);
 }
 
-pub(super) fn azure_disk(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn azure_disk(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "diskName", at, faults);
     needed(source, "diskURI", at, faults);
     optional_choice(
@@ -340,13 +340,13 @@ pub(super) fn azure_disk(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-pub(super) fn storageos(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn storageos(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed_form(source, "volumeName", at, names::label, faults);
     optional_form(source, "volumeNamespace", at, names::label, faults);
     secret_ref(source, at, faults);
 }
 
-pub(super) fn scale_io(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn scale_io(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     for key in ["gateway", "system", "volumeName"] {
         needed(source, key, at, faults);
     }
@@ -355,7 +355,7 @@ pub(super) fn scale_io(source: &Fields, at: &At<'_>, faults: &mut Faults) {
 /// Maximum length of a CSI driver's name.
 const DRIVER: usize = 63;
 
-pub(super) fn csi(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn csi(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let driver = text(source, "driver");
     needed(source, "driver", at, faults);
     if driver.len() > DRIVER {
@@ -375,7 +375,7 @@ pub(super) fn csi(source: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// A claim template's metadata may have labels and annotations only.
-pub(super) fn ephemeral(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn ephemeral(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let at = at.field("volumeClaimTemplate");
     let Some(template) = object(source, "volumeClaimTemplate") else {
         faults.required(&at, "");
@@ -404,7 +404,7 @@ pub(super) fn ephemeral(source: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates the spec of a claim template.
-fn claim_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn claim_spec(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let modes = items(spec, "accessModes");
     if modes.is_empty() {
         faults.required(
@@ -466,7 +466,7 @@ fn claim_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn data_source(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn data_source(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "name", at, faults);
     needed(source, "kind", at, faults);
     if text(source, "apiGroup").is_empty() && text(source, "kind") != "PersistentVolumeClaim" {
@@ -477,7 +477,7 @@ fn data_source(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     optional_form(source, "namespace", at, names::label, faults);
 }
 
-pub(super) fn image(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn image(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     choice(
         source,
         "pullPolicy",

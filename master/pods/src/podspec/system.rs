@@ -2,10 +2,10 @@
 
 use super::each_container;
 use master_schema::validate::forms::{has, on};
-use master_schema::validate::{At, Faults, Fields, get, items, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, object, text};
 
 /// Validates `os` and the fields that it forbids.
-pub(super) fn validate(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn validate(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let Some(system) = object(spec, "os") else {
         return;
     };
@@ -19,7 +19,7 @@ pub(super) fn validate(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn linux(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn linux(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let words = "windows options cannot be set for a linux pod";
     let options = |fields: &Fields| {
         object(fields, "securityContext").is_some_and(|own| has(own, "windowsOptions"))
@@ -36,7 +36,7 @@ fn linux(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
 
 const WORDS: &str = "cannot be set for a windows pod";
 
-fn windows(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn windows(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let of_pod = [
         "appArmorProfile",
         "seLinuxOptions",

@@ -2,11 +2,11 @@
 
 use super::{SpecOwner, annotations};
 use master_schema::validate::forms::has;
-use master_schema::validate::{At, Faults, Fields, get, items, labels, object};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, object};
 
 /// Validates a template's labels and annotations; upstream reports their faults beside the
 /// metadata.
-pub fn template_metadata(template: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub fn template_metadata(template: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let metadata = object(template, "metadata").unwrap_or(super::no_fields());
     let spec = object(template, "spec").unwrap_or(super::no_fields());
     labels::labels(object(metadata, "labels"), &at.field("labels"), faults);
@@ -16,7 +16,7 @@ pub fn template_metadata(template: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates a template.
-pub fn template(template: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub fn template(template: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     template_metadata(template, at, faults);
     let spec = object(template, "spec").unwrap_or(super::no_fields());
     let place = at.field("spec");
@@ -33,7 +33,7 @@ pub fn template(template: &Fields, at: &At<'_>, faults: &mut Faults) {
 
 /// Validates a template of a controller that keeps pods running: restart policy `Always` and no
 /// deadline.
-pub fn kept_running(template: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
+pub fn kept_running(template: &Fields, kind: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let spec = object(template, "spec").unwrap_or(super::no_fields());
     let place = at.field("spec");
     if get(spec, "restartPolicy") != "Always" {

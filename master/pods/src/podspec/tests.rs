@@ -12,7 +12,7 @@ fn told(spec: Value, place: SpecOwner<'_>) -> Vec<String> {
     let mut spec = spec.as_object().cloned().unwrap();
     pod_defaults(&mut spec);
     let mut faults = Faults::default();
-    validate(&spec, place, &At::root("spec"), &mut faults);
+    validate(&spec, place, &FieldPath::root("spec"), &mut faults);
     faults
         .found()
         .map(|(field, reason, _)| format!("{field} {}", reason.trim_start_matches("FieldValue")))
@@ -539,7 +539,7 @@ fn a_template_may_leave_ports_and_images_to_its_pods() {
         validate(
             spec.as_object().unwrap(),
             place,
-            &At::root("spec"),
+            &FieldPath::root("spec"),
             &mut faults,
         );
         faults.found().count()
@@ -624,9 +624,9 @@ proptest! {
         let once = spec.clone();
         pod_defaults(&mut spec);
         prop_assert_eq!(&spec, &once);
-        validate(&spec, SpecOwner { pod: true, name: "p" }, &At::root("spec"), &mut Faults::default());
+        validate(&spec, SpecOwner { pod: true, name: "p" }, &FieldPath::root("spec"), &mut Faults::default());
         let whole = Map::from_iter([("spec".to_owned(), Value::Object(spec.clone())), ("metadata".to_owned(), Value::Object(once))]);
-        template(&whole, &At::root("template"), &mut Faults::default());
+        template(&whole, &FieldPath::root("template"), &mut Faults::default());
         let _class = quality_of_service(&spec);
     }
 

@@ -1,12 +1,12 @@
 //! Validation of volumes: exactly one source each, unique names.
 
 use super::{SpecOwner, sources};
-use master_schema::validate::{At, Faults, Fields, get, items, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, object, text};
 use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
 
 /// Validates a volume source.
-type Check = fn(&Fields, &At<'_>, &mut Faults);
+type Check = fn(&Fields, &FieldPath<'_>, &mut Faults);
 
 /// A type of source: its field, the name that upstream gives it when it is a second source, the
 /// name in paths of faults, and its validation.
@@ -78,7 +78,7 @@ const PORTAL: usize = 64;
 pub(super) fn validate<'a>(
     spec: &'a Fields,
     owner: SpecOwner<'_>,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) -> HashMap<&'a str, &'a Fields> {
     let volumes = items(spec, "volumes");
@@ -121,7 +121,7 @@ pub(super) fn validate<'a>(
     known
 }
 
-fn name(volume: &Fields, known: &HashMap<&str, &Fields>, at: &At<'_>, faults: &mut Faults) {
+fn name(volume: &Fields, known: &HashMap<&str, &Fields>, at: &FieldPath<'_>, faults: &mut Faults) {
     let name = text(volume, "name");
     master_schema::validate::forms::needed_form(volume, "name", at, names::label, faults);
     if known.contains_key(name) {
@@ -129,7 +129,7 @@ fn name(volume: &Fields, known: &HashMap<&str, &Fields>, at: &At<'_>, faults: &m
     }
 }
 
-fn source_of(volume: &Fields, owner: SpecOwner<'_>, at: &At<'_>, faults: &mut Faults) {
+fn source_of(volume: &Fields, owner: SpecOwner<'_>, at: &FieldPath<'_>, faults: &mut Faults) {
     let mut first = None;
     for source in SOURCES {
         let Some(fields) = object(volume, source.field) else {
@@ -168,7 +168,7 @@ fn claim_name(
     volume: &Fields,
     source: &str,
     owner: SpecOwner<'_>,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
     let name = text(volume, "name");

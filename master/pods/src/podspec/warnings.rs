@@ -4,7 +4,7 @@
 use super::{each_container, no_fields};
 use master_schema::quantity::Quantity;
 use master_schema::validate::forms::{has, number};
-use master_schema::validate::{At, Fields, get, items, object, text};
+use master_schema::validate::{FieldPath, Fields, get, items, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -99,15 +99,15 @@ pub fn of_pod(spec: &Fields, metadata: &Fields, warnings: &mut Vec<String>) {
     all(
         spec,
         metadata,
-        &At::root("spec"),
-        &At::root("metadata"),
+        &FieldPath::root("spec"),
+        &FieldPath::root("metadata"),
         false,
         warnings,
     );
 }
 
 /// Warns about a template.
-pub fn of_template(template: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
+pub fn of_template(template: &Fields, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
     let spec = object(template, "spec").unwrap_or(no_fields());
     let metadata = object(template, "metadata").unwrap_or(no_fields());
     all(
@@ -123,8 +123,8 @@ pub fn of_template(template: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
 fn all(
     spec: &Fields,
     metadata: &Fields,
-    at: &At<'_>,
-    meta: &At<'_>,
+    at: &FieldPath<'_>,
+    meta: &FieldPath<'_>,
     template: bool,
     warnings: &mut Vec<String>,
 ) {
@@ -186,7 +186,7 @@ fn all(
 /// now.
 struct Profiles<'a> {
     notes: &'a Fields,
-    notes_at: &'a At<'a>,
+    notes_at: &'a FieldPath<'a>,
     /// The pod's own security context.
     security: &'a Fields,
     /// AppArmor's annotations still count for a pod, whose fields show them; in a template they are
@@ -221,7 +221,7 @@ impl Profiles<'_> {
 }
 
 /// Warns about node labels in a pod's selectors.
-fn nodes(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
+fn nodes(spec: &Fields, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
     let place = at.field("nodeSelector");
     for key in object(spec, "nodeSelector")
         .into_iter()
@@ -263,7 +263,7 @@ fn nodes(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
 }
 
 /// Warns about node labels in a node selector.
-pub fn node_selector(selector: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
+pub fn node_selector(selector: &Fields, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
     let place = at.field("nodeSelectorTerms");
     for (index, term) in items(selector, "nodeSelectorTerms").iter().enumerate() {
         if let Some(term) = term.as_object() {
@@ -272,7 +272,7 @@ pub fn node_selector(selector: &Fields, at: &At<'_>, warnings: &mut Vec<String>)
     }
 }
 
-fn node_term(term: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
+fn node_term(term: &Fields, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
     let place = at.field("matchExpressions");
     for (index, expression) in items(term, "matchExpressions").iter().enumerate() {
         let key = expression
@@ -285,7 +285,7 @@ fn node_term(term: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
     }
 }
 
-fn volumes(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
+fn volumes(spec: &Fields, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
     let place = at.field("volumes");
     for (index, volume) in items(spec, "volumes").iter().enumerate() {
         let (at, Some(volume)) = (place.index(index), volume.as_object()) else {
@@ -315,7 +315,7 @@ fn volumes(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
 }
 
 /// Warns about sizes of a claim that are not whole bytes.
-pub fn claim_sizes(claim: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
+pub fn claim_sizes(claim: &Fields, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
     let needs = object(claim, "resources").unwrap_or(no_fields());
     let place = at.field("resources");
     for key in ["requests", "limits"] {
@@ -337,7 +337,7 @@ fn path<'a>(source: &'a Value, kind: &str) -> Option<&'a str> {
 }
 
 /// Warns about files of projected volumes at the path of a service account token.
-fn beside_tokens(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
+fn beside_tokens(spec: &Fields, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
     let volumes = items(spec, "volumes");
     let sources = volumes.iter().flat_map(projected);
     let tokens: BTreeSet<&str> = sources
@@ -385,7 +385,7 @@ fn beside_tokens(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
 }
 
 /// Warns about items of a list with the same key.
-fn twice(spec: &Fields, list: &str, key: &str, at: &At<'_>, warnings: &mut Vec<String>) {
+fn twice(spec: &Fields, list: &str, key: &str, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
     let place = at.field(list);
     let mut known = BTreeSet::new();
     for (index, item) in items(spec, list).iter().enumerate() {
@@ -400,14 +400,14 @@ fn twice(spec: &Fields, list: &str, key: &str, at: &At<'_>, warnings: &mut Vec<S
 }
 
 /// Warns about memory and storage that are not whole bytes.
-fn fractions(amounts: Option<&Fields>, at: &At<'_>, warnings: &mut Vec<String>) {
+fn fractions(amounts: Option<&Fields>, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
     for name in ["memory", "ephemeral-storage"] {
         whole(amounts, name, at, warnings);
     }
 }
 
 /// Warns about a quantity that is not an integer.
-pub fn whole(amounts: Option<&Fields>, name: &str, at: &At<'_>, warnings: &mut Vec<String>) {
+pub fn whole(amounts: Option<&Fields>, name: &str, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
     let found = amounts.and_then(|amounts| Quantity::read(get(amounts, name)));
     if let Some(amount) = found.filter(|amount| amount.amount().ceil_milli() % 1000 != 0) {
         let shown = amount.to_string();
@@ -419,7 +419,7 @@ pub fn whole(amounts: Option<&Fields>, name: &str, at: &At<'_>, warnings: &mut V
 }
 
 /// Warns about variables that are defined twice, unless the second refers to the first.
-fn hidden(container: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
+fn hidden(container: &Fields, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
     let place = at.field("env");
     let mut known = BTreeSet::new();
     for (index, variable) in items(container, "env")
@@ -441,7 +441,7 @@ fn hidden(container: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
 }
 
 /// Warns about ports that several containers name.
-fn ports(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
+fn ports(spec: &Fields, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
     let mut known: Vec<(String, Fields)> = Vec::new();
     each_container(spec, at, |container, at| {
         let place = at.field("ports");
@@ -482,7 +482,7 @@ fn ports(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
 }
 
 /// Warns about affinity terms without a selector.
-fn affinity(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
+fn affinity(spec: &Fields, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
     let Some(affinity) = object(spec, "affinity") else {
         return;
     };

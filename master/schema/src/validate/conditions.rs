@@ -1,7 +1,7 @@
 //! Validation of conditions (apimachinery `meta/v1/validation`).
 
 use super::forms::{number, word};
-use super::{At, Faults, Fields, get, names, text};
+use super::{Faults, FieldPath, Fields, get, names, text};
 use serde_json::Value;
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ const REASON: usize = 1 << 10;
 const MESSAGE: usize = 32 << 10;
 
 /// Validates a list of conditions.
-pub fn all(conditions: &[Value], at: &At<'_>, faults: &mut Faults) {
+pub fn all(conditions: &[Value], at: &FieldPath<'_>, faults: &mut Faults) {
     let mut known = HashSet::new();
     for (index, condition) in conditions.iter().enumerate() {
         let (at, Some(condition)) = (at.index(index), condition.as_object()) else {
@@ -24,7 +24,7 @@ pub fn all(conditions: &[Value], at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates one condition.
-fn one(condition: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn one(condition: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let kind = text(condition, "type");
     if kind.is_empty() {
         faults.required(&at.field("type"), "is required");
@@ -91,7 +91,7 @@ mod tests {
         let mut faults = Faults::default();
         all(
             &[good.clone(), bad, good, json!({})],
-            &At::root("c"),
+            &FieldPath::root("c"),
             &mut faults,
         );
         let told: Vec<String> = faults

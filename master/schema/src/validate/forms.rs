@@ -2,7 +2,7 @@
 //! in a range.
 
 use super::meta::NameRule;
-use super::{At, Faults, Fields, get, names, text};
+use super::{Faults, FieldPath, Fields, get, names, text};
 use serde_json::Value;
 use std::sync::LazyLock;
 
@@ -40,21 +40,27 @@ pub fn has(fields: &Fields, key: &str) -> bool {
 }
 
 /// A string must match a rule.
-pub fn formed(value: &Value, at: &At<'_>, rule: NameRule, faults: &mut Faults) {
+pub fn formed(value: &Value, at: &FieldPath<'_>, rule: NameRule, faults: &mut Faults) {
     if let Err(fault) = rule(value.as_str().unwrap_or_default()) {
         faults.invalid(at, value, fault);
     }
 }
 
 /// A string must not be empty.
-pub fn needed(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
+pub fn needed(fields: &Fields, key: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     if text(fields, key).is_empty() {
         faults.required(&at.field(key), "");
     }
 }
 
 /// A string must not be empty and must match a rule.
-pub fn needed_form(fields: &Fields, key: &str, at: &At<'_>, rule: NameRule, faults: &mut Faults) {
+pub fn needed_form(
+    fields: &Fields,
+    key: &str,
+    at: &FieldPath<'_>,
+    rule: NameRule,
+    faults: &mut Faults,
+) {
     if text(fields, key).is_empty() {
         faults.required(&at.field(key), "");
     } else {
@@ -63,14 +69,26 @@ pub fn needed_form(fields: &Fields, key: &str, at: &At<'_>, rule: NameRule, faul
 }
 
 /// A string must be empty or match a rule.
-pub fn optional_form(fields: &Fields, key: &str, at: &At<'_>, rule: NameRule, faults: &mut Faults) {
+pub fn optional_form(
+    fields: &Fields,
+    key: &str,
+    at: &FieldPath<'_>,
+    rule: NameRule,
+    faults: &mut Faults,
+) {
     if !text(fields, key).is_empty() {
         formed(get(fields, key), &at.field(key), rule, faults);
     }
 }
 
 /// A string must be one of the supported values.
-pub fn choice(fields: &Fields, key: &str, at: &At<'_>, supported: &[&str], faults: &mut Faults) {
+pub fn choice(
+    fields: &Fields,
+    key: &str,
+    at: &FieldPath<'_>,
+    supported: &[&str],
+    faults: &mut Faults,
+) {
     if text(fields, key).is_empty() {
         faults.required(&at.field(key), "");
     } else {
@@ -82,7 +100,7 @@ pub fn choice(fields: &Fields, key: &str, at: &At<'_>, supported: &[&str], fault
 pub fn optional_choice(
     fields: &Fields,
     key: &str,
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     supported: &[&str],
     faults: &mut Faults,
 ) {
@@ -92,7 +110,7 @@ pub fn optional_choice(
 }
 
 /// A number, if present, must not be negative.
-pub fn not_negative(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
+pub fn not_negative(fields: &Fields, key: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let value = get(fields, key);
     if value.as_i64().is_some_and(|value| value < 0) {
         faults.invalid(&at.field(key), value, NOT_NEGATIVE);
@@ -100,7 +118,14 @@ pub fn not_negative(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Faults
 }
 
 /// A number, if present, must be in a range.
-pub fn within(fields: &Fields, key: &str, at: &At<'_>, least: i64, most: i64, faults: &mut Faults) {
+pub fn within(
+    fields: &Fields,
+    key: &str,
+    at: &FieldPath<'_>,
+    least: i64,
+    most: i64,
+    faults: &mut Faults,
+) {
     let value = get(fields, key);
     if value
         .as_i64()
@@ -115,7 +140,7 @@ pub fn within(fields: &Fields, key: &str, at: &At<'_>, least: i64, most: i64, fa
 }
 
 /// The permissions of a file.
-pub fn file_mode(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
+pub fn file_mode(fields: &Fields, key: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let value = get(fields, key);
     if value
         .as_i64()
@@ -126,7 +151,7 @@ pub fn file_mode(fields: &Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// A path without `..`.
-pub fn no_backsteps(value: &Value, at: &At<'_>, faults: &mut Faults) {
+pub fn no_backsteps(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     if value
         .as_str()
         .unwrap_or_default()
@@ -138,7 +163,7 @@ pub fn no_backsteps(value: &Value, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// A relative path without `..`.
-pub fn descending_path(value: &Value, at: &At<'_>, faults: &mut Faults) {
+pub fn descending_path(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     if value.as_str().unwrap_or_default().starts_with('/') {
         faults.invalid(at, value, "must be a relative path");
     }
@@ -146,7 +171,7 @@ pub fn descending_path(value: &Value, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// A relative path without `..` that does not begin with the reserved `..`-prefixed names.
-pub fn plain_path(value: &Value, at: &At<'_>, faults: &mut Faults) {
+pub fn plain_path(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     descending_path(value, at, faults);
     let path = value.as_str().unwrap_or_default();
     if path.starts_with("..") && path != ".." && !path.starts_with("../") {
@@ -155,7 +180,7 @@ pub fn plain_path(value: &Value, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// An integer or a percentage.
-pub fn count_or_share(value: &Value, at: &At<'_>, faults: &mut Faults) {
+pub fn count_or_share(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     match value {
         Value::String(text) => {
             if share(text).is_none() {
@@ -180,7 +205,7 @@ pub fn share(text: &str) -> Option<i64> {
 }
 
 /// A percentage must be at most 100 %.
-pub fn at_most_all(value: &Value, at: &At<'_>, faults: &mut Faults) {
+pub fn at_most_all(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     if value
         .as_str()
         .and_then(share)
@@ -203,7 +228,7 @@ pub fn number_or_share(value: &Value) -> i64 {
 }
 
 /// Validates a taint of a node or device with these effects.
-pub fn taint(taint: &Fields, effects: &[&str], at: &At<'_>, faults: &mut Faults) {
+pub fn taint(taint: &Fields, effects: &[&str], at: &FieldPath<'_>, faults: &mut Faults) {
     formed(
         word(taint, "key"),
         &at.field("key"),
@@ -227,7 +252,7 @@ pub fn taint(taint: &Fields, effects: &[&str], at: &At<'_>, faults: &mut Faults)
 const DRIVER: usize = 63;
 
 /// Validates the name of a storage or device driver.
-pub fn driver_name(name: &Value, at: &At<'_>, faults: &mut Faults) {
+pub fn driver_name(name: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     let own = name.as_str().unwrap_or_default();
     if own.is_empty() {
         return faults.required(at, "");
@@ -256,7 +281,7 @@ mod tests {
 
     #[test]
     fn paths_are_judged_as_upstream_does() {
-        let at = At::root("path");
+        let at = FieldPath::root("path");
         for good in ["a", "a/b", "a..b", "", "..."] {
             assert!(
                 words(|faults| descending_path(&json!(good), &at, faults)).is_empty(),
@@ -283,7 +308,7 @@ mod tests {
         for bad in ["", "%", "-1%", "1.5%", "25"] {
             assert_eq!(share(bad), None, "{bad}");
         }
-        let at = At::root("max");
+        let at = FieldPath::root("max");
         assert!(words(|faults| count_or_share(&json!(3), &at, faults)).is_empty());
         assert_eq!(
             words(|faults| count_or_share(&json!(-3), &at, faults)),

@@ -2,11 +2,11 @@
 //! `core/validation`).
 
 use super::forms::{formed, word};
-use super::{At, Faults, Fields, get, items, names, object, text};
+use super::{Faults, FieldPath, Fields, get, items, names, object, text};
 use serde_json::Value;
 
 /// Validates a map of labels.
-pub fn labels(labels: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
+pub fn labels(labels: Option<&Fields>, at: &FieldPath<'_>, faults: &mut Faults) {
     for (key, value) in labels.into_iter().flatten() {
         formed(&Value::String(key.clone()), at, names::qualified, faults);
         formed(value, at, names::label_value, faults);
@@ -14,7 +14,7 @@ pub fn labels(labels: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates a map of annotations without its size, which is limited per object.
-pub fn annotations(annotations: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
+pub fn annotations(annotations: Option<&Fields>, at: &FieldPath<'_>, faults: &mut Faults) {
     for key in annotations.into_iter().flat_map(serde_json::Map::keys) {
         // Case does not matter in keys of annotations (upstream).
         if let Err(fault) = names::qualified(&key.to_lowercase()) {
@@ -24,7 +24,7 @@ pub fn annotations(annotations: Option<&Fields>, at: &At<'_>, faults: &mut Fault
 }
 
 /// Validates a label selector, if present.
-pub fn selector(selector: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
+pub fn selector(selector: Option<&Fields>, at: &FieldPath<'_>, faults: &mut Faults) {
     let Some(selector) = selector else { return };
     labels(
         object(selector, "matchLabels"),
@@ -40,7 +40,7 @@ pub fn selector(selector: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn expression(expression: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn expression(expression: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     match text(expression, "operator") {
         operator @ ("In" | "NotIn" | "Exists" | "DoesNotExist") => {
             values_of_operator(operator, expression, at, faults);
@@ -51,7 +51,7 @@ fn expression(expression: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Checks that `In` and `NotIn` have values, and that `Exists` and `DoesNotExist` have none.
-fn values_of_operator(operator: &str, term: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn values_of_operator(operator: &str, term: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let place = at.field("values");
     let takes_values = matches!(operator, "In" | "NotIn");
     match (takes_values, items(term, "values").is_empty()) {
@@ -67,7 +67,7 @@ fn values_of_operator(operator: &str, term: &Fields, at: &At<'_>, faults: &mut F
     }
 }
 
-fn unknown_operator(term: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn unknown_operator(term: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     faults.invalid(
         &at.field("operator"),
         word(term, "operator"),
@@ -76,7 +76,7 @@ fn unknown_operator(term: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Checks the form of a term's key, and of its values where they must be values of labels.
-fn key_and_values(term: &Fields, label_values: bool, at: &At<'_>, faults: &mut Faults) {
+fn key_and_values(term: &Fields, label_values: bool, at: &FieldPath<'_>, faults: &mut Faults) {
     formed(
         word(term, "key"),
         &at.field("key"),
@@ -92,7 +92,7 @@ fn key_and_values(term: &Fields, label_values: bool, at: &At<'_>, faults: &mut F
 }
 
 /// Validates a node selector.
-pub fn node_selector(selector: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub fn node_selector(selector: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let list = at.field("nodeSelectorTerms");
     let terms = items(selector, "nodeSelectorTerms");
     if terms.is_empty() {
@@ -106,16 +106,16 @@ pub fn node_selector(selector: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates a term of a node selector.
-pub fn node_term(term: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub fn node_term(term: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     node_requirements(term, false, at, faults);
 }
 
 /// Validates a preferred term, whose values upstream does not check.
-pub fn node_preference(term: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub fn node_preference(term: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     node_requirements(term, true, at, faults);
 }
 
-fn node_requirements(term: &Fields, lenient: bool, at: &At<'_>, faults: &mut Faults) {
+fn node_requirements(term: &Fields, lenient: bool, at: &FieldPath<'_>, faults: &mut Faults) {
     let list = at.field("matchExpressions");
     for (index, requirement) in items(term, "matchExpressions").iter().enumerate() {
         if let Some(requirement) = requirement.as_object() {
@@ -130,7 +130,7 @@ fn node_requirements(term: &Fields, lenient: bool, at: &At<'_>, faults: &mut Fau
     }
 }
 
-fn label_requirement(requirement: &Fields, lenient: bool, at: &At<'_>, faults: &mut Faults) {
+fn label_requirement(requirement: &Fields, lenient: bool, at: &FieldPath<'_>, faults: &mut Faults) {
     match text(requirement, "operator") {
         operator @ ("In" | "NotIn" | "Exists" | "DoesNotExist") => {
             values_of_operator(operator, requirement, at, faults);
@@ -147,7 +147,7 @@ fn label_requirement(requirement: &Fields, lenient: bool, at: &At<'_>, faults: &
     key_and_values(requirement, !lenient, at, faults);
 }
 
-fn field_requirement(requirement: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn field_requirement(requirement: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let values = items(requirement, "values");
     let place = at.field("values");
     match text(requirement, "operator") {
@@ -189,7 +189,7 @@ pub fn selects(selector: Option<&Fields>, labels: Option<&Fields>) -> Option<boo
         return Some(false);
     };
     let mut faults = Faults::default();
-    self::selector(Some(selector), &At::root(""), &mut faults);
+    self::selector(Some(selector), &FieldPath::root(""), &mut faults);
     if !faults.is_empty() {
         return None;
     }
@@ -231,7 +231,7 @@ mod tests {
 
     fn said(value: &Value) -> Vec<String> {
         let mut faults = Faults::default();
-        selector(value.as_object(), &At::root("selector"), &mut faults);
+        selector(value.as_object(), &FieldPath::root("selector"), &mut faults);
         faults
             .found()
             .map(|(field, reason, _)| format!("{field} {reason}"))

@@ -1,6 +1,6 @@
 //! Validation of metadata, for every kind (apimachinery `api/validation`).
 
-use super::{At, Faults, Fields, get, items, names, object, text};
+use super::{Faults, FieldPath, Fields, get, items, names, object, text};
 use serde_json::Value;
 
 /// Bytes of all annotations together.
@@ -11,7 +11,7 @@ pub type NameRule = fn(&str) -> Result<(), String>;
 
 /// Validates a new object's metadata.
 pub fn validate(meta: &Fields, namespaced: bool, rule: NameRule, faults: &mut Faults) {
-    let at = At::root("metadata");
+    let at = FieldPath::root("metadata");
     let name = text(meta, "name");
     if name.is_empty() {
         faults.required(&at.field("name"), "name or generateName is required");
@@ -41,7 +41,7 @@ pub fn validate(meta: &Fields, namespaced: bool, rule: NameRule, faults: &mut Fa
     finalizers(meta, &at, faults);
 }
 
-fn labels(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn labels(meta: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let at = at.field("labels");
     for (key, value) in object(meta, "labels").into_iter().flatten() {
         if let Err(fault) = names::qualified(key) {
@@ -53,7 +53,7 @@ fn labels(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn annotations(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn annotations(meta: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let at = at.field("annotations");
     let mut size = 0;
     for (key, value) in object(meta, "annotations").into_iter().flatten() {
@@ -68,7 +68,7 @@ fn annotations(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn owners(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn owners(meta: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let at = at.field("ownerReferences");
     let mut controllers = 0;
     for (number, owner) in items(meta, "ownerReferences").iter().enumerate() {
@@ -93,7 +93,7 @@ fn owners(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-fn finalizers(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn finalizers(meta: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let at = at.field("finalizers");
     for (number, finalizer) in items(meta, "finalizers").iter().enumerate() {
         self::finalizer(finalizer, &at.index(number), faults);
@@ -101,7 +101,7 @@ fn finalizers(meta: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates the name of a finalizer.
-pub fn finalizer(finalizer: &Value, at: &At<'_>, faults: &mut Faults) {
+pub fn finalizer(finalizer: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     let name = finalizer.as_str().unwrap_or_default();
     if let Err(fault) = names::qualified(name) {
         faults.invalid(at, finalizer, fault);
@@ -114,7 +114,7 @@ pub fn finalizer(finalizer: &Value, at: &At<'_>, faults: &mut Faults) {
 
 /// Validates changes of metadata.
 pub fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
-    let at = At::root("metadata");
+    let at = FieldPath::root("metadata");
     for key in [
         "name",
         "namespace",

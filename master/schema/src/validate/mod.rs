@@ -17,8 +17,8 @@ pub type Fields = Map<String, Value>;
 
 /// The path of a value, as upstream writes it: `spec.containers[0].name`, `data[key]`.
 #[derive(Debug, Clone, Copy)]
-pub struct At<'a> {
-    parent: Option<&'a At<'a>>,
+pub struct FieldPath<'a> {
+    parent: Option<&'a FieldPath<'a>>,
     step: Step<'a>,
 }
 
@@ -29,7 +29,7 @@ enum Step<'a> {
     Key(&'a str),
 }
 
-impl<'a> At<'a> {
+impl<'a> FieldPath<'a> {
     /// A top-level field.
     pub fn root(field: &'a str) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl<'a> At<'a> {
     }
 }
 
-impl fmt::Display for At<'_> {
+impl fmt::Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(parent) = self.parent {
             parent.fmt(f)?;
@@ -92,7 +92,7 @@ pub struct Faults {
 const MAX_CAUSES: usize = 100;
 
 impl Faults {
-    fn add(&mut self, reason: &'static str, at: &At<'_>, message: String) {
+    fn add(&mut self, reason: &'static str, at: &FieldPath<'_>, message: String) {
         if self.causes.len() < MAX_CAUSES {
             self.causes.push(Cause {
                 reason: reason.into(),
@@ -103,7 +103,7 @@ impl Faults {
     }
 
     /// A required value is missing.
-    pub fn required(&mut self, at: &At<'_>, detail: &str) {
+    pub fn required(&mut self, at: &FieldPath<'_>, detail: &str) {
         let message = if detail.is_empty() {
             "Required value".to_owned()
         } else {
@@ -113,7 +113,7 @@ impl Faults {
     }
 
     /// A value has a wrong format or is out of range.
-    pub fn invalid(&mut self, at: &At<'_>, value: &Value, detail: impl fmt::Display) {
+    pub fn invalid(&mut self, at: &FieldPath<'_>, value: &Value, detail: impl fmt::Display) {
         self.add(
             "FieldValueInvalid",
             at,
@@ -122,7 +122,7 @@ impl Faults {
     }
 
     /// A value has a form that only stored values may have, wherever in its object it is.
-    pub fn invalid_form(&mut self, at: &At<'_>, value: &Value, detail: &str) {
+    pub fn invalid_form(&mut self, at: &FieldPath<'_>, value: &Value, detail: &str) {
         let known = self.causes.len();
         self.invalid(at, value, detail);
         let told = self.causes.get(known).map(|cause| cause.message.clone());
@@ -130,12 +130,12 @@ impl Faults {
     }
 
     /// A value is not allowed here.
-    pub fn forbidden(&mut self, at: &At<'_>, detail: impl fmt::Display) {
+    pub fn forbidden(&mut self, at: &FieldPath<'_>, detail: impl fmt::Display) {
         self.add("FieldValueForbidden", at, format!("Forbidden: {detail}"));
     }
 
     /// A value occurs twice in a list of unique values.
-    pub fn duplicate(&mut self, at: &At<'_>, value: &Value) {
+    pub fn duplicate(&mut self, at: &FieldPath<'_>, value: &Value) {
         self.add(
             "FieldValueDuplicate",
             at,
@@ -144,7 +144,7 @@ impl Faults {
     }
 
     /// As [`Faults::duplicate`], with a detail that says which key is the same.
-    pub fn duplicate_of(&mut self, at: &At<'_>, value: &Value, detail: &str) {
+    pub fn duplicate_of(&mut self, at: &FieldPath<'_>, value: &Value, detail: &str) {
         self.add(
             "FieldValueDuplicate",
             at,
@@ -153,7 +153,7 @@ impl Faults {
     }
 
     /// A value names something that does not exist.
-    pub fn not_found(&mut self, at: &At<'_>, value: &Value) {
+    pub fn not_found(&mut self, at: &FieldPath<'_>, value: &Value) {
         self.add(
             "FieldValueNotFound",
             at,
@@ -162,7 +162,7 @@ impl Faults {
     }
 
     /// A value is longer than allowed.
-    pub fn too_long(&mut self, at: &At<'_>, limit: usize) {
+    pub fn too_long(&mut self, at: &FieldPath<'_>, limit: usize) {
         self.add(
             "FieldValueTooLong",
             at,
@@ -171,7 +171,7 @@ impl Faults {
     }
 
     /// A list has more items than allowed.
-    pub fn too_many(&mut self, at: &At<'_>, found: usize, limit: usize) {
+    pub fn too_many(&mut self, at: &FieldPath<'_>, found: usize, limit: usize) {
         let items = if limit == 1 { "item" } else { "items" };
         self.add(
             "FieldValueTooMany",
@@ -181,12 +181,17 @@ impl Faults {
     }
 
     /// Something is wrong with a part of the object that is too large to show.
-    pub fn wrong(&mut self, at: &At<'_>, detail: impl fmt::Display) {
+    pub fn wrong(&mut self, at: &FieldPath<'_>, detail: impl fmt::Display) {
         self.add("FieldValueInvalid", at, format!("Invalid value: {detail}"));
     }
 
     /// A value names something that is not there, with what could be named.
-    pub fn not_found_among(&mut self, at: &At<'_>, value: &Value, detail: impl fmt::Display) {
+    pub fn not_found_among(
+        &mut self,
+        at: &FieldPath<'_>,
+        value: &Value,
+        detail: impl fmt::Display,
+    ) {
         self.add(
             "FieldValueNotFound",
             at,
@@ -195,7 +200,7 @@ impl Faults {
     }
 
     /// A value is none of those that are supported.
-    pub fn unsupported(&mut self, at: &At<'_>, value: &Value, supported: &[&str]) {
+    pub fn unsupported(&mut self, at: &FieldPath<'_>, value: &Value, supported: &[&str]) {
         let list: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
         let message = format!(
             "Unsupported value: {}: supported values: {}",
@@ -235,7 +240,7 @@ impl Faults {
     }
 
     /// Reports a value that is not one of the supported ones.
-    pub fn one_of(&mut self, at: &At<'_>, value: &Value, supported: &[&str]) {
+    pub fn one_of(&mut self, at: &FieldPath<'_>, value: &Value, supported: &[&str]) {
         if !value
             .as_str()
             .is_some_and(|value| supported.contains(&value))
@@ -245,7 +250,7 @@ impl Faults {
     }
 
     /// Reports a change of an immutable value.
-    pub fn immutable(&mut self, at: &At<'_>, new: &Value, old: &Value) {
+    pub fn immutable(&mut self, at: &FieldPath<'_>, new: &Value, old: &Value) {
         if !alike(new, old) {
             self.invalid(at, new, "field is immutable");
         }

@@ -1,6 +1,6 @@
 //! Addresses, ranges and ports (apimachinery `util/validation`), with upstream's error texts.
 
-use super::{At, Faults, get, names};
+use super::{Faults, FieldPath, get, names};
 use serde_json::Value;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -116,7 +116,7 @@ fn address_of(number: u128, ipv6: bool) -> IpAddr {
 
 /// Parses a value as an address; reports a fault if it is none, or has a form that programs read as
 /// different addresses (upstream's `StrictIPCIDRValidation`). Such a value that is stored may stay.
-pub fn address(value: &Value, at: &At<'_>, faults: &mut Faults) -> Option<IpAddr> {
+pub fn address(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) -> Option<IpAddr> {
     let text = value.as_str().unwrap_or_default();
     let parsed: Option<IpAddr> = text.parse().ok();
     match parsed {
@@ -134,7 +134,7 @@ pub fn address(value: &Value, at: &At<'_>, faults: &mut Faults) -> Option<IpAddr
 
 /// Parses a value as a range; reports a fault if it is none, or has a form that programs read as
 /// different ranges. Such a value that is stored may stay.
-pub fn range(value: &Value, at: &At<'_>, faults: &mut Faults) -> Option<Range> {
+pub fn range(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) -> Option<Range> {
     let text = value.as_str().unwrap_or_default();
     let parsed = Range::parse(text);
     let (address, prefix) = text.split_once('/').unwrap_or((text, ""));
@@ -172,7 +172,7 @@ fn without_leading_zeros(text: &str) -> Option<IpAddr> {
 }
 
 /// Reports an address that no host can have: unspecified, loopback, link-local, multicast.
-pub fn no_special(address: IpAddr, value: &Value, at: &At<'_>, faults: &mut Faults) {
+pub fn no_special(address: IpAddr, value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     let (local, multicast) = match address {
         IpAddr::V4(address) => (
             address.is_link_local(),
@@ -211,7 +211,7 @@ pub fn no_special(address: IpAddr, value: &Value, at: &At<'_>, faults: &mut Faul
 
 /// The warning about an address in another than the canonical form; `None` for a canonical or
 /// invalid one.
-pub fn address_warning(text: &str, at: &At<'_>) -> Option<String> {
+pub fn address_warning(text: &str, at: &FieldPath<'_>) -> Option<String> {
     let address: IpAddr = text.parse().ok()?;
     match mapped(address) {
         Some(plain) => Some(format!(
@@ -226,7 +226,7 @@ pub fn address_warning(text: &str, at: &At<'_>) -> Option<String> {
 
 /// The warning about a range in another than the canonical form; `None` for a canonical or invalid
 /// one.
-pub fn range_warning(text: &str, at: &At<'_>) -> Option<String> {
+pub fn range_warning(text: &str, at: &FieldPath<'_>) -> Option<String> {
     let range = Range::parse(text)?;
     let address: IpAddr = text.split_once('/')?.0.parse().ok()?;
     if address != range.first {
@@ -252,7 +252,7 @@ fn mapped(address: IpAddr) -> Option<Ipv4Addr> {
 }
 
 /// Validates a port number.
-pub fn port(value: &Value, at: &At<'_>, faults: &mut Faults) {
+pub fn port(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     if !value
         .as_i64()
         .is_some_and(|port| (1..=65535).contains(&port))
@@ -262,7 +262,7 @@ pub fn port(value: &Value, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates a port's number or name.
-pub fn port_or_name(value: &Value, at: &At<'_>, faults: &mut Faults) {
+pub fn port_or_name(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     let Some(name) = value.as_str() else {
         return port(value, at, faults);
     };
@@ -281,7 +281,7 @@ fn shown_number(value: &Value) -> Value {
 }
 
 /// A number, if present, must not be negative.
-pub fn not_negative(fields: &super::Fields, key: &str, at: &At<'_>, faults: &mut Faults) {
+pub fn not_negative(fields: &super::Fields, key: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let value = get(fields, key);
     if value.as_i64().is_some_and(|number| number < 0) {
         faults.invalid(&at.field(key), value, "must be greater than or equal to 0");
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn unusual_forms_of_addresses_cause_warnings() {
-        let at = At::root("a");
+        let at = FieldPath::root("a");
         let range = |text| range_warning(text, &at);
         assert_eq!(range("10.0.0.0/8"), None);
         assert_eq!(
@@ -323,12 +323,12 @@ mod tests {
         };
         let address = |text: &str| {
             told(text, |value, faults| {
-                address(value, &At::root("a"), faults);
+                address(value, &FieldPath::root("a"), faults);
             })
         };
         let range = |text: &str| {
             told(text, |value, faults| {
-                range(value, &At::root("a"), faults);
+                range(value, &FieldPath::root("a"), faults);
             })
         };
         for fine in ["10.0.0.5", "0.0.0.0", "FD00::1", "::1"] {
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn a_form_that_is_stored_may_stay_wherever_it_is_now() {
         let faults = |texts: &[&str]| {
-            let (mut faults, at) = (Faults::default(), At::root("a"));
+            let (mut faults, at) = (Faults::default(), FieldPath::root("a"));
             for (number, text) in texts.iter().enumerate() {
                 range(&(*text).into(), &at.index(number), &mut faults);
             }

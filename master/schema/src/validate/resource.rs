@@ -2,7 +2,7 @@
 //! (`core/validation`).
 
 use super::forms::NOT_NEGATIVE;
-use super::{At, Faults, names};
+use super::{Faults, FieldPath, names};
 use crate::quantity::Quantity;
 use serde_json::Value;
 
@@ -63,7 +63,7 @@ pub fn is_of_quotas(name: &str) -> bool {
 }
 
 /// Validates the name of a resource; returns whether further checks make sense.
-pub fn name(name: &str, at: &At<'_>, faults: &mut Faults) -> bool {
+pub fn name(name: &str, at: &FieldPath<'_>, faults: &mut Faults) -> bool {
     if let Err(fault) = names::qualified(name) {
         faults.invalid(at, &name.into(), fault);
         return false;
@@ -79,7 +79,7 @@ pub fn name(name: &str, at: &At<'_>, faults: &mut Faults) -> bool {
 }
 
 /// Validates the name of a container's resource.
-pub fn container_name(name: &str, at: &At<'_>, faults: &mut Faults) {
+pub fn container_name(name: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     if !self::name(name, at, faults) {
         return;
     }
@@ -101,14 +101,14 @@ pub fn container_name(name: &str, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// Validates the name of a quota's resource.
-pub fn quota_name(name: &str, at: &At<'_>, faults: &mut Faults) {
+pub fn quota_name(name: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     if self::name(name, at, faults) && !name.contains('/') && !is_of_quotas(name) {
         faults.invalid(at, &name.into(), "must be a standard resource for quota");
     }
 }
 
 /// Validates a quantity of a resource; the schema has reported values that are none.
-pub fn amount(name: &str, value: &Value, at: &At<'_>, faults: &mut Faults) {
+pub fn amount(name: &str, value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     let Some(found) = Quantity::read(value) else {
         return;
     };
@@ -126,9 +126,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn said(check: impl Fn(&At<'_>, &mut Faults)) -> Vec<String> {
+    fn said(check: impl Fn(&FieldPath<'_>, &mut Faults)) -> Vec<String> {
         let mut faults = Faults::default();
-        check(&At::root("r"), &mut faults);
+        check(&FieldPath::root("r"), &mut faults);
         faults
             .found()
             .map(|(_, _, message)| message.split(": ").last().unwrap_or_default().to_owned())

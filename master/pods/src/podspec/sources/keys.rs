@@ -2,11 +2,11 @@
 
 use config_kube::Amount;
 use master_schema::validate::forms::{file_mode, formed, needed, plain_path, word};
-use master_schema::validate::{At, Faults, Fields, get, items, names, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, text};
 use serde_json::Value;
 
 /// The `items` of a Secret or ConfigMap: key, path and mode.
-pub(super) fn paths(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(super) fn paths(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let list = at.field("items");
     for (number, item) in items(source, "items").iter().enumerate() {
         let Some(item) = item.as_object() else {
@@ -49,7 +49,7 @@ fn subscript(path: &str) -> Option<(&str, &str)> {
 pub(crate) fn field_selector(
     selector: &Fields,
     supported: &[&str],
-    at: &At<'_>,
+    at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
     needed(selector, "apiVersion", at, faults);
@@ -89,7 +89,7 @@ pub(crate) fn field_selector(
     }
 }
 
-fn unknown(selector: &Fields, path: &str, at: &At<'_>, faults: &mut Faults) {
+fn unknown(selector: &Fields, path: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let words = format!("error converting fieldPath: field label not supported: {path}");
     faults.invalid(&at.field("fieldPath"), get(selector, "fieldPath"), words);
 }
@@ -109,7 +109,12 @@ const BYTES: &[&str] = &[
 ];
 
 /// Validates a resource reference; in a volume, it must name the container.
-pub(crate) fn resource_selector(selector: &Fields, volume: bool, at: &At<'_>, faults: &mut Faults) {
+pub(crate) fn resource_selector(
+    selector: &Fields,
+    volume: bool,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) {
     let resource = text(selector, "resource");
     let huge =
         resource.starts_with("requests.hugepages-") || resource.starts_with("limits.hugepages-");

@@ -2,7 +2,7 @@
 
 use super::keys::{field_selector, paths, resource_selector};
 use master_schema::validate::forms::{file_mode, has, needed, number, plain_path, word};
-use master_schema::validate::{At, Faults, Fields, get, items, labels, names, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, names, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ const TOKEN: i64 = 600;
 /// Minimum and maximum of a certificate's maximum lifetime, in seconds.
 const CERTIFICATE: (i64, i64) = (3600, 91 * 24 * 3600);
 
-pub(crate) fn downward(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(crate) fn downward(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     file_mode(source, "defaultMode", at, faults);
     for file in items(source, "items").iter().filter_map(Value::as_object) {
         downward_file(file, at, faults);
@@ -27,7 +27,7 @@ pub(crate) fn downward(source: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// One file; upstream reports its faults at the source, without an index.
-fn downward_file(file: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn downward_file(file: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(file, "path", at, faults);
     plain_path(get(file, "path"), &at.field("path"), faults);
     match (object(file, "fieldRef"), object(file, "resourceFieldRef")) {
@@ -51,14 +51,14 @@ fn downward_file(file: &Fields, at: &At<'_>, faults: &mut Faults) {
 struct Paths<'a>(BTreeSet<&'a str>);
 
 impl<'a> Paths<'a> {
-    fn take(&mut self, path: &'a str, shown: &Value, at: &At<'_>, faults: &mut Faults) {
+    fn take(&mut self, path: &'a str, shown: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
         if !path.is_empty() && !self.0.insert(path) {
             faults.invalid(at, shown, "conflicting duplicate paths");
         }
     }
 }
 
-pub(crate) fn projected(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+pub(crate) fn projected(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     file_mode(source, "defaultMode", at, faults);
     let list = at.field("sources");
     let mut taken = Paths::default();
@@ -103,7 +103,7 @@ pub(crate) fn projected(source: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// A service account token; upstream reports faults of its path at the volume.
-fn token(source: &Fields, at: &At<'_>, volume: &At<'_>, faults: &mut Faults) {
+fn token(source: &Fields, at: &FieldPath<'_>, volume: &FieldPath<'_>, faults: &mut Faults) {
     let life = number(source, "expirationSeconds");
     let place = at.field("expirationSeconds");
     if life < TOKEN {
@@ -124,7 +124,7 @@ fn token(source: &Fields, at: &At<'_>, volume: &At<'_>, faults: &mut Faults) {
     plain_path(get(source, "path"), &volume.field("path"), faults);
 }
 
-fn bundle(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn bundle(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     match (source.get("name"), source.get("signerName")) {
         (Some(_), Some(_)) => faults.wrong(at, "only one of name and signerName may be used"),
         (Some(name), None) => {
@@ -168,7 +168,7 @@ fn bundle(source: &Fields, at: &At<'_>, faults: &mut Faults) {
     plain_path(get(source, "path"), &at.field("path"), faults);
 }
 
-fn signer_name(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn signer_name(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let name = text(source, "signerName");
     let place = at.field("signerName");
     match name.split_once('/') {
@@ -184,7 +184,7 @@ fn signer_name(source: &Fields, at: &At<'_>, faults: &mut Faults) {
 }
 
 /// A key and certificate that the kubelet requests for the pod.
-fn certificate(source: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn certificate(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     signer_name(source, at, faults);
     let kinds = [
         "RSA3072",
