@@ -4,7 +4,7 @@
 use crate::health::Prepared;
 use crate::hooks::{Hooks, NodeDialer};
 use crate::options::Options;
-use master_admission::{Chain, Parts};
+use master_admission::{Chain, PluginServices};
 use master_auth::{Authenticator, Authorizer};
 use master_client::UserInfo;
 use master_gateway::{IdleConnections, NodeCalls, Watches};
@@ -75,7 +75,7 @@ impl ApiServer {
             reader.clone(),
             hooks.clone(),
         ));
-        let parts = Parts {
+        let parts = PluginServices {
             authorizer: authorizer.clone(),
             kinds: kinds.clone(),
             ranges: options.ranges.clone(),

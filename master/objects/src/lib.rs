@@ -9,10 +9,10 @@
 //! the brace of the metadata on: reads neither decode nor encode, at whatever revision.
 //!
 //! Managed fields are often as long as the rest of an object, and few readers need them. So there
-//! are three ways to read: [`decode`] for answers, complete; [`decode_bare`] without managed
-//! fields, for readers; and [`decode_kept`] with managed fields as one string, for writers:
-//! [`encode`] writes that string back unchanged. Writers that change few fields of a kind that is
-//! stored as it is served take [`Shallow`], which decodes no others.
+//! are three ways to read: [`decode`] for answers, complete; [`decode_without_managed`] without
+//! managed fields, for readers; and [`decode_for_update`] with managed fields as one string, for
+//! writers: [`encode`] writes that string back unchanged. Writers that change few fields of a kind
+//! that is stored as it is served take [`Shallow`], which decodes no others.
 
 mod clock;
 pub mod deletion;
@@ -124,7 +124,7 @@ pub fn decode(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
 ///
 /// # Errors
 /// The stored bytes are no object (500, with the key).
-pub fn decode_bare(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
+pub fn decode_without_managed(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
     Ok(complete(kind, entry, stored(entry)?))
 }
 
@@ -142,7 +142,7 @@ pub fn stored(entry: &Entry) -> Result<Fields, ApiError> {
 ///
 /// # Errors
 /// The stored bytes are no object (500, with the key).
-pub fn decode_kept(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
+pub fn decode_for_update(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
     let bytes = entry.value.bytes();
     let (object, managed) = stored::read(&bytes).map_err(|error| corrupt(entry, &error))?;
     let mut object = complete(kind, entry, object);
@@ -171,7 +171,7 @@ pub fn convert(from: &Kind, to: &Kind, mut object: Fields) -> Fields {
     object
 }
 
-/// Takes the string of managed fields out of an object that [`decode_kept`] read.
+/// Takes the string of managed fields out of an object that [`decode_for_update`] read.
 pub fn take_managed(object: &mut Fields) -> Option<String> {
     let metadata = object.get_mut("metadata").and_then(Value::as_object_mut)?;
     match metadata.remove(MANAGED) {
@@ -191,7 +191,7 @@ pub fn put_managed(object: &mut Fields, managed: Option<String>) {
 }
 
 /// Turns managed fields from a string into a list, for an answer.
-pub fn reveal(object: &mut Fields) {
+pub fn expand_managed(object: &mut Fields) {
     if let Some(Value::Object(metadata)) = object.get_mut("metadata")
         && let Some(managed) = metadata.get_mut(MANAGED)
         && let Value::String(text) = managed
@@ -210,14 +210,14 @@ fn corrupt(entry: &Entry, error: &serde_json::Error) -> ApiError {
 /// Which part of an object an answer holds: all of it, or its metadata in a version of
 /// `meta.k8s.io`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
+pub enum StoredPart {
     /// All of it.
     Whole,
     /// Its metadata, in this version of `meta.k8s.io`.
     Metadata(&'static str),
 }
 
-impl Extent {
+impl StoredPart {
     /// What follows the stored part.
     pub fn tail(self) -> &'static [u8] {
         match self {
@@ -228,11 +228,11 @@ impl Extent {
 }
 
 /// The start of every answer with an object of this kind, up to its resource version.
-pub fn head(kind: &Kind, extent: Extent) -> String {
+pub fn head(kind: &Kind, part: StoredPart) -> String {
     let version = kind.api_version();
-    let (name, version) = match extent {
-        Extent::Whole => (kind.kind.as_str(), version.as_str()),
-        Extent::Metadata(version) => ("PartialObjectMetadata", version),
+    let (name, version) = match part {
+        StoredPart::Whole => (kind.kind.as_str(), version.as_str()),
+        StoredPart::Metadata(version) => ("PartialObjectMetadata", version),
     };
     format!(r#"{{"kind":"{name}","apiVersion":"{version}","metadata":{{"resourceVersion":""#)
 }
@@ -240,12 +240,12 @@ pub fn head(kind: &Kind, extent: Extent) -> String {
 /// The part of a stored object that an answer holds: shared with the store, and read from it when
 /// it is written.
 #[derive(Debug, Clone)]
-pub struct Kept {
+pub struct StoredBytes {
     value: master_store::Value,
     range: Range<usize>,
 }
 
-impl Kept {
+impl StoredBytes {
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.range.len()
@@ -272,7 +272,7 @@ impl Kept {
 ///
 /// # Errors
 /// The stored bytes do not begin with metadata (500, with the key).
-pub fn kept(kind: &Kind, entry: &Entry, extent: Extent) -> Result<Kept, ApiError> {
+pub fn stored_bytes(kind: &Kind, entry: &Entry, part: StoredPart) -> Result<StoredBytes, ApiError> {
     let value = if kind.stored_as_served() {
         entry.value.clone()
     } else {
@@ -281,14 +281,14 @@ pub fn kept(kind: &Kind, entry: &Entry, extent: Extent) -> Result<Kept, ApiError
     let mut first = [0; START.len() + 1];
     value.put(0..first.len(), &mut first.as_mut_slice());
     let begins = matches!(first.strip_prefix(START), Some([next]) if !matches!(next, 0 | b'}'));
-    let end = match extent {
-        Extent::Whole => Some(value.len()),
-        Extent::Metadata(_) => closed(&value.bytes(), START.len()),
+    let end = match part {
+        StoredPart::Whole => Some(value.len()),
+        StoredPart::Metadata(_) => closed(&value.bytes(), START.len()),
     };
     match end {
         Some(end) if begins => {
             let range = START.len()..end;
-            Ok(Kept { value, range })
+            Ok(StoredBytes { value, range })
         }
         Some(_) | None => Err(ApiError::new(
             Reason::InternalError,

@@ -3,7 +3,7 @@
 use super::Call;
 use http::{HeaderValue, Response, StatusCode, header};
 use master_client::Body;
-use master_objects::Extent;
+use master_objects::StoredPart;
 use master_schema::error::{ApiError, Reason};
 use master_schema::validate::Fields;
 use master_store::Entry;
@@ -28,8 +28,8 @@ impl Call {
         let accept = self.accept()?;
         if accept.form == Form::Object && !accept.yaml {
             let (head, kept) = (
-                master_objects::head(&self.kind, Extent::Whole),
-                master_objects::kept(&self.kind, entry, Extent::Whole)?,
+                master_objects::head(&self.kind, StoredPart::Whole),
+                master_objects::stored_bytes(&self.kind, entry, StoredPart::Whole)?,
             );
             let revision = entry.modified.to_string();
             let mut answer = Vec::with_capacity(head.len() + revision.len() + 3 + kept.len());
@@ -43,7 +43,7 @@ impl Call {
         let bare = matches!(accept.form, Form::Table(_))
             && Include::of(self.query.get("includeObject"))? != Include::Object;
         let read = if bare {
-            master_objects::decode_bare
+            master_objects::decode_without_managed
         } else {
             master_objects::decode
         };
@@ -58,7 +58,7 @@ impl Call {
     ) -> Result<Response<Body>, ApiError> {
         fields.insert("kind".to_owned(), self.kind.kind.as_str().into());
         fields.insert("apiVersion".to_owned(), self.kind.api_version().into());
-        master_objects::reveal(&mut fields);
+        master_objects::expand_managed(&mut fields);
         self.shaped(status, fields, self.accept()?)
     }
 

@@ -36,7 +36,7 @@ pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, 
     options.dry_run |= call.dry_run()?;
     for _ in 0..TRIES {
         let entry = call.entry().await?;
-        let mut pod = master_objects::decode_kept(&call.kind, &entry)?;
+        let mut pod = master_objects::decode_for_update(&call.kind, &entry)?;
         call.reach(&pod)?;
         delete::preconditions(call, &entry, &pod, &options)?;
         let admitted = call.admit_delete(&pod).await?;
@@ -83,7 +83,7 @@ async fn count_in_budget(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError>
     let pod_value = Value::Object(pod.clone());
     let mut found: Option<(Entry, Fields)> = None;
     for entry in listing.entries {
-        let budget = master_objects::decode_kept(kind, &entry)?;
+        let budget = master_objects::decode_for_update(kind, &entry)?;
         let selector = inner(&budget, "spec").and_then(|spec| label_text(get(spec, "selector")));
         let Some(selector) = selector else { continue };
         if !Selector::parse(kind, &selector, "").is_ok_and(|selector| selector.matches(&pod_value))

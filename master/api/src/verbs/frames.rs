@@ -2,7 +2,7 @@
 
 use super::{Call, network_only};
 use bytes::Bytes;
-use master_objects::Extent;
+use master_objects::StoredPart;
 use master_schema::error::{ApiError, Reason};
 use master_schema::registry::Kind;
 use master_store::{Entry, Revision};
@@ -31,7 +31,7 @@ pub(super) struct Lines(Mutex<Vec<Line>>);
 struct Line {
     kind: Arc<Kind>,
     what: &'static str,
-    extent: Extent,
+    part: StoredPart,
     bytes: Bytes,
 }
 
@@ -41,13 +41,12 @@ impl Lines {
         &self,
         kind: &Arc<Kind>,
         what: &'static str,
-        extent: Extent,
+        part: StoredPart,
         make: impl FnOnce() -> Bytes,
     ) -> Bytes {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |line: &&Line| {
-            line.what == what && line.extent == extent && Arc::ptr_eq(&line.kind, kind)
-        };
+        let same =
+            |line: &&Line| line.what == what && line.part == part && Arc::ptr_eq(&line.kind, kind);
         if let Some(line) = lines.iter().find(same) {
             return line.bytes.clone();
         }
@@ -56,7 +55,7 @@ impl Lines {
             lines.push(Line {
                 kind: kind.clone(),
                 what,
-                extent,
+                part,
                 bytes: bytes.clone(),
             });
         }
@@ -110,16 +109,16 @@ impl Frames {
                 modified: revision,
                 ..entry.clone()
             };
-            let pod = master_objects::decode_bare(&call.kind, &entry)?;
+            let pod = master_objects::decode_without_managed(&call.kind, &entry)?;
             let line = json!({"type": what, "object": network_only::of_pod(&pod)});
             into.push_back(Bytes::from(line.to_string() + "\n"));
             return Ok(());
         }
-        let extent = match self.form {
+        let part = match self.form {
             // A watch sends single objects, never lists; these forms send the whole object, as
             // upstream.
-            Form::Object | Form::PartialList(_) => Extent::Whole,
-            Form::Partial(version) => Extent::Metadata(version),
+            Form::Object | Form::PartialList(_) => StoredPart::Whole,
+            Form::Partial(version) => StoredPart::Metadata(version),
             Form::Table(version) => {
                 let value = self.row(call, version, entry, revision)?;
                 into.push_back(Bytes::from(format!(
@@ -128,24 +127,22 @@ impl Frames {
                 return Ok(());
             }
         };
-        let kept = master_objects::kept(&call.kind, entry, extent)?.bytes();
+        let kept = master_objects::stored_bytes(&call.kind, entry, part)?.bytes();
         let make = || {
             format!(
                 r#"{{"type":"{what}","object":{}{revision}","#,
-                master_objects::head(&call.kind, extent)
+                master_objects::head(&call.kind, part)
             )
         };
         if kept.len() < SHARED {
-            into.push_back(lines.get(&call.kind, what, extent, || {
-                [make().as_bytes(), &kept, extent.tail(), END]
-                    .concat()
-                    .into()
+            into.push_back(lines.get(&call.kind, what, part, || {
+                [make().as_bytes(), &kept, part.tail(), END].concat().into()
             }));
         } else {
             into.extend([
                 make().into(),
                 kept,
-                Bytes::from_static(extent.tail()),
+                Bytes::from_static(part.tail()),
                 Bytes::from_static(END),
             ]);
         }
@@ -174,7 +171,7 @@ impl Frames {
         let read = if self.include == Include::Object {
             master_objects::decode
         } else {
-            master_objects::decode_bare
+            master_objects::decode_without_managed
         };
         table::table(&call.kind, style, [read(&call.kind, &entry)], &metadata)
     }

@@ -34,7 +34,7 @@ fn bad(text: String) -> ApiError {
 pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
     let carry = call.carrier(WebSocketContent::Log)?;
     let entry = call.entry().await?;
-    let pod = master_objects::decode_bare(&call.kind, &entry)?;
+    let pod = master_objects::decode_without_managed(&call.kind, &entry)?;
     let name = &call.target.name;
     let spec = inner(&pod, "spec").cloned().unwrap_or_default();
     let container = container(&spec, name, call.query.get("container"))?;

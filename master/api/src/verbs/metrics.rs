@@ -28,7 +28,8 @@ pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
         Verb::Get => {
             let key = measured.key(&target.namespace, &target.name);
             let stored = call.stored(&key).await?;
-            let stored = stored.map(|entry| master_objects::decode_bare(measured, &entry));
+            let stored =
+                stored.map(|entry| master_objects::decode_without_managed(measured, &entry));
             let found = stored.transpose()?.as_ref().and_then(made);
             let fields = found.ok_or_else(|| unknown(call))?;
             call.fields_answer(StatusCode::OK, fields)
@@ -44,7 +45,9 @@ pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
             let mut items = Vec::new();
             for entry in &listing.entries {
                 if matches(entry, &selector)? {
-                    items.extend(made(&master_objects::decode_bare(measured, entry)?));
+                    items.extend(made(&master_objects::decode_without_managed(
+                        measured, entry,
+                    )?));
                 }
             }
             call.made_list(items)

@@ -38,12 +38,12 @@ pub(super) async fn patch(
     let demanded = patch.resource_version().unwrap_or_default().to_owned();
     for _ in 0..TRIES {
         let entry = call.entry().await?;
-        let old = master_objects::decode_kept(&call.kind, &entry)?;
+        let old = master_objects::decode_for_update(&call.kind, &entry)?;
         call.reach(&old)?;
         check_preconditions(call, &entry, &old, &demanded, "")?;
         let mut before = old.clone();
         if patch.touches(&["metadata", master_objects::MANAGED]) {
-            master_objects::reveal(&mut before);
+            master_objects::expand_managed(&mut before);
         }
         let mut fields = patch.apply(before, place)?;
         let ownership = Ownership::of(call, &mut fields);
@@ -120,7 +120,7 @@ async fn apply(
                 answer => return answer,
             }
         };
-        let mut old = master_objects::decode_kept(&call.kind, &entry)?;
+        let mut old = master_objects::decode_for_update(&call.kind, &entry)?;
         call.reach(&old)?;
         let live = master_objects::take_managed(&mut old);
         let done = call.applied(&old, live.as_deref(), &config)?;

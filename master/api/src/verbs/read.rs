@@ -6,7 +6,7 @@ use super::network_only;
 use super::page::Page;
 use http::{Response, StatusCode};
 use master_client::{Body, HeldBytes};
-use master_objects::{Extent, Kept, store_error};
+use master_objects::{StoredBytes, StoredPart, store_error};
 use master_schema::error::{ApiError, Reason, shown};
 use master_schema::selector::Selector;
 use master_store::{Entry, Revision, StoreError};
@@ -109,7 +109,7 @@ pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiErro
     let metadata = page.metadata();
     if call.is_network_only()? {
         let pods = page.entries.iter();
-        let pods = pods.map(|entry| master_objects::decode_bare(&call.kind, entry));
+        let pods = pods.map(|entry| master_objects::decode_without_managed(&call.kind, entry));
         let items: Result<Vec<_>, _> = pods.map(|pod| Ok(network_only::of_pod(&pod?))).collect();
         let list =
             json!({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items?});
@@ -117,7 +117,7 @@ pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiErro
     }
     let read = match accept.form {
         Form::Table(_) if Include::of(call.query.get("includeObject"))? != Include::Object => {
-            master_objects::decode_bare
+            master_objects::decode_without_managed
         }
         Form::Table(_) | Form::Object | Form::Partial(_) | Form::PartialList(_) => {
             master_objects::decode
@@ -125,9 +125,9 @@ pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiErro
     };
     let objects = page.entries.iter().map(|entry| read(&call.kind, entry));
     let list = match accept.form {
-        Form::Object if !accept.yaml => return list_bytes(call, page, Extent::Whole),
+        Form::Object if !accept.yaml => return list_bytes(call, page, StoredPart::Whole),
         Form::PartialList(version) if !accept.yaml => {
-            return list_bytes(call, page, Extent::Metadata(version));
+            return list_bytes(call, page, StoredPart::Metadata(version));
         }
         Form::Object => {
             let items = objects.collect::<Result<Vec<_>, _>>()?;
@@ -162,7 +162,7 @@ pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiErro
 }
 
 /// An object of a list: its revision, and what is answered of it.
-struct Listed(Revision, Kept);
+struct Listed(Revision, StoredBytes);
 
 impl Item for Listed {
     fn revision(&self) -> Revision {
@@ -179,18 +179,18 @@ impl Item for Listed {
 }
 
 /// A list's JSON, assembled from the stored bytes.
-fn list_bytes(call: &Call, page: &Page, extent: Extent) -> Result<Response<Body>, ApiError> {
+fn list_bytes(call: &Call, page: &Page, part: StoredPart) -> Result<Response<Body>, ApiError> {
     let own = call.kind.api_version();
-    let (kind, version) = match extent {
-        Extent::Whole => (call.kind.kind.as_str(), own.as_str()),
-        Extent::Metadata(version) => ("PartialObjectMetadata", version),
+    let (kind, version) = match part {
+        StoredPart::Whole => (call.kind.kind.as_str(), own.as_str()),
+        StoredPart::Metadata(version) => ("PartialObjectMetadata", version),
     };
     let metadata = page.metadata();
     let start = format!(
         r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#
     );
     let kept = |entry: &Entry| {
-        let kept = master_objects::kept(&call.kind, entry, extent)?;
+        let kept = master_objects::stored_bytes(&call.kind, entry, part)?;
         Ok(Listed(entry.modified, kept))
     };
     let items = page
@@ -204,10 +204,7 @@ fn list_bytes(call: &Call, page: &Page, extent: Extent) -> Result<Response<Body>
     } else {
         items.iter().map(Item::size).sum()
     };
-    let around = (
-        master_objects::head(&call.kind, extent).into(),
-        extent.tail(),
-    );
+    let around = (master_objects::head(&call.kind, part).into(), part.tail());
     let mut response = json_bytes(StatusCode::OK, Vec::new());
     *response.body_mut() = Pieces::new(start.into(), around, items).body();
     response.extensions_mut().insert(HeldBytes(held));

@@ -29,13 +29,16 @@ pub(super) async fn run(call: &Call, content: Body) -> Result<Response<Body>, Ap
         let entry = call.entry().await?;
         return answer(
             call,
-            &show(places, &master_objects::decode_bare(&call.kind, &entry)?),
+            &show(
+                places,
+                &master_objects::decode_without_managed(&call.kind, &entry)?,
+            ),
         );
     }
     let bytes = call.bytes(content).await?;
     for _ in 0..TRIES {
         let entry = call.entry().await?;
-        let mut old = master_objects::decode_kept(&call.kind, &entry)?;
+        let mut old = master_objects::decode_for_update(&call.kind, &entry)?;
         let live = master_objects::take_managed(&mut old);
         let before = fields(show(places, &old));
         let (wanted, owners) = wanted(call, &bytes, live.as_deref(), &before)?;

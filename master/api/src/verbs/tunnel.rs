@@ -103,7 +103,7 @@ pub(super) async fn port_forward(call: &Call) -> Result<Response<Body>, ApiError
 async fn pod(call: &Call) -> Result<Fields, ApiError> {
     may_create(call).await?;
     let entry = call.entry().await?;
-    let pod = master_objects::decode_bare(&call.kind, &entry)?;
+    let pod = master_objects::decode_without_managed(&call.kind, &entry)?;
     Ok(inner(&pod, "spec").cloned().unwrap_or_default())
 }
 

@@ -71,7 +71,7 @@ async fn replace(
                 answer => return answer,
             }
         };
-        let old = master_objects::decode_kept(&call.kind, &entry)?;
+        let old = master_objects::decode_for_update(&call.kind, &entry)?;
         call.reach(&old)?;
         check_preconditions(call, &entry, &old, &demanded, &uid)?;
         match write(call, subresource, &entry, old, fields.clone(), &ownership).await? {

@@ -36,7 +36,7 @@ pub(in crate::verbs) async fn collection(
 async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Result<(), ApiError> {
     let (mut ops, mut alone) = (Vec::with_capacity(entries.len()), Vec::new());
     for entry in entries {
-        let fields = master_objects::decode_kept(&call.kind, entry)?;
+        let fields = master_objects::decode_for_update(&call.kind, entry)?;
         preconditions(call, entry, &fields, options)?;
         let admitted = call.admit_delete(&fields).await?;
         if !admitted.ops.is_empty() {

@@ -97,7 +97,7 @@ pub(super) async fn remove(
 ) -> Result<Deleted, ApiError> {
     for _ in 0..TRIES {
         let entry = call.stored(key).await?.ok_or_else(|| call.not_found())?;
-        let fields = master_objects::decode_kept(&call.kind, &entry)?;
+        let fields = master_objects::decode_for_update(&call.kind, &entry)?;
         call.reach(&fields)?;
         preconditions(call, &entry, &fields, options)?;
         let admitted = call.admit_delete(&fields).await?;
