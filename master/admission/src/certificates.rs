@@ -2,8 +2,8 @@
 //! request cannot make its author an admin, and only callers with the right for the signer approve
 //! and sign.
 
-use crate::parts::Parts;
 use crate::plugin::{Admitted, Operation, Plugin, Request};
+use crate::plugin_services::PluginServices;
 use base64::Engine;
 use config_kube::identity::MASTERS_GROUP;
 use master_auth::Authorizer;
@@ -63,7 +63,7 @@ pub(crate) struct Decision {
 }
 
 /// `CertificateApproval`: approval and denial.
-pub(crate) fn approval(parts: &Parts) -> Decision {
+pub(crate) fn approval(parts: &PluginServices) -> Decision {
     Decision {
         authorizer: parts.authorizer.clone(),
         subresource: Subresource::Approval,
@@ -72,7 +72,7 @@ pub(crate) fn approval(parts: &Parts) -> Decision {
 }
 
 /// `CertificateSigning`: issuing the certificate, or failing the request.
-pub(crate) fn signing(parts: &Parts) -> Decision {
+pub(crate) fn signing(parts: &PluginServices) -> Decision {
     Decision {
         authorizer: parts.authorizer.clone(),
         subresource: Subresource::Status,

@@ -13,8 +13,8 @@ use crate::namespace_lifecycle::NamespaceLifecycle;
 use crate::node_restriction::NodeRestriction;
 use crate::owner_duplicates::OwnerDuplicates;
 use crate::owner_references::OwnerReferencesPermissionEnforcement;
-use crate::parts::Parts;
 use crate::plugin::{Admitted, Plugin, Request};
+use crate::plugin_services::PluginServices;
 use crate::pod_resize::PodResizeValidator;
 use crate::pod_security::PodSecurity;
 use crate::priority::Priority;
@@ -45,12 +45,16 @@ enum Enabled {
 struct Known {
     name: &'static str,
     enabled: Enabled,
-    make: fn(&Parts) -> Box<dyn Plugin>,
+    make: fn(&PluginServices) -> Box<dyn Plugin>,
 }
 
 use Enabled::{Always, Off, On};
 
-const fn known(name: &'static str, enabled: Enabled, make: fn(&Parts) -> Box<dyn Plugin>) -> Known {
+const fn known(
+    name: &'static str,
+    enabled: Enabled,
+    make: fn(&PluginServices) -> Box<dyn Plugin>,
+) -> Known {
     Known {
         name,
         enabled,
@@ -161,7 +165,7 @@ pub struct Chain {
 
 impl Chain {
     /// The plugins that an admin's choice enables.
-    pub fn new(admission: &EnabledPlugins, parts: &Parts) -> Self {
+    pub fn new(admission: &EnabledPlugins, parts: &PluginServices) -> Self {
         Self {
             plugins: admission
                 .plugins()

@@ -27,8 +27,8 @@ mod namespace_lifecycle;
 mod node_restriction;
 mod owner_duplicates;
 mod owner_references;
-mod parts;
 mod plugin;
+mod plugin_services;
 mod pod_resize;
 mod pod_security;
 mod priority;
@@ -42,5 +42,5 @@ mod storage_in_use;
 mod taint_nodes;
 
 pub use chain::{Chain, EnabledPlugins};
-pub use parts::Parts;
 pub use plugin::{Admitted, Operation, Plugin, Request};
+pub use plugin_services::PluginServices;

@@ -2,8 +2,8 @@
 //! if it may delete the object, and may block an owner's deletion only if it may set the owner's
 //! finalizers. Disabled by default, as upstream.
 
-use crate::parts::Parts;
 use crate::plugin::{Admitted, Operation, Plugin, Request};
+use crate::plugin_services::PluginServices;
 use master_auth::Authorizer;
 use master_client::BoxFuture;
 use master_rbac::Resource;
@@ -22,7 +22,7 @@ pub(crate) struct OwnerReferencesPermissionEnforcement {
 }
 
 impl OwnerReferencesPermissionEnforcement {
-    pub(crate) fn new(parts: &Parts) -> Self {
+    pub(crate) fn new(parts: &PluginServices) -> Self {
         Self {
             authorizer: parts.authorizer.clone(),
             kinds: parts.kinds.clone(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// Services of the API server that plugins use.
 #[derive(Debug, Clone)]
-pub struct Parts {
+pub struct PluginServices {
     /// Answers whether a caller has further rights.
     pub authorizer: Arc<Authorizer>,
     /// The kinds that are served.

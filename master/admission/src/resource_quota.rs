@@ -8,8 +8,8 @@
 //! refused until the controller has counted it, moments later: otherwise the count would miss the
 //! object.
 
-use crate::parts::Parts;
 use crate::plugin::{Admitted, Operation, Plugin, Request, name_of};
+use crate::plugin_services::PluginServices;
 use jiff::Timestamp;
 use master_client::BoxFuture;
 use master_quota::Quota;
@@ -37,7 +37,7 @@ pub(crate) struct ResourceQuota {
 const LOCKS: usize = 64;
 
 impl ResourceQuota {
-    pub(crate) fn new(parts: &Parts) -> Self {
+    pub(crate) fn new(parts: &PluginServices) -> Self {
         Self {
             kinds: parts.kinds.clone(),
             locks: (0..LOCKS).map(|_| Arc::default()).collect(),
@@ -124,7 +124,7 @@ fn charge(
     object: &Fields,
     entry: &Entry,
 ) -> Result<Option<Op>, ApiError> {
-    let mut fields = master_objects::decode_kept(kind, entry)?;
+    let mut fields = master_objects::decode_for_update(kind, entry)?;
     let quota = Quota::read(&fields);
     let (group, plural) = (&request.kind.group, &request.kind.plural);
     let charged = charged(&quota, group, plural, object, request.old, Timestamp::now());

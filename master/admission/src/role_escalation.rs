@@ -3,8 +3,8 @@
 //!
 //! Always enabled. Runs after other plugins changed the object and before validation.
 
-use crate::parts::Parts;
 use crate::plugin::{Admitted, Operation, Plugin, Request};
+use crate::plugin_services::PluginServices;
 use config_kube::identity;
 use master_auth::{Authorizer, who};
 use master_client::BoxFuture;
@@ -25,7 +25,7 @@ pub(crate) struct RoleEscalation {
 }
 
 impl RoleEscalation {
-    pub(crate) fn new(parts: &Parts) -> Self {
+    pub(crate) fn new(parts: &PluginServices) -> Self {
         Self {
             authorizer: parts.authorizer.clone(),
         }

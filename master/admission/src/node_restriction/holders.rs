@@ -2,8 +2,8 @@
 //! master issued, and the cluster's ranges. A Node's own word counts for nothing here.
 
 use crate::memo::Memo;
-use crate::parts::Parts;
 use crate::plugin::{Request, read};
+use crate::plugin_services::PluginServices;
 use crate::services::ranges::Ranges;
 use jiff::Timestamp;
 use master_objects::Clock;
@@ -111,7 +111,7 @@ pub(super) fn pod_ranges(node: &Fields) -> Vec<Range> {
 }
 
 impl Holders {
-    pub(super) fn new(parts: &Parts) -> Self {
+    pub(super) fn new(parts: &PluginServices) -> Self {
         Self {
             ranges: parts.ranges.clone(),
             clock: parts.clock.clone(),

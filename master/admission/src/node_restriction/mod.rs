@@ -7,8 +7,8 @@ mod events;
 mod holders;
 
 use crate::certificates::Subject;
-use crate::parts::Parts;
 use crate::plugin::{Admitted, Operation, Plugin, Request};
+use crate::plugin_services::PluginServices;
 use amounts::Amounts;
 use config_kube::identity;
 use holders::Holders;
@@ -30,7 +30,7 @@ pub(crate) struct NodeRestriction {
 }
 
 impl NodeRestriction {
-    pub(crate) fn new(parts: &Parts) -> Self {
+    pub(crate) fn new(parts: &PluginServices) -> Self {
         Self {
             authorizer: parts.authorizer.clone(),
             amounts: Amounts::new(parts.clock.clone()),

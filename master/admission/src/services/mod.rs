@@ -13,8 +13,8 @@ mod ports;
 pub(crate) mod ranges;
 mod repair;
 
-use crate::parts::Parts;
 use crate::plugin::{Admitted, Operation, Plugin, Request};
+use crate::plugin_services::PluginServices;
 use master_client::BoxFuture;
 use master_schema::error::ApiError;
 use master_schema::object::{meta_text, metadata};
@@ -37,7 +37,7 @@ pub(crate) struct ServiceAllocation {
 }
 
 impl ServiceAllocation {
-    pub(crate) fn new(parts: &Parts) -> Self {
+    pub(crate) fn new(parts: &PluginServices) -> Self {
         Self {
             ranges: parts.ranges.clone(),
             kinds: parts.kinds.clone(),
