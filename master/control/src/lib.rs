@@ -82,7 +82,7 @@
 //! }
 //!
 //! // Its test needs no API: a stand holds the stores.
-//! let (labels, mut stand) = Setup::alone::<Labels>(&Default::default());
+//! let (labels, mut stand) = Setup::for_test::<Labels>(&Default::default());
 //! let keys = stand.set(Key::cluster("team"), Labelled(false));
 //! let facts = labels.facts(&keys[0], Now::read()).unwrap();
 //! assert_eq!(Labels::plan(&facts, Now::read()).actions, ["team"]);

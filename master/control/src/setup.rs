@@ -207,11 +207,11 @@ impl Setup<'_> {
     }
 
     /// A controller alone with its stores, for tests of facts and plans: nothing is followed.
-    pub fn alone<C: Controller>(options: &Options) -> (C, Stand) {
+    pub fn for_test<C: Controller>(options: &Options) -> (C, TestStores) {
         let mut sources = Sources::default();
         let (controller, declared) = Self::make(&mut sources, options, 0, C::new);
         let stores = declared.stores();
-        (controller, Stand { sources, stores })
+        (controller, TestStores { sources, stores })
     }
 
     /// Settings of the controllers.
@@ -306,19 +306,19 @@ fn revision<T: Object>(object: &T) -> u64 {
         .unwrap_or_default()
 }
 
-/// The stores of a controller that stands alone, to be filled by a test.
-pub struct Stand {
+/// The stores of one controller, which a test fills in the place of followers.
+pub struct TestStores {
     sources: Sources,
     stores: Stores,
 }
 
-impl std::fmt::Debug for Stand {
+impl std::fmt::Debug for TestStores {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stand").finish_non_exhaustive()
+        f.debug_struct("TestStores").finish_non_exhaustive()
     }
 }
 
-impl Stand {
+impl TestStores {
     /// The object came or changed; the keys that this concerns.
     pub fn set<V: View>(&mut self, key: Key, value: V) -> Vec<Key> {
         let (_, followed) = self.sources.followed::<V>();
@@ -409,7 +409,7 @@ impl Stand {
     }
 }
 
-/// Keys of a controller that stands alone.
+/// The keys alone: a test has one controller.
 fn without_numbers(concerned: Concerned) -> Vec<Key> {
     concerned.into_iter().map(|(_, key)| key).collect()
 }

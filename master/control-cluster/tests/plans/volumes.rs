@@ -6,7 +6,7 @@ use config_kube::local_volume::PROVISIONER;
 use master_claims::{Claim, ClaimRef, Class, Volume};
 use master_client::Key;
 use master_control::controller::{Controller, Now, Plan};
-use master_control::setup::{Setup, Stand};
+use master_control::setup::{Setup, TestStores};
 use master_control_cluster::volume_binder::{Action, Other, Step, VolumeBinder};
 use master_control_cluster::volume_provisioner::{self, VolumeProvisioner};
 use proptest::prelude::*;
@@ -50,11 +50,11 @@ fn key(name: &str) -> Key {
 }
 
 /// A binder with its stores.
-struct Scene(VolumeBinder, Stand);
+struct Scene(VolumeBinder, TestStores);
 
 impl Scene {
     fn new() -> Self {
-        let (binder, stand) = Setup::alone(&master_control::Options::default());
+        let (binder, stand) = Setup::for_test(&master_control::Options::default());
         Self(binder, stand)
     }
 
@@ -308,7 +308,7 @@ fn a_volume_whose_claim_went_is_released_and_only_its_provisioner_deletes_it() {
 #[test]
 fn a_folder_is_removed_only_after_its_claim_and_its_volume_goes_only_after_the_folder() {
     let (provisioner, mut stand) =
-        Setup::alone::<VolumeProvisioner>(&master_control::Options::default());
+        Setup::for_test::<VolumeProvisioner>(&master_control::Options::default());
     let ours = Volume {
         uid: "v-uid".into(),
         ours: true,
@@ -389,7 +389,7 @@ fn a_folder_is_removed_only_after_its_claim_and_its_volume_goes_only_after_the_f
 
 #[test]
 fn a_folder_is_abandoned_only_where_no_volume_will_need_it() {
-    let begin = || Setup::alone::<VolumeProvisioner>(&master_control::Options::default());
+    let begin = || Setup::for_test::<VolumeProvisioner>(&master_control::Options::default());
     let abandons = |provisioner: &VolumeProvisioner| {
         let now = Now::read();
         let facts = provisioner.facts(&key("data"), now);

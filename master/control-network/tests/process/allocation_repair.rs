@@ -89,6 +89,6 @@ fn everything_is_checked_at_the_start_and_then_from_time_to_time() {
     let mut due = Plan::act(Repair);
     due.requeue_in(PERIOD);
     assert_eq!(AllocationRepair::plan(&(), now), due);
-    let (nobody, _) = Setup::alone::<AllocationRepair>(&master_control::Options::default());
+    let (nobody, _) = Setup::for_test::<AllocationRepair>(&master_control::Options::default());
     assert_eq!(nobody.facts(&Key::cluster("allocations"), now), None);
 }

@@ -22,7 +22,7 @@ use jiff::{SignedDuration, Timestamp};
 use master_client::Key;
 use master_control::controller::{Controller, Now, Plan};
 use master_control::options::Options;
-use master_control::setup::{Setup, Stand};
+use master_control::setup::{Setup, TestStores};
 use master_control_workloads::workload::kept::Kept;
 use master_control_workloads::workload::pod::{OwnedPod, Owner};
 use serde_json::Value;
@@ -49,13 +49,13 @@ fn kept<T: DeserializeOwned>(object: Value) -> Kept<T> {
 /// A controller with its stores and a clock.
 struct Scene<C> {
     controller: C,
-    stand: Stand,
+    stand: TestStores,
     start: Instant,
 }
 
 impl<C: Controller> Scene<C> {
     fn new() -> Self {
-        let (controller, stand) = Setup::alone(&Options::default());
+        let (controller, stand) = Setup::for_test(&Options::default());
         let start = Instant::now();
         Self {
             controller,

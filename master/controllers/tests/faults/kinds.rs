@@ -17,7 +17,7 @@ use config_kube::k8s_openapi::api::storage::v1::StorageClass;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use master_claims::{Claim, Class, Volume};
 use master_client::{Change, Gone, Key, Meta, OwnerRef, PartialObject};
-use master_control::setup::Stand;
+use master_control::setup::TestStores;
 use master_control::views::node::NodeView;
 use master_control::views::pod::PodView;
 use master_control_cluster::in_use::{ClaimView, VolumeView};
@@ -67,7 +67,7 @@ macro_rules! kinds {
 
             /// Shows that it came or changed, or that it is gone since a resource version; the keys
             /// that this concerns.
-            pub(crate) fn show(&self, stand: &mut Stand, gone: Option<u64>) -> Vec<Key> {
+            pub(crate) fn show(&self, stand: &mut TestStores, gone: Option<u64>) -> Vec<Key> {
                 let mut keys = Vec::new();
                 match self {
                     $(Self::$name(object) => {
@@ -91,7 +91,7 @@ macro_rules! kinds {
         }
 
         /// Restarts the follower of a kind with a list: it never sees the changes that it missed.
-        pub(crate) fn relist(stand: &mut Stand, plural: &str, objects: &[Any], revision: u64) -> Vec<Key> {
+        pub(crate) fn relist(stand: &mut TestStores, plural: &str, objects: &[Any], revision: u64) -> Vec<Key> {
             let mut keys = Vec::new();
             match plural {
                 $($plural => {

@@ -15,7 +15,7 @@ use master_client::{Client, Transport, UserInfo};
 use master_control::controller::{Controller, Now};
 use master_control::options::Options;
 use master_control::queue::WorkQueue;
-use master_control::setup::{Setup, Stand};
+use master_control::setup::{Setup, TestStores};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
@@ -42,7 +42,7 @@ pub(crate) trait Process {
 
 pub(crate) struct Worker<C> {
     controller: C,
-    stand: Stand,
+    stand: TestStores,
     queue: WorkQueue,
     seen: BTreeMap<&'static str, usize>,
 }
@@ -53,7 +53,7 @@ impl<C: Controller> Worker<C> {
     }
 
     fn new(history: &History) -> Self {
-        let (controller, mut stand) = Setup::alone::<C>(&Options::default());
+        let (controller, mut stand) = Setup::for_test::<C>(&Options::default());
         stand.serve(&history.admin.resources());
         Self {
             controller,

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use master_client::{Key, View};
 use master_control::controller::{Controller, Now, Plan};
 use master_control::options::Options;
-use master_control::setup::{Setup, Stand};
+use master_control::setup::{Setup, TestStores};
 use master_control::views::node::NodeView;
 use master_control::views::pod::PodView;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ impl Clock {
 /// A controller with its stores and a clock.
 struct Scene<C> {
     controller: C,
-    stand: Stand,
+    stand: TestStores,
     clock: Clock,
 }
 
@@ -51,7 +51,7 @@ impl<C: Controller> Scene<C> {
     }
 
     fn with(options: &Options) -> Self {
-        let (controller, stand) = Setup::alone(options);
+        let (controller, stand) = Setup::for_test(options);
         Self {
             controller,
             stand,

@@ -192,7 +192,8 @@ async fn a_namespace_whose_objects_are_held_is_looked_at_more_and_more_seldom() 
         .await;
     deleted.expect("it is to be deleted");
     let going: Namespace = cluster.admin.get(None, "team").await.expect("it is there");
-    let (controller, mut stand) = Setup::alone::<Namespaces>(&master_control::Options::default());
+    let (controller, mut stand) =
+        Setup::for_test::<Namespaces>(&master_control::Options::default());
     stand.see::<NamespaceView>(going);
     let (key, mut pauses) = (Key::cluster("team"), Vec::new());
     for _ in 0..8 {

@@ -48,7 +48,7 @@ async fn pods_that_end_on_a_machine_in_service_again_are_left_to_its_kubelet() {
         .expect("pods are served");
     put_out_of_service(&cluster, "off").await;
 
-    let (pod_gc, mut stand) = Setup::alone::<PodGc>(&Options::default());
+    let (pod_gc, mut stand) = Setup::for_test::<PodGc>(&Options::default());
     stand.see::<PodView>(pod.expect("its kubelet has not ended it"));
     stand.see::<NodeView>(node(&cluster.admin, "off").await);
     let in_service = Patch::Merge(json!({"spec": {"taints": null}}));
@@ -87,7 +87,7 @@ async fn a_dependent_that_the_collector_has_not_seen_is_orphaned_with_the_others
         .delete::<ConfigMap>(Some("default"), "owner", &orphan);
     deleted.await.expect("it waits for the collector");
 
-    let (garbage, mut stand) = Setup::alone::<Garbage>(&Options::default());
+    let (garbage, mut stand) = Setup::for_test::<Garbage>(&Options::default());
     let resources = cluster.admin.resources();
     stand.serve(&resources);
     let maps = resources.iter().find(|kind| kind.plural == "configmaps");

@@ -6,7 +6,7 @@ use config_kube::k8s_openapi::api::storage::v1::StorageClass;
 use master_client::{DeleteParams, Key, Patch};
 use master_control::Options;
 use master_control::controller::Now;
-use master_control::setup::{Setup, Stand};
+use master_control::setup::{Setup, TestStores};
 use master_control::views::node::NodeView;
 use master_control_cluster::local_class::LocalClass;
 use serde_json::{Value, json};
@@ -22,8 +22,8 @@ fn machine(name: &str) -> Node {
     node(name, &json!({"pratique.dev/role": "worker"}))
 }
 
-fn start() -> (LocalClass, Stand) {
-    Setup::alone(&Options::default())
+fn start() -> (LocalClass, TestStores) {
+    Setup::for_test(&Options::default())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -35,7 +35,7 @@ async fn the_class_comes_with_the_first_machine_and_once_in_a_process() {
         let name = |item: &Value| item["metadata"]["name"].as_str().unwrap_or("").to_owned();
         items.iter().map(name).collect::<Vec<_>>()
     };
-    let run = async |(controller, stand): &(LocalClass, Stand), keys: Vec<Key>| {
+    let run = async |(controller, stand): &(LocalClass, TestStores), keys: Vec<Key>| {
         for key in keys {
             stand.run(controller, &key, Now::read(), &cluster.own).await;
         }
