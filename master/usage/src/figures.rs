@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 /// One node's report.
 #[derive(Debug, Default)]
-struct Told {
+struct NodeReport {
     last: Answer,
     before: Option<Answer>,
     /// It did not answer the last scrape.
@@ -29,13 +29,13 @@ struct Told {
 
 /// For how long a node's figures are wanted after a client read them: several times the period of
 /// an autoscaler.
-const WANTED_FOR: Duration = Duration::from_secs(120);
+const WANTED_AFTER_READ: Duration = Duration::from_secs(120);
 
 /// The known usage. Cheap to clone; all clones share it.
 #[derive(Debug, Clone)]
 pub struct Usage {
     made: Instant,
-    nodes: Arc<RwLock<HashMap<String, Told>>>,
+    nodes: Arc<RwLock<HashMap<String, NodeReport>>>,
     /// Nodes whose figures are wanted since a moment ago, until the scraper takes the names.
     newly_wanted: Arc<(Mutex<BTreeSet<String>>, Notify)>,
 }
@@ -51,8 +51,8 @@ impl Default for Usage {
 }
 
 /// Whether figures that were read at an age of the usage (0: never) are wanted at another.
-fn of_late(read: u64, age: u64) -> bool {
-    read > 0 && Duration::from_millis(age.saturating_sub(read)) <= WANTED_FOR
+fn read_recently(read: u64, age: u64) -> bool {
+    read > 0 && Duration::from_millis(age.saturating_sub(read)) <= WANTED_AFTER_READ
 }
 
 /// When an answer was made, by the node's clock.
@@ -65,11 +65,11 @@ fn time(answer: &Answer) -> Option<i64> {
 }
 
 impl Usage {
-    fn write(&self) -> RwLockWriteGuard<'_, HashMap<String, Told>> {
+    fn write(&self) -> RwLockWriteGuard<'_, HashMap<String, NodeReport>> {
         self.nodes.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, HashMap<String, Told>> {
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<String, NodeReport>> {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -80,27 +80,31 @@ impl Usage {
     }
 
     /// Whether a node is scraped at the shorter period: a client has read its figures within
-    /// [`WANTED_FOR`], or it has answered only once, which makes no rate.
+    /// [`WANTED_AFTER_READ`], or it has answered only once, which makes no rate.
     pub(crate) fn is_wanted(&self, node: &str, now: Instant) -> bool {
         let nodes = self.read();
-        let Some(told) = nodes.get(node) else {
+        let Some(report) = nodes.get(node) else {
             return false;
         };
-        let was_read = of_late(told.read.load(Ordering::Relaxed), self.age(now));
-        (told.before.is_none() && !told.silent) || was_read
+        let was_read = read_recently(report.read.load(Ordering::Relaxed), self.age(now));
+        (report.before.is_none() && !report.silent) || was_read
     }
 
     /// What a node reported, unless it was silent since. It is wanted from then on.
-    fn told<'a>(&self, nodes: &'a HashMap<String, Told>, node: &str) -> Option<&'a Told> {
-        let told = nodes.get(node)?;
+    fn report<'a>(
+        &self,
+        nodes: &'a HashMap<String, NodeReport>,
+        node: &str,
+    ) -> Option<&'a NodeReport> {
+        let report = nodes.get(node)?;
         let age = self.age(Instant::now());
-        if !of_late(told.read.swap(age, Ordering::Relaxed), age) {
+        if !read_recently(report.read.swap(age, Ordering::Relaxed), age) {
             let (names, added) = &*self.newly_wanted;
             let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
             names.insert(node.to_owned());
             added.notify_one();
         }
-        (!told.silent).then_some(told)
+        (!report.silent).then_some(report)
     }
 
     /// Waits until a client reads figures that were not wanted before, and takes the names of their
@@ -116,19 +120,19 @@ impl Usage {
     /// Takes a node's answer. Repeated figures do not count as new.
     pub fn answered(&self, node: &str, answer: Answer) {
         let mut nodes = self.write();
-        let told = nodes.entry(node.to_owned()).or_default();
-        told.silent = false;
-        if time(&told.last) != time(&answer) {
-            let last = std::mem::replace(&mut told.last, answer);
-            told.before = Some(last).filter(|last| time(last).is_some());
+        let report = nodes.entry(node.to_owned()).or_default();
+        report.silent = false;
+        if time(&report.last) != time(&answer) {
+            let last = std::mem::replace(&mut report.last, answer);
+            report.before = Some(last).filter(|last| time(last).is_some());
         }
     }
 
     /// A node did not answer: neither it nor its pods have figures until it does. Its last report
     /// is kept for the next rate.
     pub fn silent(&self, node: &str) {
-        if let Some(told) = self.write().get_mut(node) {
-            told.silent = true;
+        if let Some(report) = self.write().get_mut(node) {
+            report.silent = true;
         }
     }
 
@@ -147,8 +151,8 @@ impl Usage {
     pub fn of_node(&self, node: &Fields) -> Option<Fields> {
         let used = {
             let nodes = self.read();
-            let told = self.told(&nodes, meta_text(node, "name"))?;
-            rates::node(told.before.as_ref()?, &told.last)?
+            let report = self.report(&nodes, meta_text(node, "name"))?;
+            rates::node(report.before.as_ref()?, &report.last)?
         };
         let mut made = made("NodeMetrics", node, used)?;
         made.insert("usage".to_owned(), usage(used));
@@ -166,8 +170,8 @@ impl Usage {
         let key = ["namespace", "name"].map(|name| meta_text(pod, name).to_owned());
         let used = {
             let nodes = self.read();
-            let told = self.told(&nodes, text(spec, "nodeName"))?;
-            rates::pod(told.before.as_ref(), &told.last, &key.into())?
+            let report = self.report(&nodes, text(spec, "nodeName"))?;
+            rates::pod(report.before.as_ref(), &report.last, &key.into())?
         };
         // PodMetrics has one time for all containers: the earliest (as upstream's).
         let first = used.iter().map(|(_, used)| *used);
@@ -257,7 +261,7 @@ mod tests {
         }))
     }
 
-    fn told() -> Usage {
+    fn report() -> Usage {
         let usage = Usage::default();
         let web = |cpu, side| [("web", "main", cpu), ("web", "side", side)];
         usage.answered("n1", answer(0, 10.0, &web(1.0, 0.0)));
@@ -267,7 +271,7 @@ mod tests {
 
     #[test]
     fn objects_are_made_as_upstream_s_metrics_server_makes_them() {
-        let usage = told();
+        let usage = report();
         let mut node = Value::Object(usage.of_node(&node("n1")).unwrap());
         assert!(
             node["metadata"]["creationTimestamp"]
@@ -292,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_node_reports_only_pods_that_are_bound_to_it() {
-        let usage = told();
+        let usage = report();
         assert!(usage.of_pod(&pod("web", "n1", "Running")).is_some());
         assert_eq!(usage.of_pod(&pod("web", "n2", "Running")), None);
         assert_eq!(usage.of_pod(&pod("web", "", "Running")), None);
@@ -302,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_node_that_does_not_answer_has_no_figures_until_it_does() {
-        let usage = told();
+        let usage = report();
         usage.silent("n1");
         assert_eq!(usage.of_node(&node("n1")), None);
         assert_eq!(usage.of_pod(&pod("web", "n1", "Running")), None);
@@ -340,7 +344,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_node_is_newly_wanted_once_while_its_figures_are_read() {
-        let usage = told();
+        let usage = report();
         assert!(usage.of_node(&node("n1")).is_some() && usage.of_node(&node("n2")).is_none());
         assert_eq!(
             usage.newly_wanted().await,
@@ -353,7 +357,7 @@ mod tests {
 
     #[test]
     fn repeated_figures_are_not_compared_with_themselves() {
-        let usage = told();
+        let usage = report();
         usage.answered("n1", answer(15, 40.0, &[]));
         assert_eq!(usage.of_node(&node("n1")).unwrap()["window"], "15s");
         let nothing = Answer::default();

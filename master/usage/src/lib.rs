@@ -13,15 +13,15 @@
 //! separate slots, so that they delay no other node.
 //!
 //! There is one task, the caller's ([`run`]), and no channel. `parse` reads an answer, `rates`
-//! compares two, `rota` chooses the node to scrape next: all pure.
+//! compares two, `scrape_schedule` chooses the node to scrape next: all pure.
 
 mod figures;
 mod go;
 mod parse;
 mod rates;
-mod rota;
 mod run;
+mod scrape_schedule;
 
 pub use figures::Usage;
-pub use parse::{Answer, NotFigures};
+pub use parse::{Answer, ParseError};
 pub use run::{Options, run};

@@ -5,13 +5,13 @@ use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap};
 
 /// Containers of an answer at most: a node has some hundred pods.
-const MOST_CONTAINERS: usize = 8192;
+const MAX_CONTAINERS: usize = 8192;
 /// Bytes of a name of Kubernetes at most (RFC 1123 subdomain).
-const LONGEST_NAME: usize = 253;
+const MAX_NAME: usize = 253;
 /// Seconds of CPU time at most: a thousand CPUs that are busy for thirty years.
-const MOST_CPU: f64 = 1e12;
+const MAX_CPU: f64 = 1e12;
 /// Bytes of memory at most: 2^60.
-const MOST_MEMORY: f64 = 1_152_921_504_606_846_976.0;
+const MAX_MEMORY: f64 = 1_152_921_504_606_846_976.0;
 
 /// The usage up to a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub struct Answer {
 
 /// An answer that can't be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotFigures {
+pub enum ParseError {
     /// Not UTF-8.
     #[error("the answer is no text")]
     NotText,
@@ -53,7 +53,7 @@ pub enum NotFigures {
     #[error("line {0} is no figure")]
     Line(usize),
     /// More containers than a node has.
-    #[error("the answer has more than {MOST_CONTAINERS} containers")]
+    #[error("the answer has more than {MAX_CONTAINERS} containers")]
     TooMany,
 }
 
@@ -82,13 +82,13 @@ impl Family {
 
 /// Figures in order, one at a time.
 #[derive(Debug, Default)]
-struct Parts {
+struct PartialFigures {
     cpu: Option<(f64, i64)>,
     memory: Option<f64>,
     started: Option<f64>,
 }
 
-impl Parts {
+impl PartialFigures {
     fn take(&mut self, family: Family, value: f64, at: i64) {
         match family {
             Family::NodeCpu | Family::Cpu => self.cpu = Some((value, at)),
@@ -100,8 +100,8 @@ impl Parts {
     /// The figures, if they are whole. The time is that of the CPU counter, of which rates are
     /// made.
     fn whole(&self) -> Option<Container> {
-        let (cpu, at) = self.cpu.filter(|(cpu, _)| *cpu <= MOST_CPU)?;
-        let memory = self.memory.filter(|memory| *memory <= MOST_MEMORY)?;
+        let (cpu, at) = self.cpu.filter(|(cpu, _)| *cpu <= MAX_CPU)?;
+        let memory = self.memory.filter(|memory| *memory <= MAX_MEMORY)?;
         Some(Container {
             point: Point {
                 cpu: whole(cpu * 1e9),
@@ -138,28 +138,28 @@ impl Answer {
     ///
     /// # Errors
     /// It is not in the format, or is of more containers than a node has.
-    pub fn parse(bytes: &[u8], now: i64) -> Result<Self, NotFigures> {
-        let text = std::str::from_utf8(bytes).map_err(|_no_text| NotFigures::NotText)?;
-        let mut node = Parts::default();
-        let mut all: BTreeMap<[&str; 3], Parts> = BTreeMap::new();
+    pub fn parse(bytes: &[u8], now: i64) -> Result<Self, ParseError> {
+        let text = std::str::from_utf8(bytes).map_err(|_no_text| ParseError::NotText)?;
+        let mut node = PartialFigures::default();
+        let mut all: BTreeMap<[&str; 3], PartialFigures> = BTreeMap::new();
         for (number, line) in text.lines().enumerate() {
             let name = line.find(['{', ' ']).map_or(line, |end| &line[..end]);
             let Some(family) = Family::of(name) else {
                 continue;
             };
-            let fault = || NotFigures::Line(number + 1);
+            let fault = || ParseError::Line(number + 1);
             let sample = Sample::parse(&line[name.len()..]).ok_or_else(fault)?;
             let at = sample.at.unwrap_or(now);
             let parts = match family {
                 Family::NodeCpu | Family::NodeMemory => &mut node,
                 Family::Cpu | Family::Memory | Family::Started => {
                     let key = [sample.namespace, sample.pod, sample.container];
-                    let fits = |name: &str| !name.is_empty() && name.len() <= LONGEST_NAME;
+                    let fits = |name: &str| !name.is_empty() && name.len() <= MAX_NAME;
                     if !key.into_iter().all(fits) {
                         return Err(fault());
                     }
-                    if all.len() >= MOST_CONTAINERS && !all.contains_key(&key) {
-                        return Err(NotFigures::TooMany);
+                    if all.len() >= MAX_CONTAINERS && !all.contains_key(&key) {
+                        return Err(ParseError::TooMany);
                     }
                     all.entry(key).or_default()
                 }
@@ -174,7 +174,7 @@ impl Answer {
 }
 
 /// Containers that have all figures, by their pods.
-fn by_pod(all: BTreeMap<[&str; 3], Parts>) -> Pods {
+fn by_pod(all: BTreeMap<[&str; 3], PartialFigures>) -> Pods {
     let whole = all
         .into_iter()
         .filter_map(|(names, parts)| Some((names, parts.whole()?)));
@@ -309,9 +309,9 @@ unknown{x="a\"}b",} NaN
         ] {
             let text = format!("# a comment\n{bad}\n");
             let found = Answer::parse(text.as_bytes(), NOW);
-            assert_eq!(found, Err(NotFigures::Line(2)), "{bad}");
+            assert_eq!(found, Err(ParseError::Line(2)), "{bad}");
         }
-        assert_eq!(Answer::parse(&[0xff], NOW), Err(NotFigures::NotText));
+        assert_eq!(Answer::parse(&[0xff], NOW), Err(ParseError::NotText));
     }
 
     #[test]
@@ -321,12 +321,12 @@ unknown{x="a\"}b",} NaN
                 "container_cpu_usage_seconds_total{{container=\"c{number}\",namespace=\"n\",pod=\"p\"}} 1\n"
             )
         };
-        let most: String = (0..MOST_CONTAINERS).map(of).collect();
+        let most: String = (0..MAX_CONTAINERS).map(of).collect();
         assert!(Answer::parse(most.as_bytes(), NOW).is_ok());
-        let more = most + &of(MOST_CONTAINERS);
+        let more = most + &of(MAX_CONTAINERS);
         assert_eq!(
             Answer::parse(more.as_bytes(), NOW),
-            Err(NotFigures::TooMany)
+            Err(ParseError::TooMany)
         );
     }
 

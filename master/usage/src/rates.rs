@@ -4,11 +4,11 @@ use crate::parse::{Answer, Container, Point};
 
 /// Milliseconds. A container younger than this has no rate: a process that starts uses more than
 /// it will later (upstream: 10 s).
-const YOUNG: i64 = 10_000;
+const MIN_CONTAINER_AGE: i64 = 10_000;
 /// Milliseconds. A container older than this is compared with the answer before, and with nothing
 /// else. One that started just after its node was scraped is two minutes old at the next scrape;
 /// the rest is for the time that the answer takes.
-const FRESH: i64 = 135_000;
+const MAX_AGE_SINCE_START: i64 = 135_000;
 
 /// A rate of CPU and a level of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ fn container(before: Option<Container>, last: Container) -> Option<Used> {
         at: last.started?,
     };
     let age = last.point.at.checked_sub(start.at)?;
-    (YOUNG..=FRESH)
+    (MIN_CONTAINER_AGE..=MAX_AGE_SINCE_START)
         .contains(&age)
         .then(|| between(start, last.point))?
 }

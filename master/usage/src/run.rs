@@ -1,8 +1,8 @@
-//! Asks the nodes.
+//! The scraper: asks each node for its usage when it is due.
 
 use crate::figures::Usage;
-use crate::parse::{Answer, NotFigures};
-use crate::rota::{Places, Rota};
+use crate::parse::{Answer, ParseError};
+use crate::scrape_schedule::{ScrapeSchedule, ScrapeSlots};
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use http::{Request, StatusCode};
@@ -28,7 +28,7 @@ pub struct Options {
     /// are none yet (what autoscalers and the manifests of upstream's metrics server take: 15 s).
     pub wanted_period: Duration,
     /// The time for a node's whole answer (upstream's metrics server: 10 s).
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Bytes of an answer: 250 pods of ten containers report some 2 MiB.
     pub bytes: usize,
     /// Nodes that are scraped at once.
@@ -43,7 +43,7 @@ impl Default for Options {
             period: Duration::from_secs(120),
             gap: Duration::from_millis(100),
             wanted_period: Duration::from_secs(15),
-            patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
             bytes: 4 << 20,
             at_once: 32,
             silent_at_once: 8,
@@ -53,7 +53,7 @@ impl Default for Options {
 
 /// Why a node has no figures.
 #[derive(Debug, thiserror::Error)]
-enum Silence {
+enum ScrapeError {
     #[error("the answer did not come in time")]
     Late,
     #[error("the node can't be asked at a path")]
@@ -65,11 +65,11 @@ enum Silence {
     #[error("the answer broke off")]
     Broken(#[source] BodyError),
     #[error("the answer can't be read")]
-    Unreadable(#[source] NotFigures),
+    Unreadable(#[source] ParseError),
 }
 
 /// A node, and the result of its scrape.
-type Asked = (String, Result<Answer, Silence>);
+type Scraped = (String, Result<Answer, ScrapeError>);
 
 /// Asks all nodes again and again, until `shutdown` resolves.
 pub async fn run(
@@ -86,18 +86,18 @@ pub async fn run(
         namespaced: false,
     };
     let mut nodes = Follower::metadata(client.clone(), &resource);
-    let places = Places {
+    let slots = ScrapeSlots {
         good: options.at_once,
         silent: options.silent_at_once,
     };
-    let mut rota = Rota::new(options.wanted_period, places);
-    let mut asked: FuturesUnordered<BoxFuture<'static, Asked>> = FuturesUnordered::new();
+    let mut schedule = ScrapeSchedule::new(options.wanted_period, slots);
+    let mut scrapes: FuturesUnordered<BoxFuture<'static, Scraped>> = FuturesUnordered::new();
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
-        while let Some(node) = rota.next(Instant::now()) {
-            asked.push(Box::pin(ask(client.clone(), node, options)));
+        while let Some(node) = schedule.next(Instant::now()) {
+            scrapes.push(Box::pin(scrape(client.clone(), node, options)));
         }
-        let wake = rota.wake();
+        let wake = schedule.wake();
         let due = async {
             match wake {
                 Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -108,24 +108,24 @@ pub async fn run(
         // others hold nothing.
         tokio::select! {
             () = &mut shutdown => return,
-            change = nodes.next() => take(change, &mut rota, &usage),
-            Some((node, answer)) = asked.next() => {
-                if rota.is_asked(&node) {
+            change = nodes.next() => take(change, &mut schedule, &usage),
+            Some((node, answer)) = scrapes.next() => {
+                if schedule.is_being_scraped(&node) {
                     let answered = answer.is_ok();
                     note(&usage, &node, answer);
                     let now = Instant::now();
                     let pause = if usage.is_wanted(&node, now) {
                         options.wanted_period
                     } else {
-                        unread_pause(rota.len(), options)
+                        unread_pause(schedule.len(), options)
                     };
-                    rota.asked(&node, answered, now, pause);
+                    schedule.finish(&node, answered, now, pause);
                 }
             }
             wanted = usage.newly_wanted() => {
                 let now = Instant::now();
                 for node in &wanted {
-                    rota.hasten(node, now, options.wanted_period);
+                    schedule.scrape_sooner(node, now, options.wanted_period);
                 }
             }
             () = due => {}
@@ -134,7 +134,7 @@ pub async fn run(
 }
 
 /// Takes the result of a scrape.
-fn note(usage: &Usage, node: &str, answer: Result<Answer, Silence>) {
+fn note(usage: &Usage, node: &str, answer: Result<Answer, ScrapeError>) {
     match answer {
         Ok(answer) => usage.answered(node, answer),
         Err(error) => {
@@ -152,45 +152,45 @@ fn unread_pause(nodes: usize, options: Options) -> Duration {
     options.period.max(options.gap.saturating_mul(all))
 }
 
-fn take(change: Change<PartialObject>, rota: &mut Rota, usage: &Usage) {
+fn take(change: Change<PartialObject>, schedule: &mut ScrapeSchedule, usage: &Usage) {
     match change {
         Change::Listed(all) => {
             let names: BTreeSet<String> = all.into_iter().map(|node| node.metadata.name).collect();
-            rota.set(&names, Instant::now());
+            schedule.set(&names, Instant::now());
             usage.retain(&names);
         }
-        Change::Set(node) => rota.add(&node.metadata.name, Instant::now()),
+        Change::Set(node) => schedule.add(&node.metadata.name, Instant::now()),
         Change::Deleted(gone) => {
-            rota.remove(&gone.key.name);
+            schedule.remove(&gone.key.name);
             usage.forget(&gone.key.name);
         }
     }
 }
 
 /// A node's answer, whole and in time.
-async fn ask(client: Client, node: String, options: Options) -> Asked {
-    let answer = tokio::time::timeout(options.patience, read(&client, &node, options.bytes)).await;
-    (node, answer.unwrap_or_else(|_late| Err(Silence::Late)))
+async fn scrape(client: Client, node: String, options: Options) -> Scraped {
+    let answer = tokio::time::timeout(options.timeout, read(&client, &node, options.bytes)).await;
+    (node, answer.unwrap_or_else(|_late| Err(ScrapeError::Late)))
 }
 
-async fn read(client: &Client, node: &str, most: usize) -> Result<Answer, Silence> {
+async fn read(client: &Client, node: &str, most: usize) -> Result<Answer, ScrapeError> {
     let path = format!("/api/v1/nodes/{node}/proxy/metrics/resource");
     let request = Request::get(path).body(body(Bytes::new()));
-    let answer = client.call(request.map_err(Silence::Path)?).await;
+    let answer = client.call(request.map_err(ScrapeError::Path)?).await;
     if answer.status() != StatusCode::OK {
         // The body of a refusal is not read: it may come from the node and have any length.
-        return Err(Silence::Status(answer.status()));
+        return Err(ScrapeError::Status(answer.status()));
     }
     let (mut content, mut whole) = (answer.into_body(), Vec::new());
     while let Some(frame) = content.frame().await {
-        let piece = frame.map_err(Silence::Broken)?.into_data();
+        let piece = frame.map_err(ScrapeError::Broken)?.into_data();
         whole.extend_from_slice(&piece.unwrap_or_default());
         if whole.len() > most {
-            return Err(Silence::Long(most));
+            return Err(ScrapeError::Long(most));
         }
     }
     let now = Timestamp::now().as_millisecond();
-    Answer::parse(&whole, now).map_err(Silence::Unreadable)
+    Answer::parse(&whole, now).map_err(ScrapeError::Unreadable)
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ fn ask_nodes(local: &Local, nodes: &Nodes, patience: Duration) -> tokio::task::J
     let options = Options {
         period: Duration::from_millis(200),
         wanted_period: Duration::from_millis(200),
-        patience,
+        timeout: patience,
         silent_at_once: 1,
         ..Options::default()
     };
