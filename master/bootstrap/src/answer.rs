@@ -1,6 +1,6 @@
 //! The HTTP API of the endpoint: create a cluster, set and get its document, health and metrics.
 
-use crate::book::{Book, BookError, StoredDocument, hash};
+use crate::clusters::{Clusters, ClustersError, StoredDocument, hash};
 use crate::rate::{Buckets, Rate};
 use crate::refusal::Refusal;
 use base64::Engine as _;
@@ -76,7 +76,7 @@ struct Create {
 /// The state of the endpoint.
 #[derive(Debug)]
 pub struct Endpoint {
-    book: Book,
+    clusters: Clusters,
     address: DiscoveryEndpoint,
     /// SHA-256 of the operator's token, if creating clusters requires it.
     token: Option<String>,
@@ -90,9 +90,14 @@ type Answer = Result<Response<Full<Bytes>>, Refusal>;
 
 impl Endpoint {
     /// An endpoint with the public address `address`; with a token, creating clusters requires it.
-    pub fn new(book: Book, address: DiscoveryEndpoint, token: Option<&str>, rates: Rates) -> Self {
+    pub fn new(
+        clusters: Clusters,
+        address: DiscoveryEndpoint,
+        token: Option<&str>,
+        rates: Rates,
+    ) -> Self {
         Self {
-            book,
+            clusters,
             address,
             token: token.map(hash),
             create: Buckets::new(rates.create),
@@ -177,7 +182,7 @@ impl Endpoint {
             .map_err(|_opaque| malformed("`key` is not base64"))?;
         p256::PublicKey::from_public_key_der(&spki)
             .map_err(|_opaque| malformed("`key` is not the SubjectPublicKeyInfo of a P-256 key"))?;
-        let (cluster, credential) = self.book.create(&spki, now()).await?;
+        let (cluster, credential) = self.clusters.create(&spki, now()).await?;
         tracing::info!(%cluster, "cluster created");
         let uri = DiscoveryUri {
             endpoint: self.address.clone(),
@@ -196,7 +201,7 @@ impl Endpoint {
     }
 
     async fn set_master(&self, id: &ClusterId, request: Request<Incoming>) -> Answer {
-        let (record, revision) = self.book.get(id).await?.ok_or(Refusal::Unknown)?;
+        let (record, revision) = self.clusters.get(id).await?.ok_or(Refusal::Unknown)?;
         if !bearer(request.headers()).is_some_and(|credential| record.admits(credential)) {
             return Err(Refusal::Credential);
         }
@@ -222,7 +227,7 @@ impl Endpoint {
             .into());
         }
         let kept = StoredDocument::new(generation, expires, &bytes);
-        if !self.book.set(id, record, revision, kept).await? {
+        if !self.clusters.set(id, record, revision, kept).await? {
             return Err(Refusal::Store(
                 "another document was set at the same time".to_owned(),
             ));
@@ -234,13 +239,13 @@ impl Endpoint {
     }
 
     async fn get_master(&self, id: &ClusterId) -> Answer {
-        let found = self.book.get(id).await?;
+        let found = self.clusters.get(id).await?;
         let kept = found
             .and_then(|(record, _)| record.document)
             .ok_or(Refusal::Unknown)?;
         let bytes = kept
             .bytes()
-            .ok_or_else(|| BookError::Damaged(id.to_string()))?;
+            .ok_or_else(|| ClustersError::Damaged(id.to_string()))?;
         let mut response = json(StatusCode::OK, bytes);
         let headers = response.headers_mut();
         let mut put =
@@ -269,9 +274,9 @@ impl Endpoint {
     }
 }
 
-impl From<BookError> for Refusal {
-    fn from(error: BookError) -> Self {
-        if matches!(error, BookError::Full) {
+impl From<ClustersError> for Refusal {
+    fn from(error: ClustersError) -> Self {
+        if matches!(error, ClustersError::Full) {
             return Self::Full;
         }
         tracing::error!(error = config_errors::chain(&error), "the store failed");

@@ -3,19 +3,19 @@
 //! signature (`config/discovery`).
 //!
 //! `serve` has the listener (one task per connection, all owned by it), `answer` the HTTP API,
-//! `book` the records in a `master/store`, `rate` the request rates. [`Client`] is the client side,
-//! for the master and the admin's tool. Start at [`serve`]; the program is `discovery`.
+//! `clusters` the records in a `master/store`, `rate` the request rates. [`Client`] is the client
+//! side, for the master and the admin's tool. Start at [`serve`]; the program is `discovery`.
 
 mod answer;
-mod book;
 mod client;
+mod clusters;
 mod rate;
 mod refusal;
 mod serve;
 
 pub use answer::{Created, Endpoint, Rates};
-pub use book::{Book, BookError, DEFAULT_CLUSTERS};
 pub use client::{Answer, Client, ClientError};
+pub use clusters::{Clusters, ClustersError, DEFAULT_CLUSTERS};
 pub use rate::Rate;
 pub use refusal::Refusal;
 pub use serve::{Limits, serve};

@@ -5,7 +5,7 @@
 
 use clap::Parser;
 use config_model::discovery::DiscoveryEndpoint;
-use master_bootstrap::{Book, DEFAULT_CLUSTERS, Endpoint, Limits, Rates, serve};
+use master_bootstrap::{Clusters, DEFAULT_CLUSTERS, Endpoint, Limits, Rates, serve};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::net::SocketAddr;
@@ -88,7 +88,7 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     })?;
     let listen = listener.local_addr().unwrap_or(arguments.listen);
     let address = address(arguments.url.as_deref(), listen, tls.is_some())?;
-    let book = Book::open(&arguments.data, arguments.clusters)
+    let clusters = Clusters::open(&arguments.data, arguments.clusters)
         .await
         .map_err(|error| {
             format!(
@@ -98,7 +98,7 @@ async fn run(arguments: Arguments) -> Result<(), String> {
             )
         })?;
     let endpoint = Arc::new(Endpoint::new(
-        book,
+        clusters,
         address.clone(),
         token.as_deref(),
         Rates::default(),

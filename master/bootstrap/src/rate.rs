@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 pub use config_limits::Rate;
 
 /// Networks in one table: some hundred bytes each.
-const NETWORKS: usize = 16_384;
+const MAX_NETWORKS: usize = 16_384;
 /// The rate of a site or block (a /56 or /48 of IPv6, a /24 of IPv4) in multiples of a host's, for
 /// all of its addresses.
-const HOSTS: u32 = 4;
+const HOSTS_PER_NETWORK: u32 = 4;
 
 /// The rates of all addresses for one type of request.
 #[derive(Debug)]
@@ -25,14 +25,14 @@ pub(crate) struct Buckets {
 impl Buckets {
     pub(crate) fn new(rate: Rate) -> Self {
         let block = Rate {
-            burst: rate.burst.saturating_mul(HOSTS),
-            every: rate.every / HOSTS,
+            burst: rate.burst.saturating_mul(HOSTS_PER_NETWORK),
+            every: rate.every / HOSTS_PER_NETWORK,
         };
         Self {
             host: rate,
             block,
             start: Instant::now(),
-            used: Mutex::new(Rates::new(NETWORKS)),
+            used: Mutex::new(Rates::new(MAX_NETWORKS)),
         }
     }
 

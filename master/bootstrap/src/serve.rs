@@ -51,24 +51,24 @@ impl Default for Limits {
     }
 }
 
-/// The open connections: each has a place within the limits, and a task that ends with it.
+/// The open connections: each has a slot within the limits, and a task that ends with it.
 #[derive(Debug)]
-struct Open {
-    places: SlotTable<Network>,
+struct OpenConnections {
+    slots: SlotTable<Network>,
     tasks: HashMap<SlotId, AbortHandle>,
     next: SlotId,
 }
 
-/// The place of one connection; freed when it ends.
+/// The slot of one connection; freed when it ends.
 #[derive(Debug)]
-struct ConnectionGuard(Arc<Mutex<Open>>, SlotId);
+struct ConnectionGuard(Arc<Mutex<OpenConnections>>, SlotId);
 
 impl ConnectionGuard {
     /// Gives a new connection a slot and a task. No connection is refused: it replaces an older one
     /// of the same network if that has used up its share, else of the network that has most
     /// ([`SlotTable`]).
     fn take<W: Future<Output = ()> + Send + 'static>(
-        all: &Arc<Mutex<Open>>,
+        all: &Arc<Mutex<OpenConnections>>,
         from: SocketAddr,
         limits: Limits,
         tasks: &mut JoinSet<()>,
@@ -86,17 +86,17 @@ impl ConnectionGuard {
         let id = open.next;
         open.next += 1;
         if let Some(out) = open
-            .places
+            .slots
             .enter(id, &groups)
             .and_then(|out| open.tasks.remove(&out))
         {
             out.abort();
         }
-        let place = Self(Arc::clone(all), id);
+        let slot = Self(Arc::clone(all), id);
         // Under the lock, so that a task that ends at once finds its handle to remove.
         let task = tasks.spawn(async move {
             work.await;
-            drop(place);
+            drop(slot);
         });
         open.tasks.insert(id, task);
     }
@@ -105,7 +105,7 @@ impl ConnectionGuard {
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        open.places.leave(self.1);
+        open.slots.leave(self.1);
         open.tasks.remove(&self.1);
     }
 }
@@ -118,8 +118,8 @@ pub async fn serve(
     limits: Limits,
     end: impl Future<Output = ()>,
 ) {
-    let open = Open {
-        places: SlotTable::new(limits.connections),
+    let open = OpenConnections {
+        slots: SlotTable::new(limits.connections),
         tasks: HashMap::new(),
         next: 0,
     };

@@ -15,16 +15,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Default limit of clusters: with the largest documents about 25 MiB.
 pub const DEFAULT_CLUSTERS: usize = 1000;
 /// The table in the store.
-const TABLE: &str = "clusters/";
+const CLUSTERS_TABLE: &str = "clusters/";
 /// Seconds after which a cluster without a document may be removed.
-const UNUSED: u64 = 3600;
+const UNUSED_LIFETIME: u64 = 3600;
 /// Seconds after the expiry of its document at which a cluster may be removed: a master may be off
 /// for weeks.
-const ENDED: u64 = 90 * 24 * 3600;
+const KEPT_AFTER_EXPIRY: u64 = 90 * 24 * 3600;
 
 /// An error of the cluster store.
 #[derive(Debug, thiserror::Error)]
-pub enum BookError {
+pub enum ClustersError {
     /// The store failed.
     #[error("the store cannot be used")]
     Store(#[from] StoreError),
@@ -93,8 +93,8 @@ impl Record {
         let end = self
             .document
             .as_ref()
-            .map_or(self.created + UNUSED, |kept| {
-                kept.expires.saturating_add(ENDED)
+            .map_or(self.created + UNUSED_LIFETIME, |kept| {
+                kept.expires.saturating_add(KEPT_AFTER_EXPIRY)
             });
         end < now
     }
@@ -102,18 +102,18 @@ impl Record {
 
 /// All clusters.
 #[derive(Debug)]
-pub struct Book {
+pub struct Clusters {
     store: EmbeddedStore,
     most: usize,
     count: AtomicUsize,
 }
 
-impl Book {
+impl Clusters {
     /// Opens the store in a folder, or creates it, with at most `most` clusters.
     ///
     /// # Errors
     /// The store cannot be opened, or a record is damaged.
-    pub async fn open(folder: &Path, most: usize) -> Result<Self, BookError> {
+    pub async fn open(folder: &Path, most: usize) -> Result<Self, ClustersError> {
         // There are no watches, so history is useless; and all records together are smaller than a
         // usual log.
         let options = Options {
@@ -125,7 +125,7 @@ impl Book {
         };
         let store = EmbeddedStore::open_with(folder, &options)?;
         let query = ListQuery {
-            prefix: TABLE.to_owned(),
+            prefix: CLUSTERS_TABLE.to_owned(),
             ..ListQuery::default()
         };
         let count = AtomicUsize::new(store.list(query).await?.entries.len());
@@ -137,13 +137,13 @@ impl Book {
         &self,
         spki: &[u8],
         now: u64,
-    ) -> Result<(ClusterId, String), BookError> {
+    ) -> Result<(ClusterId, String), ClustersError> {
         let id = random::<16>()
             .and_then(ClusterId::of)
-            .ok_or(BookError::Random)?;
+            .ok_or(ClustersError::Random)?;
         let credential = random::<32>()
             .map(|bytes| URL_SAFE_NO_PAD.encode(bytes))
-            .ok_or(BookError::Random)?;
+            .ok_or(ClustersError::Random)?;
         let record = Record {
             key: pin_of(spki).to_string(),
             credential: hash(&credential),
@@ -160,7 +160,7 @@ impl Book {
     }
 
     /// A cluster, and the revision that an update must name.
-    pub(crate) async fn get(&self, id: &ClusterId) -> Result<Option<(Record, u64)>, BookError> {
+    pub(crate) async fn get(&self, id: &ClusterId) -> Result<Option<(Record, u64)>, ClustersError> {
         let Some(entry) = self.store.get(&path(id)).await?.entry else {
             return Ok(None);
         };
@@ -174,7 +174,7 @@ impl Book {
         record: Record,
         revision: u64,
         document: StoredDocument,
-    ) -> Result<bool, BookError> {
+    ) -> Result<bool, ClustersError> {
         let record = Record {
             document: Some(document),
             ..record
@@ -188,7 +188,7 @@ impl Book {
     }
 
     /// Reserves room for a cluster; removes unused clusters if there is none.
-    async fn make_room(&self, now: u64) -> Result<(), BookError> {
+    async fn make_room(&self, now: u64) -> Result<(), ClustersError> {
         let take = || {
             let more = |count: usize| (count < self.most).then_some(count + 1);
             self.count
@@ -199,7 +199,7 @@ impl Book {
             return Ok(());
         }
         let query = ListQuery {
-            prefix: TABLE.to_owned(),
+            prefix: CLUSTERS_TABLE.to_owned(),
             ..ListQuery::default()
         };
         for entry in self.store.list(query).await?.entries {
@@ -214,23 +214,27 @@ impl Book {
                 tracing::info!(key = %entry.key, "removed an unused cluster to make room");
             }
         }
-        if take() { Ok(()) } else { Err(BookError::Full) }
+        if take() {
+            Ok(())
+        } else {
+            Err(ClustersError::Full)
+        }
     }
 }
 
 fn path(id: &ClusterId) -> String {
-    format!("{TABLE}{id}")
+    format!("{CLUSTERS_TABLE}{id}")
 }
 
-fn encode(id: &ClusterId, record: &Record) -> Result<Bytes, BookError> {
+fn encode(id: &ClusterId, record: &Record) -> Result<Bytes, ClustersError> {
     serde_json::to_vec(record)
         .map(Bytes::from)
-        .map_err(|_opaque| BookError::Damaged(id.to_string()))
+        .map_err(|_opaque| ClustersError::Damaged(id.to_string()))
 }
 
-fn decode(entry: &Entry) -> Result<Record, BookError> {
+fn decode(entry: &Entry) -> Result<Record, ClustersError> {
     serde_json::from_slice(&entry.value.bytes())
-        .map_err(|_opaque| BookError::Damaged(entry.key.to_string()))
+        .map_err(|_opaque| ClustersError::Damaged(entry.key.to_string()))
 }
 
 /// SHA-256 of a credential, hex.
@@ -250,37 +254,45 @@ mod tests {
     #[tokio::test]
     async fn a_full_table_drops_only_unused_entries() {
         let dir = tempfile::tempdir().unwrap();
-        let book = Book::open(dir.path(), 2).await.unwrap();
-        let (used, credential) = book.create(b"a", 0).await.unwrap();
-        let (unused, _) = book.create(b"b", 0).await.unwrap();
-        assert!(matches!(book.create(b"c", 10).await, Err(BookError::Full)));
-        let (record, revision) = book.get(&used).await.unwrap().unwrap();
+        let clusters = Clusters::open(dir.path(), 2).await.unwrap();
+        let (used, credential) = clusters.create(b"a", 0).await.unwrap();
+        let (unused, _) = clusters.create(b"b", 0).await.unwrap();
+        assert!(matches!(
+            clusters.create(b"c", 10).await,
+            Err(ClustersError::Full)
+        ));
+        let (record, revision) = clusters.get(&used).await.unwrap().unwrap();
         assert!(record.admits(&credential) && !record.admits("another"));
         let first = StoredDocument::new(1, 100, b"x");
         assert!(
-            book.set(&used, record.clone(), revision, first)
+            clusters
+                .set(&used, record.clone(), revision, first)
                 .await
                 .unwrap()
         );
         let second = StoredDocument::new(1, 100, b"y");
         assert!(
-            !book.set(&used, record, revision, second).await.unwrap(),
+            !clusters.set(&used, record, revision, second).await.unwrap(),
             "somebody wrote meanwhile"
         );
-        book.create(b"c", UNUSED + 1).await.unwrap();
-        assert!(book.get(&unused).await.unwrap().is_none());
+        clusters.create(b"c", UNUSED_LIFETIME + 1).await.unwrap();
+        assert!(clusters.get(&unused).await.unwrap().is_none());
         assert!(matches!(
-            book.create(b"d", UNUSED + 1).await,
-            Err(BookError::Full)
+            clusters.create(b"d", UNUSED_LIFETIME + 1).await,
+            Err(ClustersError::Full)
         ));
-        drop(book);
-        let book = Book::open(dir.path(), 2).await.unwrap();
+        drop(clusters);
+        let clusters = Clusters::open(dir.path(), 2).await.unwrap();
         assert!(
-            matches!(book.create(b"d", UNUSED + 1).await, Err(BookError::Full)),
+            matches!(
+                clusters.create(b"d", UNUSED_LIFETIME + 1).await,
+                Err(ClustersError::Full)
+            ),
             "counted again after a start"
         );
         assert_eq!(
-            book.get(&used)
+            clusters
+                .get(&used)
                 .await
                 .unwrap()
                 .unwrap()
@@ -291,9 +303,12 @@ mod tests {
                 .unwrap(),
             "x"
         );
-        book.create(b"d", ENDED + 101).await.unwrap();
+        clusters
+            .create(b"d", KEPT_AFTER_EXPIRY + 101)
+            .await
+            .unwrap();
         assert!(
-            book.get(&used).await.unwrap().is_none(),
+            clusters.get(&used).await.unwrap().is_none(),
             "its document ended long ago"
         );
     }
