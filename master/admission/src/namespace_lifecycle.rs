@@ -1,7 +1,7 @@
 //! `NamespaceLifecycle`: nothing is created in a namespace that is missing or terminating; some
 //! namespaces cannot be deleted.
 
-use crate::memo::Memo;
+use crate::entry_cache::EntryCache;
 use crate::plugin::{Admitted, Operation, Plugin, Request};
 use master_client::BoxFuture;
 use master_schema::error::{ApiError, Cause, Reason};
@@ -15,7 +15,7 @@ const UNDELETABLE: [&str; 3] = ["default", "kube-system", "kube-public"];
 #[derive(Debug, Default)]
 pub(crate) struct NamespaceLifecycle {
     /// Whether a namespace is being deleted.
-    terminating: Memo<bool>,
+    terminating: EntryCache<bool>,
 }
 
 impl Plugin for NamespaceLifecycle {

@@ -1,7 +1,7 @@
 //! `ServiceAccount`: every pod runs as an existing service account and gets a volume with that
 //! account's token.
 
-use crate::memo::Memo;
+use crate::entry_cache::EntryCache;
 use crate::plugin::{Admitted, Operation, Plugin, Request, name_of, read};
 use master_client::BoxFuture;
 use master_pods::podspec;
@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub(crate) struct ServiceAccount {
     /// The accounts; `None` if one can't be read.
-    accounts: Memo<Option<Arc<Fields>>>,
+    accounts: EntryCache<Option<Arc<Fields>>>,
 }
 
 impl Plugin for ServiceAccount {

@@ -2,11 +2,12 @@
 //! has by its status, so a node may name those alone that are its own to give.
 //!
 //! A Node says itself which addresses its machine has: several cards, leases and routers give it
-//! others at any time, and nobody else can tell. So a pod on the machine's network gets none of them
-//! that somebody else has ([`Holders`]). With any other address, one outside of the cluster, a node
-//! that is taken over reaches no more than it does anyway, by passing on what is for its pods.
+//! others at any time, and nobody else can tell. So a pod on the machine's network gets none of
+//! them that somebody else has ([`AddressOwners`]). With any other address, one outside of the
+//! cluster, a node that is taken over reaches no more than it does anyway, by passing on what is
+//! for its pods.
 
-use super::holders::{Holders, address, pod_ranges};
+use super::address_owners::{AddressOwners, address, pod_ranges};
 use crate::plugin::{Request, read};
 use master_schema::error::ApiError;
 use master_schema::validate::net::Range;
@@ -20,7 +21,7 @@ use std::net::IpAddr;
 /// network; of the host, an address of the node, to which nothing leads. What it had before may
 /// stay: a machine that moved goes on with its pods.
 pub(super) async fn check(
-    holders: &Holders,
+    address_owners: &AddressOwners,
     request: &Request<'_>,
     node: &str,
     new: &Fields,
@@ -63,7 +64,7 @@ pub(super) async fn check(
     }
     if shared && !of_pod.is_empty() {
         let given: Vec<IpAddr> = of_pod.iter().filter_map(|text| address(text)).collect();
-        if let Some((at, holder)) = holders.other(request, node, &given).await? {
+        if let Some((at, holder)) = address_owners.other(request, node, &given).await? {
             let cure = "if it is this node's, an admin lists it in spec.addresses of its Machine";
             return refuse(
                 &at.to_string(),

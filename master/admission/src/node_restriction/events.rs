@@ -1,7 +1,7 @@
 //! Restricts the events that nodes write. Admins trust events, so a node may report only on its own
 //! Node, its pods and their claims, and only in its own name.
 
-use super::amounts;
+use super::write_limits;
 use crate::plugin::{Operation, Request, read};
 use master_auth::Authorizer;
 use master_rbac::Resource;
@@ -54,7 +54,7 @@ pub(super) async fn check(
             return Err(request.forbidden(meta_text(event, "name"), &why));
         }
     }
-    if amounts::annotates(event, before) {
+    if write_limits::annotates(event, before) {
         let why = format!("node {node:?} is not allowed to set annotations of an event");
         return Err(request.forbidden(meta_text(event, "name"), &why));
     }

@@ -1,17 +1,16 @@
 //! `NodeRestriction`: what a node may write. The Node authorizer decides which objects a node may
 //! reach.
 
+mod address_owners;
 mod addresses;
-mod amounts;
 mod events;
-mod holders;
+mod write_limits;
 
 use crate::certificates::Subject;
 use crate::plugin::{Admitted, Operation, Plugin, Request};
 use crate::plugin_services::PluginServices;
-use amounts::Amounts;
+use address_owners::AddressOwners;
 use config_kube::identity;
-use holders::Holders;
 use master_auth::Authorizer;
 use master_client::BoxFuture;
 use master_schema::error::ApiError;
@@ -20,21 +19,22 @@ use master_schema::registry::Subresource;
 use master_schema::validate::{Fields, get, items, object, object_mut, text};
 use serde_json::Value;
 use std::sync::Arc;
+use write_limits::WriteLimits;
 
 /// The plugin.
 #[derive(Debug)]
 pub(crate) struct NodeRestriction {
     authorizer: Arc<Authorizer>,
-    amounts: Amounts,
-    holders: Holders,
+    write_limits: WriteLimits,
+    address_owners: AddressOwners,
 }
 
 impl NodeRestriction {
     pub(crate) fn new(parts: &PluginServices) -> Self {
         Self {
             authorizer: parts.authorizer.clone(),
-            amounts: Amounts::new(parts.clock.clone()),
-            holders: Holders::new(parts),
+            write_limits: WriteLimits::new(parts.clock.clone()),
+            address_owners: AddressOwners::new(parts),
         }
     }
 }
@@ -77,13 +77,13 @@ impl Plugin for NodeRestriction {
                     events::check(request, &self.authorizer, node, object).await?;
                 }
                 (Operation::Update, "Pod", Some(Subresource::Status), Some(old)) => {
-                    addresses::check(&self.holders, request, node, object, old).await?;
+                    addresses::check(&self.address_owners, request, node, object, old).await?;
                 }
                 _ => {}
             }
             match request.operation {
                 Operation::Create | Operation::Update => {
-                    self.amounts.check(request, node, object).await
+                    self.write_limits.check(request, node, object).await
                 }
                 Operation::Delete => Ok(()),
             }

@@ -9,7 +9,7 @@ mod labels;
 mod restricted;
 mod view;
 
-use crate::memo::Memo;
+use crate::entry_cache::EntryCache;
 use crate::plugin::{Admitted, Operation, Plugin, Request, name_of, read};
 use labels::{Level, Policies, Policy};
 use master_client::BoxFuture;
@@ -29,7 +29,7 @@ const MAX_WARNINGS: usize = 10;
 #[derive(Debug, Default)]
 pub(crate) struct PodSecurity {
     /// The policies of a namespace; `None` if it can't be read.
-    policies: Memo<Option<Policies>>,
+    policies: EntryCache<Option<Policies>>,
 }
 
 /// Workloads, and the path of their pod template.

@@ -5,28 +5,28 @@ use master_store::{Entry, Revision};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Entries remembered at most, where nothing else is said. At one more all are forgotten, and those in use are read again.
-const MAX_ENTRIES: usize = 1024;
+/// Entries in a cache by default. A full cache is emptied, and what is in use is read again.
+const DEFAULT_LIMIT: usize = 1024;
 
-/// Remembers what was read of an entry until the entry is written again.
+/// Caches what was read of an entry until the entry is written again.
 ///
 /// Guarantee: the result is that of `read` for this very entry, as the value of a key at a revision
 /// never changes.
 #[derive(Debug)]
-pub(crate) struct Memo<T> {
+pub(crate) struct EntryCache<T> {
     most: usize,
     known: RwLock<HashMap<Arc<str>, (Revision, T)>>,
 }
 
-impl<T> Default for Memo<T> {
+impl<T> Default for EntryCache<T> {
     fn default() -> Self {
-        Self::of_most(MAX_ENTRIES)
+        Self::with_limit(DEFAULT_LIMIT)
     }
 }
 
-impl<T> Memo<T> {
-    /// Remembers so many entries at most.
-    pub(crate) fn of_most(most: usize) -> Self {
+impl<T> EntryCache<T> {
+    /// A cache of at most this many entries.
+    pub(crate) fn with_limit(most: usize) -> Self {
         Self {
             most,
             known: RwLock::default(),
@@ -34,8 +34,8 @@ impl<T> Memo<T> {
     }
 }
 
-impl<T: Clone> Memo<T> {
-    /// The result of `read` for an entry; called only where it is not remembered.
+impl<T: Clone> EntryCache<T> {
+    /// The result of `read` for an entry; `read` is called only if it is not cached.
     pub(crate) fn of(&self, entry: &Entry, read: impl FnOnce(&Entry) -> T) -> T {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         if let Some((revision, found)) = known.get(&entry.key)
@@ -69,10 +69,10 @@ mod tests {
 
     #[test]
     fn an_entry_is_read_once_and_again_when_it_is_written() {
-        let memo = Memo::default();
+        let entry_cache = EntryCache::default();
         let mut reads = 0;
         let mut ask = |key: &str, modified: Revision| {
-            let found = memo.of(&entry(key, modified), |entry| {
+            let found = entry_cache.of(&entry(key, modified), |entry| {
                 reads += 1;
                 entry.value.bytes()
             });
@@ -86,10 +86,10 @@ mod tests {
 
     #[test]
     fn no_more_are_remembered_than_the_limit() {
-        let memo = Memo::default();
-        for number in 0..=MAX_ENTRIES {
-            memo.of(&entry(&number.to_string(), 1), |_| ());
+        let entry_cache = EntryCache::default();
+        for number in 0..=DEFAULT_LIMIT {
+            entry_cache.of(&entry(&number.to_string(), 1), |_| ());
         }
-        assert_eq!(memo.known.read().unwrap().len(), 1);
+        assert_eq!(entry_cache.known.read().unwrap().len(), 1);
     }
 }

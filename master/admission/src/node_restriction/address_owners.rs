@@ -1,7 +1,7 @@
-//! Who has an address, by what others than its node say: the inventory, the certificates that the
-//! master issued, and the cluster's ranges. A Node's own word counts for nothing here.
+//! Who owns an address, by sources other than the node itself: the inventory, the certificates that
+//! the master issued, and the cluster's ranges. What a Node reports of itself does not count.
 
-use crate::memo::Memo;
+use crate::entry_cache::EntryCache;
 use crate::plugin::{Request, read};
 use crate::plugin_services::PluginServices;
 use crate::services::ranges::Ranges;
@@ -19,15 +19,15 @@ const MACHINES: &str = "machines.pratique.dev/";
 const NODES: &str = "nodes/";
 
 /// Machines and nodes that are remembered; beyond that each look reads all.
-const KNOWN: usize = 16 * 1024;
+const MAX_CACHED: usize = 16 * 1024;
 
-/// Who has which addresses.
+/// The owners of addresses.
 #[derive(Debug)]
-pub(super) struct Holders {
+pub(super) struct AddressOwners {
     ranges: Ranges,
     clock: Clock,
-    machines: Memo<Arc<Machine>>,
-    nodes: Memo<Arc<[Range]>>,
+    machines: EntryCache<Arc<Machine>>,
+    nodes: EntryCache<Arc<[Range]>>,
 }
 
 /// What a Machine says of addresses.
@@ -110,13 +110,13 @@ pub(super) fn pod_ranges(node: &Fields) -> Vec<Range> {
     ranges
 }
 
-impl Holders {
+impl AddressOwners {
     pub(super) fn new(parts: &PluginServices) -> Self {
         Self {
             ranges: parts.ranges.clone(),
             clock: parts.clock.clone(),
-            machines: Memo::of_most(KNOWN),
-            nodes: Memo::of_most(KNOWN),
+            machines: EntryCache::with_limit(MAX_CACHED),
+            nodes: EntryCache::with_limit(MAX_CACHED),
         }
     }
 

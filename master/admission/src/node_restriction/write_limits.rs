@@ -1,5 +1,5 @@
-//! How much nodes write of what stays when they are gone: events, requests for certificates, slices
-//! of resources, mirrors of pods. A node that is taken over would fill the store with these.
+//! Limits of what a node writes of the kinds whose objects outlive it: events, certificate
+//! requests, resource slices, mirror pods. A compromised node could fill the store with these.
 
 use crate::plugin::{Operation, Request};
 use config_limits::{Rate, Rates};
@@ -12,13 +12,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Nodes whose rates are remembered, times kinds.
-const MOST: usize = 1 << 15;
+/// Rates that are remembered at most: one for each node and kind.
+const MAX_NAMES: usize = 1 << 15;
 /// Slices of one node at most: those of some drivers.
-const SLICES: usize = 64;
+const MAX_SLICES: usize = 64;
 
-/// What a node may write of a kind.
-struct Amount {
+/// The limits of one node for a kind.
+struct KindLimit {
     kind: &'static str,
     /// How often, by creations and changes.
     rate: Rate,
@@ -26,28 +26,28 @@ struct Amount {
     bytes: usize,
 }
 
-/// All such kinds.
-const AMOUNTS: [Amount; 4] = [
+/// The limited kinds.
+const KIND_LIMITS: [KindLimit; 4] = [
     // Above what the kubelet's client would send (upstream: 50 at once, 5 in a second). The agent's
     // messages have 1,024 characters at most.
-    Amount {
+    KindLimit {
         kind: "Event",
         rate: rate(100, 100),
         bytes: 8 << 10,
     },
     // Kept for a day.
-    Amount {
+    KindLimit {
         kind: "CertificateSigningRequest",
         rate: rate(10, 600_000),
         bytes: 16 << 10,
     },
-    Amount {
+    KindLimit {
         kind: "ResourceSlice",
         rate: rate(100, 10_000),
         bytes: 512 << 10,
     },
     // Mirrors of static pods.
-    Amount {
+    KindLimit {
         kind: "Pod",
         rate: rate(110, 10_000),
         bytes: 256 << 10,
@@ -59,32 +59,32 @@ const fn rate(burst: u32, millis: u64) -> Rate {
     Rate { burst, every }
 }
 
-/// What nodes have written lately.
+/// The limits, and what nodes have written lately.
 #[derive(Debug)]
-pub(super) struct Amounts {
+pub(super) struct WriteLimits {
     clock: Clock,
     /// Names are hashed by a key that nobody knows.
     names: RandomState,
-    taken: Mutex<Taken>,
+    usage: Mutex<Usage>,
 }
 
 #[derive(Debug)]
-struct Taken {
+struct Usage {
     rates: Rates<u64>,
-    /// When somebody took something last.
+    /// When a node last wrote something.
     last: Timestamp,
 }
 
-impl Amounts {
+impl WriteLimits {
     pub(super) fn new(clock: Clock) -> Self {
-        let taken = Taken {
-            rates: Rates::new(MOST),
+        let usage = Usage {
+            rates: Rates::new(MAX_NAMES),
             last: Timestamp::UNIX_EPOCH,
         };
         Self {
             clock,
             names: RandomState::new(),
-            taken: Mutex::new(taken),
+            usage: Mutex::new(usage),
         }
     }
 
@@ -99,48 +99,49 @@ impl Amounts {
         written: &Fields,
     ) -> Result<(), ApiError> {
         let kind = &*request.kind.kind;
-        let amount = AMOUNTS.iter().find(|amount| amount.kind == kind);
-        let Some(amount) = amount.filter(|_| request.subresource.is_none()) else {
+        let limit = KIND_LIMITS.iter().find(|limit| limit.kind == kind);
+        let Some(limit) = limit.filter(|_| request.subresource.is_none()) else {
             return Ok(());
         };
         let name = meta_text(written, "name");
         let size = serde_json::to_vec(written).map_or(usize::MAX, |text| text.len());
-        if size > amount.bytes {
+        if size > limit.bytes {
             let why = format!(
                 "node {node:?} writes {size} bytes, and a node's {kind} can have at most {}",
-                amount.bytes
+                limit.bytes
             );
             return Err(request.forbidden(name, &why));
         }
-        self.take(amount, node)?;
+        self.take(limit, node)?;
         if kind == "ResourceSlice" && request.operation == Operation::Create {
             let slices = request.stored(&request.kind.table, "").await?;
             let own = slices.iter().filter(|(_, slice)| {
                 object(slice, "spec").is_some_and(|spec| text(spec, "nodeName") == node)
             });
-            if own.count() >= SLICES {
-                let why = format!("node {node:?} has {SLICES} ResourceSlices, the most of a node");
+            if own.count() >= MAX_SLICES {
+                let why =
+                    format!("node {node:?} has {MAX_SLICES} ResourceSlices, the most of a node");
                 return Err(request.forbidden(name, &why));
             }
         }
         Ok(())
     }
 
-    fn take(&self, amount: &Amount, node: &str) -> Result<(), ApiError> {
+    fn take(&self, limit: &KindLimit, node: &str) -> Result<(), ApiError> {
         let now = self.clock.now();
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if now < taken.last {
+        let mut usage = self.usage.lock().unwrap_or_else(PoisonError::into_inner);
+        if now < usage.last {
             // The clock was set back: nobody waits for what it showed before.
-            taken.rates = Rates::new(MOST);
+            usage.rates = Rates::new(MAX_NAMES);
         }
-        taken.last = now;
-        let name = self.names.hash_one((amount.kind, node));
+        usage.last = now;
+        let name = self.names.hash_one((limit.kind, node));
         let since = now.duration_since(Timestamp::UNIX_EPOCH);
         let since = Duration::try_from(since).unwrap_or_default();
-        let kind = amount.kind;
-        taken
+        let kind = limit.kind;
+        usage
             .rates
-            .take(&[(name, amount.rate)], since)
+            .take(&[(name, limit.rate)], since)
             .map_err(|wait| {
                 let text = format!("node {node:?} writes objects of kind {kind} too fast");
                 let seconds = wait.as_millis().div_ceil(1000);
