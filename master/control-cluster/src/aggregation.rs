@@ -43,7 +43,7 @@ static BY_LABEL: Index<RoleView> = Index::new("label", |_, view| {
 });
 
 /// Roles that gather others, all under one value.
-static GATHERING: Index<RoleView> = Index::new("gathering", |_, view| {
+static AGGREGATING: Index<RoleView> = Index::new("gathering", |_, view| {
     let gathers = view.role.aggregation_rule.is_some();
     gathers.then(String::new).into_iter().collect()
 });
@@ -88,7 +88,7 @@ impl Controller for Aggregation {
     fn new(setup: &mut Setup<'_>) -> Self {
         // The listener asks the store that it listens to.
         let store: Store<RoleView> = setup.read();
-        let gathering = store.index(&GATHERING);
+        let aggregating = store.index(&AGGREGATING);
         let roles = setup.follow(move |delta: &Delta<RoleView>, keys| {
             keys.push((*delta.key).clone());
             let views = [&delta.before, &delta.after];
@@ -96,7 +96,7 @@ impl Controller for Aggregation {
                 let mut either = views.iter().filter_map(|view| view.as_deref());
                 either.any(|view| may_select(gatherer, &view.role))
             };
-            let gatherers = gathering.get("").into_iter();
+            let gatherers = aggregating.get("").into_iter();
             keys.extend(
                 gatherers
                     .filter(|(_, gatherer)| selected(gatherer))

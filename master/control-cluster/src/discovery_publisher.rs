@@ -24,13 +24,13 @@ use std::time::{Duration, Instant};
 
 /// For how long a document is valid: machines that boot while the master is away for a week still
 /// find it.
-const LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
+const DOCUMENT_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How far before the moment of signing a document begins, in seconds: clocks differ.
-const BACKDATED: u64 = 60;
+const BACKDATE: u64 = 60;
 /// First wait after a publication that failed.
-const FIRST: Duration = Duration::from_secs(5);
+const FIRST_RETRY: Duration = Duration::from_secs(5);
 /// Longest wait after publications that failed.
-const MAX_WAIT: Duration = Duration::from_secs(300);
+const MAX_RETRY: Duration = Duration::from_secs(300);
 /// Most endpoints and registrations, as of the document.
 const MAX_ENTRIES: usize = config_discovery::MAX_LIST;
 
@@ -103,7 +103,7 @@ impl View for Published {
 
 /// How the last publication ended.
 #[derive(Debug, Clone)]
-pub enum Last {
+pub enum LastPublication {
     /// It is valid for long enough until then.
     Done(Target, Timestamp),
     /// It failed; the next attempt is then, after this wait.
@@ -116,14 +116,14 @@ pub struct DiscoveryPublisher {
     discovery: Option<Discovery>,
     wanted: Store<Registrations>,
     published: Store<Published>,
-    last: Mutex<Option<Last>>,
+    last: Mutex<Option<LastPublication>>,
 }
 
 /// What to publish, and the result of the last attempt.
 #[derive(Debug)]
 pub struct Facts {
     wanted: Result<Target, String>,
-    last: Option<Last>,
+    last: Option<LastPublication>,
     /// Whether the ConfigMap is there.
     written: bool,
 }
@@ -176,15 +176,17 @@ impl Controller for DiscoveryPublisher {
         let none = Target::default();
         let wanted = facts.wanted.as_ref().unwrap_or(&none);
         match &facts.last {
-            Some(Last::Failed(target, at, _)) if target == wanted && now.instant < *at => {
+            Some(LastPublication::Failed(target, at, _))
+                if target == wanted && now.instant < *at =>
+            {
                 return Plan::wait(at.saturating_duration_since(now.instant));
             }
-            Some(Last::Done(target, _))
+            Some(LastPublication::Done(target, _))
                 if target == wanted && facts.written && is_unused(wanted) =>
             {
                 return Plan::nothing();
             }
-            Some(Last::Done(target, until)) if target == wanted && facts.written => {
+            Some(LastPublication::Done(target, until)) if target == wanted && facts.written => {
                 if let Some(left) = now.until(*until) {
                     return Plan::wait(left);
                 }
@@ -193,7 +195,7 @@ impl Controller for DiscoveryPublisher {
         }
         let mut plan = Plan::act(Action(facts.wanted.clone()));
         // The result decides when to publish again.
-        plan.requeue_in(FIRST);
+        plan.requeue_in(FIRST_RETRY);
         plan
     }
 
@@ -225,26 +227,28 @@ impl Controller for DiscoveryPublisher {
 }
 
 impl DiscoveryPublisher {
-    fn last(&self) -> MutexGuard<'_, Option<Last>> {
+    fn last(&self) -> MutexGuard<'_, Option<LastPublication>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn remember(&self, target: Target, outcome: Result<(), String>) {
         let mut last = self.last();
         *last = Some(match outcome {
-            Ok(()) => Last::Done(target, Timestamp::now() + LIFE / 2),
+            Ok(()) => LastPublication::Done(target, Timestamp::now() + DOCUMENT_LIFETIME / 2),
             Err(error) => {
                 let wait = match &*last {
-                    Some(Last::Failed(failed, _, wait)) if *failed == target => *wait * 2,
-                    Some(_) | None => FIRST,
+                    Some(LastPublication::Failed(failed, _, wait)) if *failed == target => {
+                        *wait * 2
+                    }
+                    Some(_) | None => FIRST_RETRY,
                 };
-                let wait = wait.min(MAX_WAIT);
+                let wait = wait.min(MAX_RETRY);
                 tracing::warn!(
                     error,
                     again_in = wait.as_secs(),
                     "discovery: where the master is could not be published"
                 );
-                Last::Failed(target, Instant::now() + wait, wait)
+                LastPublication::Failed(target, Instant::now() + wait, wait)
             }
         });
     }
@@ -286,8 +290,8 @@ async fn publish(
         let document = Document {
             cluster: uri.cluster.clone(),
             generation,
-            issued: now.saturating_sub(BACKDATED),
-            expires: now + LIFE.as_secs(),
+            issued: now.saturating_sub(BACKDATE),
+            expires: now + DOCUMENT_LIFETIME.as_secs(),
             endpoints: target.endpoints.clone(),
             ca_pins: target.pins.clone(),
         };
@@ -304,7 +308,7 @@ async fn publish(
             address = set.join(" "),
             "discovery: published where the master is"
         );
-        let end = i64::try_from(now + LIFE.as_secs()).ok();
+        let end = i64::try_from(now + DOCUMENT_LIFETIME.as_secs()).ok();
         let end = end.and_then(|end| Timestamp::from_second(end).ok());
         data.insert(
             names::EXPIRES.to_owned(),
@@ -493,7 +497,12 @@ mod tests {
         );
     }
 
-    fn plan(wanted: &Target, last: Option<Last>, written: bool, now: Now) -> Plan<Action> {
+    fn plan(
+        wanted: &Target,
+        last: Option<LastPublication>,
+        written: bool,
+        now: Now,
+    ) -> Plan<Action> {
         let facts = Facts {
             wanted: Ok(wanted.clone()),
             last,
@@ -507,8 +516,8 @@ mod tests {
         let (now, wanted, empty) = (Now::read(), good(), Target::default());
         let publishes = |plan: Plan<Action>| plan.actions.len() == 1;
         assert!(publishes(plan(&wanted, None, false, now)));
-        let half = LIFE / 2;
-        let ended = |target: &Target, until| Some(Last::Done(target.clone(), until));
+        let half = DOCUMENT_LIFETIME / 2;
+        let ended = |target: &Target, until| Some(LastPublication::Done(target.clone(), until));
         let fresh = ended(&wanted, now.wall + half);
         assert_eq!(plan(&wanted, fresh.clone(), true, now).requeue, Some(half));
         assert!(
@@ -526,9 +535,12 @@ mod tests {
         );
         let unused = ended(&empty, now.wall);
         assert_eq!(plan(&empty, unused, true, now), Plan::nothing());
-        let failed = |at| Some(Last::Failed(wanted.clone(), at, FIRST));
-        let soon = failed(now.instant + FIRST);
-        assert_eq!(plan(&wanted, soon.clone(), true, now), Plan::wait(FIRST));
+        let failed = |at| Some(LastPublication::Failed(wanted.clone(), at, FIRST_RETRY));
+        let soon = failed(now.instant + FIRST_RETRY);
+        assert_eq!(
+            plan(&wanted, soon.clone(), true, now),
+            Plan::wait(FIRST_RETRY)
+        );
         assert!(
             publishes(plan(&empty, soon, true, now)),
             "something else is wanted"

@@ -31,7 +31,7 @@ pub struct Facts {
 
 /// Claims are made for a pod.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Make {
+pub struct CreateClaims {
     /// The pod.
     pub pod: Key,
     /// Its UID.
@@ -48,7 +48,7 @@ impl Controller for EphemeralVolumes {
         right("", "events", &["create", "patch"]),
     ];
     type Facts = Facts;
-    type Action = Make;
+    type Action = CreateClaims;
 
     fn new(setup: &mut Setup<'_>) -> Self {
         let pods: Store<PodView> = setup.follow(|delta: &Delta<PodView>, keys| {
@@ -73,33 +73,33 @@ impl Controller for EphemeralVolumes {
         Some(Facts { key, pod, missing })
     }
 
-    fn plan(facts: &Facts, _: Now) -> Plan<Make> {
+    fn plan(facts: &Facts, _: Now) -> Plan<CreateClaims> {
         let Facts { key, pod, missing } = facts;
         let needed = pod.deleted.is_none() && !pod.ended() && !missing.is_empty();
-        let make = || Make {
+        let create = || CreateClaims {
             pod: key.clone(),
             uid: pod.uid.clone(),
             claims: missing.clone(),
         };
-        needed.then(make).into()
+        needed.then(create).into()
     }
 
-    async fn carry_out(&self, make: Make, writer: &Writer) -> Result<(), ApiError> {
-        let (namespace, name) = (make.pod.namespace(), &make.pod.name);
+    async fn carry_out(&self, create: CreateClaims, writer: &Writer) -> Result<(), ApiError> {
+        let (namespace, name) = (create.pod.namespace(), &create.pod.name);
         let found: Option<Pod> = writer.client().get_opt(namespace, name).await?;
-        let Some(pod) = found.filter(|pod| pod.metadata.uid.as_ref() == Some(&make.uid)) else {
+        let Some(pod) = found.filter(|pod| pod.metadata.uid.as_ref() == Some(&create.uid)) else {
             return Ok(());
         };
         let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
         for volume in volumes.into_iter().flatten() {
             let claim = claim(&pod, volume).filter(|claim| {
                 let name = claim.metadata.name.as_ref();
-                name.is_some_and(|name| make.claims.contains(name))
+                name.is_some_and(|name| create.claims.contains(name))
             });
             let Some(claim) = claim else { continue };
             match writer.create(&claim).await {
                 Err(error) if error.reason != Reason::AlreadyExists => {
-                    tell(writer, &pod, &volume.name, &error).await;
+                    record_event(writer, &pod, &volume.name, &error).await;
                     return Err(error);
                 }
                 Ok(_) | Err(_) => {}
@@ -137,7 +137,7 @@ fn claim(pod: &Pod, volume: &Volume) -> Option<PersistentVolumeClaim> {
     })
 }
 
-async fn tell(writer: &Writer, pod: &Pod, volume: &str, error: &ApiError) {
+async fn record_event(writer: &Writer, pod: &Pod, volume: &str, error: &ApiError) {
     let event = NewEvent {
         severity: Severity::Warning,
         reason: "FailedBinding",

@@ -24,7 +24,7 @@ pub struct SchemaView {
     /// The name of its priority level.
     pub level: String,
     /// Status and message of the condition, if it has it.
-    pub told: Option<(String, String)>,
+    pub condition: Option<(String, String)>,
 }
 
 impl View for SchemaView {
@@ -33,7 +33,7 @@ impl View for SchemaView {
     fn read(schema: FlowSchema) -> Self {
         let conditions = schema.status.and_then(|status| status.conditions);
         let own = |one: &&FlowSchemaCondition| one.type_.as_deref() == Some(CONDITION);
-        let told = conditions.iter().flatten().find(own).map(|one| {
+        let condition = conditions.iter().flatten().find(own).map(|one| {
             let text = |field: &Option<String>| field.clone().unwrap_or_default();
             (text(&one.status), text(&one.message))
         });
@@ -41,7 +41,7 @@ impl View for SchemaView {
         Self {
             uid: uid(&schema.metadata),
             level: spec.map_or_else(String::new, |spec| spec.priority_level_configuration.name),
-            told,
+            condition,
         }
     }
 }
@@ -78,7 +78,7 @@ pub struct Facts {
 
 /// The action: report it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Tell {
+pub struct UpdateStatus {
     /// The object's name.
     pub name: String,
     /// Its UID.
@@ -97,7 +97,7 @@ impl Controller for FlowSchemas {
         right(GROUP, "prioritylevelconfigurations", &["list", "watch"]),
     ];
     type Facts = Facts;
-    type Action = Tell;
+    type Action = UpdateStatus;
 
     fn new(setup: &mut Setup<'_>) -> Self {
         let schemas: Store<SchemaView> = setup.follow_keys();
@@ -118,7 +118,7 @@ impl Controller for FlowSchemas {
         })
     }
 
-    fn plan(facts: &Facts, _: Now) -> Plan<Tell> {
+    fn plan(facts: &Facts, _: Now) -> Plan<UpdateStatus> {
         let (schema, found) = (&facts.schema, facts.found);
         let rest = if found {
             "and it exists"
@@ -130,23 +130,23 @@ impl Controller for FlowSchemas {
             schema.level
         );
         let wanted = (status(found).to_owned(), message);
-        let tell = (schema.told.as_ref() != Some(&wanted)).then(|| Tell {
+        let update = (schema.condition.as_ref() != Some(&wanted)).then(|| UpdateStatus {
             name: facts.name.clone(),
             uid: schema.uid.clone(),
             found,
             message: wanted.1,
         });
-        tell.into()
+        update.into()
     }
 
-    async fn carry_out(&self, tell: Tell, writer: &Writer) -> Result<(), ApiError> {
-        let reason = if tell.found { "Found" } else { "NotFound" };
+    async fn carry_out(&self, update: UpdateStatus, writer: &Writer) -> Result<(), ApiError> {
+        let reason = if update.found { "Found" } else { "NotFound" };
         let condition = json!({
-            "type": CONDITION, "status": status(tell.found), "reason": reason, "message": tell.message,
+            "type": CONDITION, "status": status(update.found), "reason": reason, "message": update.message,
             "lastTransitionTime": Time(writer.client().now()),
         });
-        let patch = json!({"metadata": {"uid": tell.uid}, "status": {"conditions": [condition]}});
-        let (key, patch) = (Key::cluster(&tell.name), Patch::Strategic(patch));
+        let patch = json!({"metadata": {"uid": update.uid}, "status": {"conditions": [condition]}});
+        let (key, patch) = (Key::cluster(&update.name), Patch::Strategic(patch));
         writer
             .patch_status::<FlowSchema>(&key, &patch)
             .await

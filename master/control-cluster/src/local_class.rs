@@ -27,7 +27,7 @@ pub struct LocalClass {
 
 /// The class is to be made.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Make;
+pub struct CreateClass;
 
 impl Controller for LocalClass {
     const NAME: &'static str = "local-class";
@@ -36,7 +36,7 @@ impl Controller for LocalClass {
         right("storage.k8s.io", "storageclasses", &["create"]),
     ];
     type Facts = ();
-    type Action = Make;
+    type Action = CreateClass;
 
     fn new(setup: &mut Setup<'_>) -> Self {
         setup.follow(|delta: &Delta<NodeView>, keys| {
@@ -55,11 +55,11 @@ impl Controller for LocalClass {
         (!self.made.load(Ordering::Relaxed)).then_some(())
     }
 
-    fn plan((): &(), _: Now) -> Plan<Make> {
-        Plan::act(Make)
+    fn plan((): &(), _: Now) -> Plan<CreateClass> {
+        Plan::act(CreateClass)
     }
 
-    async fn carry_out(&self, _: Make, writer: &Writer) -> Result<(), ApiError> {
+    async fn carry_out(&self, _: CreateClass, writer: &Writer) -> Result<(), ApiError> {
         match writer.create(&class()).await {
             Err(error) if !error.is_already_exists() => return Err(error),
             Ok(_) | Err(_) => {}

@@ -17,19 +17,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Between two rounds while something is left.
-const ROUND: Duration = Duration::from_secs(1);
-/// How often the pause is doubled while rounds list pages of objects and delete none: finalizers
-/// hold them.
-const DOUBLED: u32 = 4;
+/// Pause between two rounds while something is left.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the pause is doubled while rounds list pages of objects and delete none, because
+/// finalizers hold them.
+const MAX_BACKOFF_DOUBLINGS: u32 = 4;
 /// Objects of a kind that are listed at once.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 /// Pages of a kind in one round, so that no namespace holds up another for long.
-const PAGES: u32 = 40;
+const MAX_PAGES: u32 = 40;
 /// Objects that are deleted at once.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_DELETES: usize = 16;
 /// How many failures the condition lists.
-const TOLD: usize = 10;
+const MAX_REPORTED_FAILURES: usize = 10;
 
 /// Pods, as conditions name them.
 const PODS: &str = "pods.";
@@ -40,12 +40,14 @@ pub struct Namespaces {
     namespaces: Store<NamespaceView>,
     /// UIDs of namespaces, by name, whose last rounds deleted nothing, and the number of these
     /// rounds.
-    vain: Mutex<HashMap<String, (String, u32)>>,
+    unproductive: Mutex<HashMap<String, (String, u32)>>,
 }
 
 impl Namespaces {
-    fn vain(&self) -> MutexGuard<'_, HashMap<String, (String, u32)>> {
-        self.vain.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unproductive(&self) -> MutexGuard<'_, HashMap<String, (String, u32)>> {
+        self.unproductive
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -55,12 +57,12 @@ pub struct Facts {
     name: String,
     namespace: Arc<NamespaceView>,
     /// The number of rounds before this one that deleted nothing.
-    vain: u32,
+    unproductive: u32,
 }
 
 /// One round: deletes the content, and the namespace once it is empty.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Empty {
+pub struct DeleteContent {
     /// The object's name.
     pub name: String,
     /// Its UID.
@@ -76,66 +78,72 @@ impl Controller for Namespaces {
         right("", "namespaces/status", &["patch"]),
     ];
     type Facts = Facts;
-    type Action = Empty;
+    type Action = DeleteContent;
 
     fn new(setup: &mut Setup<'_>) -> Self {
         let namespaces = setup.follow_keys();
-        let vain = Mutex::default();
-        Self { namespaces, vain }
+        let unproductive = Mutex::default();
+        Self {
+            namespaces,
+            unproductive,
+        }
     }
 
     fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
         let Some(namespace) = self.namespaces.get(key) else {
             // Also one that another client has finalized.
-            self.vain().remove(&key.name);
+            self.unproductive().remove(&key.name);
             return None;
         };
-        let vain = match self.vain().get(&key.name) {
+        let unproductive = match self.unproductive().get(&key.name) {
             Some((uid, rounds)) if *uid == namespace.uid => *rounds,
             _ => 0,
         };
         Some(Facts {
             name: key.name.clone(),
-            vain,
+            unproductive,
             namespace,
         })
     }
 
-    fn plan(facts: &Facts, _: Now) -> Plan<Empty> {
+    fn plan(facts: &Facts, _: Now) -> Plan<DeleteContent> {
         if !(facts.namespace.terminating && facts.namespace.unfinished) {
             return Plan::nothing();
         }
-        let mut plan = Plan::act(Empty {
+        let mut plan = Plan::act(DeleteContent {
             name: facts.name.clone(),
             uid: facts.namespace.uid.clone(),
         });
-        plan.requeue_in(ROUND * 2_u32.pow(facts.vain.min(DOUBLED)));
+        plan.requeue_in(RETRY_INTERVAL * 2_u32.pow(facts.unproductive.min(MAX_BACKOFF_DOUBLINGS)));
         plan
     }
 
-    async fn carry_out(&self, namespace: Empty, writer: &Writer) -> Result<(), ApiError> {
-        let round = empty(writer, &namespace.name, &namespace.uid).await;
-        let mut vain = self.vain();
-        if round.as_ref().is_ok_and(|round| *round == Round::Vain) {
-            let (uid, rounds) = vain.entry(namespace.name).or_default();
+    async fn carry_out(&self, namespace: DeleteContent, writer: &Writer) -> Result<(), ApiError> {
+        let round = delete_content(writer, &namespace.name, &namespace.uid).await;
+        let mut unproductive = self.unproductive();
+        if round
+            .as_ref()
+            .is_ok_and(|round| *round == Round::Unproductive)
+        {
+            let (uid, rounds) = unproductive.entry(namespace.name).or_default();
             if *uid != namespace.uid {
                 (*uid, *rounds) = (namespace.uid, 0);
             }
             *rounds += 1;
         } else {
-            vain.remove(&namespace.name);
+            unproductive.remove(&namespace.name);
         }
         round.map(drop)
     }
 }
 
-/// What a round was good for.
+/// What a round achieved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Round {
     /// Something was deleted, or little was looked at.
-    Useful,
+    Productive,
     /// More than a page of a kind was looked at, and there was nothing to delete.
-    Vain,
+    Unproductive,
 }
 
 /// The remaining content of a namespace.
@@ -160,9 +168,9 @@ impl Remaining {
 
     fn round(&self) -> Round {
         if self.many && self.deleted == 0 {
-            Round::Vain
+            Round::Unproductive
         } else {
-            Round::Useful
+            Round::Productive
         }
     }
 
@@ -181,7 +189,7 @@ impl Remaining {
     }
 
     fn fail(&mut self, resource: &Resource, error: &ApiError) {
-        if self.failures.len() < TOLD {
+        if self.failures.len() < MAX_REPORTED_FAILURES {
             self.failures.push(format!("{}: {error}", resource.plural));
         }
     }
@@ -257,13 +265,13 @@ impl Remaining {
 }
 
 /// One round: deletes the content; once the namespace is empty, removes its finalizer.
-async fn empty(writer: &Writer, name: &str, uid: &str) -> Result<Round, ApiError> {
+async fn delete_content(writer: &Writer, name: &str, uid: &str) -> Result<Round, ApiError> {
     let client = writer.client();
     let namespace: Namespace = client.get(None, name).await?;
     if namespace.metadata.uid.as_deref() != Some(uid)
         || namespace.metadata.deletion_timestamp.is_none()
     {
-        return Ok(Round::Useful);
+        return Ok(Round::Productive);
     }
     let mut left = Remaining::default();
     for resource in in_order(client.resources()) {
@@ -279,7 +287,7 @@ async fn empty(writer: &Writer, name: &str, uid: &str) -> Result<Round, ApiError
     if left.is_empty() {
         finalize(writer, namespace).await?;
     } else {
-        tell(writer, &namespace, &left).await?;
+        update_conditions(writer, &namespace, &left).await?;
     }
     Ok(left.round())
 }
@@ -316,11 +324,11 @@ async fn clear(
     left: &mut Remaining,
 ) -> Result<(), ApiError> {
     let first = ListParams {
-        limit: Some(PAGE),
+        limit: Some(PAGE_SIZE),
         ..ListParams::default()
     };
     let mut params = first.clone();
-    for _ in 0..PAGES {
+    for _ in 0..MAX_PAGES {
         let page = client.partials(resource, namespace, &params).await?;
         let objects = page.items.into_iter().map(|object| object.metadata);
         let waiting: Vec<Meta> = objects
@@ -365,7 +373,7 @@ async fn delete(
     };
     let answers: Vec<_> = stream::iter(objects)
         .map(delete)
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(MAX_CONCURRENT_DELETES)
         .collect()
         .await;
     for answer in answers {
@@ -392,7 +400,11 @@ async fn finalize(writer: &Writer, mut namespace: Namespace) -> Result<(), ApiEr
 }
 
 /// Writes what is left into the namespace's conditions, where it isn't there already.
-async fn tell(writer: &Writer, namespace: &Namespace, left: &Remaining) -> Result<(), ApiError> {
+async fn update_conditions(
+    writer: &Writer,
+    namespace: &Namespace,
+    left: &Remaining,
+) -> Result<(), ApiError> {
     let known = namespace
         .status
         .as_ref()

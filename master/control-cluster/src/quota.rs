@@ -22,11 +22,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Everything is counted again after this time in any case (upstream's default).
-const PERIOD: Duration = Duration::from_secs(300);
+const RESYNC_PERIOD: Duration = Duration::from_secs(300);
 /// Objects in a page.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 /// Tries to count while others use something up.
-const TRIES: usize = 8;
+const MAX_TRIES: usize = 8;
 
 /// A resource quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,7 +181,7 @@ impl Controller for Quotas {
     }
 
     fn plan(facts: &Facts, _: Now) -> Plan<Recount> {
-        let left = facts.since.map(|since| PERIOD.saturating_sub(since));
+        let left = facts.since.map(|since| RESYNC_PERIOD.saturating_sub(since));
         let overdue = left.is_none_or(|left| left.is_zero());
         let mut plan = Plan::nothing();
         if overdue || facts.released || !facts.settled {
@@ -190,7 +190,7 @@ impl Controller for Quotas {
                 seen: facts.seen,
             });
         }
-        plan.requeue_in(left.filter(|left| !left.is_zero()).unwrap_or(PERIOD));
+        plan.requeue_in(left.filter(|left| !left.is_zero()).unwrap_or(RESYNC_PERIOD));
         plan
     }
 
@@ -257,7 +257,7 @@ async fn recount(client: &Client, namespace: &str, resources: &[Resource]) -> Re
         };
         while !count(client, quotas, status, resources).await? {
             tries += 1;
-            if tries >= TRIES {
+            if tries >= MAX_TRIES {
                 let text =
                     format!("quota {namespace}/{name} is used up faster than it can be counted");
                 return Err(ApiError::new(Reason::ServerTimeout, text));
@@ -316,7 +316,7 @@ async fn usage(
     let (group, plural) = (resource.group.as_str(), resource.plural.as_str());
     let mut used = Quantities::default();
     let mut params = ListParams {
-        limit: Some(PAGE),
+        limit: Some(PAGE_SIZE),
         ..ListParams::default()
     };
     let plain = quota.scopes.is_empty()

@@ -170,7 +170,7 @@ impl Controller for NodeIpam {
                 Ok(())
             }
             Action::Tell { name, uid, range } => {
-                tell(writer, &name, uid, range).await;
+                record_event(writer, &name, uid, range).await;
                 Ok(())
             }
         }
@@ -266,7 +266,7 @@ impl Table {
     }
 }
 
-async fn tell(writer: &Writer, name: &str, uid: String, range: Range) {
+async fn record_event(writer: &Writer, name: &str, uid: String, range: Range) {
     tracing::warn!(node = name, %range, "no part of the cluster's range is free for the node's pods");
     let metadata = ObjectMeta {
         name: Some(name.to_owned()),

@@ -45,7 +45,7 @@ impl View for RangeView {
             uid: uid(&range.metadata),
             terminating: range.metadata.deletion_timestamp.is_some(),
             held: is_held_by(&range.metadata, FINALIZER),
-            ready: says(&range, "True"),
+            ready: has_ready(&range, "True"),
         }
     }
 }
@@ -82,7 +82,7 @@ pub struct Facts {
 
 /// Finalizer and condition of a range are brought up to date.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Settle {
+pub struct Reconcile {
     /// The object's name.
     pub name: String,
     /// Its UID.
@@ -114,7 +114,7 @@ impl Controller for ServiceRanges {
         ),
     ];
     type Facts = Facts;
-    type Action = Settle;
+    type Action = Reconcile;
 
     fn new(setup: &mut Setup<'_>) -> Self {
         let known: Store<RangeView> = setup.read();
@@ -139,26 +139,26 @@ impl Controller for ServiceRanges {
         Some(Facts { name, range })
     }
 
-    fn plan(facts: &Facts, _: Now) -> Plan<Settle> {
+    fn plan(facts: &Facts, _: Now) -> Plan<Reconcile> {
         let range = &facts.range;
         let open = if range.terminating {
             range.held
         } else {
             !range.held || !range.ready
         };
-        let action = open.then(|| Settle {
+        let action = open.then(|| Reconcile {
             name: facts.name.clone(),
             uid: range.uid.clone(),
         });
         action.into()
     }
 
-    async fn carry_out(&self, range: Settle, writer: &Writer) -> Result<(), ApiError> {
-        settle(writer, &range.name, &range.uid).await
+    async fn carry_out(&self, range: Reconcile, writer: &Writer) -> Result<(), ApiError> {
+        reconcile(writer, &range.name, &range.uid).await
     }
 }
 
-fn says(range: &ServiceCIDR, status: &str) -> bool {
+fn has_ready(range: &ServiceCIDR, status: &str) -> bool {
     let conditions = range
         .status
         .as_ref()
@@ -171,7 +171,7 @@ fn says(range: &ServiceCIDR, status: &str) -> bool {
 
 /// Sets finalizer and condition of a range that stays; of one that is deleted, removes the
 /// finalizer or sets the condition that says why it waits.
-async fn settle(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
+async fn reconcile(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
     let range: ServiceCIDR = writer.client().get(None, name).await?;
     if range.metadata.uid.as_deref() != Some(uid) {
         return Ok(());
@@ -186,20 +186,20 @@ async fn settle(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> 
                 .collect();
             return finalize(writer, &range, &all).await;
         }
-        return if says(&range, "True") {
+        return if has_ready(&range, "True") {
             Ok(())
         } else {
-            say(writer, &range, "True", "", SERVES).await
+            set_ready(writer, &range, "True", "", SERVES).await
         };
     }
     if !held {
         return Ok(());
     }
     if is_needed(writer.client(), &range).await? {
-        return if says(&range, "False") {
+        return if has_ready(&range, "False") {
             Ok(())
         } else {
-            say(writer, &range, "False", "Terminating", WAITS).await
+            set_ready(writer, &range, "False", "Terminating", WAITS).await
         };
     }
     let rest: Vec<String> = finalizers
@@ -254,7 +254,7 @@ async fn finalize(
         .map(drop)
 }
 
-async fn say(
+async fn set_ready(
     writer: &Writer,
     range: &ServiceCIDR,
     status: &str,

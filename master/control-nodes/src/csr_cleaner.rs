@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// After the decision.
-const DECIDED: Duration = Duration::from_secs(3600);
+const KEPT_AFTER_DECISION: Duration = Duration::from_secs(3600);
 /// Without a decision.
-const PENDING: Duration = Duration::from_secs(24 * 3600);
+const KEPT_PENDING: Duration = Duration::from_secs(24 * 3600);
 
 /// The controller. Its keys are requests.
 #[derive(Debug)]
@@ -59,9 +59,9 @@ impl Controller for CsrCleaner {
 
     fn plan(facts: &Facts, now: Now) -> Plan<Delete> {
         let lifetime = if facts.request.decided {
-            DECIDED
+            KEPT_AFTER_DECISION
         } else {
-            PENDING
+            KEPT_PENDING
         };
         let left = lifetime.saturating_sub(now.since(facts.request.last));
         if left.is_zero() {

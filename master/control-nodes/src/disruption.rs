@@ -17,7 +17,7 @@ pub(crate) struct Disruption {
 
 /// The pod that is ended, as its controller saw it.
 #[derive(Debug)]
-pub(crate) struct Ending<'a> {
+pub(crate) struct EndingPod<'a> {
     /// The object's key.
     pub(crate) key: &'a Key,
     /// Its UID.
@@ -29,7 +29,7 @@ pub(crate) struct Ending<'a> {
 /// Marks a pod.
 pub(crate) async fn disrupt(
     writer: &Writer,
-    pod: &Ending<'_>,
+    pod: &EndingPod<'_>,
     disruption: &Disruption,
 ) -> Result<(), ApiError> {
     let condition = condition(pod, &Time(writer.client().now()), disruption);
@@ -39,7 +39,7 @@ pub(crate) async fn disrupt(
 /// Ends a pod as failed: no kubelet will say how it ended.
 pub(crate) async fn fail(
     writer: &Writer,
-    pod: &Ending<'_>,
+    pod: &EndingPod<'_>,
     disruption: Option<&Disruption>,
 ) -> Result<(), ApiError> {
     let now = Time(writer.client().now());
@@ -47,7 +47,7 @@ pub(crate) async fn fail(
     write(writer, pod, failed(pod, condition)).await
 }
 
-fn failed(pod: &Ending<'_>, condition: Option<Value>) -> Value {
+fn failed(pod: &EndingPod<'_>, condition: Option<Value>) -> Value {
     let mut status = json!({"phase": "Failed", "observedGeneration": pod.generation});
     if let Some(condition) = condition {
         status["conditions"] = json!([condition]);
@@ -55,14 +55,14 @@ fn failed(pod: &Ending<'_>, condition: Option<Value>) -> Value {
     status
 }
 
-fn condition(pod: &Ending<'_>, now: &Time, disruption: &Disruption) -> Value {
+fn condition(pod: &EndingPod<'_>, now: &Time, disruption: &Disruption) -> Value {
     json!({
         "type": "DisruptionTarget", "status": "True", "reason": disruption.reason, "message": disruption.message,
         "lastTransitionTime": now, "observedGeneration": pod.generation,
     })
 }
 
-async fn write(writer: &Writer, pod: &Ending<'_>, status: Value) -> Result<(), ApiError> {
+async fn write(writer: &Writer, pod: &EndingPod<'_>, status: Value) -> Result<(), ApiError> {
     let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid}, "status": status}));
     writer.patch_status::<Pod>(pod.key, &patch).await.map(drop)
 }
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_disruption_names_the_generation_that_was_judged() {
         let key = Key::new("default", "p");
-        let pod = Ending {
+        let pod = EndingPod {
             key: &key,
             uid: "u",
             generation: 3,

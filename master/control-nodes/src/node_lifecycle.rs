@@ -27,16 +27,16 @@ use std::time::{Duration, Instant};
 const STARTUP_GRACE: Duration = Duration::from_secs(60);
 /// Nodes older than this get no event `RegisteredNode`: they were registered before this process
 /// began.
-const YOUNG: SignedDuration = SignedDuration::from_mins(1);
+const MAX_REGISTRATION_AGE: SignedDuration = SignedDuration::from_mins(1);
 /// Time between the evictions of two nodes of a zone (upstream: 0.1 a second), to notice if the
 /// fault is the master's.
-const EVICTION_PACE: Duration = Duration::from_secs(10);
+const EVICTION_INTERVAL: Duration = Duration::from_secs(10);
 /// The same in a large zone in which most nodes are silent (upstream: 0.01 a second).
-const DISRUPTED_PACE: Duration = Duration::from_secs(100);
+const DISRUPTED_EVICTION_INTERVAL: Duration = Duration::from_secs(100);
 /// A zone with more nodes is large (upstream: `large-cluster-size-threshold`).
 const LARGE_ZONE_THRESHOLD: usize = 50;
 /// The conditions that the kubelet reports, which become unknown once it is silent.
-const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 /// The lease that a kubelet renews.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -69,7 +69,7 @@ fn renewed(lease: &Lease) -> Option<Timestamp> {
 
 /// The last sign of life of a node.
 #[derive(Debug)]
-struct Sign {
+struct LastSeen {
     lease: Option<Timestamp>,
     heartbeat: Option<Timestamp>,
     seen: Instant,
@@ -80,7 +80,7 @@ struct Sign {
 struct Memory {
     /// The UIDs of nodes by their names.
     known: HashMap<String, String>,
-    signs: HashMap<String, Sign>,
+    last_seen: HashMap<String, LastSeen>,
     /// When the pods of a zone's node were evicted last.
     last_evicted: HashMap<Arc<str>, Instant>,
 }
@@ -171,7 +171,7 @@ pub struct Silent {
     /// The conditions.
     pub conditions: Vec<NodeCondition>,
     /// Whether to record an event.
-    pub tell: bool,
+    pub record_event: bool,
 }
 
 impl Controller for NodeLifecycle {
@@ -207,7 +207,7 @@ impl Controller for NodeLifecycle {
         let name = key.name.clone();
         let Some(node) = self.nodes.get(key) else {
             let mut memory = self.memory();
-            memory.signs.remove(&name);
+            memory.last_seen.remove(&name);
             let uid = memory.known.remove(&name)?;
             return Some(Facts::Gone(Identity { name, uid }));
         };
@@ -219,9 +219,9 @@ impl Controller for NodeLifecycle {
             self.grace.max(STARTUP_GRACE)
         };
         let mut memory = self.memory();
-        let silence = silence(&mut memory.signs, &name, &node, lease, now.instant);
+        let silence = silence(&mut memory.last_seen, &name, &node, lease, now.instant);
         // A node that is about to be marked silent takes no turn yet.
-        let eviction = if silence < grace || node.is_unheard() {
+        let eviction = if silence < grace || node.is_unreachable() {
             self.eviction(&mut memory, &node, now.instant)
         } else {
             Eviction::NotAllowed
@@ -229,7 +229,7 @@ impl Controller for NodeLifecycle {
         let known = memory.known.insert(name.clone(), node.uid.clone());
         drop(memory);
         let age = node.created.map(|created| now.wall.duration_since(created));
-        let is_young = age.is_some_and(|age| age < YOUNG);
+        let is_young = age.is_some_and(|age| age < MAX_REGISTRATION_AGE);
         Some(Facts::Present(Present {
             is_new: is_young && known.as_ref() != Some(&node.uid),
             name,
@@ -336,7 +336,7 @@ impl NodeLifecycle {
 
 /// How long a node has been silent.
 fn silence(
-    signs: &mut HashMap<String, Sign>,
+    last_seen: &mut HashMap<String, LastSeen>,
     name: &str,
     node: &NodeView,
     lease: Option<Timestamp>,
@@ -346,17 +346,17 @@ fn silence(
     let heartbeat = ready
         .and_then(|ready| ready.last_heartbeat_time.as_ref())
         .map(|time| time.0);
-    if let Some(sign) = signs.get(name)
-        && (sign.lease, sign.heartbeat) == (lease, heartbeat)
+    if let Some(last) = last_seen.get(name)
+        && (last.lease, last.heartbeat) == (lease, heartbeat)
     {
-        return now.saturating_duration_since(sign.seen);
+        return now.saturating_duration_since(last.seen);
     }
-    let sign = Sign {
+    let last = LastSeen {
         lease,
         heartbeat,
         seen: now,
     };
-    signs.insert(name.to_owned(), sign);
+    last_seen.insert(name.to_owned(), last);
     Duration::ZERO
 }
 
@@ -364,7 +364,7 @@ fn silence(
 fn not_ready_taint(node: &NodeView) -> Option<&'static str> {
     match node.status("Ready") {
         "True" => None,
-        _ if node.is_unheard() => Some(UNREACHABLE),
+        _ if node.is_unreachable() => Some(UNREACHABLE),
         _ => Some(NOT_READY),
     }
 }
@@ -421,9 +421,9 @@ impl Zones {
         if self.none_ready() {
             Pace::Never
         } else if !most {
-            Pace::Every(EVICTION_PACE)
+            Pace::Every(EVICTION_INTERVAL)
         } else if all > LARGE_ZONE_THRESHOLD {
-            Pace::Every(DISRUPTED_PACE)
+            Pace::Every(DISRUPTED_EVICTION_INTERVAL)
         } else {
             Pace::Halt
         }
@@ -542,7 +542,7 @@ fn silent(facts: &Present, now: Timestamp) -> Option<Silent> {
             last_transition_time: Some(Time(now)),
         }
     };
-    let conditions: Vec<NodeCondition> = REPORTED
+    let conditions: Vec<NodeCondition> = KUBELET_CONDITIONS
         .iter()
         .filter(|kind| known(kind))
         .map(|kind| condition(kind))
@@ -553,7 +553,7 @@ fn silent(facts: &Present, now: Timestamp) -> Option<Silent> {
         version: node.version.clone(),
         lease: facts.lease,
         conditions,
-        tell: !node.is_unheard(),
+        record_event: !node.is_unreachable(),
     })
 }
 
@@ -577,7 +577,7 @@ async fn write_silent(writer: &Writer, silent: &Silent) -> Result<(), ApiError> 
         node = name,
         "no Lease renewal within the grace period; marked the node NotReady"
     );
-    if silent.tell {
+    if silent.record_event {
         let about = about(&Identity {
             name: name.to_owned(),
             uid: silent.uid.clone(),

@@ -1,6 +1,6 @@
 //! Pod garbage collection: deletes pods that no kubelet will ever end.
 
-use crate::disruption::{Disruption, Ending, fail};
+use crate::disruption::{Disruption, EndingPod, fail};
 use crate::followed::pods_of_node;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::taints::OUT_OF_SERVICE;
@@ -16,12 +16,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How many ended pods are kept for inspection (upstream's default).
-const ENDED_KEPT: usize = 12_500;
+const MAX_ENDED_PODS: usize = 12_500;
 /// How long a node must be gone before its pods are deleted: it may register again (upstream: 40
 /// s).
 const QUARANTINE: Duration = Duration::from_secs(40);
 /// How many ended pods beyond the limit one change concerns.
-const AT_ONCE: usize = 64;
+const MAX_KEYS_PER_CHANGE: usize = 64;
 
 /// Ended pods that are not being deleted, the oldest first.
 type Ended = Arc<Mutex<BTreeSet<(Option<Timestamp>, Key)>>>;
@@ -165,7 +165,7 @@ impl Controller for PodGc {
             };
             let is_gone = matches!(pod.if_node, Some(NodeState::Gone(_)));
             let disruption = is_gone.then_some(&disruption);
-            let ending = Ending {
+            let ending = EndingPod {
                 key: &pod.key,
                 uid: &pod.uid,
                 generation: pod.generation,
@@ -210,7 +210,7 @@ impl PodGc {
 
     fn is_spare(&self, key: &Key, pod: &PodView) -> bool {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let spare = ended.len().saturating_sub(ENDED_KEPT);
+        let spare = ended.len().saturating_sub(MAX_ENDED_PODS);
         let last = spare.checked_sub(1).and_then(|last| ended.iter().nth(last));
         pod.deleted.is_none() && last.is_some_and(|last| (pod.created, key) <= (last.0, &last.1))
     }
@@ -226,7 +226,10 @@ fn count_ended(ended: &Ended, delta: &Delta<PodView>) -> Vec<Key> {
     if let Some(after) = delta.after.as_deref().filter(|pod| counts(pod)) {
         ended.insert((after.created, (*delta.key).clone()));
     }
-    let spare = ended.len().saturating_sub(ENDED_KEPT).min(AT_ONCE);
+    let spare = ended
+        .len()
+        .saturating_sub(MAX_ENDED_PODS)
+        .min(MAX_KEYS_PER_CHANGE);
     ended
         .iter()
         .take(spare)

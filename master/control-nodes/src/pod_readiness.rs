@@ -91,5 +91,5 @@ impl Controller for PodReadiness {
 
 /// Whether the kubelet's last report is out of date. That of an untrusted machine is ignored too.
 fn is_stale(node: &NodeView) -> bool {
-    node.is_unheard() || node.has_taint(UNTRUSTED, NO_EXECUTE)
+    node.is_unreachable() || node.has_taint(UNTRUSTED, NO_EXECUTE)
 }

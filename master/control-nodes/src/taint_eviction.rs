@@ -1,7 +1,7 @@
 //! Taint eviction: deletes pods on nodes whose `NoExecute` taints they don't tolerate, or tolerate
 //! only for a time.
 
-use crate::disruption::{Disruption, Ending, disrupt};
+use crate::disruption::{Disruption, EndingPod, disrupt};
 use crate::followed::pods_and_nodes;
 use config_kube::k8s_openapi::api::core::v1::{Pod, Taint};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// How long a pod without tolerations stays on a node that is not ready or silent (upstream's
 /// admission writes these tolerations into every pod; a pod without them is older).
-const UNSAID: Duration = Duration::from_secs(300);
+const DEFAULT_TOLERATION: Duration = Duration::from_secs(300);
 
 /// The controller. Its keys are pods. The time of a taint is written on the node, or is when the
 /// pod was seen with it first: `kubectl taint` writes none.
@@ -50,7 +50,7 @@ pub enum Step {
     /// It ends.
     Evict(Evict),
     /// It gets an event that says that it stays after all.
-    Spare {
+    CancelEviction {
         /// The object's key.
         key: Key,
         /// Its UID.
@@ -82,7 +82,7 @@ impl Controller for TaintEviction {
     type Action = Step;
 
     fn new(setup: &mut Setup<'_>) -> Self {
-        let (pods, nodes) = pods_and_nodes(setup, driving_out);
+        let (pods, nodes) = pods_and_nodes(setup, no_execute_taints);
         Self {
             pods,
             nodes,
@@ -96,7 +96,7 @@ impl Controller for TaintEviction {
         let node = pod
             .as_ref()
             .and_then(|pod| self.nodes.get(&Key::cluster(&pod.node)));
-        let taints = node.as_deref().map(driving_out).unwrap_or_default();
+        let taints = node.as_deref().map(no_execute_taints).unwrap_or_default();
         let uid = pod.as_ref().map(|pod| pod.uid.as_str());
         let timeless = taints.iter().any(|taint| taint.time_added.is_none());
         let seen = self.seen(key, uid.filter(|_| timeless), now.wall);
@@ -122,7 +122,7 @@ impl Controller for TaintEviction {
         } = facts;
         let (key, uid) = (key.clone(), pod.uid.clone());
         match left {
-            None if *waited => Plan::act(Step::Spare { key, uid }),
+            None if *waited => Plan::act(Step::CancelEviction { key, uid }),
             None => Plan::nothing(),
             Some(Duration::ZERO) => Plan::act(Step::Evict(Evict {
                 key,
@@ -136,9 +136,9 @@ impl Controller for TaintEviction {
     async fn carry_out(&self, step: Step, writer: &Writer) -> Result<(), ApiError> {
         let pod = match step {
             Step::Evict(pod) => pod,
-            Step::Spare { key, uid } => {
+            Step::CancelEviction { key, uid } => {
                 let message = format!("Cancelling deletion of Pod {key}");
-                tell(writer, &key, &uid, message).await;
+                record_event(writer, &key, &uid, message).await;
                 return Ok(());
             }
         };
@@ -146,14 +146,14 @@ impl Controller for TaintEviction {
             reason: "DeletionByTaintManager",
             message: "Taint manager: deleting due to NoExecute taint",
         };
-        let ending = Ending {
+        let ending = EndingPod {
             key: &pod.key,
             uid: &pod.uid,
             generation: pod.generation,
         };
         disrupt(writer, &ending, &disruption).await?;
         let message = format!("Marking for deletion Pod {}", pod.key);
-        tell(writer, &pod.key, &pod.uid, message).await;
+        record_event(writer, &pod.key, &pod.uid, message).await;
         let params = DeleteParams::of(pod.uid);
         writer.delete::<Pod>(&pod.key, &params).await
     }
@@ -189,7 +189,7 @@ impl TaintEviction {
 }
 
 /// Records an event with what this controller does to a pod.
-async fn tell(writer: &Writer, key: &Key, uid: &str, message: String) {
+async fn record_event(writer: &Writer, key: &Key, uid: &str, message: String) {
     let metadata = ObjectMeta {
         namespace: Some(key.namespace.clone()),
         name: Some(key.name.clone()),
@@ -215,7 +215,7 @@ fn is_over(pod: &PodView) -> bool {
 }
 
 /// The `NoExecute` taints of a node.
-fn driving_out(node: &NodeView) -> Vec<Taint> {
+fn no_execute_taints(node: &NodeView) -> Vec<Taint> {
     let taints = node.taints.iter();
     taints
         .filter(|taint| taint.effect == NO_EXECUTE)
@@ -240,7 +240,7 @@ fn stays_with(pod: &PodView, taint: &Taint, seen: Timestamp, now: Timestamp) -> 
     let ours = taint.key == NOT_READY || taint.key == UNREACHABLE;
     let allowed = if tolerations.is_empty() {
         if ours && !pod.mirror {
-            UNSAID
+            DEFAULT_TOLERATION
         } else {
             Duration::ZERO
         }

@@ -1,14 +1,14 @@
 //! HorizontalPodAutoscalers: the controller, its reads and its writes.
 //!
-//! Each autoscaler runs once in [`PERIOD`]: it reads the target's scale, pods and samples, decides,
-//! and writes the scale if it is unchanged since it was read. Resource metrics come from
+//! Each autoscaler runs once in [`SYNC_PERIOD`]: it reads the target's scale, pods and samples,
+//! decides, and writes the scale if it is unchanged since it was read. Resource metrics come from
 //! `metrics.k8s.io` through the API; if the nodes report no figures of the pods, the condition
 //! ScalingActive says so.
 
 use crate::decide::{Condition, Fault, Observed, Reading, condition, decide, needs_metrics};
 use crate::limits::Memory;
 use crate::metrics::{self, samples};
-use crate::replicas::{self, Ask, Target, Tolerance, propose};
+use crate::replicas::{self, MetricQuery, Target, Tolerance, propose};
 use config_kube::Amount;
 use config_kube::k8s_openapi::api::autoscaling::v2::{
     HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition,
@@ -34,7 +34,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time between two evaluations (upstream: `horizontal-pod-autoscaler-sync-period`).
-const PERIOD: Duration = Duration::from_secs(15);
+const SYNC_PERIOD: Duration = Duration::from_secs(15);
 /// The tolerance where none is given (upstream: `horizontal-pod-autoscaler-tolerance`).
 const TOLERANCE: f64 = 0.1;
 
@@ -65,7 +65,7 @@ pub struct Facts {
 
 /// A look of the autoscaler with a key and UID.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Look(pub Key, pub String);
+pub struct Evaluate(pub Key, pub String);
 
 impl Controller for HorizontalAutoscalers {
     const NAME: &'static str = "horizontal-pod-autoscaler";
@@ -83,7 +83,7 @@ impl Controller for HorizontalAutoscalers {
         right("", "events", &["create", "patch"]),
     ];
     type Facts = Facts;
-    type Action = Look;
+    type Action = Evaluate;
 
     fn new(setup: &mut Setup<'_>) -> Self {
         Self {
@@ -107,20 +107,24 @@ impl Controller for HorizontalAutoscalers {
         })
     }
 
-    fn plan(facts: &Facts, now: Now) -> Plan<Look> {
+    fn plan(facts: &Facts, now: Now) -> Plan<Evaluate> {
         let passed = facts
             .looked
             .map(|looked| now.instant.saturating_duration_since(looked));
-        match passed.and_then(|passed| PERIOD.checked_sub(passed)) {
+        match passed.and_then(|passed| SYNC_PERIOD.checked_sub(passed)) {
             Some(left) if !left.is_zero() => Plan::wait(left),
             _ => Plan {
-                actions: vec![Look(facts.key.clone(), facts.uid.clone())],
-                requeue: Some(PERIOD),
+                actions: vec![Evaluate(facts.key.clone(), facts.uid.clone())],
+                requeue: Some(SYNC_PERIOD),
             },
         }
     }
 
-    async fn carry_out(&self, Look(key, uid): Look, writer: &Writer) -> Result<(), ApiError> {
+    async fn carry_out(
+        &self,
+        Evaluate(key, uid): Evaluate,
+        writer: &Writer,
+    ) -> Result<(), ApiError> {
         let Some(scaler) = self.all.get(&key) else {
             return Ok(());
         };
@@ -135,7 +139,7 @@ impl Controller for HorizontalAutoscalers {
             about,
             now: writer.now().wall,
         };
-        self.look(&key, &mut report, writer).await?;
+        self.evaluate(&key, &mut report, writer).await?;
         report.write(&key, &uid, writer).await
     }
 }
@@ -276,7 +280,7 @@ impl HorizontalAutoscalers {
         with(self.known().entry(key.clone()).or_default())
     }
 
-    async fn look(
+    async fn evaluate(
         &self,
         key: &Key,
         report: &mut Report<'_>,
@@ -495,14 +499,14 @@ fn reading(
         let why = "no metrics returned from resource metrics API".to_owned();
         return Err(unread(&why));
     }
-    let ask = Ask {
+    let query = MetricQuery {
         resource,
         container,
         target,
         tolerance: tolerance(spec),
     };
     let samples = samples(used, resource, container);
-    propose(&ask, current, pods, samples, now).map_err(failed)
+    propose(&query, current, pods, samples, now).map_err(failed)
 }
 
 /// The fault of a metric whose API the cluster does not serve.

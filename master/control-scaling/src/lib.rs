@@ -16,7 +16,7 @@ pub use decide::{Condition, Decision, Fault, Observed, Reading, decide, needs_me
 pub use horizontal::HorizontalAutoscalers;
 pub use limits::{Explanation, Limited, Memory};
 pub use metrics::{Sample, Samples, samples};
-pub use replicas::{Ask, Proposal, Target, Tolerance, propose};
+pub use replicas::{MetricQuery, Proposal, Target, Tolerance, propose};
 
 use master_control::Registration;
 

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 /// How long a smaller number waits where no behaviour is given (upstream:
 /// `downscale-stabilization`).
-const STABLE: Duration = Duration::from_secs(300);
+const DOWNSCALE_STABILIZATION: Duration = Duration::from_secs(300);
 /// The longest time that anything is remembered: no window and no period is longer (upstream's
 /// validation).
-const REMEMBERED: Duration = Duration::from_secs(3600);
+const MAX_HISTORY: Duration = Duration::from_secs(3600);
 
 /// Numbers of replicas, with the times at which they were recommended or set.
 type Times = Vec<(Instant, i32)>;
@@ -110,7 +110,7 @@ impl Memory {
     fn ask(&mut self, wanted: i32, now: Instant) {
         self.recommended.push((now, wanted));
         for all in [&mut self.recommended, &mut self.added, &mut self.removed] {
-            all.retain(|(at, _)| now.saturating_duration_since(*at) < REMEMBERED);
+            all.retain(|(at, _)| now.saturating_duration_since(*at) < MAX_HISTORY);
         }
     }
 
@@ -125,7 +125,7 @@ impl Memory {
         let least = spec.min_replicas.unwrap_or(1);
         let rules = spec.behavior.as_ref();
         let Some(rules) = rules else {
-            let stable = recent(&self.recommended, STABLE, now)
+            let stable = recent(&self.recommended, DOWNSCALE_STABILIZATION, now)
                 .chain([wanted])
                 .max()
                 .unwrap_or(wanted);
@@ -185,7 +185,9 @@ impl Memory {
         };
         let of = |window| recent(&self.recommended, window, now).chain([wanted]);
         let least = of(window(up, Duration::ZERO)).min().unwrap_or(wanted);
-        let most = of(window(down, STABLE)).max().unwrap_or(wanted);
+        let most = of(window(down, DOWNSCALE_STABILIZATION))
+            .max()
+            .unwrap_or(wanted);
         current.max(least).min(most)
     }
 

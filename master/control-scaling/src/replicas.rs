@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How long after its start a pod's CPU use counts as that of starting (upstream:
 /// `cpu-initialization-period`).
-const BEGINNING: SignedDuration = SignedDuration::from_mins(5);
+const CPU_INITIALIZATION_PERIOD: SignedDuration = SignedDuration::from_mins(5);
 /// A pod that became unready this early has never been ready (upstream: `initial-readiness-delay`).
-const FIRST_READINESS: SignedDuration = SignedDuration::from_secs(30);
+const INITIAL_READINESS_DELAY: SignedDuration = SignedDuration::from_secs(30);
 
 /// The target of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Tolerance {
 
 /// A request for one resource's recommendation.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask<'a> {
+pub struct MetricQuery<'a> {
     /// `cpu` or `memory`.
     pub resource: &'a str,
     /// Only this container of each pod.
@@ -105,7 +105,7 @@ fn ready(pod: &Pod) -> Option<&PodCondition> {
 }
 
 /// Whether a CPU sample is of a pod that is still starting.
-fn is_beginning(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
+fn is_initializing(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
     let started = pod
         .status
         .as_ref()
@@ -120,11 +120,11 @@ fn is_beginning(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
     let refused = ready.status == "False";
     // Checked: the kubelet writes the start time, and a broken one may write any.
     let begun = |wait| started.checked_add(wait).unwrap_or(Timestamp::MAX);
-    if begun(BEGINNING) > now {
+    if begun(CPU_INITIALIZATION_PERIOD) > now {
         let whole = changed.checked_add(sample.window).unwrap_or(Timestamp::MAX);
         refused || sample.at < whole
     } else {
-        refused && begun(FIRST_READINESS) > changed
+        refused && begun(INITIAL_READINESS_DELAY) > changed
     }
 }
 
@@ -141,7 +141,7 @@ fn group(pods: &[Pod], samples: &Samples, resource: &str, now: Timestamp) -> Gro
         } else if phase.is_none_or(|phase| phase == "Pending") {
             groups.unready.insert(name);
         } else if let Some(sample) = samples.get(&name) {
-            if resource == "cpu" && is_beginning(pod, sample, now) {
+            if resource == "cpu" && is_initializing(pod, sample, now) {
                 groups.unready.insert(name);
             } else {
                 groups.ready += 1;
@@ -199,7 +199,7 @@ fn usage(
 /// # Errors
 /// Why there is no such number, in upstream's words.
 pub fn propose(
-    ask: &Ask<'_>,
+    query: &MetricQuery<'_>,
     current: i32,
     pods: &[Pod],
     mut samples: Samples,
@@ -208,16 +208,16 @@ pub fn propose(
     if pods.is_empty() {
         return Err("no pods returned by selector while calculating replica count".to_owned());
     }
-    let groups = group(pods, &samples, ask.resource, now);
+    let groups = group(pods, &samples, query.resource, now);
     samples.retain(|name, _| !groups.ignored.contains(name) && !groups.unready.contains(name));
     if samples.is_empty() {
         return Err("did not receive metrics for targeted pods (pods might be unready)".to_owned());
     }
-    let requests = match ask.target {
-        Target::Utilization(_) => requests(pods, ask.resource, ask.container)?,
+    let requests = match query.target {
+        Target::Utilization(_) => requests(pods, query.resource, query.container)?,
         Target::Average(_) => BTreeMap::new(),
     };
-    let first = usage(ask.target, &samples, &requests)?;
+    let first = usage(query.target, &samples, &requests)?;
     let proposal = |replicas| Proposal {
         replicas,
         utilization: first.utilization,
@@ -225,22 +225,22 @@ pub fn propose(
     };
     let beginning = !groups.unready.is_empty() && first.ratio > 1.0;
     if !beginning && groups.missing.is_empty() {
-        if ask.tolerance.holds(first.ratio) {
+        if query.tolerance.holds(first.ratio) {
             return Ok(proposal(current));
         }
         return Ok(proposal(ceil(first.ratio * float(groups.ready))));
     }
-    suppose(
-        ask.target,
+    assume_missing(
+        query.target,
         first.ratio,
         &groups,
         &requests,
         &mut samples,
         now,
     );
-    let second = usage(ask.target, &samples, &requests)?.ratio;
+    let second = usage(query.target, &samples, &requests)?.ratio;
     let turns = (first.ratio < 1.0 && second > 1.0) || (first.ratio > 1.0 && second < 1.0);
-    if turns || ask.tolerance.holds(second) {
+    if turns || query.tolerance.holds(second) {
         return Ok(proposal(current));
     }
     let replicas = ceil(second * float(count(samples.len())));
@@ -250,7 +250,7 @@ pub fn propose(
 
 /// Gives pods without samples, and those that have just started, the value that argues against the
 /// change.
-fn suppose(
+fn assume_missing(
     target: Target,
     ratio: f64,
     groups: &Groups,

@@ -22,18 +22,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Runs with writes that may be under way at once.
-const IN_FLIGHT: usize = 64;
+const MAX_IN_FLIGHT: usize = 64;
 /// Of these, the share of one controller.
-const SHARE: usize = 16;
+const MAX_PER_CONTROLLER: usize = 16;
 /// Keys that are planned before changes are read again.
-const BATCH: usize = 64;
+const PLANS_PER_ROUND: usize = 64;
 /// What a controller's runs need: the API with its own user.
-struct Tools {
+struct RunContext {
     client: Client,
     recorder: Arc<Recorder>,
 }
 
-impl Tools {
+impl RunContext {
     fn of(worker: &Worker, shared: &Client) -> Self {
         let client = shared.acting_as(rights::user(worker.name));
         Self {
@@ -53,11 +53,11 @@ struct Run {
 
 /// A controller behind a trait object: its facts and actions have types of their own.
 trait Reconcile: Send {
-    fn plan(&self, key: &Key, now: Now, tools: &Tools, stores: &Stores) -> Run;
+    fn plan(&self, key: &Key, now: Now, context: &RunContext, stores: &Stores) -> Run;
 }
 
 impl<C: Controller> Reconcile for Arc<C> {
-    fn plan(&self, key: &Key, now: Now, tools: &Tools, stores: &Stores) -> Run {
+    fn plan(&self, key: &Key, now: Now, context: &RunContext, stores: &Stores) -> Run {
         let facts = self.facts(key, now);
         let plan = facts.map_or_else(Plan::nothing, |facts| C::plan(&facts, now));
         let (requeue, actions) = (plan.requeue, plan.actions.len());
@@ -70,8 +70,8 @@ impl<C: Controller> Reconcile for Arc<C> {
         }
         tracing::trace!(controller = C::NAME, %key, actions = ?plan.actions, "planned");
         let writer = Writer::new(
-            tools.client.clone(),
-            Arc::clone(&tools.recorder),
+            context.client.clone(),
+            Arc::clone(&context.recorder),
             Arc::clone(stores),
             now,
         );
@@ -145,7 +145,7 @@ impl Worker {
     /// Whether it may plan: every source is listed, as a plan on half of the objects would do harm,
     /// and its share of the runs is not used up.
     fn may_plan(&self) -> bool {
-        self.informed && self.running < SHARE
+        self.informed && self.running < MAX_PER_CONTROLLER
     }
 }
 
@@ -231,10 +231,10 @@ impl Controllers {
     /// ([`crate::roles`]).
     pub async fn run(self, client: Client, shutdown: impl Future<Output = ()> + Send) {
         let mut events = self.sources.start(&client);
-        let tools = self.workers.iter();
-        let tools = tools.map(|worker| Tools::of(worker, &client));
+        let context = self.workers.iter();
+        let context = context.map(|worker| RunContext::of(worker, &client));
         let mut driver = Driver {
-            tools: tools.collect(),
+            context: context.collect(),
             readers: readers(&self.workers),
             workers: self.workers,
             figures: self.figures,
@@ -307,7 +307,7 @@ struct Ended {
 struct Driver {
     workers: Vec<Worker>,
     /// By the workers' numbers.
-    tools: Vec<Tools>,
+    context: Vec<RunContext>,
     /// The workers that depend on a source.
     readers: BTreeMap<usize, Vec<usize>>,
     figures: Arc<Figures>,
@@ -321,7 +321,7 @@ struct Driver {
 impl Driver {
     /// When something is due, if nothing changes.
     fn wake(&self, now: Instant) -> Option<Instant> {
-        if self.in_flight.len() >= IN_FLIGHT {
+        if self.in_flight.len() >= MAX_IN_FLIGHT {
             return None;
         }
         let ready = self.workers.iter().filter(|worker| worker.may_plan());
@@ -332,7 +332,10 @@ impl Driver {
     fn start(&mut self, now: Now) {
         let mut idle = 0;
         let mut planned = 0;
-        while idle < self.workers.len() && planned < BATCH && self.in_flight.len() < IN_FLIGHT {
+        while idle < self.workers.len()
+            && planned < PLANS_PER_ROUND
+            && self.in_flight.len() < MAX_IN_FLIGHT
+        {
             let number = self.turn % self.workers.len();
             self.turn = number + 1;
             let worker = &mut self.workers[number];
@@ -356,7 +359,7 @@ impl Driver {
         let worker = &mut self.workers[number];
         let run = worker
             .reconcile
-            .plan(&taken.key, now, &self.tools[number], &worker.stores);
+            .plan(&taken.key, now, &self.context[number], &worker.stores);
         self.figures
             .planned(worker.name, taken.waited, run.actions, worker.queue.depth());
         let Some(work) = run.work else {

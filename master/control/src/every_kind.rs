@@ -11,8 +11,8 @@ use tokio::time::{Interval, MissedTickBehavior};
 /// A number for a kind of objects.
 pub type ResourceId = u16;
 
-/// Between two looks at which kinds are served.
-const LOOK: Duration = Duration::from_secs(30);
+/// How often the served kinds are read.
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The followed kinds, by number. Numbers are never reused.
 #[derive(Debug, Clone, Default)]
@@ -101,14 +101,14 @@ impl EveryKind {
     /// Changes as they come: whether every kind is known, and the keys that are concerned, by their
     /// controllers.
     pub(crate) fn start(self, client: &Client) -> BoxStream<'static, (bool, Vec<(usize, Key)>)> {
-        let mut look = tokio::time::interval(LOOK);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut poll = tokio::time::interval(POLL_INTERVAL);
+        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let following = Following {
             client: client.clone(),
             every_kind: self,
             changes: SelectAll::new(),
             unlisted: BTreeSet::new(),
-            look,
+            poll,
         };
         let next = |mut following: Following| async move {
             let changed = following.next().await;
@@ -124,7 +124,7 @@ struct Following {
     changes: SelectAll<BoxStream<'static, (ResourceId, Change<PartialObject>)>>,
     /// Kinds whose objects have not been listed yet.
     unlisted: BTreeSet<ResourceId>,
-    look: Interval,
+    poll: Interval,
 }
 
 impl Following {
@@ -132,7 +132,7 @@ impl Following {
         // Both arms are cancel-safe: a tick loses nothing, and streams keep what they have not
         // returned.
         tokio::select! {
-            _ = self.look.tick() => {
+            _ = self.poll.tick() => {
                 self.serve();
                 (self.unlisted.is_empty(), Vec::new())
             }

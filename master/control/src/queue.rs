@@ -4,7 +4,7 @@
 //! Guarantees: a key is never taken again before its last run has finished; a change that comes
 //! during a run leads to another run; keys are taken in the order in which they became due; the
 //! wait after failures doubles up to a bound; after a write the key waits until the write is seen
-//! (its expectations), or for [`EXPECTED_WITHIN`].
+//! (its expectations), or for [`EXPECTATION_TIMEOUT`].
 
 use master_client::Key;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 /// Wait after the first failure (upstream's): most failures are races with another writer, whose
 /// change the stores show a moment later, and people wait for the outcome.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(5);
-/// The wait that a change of the key does not end: what fails again and again does not run as often
-/// as its object changes, be it by its own writes.
-pub const REST: Duration = Duration::from_millis(500);
+/// The part of that wait that a change of the key does not end: a key that fails again and again
+/// must not run as often as its object changes, which may be by its own writes.
+pub const FAILURE_PAUSE: Duration = Duration::from_millis(500);
 /// Longest wait after failures.
 pub const BACKOFF_LAST: Duration = Duration::from_secs(60);
-/// How long a key waits for its write to be seen: the watch may be down, or no one follows the
-/// object.
-pub const EXPECTED_WITHIN: Duration = Duration::from_secs(30);
+/// How long a key waits until its write is seen (upstream: `ExpectationsTimeout`): the watch may be
+/// down, or no one follows the object.
+pub const EXPECTATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A condition before a key is reconciled again. It checks the stores and is cheap.
 pub type Expectation = Box<dyn Fn() -> bool + Send + Sync>;
@@ -160,7 +160,7 @@ impl WorkQueue {
             Outcome::Retry { expectations } => {
                 let wait = backoff(entry.failures);
                 entry.failures = entry.failures.saturating_add(1);
-                entry.earliest = now + wait.min(REST);
+                entry.earliest = now + wait.min(FAILURE_PAUSE);
                 let at = if changed { entry.earliest } else { now + wait };
                 self.await_writes(key, expectations, changed, Some(at), now);
                 Some(wait)
@@ -191,7 +191,7 @@ impl WorkQueue {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        let deadline = now + EXPECTED_WITHIN;
+        let deadline = now + EXPECTATION_TIMEOUT;
         entry.phase = Phase::Expecting {
             expectations,
             changed,

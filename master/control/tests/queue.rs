@@ -3,7 +3,8 @@
 
 use master_client::Key;
 use master_control::queue::{
-    BACKOFF_FIRST, BACKOFF_LAST, EXPECTED_WITHIN, Expectation, Outcome, REST, WorkQueue,
+    BACKOFF_FIRST, BACKOFF_LAST, EXPECTATION_TIMEOUT, Expectation, FAILURE_PAUSE, Outcome,
+    WorkQueue,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,7 +105,7 @@ impl Model {
         };
         if let Some(wait) = queue.finish(&key, outcome, now) {
             assert!((BACKOFF_FIRST..=BACKOFF_LAST).contains(&wait), "{wait:?}");
-            self.rests.insert(key, now + wait.min(REST));
+            self.rests.insert(key, now + wait.min(FAILURE_PAUSE));
         }
     }
 }
@@ -140,7 +141,7 @@ proptest! {
             }
         }
         // From here all goes well, and nothing more is written or seen.
-        let end = now + BACKOFF_LAST.max(EXPECTED_WITHIN);
+        let end = now + BACKOFF_LAST.max(EXPECTATION_TIMEOUT);
         while !model.running.is_empty() {
             model.finish(&mut queue, Ending::Well, now);
         }
@@ -213,9 +214,9 @@ fn a_change_ends_the_wait_after_many_failures_but_not_its_first_half_second() {
     let taken = queue.take(now).expect("it is due");
     queue.finish(&taken.key, retry(), now);
     queue.add(key(0), now);
-    let before = REST.saturating_sub(Duration::from_millis(1));
+    let before = FAILURE_PAUSE.saturating_sub(Duration::from_millis(1));
     assert!(queue.take(now + before).is_none());
-    assert!(queue.take(now + REST).is_some());
+    assert!(queue.take(now + FAILURE_PAUSE).is_some());
 }
 
 #[test]
@@ -228,7 +229,7 @@ fn a_key_waits_until_its_writes_are_seen_or_for_half_a_minute() {
             expectations: vec![Box::new(move || seen.load(Ordering::Relaxed))],
         }
     };
-    for (sees, due) in [(true, now), (false, now + EXPECTED_WITHIN)] {
+    for (sees, due) in [(true, now), (false, now + EXPECTATION_TIMEOUT)] {
         let (mut queue, seen) = (WorkQueue::default(), Arc::new(AtomicBool::new(false)));
         queue.add(key(0), now);
         let taken = queue.take(now).expect("it is due");
@@ -256,7 +257,7 @@ fn writes_of_a_run_that_failed_are_waited_for_as_well() {
     let expectations = vec![written];
     queue.finish(&taken.key, Outcome::Retry { expectations }, now);
     queue.add(key(0), now);
-    let later = now + REST;
+    let later = now + FAILURE_PAUSE;
     queue.observe(later);
     assert!(
         queue.take(later).is_none(),

@@ -22,10 +22,10 @@ use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Attempts at a write that conflicts with other writers'.
-const TRIES: usize = 8;
+const MAX_TRIES: usize = 8;
 
 /// Objects that are listed at once.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 
 /// The graph, which the follower writes and plans read.
 #[derive(Debug, Clone, Default)]
@@ -286,7 +286,7 @@ impl Collector<'_> {
                 continue;
             }
             let mut params = ListParams {
-                limit: Some(PAGE),
+                limit: Some(PAGE_SIZE),
                 ..ListParams::default()
             };
             loop {
@@ -343,7 +343,7 @@ impl Collector<'_> {
             name: &object.name,
             subresource: None,
         };
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let live = match self
                 .client
                 .whole(resource, &object.namespace, &object.name)

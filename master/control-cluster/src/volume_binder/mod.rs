@@ -17,7 +17,7 @@ use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::views::pod::{BY_CLAIM, PodView, claims_of_changed};
 use master_control::writer::Writer;
-pub use plan::{Action, Facts, News, Other, Step};
+pub use plan::{Action, BinderEvent, ClaimStep, Facts, VolumeStep};
 use serde_json::{Value, json};
 
 /// The deprecated name of [`PROVISIONER`], which provisioners still read (upstream).
@@ -186,13 +186,13 @@ fn without_volume(phase: &str) -> Value {
 }
 
 /// A step of a claim.
-async fn claim(writer: &Writer, key: &Key, version: &str, step: Step) -> Result<(), ApiError> {
+async fn claim(writer: &Writer, key: &Key, version: &str, step: ClaimStep) -> Result<(), ApiError> {
     let patch = |mut change: Value| {
         change["metadata"]["resourceVersion"] = version.into();
         Patch::Merge(change)
     };
     match step {
-        Step::Name { volume, chosen } => {
+        ClaimStep::SetVolumeName { volume, chosen } => {
             let mut notes = json!({BIND_COMPLETED: "yes"});
             if chosen {
                 notes[BOUND_BY_CONTROLLER] = "yes".into();
@@ -202,16 +202,16 @@ async fn claim(writer: &Writer, key: &Key, version: &str, step: Step) -> Result<
             let patch = patch(change);
             writer.patch::<PersistentVolumeClaim>(key, &patch).await?;
         }
-        Step::Ask(provisioner) => {
+        ClaimStep::RequestProvisioning(provisioner) => {
             let notes = json!({PROVISIONER: provisioner, OLD_PROVISIONER: provisioner});
             let patch = patch(json!({"metadata": {"annotations": notes}}));
             writer.patch::<PersistentVolumeClaim>(key, &patch).await?;
         }
-        Step::Default(class) => {
+        ClaimStep::SetDefaultClass(class) => {
             let patch = patch(json!({"spec": {"storageClassName": class}}));
             writer.patch::<PersistentVolumeClaim>(key, &patch).await?;
         }
-        Step::Bound {
+        ClaimStep::SetBound {
             size,
             modes,
             attributes,
@@ -226,7 +226,7 @@ async fn claim(writer: &Writer, key: &Key, version: &str, step: Step) -> Result<
             let written = writer.patch_status::<PersistentVolumeClaim>(key, &patch);
             written.await?;
         }
-        Step::Lose { missing, news } => {
+        ClaimStep::MarkLost { missing, event } => {
             // A volume that this process has not seen yet is not lost: the last look is past all
             // caches.
             if let Some(volume) = missing {
@@ -242,34 +242,39 @@ async fn claim(writer: &Writer, key: &Key, version: &str, step: Step) -> Result<
             let patch = patch(without_volume("Lost"));
             let written = writer.patch_status::<PersistentVolumeClaim>(key, &patch);
             let claim = written.await?;
-            record(writer, &claim, &news).await;
+            record(writer, &claim, &event).await;
         }
-        Step::Phase { phase, news } => {
+        ClaimStep::SetPhase { phase, event } => {
             let patch = patch(without_volume(phase));
             let written = writer.patch_status::<PersistentVolumeClaim>(key, &patch);
             let claim = written.await?;
-            if let Some(news) = news {
-                record(writer, &claim, &news).await;
+            if let Some(event) = event {
+                record(writer, &claim, &event).await;
             }
         }
-        Step::Tell(news) => {
+        ClaimStep::RecordEvent(event) => {
             let client = writer.client();
             let claim: PersistentVolumeClaim = client.get(key.namespace(), &key.name).await?;
-            record(writer, &claim, &news).await;
+            record(writer, &claim, &event).await;
         }
     }
     Ok(())
 }
 
 /// A step of a volume.
-async fn volume(writer: &Writer, name: &str, version: &str, step: Other) -> Result<(), ApiError> {
+async fn volume(
+    writer: &Writer,
+    name: &str,
+    version: &str,
+    step: VolumeStep,
+) -> Result<(), ApiError> {
     let key = Key::cluster(name);
     let patch = |mut change: Value| {
         change["metadata"]["resourceVersion"] = version.into();
         Patch::Merge(change)
     };
     match step {
-        Other::Keep { claim, uid, chosen } => {
+        VolumeStep::SetClaimRef { claim, uid, chosen } => {
             let of = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
                 "namespace": claim.namespace, "name": claim.name, "uid": uid});
             let mut change = json!({"spec": {"claimRef": of}});
@@ -279,7 +284,7 @@ async fn volume(writer: &Writer, name: &str, version: &str, step: Other) -> Resu
             let patch = patch(change);
             writer.patch::<PersistentVolume>(&key, &patch).await?;
         }
-        Other::Free { whole } => {
+        VolumeStep::ClearClaimRef { whole } => {
             let mut change = json!({"spec": {"claimRef": {"uid": null, "resourceVersion": null}}});
             if whole {
                 change = json!({"spec": {"claimRef": null},
@@ -288,7 +293,7 @@ async fn volume(writer: &Writer, name: &str, version: &str, step: Other) -> Resu
             let patch = patch(change);
             writer.patch::<PersistentVolume>(&key, &patch).await?;
         }
-        Other::Release { claim, uid } => {
+        VolumeStep::Release { claim, uid } => {
             // A claim that this process has not seen yet must not cost its volume: the last look is
             // past all caches.
             let client = writer.client();
@@ -301,32 +306,32 @@ async fn volume(writer: &Writer, name: &str, version: &str, step: Other) -> Resu
             let written = writer.patch_status::<PersistentVolume>(&key, &patch);
             written.await?;
         }
-        Other::Phase { phase, news } => {
-            let message = news.as_ref().map(|news| news.message.clone());
+        VolumeStep::SetPhase { phase, event } => {
+            let message = event.as_ref().map(|event| event.message.clone());
             let status = json!({"phase": phase, "message": message,
-                "reason": news.as_ref().map(|news| news.reason)});
+                "reason": event.as_ref().map(|event| event.reason)});
             let patch = patch(json!({"status": status}));
             let written = writer.patch_status::<PersistentVolume>(&key, &patch);
             let volume = written.await?;
-            if let Some(news) = news {
-                record(writer, &volume, &news).await;
+            if let Some(event) = event {
+                record(writer, &volume, &event).await;
             }
         }
     }
     Ok(())
 }
 
-async fn record<T: Object>(writer: &Writer, object: &T, news: &News) {
-    let severity = if news.warning {
+async fn record<T: Object>(writer: &Writer, object: &T, event: &BinderEvent) {
+    let severity = if event.warning {
         Severity::Warning
     } else {
         Severity::Normal
     };
-    let event = NewEvent {
+    let recorded = NewEvent {
         severity,
-        reason: news.reason,
-        action: news.reason,
-        message: news.message.clone(),
+        reason: event.reason,
+        action: event.reason,
+        message: event.message.clone(),
     };
-    writer.recorder().record(object, &event).await;
+    writer.recorder().record(object, &recorded).await;
 }

@@ -39,7 +39,7 @@ pub enum Facts {
 
 /// An event about a claim or volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct News {
+pub struct BinderEvent {
     /// Whether it needs attention.
     pub warning: bool,
     /// Upstream's reason.
@@ -50,16 +50,16 @@ pub struct News {
 
 /// A step of a claim.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ClaimStep {
     /// It is bound to this volume permanently.
-    Name {
+    SetVolumeName {
         /// The volume's name.
         volume: String,
         /// Whether the controller chose it, not a person.
         chosen: bool,
     },
     /// Its status shows the volume.
-    Bound {
+    SetBound {
         /// The volume's size.
         size: Amount,
         /// The volume's access modes.
@@ -69,31 +69,31 @@ pub enum Step {
         attributes: Option<String>,
     },
     /// Its phase changes.
-    Phase {
+    SetPhase {
         /// To this one.
         phase: &'static str,
         /// The event about it.
-        news: Option<News>,
+        event: Option<BinderEvent>,
     },
     /// Its volume is gone, or is another claim's.
-    Lose {
+    MarkLost {
         /// The volume that is not there.
         missing: Option<String>,
         /// The event about it.
-        news: News,
+        event: BinderEvent,
     },
     /// A provisioner is asked for a volume.
-    Ask(String),
+    RequestProvisioning(String),
     /// It gets the default class.
-    Default(String),
+    SetDefaultClass(String),
     /// Nothing is written; an event says why it waits.
-    Tell(News),
+    RecordEvent(BinderEvent),
 }
 
 /// Why a claim that asks for more than its volume has stays as it is: the master resizes none, its
 /// class's driver may.
-fn grows() -> News {
-    News {
+fn grows() -> BinderEvent {
+    BinderEvent {
         warning: false,
         reason: "ExternalExpanding",
         message: "waiting for an external controller to expand this PVC".to_owned(),
@@ -102,9 +102,9 @@ fn grows() -> News {
 
 /// A step of a volume.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Other {
+pub enum VolumeStep {
     /// It is for this claim and for no other.
-    Keep {
+    SetClaimRef {
         /// The claim's key.
         claim: Key,
         /// The claim's UID.
@@ -114,7 +114,7 @@ pub enum Other {
     },
     /// Its claim has another volume: it is for no claim any more, or for any of the name that a
     /// person wrote.
-    Free {
+    ClearClaimRef {
         /// Whether nothing stays of the claim.
         whole: bool,
     },
@@ -126,11 +126,11 @@ pub enum Other {
         uid: String,
     },
     /// Its phase changes.
-    Phase {
+    SetPhase {
         /// To this one.
         phase: &'static str,
         /// The event about it.
-        news: Option<News>,
+        event: Option<BinderEvent>,
     },
 }
 
@@ -144,7 +144,7 @@ pub enum Action {
         /// As it was seen.
         version: String,
         /// The step.
-        step: Step,
+        step: ClaimStep,
     },
     /// Of a volume.
     Volume {
@@ -153,7 +153,7 @@ pub enum Action {
         /// As it was seen.
         version: String,
         /// The step.
-        step: Other,
+        step: VolumeStep,
     },
 }
 
@@ -181,7 +181,7 @@ pub(super) fn plan(facts: &Facts) -> Option<Action> {
             default,
             user,
         } => {
-            let of = Of {
+            let claim_context = ClaimContext {
                 key,
                 claim,
                 others,
@@ -190,17 +190,17 @@ pub(super) fn plan(facts: &Facts) -> Option<Action> {
                 user: user.as_deref(),
             };
             match (claim.bound, volume) {
-                (true, volume) => of.bound(volume.as_deref()),
-                (false, Some(volume)) => of.named(volume),
-                (false, None) if !claim.volume.is_empty() => of.pending(None),
-                (false, None) => of.open(),
+                (true, volume) => claim_context.bound(volume.as_deref()),
+                (false, Some(volume)) => claim_context.named(volume),
+                (false, None) if !claim.volume.is_empty() => claim_context.pending(None),
+                (false, None) => claim_context.open(),
             }
         }
     }
 }
 
 /// A claim and what it may get.
-struct Of<'a> {
+struct ClaimContext<'a> {
     key: &'a Key,
     claim: &'a Claim,
     others: &'a [(String, Arc<Volume>)],
@@ -209,8 +209,8 @@ struct Of<'a> {
     user: Option<&'a str>,
 }
 
-impl Of<'_> {
-    fn make(&self, step: Step) -> Action {
+impl ClaimContext<'_> {
+    fn make(&self, step: ClaimStep) -> Action {
         Action::Claim {
             key: self.key.clone(),
             version: self.claim.version.clone(),
@@ -219,23 +219,23 @@ impl Of<'_> {
     }
 
     /// It waits; with the reason where there is one.
-    fn pending(&self, news: Option<News>) -> Option<Action> {
+    fn pending(&self, event: Option<BinderEvent>) -> Option<Action> {
         if self.claim.phase != "Pending" {
-            return Some(self.make(Step::Phase {
+            return Some(self.make(ClaimStep::SetPhase {
                 phase: "Pending",
-                news,
+                event,
             }));
         }
-        news.map(|news| self.make(Step::Tell(news)))
+        event.map(|event| self.make(ClaimStep::RecordEvent(event)))
     }
 
     fn lost(&self, missing: bool, reason: &'static str, message: &str) -> Option<Action> {
         if self.claim.phase == "Lost" {
             return None;
         }
-        Some(self.make(Step::Lose {
+        Some(self.make(ClaimStep::MarkLost {
             missing: missing.then(|| self.claim.volume.clone()),
-            news: warning(reason, message.to_owned()),
+            event: warning(reason, message.to_owned()),
         }))
     }
 
@@ -253,8 +253,10 @@ impl Of<'_> {
         };
         match &volume.claim {
             None => Some(self.keep(&claim.volume, volume)),
-            Some(of) if of.key == *self.key && of.uid == claim.uid => self.shown(volume),
-            Some(of) if of.key == *self.key && of.uid.is_empty() => {
+            Some(claim_ref) if claim_ref.key == *self.key && claim_ref.uid == claim.uid => {
+                self.shown(volume)
+            }
+            Some(claim_ref) if claim_ref.key == *self.key && claim_ref.uid.is_empty() => {
                 Some(self.keep(&claim.volume, volume))
             }
             Some(_) => {
@@ -269,9 +271,9 @@ impl Of<'_> {
         let claim = self.claim;
         let shown = (Some(volume.size), volume.modes.clone());
         if claim.phase == "Bound" && claim.shown == shown {
-            return (claim.size > volume.size).then(|| self.make(Step::Tell(grows())));
+            return (claim.size > volume.size).then(|| self.make(ClaimStep::RecordEvent(grows())));
         }
-        Some(self.make(Step::Bound {
+        Some(self.make(ClaimStep::SetBound {
             size: volume.size,
             modes: volume.modes.clone(),
             attributes: (claim.phase == "Pending").then(|| volume.attributes.clone()),
@@ -283,7 +285,7 @@ impl Of<'_> {
         Action::Volume {
             name: name.to_owned(),
             version: volume.version.clone(),
-            step: Other::Keep {
+            step: VolumeStep::SetClaimRef {
                 claim: self.key.clone(),
                 uid: self.claim.uid.clone(),
                 chosen: volume.claim.is_none(),
@@ -293,11 +295,14 @@ impl Of<'_> {
 
     /// A volume fits the claim: the volume is written first, then the claim.
     fn bind(&self, name: &str, volume: &Volume) -> Action {
-        let kept = volume.claim.as_ref().is_some_and(|of| !of.uid.is_empty());
+        let kept = volume
+            .claim
+            .as_ref()
+            .is_some_and(|claim_ref| !claim_ref.uid.is_empty());
         if !kept {
             return self.keep(name, volume);
         }
-        self.make(Step::Name {
+        self.make(ClaimStep::SetVolumeName {
             volume: name.to_owned(),
             chosen: self.claim.volume.is_empty(),
         })
@@ -338,7 +343,7 @@ impl Of<'_> {
             return Some(self.bind(name, volume));
         }
         if let Some(class) = self.default {
-            return Some(self.make(Step::Default(class.clone())));
+            return Some(self.make(ClaimStep::SetDefaultClass(class.clone())));
         }
         if waits && self.claim.node.is_empty() {
             let text = match self.user {
@@ -371,7 +376,7 @@ impl Of<'_> {
             return self.pending(Some(normal("FailedBinding", text.to_owned())));
         }
         if self.claim.provisioner != class.provisioner {
-            return Some(self.make(Step::Ask(class.provisioner.clone())));
+            return Some(self.make(ClaimStep::RequestProvisioning(class.provisioner.clone())));
         }
         let text = format!(
             "Waiting for a volume to be created either by the external provisioner '{}' or manually by the system \
@@ -384,20 +389,23 @@ impl Of<'_> {
 }
 
 /// Upstream: `syncVolume`.
-fn of_volume(name: &str, volume: &Volume, claim: Option<&Claim>) -> Option<Other> {
-    let phase =
-        |phase: &'static str| (volume.phase != phase).then_some(Other::Phase { phase, news: None });
-    let Some(of) = volume.claim.as_ref() else {
+fn of_volume(name: &str, volume: &Volume, claim: Option<&Claim>) -> Option<VolumeStep> {
+    let phase = |phase: &'static str| {
+        (volume.phase != phase).then_some(VolumeStep::SetPhase { phase, event: None })
+    };
+    let Some(claim_ref) = volume.claim.as_ref() else {
         return phase("Available");
     };
-    if of.uid.is_empty() {
+    if claim_ref.uid.is_empty() {
         return phase("Available");
     }
-    match claim.filter(|claim| claim.uid == of.uid) {
-        None if !matches!(volume.phase.as_str(), "Released" | "Failed") => Some(Other::Release {
-            claim: of.key.clone(),
-            uid: of.uid.clone(),
-        }),
+    match claim.filter(|claim| claim.uid == claim_ref.uid) {
+        None if !matches!(volume.phase.as_str(), "Released" | "Failed") => {
+            Some(VolumeStep::Release {
+                claim: claim_ref.key.clone(),
+                uid: claim_ref.uid.clone(),
+            })
+        }
         None => reclaim(name, volume),
         // The claim's own steps come first.
         Some(claim) if claim.volume.is_empty() => None,
@@ -409,18 +417,18 @@ fn of_volume(name: &str, volume: &Volume, claim: Option<&Claim>) -> Option<Other
                 _ => phase("Released"),
             }
         }
-        Some(_) => Some(Other::Free {
+        Some(_) => Some(VolumeStep::ClearClaimRef {
             whole: volume.by_controller,
         }),
     }
 }
 
 /// A released volume. Its provisioner deletes a provisioned one; no one can delete the others.
-fn reclaim(name: &str, volume: &Volume) -> Option<Other> {
+fn reclaim(name: &str, volume: &Volume) -> Option<VolumeStep> {
     let failed = |reason: &'static str, message: String| {
-        (volume.phase != "Failed").then(|| Other::Phase {
+        (volume.phase != "Failed").then(|| VolumeStep::SetPhase {
             phase: "Failed",
-            news: Some(warning(reason, message)),
+            event: Some(warning(reason, message)),
         })
     };
     let provisioned = !volume.provisioned_by.is_empty();
@@ -447,16 +455,16 @@ fn reclaim(name: &str, volume: &Volume) -> Option<Other> {
     }
 }
 
-fn normal(reason: &'static str, message: String) -> News {
-    News {
+fn normal(reason: &'static str, message: String) -> BinderEvent {
+    BinderEvent {
         warning: false,
         reason,
         message,
     }
 }
 
-fn warning(reason: &'static str, message: String) -> News {
-    News {
+fn warning(reason: &'static str, message: String) -> BinderEvent {
+    BinderEvent {
         warning: true,
         reason,
         message,

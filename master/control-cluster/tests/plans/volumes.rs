@@ -7,7 +7,7 @@ use master_claims::{Claim, ClaimRef, Class, Volume};
 use master_client::Key;
 use master_control::controller::{Controller, Now, Plan};
 use master_control::setup::{Setup, TestStores};
-use master_control_cluster::volume_binder::{Action, Other, Step, VolumeBinder};
+use master_control_cluster::volume_binder::{Action, ClaimStep, VolumeBinder, VolumeStep};
 use master_control_cluster::volume_provisioner::{self, VolumeProvisioner};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -71,13 +71,16 @@ impl Scene {
             return ("", String::new());
         };
         match step {
-            Step::Tell(news) | Step::Lose { news, .. } => (news.reason, news.message),
-            Step::Phase { news, .. } => {
-                news.map_or(("", String::new()), |news| (news.reason, news.message))
+            ClaimStep::RecordEvent(event) | ClaimStep::MarkLost { event, .. } => {
+                (event.reason, event.message)
             }
-            Step::Name { .. } | Step::Bound { .. } | Step::Ask(_) | Step::Default(_) => {
-                ("", String::new())
+            ClaimStep::SetPhase { event, .. } => {
+                event.map_or(("", String::new()), |event| (event.reason, event.message))
             }
+            ClaimStep::SetVolumeName { .. }
+            | ClaimStep::SetBound { .. }
+            | ClaimStep::RequestProvisioning(_)
+            | ClaimStep::SetDefaultClass(_) => ("", String::new()),
         }
     }
 }
@@ -108,7 +111,7 @@ fn a_waiting_claim_has_upstreams_event() {
         ..claim("u", 1)
     };
     scene.1.set(key("data"), chosen.clone());
-    let asks = |action| matches!(action, Some(Action::Claim { step: Step::Ask(who), .. }) if who == "example.com/p");
+    let asks = |action| matches!(action, Some(Action::Claim { step: ClaimStep::RequestProvisioning(who), .. }) if who == "example.com/p");
     assert!(asks(scene.step(&key("data"))));
     let provisioner = "example.com/p".to_owned();
     scene.1.set(
@@ -144,7 +147,7 @@ fn a_claim_shows_its_volumes_attributes_once_when_it_is_bound() {
         scene.1.set(key("data"), claim);
         match scene.step(&key("data")) {
             Some(Action::Claim {
-                step: Step::Bound { attributes, .. },
+                step: ClaimStep::SetBound { attributes, .. },
                 ..
             }) => attributes,
             other => unreachable!("{phase}: {other:?}"),
@@ -173,7 +176,9 @@ fn a_claim_without_a_class_gets_the_default_one_when_there_is_one() {
     let keys = scene.1.set(Key::cluster("c"), default);
     assert!(keys.contains(&key("data")), "the claim is looked at again");
     let step = scene.step(&key("data"));
-    assert!(matches!(step, Some(Action::Claim { step: Step::Default(class), .. }) if class == "c"));
+    assert!(
+        matches!(step, Some(Action::Claim { step: ClaimStep::SetDefaultClass(class), .. }) if class == "c")
+    );
     scene.1.set(
         key("data"),
         Claim {
@@ -261,7 +266,7 @@ fn a_volume_whose_claim_went_is_released_and_only_its_provisioner_deletes_it() {
         matches!(
             step,
             Some(Action::Volume {
-                step: Other::Release { .. },
+                step: VolumeStep::Release { .. },
                 ..
             })
         )
@@ -286,7 +291,7 @@ fn a_volume_whose_claim_went_is_released_and_only_its_provisioner_deletes_it() {
         matches!(
             step,
             Some(Action::Volume {
-                step: Other::Phase {
+                step: VolumeStep::SetPhase {
                     phase: "Failed",
                     ..
                 },
@@ -382,7 +387,10 @@ fn a_folder_is_removed_only_after_its_claim_and_its_volume_goes_only_after_the_f
     };
     let goes = planned(kept);
     assert!(
-        matches!(goes, Some(volume_provisioner::Action::LetGo { .. })),
+        matches!(
+            goes,
+            Some(volume_provisioner::Action::RemoveFinalizer { .. })
+        ),
         "its folder stays"
     );
 }
@@ -503,16 +511,18 @@ impl World {
                     .get_mut(&key)
                     .filter(|claim| claim.version == version)?;
                 match step {
-                    Step::Name { volume, chosen } => {
+                    ClaimStep::SetVolumeName { volume, chosen } => {
                         (claim.volume, claim.bound, claim.by_controller) = (volume, true, chosen);
                     }
-                    Step::Bound { size, modes, .. } => {
+                    ClaimStep::SetBound { size, modes, .. } => {
                         "Bound".clone_into(&mut claim.phase);
                         claim.shown = (Some(size), modes);
                     }
-                    Step::Phase { phase, .. } => phase.clone_into(&mut claim.phase),
-                    Step::Lose { .. } => "Lost".clone_into(&mut claim.phase),
-                    Step::Ask(_) | Step::Default(_) | Step::Tell(_) => return None,
+                    ClaimStep::SetPhase { phase, .. } => phase.clone_into(&mut claim.phase),
+                    ClaimStep::MarkLost { .. } => "Lost".clone_into(&mut claim.phase),
+                    ClaimStep::RequestProvisioning(_)
+                    | ClaimStep::SetDefaultClass(_)
+                    | ClaimStep::RecordEvent(_) => return None,
                 }
                 claim.version = next;
                 Some(key)
@@ -527,13 +537,13 @@ impl World {
                     .get_mut(&name)
                     .filter(|own| own.version == version)?;
                 match step {
-                    Other::Keep { claim, uid, chosen } => {
+                    VolumeStep::SetClaimRef { claim, uid, chosen } => {
                         volume.claim = Some(ClaimRef { key: claim, uid });
                         volume.by_controller = chosen;
                     }
-                    Other::Free { .. } => volume.claim = None,
-                    Other::Release { .. } => "Released".clone_into(&mut volume.phase),
-                    Other::Phase { phase, .. } => phase.clone_into(&mut volume.phase),
+                    VolumeStep::ClearClaimRef { .. } => volume.claim = None,
+                    VolumeStep::Release { .. } => "Released".clone_into(&mut volume.phase),
+                    VolumeStep::SetPhase { phase, .. } => phase.clone_into(&mut volume.phase),
                 }
                 volume.version = next;
                 Some(Key::cluster(&name))

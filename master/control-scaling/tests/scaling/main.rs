@@ -17,7 +17,8 @@ use config_kube::k8s_openapi::api::autoscaling::v2::{
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::{SignedDuration, Timestamp};
 use master_control_scaling::{
-    Ask, Fault, Memory, Observed, Proposal, Sample, Samples, Target, Tolerance, decide, propose,
+    Fault, Memory, MetricQuery, Observed, Proposal, Sample, Samples, Target, Tolerance, decide,
+    propose,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -29,8 +30,8 @@ fn now() -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_hours(500_000)
 }
 
-fn ask(target: Target) -> Ask<'static> {
-    Ask {
+fn ask(target: Target) -> MetricQuery<'static> {
+    MetricQuery {
         resource: "cpu",
         container: None,
         target,
@@ -220,7 +221,7 @@ fn a_container_metric_compares_with_that_containers_request_alone() {
         (None, (1, 25)),
     ];
     for (container, expected) in table {
-        let ask = Ask {
+        let ask = MetricQuery {
             container,
             ..ask(Target::Utilization(50))
         };
@@ -248,7 +249,7 @@ fn each_direction_has_its_tolerance() {
     ];
     let pods: Vec<Pod> = (0..10).map(|number| pod(number, 'r', "1")).collect();
     for (down, up, used, expected) in table {
-        let ask = Ask {
+        let ask = MetricQuery {
             tolerance: Tolerance { down, up },
             ..ask(Target::Utilization(100))
         };

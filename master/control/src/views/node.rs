@@ -73,7 +73,7 @@ impl NodeView {
     }
 
     /// Whether its kubelet has stopped reporting.
-    pub fn is_unheard(&self) -> bool {
+    pub fn is_unreachable(&self) -> bool {
         self.condition("Ready")
             .is_some_and(|ready| ready.status == "Unknown")
     }
@@ -102,7 +102,11 @@ impl View for NodeView {
             cordoned: spec.unschedulable.unwrap_or(false),
             taints: spec.taints.unwrap_or_default(),
             pod_cidrs: spec.pod_cidrs.unwrap_or_default(),
-            conditions: conditions.into_iter().flatten().map(wordless).collect(),
+            conditions: conditions
+                .into_iter()
+                .flatten()
+                .map(without_message)
+                .collect(),
         }
     }
 }
@@ -120,7 +124,7 @@ fn zone(labels: Option<&BTreeMap<String, String>>) -> Arc<str> {
 }
 
 /// A condition without reason and message: no plan depends on them.
-fn wordless(condition: NodeCondition) -> NodeCondition {
+fn without_message(condition: NodeCondition) -> NodeCondition {
     NodeCondition {
         reason: None,
         message: None,

@@ -41,7 +41,7 @@ fn taints(node: &Node) -> impl Iterator<Item = &Taint> {
     taints.into_iter().flatten()
 }
 
-fn is_unheard(node: &Node) -> bool {
+fn is_unreachable(node: &Node) -> bool {
     let status = node.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_ref());
     let mut ready = conditions.into_iter().flatten();
@@ -168,7 +168,7 @@ impl World {
                 continue;
             };
             let (zone, silence) = (machine.zone, now.saturating_duration_since(machine.heard));
-            if !is_unheard(node) {
+            if !is_unreachable(node) {
                 seen.unheard.remove(&name);
             } else if seen.unheard.insert(name.clone()) {
                 assert!(silence >= GRACE, "{name} is given up after {silence:?}");

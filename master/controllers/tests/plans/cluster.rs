@@ -69,13 +69,13 @@ fn an_event_of_the_far_future_goes_an_hour_after_it_was_made() {
 #[test]
 fn a_flow_schema_says_whether_its_priority_level_is_there() {
     let mut scene = Scene::<flow_schemas::FlowSchemas>::new();
-    let schema = |told: Option<(&str, &str)>| flow_schemas::SchemaView {
+    let schema = |condition: Option<(&str, &str)>| flow_schemas::SchemaView {
         uid: "uid".to_owned(),
         level: "low".to_owned(),
-        told: told.map(|(status, message)| (status.to_owned(), message.to_owned())),
+        condition: condition.map(|(status, message)| (status.to_owned(), message.to_owned())),
     };
     let tell = |found: bool, message: &str| {
-        Plan::act(flow_schemas::Tell {
+        Plan::act(flow_schemas::UpdateStatus {
             name: "all".to_owned(),
             uid: "uid".to_owned(),
             found,
@@ -349,7 +349,7 @@ fn claims_go_once_no_pod_that_runs_uses_them() {
 
 #[test]
 fn a_pod_that_runs_gets_the_claims_of_its_ephemeral_volumes() {
-    use ephemeral_volume::{EphemeralVolumes, Make};
+    use ephemeral_volume::{CreateClaims, EphemeralVolumes};
     use in_use::ClaimView;
     let mut scene = Scene::<EphemeralVolumes>::new();
     let own = |phase: &str| PodView {
@@ -365,7 +365,7 @@ fn a_pod_that_runs_gets_the_claims_of_its_ephemeral_volumes() {
         [key("p")],
         "a claim that comes or goes concerns the pod"
     );
-    let make = Make {
+    let make = CreateClaims {
         pod: key("p"),
         uid: "uid".to_owned(),
         claims: vec!["p-b".to_owned()],

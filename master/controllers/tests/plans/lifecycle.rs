@@ -54,7 +54,7 @@ fn a_node_is_silent_after_forty_seconds_without_a_change_and_not_before() {
     assert!(silent(&scene, "b", 40).is_none());
     let told = silent(&scene, "a", 40).expect("it was silent");
     assert_eq!(
-        (told.lease, told.version.as_str(), told.tell),
+        (told.lease, told.version.as_str(), told.record_event),
         (Some(start), "7", true)
     );
     let ready = told.conditions.iter().find(|own| own.type_ == "Ready");

@@ -105,7 +105,7 @@ fn a_taint_without_a_time_counts_from_when_it_was_seen() {
     scene.set(key("p"), other);
     assert_eq!(scene.plan(&key("p"), 60), wait(60), "another pod");
     scene.set(named("a"), node("True"));
-    let spared = taint_eviction::Step::Spare {
+    let spared = taint_eviction::Step::CancelEviction {
         key: key("p"),
         uid: "other".to_owned(),
     };
