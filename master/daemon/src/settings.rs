@@ -41,7 +41,7 @@ impl Settings {
         let own = self.cluster.schedulers.iter().map(profile);
         let mut profiles: Vec<Arc<Profile>> = own.map(Arc::new).collect();
         if !profiles.iter().any(|own| own.name == master_schedule::NAME) {
-            profiles.push(Profile::usual());
+            profiles.push(Profile::default_profile());
         }
         Options {
             profiles,
@@ -158,7 +158,10 @@ mod tests {
                 weights: vec![("cpu".to_owned(), 2)],
             })
         };
-        assert_eq!(profiles("packed"), [packed("packed"), Profile::usual()]);
+        assert_eq!(
+            profiles("packed"),
+            [packed("packed"), Profile::default_profile()]
+        );
         assert_eq!(profiles("default-scheduler"), [packed("default-scheduler")]);
     }
 

@@ -1,10 +1,10 @@
 //! The decision: the node of a pod, or the reason why there is none.
 
 use crate::node::{NodeId, hash};
-use crate::plugins::{Candidate, Plugins, Prepared, against_all, scores};
+use crate::plugins::{Candidate, Plugins, Prepared, pre_filter, scores};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
-use crate::words::Unschedulable;
+use crate::unschedulable::Unschedulable;
 use std::collections::HashMap;
 
 /// The result of a decision.
@@ -53,7 +53,7 @@ pub fn choose(pod: &PodRequest, snapshot: &Snapshot) -> Result<Placement, Unsche
     }
     let nodes = snapshot.count_nodes();
     if nodes > 0
-        && let Some((reason, refusing)) = against_all(pod, snapshot)
+        && let Some((reason, refusing)) = pre_filter(pod, snapshot)
     {
         return Err(Unschedulable::Nowhere {
             nodes,
@@ -69,14 +69,14 @@ pub fn choose(pod: &PodRequest, snapshot: &Snapshot) -> Result<Placement, Unsche
     let mut looked = 0;
     for node in snapshot.candidates() {
         looked += 1;
-        let against = filters.against(&node, &mut refusing);
-        if against.is_empty() {
+        let first_obstacle = filters.first_obstacle(&node, &mut refusing);
+        if first_obstacle.is_empty() {
             feasible.push(node);
             if feasible.len() == enough {
                 break;
             }
         }
-        for obstacle in against {
+        for obstacle in first_obstacle {
             *reasons.entry(obstacle.reason).or_default() += 1;
         }
     }
@@ -104,12 +104,12 @@ pub fn choose(pod: &PodRequest, snapshot: &Snapshot) -> Result<Placement, Unsche
 /// no other one is looked for (upstream: `evaluateNominatedNode`).
 pub(crate) fn choose_on(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> Option<Placement> {
     let node = snapshot.candidate(node)?;
-    if against_all(pod, snapshot).is_some() {
+    if pre_filter(pod, snapshot).is_some() {
         return None;
     }
     let filters = Prepared::of(pod, snapshot);
-    let against = filters.against(&node, &mut Plugins::default());
-    (pod.not_yet.is_empty() && against.is_empty()).then(|| Placement {
+    let first_obstacle = filters.first_obstacle(&node, &mut Plugins::default());
+    (pod.not_yet.is_empty() && first_obstacle.is_empty()).then(|| Placement {
         node: node.info.name.clone(),
         feasible: 1,
         looked: 0,

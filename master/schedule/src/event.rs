@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 /// A change of the cluster.
 #[derive(Debug, Clone)]
-pub enum Event {
+pub enum ClusterEvent {
     /// A node came, or something of it changed that matters for scheduling.
     Node(Box<NodeChange>),
     /// A node went; as it was.
     NodeGone(NodeInfo),
     /// A pod has a node now, or its labels changed there.
-    Placed(Held),
+    Placed(PodUsage),
     /// A pod has left its node.
-    Left(Held),
+    Left(PodUsage),
     /// A pod needs less of its node than before; by how much.
     Freed(Resources),
     /// Labels of a namespace changed.
@@ -35,7 +35,7 @@ pub enum Event {
 
 /// What kind of change an event is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum EventKind {
     Node,
     NodeGone,
     Placed,
@@ -49,20 +49,20 @@ pub(crate) enum Kind {
     Anything,
 }
 
-impl Event {
-    pub(crate) fn kind(&self) -> Kind {
+impl ClusterEvent {
+    pub(crate) fn kind(&self) -> EventKind {
         match self {
-            Self::Node(_) => Kind::Node,
-            Self::NodeGone(_) => Kind::NodeGone,
-            Self::Placed(_) => Kind::Placed,
-            Self::Left(_) => Kind::Left,
-            Self::Freed(_) => Kind::Freed,
-            Self::Namespace => Kind::Namespace,
-            Self::Claim(_) => Kind::Claim,
-            Self::Volume => Kind::Volume,
-            Self::Class => Kind::Class,
-            Self::Capacity => Kind::Capacity,
-            Self::Anything => Kind::Anything,
+            Self::Node(_) => EventKind::Node,
+            Self::NodeGone(_) => EventKind::NodeGone,
+            Self::Placed(_) => EventKind::Placed,
+            Self::Left(_) => EventKind::Left,
+            Self::Freed(_) => EventKind::Freed,
+            Self::Namespace => EventKind::Namespace,
+            Self::Claim(_) => EventKind::Claim,
+            Self::Volume => EventKind::Volume,
+            Self::Class => EventKind::Class,
+            Self::Capacity => EventKind::Capacity,
+            Self::Anything => EventKind::Anything,
         }
     }
 }
@@ -84,4 +84,4 @@ impl NodeChange {
 
 /// What a pod uses, and asks of others.
 #[derive(Debug, Clone)]
-pub struct Held(pub(crate) Arc<Demand>);
+pub struct PodUsage(pub(crate) Arc<Demand>);

@@ -42,7 +42,7 @@ impl Hasher for NumberHasher {
 /// Pods by namespace, labels and node; once more by owner, and those that ask something of the
 /// places of others. Invariant: it holds the placed pods, each once.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Groups {
+pub(crate) struct PodGroups {
     by_labels: HashMap<Box<str>, HashMap<Labels, ByNode>>,
     /// Replicas, by their owner's UID.
     by_owner: HashMap<String, ByNode>,
@@ -53,12 +53,12 @@ pub(crate) struct Groups {
 
 /// Pods that ask the same of the places of others.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asking<'a> {
+pub(crate) struct AffinityGroup<'a> {
     pub(crate) affinity: &'a Affinity,
     nodes: &'a ByNode,
 }
 
-impl<'a> Asking<'a> {
+impl<'a> AffinityGroup<'a> {
     /// Nodes on which they are, and how many on each.
     pub(crate) fn nodes(self) -> impl Iterator<Item = (NodeId, Count)> + 'a {
         self.nodes.iter().map(|(node, count)| (*node, *count))
@@ -81,7 +81,7 @@ impl<'a> Replicas<'a> {
     }
 }
 
-impl Groups {
+impl PodGroups {
     pub(crate) fn add(&mut self, demand: &Demand, node: NodeId, leaving: bool) {
         let add = |nodes: &mut ByNode| {
             let count = nodes.entry(node).or_default();
@@ -167,9 +167,9 @@ impl Groups {
     }
 
     /// Pods that ask something of the places of others.
-    pub(crate) fn asking(&self) -> impl Iterator<Item = Asking<'_>> {
+    pub(crate) fn asking(&self) -> impl Iterator<Item = AffinityGroup<'_>> {
         let asking = self.asking.iter();
-        asking.map(|(affinity, nodes)| Asking { affinity, nodes })
+        asking.map(|(affinity, nodes)| AffinityGroup { affinity, nodes })
     }
 
     /// Whether there are no such pods.

@@ -5,8 +5,8 @@
 //!
 //! A decision asks the plugins of upstream's default profile (`plugins`, a file each); profiles of
 //! other names (`profile`) differ in how they weigh the resources of nodes. What affinity and
-//! spread count is kept by labels (`groups`) and by the numbers of nodes (`nodes`) and places
-//! (`topology`), so that they look at no single pod and compare no names. Of more than a hundred
+//! spread count is kept by labels (`groups`) and by the numbers of nodes (`nodes`) and
+//! topology domains (`topology`), so that they look at no single pod and compare no names. Of more than a hundred
 //! nodes a decision looks at a part, and the next one begins behind it.
 //!
 //! The loop follows pods, nodes and namespaces through the API, maintains the snapshot (`snapshot`)
@@ -48,11 +48,11 @@ mod storage;
 mod taints;
 mod terms;
 mod topology;
-mod words;
+mod unschedulable;
 
 pub use capacity::{Capacity, Driver};
 pub use choose::{Placement, choose};
-pub use event::{Event, Held, NodeChange};
+pub use event::{ClusterEvent, NodeChange, PodUsage};
 pub use key::PodKey;
 pub use node::NodeInfo;
 pub use plugins::Plugins;
@@ -62,10 +62,10 @@ pub use queue::{CAPACITY, Queue, Waiting};
 pub use request::PodRequest;
 pub use resources::{Resources, needed};
 pub use run::{Options, run};
-pub use scheduler::{News, Reader, Scheduler, Seen, Write, Written};
+pub use scheduler::{ClusterChange, PodInfo, PodReader, Scheduler, Write, Written};
 pub use snapshot::Snapshot;
 pub use storage::{Limits, Storage};
-pub use words::Unschedulable;
+pub use unschedulable::Unschedulable;
 
 /// Name of this scheduler in `spec.schedulerName` and in events.
 pub const NAME: &str = "default-scheduler";

@@ -6,7 +6,7 @@ use crate::key::PodKey;
 use crate::node::NodeId;
 use crate::plugins::{Plugins, Prepared};
 use crate::request::{Demand, PodRequest};
-use crate::snapshot::{Lower, Snapshot};
+use crate::snapshot::{PreemptiblePod, Snapshot};
 use crate::terms::Labels;
 use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -72,7 +72,7 @@ pub type Budgets = BTreeMap<PodKey, Budget>;
 
 /// The budgets of the cluster, so that those of a pod are found by its labels.
 #[derive(Default)]
-struct Guards<'b> {
+struct BudgetIndex<'b> {
     /// By namespace and one of the labels that they select, the one that the fewest select.
     by_label: HashMap<Wanted<'b>, Vec<&'b Budget>>,
     /// Those that select by no label's value, by namespace.
@@ -87,22 +87,25 @@ struct Wanted<'b> {
     value: &'b str,
 }
 
-impl<'b> Guards<'b> {
+impl<'b> BudgetIndex<'b> {
     fn of(budgets: &'b Budgets) -> Self {
         let mut counts: HashMap<Wanted<'_>, usize> = HashMap::new();
         for wanted in budgets.values().flat_map(Budget::wanted) {
             *counts.entry(wanted).or_default() += 1;
         }
-        let mut guards = Self::default();
+        let mut budget_index = Self::default();
         for budget in budgets.values() {
             let rarest = budget.wanted().min_by_key(|wanted| counts[wanted]);
             let alike = match rarest {
-                Some(wanted) => guards.by_label.entry(wanted).or_default(),
-                None => guards.others.entry(&budget.key.namespace).or_default(),
+                Some(wanted) => budget_index.by_label.entry(wanted).or_default(),
+                None => budget_index
+                    .others
+                    .entry(&budget.key.namespace)
+                    .or_default(),
             };
             alike.push(budget);
         }
-        guards
+        budget_index
     }
 
     /// The budgets that protect a pod.
@@ -123,7 +126,7 @@ impl<'b> Guards<'b> {
     }
 
     /// Whether a pod's end violates one of its budgets beside those that are asked of them already.
-    fn violates(&self, asked: &mut HashMap<&'b PodKey, i32>, lower: &Lower) -> bool {
+    fn violates(&self, asked: &mut HashMap<&'b PodKey, i32>, lower: &PreemptiblePod) -> bool {
         let mut violates = false;
         for budget in self.protecting(&lower.demand) {
             if !budget.disrupted.contains(&lower.key.name) {
@@ -224,7 +227,7 @@ pub fn preempt(
     if snapshot.lowest_priority() >= Some(pod.priority) || hopeful.is_empty() {
         return Err(none);
     }
-    let guards = Guards::of(budgets);
+    let budget_index = BudgetIndex::of(budgets);
     let most = LEAST_CANDIDATES.max(nodes / SHARE_OF_NODES);
     let mut found = Vec::new();
     // Pods are read for as many nodes as are enough where each has victims.
@@ -238,7 +241,7 @@ pub fn preempt(
             if found.len() < most
                 && let Some(lower) = lower
             {
-                found.extend(victims(pod, snapshot, &guards, *node, lower));
+                found.extend(victims(pod, snapshot, &budget_index, *node, lower));
             }
         }
     }
@@ -258,7 +261,7 @@ fn lower_on(nodes: &[NodeId], priority: i32, snapshot: &Snapshot) -> ByNode {
 }
 
 /// Pods by node.
-type ByNode = HashMap<NodeId, Vec<Lower>, BuildHasherDefault<NumberHasher>>;
+type ByNode = HashMap<NodeId, Vec<PreemptiblePod>, BuildHasherDefault<NumberHasher>>;
 
 /// The number of nodes, and those on which every obstacle could be removed by ending pods.
 fn hopeful(pod: &PodRequest, snapshot: &Snapshot) -> (usize, Vec<NodeId>) {
@@ -267,8 +270,8 @@ fn hopeful(pod: &PodRequest, snapshot: &Snapshot) -> (usize, Vec<NodeId>) {
     let (mut nodes, mut hopeful) = (0, Vec::new());
     for node in snapshot.candidates() {
         nodes += 1;
-        let against = filters.against(&node, &mut refusing);
-        if against.iter().all(|obstacle| !obstacle.lasting) {
+        let first_obstacle = filters.first_obstacle(&node, &mut refusing);
+        if first_obstacle.iter().all(|obstacle| !obstacle.lasting) {
             hopeful.push(node.id);
         }
     }
@@ -280,8 +283,8 @@ fn fits(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> bool {
         return false;
     };
     let filters = Prepared::of(pod, snapshot);
-    let against = filters.against(&node, &mut Plugins::default());
-    against.is_empty()
+    let first_obstacle = filters.first_obstacle(&node, &mut Plugins::default());
+    first_obstacle.is_empty()
 }
 
 /// The cost of a preemption, the most important part first.
@@ -292,9 +295,9 @@ type Cost = (usize, i32, i64, usize, Reverse<i64>);
 fn victims(
     pod: &PodRequest,
     snapshot: &mut Snapshot,
-    guards: &Guards<'_>,
+    budget_index: &BudgetIndex<'_>,
     node: NodeId,
-    mut lower: Vec<Lower>,
+    mut lower: Vec<PreemptiblePod>,
 ) -> Option<(Cost, Preemption)> {
     lower.sort_by(|one, other| {
         (Reverse(one.priority), one.since, &one.key).cmp(&(
@@ -304,9 +307,9 @@ fn victims(
         ))
     });
     let mut asked = HashMap::new();
-    let mut sorted: Vec<(bool, Lower)> = lower
+    let mut sorted: Vec<(bool, PreemptiblePod)> = lower
         .into_iter()
-        .map(|lower| (guards.violates(&mut asked, &lower), lower))
+        .map(|lower| (budget_index.violates(&mut asked, &lower), lower))
         .collect();
     sorted.sort_by_key(|(violates, _)| !violates);
     let off: Vec<_> = sorted
@@ -334,7 +337,7 @@ fn victims(
         return None;
     }
     let violating = ending.iter().filter(|(violates, ..)| *violates).count();
-    let ending: Vec<Lower> = ending.into_iter().map(|(_, lower, _)| lower).collect();
+    let ending: Vec<PreemptiblePod> = ending.into_iter().map(|(_, lower, _)| lower).collect();
     let preemption = Preemption {
         node: snapshot.name(node).to_owned(),
         violating,
@@ -350,7 +353,7 @@ fn victims(
     Some((cost(&ending, violating), preemption))
 }
 
-fn cost(ending: &[Lower], violating: usize) -> Cost {
+fn cost(ending: &[PreemptiblePod], violating: usize) -> Cost {
     let highest = ending.iter().map(|lower| lower.priority).max();
     let highest = highest.unwrap_or(i32::MIN);
     // Each pod counts, also where its priority is below nought.

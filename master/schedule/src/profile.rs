@@ -10,7 +10,7 @@ const HIGHEST: i64 = 10;
 /// What such a score is multiplied with to count like those of other plugins.
 const SCALE: i64 = 100 / HIGHEST;
 
-static USUAL: LazyLock<Arc<Profile>> = LazyLock::new(|| {
+static DEFAULT_PROFILE: LazyLock<Arc<Profile>> = LazyLock::new(|| {
     Arc::new(Profile {
         name: NAME.to_owned(),
         strategy: Strategy::LeastAllocated,
@@ -52,8 +52,8 @@ pub struct Point {
 impl Profile {
     /// The default one: its name is [`NAME`], processors and memory count the same, and what is
     /// left of them is the score.
-    pub fn usual() -> Arc<Self> {
-        Arc::clone(&USUAL)
+    pub fn default_profile() -> Arc<Self> {
+        Arc::clone(&DEFAULT_PROFILE)
     }
 }
 

@@ -16,7 +16,7 @@ const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 const BACKOFF_LAST: Duration = Duration::from_secs(10);
 /// After this time an unschedulable pod is tried again even without a change of the cluster
 /// (upstream's default).
-const STALE: Duration = Duration::from_secs(300);
+const UNSCHEDULABLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Pods in the queue: the number of pods of the largest cluster that this is designed for.
 pub const CAPACITY: usize = 150_000;
 
@@ -173,7 +173,7 @@ impl Queue {
         };
         waiting.failures = waiting.failures.saturating_add(1);
         waiting.refusing = refusing;
-        let until = now + STALE;
+        let until = now + UNSCHEDULABLE_TIMEOUT;
         waiting.position = Position::Unschedulable(until, number);
         let alike = self.unschedulable.entry(refusing).or_default();
         alike.insert((until, number), key.clone());
@@ -206,12 +206,12 @@ impl Queue {
     pub fn cluster_changed(
         &mut self,
         now: Instant,
-        hearing: Plugins,
+        concerned_by: Plugins,
         helps: impl Fn(&PodRequest, Plugins) -> bool,
     ) {
         self.changes += 1;
         for (refusing, alike) in &mut self.unschedulable {
-            if !refusing.meets(hearing) {
+            if !refusing.meets(concerned_by) {
                 continue;
             }
             let (pods, backoff_until) = (&mut self.pods, &mut self.backoff);
@@ -222,7 +222,7 @@ impl Queue {
                 if !helps(&waiting.request, *refusing) {
                     return true;
                 }
-                let failed_at = position.0.checked_sub(STALE).unwrap_or(now);
+                let failed_at = position.0.checked_sub(UNSCHEDULABLE_TIMEOUT).unwrap_or(now);
                 let until = (failed_at + backoff(waiting.failures)).max(now);
                 waiting.position = Position::Backoff(until, position.1);
                 backoff_until.insert((until, position.1), key.clone());

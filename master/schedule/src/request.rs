@@ -77,7 +77,7 @@ impl PodRequest {
             uid: meta.uid.clone().unwrap_or_default(),
             generation: meta.generation,
             priority: spec.priority.unwrap_or(0),
-            profile: Profile::usual(),
+            profile: Profile::default_profile(),
             spreads: Arc::new(Spread::of(spec, &labels)),
             images: Arc::new(images(spec)),
             leaving: meta.deletion_timestamp.is_some(),

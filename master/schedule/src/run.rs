@@ -4,7 +4,7 @@
 use crate::node::NodeInfo;
 use crate::preempt::Budget;
 use crate::profile::Profile;
-use crate::scheduler::{News, Scheduler, Write, storage};
+use crate::scheduler::{ClusterChange, Scheduler, Write, storage};
 use config_kube::k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -27,7 +27,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             in_flight: 64,
-            profiles: vec![Profile::usual()],
+            profiles: vec![Profile::default_profile()],
         }
     }
 }
@@ -71,18 +71,18 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
         let ready = scheduler.ready() && writes.len() < options.in_flight;
         // All arms are cancel-safe: followers and streams keep what they have not returned, the
         // others hold nothing.
-        let news = tokio::select! {
+        let change = tokio::select! {
             () = &mut shutdown => return,
-            change = nodes.next() => Some(News::Nodes(change)),
-            change = budgets.next() => Some(News::Budgets(change)),
-            change = claims.next() => Some(News::Claims(change)),
-            change = volumes.next() => Some(News::Volumes(change)),
-            change = classes.next() => Some(News::Classes(change)),
-            change = limits.next() => Some(News::Limits(change)),
-            change = drivers.next() => Some(News::Drivers(change)),
-            change = capacities.next() => Some(News::Capacities(change)),
-            change = namespaces.next() => Some(News::Namespaces(change)),
-            change = pods.next() => Some(News::Pods(change)),
+            change = nodes.next() => Some(ClusterChange::Nodes(change)),
+            change = budgets.next() => Some(ClusterChange::Budgets(change)),
+            change = claims.next() => Some(ClusterChange::Claims(change)),
+            change = volumes.next() => Some(ClusterChange::Volumes(change)),
+            change = classes.next() => Some(ClusterChange::Classes(change)),
+            change = limits.next() => Some(ClusterChange::Limits(change)),
+            change = drivers.next() => Some(ClusterChange::Drivers(change)),
+            change = capacities.next() => Some(ClusterChange::Capacities(change)),
+            change = namespaces.next() => Some(ClusterChange::Namespaces(change)),
+            change = pods.next() => Some(ClusterChange::Pods(change)),
             Some(written) = writes.next() => {
                 scheduler.written(written, Instant::now());
                 None
@@ -93,8 +93,8 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
                 None
             }
         };
-        if let Some(news) = news {
-            scheduler.see(news, Instant::now());
+        if let Some(change) = change {
+            scheduler.see(change, Instant::now());
         }
         if scheduler.must_relist() {
             pods.relist();

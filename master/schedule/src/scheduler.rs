@@ -1,15 +1,15 @@
 //! The scheduler itself: takes changes, decides, and says what to write. The time is passed in.
 
-mod seen;
+mod pod_info;
 pub(crate) mod storage;
 mod writes;
 
-pub use seen::{Reader, Seen};
+pub use pod_info::{PodInfo, PodReader};
 pub use writes::{Write, Written};
 
 use crate::capacity::{Capacity, Driver};
 use crate::choose::{choose, choose_on};
-use crate::event::{Event, Held};
+use crate::event::{ClusterEvent, PodUsage};
 use crate::key::PodKey;
 use crate::node::NodeInfo;
 use crate::plugins::Plugins;
@@ -20,11 +20,11 @@ use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
 use crate::storage::Limits;
 use crate::terms::Labels;
-use crate::words::Unschedulable;
+use crate::unschedulable::Unschedulable;
 use config_errors::chain;
 use master_claims::{Claim, Class, Volume};
 use master_client::{Change, Client, Key, Recorder};
-use seen::State;
+use pod_info::State;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -48,7 +48,7 @@ const FOLLOWED: [&str; 10] = [
 /// follows nothing and has no clock; [`run`](crate::run) drives it, and so does a simulation.
 pub struct Scheduler {
     client: Client,
-    reader: Reader,
+    reader: PodReader,
     /// By the names of the profiles that pods have named.
     recorders: BTreeMap<String, Arc<Recorder>>,
     snapshot: Snapshot,
@@ -62,9 +62,9 @@ pub struct Scheduler {
 /// A change of something that a scheduler follows. Nothing is decided before all of it was listed
 /// once.
 #[derive(Debug)]
-pub enum News {
-    /// Of pods, as [`Reader::read`] sees them.
-    Pods(Change<Seen>),
+pub enum ClusterChange {
+    /// Of pods, as [`PodReader::read`] sees them.
+    Pods(Change<PodInfo>),
     /// Of nodes.
     Nodes(Change<NodeInfo>),
     /// Of namespaces: name and labels.
@@ -100,7 +100,7 @@ impl Scheduler {
     pub fn new(client: Client, profiles: Vec<Arc<Profile>>) -> Self {
         Self {
             client,
-            reader: Reader::new(profiles),
+            reader: PodReader::new(profiles),
             recorders: BTreeMap::new(),
             snapshot: Snapshot::default(),
             budgets: Budgets::new(),
@@ -122,23 +122,23 @@ impl Scheduler {
     }
 
     /// What reads pods for it.
-    pub fn reader(&self) -> Reader {
+    pub fn reader(&self) -> PodReader {
         self.reader.clone()
     }
 
     /// Takes a change.
-    pub fn see(&mut self, news: News, now: Instant) {
-        match news {
-            News::Pods(change) => self.pod_changed(change, now),
-            News::Nodes(change) => self.node_changed(change, now),
-            News::Namespaces(change) => self.namespace_changed(change, now),
-            News::Budgets(change) => self.budget_changed(change),
-            News::Claims(change) => self.claim_changed(change, now),
-            News::Volumes(change) => self.volume_changed(change, now),
-            News::Classes(change) => self.class_changed(change, now),
-            News::Limits(change) => self.limits_changed(change, now),
-            News::Drivers(change) => self.driver_changed(change, now),
-            News::Capacities(change) => self.capacity_changed(change, now),
+    pub fn see(&mut self, change: ClusterChange, now: Instant) {
+        match change {
+            ClusterChange::Pods(change) => self.pod_changed(change, now),
+            ClusterChange::Nodes(change) => self.node_changed(change, now),
+            ClusterChange::Namespaces(change) => self.namespace_changed(change, now),
+            ClusterChange::Budgets(change) => self.budget_changed(change),
+            ClusterChange::Claims(change) => self.claim_changed(change, now),
+            ClusterChange::Volumes(change) => self.volume_changed(change, now),
+            ClusterChange::Classes(change) => self.class_changed(change, now),
+            ClusterChange::Limits(change) => self.limits_changed(change, now),
+            ClusterChange::Drivers(change) => self.driver_changed(change, now),
+            ClusterChange::Capacities(change) => self.capacity_changed(change, now),
         }
     }
 
@@ -161,12 +161,13 @@ impl Scheduler {
     }
 
     /// Wakes the pods that an event helps.
-    fn help(&mut self, event: &Event, now: Instant) {
+    fn help(&mut self, event: &ClusterEvent, now: Instant) {
         let snapshot = &self.snapshot;
-        let hearing = Plugins::hearing(event.kind());
-        self.queue.cluster_changed(now, hearing, |pod, refusing| {
-            refusing.wake(pod, event, snapshot)
-        });
+        let concerned_by = Plugins::concerned_by(event.kind());
+        self.queue
+            .cluster_changed(now, concerned_by, |pod, refusing| {
+                refusing.wake(pod, event, snapshot)
+            });
     }
 
     fn budget_changed(&mut self, change: Change<Budget>) {
@@ -199,7 +200,7 @@ impl Scheduler {
             }
         };
         if changed {
-            self.help(&Event::Namespace, now);
+            self.help(&ClusterEvent::Namespace, now);
         }
     }
 
@@ -220,22 +221,22 @@ impl Scheduler {
                     self.snapshot.set_node(node);
                 }
                 self.listed.insert("nodes");
-                self.help(&Event::Anything, now);
+                self.help(&ClusterEvent::Anything, now);
             }
             Change::Set(node) => {
                 if let Some(change) = self.snapshot.change_node(node) {
-                    self.help(&Event::Node(Box::new(change)), now);
+                    self.help(&ClusterEvent::Node(Box::new(change)), now);
                 }
             }
             Change::Deleted(gone) => {
                 if let Some(node) = self.snapshot.remove_node(&gone.key.name) {
-                    self.help(&Event::NodeGone(node), now);
+                    self.help(&ClusterEvent::NodeGone(node), now);
                 }
             }
         }
     }
 
-    fn pod_changed(&mut self, change: Change<Seen>, now: Instant) {
+    fn pod_changed(&mut self, change: Change<PodInfo>, now: Instant) {
         let events = match change {
             Change::Listed(pods) => {
                 let keys: BTreeSet<PodKey> = pods.iter().map(|pod| pod.key.clone()).collect();
@@ -253,7 +254,7 @@ impl Scheduler {
                     self.pod_set(pod, now);
                 }
                 self.listed.insert("pods");
-                vec![Event::Anything]
+                vec![ClusterEvent::Anything]
             }
             Change::Set(pod) => self.pod_set(pod, now),
             Change::Deleted(gone) => self.pod_gone(&PodKey::from(gone.key)),
@@ -263,16 +264,16 @@ impl Scheduler {
         }
     }
 
-    fn pod_gone(&mut self, key: &PodKey) -> Vec<Event> {
+    fn pod_gone(&mut self, key: &PodKey) -> Vec<ClusterEvent> {
         self.queue.remove(key);
         self.snapshot.release(key);
         let held = self.snapshot.remove(key);
-        held.map(Event::Left).into_iter().collect()
+        held.map(ClusterEvent::Left).into_iter().collect()
     }
 
     /// Applies a pod; returns what may help others.
-    fn pod_set(&mut self, pod: Seen, now: Instant) -> Vec<Event> {
-        let Seen { key, state } = pod;
+    fn pod_set(&mut self, pod: PodInfo, now: Instant) -> Vec<ClusterEvent> {
+        let PodInfo { key, state } = pod;
         match state {
             State::Ended => return self.pod_gone(&key),
             State::On(node, request) => {
@@ -282,8 +283,8 @@ impl Scheduler {
                 let before = self.snapshot.demand(&key);
                 if self.snapshot.place(*request, &node) {
                     let freed = before.and_then(|before| before.needed.beyond(&demand.needed));
-                    let freed = freed.map(Event::Freed);
-                    return [Event::Placed(Held(demand))]
+                    let freed = freed.map(ClusterEvent::Freed);
+                    return [ClusterEvent::Placed(PodUsage(demand))]
                         .into_iter()
                         .chain(freed)
                         .collect();
@@ -346,7 +347,7 @@ impl Scheduler {
                 placement.assume(waiting.request.clone(), &mut self.snapshot);
                 // The API shows it there later, which is no news then.
                 self.help(
-                    &Event::Placed(Held(Arc::clone(&waiting.request.demand))),
+                    &ClusterEvent::Placed(PodUsage(Arc::clone(&waiting.request.demand))),
                     now,
                 );
                 Some(self.bind(waiting, placement.node))
@@ -413,7 +414,7 @@ impl Scheduler {
             }
             Err(Unbound::Refused(error)) => {
                 if let Some(held) = self.snapshot.forget(&key, &uid) {
-                    self.help(&Event::Left(held), now);
+                    self.help(&ClusterEvent::Left(held), now);
                 }
                 if error.is_not_found() {
                     tracing::debug!(pod = %key, "pod was deleted before it was bound");

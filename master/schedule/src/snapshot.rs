@@ -1,12 +1,12 @@
 //! The scheduler's view of the cluster: nodes, and the pods on them or assumed there.
 
-use crate::event::{Held, NodeChange};
-use crate::groups::Groups;
+use crate::event::{NodeChange, PodUsage};
+use crate::groups::PodGroups;
 use crate::key::PodKey;
 use crate::node::{NodeId, NodeInfo};
 use crate::nodes::{Candidate, Nodes};
 use crate::request::{Demand, PodRequest};
-use crate::storage::{Bindings, Storage, Wishes};
+use crate::storage::{Bindings, Storage, VolumeRequirements};
 use crate::terms::{Labels, Namespaces};
 use crate::topology::Topologies;
 use master_client::Key;
@@ -31,8 +31,8 @@ impl Placed {
         self.node
     }
 
-    pub(crate) fn lower(&self, key: &PodKey) -> Lower {
-        Lower {
+    pub(crate) fn lower(&self, key: &PodKey) -> PreemptiblePod {
+        PreemptiblePod {
             key: key.clone(),
             uid: self.uid.to_string(),
             generation: self.generation,
@@ -45,7 +45,7 @@ impl Placed {
 
 /// A pod that may have to end for a more important one.
 #[derive(Debug, Clone)]
-pub(crate) struct Lower {
+pub(crate) struct PreemptiblePod {
     pub(crate) key: PodKey,
     pub(crate) uid: String,
     pub(crate) generation: Option<i64>,
@@ -60,7 +60,7 @@ pub(crate) struct Lower {
 pub struct Snapshot {
     nodes: Nodes,
     placed: HashMap<PodKey, Placed>,
-    groups: Groups,
+    groups: PodGroups,
     namespaces: Namespaces,
     storage: Storage,
     /// How many pods use a claim.
@@ -148,8 +148,8 @@ impl Snapshot {
     /// What must be written before a pod can have its claims on a node; none where it has them.
     pub(crate) fn bindings(&self, pod: &PodRequest, node: &str) -> Option<Bindings> {
         let node = self.nodes.info(self.nodes.find(node)?)?;
-        let wishes = Wishes::of(pod, &self.storage).ok()?;
-        wishes
+        let required = VolumeRequirements::of(pod, &self.storage).ok()?;
+        required
             .bindings(node)
             .ok()
             .filter(|bindings| *bindings != Bindings::default())
@@ -159,7 +159,7 @@ impl Snapshot {
         &self.namespaces
     }
 
-    pub(crate) fn groups(&self) -> &Groups {
+    pub(crate) fn groups(&self) -> &PodGroups {
         &self.groups
     }
 
@@ -243,7 +243,7 @@ impl Snapshot {
 
     /// The bind of an assumed pod failed: it no longer counts, unless the API has shown it on a
     /// node meanwhile. Returns what it used there.
-    pub fn forget(&mut self, key: &PodKey, uid: &str) -> Option<Held> {
+    pub fn forget(&mut self, key: &PodKey, uid: &str) -> Option<PodUsage> {
         let placed = self.placed.get(key)?;
         if placed.assumed && *placed.uid == *uid {
             self.remove(key)
@@ -253,10 +253,10 @@ impl Snapshot {
     }
 
     /// Removes a pod that was deleted or has ended; returns what it used on its node.
-    pub fn remove(&mut self, key: &PodKey) -> Option<Held> {
+    pub fn remove(&mut self, key: &PodKey) -> Option<PodUsage> {
         let placed = self.take(key)?;
         self.nodes.drop_empty(placed.node);
-        Some(Held(placed.demand))
+        Some(PodUsage(placed.demand))
     }
 
     /// Takes a pod off its node.

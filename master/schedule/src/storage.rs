@@ -211,7 +211,7 @@ pub(crate) enum NoBindings {
 
 /// What a pod's claims ask of its node.
 #[derive(Debug)]
-pub(crate) struct Wishes<'a> {
+pub(crate) struct VolumeRequirements<'a> {
     /// Volumes of bound claims; none where the volume is gone.
     bound: Vec<Option<&'a Volume>>,
     open: Vec<Open<'a>>,
@@ -226,7 +226,7 @@ pub(crate) struct Bindings {
     pub(crate) provisioned: Vec<Key>,
 }
 
-impl<'a> Wishes<'a> {
+impl<'a> VolumeRequirements<'a> {
     /// Reads a pod's claims (upstream: `VolumeBinding`'s `PreFilter`).
     ///
     /// # Errors

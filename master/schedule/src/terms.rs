@@ -175,7 +175,7 @@ pub(crate) struct Spread {
     /// Whether a node that breaks it is refused, or only weighs less.
     pub(crate) hard: bool,
     /// Places below which the emptiest one counts as empty.
-    pub(crate) least_places: usize,
+    pub(crate) min_domains: usize,
     /// Whether only nodes that the pod's selectors allow count.
     pub(crate) by_selectors: bool,
     /// Whether only nodes whose taints the pod tolerates count.
@@ -203,7 +203,7 @@ impl Spread {
             skew: i64::from(one.max_skew),
             topology: one.topology_key.clone(),
             hard: one.when_unsatisfiable == "DoNotSchedule",
-            least_places: one
+            min_domains: one
                 .min_domains
                 .map_or(1, |least| usize::try_from(least).unwrap_or(1)),
             by_selectors: honored(one.node_affinity_policy.as_ref(), "Honor"),

@@ -1,4 +1,4 @@
-//! Places of nodes by labels: nodes with the same value of a label are one place of its topology.
+//! Topology domains: nodes with the same value of a label are one domain of that label's topology.
 
 use crate::node::NodeId;
 use std::collections::HashMap;
@@ -12,40 +12,40 @@ pub(crate) const FAILURE_ZONE: &str = "";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TopologyId(usize);
 
-/// The number of a place within its topology.
+/// The number of a domain within its topology.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PlaceId(usize);
+pub(crate) struct DomainId(usize);
 
-/// Places of one label.
+/// Domains of one label.
 #[derive(Debug, Clone, Default)]
 struct Topology {
-    by_value: HashMap<Arc<str>, PlaceId>,
-    /// The value of each place, and how many nodes are there.
-    places: Vec<(Arc<str>, usize)>,
-    free: Vec<PlaceId>,
+    by_value: HashMap<Arc<str>, DomainId>,
+    /// The value of each domain, and how many nodes are there.
+    domains: Vec<(Arc<str>, usize)>,
+    free: Vec<DomainId>,
 }
 
 impl Topology {
-    fn enter(&mut self, value: &str) -> PlaceId {
+    fn enter(&mut self, value: &str) -> DomainId {
         if let Some(id) = self.by_value.get(value) {
-            self.places[id.0].1 += 1;
+            self.domains[id.0].1 += 1;
             return *id;
         }
         let value: Arc<str> = value.into();
-        let place = (Arc::clone(&value), 1);
+        let domain = (Arc::clone(&value), 1);
         let id = if let Some(id) = self.free.pop() {
-            self.places[id.0] = place;
+            self.domains[id.0] = domain;
             id
         } else {
-            self.places.push(place);
-            PlaceId(self.places.len() - 1)
+            self.domains.push(domain);
+            DomainId(self.domains.len() - 1)
         };
         self.by_value.insert(value, id);
         id
     }
 
-    fn leave(&mut self, id: PlaceId) {
-        let (value, nodes) = &mut self.places[id.0];
+    fn leave(&mut self, id: DomainId) {
+        let (value, nodes) = &mut self.domains[id.0];
         *nodes -= 1;
         if *nodes == 0 {
             self.by_value.remove(value);
@@ -54,19 +54,19 @@ impl Topology {
     }
 }
 
-/// Places by each label that a node has. Numbers of what no node has any more are given again, so
+/// Domains by each label that a node has. Numbers of what no node has any more are given again, so
 /// that it stays as large as the labels of the nodes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Topologies {
     by_key: HashMap<Box<str>, TopologyId>,
     by_number: Vec<Topology>,
     free: Vec<TopologyId>,
-    /// The places of each node, by its number; sorted.
-    of: Vec<Vec<(TopologyId, PlaceId)>>,
+    /// The domains of each node, by its number; sorted.
+    of: Vec<Vec<(TopologyId, DomainId)>>,
 }
 
 impl Topologies {
-    /// Puts a node into the places of its labels, and out of those where it was.
+    /// Puts a node into the domains of its labels, and out of those where it was.
     pub(crate) fn set<'l>(
         &mut self,
         node: NodeId,
@@ -86,8 +86,8 @@ impl Topologies {
             .collect();
         after.sort_unstable_by_key(|(topology, _)| *topology);
         self.of[at] = after;
-        for (topology, place) in before {
-            self.by_number[topology.0].leave(place);
+        for (topology, domain) in before {
+            self.by_number[topology.0].leave(domain);
             if self.by_number[topology.0].by_value.is_empty() {
                 self.by_key.retain(|_, known| *known != topology);
                 self.by_number[topology.0] = Topology::default();
@@ -108,24 +108,24 @@ impl Topologies {
         id
     }
 
-    /// Numbers by place of a label; none where no node has it.
+    /// Numbers by domain of a label; none where no node has it.
     pub(crate) fn tally(&self, key: &str) -> Option<Tally<'_>> {
         let topology = *self.by_key.get(key)?;
         Some(Tally {
             all: self,
             topology,
-            numbers: vec![None; self.by_number[topology.0].places.len()],
+            numbers: vec![None; self.by_number[topology.0].domains.len()],
         })
     }
 
-    fn place(&self, topology: TopologyId, node: NodeId) -> Option<PlaceId> {
-        let places = self.of.get(node.0)?;
-        let at = places.binary_search_by_key(&topology, |(known, _)| *known);
-        at.ok().map(|at| places[at].1)
+    fn domain(&self, topology: TopologyId, node: NodeId) -> Option<DomainId> {
+        let domains = self.of.get(node.0)?;
+        let at = domains.binary_search_by_key(&topology, |(known, _)| *known);
+        at.ok().map(|at| domains[at].1)
     }
 }
 
-/// A number for each place of a topology; none where nothing was entered.
+/// A number for each domain of a topology; none where nothing was entered.
 #[derive(Debug, Clone)]
 pub(crate) struct Tally<'s> {
     all: &'s Topologies,
@@ -135,51 +135,51 @@ pub(crate) struct Tally<'s> {
 
 impl Tally<'_> {
     fn entry(&mut self, node: NodeId) -> Option<&mut Option<i64>> {
-        let place = self.all.place(self.topology, node)?;
-        self.numbers.get_mut(place.0)
+        let domain = self.all.domain(self.topology, node)?;
+        self.numbers.get_mut(domain.0)
     }
 
-    /// Enters the place of a node, with zero if it has no number yet.
+    /// Enters the domain of a node, with zero if it has no number yet.
     pub(crate) fn open(&mut self, node: NodeId) {
         self.add(node, 0);
     }
 
-    /// Enters the places of all nodes.
+    /// Enters the domains of all nodes.
     pub(crate) fn open_all(&mut self) {
-        let places = &self.all.by_number[self.topology.0].places;
-        for (number, (_, nodes)) in self.numbers.iter_mut().zip(places) {
+        let domains = &self.all.by_number[self.topology.0].domains;
+        for (number, (_, nodes)) in self.numbers.iter_mut().zip(domains) {
             if *nodes > 0 {
                 number.get_or_insert(0);
             }
         }
     }
 
-    /// Adds to the number of a node's place.
+    /// Adds to the number of a node's domain.
     pub(crate) fn add(&mut self, node: NodeId, more: i64) {
         if let Some(number) = self.entry(node) {
             *number.get_or_insert(0) += more;
         }
     }
 
-    /// Adds to the number of a node's place if that was entered before.
+    /// Adds to the number of a node's domain if that was entered before.
     pub(crate) fn add_if_open(&mut self, node: NodeId, more: i64) {
         if let Some(Some(number)) = self.entry(node) {
             *number += more;
         }
     }
 
-    /// The number of a node's place.
+    /// The number of a node's domain.
     pub(crate) fn get(&self, node: NodeId) -> Option<i64> {
-        let place = self.all.place(self.topology, node)?;
-        self.numbers.get(place.0).copied().flatten()
+        let domain = self.all.domain(self.topology, node)?;
+        self.numbers.get(domain.0).copied().flatten()
     }
 
-    /// Whether a node is in any place of the topology.
-    pub(crate) fn has_place(&self, node: NodeId) -> bool {
-        self.all.place(self.topology, node).is_some()
+    /// Whether a node is in any domain of the topology.
+    pub(crate) fn has_domain(&self, node: NodeId) -> bool {
+        self.all.domain(self.topology, node).is_some()
     }
 
-    /// The numbers of all places that were entered.
+    /// The numbers of all domains that were entered.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = i64> {
         self.numbers.iter().copied().flatten()
     }
@@ -207,7 +207,7 @@ mod tests {
         );
         assert!(all.tally("rack").is_none());
         let disks = all.tally("disk").expect("a node has it");
-        assert!(disks.has_place(one) && !disks.has_place(other));
+        assert!(disks.has_domain(one) && !disks.has_domain(other));
     }
 
     #[test]
@@ -221,7 +221,7 @@ mod tests {
             all.set(other, [("zone", "a")]);
         }
         assert_eq!(all.by_key.len(), 2);
-        assert!(all.by_number.len() <= 3 && all.by_number.iter().all(|one| one.places.len() <= 3));
+        assert!(all.by_number.len() <= 3 && all.by_number.iter().all(|one| one.domains.len() <= 3));
         all.set(one, []);
         all.set(other, []);
         assert!(all.by_key.is_empty() && all.free.len() == all.by_number.len());

@@ -7,7 +7,7 @@ use master_api::{ApiServer, Options};
 use master_client::{
     Body, BoxFuture, Change, Client, ListParams, Resource, Transport, UserInfo, body,
 };
-use master_schedule::{News, NodeInfo, Profile, Scheduler};
+use master_schedule::{ClusterChange, NodeInfo, Profile, Scheduler};
 use master_store::EmbeddedStore;
 use serde_json::json;
 use std::sync::Arc;
@@ -69,25 +69,25 @@ impl Scene {
         let user = config_kube::identity::SCHEDULER_USER;
         let user = UserInfo::authenticated(user, Vec::<String>::new());
         let own = Client::new(Arc::clone(&lossy) as Arc<dyn Transport>, user);
-        let mut scheduler = Scheduler::new(own, vec![Profile::usual()]);
+        let mut scheduler = Scheduler::new(own, vec![Profile::default_profile()]);
         let node = json!({"metadata": {"name": "n"}, "status": {
             "conditions": [{"type": "Ready", "status": "True"}],
             "allocatable": {"cpu": "1", "memory": "8Gi", "pods": "110"}}});
         let node: Node = serde_json::from_value(node).expect("a node");
         let start = Instant::now();
-        for news in [
-            News::Nodes(Change::Listed(vec![NodeInfo::of(&node)])),
-            News::Pods(Change::Listed(Vec::new())),
-            News::Namespaces(Change::Listed(Vec::new())),
-            News::Budgets(Change::Listed(Vec::new())),
-            News::Claims(Change::Listed(Vec::new())),
-            News::Volumes(Change::Listed(Vec::new())),
-            News::Classes(Change::Listed(Vec::new())),
-            News::Limits(Change::Listed(Vec::new())),
-            News::Drivers(Change::Listed(Vec::new())),
-            News::Capacities(Change::Listed(Vec::new())),
+        for change in [
+            ClusterChange::Nodes(Change::Listed(vec![NodeInfo::of(&node)])),
+            ClusterChange::Pods(Change::Listed(Vec::new())),
+            ClusterChange::Namespaces(Change::Listed(Vec::new())),
+            ClusterChange::Budgets(Change::Listed(Vec::new())),
+            ClusterChange::Claims(Change::Listed(Vec::new())),
+            ClusterChange::Volumes(Change::Listed(Vec::new())),
+            ClusterChange::Classes(Change::Listed(Vec::new())),
+            ClusterChange::Limits(Change::Listed(Vec::new())),
+            ClusterChange::Drivers(Change::Listed(Vec::new())),
+            ClusterChange::Capacities(Change::Listed(Vec::new())),
         ] {
-            scheduler.see(news, start);
+            scheduler.see(change, start);
         }
         Self {
             admin,
@@ -106,7 +106,7 @@ impl Scene {
         let pod = self.admin.create(&pod).await.expect("the pod is made");
         let seen = self.scheduler.reader().read(&pod);
         self.scheduler
-            .see(News::Pods(Change::Set(seen)), self.start);
+            .see(ClusterChange::Pods(Change::Set(seen)), self.start);
     }
 
     /// Decides and writes at `seconds` after the start until nothing is left to decide; the first
@@ -172,7 +172,7 @@ async fn a_pod_that_is_gone_counts_no_longer_though_nobody_says_whether_it_was_b
     deleted.expect("the pod is deleted");
     scene
         .scheduler
-        .see(News::Pods(Change::Listed(Vec::new())), scene.start);
+        .see(ClusterChange::Pods(Change::Listed(Vec::new())), scene.start);
     scene.pod("b").await;
     scene.work(0, 0).await;
     assert_eq!(scene.placed().await, ["b"]);

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use master_client::{
     Body, BoxFuture, Change, Client, Gone, Key, Resource, Transport, UserInfo, body,
 };
-use master_schedule::{News, NodeInfo, Profile, Scheduler};
+use master_schedule::{ClusterChange, NodeInfo, Profile, Scheduler};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -46,23 +46,23 @@ impl Scene {
             Arc::clone(&paths) as Arc<dyn Transport>,
             UserInfo::admin("a"),
         );
-        let mut scheduler = Scheduler::new(client, vec![Profile::usual()]);
+        let mut scheduler = Scheduler::new(client, vec![Profile::default_profile()]);
         let now = Instant::now();
         let reader = scheduler.reader();
         let pods = pods.iter().map(|pod| reader.read(pod)).collect();
-        for news in [
-            News::Nodes(Change::Listed(nodes.iter().map(NodeInfo::of).collect())),
-            News::Namespaces(Change::Listed(Vec::new())),
-            News::Budgets(Change::Listed(Vec::new())),
-            News::Claims(Change::Listed(Vec::new())),
-            News::Volumes(Change::Listed(Vec::new())),
-            News::Classes(Change::Listed(Vec::new())),
-            News::Limits(Change::Listed(Vec::new())),
-            News::Drivers(Change::Listed(Vec::new())),
-            News::Capacities(Change::Listed(Vec::new())),
-            News::Pods(Change::Listed(pods)),
+        for change in [
+            ClusterChange::Nodes(Change::Listed(nodes.iter().map(NodeInfo::of).collect())),
+            ClusterChange::Namespaces(Change::Listed(Vec::new())),
+            ClusterChange::Budgets(Change::Listed(Vec::new())),
+            ClusterChange::Claims(Change::Listed(Vec::new())),
+            ClusterChange::Volumes(Change::Listed(Vec::new())),
+            ClusterChange::Classes(Change::Listed(Vec::new())),
+            ClusterChange::Limits(Change::Listed(Vec::new())),
+            ClusterChange::Drivers(Change::Listed(Vec::new())),
+            ClusterChange::Capacities(Change::Listed(Vec::new())),
+            ClusterChange::Pods(Change::Listed(pods)),
         ] {
-            scheduler.see(news, now);
+            scheduler.see(change, now);
         }
         Self {
             scheduler,
@@ -71,13 +71,13 @@ impl Scene {
         }
     }
 
-    fn see(&mut self, news: News) {
-        self.scheduler.see(news, self.now);
+    fn see(&mut self, change: ClusterChange) {
+        self.scheduler.see(change, self.now);
     }
 
     fn pod(&mut self, pod: &Pod) {
         let seen = self.scheduler.reader().read(pod);
-        self.see(News::Pods(Change::Set(seen)));
+        self.see(ClusterChange::Pods(Change::Set(seen)));
     }
 
     /// Decides until nothing is left to decide; whether a pod was bound.
@@ -151,7 +151,7 @@ async fn a_place_that_goes_with_its_node_no_longer_counts_as_the_emptiest() {
         uid: String::new(),
         resource_version: String::new(),
     };
-    scene.see(News::Nodes(Change::Deleted(gone)));
+    scene.see(ClusterChange::Nodes(Change::Deleted(gone)));
     assert!(scene.binds().await);
 }
 
@@ -161,6 +161,6 @@ async fn a_place_that_goes_with_a_nodes_label_no_longer_counts_either() {
     scene.pod(&pod("spread", "1", None));
     assert!(!scene.binds().await, "the other place is empty");
     let bare = NodeInfo::of(&node("b", "500m", &json!({})));
-    scene.see(News::Nodes(Change::Set(bare)));
+    scene.see(ClusterChange::Nodes(Change::Set(bare)));
     assert!(scene.binds().await);
 }

@@ -10,7 +10,7 @@ use config_kube::k8s_openapi::Metadata as _;
 use futures_util::future::LocalBoxFuture;
 use master_client::{Change, Client, Gone, Key, UserInfo, View};
 use master_control::controller::Now;
-use master_schedule::{Budget, News, NodeInfo, Profile, Reader, Scheduler, Write};
+use master_schedule::{Budget, ClusterChange, NodeInfo, PodReader, Profile, Scheduler, Write};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,7 +37,7 @@ pub(crate) struct Scheduling {
     profile: Arc<Profile>,
     client: Client,
     scheduler: Scheduler,
-    reader: Reader,
+    reader: PodReader,
     writes: Vec<Write>,
     /// Decides which of its writes ends first.
     dice: Dice,
@@ -55,7 +55,7 @@ impl Scheduling {
     ) -> Box<dyn Process> {
         let profile = Arc::new(Profile {
             name: name.to_owned(),
-            ..(*Profile::usual()).clone()
+            ..(*Profile::default_profile()).clone()
         });
         let user = UserInfo::authenticated(SCHEDULER_USER, Vec::<String>::new());
         let client = api.acting_as(user);
@@ -74,22 +74,22 @@ impl Scheduling {
     }
 
     /// What it follows of these events.
-    fn news(&self, events: &[Event]) -> Vec<News> {
+    fn change(&self, events: &[Event]) -> Vec<ClusterChange> {
         let each = events.iter().filter_map(|event| {
             let gone = || Gone::of(event.object.meta());
             Some(match (&event.object, event.gone) {
-                (Any::Pod(_), Some(_)) => News::Pods(Change::Deleted(gone())),
-                (Any::Node(_), Some(_)) => News::Nodes(Change::Deleted(gone())),
-                (Any::Budget(_), Some(_)) => News::Budgets(Change::Deleted(gone())),
-                (Any::Pod(pod), None) => News::Pods(Change::Set(self.reader.read(pod))),
-                (Any::Node(node), None) => News::Nodes(Change::Set(NodeInfo::of(node))),
-                (Any::Budget(one), None) => News::Budgets(Change::Set(Budget::of(one))),
-                (Any::Claim(_), Some(_)) => News::Claims(Change::Deleted(gone())),
-                (Any::Volume(_), Some(_)) => News::Volumes(Change::Deleted(gone())),
-                (Any::Class(_), Some(_)) => News::Classes(Change::Deleted(gone())),
-                (Any::Claim(one), None) => News::Claims(Change::Set(keyed(one))),
-                (Any::Volume(one), None) => News::Volumes(Change::Set(keyed(one))),
-                (Any::Class(one), None) => News::Classes(Change::Set(keyed(one))),
+                (Any::Pod(_), Some(_)) => ClusterChange::Pods(Change::Deleted(gone())),
+                (Any::Node(_), Some(_)) => ClusterChange::Nodes(Change::Deleted(gone())),
+                (Any::Budget(_), Some(_)) => ClusterChange::Budgets(Change::Deleted(gone())),
+                (Any::Pod(pod), None) => ClusterChange::Pods(Change::Set(self.reader.read(pod))),
+                (Any::Node(node), None) => ClusterChange::Nodes(Change::Set(NodeInfo::of(node))),
+                (Any::Budget(one), None) => ClusterChange::Budgets(Change::Set(Budget::of(one))),
+                (Any::Claim(_), Some(_)) => ClusterChange::Claims(Change::Deleted(gone())),
+                (Any::Volume(_), Some(_)) => ClusterChange::Volumes(Change::Deleted(gone())),
+                (Any::Class(_), Some(_)) => ClusterChange::Classes(Change::Deleted(gone())),
+                (Any::Claim(one), None) => ClusterChange::Claims(Change::Set(keyed(one))),
+                (Any::Volume(one), None) => ClusterChange::Volumes(Change::Set(keyed(one))),
+                (Any::Class(one), None) => ClusterChange::Classes(Change::Set(keyed(one))),
                 (_, _) => return None,
             })
         });
@@ -97,28 +97,30 @@ impl Scheduling {
     }
 
     /// A list of a kind.
-    fn listed(&self, kind: &str, objects: &[Any]) -> Option<News> {
+    fn listed(&self, kind: &str, objects: &[Any]) -> Option<ClusterChange> {
         let objects = || objects.iter();
         Some(match kind {
-            "pods" => News::Pods(Change::Listed(each!(objects(), Pod, |pod| self
+            "pods" => ClusterChange::Pods(Change::Listed(each!(objects(), Pod, |pod| self
                 .reader
                 .read(pod)))),
-            "nodes" => News::Nodes(Change::Listed(each!(objects(), Node, |node| NodeInfo::of(
-                node
-            )))),
+            "nodes" => {
+                ClusterChange::Nodes(Change::Listed(each!(objects(), Node, |node| NodeInfo::of(
+                    node
+                ))))
+            }
             "poddisruptionbudgets" => {
-                News::Budgets(Change::Listed(each!(objects(), Budget, |one| Budget::of(
+                ClusterChange::Budgets(Change::Listed(each!(objects(), Budget, |one| Budget::of(
                     one
                 ))))
             }
             "persistentvolumeclaims" => {
-                News::Claims(Change::Listed(each!(objects(), Claim, |one| keyed(one))))
+                ClusterChange::Claims(Change::Listed(each!(objects(), Claim, |one| keyed(one))))
             }
             "persistentvolumes" => {
-                News::Volumes(Change::Listed(each!(objects(), Volume, |one| keyed(one))))
+                ClusterChange::Volumes(Change::Listed(each!(objects(), Volume, |one| keyed(one))))
             }
             "storageclasses" => {
-                News::Classes(Change::Listed(each!(objects(), Class, |one| keyed(one))))
+                ClusterChange::Classes(Change::Listed(each!(objects(), Class, |one| keyed(one))))
             }
             _ => return None,
         })
@@ -144,16 +146,16 @@ impl Process for Scheduling {
         // What was under way was not done.
         self.writes.clear();
         let none = [
-            News::Namespaces(Change::Listed(Vec::new())),
-            News::Claims(Change::Listed(Vec::new())),
-            News::Volumes(Change::Listed(Vec::new())),
-            News::Classes(Change::Listed(Vec::new())),
-            News::Limits(Change::Listed(Vec::new())),
-            News::Drivers(Change::Listed(Vec::new())),
-            News::Capacities(Change::Listed(Vec::new())),
+            ClusterChange::Namespaces(Change::Listed(Vec::new())),
+            ClusterChange::Claims(Change::Listed(Vec::new())),
+            ClusterChange::Volumes(Change::Listed(Vec::new())),
+            ClusterChange::Classes(Change::Listed(Vec::new())),
+            ClusterChange::Limits(Change::Listed(Vec::new())),
+            ClusterChange::Drivers(Change::Listed(Vec::new())),
+            ClusterChange::Capacities(Change::Listed(Vec::new())),
         ];
-        for news in none {
-            self.scheduler.see(news, now.instant);
+        for change in none {
+            self.scheduler.see(change, now.instant);
         }
         for kind in history.kinds {
             self.lose_watch(history, kind, now);
@@ -163,8 +165,8 @@ impl Process for Scheduling {
     fn see(&mut self, history: &History, kind: &'static str, most: usize, now: Now) -> bool {
         let (seen, log) = (self.seen[kind], &history.logs[kind]);
         let until = seen.saturating_add(most).min(log.len());
-        for news in self.news(&log[seen..until]) {
-            self.scheduler.see(news, now.instant);
+        for change in self.change(&log[seen..until]) {
+            self.scheduler.see(change, now.instant);
         }
         self.seen.insert(kind, until);
         if self.scheduler.must_relist() {
@@ -174,8 +176,8 @@ impl Process for Scheduling {
     }
 
     fn lose_watch(&mut self, history: &History, kind: &'static str, now: Now) {
-        if let Some(news) = self.listed(kind, history.objects(kind)) {
-            self.scheduler.see(news, now.instant);
+        if let Some(change) = self.listed(kind, history.objects(kind)) {
+            self.scheduler.see(change, now.instant);
         }
         self.seen.insert(kind, history.logs[kind].len());
     }

@@ -5,29 +5,29 @@
 //! anything to say of it, and only then about nodes: a plugin that a pod does not ask for costs
 //! nothing by node.
 
-mod balance;
-mod images;
+mod balanced_allocation;
+mod image_locality;
 mod node_affinity;
 mod pod_affinity;
 mod ports;
-mod room;
-mod spread;
+mod resources_fit;
 mod taints;
+mod topology_spread;
 mod unschedulable;
 mod volume_binding;
 mod volume_limits;
 mod volume_restrictions;
 mod volume_zone;
 
-use crate::event::{Event, Kind};
+use crate::event::{ClusterEvent, EventKind};
 pub(crate) use crate::nodes::Candidate;
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
-use crate::storage::Wishes;
+use crate::storage::VolumeRequirements;
 use std::borrow::Cow;
 
 /// Highest score of one plugin on a node.
-const FULL: i64 = 100;
+const MAX_NODE_SCORE: i64 = 100;
 
 /// Why a node is not feasible.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,12 +59,12 @@ impl Obstacle {
 /// A plugin's data about one pod, for looking at nodes.
 pub(crate) trait Filter {
     /// Adds what stands against a node.
-    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>);
+    fn check(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>);
 }
 
 /// A filter for a pod; none where every node is fine.
 type Filters = for<'a> fn(&'a PodRequest, &'a Snapshot) -> Option<Box<dyn Filter + 'a>>;
-/// Scores of candidates from 0 to [`FULL`], in their order; none where all are equal.
+/// Scores of candidates from 0 to [`MAX_NODE_SCORE`], in their order; none where all are equal.
 type Scores = fn(&PodRequest, &Snapshot, &[Candidate<'_>]) -> Option<Vec<i64>>;
 
 /// A plugin.
@@ -76,9 +76,9 @@ pub(crate) struct Plugin {
     filter: Option<Filters>,
     score: Option<Scores>,
     /// The kinds of events that may help a pod which it refused.
-    hears: &'static [Kind],
+    events: &'static [EventKind],
     /// Whether an event of such a kind helps a pod that it refused.
-    wakes: fn(&PodRequest, &Event, &Snapshot) -> bool,
+    wakes: fn(&PodRequest, &ClusterEvent, &Snapshot) -> bool,
 }
 
 /// The default profile.
@@ -87,15 +87,15 @@ pub(crate) static PROFILE: [Plugin; 13] = [
     taints::PLUGIN,
     node_affinity::PLUGIN,
     ports::PLUGIN,
-    room::PLUGIN,
+    resources_fit::PLUGIN,
     volume_restrictions::PLUGIN,
     volume_limits::PLUGIN,
     volume_binding::PLUGIN,
     volume_zone::PLUGIN,
-    spread::PLUGIN,
+    topology_spread::PLUGIN,
     pod_affinity::PLUGIN,
-    balance::PLUGIN,
-    images::PLUGIN,
+    balanced_allocation::PLUGIN,
+    image_locality::PLUGIN,
 ];
 
 /// A set of plugins of the profile.
@@ -127,14 +127,14 @@ impl Plugins {
     }
 
     /// Those that an event of a kind may help with.
-    pub(crate) fn hearing(kind: Kind) -> Self {
-        let mut hearing = Self::default();
+    pub(crate) fn concerned_by(kind: EventKind) -> Self {
+        let mut concerned_by = Self::default();
         for (at, plugin) in PROFILE.iter().enumerate() {
-            if kind == Kind::Anything || plugin.hears.contains(&kind) {
-                hearing.insert(at);
+            if kind == EventKind::Anything || plugin.events.contains(&kind) {
+                concerned_by.insert(at);
             }
         }
-        hearing
+        concerned_by
     }
 
     /// Whether they have a member in common.
@@ -149,12 +149,12 @@ impl Plugins {
     }
 
     /// Whether a pod that these refused may find a node after an event.
-    pub(crate) fn wake(self, pod: &PodRequest, event: &Event, snapshot: &Snapshot) -> bool {
+    pub(crate) fn wake(self, pod: &PodRequest, event: &ClusterEvent, snapshot: &Snapshot) -> bool {
         let kind = event.kind();
-        kind == Kind::Anything
+        kind == EventKind::Anything
             || self
                 .members()
-                .any(|plugin| plugin.hears.contains(&kind) && (plugin.wakes)(pod, event, snapshot))
+                .any(|plugin| plugin.events.contains(&kind) && (plugin.wakes)(pod, event, snapshot))
     }
 }
 
@@ -165,8 +165,8 @@ pub(crate) fn volumes() -> Plugins {
 
 /// Why no node at all can take the pod (upstream: `PreFilter`), and the plugin that rejects it;
 /// `None` if each node has to be filtered.
-pub(crate) fn against_all(pod: &PodRequest, snapshot: &Snapshot) -> Option<(String, Plugins)> {
-    let fault = Wishes::of(pod, snapshot.storage()).err()?;
+pub(crate) fn pre_filter(pod: &PodRequest, snapshot: &Snapshot) -> Option<(String, Plugins)> {
+    let fault = VolumeRequirements::of(pod, snapshot.storage()).err()?;
     Some((fault, volumes()))
 }
 
@@ -184,10 +184,14 @@ impl<'a> Prepared<'a> {
     }
 
     /// What the first plugin finds that something stands against; its place is added to `refusing`.
-    pub(crate) fn against(&self, node: &Candidate<'_>, refusing: &mut Plugins) -> Vec<Obstacle> {
+    pub(crate) fn first_obstacle(
+        &self,
+        node: &Candidate<'_>,
+        refusing: &mut Plugins,
+    ) -> Vec<Obstacle> {
         let mut found = Vec::new();
         for (at, filter) in &self.0 {
-            filter.look(node, &mut found);
+            filter.check(node, &mut found);
             if !found.is_empty() {
                 refusing.insert(*at);
                 break;
@@ -219,13 +223,13 @@ pub(crate) fn scores(
 fn shares(mut scores: Vec<i64>) -> Option<Vec<i64>> {
     let highest = scores.iter().copied().max().filter(|most| *most > 0)?;
     for score in &mut scores {
-        *score = FULL * *score / highest;
+        *score = MAX_NODE_SCORE * *score / highest;
     }
     Some(scores)
 }
 
 /// No event helps.
-fn never(_: &PodRequest, _: &Event, _: &Snapshot) -> bool {
+fn never(_: &PodRequest, _: &ClusterEvent, _: &Snapshot) -> bool {
     false
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Candidate, Filter, Obstacle, Plugin, shares};
 use crate::affinity::NodePreferences;
-use crate::event::{Event, Kind};
+use crate::event::{ClusterEvent, EventKind};
 use crate::node::NodeInfo;
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
@@ -15,14 +15,14 @@ pub(super) const PLUGIN: Plugin = Plugin {
         asks.then(|| Box::new(Selectors(&pod.node_preferences)) as Box<dyn Filter>)
     }),
     score: Some(score),
-    hears: &[Kind::Node],
+    events: &[EventKind::Node],
     wakes,
 };
 
 struct Selectors<'a>(&'a NodePreferences);
 
 impl Filter for Selectors<'_> {
-    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+    fn check(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
         if !self.0.allow(&node.info.name, &node.info.labels) {
             let reason = "node(s) didn't match Pod's node affinity/selector";
             found.push(Obstacle::lasting(reason));
@@ -41,21 +41,21 @@ fn score(pod: &PodRequest, _: &Snapshot, candidates: &[Candidate<'_>]) -> Option
     shares(weights.collect())
 }
 
-fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
+fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
     match event {
-        Event::Node(node) => {
+        ClusterEvent::Node(node) => {
             let NodeInfo { name, labels, .. } = &node.now;
             pod.node_preferences.allow(name, labels)
         }
-        Event::Anything => true,
-        Event::Placed(_)
-        | Event::Left(_)
-        | Event::Freed(_)
-        | Event::NodeGone(_)
-        | Event::Namespace
-        | Event::Claim(_)
-        | Event::Volume
-        | Event::Class
-        | Event::Capacity => false,
+        ClusterEvent::Anything => true,
+        ClusterEvent::Placed(_)
+        | ClusterEvent::Left(_)
+        | ClusterEvent::Freed(_)
+        | ClusterEvent::NodeGone(_)
+        | ClusterEvent::Namespace
+        | ClusterEvent::Claim(_)
+        | ClusterEvent::Volume
+        | ClusterEvent::Class
+        | ClusterEvent::Capacity => false,
     }
 }

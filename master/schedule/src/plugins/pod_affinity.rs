@@ -1,7 +1,7 @@
-//! Places that pods share or do not share (upstream: `InterPodAffinity`).
+//! Affinity and anti-affinity to pods in the same topology domain (upstream: `InterPodAffinity`).
 
-use super::{Candidate, FULL, Filter, Obstacle, Plugin};
-use crate::event::{Event, Kind};
+use super::{Candidate, Filter, MAX_NODE_SCORE, Obstacle, Plugin};
+use crate::event::{ClusterEvent, EventKind};
 use crate::groups::Count;
 use crate::node::{NodeId, NodeInfo};
 use crate::request::{Demand, PodRequest};
@@ -19,11 +19,16 @@ pub(super) const PLUGIN: Plugin = Plugin {
         if own.required.is_empty() && own.refused.is_empty() && snapshot.groups().nobody_asks() {
             return None;
         }
-        let places = Required::of(pod, snapshot);
-        (!places.is_idle()).then(|| Box::new(places) as Box<dyn Filter>)
+        let required_terms = Required::of(pod, snapshot);
+        (!required_terms.is_idle()).then(|| Box::new(required_terms) as Box<dyn Filter>)
     }),
     score: Some(score),
-    hears: &[Kind::Node, Kind::Placed, Kind::Left, Kind::Namespace],
+    events: &[
+        EventKind::Node,
+        EventKind::Placed,
+        EventKind::Left,
+        EventKind::Namespace,
+    ],
     wakes,
 };
 
@@ -31,12 +36,12 @@ pub(super) const PLUGIN: Plugin = Plugin {
 const REQUIRED_WEIGHT: i64 = 1;
 
 /// Numbers by label and value of nodes. Labels that no node has are left out.
-struct Places<'a> {
+struct DomainTallies<'a> {
     snapshot: &'a Snapshot,
     tallies: BTreeMap<&'a str, Tally<'a>>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> DomainTallies<'a> {
     fn of(snapshot: &'a Snapshot) -> Self {
         Self {
             snapshot,
@@ -64,7 +69,7 @@ impl<'a> Places<'a> {
         self.tallies.get(topology)?.get(node)
     }
 
-    /// The sum of the numbers of all places where a node is.
+    /// The sum of the numbers of all domains where a node is.
     fn sum(&self, node: NodeId) -> i64 {
         let numbers = self.tallies.values().filter_map(|tally| tally.get(node));
         numbers.sum()
@@ -103,15 +108,15 @@ fn means(term: &Term, pod: &Demand, snapshot: &Snapshot) -> bool {
     term.selects(snapshot.namespaces(), &pod.namespace, &pod.labels)
 }
 
-/// What must and must not be in a place.
+/// What must and must not be in a domain.
 struct Required<'a> {
     pod: &'a Demand,
     /// Pods that all required terms mean.
-    wanted: Places<'a>,
+    wanted: DomainTallies<'a>,
     /// Pods that it refuses.
-    refused: Places<'a>,
+    refused: DomainTallies<'a>,
     /// Pods that refuse it.
-    refusing: Places<'a>,
+    refusing: DomainTallies<'a>,
     /// Whether it may be the first one: it means itself, and none of those that it means are
     /// anywhere.
     first: bool,
@@ -123,9 +128,9 @@ impl<'a> Required<'a> {
         let affinity = &demand.affinity;
         let mut new = Self {
             pod: demand,
-            wanted: Places::of(snapshot),
-            refused: Places::of(snapshot),
-            refusing: Places::of(snapshot),
+            wanted: DomainTallies::of(snapshot),
+            refused: DomainTallies::of(snapshot),
+            refusing: DomainTallies::of(snapshot),
             first: false,
         };
         let required: Vec<&Term> = affinity.required.iter().collect();
@@ -167,7 +172,7 @@ impl<'a> Required<'a> {
 }
 
 impl Filter for Required<'_> {
-    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+    fn check(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
         if !self.is_near(node) {
             return found.push(Obstacle::lasting("node(s) didn't match pod affinity rules"));
         }
@@ -189,9 +194,9 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
     if own.is_empty() && snapshot.groups().nobody_asks() {
         return None;
     }
-    let mut places = Places::of(snapshot);
+    let mut required_terms = DomainTallies::of(snapshot);
     for (weight, term) in own {
-        places.add(&term.topology, *weight, meant(&[term], snapshot));
+        required_terms.add(&term.topology, *weight, meant(&[term], snapshot));
     }
     for asking in snapshot.groups().asking() {
         let affinity = asking.affinity;
@@ -202,13 +207,13 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
             .map(|(weight, term)| (*weight, term));
         let terms = required.chain(preferred);
         for (weight, term) in terms.filter(|(_, term)| means(term, &pod.demand, snapshot)) {
-            places.add(&term.topology, weight, asking.nodes());
+            required_terms.add(&term.topology, weight, asking.nodes());
         }
     }
-    if places.is_empty() {
+    if required_terms.is_empty() {
         return None;
     }
-    let sums = candidates.iter().map(|node| places.sum(node.id));
+    let sums = candidates.iter().map(|node| required_terms.sum(node.id));
     normal(sums.collect())
 }
 
@@ -217,34 +222,34 @@ fn normal(mut sums: Vec<i64>) -> Option<Vec<i64>> {
     let least = sums.iter().copied().min()?;
     let span = sums.iter().copied().max()? - least;
     for sum in &mut sums {
-        *sum = FULL * (*sum - least) / span.max(1);
+        *sum = MAX_NODE_SCORE * (*sum - least) / span.max(1);
     }
     (span > 0).then_some(sums)
 }
 
-fn wakes(pod: &PodRequest, event: &Event, snapshot: &Snapshot) -> bool {
+fn wakes(pod: &PodRequest, event: &ClusterEvent, snapshot: &Snapshot) -> bool {
     let own = &pod.demand.affinity;
     let means_any =
         |terms: &[Term], pod: &Demand| terms.iter().any(|term| means(term, pod, snapshot));
     match event {
-        Event::Placed(pods) => means_any(&own.required, &pods.0),
-        Event::Left(pods) => {
+        ClusterEvent::Placed(pods) => means_any(&own.required, &pods.0),
+        ClusterEvent::Left(pods) => {
             means_any(&own.refused, &pods.0) || means_any(&pods.0.affinity.refused, &pod.demand)
         }
-        Event::Node(node) => {
+        ClusterEvent::Node(node) => {
             let in_all = |node: &NodeInfo| {
                 let mut required = own.required.iter();
                 required.all(|term| node.labels.contains_key(&term.topology))
             };
             node.ever(in_all)
         }
-        Event::Namespace | Event::Anything => true,
-        Event::NodeGone(_)
-        | Event::Freed(_)
-        | Event::Claim(_)
-        | Event::Volume
-        | Event::Class
-        | Event::Capacity => false,
+        ClusterEvent::Namespace | ClusterEvent::Anything => true,
+        ClusterEvent::NodeGone(_)
+        | ClusterEvent::Freed(_)
+        | ClusterEvent::Claim(_)
+        | ClusterEvent::Volume
+        | ClusterEvent::Class
+        | ClusterEvent::Capacity => false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Ports of the host (upstream: `NodePorts`).
 
 use super::{Candidate, Filter, Obstacle, Plugin};
-use crate::event::{Event, Kind};
+use crate::event::{ClusterEvent, EventKind};
 use crate::node::HostPort;
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
@@ -14,7 +14,7 @@ pub(super) const PLUGIN: Plugin = Plugin {
         (!ports.is_empty()).then(|| Box::new(Ports(ports)) as Box<dyn Filter>)
     }),
     score: None,
-    hears: &[Kind::Node, Kind::Left],
+    events: &[EventKind::Node, EventKind::Left],
     wakes,
 };
 
@@ -27,7 +27,7 @@ fn collide(ports: &[HostPort], taken: &[HostPort]) -> bool {
 }
 
 impl Filter for Ports<'_> {
-    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+    fn check(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
         if collide(self.0, &node.load.ports) {
             let reason = "node(s) didn't have free ports for the requested pod ports";
             found.push(Obstacle::passing(reason));
@@ -35,17 +35,17 @@ impl Filter for Ports<'_> {
     }
 }
 
-fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
+fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
     match event {
-        Event::Left(pods) => collide(&pod.demand.ports, &pods.0.ports),
-        Event::Node(_) | Event::Anything => true,
-        Event::NodeGone(_)
-        | Event::Placed(_)
-        | Event::Freed(_)
-        | Event::Namespace
-        | Event::Claim(_)
-        | Event::Volume
-        | Event::Class
-        | Event::Capacity => false,
+        ClusterEvent::Left(pods) => collide(&pod.demand.ports, &pods.0.ports),
+        ClusterEvent::Node(_) | ClusterEvent::Anything => true,
+        ClusterEvent::NodeGone(_)
+        | ClusterEvent::Placed(_)
+        | ClusterEvent::Freed(_)
+        | ClusterEvent::Namespace
+        | ClusterEvent::Claim(_)
+        | ClusterEvent::Volume
+        | ClusterEvent::Class
+        | ClusterEvent::Capacity => false,
     }
 }

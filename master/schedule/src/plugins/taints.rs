@@ -1,7 +1,7 @@
 //! Taints and tolerations (upstream: `TaintToleration`).
 
-use super::{Candidate, FULL, Filter, Obstacle, Plugin, shares};
-use crate::event::{Event, Kind};
+use super::{Candidate, Filter, MAX_NODE_SCORE, Obstacle, Plugin, shares};
+use crate::event::{ClusterEvent, EventKind};
 use crate::node::NodeInfo;
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
@@ -11,7 +11,7 @@ pub(super) const PLUGIN: Plugin = Plugin {
     weight: 3,
     filter: Some(|pod, _| Some(Box::new(Tolerations(pod)))),
     score: Some(score),
-    hears: &[Kind::Node],
+    events: &[EventKind::Node],
     wakes,
 };
 
@@ -23,7 +23,7 @@ fn refuses(pod: &PodRequest, node: &NodeInfo) -> bool {
 }
 
 impl Filter for Tolerations<'_> {
-    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+    fn check(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
         if refuses(self.0, node.info) {
             // No taint is named, so that nodes with different ones are counted together (upstream).
             found.push(Obstacle::lasting("node(s) had untolerated taint(s)"));
@@ -44,21 +44,26 @@ fn score(pod: &PodRequest, _: &Snapshot, candidates: &[Candidate<'_>]) -> Option
         i64::try_from(disliked.count()).unwrap_or(i64::MAX)
     };
     let shares = shares(candidates.iter().map(count).collect())?;
-    Some(shares.into_iter().map(|share| FULL - share).collect())
+    Some(
+        shares
+            .into_iter()
+            .map(|share| MAX_NODE_SCORE - share)
+            .collect(),
+    )
 }
 
-fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
+fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
     match event {
-        Event::Node(node) => !refuses(pod, &node.now),
-        Event::Anything => true,
-        Event::Placed(_)
-        | Event::Left(_)
-        | Event::Freed(_)
-        | Event::NodeGone(_)
-        | Event::Namespace
-        | Event::Claim(_)
-        | Event::Volume
-        | Event::Class
-        | Event::Capacity => false,
+        ClusterEvent::Node(node) => !refuses(pod, &node.now),
+        ClusterEvent::Anything => true,
+        ClusterEvent::Placed(_)
+        | ClusterEvent::Left(_)
+        | ClusterEvent::Freed(_)
+        | ClusterEvent::NodeGone(_)
+        | ClusterEvent::Namespace
+        | ClusterEvent::Claim(_)
+        | ClusterEvent::Volume
+        | ClusterEvent::Class
+        | ClusterEvent::Capacity => false,
     }
 }

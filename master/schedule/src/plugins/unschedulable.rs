@@ -1,7 +1,7 @@
 //! Nodes that are cordoned (upstream: `NodeUnschedulable`).
 
 use super::{Candidate, Filter, Obstacle, Plugin};
-use crate::event::{Event, Kind};
+use crate::event::{ClusterEvent, EventKind};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
 use crate::taints::NodeTaint;
@@ -12,7 +12,7 @@ pub(super) const PLUGIN: Plugin = Plugin {
     weight: 0,
     filter: Some(|pod, _| (!is_tolerant(pod)).then(|| Box::new(Cordoned) as Box<dyn Filter>)),
     score: None,
-    hears: &[Kind::Node],
+    events: &[EventKind::Node],
     wakes,
 };
 
@@ -23,25 +23,25 @@ fn is_tolerant(pod: &PodRequest) -> bool {
 struct Cordoned;
 
 impl Filter for Cordoned {
-    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+    fn check(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
         if node.info.cordoned {
             found.push(Obstacle::lasting("node(s) were unschedulable"));
         }
     }
 }
 
-fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
+fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
     match event {
-        Event::Node(node) => !node.now.cordoned || is_tolerant(pod),
-        Event::Anything => true,
-        Event::Placed(_)
-        | Event::Left(_)
-        | Event::Freed(_)
-        | Event::NodeGone(_)
-        | Event::Namespace
-        | Event::Claim(_)
-        | Event::Volume
-        | Event::Class
-        | Event::Capacity => false,
+        ClusterEvent::Node(node) => !node.now.cordoned || is_tolerant(pod),
+        ClusterEvent::Anything => true,
+        ClusterEvent::Placed(_)
+        | ClusterEvent::Left(_)
+        | ClusterEvent::Freed(_)
+        | ClusterEvent::NodeGone(_)
+        | ClusterEvent::Namespace
+        | ClusterEvent::Claim(_)
+        | ClusterEvent::Volume
+        | ClusterEvent::Class
+        | ClusterEvent::Capacity => false,
     }
 }

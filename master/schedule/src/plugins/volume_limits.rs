@@ -3,7 +3,7 @@
 //! count them.
 
 use super::{Candidate, Filter, Obstacle, Plugin};
-use crate::event::{Event, Kind};
+use crate::event::{ClusterEvent, EventKind};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
 use crate::storage::Storage;
@@ -25,7 +25,7 @@ pub(super) const PLUGIN: Plugin = Plugin {
         (!volumes.is_empty()).then(|| Box::new(Wanted { volumes, storage }) as Box<dyn Filter>)
     }),
     score: None,
-    hears: &[Kind::Left, Kind::Claim],
+    events: &[EventKind::Left, EventKind::Claim],
     wakes,
 };
 
@@ -36,7 +36,7 @@ struct Wanted<'a> {
 }
 
 impl Filter for Wanted<'_> {
-    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+    fn check(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
         let Some(limits) = self.storage.limits(&node.info.name) else {
             return;
         };
@@ -58,18 +58,18 @@ impl Filter for Wanted<'_> {
     }
 }
 
-fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
+fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
     match event {
-        Event::Left(held) => !held.0.claims.is_empty(),
-        Event::Claim(key) => pod.claims.iter().any(|own| own.key == *key),
-        Event::Anything => true,
-        Event::Node(_)
-        | Event::NodeGone(_)
-        | Event::Placed(_)
-        | Event::Freed(_)
-        | Event::Namespace
-        | Event::Volume
-        | Event::Class
-        | Event::Capacity => false,
+        ClusterEvent::Left(held) => !held.0.claims.is_empty(),
+        ClusterEvent::Claim(key) => pod.claims.iter().any(|own| own.key == *key),
+        ClusterEvent::Anything => true,
+        ClusterEvent::Node(_)
+        | ClusterEvent::NodeGone(_)
+        | ClusterEvent::Placed(_)
+        | ClusterEvent::Freed(_)
+        | ClusterEvent::Namespace
+        | ClusterEvent::Volume
+        | ClusterEvent::Class
+        | ClusterEvent::Capacity => false,
     }
 }

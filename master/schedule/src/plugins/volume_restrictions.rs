@@ -2,7 +2,7 @@
 //! volumes are mounted here).
 
 use super::{Candidate, Filter, Obstacle, Plugin};
-use crate::event::{Event, Kind};
+use crate::event::{ClusterEvent, EventKind};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
 
@@ -20,7 +20,7 @@ pub(super) const PLUGIN: Plugin = Plugin {
         taken.then(|| Box::new(Taken) as Box<dyn Filter>)
     }),
     score: None,
-    hears: &[Kind::Left, Kind::Claim],
+    events: &[EventKind::Left, EventKind::Claim],
     wakes,
 };
 
@@ -28,25 +28,25 @@ pub(super) const PLUGIN: Plugin = Plugin {
 struct Taken;
 
 impl Filter for Taken {
-    fn look(&self, _: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+    fn check(&self, _: &Candidate<'_>, found: &mut Vec<Obstacle>) {
         let reason = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
         found.push(Obstacle::passing(reason));
     }
 }
 
-fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
+fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
     let mut claims = pod.claims.iter();
     match event {
-        Event::Left(held) => claims.any(|own| held.0.claims.contains(&own.key)),
-        Event::Claim(key) => claims.any(|own| own.key == *key),
-        Event::Anything => true,
-        Event::Node(_)
-        | Event::NodeGone(_)
-        | Event::Placed(_)
-        | Event::Freed(_)
-        | Event::Namespace
-        | Event::Volume
-        | Event::Class
-        | Event::Capacity => false,
+        ClusterEvent::Left(held) => claims.any(|own| held.0.claims.contains(&own.key)),
+        ClusterEvent::Claim(key) => claims.any(|own| own.key == *key),
+        ClusterEvent::Anything => true,
+        ClusterEvent::Node(_)
+        | ClusterEvent::NodeGone(_)
+        | ClusterEvent::Placed(_)
+        | ClusterEvent::Freed(_)
+        | ClusterEvent::Namespace
+        | ClusterEvent::Volume
+        | ClusterEvent::Class
+        | ClusterEvent::Capacity => false,
     }
 }

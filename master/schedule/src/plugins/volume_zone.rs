@@ -1,17 +1,17 @@
 //! Volumes with labels of a zone or region (upstream: `VolumeZone`).
 
 use super::{Candidate, Filter, Obstacle, Plugin};
-use crate::event::{Event, Kind};
+use crate::event::{ClusterEvent, EventKind};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
-use crate::storage::Wishes;
+use crate::storage::VolumeRequirements;
 
 pub(super) const PLUGIN: Plugin = Plugin {
     name: "VolumeZone",
     weight: 0,
     filter: Some(|pod, snapshot| {
-        let wishes = Wishes::of(pod, snapshot.storage()).ok()?;
-        let labels = wishes.volumes().flat_map(|volume| &volume.labels);
+        let required = VolumeRequirements::of(pod, snapshot.storage()).ok()?;
+        let labels = required.volumes().flat_map(|volume| &volume.labels);
         let wanted: Vec<(&str, &str)> = labels
             .filter(|(key, _)| LABELS.contains(&key.as_str()))
             .map(|(key, values)| (key.as_str(), values.as_str()))
@@ -19,7 +19,12 @@ pub(super) const PLUGIN: Plugin = Plugin {
         (!wanted.is_empty()).then(|| Box::new(Zones(wanted)) as Box<dyn Filter>)
     }),
     score: None,
-    hears: &[Kind::Node, Kind::Claim, Kind::Volume, Kind::Class],
+    events: &[
+        EventKind::Node,
+        EventKind::Claim,
+        EventKind::Volume,
+        EventKind::Class,
+    ],
     wakes,
 };
 
@@ -36,7 +41,7 @@ const BETWEEN: &str = "__";
 struct Zones<'a>(Vec<(&'a str, &'a str)>);
 
 impl Filter for Zones<'_> {
-    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+    fn check(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
         let labels = &node.info.labels;
         // A cluster of one zone labels nothing (upstream).
         if !LABELS.iter().any(|key| labels.contains_key(*key)) {
@@ -52,15 +57,18 @@ impl Filter for Zones<'_> {
     }
 }
 
-fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
+fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
     match event {
-        Event::Claim(key) => pod.claims.iter().any(|own| own.key == *key),
-        Event::Volume | Event::Class | Event::Node(_) | Event::Anything => !pod.claims.is_empty(),
-        Event::NodeGone(_)
-        | Event::Placed(_)
-        | Event::Left(_)
-        | Event::Freed(_)
-        | Event::Namespace
-        | Event::Capacity => false,
+        ClusterEvent::Claim(key) => pod.claims.iter().any(|own| own.key == *key),
+        ClusterEvent::Volume
+        | ClusterEvent::Class
+        | ClusterEvent::Node(_)
+        | ClusterEvent::Anything => !pod.claims.is_empty(),
+        ClusterEvent::NodeGone(_)
+        | ClusterEvent::Placed(_)
+        | ClusterEvent::Left(_)
+        | ClusterEvent::Freed(_)
+        | ClusterEvent::Namespace
+        | ClusterEvent::Capacity => false,
     }
 }

@@ -9,7 +9,7 @@
 use super::Scheduler;
 use super::writes::{Outcome, Write, Written};
 use crate::capacity::{Capacity, Driver};
-use crate::event::Event;
+use crate::event::ClusterEvent;
 use crate::plugins::volumes;
 use crate::queue::Waiting;
 use crate::storage::{Bindings, Limits};
@@ -41,13 +41,13 @@ impl Scheduler {
                     storage.set_claim(key, claim);
                 }
                 self.listed.insert("claims");
-                Event::Anything
+                ClusterEvent::Anything
             }
             Change::Set((key, claim)) => {
                 if !storage.set_claim(key.clone(), claim) {
                     return;
                 }
-                Event::Claim(key)
+                ClusterEvent::Claim(key)
             }
             Change::Deleted(gone) => return storage.remove_claim(&gone.key),
         };
@@ -72,7 +72,7 @@ impl Scheduler {
             }
             Change::Deleted(gone) => return storage.remove_volume(&gone.key.name),
         }
-        self.help(&Event::Volume, now);
+        self.help(&ClusterEvent::Volume, now);
     }
 
     pub(super) fn class_changed(&mut self, change: Change<(Key, Class)>, now: Instant) {
@@ -93,7 +93,7 @@ impl Scheduler {
             }
             Change::Deleted(gone) => return storage.remove_class(&gone.key.name),
         }
-        self.help(&Event::Class, now);
+        self.help(&ClusterEvent::Class, now);
     }
 
     pub(super) fn driver_changed(&mut self, change: Change<(Key, Driver)>, now: Instant) {
@@ -112,7 +112,7 @@ impl Scheduler {
             Change::Deleted(gone) => capacities.remove_driver(&gone.key.name),
         };
         if is_new {
-            self.help(&Event::Capacity, now);
+            self.help(&ClusterEvent::Capacity, now);
         }
     }
 
@@ -132,7 +132,7 @@ impl Scheduler {
             Change::Deleted(gone) => return capacities.remove(&gone.key),
         };
         if is_new {
-            self.help(&Event::Capacity, now);
+            self.help(&ClusterEvent::Capacity, now);
         }
     }
 
@@ -153,7 +153,7 @@ impl Scheduler {
         };
         // Drivers come and go rarely.
         if is_new {
-            self.help(&Event::Anything, now);
+            self.help(&ClusterEvent::Anything, now);
         }
     }
 
@@ -230,7 +230,7 @@ impl Scheduler {
         }
         let claims = bindings.volumes.iter().map(|(claim, _)| claim);
         for claim in claims.chain(&bindings.provisioned) {
-            self.help(&Event::Claim(claim.clone()), now);
+            self.help(&ClusterEvent::Claim(claim.clone()), now);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::preempt::{NoPreemption, Preemption, Victim};
 use crate::queue::Waiting;
 use crate::request::PodRequest;
 use crate::storage::Bindings;
-use crate::words::Unschedulable;
+use crate::unschedulable::Unschedulable;
 use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -70,7 +70,7 @@ impl Scheduler {
                 .await;
             let result = match answer {
                 Ok(_) => Ok(()),
-                Err(error) => look(&client, (&key, &uid), &node, error).await,
+                Err(error) => check(&client, (&key, &uid), &node, error).await,
             };
             if result.is_ok() {
                 let message = format!("Successfully assigned {key} to {node}");
@@ -120,11 +120,11 @@ impl Scheduler {
             Some(Ok(preemption)) => Some(preemption),
             None => None,
         };
-        let news = self.queue.report(&key, &message) || preemption.is_some() || lost_place;
+        let change = self.queue.report(&key, &message) || preemption.is_some() || lost_place;
         let client = self.client.clone();
         Box::pin(async move {
             let about = subject(&key, &uid);
-            if news {
+            if change {
                 let nominated = match &preemption {
                     Some(preemption) => Nominated::Node(&preemption.node),
                     None if lost_place => Nominated::Nowhere,
@@ -161,7 +161,7 @@ impl Scheduler {
 
 /// Whether a pod is on its node although the answer says otherwise: an answer may be lost after its
 /// request was done.
-async fn look(
+async fn check(
     client: &Client,
     (key, uid): (&PodKey, &str),
     node: &str,

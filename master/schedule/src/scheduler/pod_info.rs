@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// The scheduler's view of a pod.
 #[derive(Debug)]
-pub struct Seen {
+pub struct PodInfo {
     pub(super) key: PodKey,
     pub(super) state: State,
 }
@@ -30,12 +30,12 @@ pub(super) enum State {
 /// Reads pods as a scheduler with certain profiles sees them. Clones share what pods have in
 /// common.
 #[derive(Debug, Clone)]
-pub struct Reader {
+pub struct PodReader {
     profiles: Vec<Arc<Profile>>,
     demands: Arc<Interner<Demand>>,
 }
 
-impl Reader {
+impl PodReader {
     pub(super) fn new(profiles: Vec<Arc<Profile>>) -> Self {
         Self {
             profiles,
@@ -44,8 +44,8 @@ impl Reader {
     }
 
     /// What the scheduler keeps of a pod.
-    pub fn read(&self, pod: &Pod) -> Seen {
-        Seen {
+    pub fn read(&self, pod: &Pod) -> PodInfo {
+        PodInfo {
             key: PodKey::of(pod),
             state: State::of(pod, &self.profiles, &self.demands),
         }

@@ -1,8 +1,8 @@
-//! The spread of pods over places (upstream: `PodTopologySpread`, with the defaults of the system
-//! for pods that ask for nothing).
+//! The spread of pods over topology domains (upstream: `PodTopologySpread`, with the defaults of
+//! the system for pods that ask for nothing).
 
-use super::{Candidate, FULL, Filter, Obstacle, Plugin};
-use crate::event::{Event, Kind};
+use super::{Candidate, Filter, MAX_NODE_SCORE, Obstacle, Plugin};
+use crate::event::{ClusterEvent, EventKind};
 use crate::node::NodeId;
 use crate::node::NodeInfo;
 use crate::request::PodRequest;
@@ -18,7 +18,12 @@ pub(super) const PLUGIN: Plugin = Plugin {
         asks.then(|| Box::new(Hard::of(pod, snapshot)) as Box<dyn Filter>)
     }),
     score: Some(score),
-    hears: &[Kind::Node, Kind::NodeGone, Kind::Placed, Kind::Left],
+    events: &[
+        EventKind::Node,
+        EventKind::NodeGone,
+        EventKind::Placed,
+        EventKind::Left,
+    ],
     wakes,
 };
 
@@ -40,13 +45,14 @@ fn counts(spread: &Spread, pod: &PodRequest, node: &NodeInfo) -> bool {
     (!spread.by_selectors || allowed()) && (!spread.by_taints || !refused())
 }
 
-/// Whether a node has all the labels by which constraints know places.
+/// Whether a node has all the labels by which constraints know domains.
 fn has_all(tallies: &[Option<Tally<'_>>], node: NodeId) -> bool {
     let mut tallies = tallies.iter();
-    tallies.all(|tally| tally.as_ref().is_some_and(|tally| tally.has_place(node)))
+    tallies.all(|tally| tally.as_ref().is_some_and(|tally| tally.has_domain(node)))
 }
 
-/// Pods like it by place, those that are being deleted not counted. Places are those that are open.
+/// Pods like it by domain, those that are being deleted not counted. Domains are those that are
+/// open.
 /// `among` says which nodes have all labels.
 fn fill(
     spread: &Spread,
@@ -77,9 +83,9 @@ struct Hard<'a>(Vec<Counted<'a>>);
 
 struct Counted<'a> {
     spread: &'a Spread,
-    /// Pods by place; none where no node has the label.
+    /// Pods by domain; none where no node has the label.
     pods: Option<Tally<'a>>,
-    /// Pods of the emptiest place.
+    /// Pods of the emptiest domain.
     least: i64,
     /// Whether the pod itself counts.
     own: i64,
@@ -108,10 +114,10 @@ impl<'a> Hard<'a> {
                 }
                 fill(spread, pod, snapshot, pods, |node| has_all(all, node));
             }
-            let places = || pods.iter().flat_map(Tally::numbers);
-            let least = places().min().unwrap_or_default();
+            let domains = || pods.iter().flat_map(Tally::numbers);
+            let least = domains().min().unwrap_or_default();
             Counted {
-                least: if places().count() < spread.least_places {
+                least: if domains().count() < spread.min_domains {
                     0
                 } else {
                     least
@@ -126,10 +132,10 @@ impl<'a> Hard<'a> {
 }
 
 impl Filter for Hard<'_> {
-    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+    fn check(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
         for counted in &self.0 {
             let pods = counted.pods.as_ref();
-            let Some(pods) = pods.filter(|pods| pods.has_place(node.id)) else {
+            let Some(pods) = pods.filter(|pods| pods.has_domain(node.id)) else {
                 let reason =
                     "node(s) didn't match pod topology spread constraints (missing required label)";
                 return found.push(Obstacle::lasting(reason));
@@ -186,20 +192,20 @@ fn usual(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
     let whole = |pods: usize| i64::try_from(pods).unwrap_or(i64::MAX);
     let replicas = snapshot.groups().replicas(owner);
     let mut zones = snapshot.topologies().tally(FAILURE_ZONE);
-    let mut places = zones.clone();
-    if let (Some(zones), Some(places)) = (&mut zones, &mut places) {
+    let mut domains = zones.clone();
+    if let (Some(zones), Some(domains)) = (&mut zones, &mut domains) {
         for (node, pods) in replicas.iter().flat_map(|replicas| replicas.nodes()) {
             zones.add(node, whole(pods));
         }
         for node in candidates {
-            places.open(node.id);
+            domains.open(node.id);
         }
     }
-    let places = places.iter().flat_map(Tally::numbers).count();
-    let (over_nodes, over_zones) = (weight(candidates.len()), weight(places));
+    let domains = domains.iter().flat_map(Tally::numbers).count();
+    let (over_nodes, over_zones) = (weight(candidates.len()), weight(domains));
     let sum = |node: &Candidate<'_>| {
         let here = replicas.map_or(0, |replicas| whole(replicas.on(node.id)));
-        let zone = zones.as_ref().filter(|zones| zones.has_place(node.id));
+        let zone = zones.as_ref().filter(|zones| zones.has_domain(node.id));
         let zone = zone.map_or(0.0, |zones| {
             let pods = zones.get(node.id).unwrap_or_default();
             cost(pods, over_zones, ZONES_SKEW)
@@ -216,17 +222,17 @@ fn usual(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
     clippy::cast_precision_loss,
     reason = "there are fewer places than 2^52"
 )]
-fn weight(places: usize) -> f64 {
-    ((places + 2) as f64).ln()
+fn weight(domains: usize) -> f64 {
+    ((domains + 2) as f64).ln()
 }
 
-/// What pods that are there cost a place.
+/// What pods that are there cost a domain.
 #[allow(clippy::cast_precision_loss, reason = "there are fewer pods than 2^52")]
 fn cost(pods: i64, weight: f64, skew: i64) -> f64 {
     pods as f64 * weight + (skew - 1) as f64
 }
 
-/// The less a place costs, the better; a node in no place is the worst.
+/// The less a domain costs, the better; a node in no domain is the worst.
 #[allow(
     clippy::cast_possible_truncation,
     reason = "costs are rounded on purpose"
@@ -238,31 +244,31 @@ fn normal(sums: &[Option<f64>]) -> Vec<i64> {
     let least = costs.iter().flatten().copied().min().unwrap_or_default();
     let score = |cost: Option<i64>| match cost {
         None => 0,
-        Some(_) if most == 0 => FULL,
-        Some(cost) => FULL * (most + least - cost) / most,
+        Some(_) if most == 0 => MAX_NODE_SCORE,
+        Some(cost) => MAX_NODE_SCORE * (most + least - cost) / most,
     };
     costs.into_iter().map(score).collect()
 }
 
-fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
+fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
     let hard = || pod.spreads.iter().filter(|spread| spread.hard);
-    // With a node a place comes or goes, and the emptiest one may be another.
+    // With a node a domain comes or goes, and the emptiest one may be another.
     let has_all = |node: &NodeInfo| hard().all(|spread| node.labels.contains_key(&spread.topology));
     match event {
-        // Each pod that comes or goes in one place changes what is allowed in others.
-        Event::Placed(pods) | Event::Left(pods) => {
+        // Each pod that comes or goes in one domain changes what is allowed in others.
+        ClusterEvent::Placed(pods) | ClusterEvent::Left(pods) => {
             pods.0.namespace == pod.demand.namespace
                 && hard().any(|spread| spread.selects(&pods.0.labels))
         }
-        Event::Node(node) => node.ever(has_all),
-        Event::NodeGone(node) => has_all(node),
-        Event::Anything => true,
-        Event::Freed(_)
-        | Event::Namespace
-        | Event::Claim(_)
-        | Event::Volume
-        | Event::Class
-        | Event::Capacity => false,
+        ClusterEvent::Node(node) => node.ever(has_all),
+        ClusterEvent::NodeGone(node) => has_all(node),
+        ClusterEvent::Anything => true,
+        ClusterEvent::Freed(_)
+        | ClusterEvent::Namespace
+        | ClusterEvent::Claim(_)
+        | ClusterEvent::Volume
+        | ClusterEvent::Class
+        | ClusterEvent::Capacity => false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Resources of nodes, and how much of them is left (upstream: `NodeResourcesFit`).
 
 use super::{Candidate, Filter, Obstacle, Plugin};
-use crate::event::{Event, Kind};
+use crate::event::{ClusterEvent, EventKind};
 use crate::profile::Profile;
 use crate::request::{Demand, PodRequest};
 use crate::resources::{CPU, MEMORY, Resources, percents};
@@ -13,14 +13,14 @@ pub(super) const PLUGIN: Plugin = Plugin {
     weight: 1,
     filter: Some(|pod, _| Some(Box::new(Fit(&pod.demand)))),
     score: Some(|pod, _, candidates| Some(score(pod, candidates))),
-    hears: &[Kind::Node, Kind::Left, Kind::Freed],
+    events: &[EventKind::Node, EventKind::Left, EventKind::Freed],
     wakes,
 };
 
 struct Fit<'a>(&'a Demand);
 
 impl Filter for Fit<'_> {
-    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+    fn check(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
         let Candidate {
             info: node, load, ..
         } = node;
@@ -79,24 +79,24 @@ fn weighed(name: &str, scored: &Resources, needed: &Resources) -> Amount {
     }
 }
 
-fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
+fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
     match event {
         // If it uses nothing else of what is scarce, it leaves its place among the node's pods.
-        Event::Left(_) | Event::Anything => true,
-        Event::Node(node) => {
+        ClusterEvent::Left(_) | ClusterEvent::Anything => true,
+        ClusterEvent::Node(node) => {
             let mut needed = pod.demand.needed.iter();
             needed.all(|(name, needed)| needed <= node.now.allocatable.get(name))
         }
-        Event::Freed(freed) => {
+        ClusterEvent::Freed(freed) => {
             let mut freed = freed.iter();
             freed.any(|(name, _)| pod.demand.needed.get(name) > Amount::ZERO)
         }
-        Event::NodeGone(_)
-        | Event::Placed(_)
-        | Event::Namespace
-        | Event::Claim(_)
-        | Event::Volume
-        | Event::Class
-        | Event::Capacity => false,
+        ClusterEvent::NodeGone(_)
+        | ClusterEvent::Placed(_)
+        | ClusterEvent::Namespace
+        | ClusterEvent::Claim(_)
+        | ClusterEvent::Volume
+        | ClusterEvent::Class
+        | ClusterEvent::Capacity => false,
     }
 }

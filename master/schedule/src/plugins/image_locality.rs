@@ -1,6 +1,6 @@
 //! Nodes that have a pod's images already (upstream: `ImageLocality`).
 
-use super::{Candidate, FULL, Plugin, never};
+use super::{Candidate, MAX_NODE_SCORE, Plugin, never};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
 
@@ -9,7 +9,7 @@ pub(super) const PLUGIN: Plugin = Plugin {
     weight: 1,
     filter: None,
     score: Some(score),
-    hears: &[],
+    events: &[],
     wakes: never,
 };
 
@@ -55,7 +55,7 @@ fn weighed(bytes: i64, with: usize, nodes: usize) -> i64 {
 
 fn locality(bytes: i64, containers: i64) -> i64 {
     let most = MAX_BYTES.saturating_mul(containers.max(1));
-    FULL * (bytes.clamp(MIN_BYTES, most) - MIN_BYTES) / (most - MIN_BYTES)
+    MAX_NODE_SCORE * (bytes.clamp(MIN_BYTES, most) - MIN_BYTES) / (most - MIN_BYTES)
 }
 
 #[cfg(test)]

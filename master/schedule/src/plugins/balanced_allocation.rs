@@ -12,7 +12,7 @@ pub(super) const PLUGIN: Plugin = Plugin {
     weight: 1,
     filter: None,
     score: Some(score),
-    hears: &[],
+    events: &[],
     wakes: never,
 };
 
