@@ -16,7 +16,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// Time for connecting and for TLS.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to nodes with a client certificate of the cluster, renewed when a third of its life is
 /// left, or under another root.
@@ -24,13 +24,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Dialer {
     authority: Arc<Authority>,
     machines: Arc<MachineDenyList>,
-    means: Mutex<Option<Means>>,
+    tls_settings: Mutex<Option<TlsSettings>>,
 }
 
 /// TLS settings for calls; made again when the authority's generation changes. To read a key and
 /// check it takes as long as half a handshake, so that no call does it by itself.
 #[derive(Debug, Clone)]
-struct Means {
+struct TlsSettings {
     generation: u64,
     verifier: Arc<WebPkiServerVerifier>,
     client: Arc<OwnCertificate>,
@@ -38,7 +38,7 @@ struct Means {
     settings: ClientConfig,
 }
 
-impl Means {
+impl TlsSettings {
     /// The settings for a call to one node.
     fn settings(&self, node: &str, machines: Arc<MachineDenyList>) -> Arc<ClientConfig> {
         let mut settings = self.settings.clone();
@@ -78,19 +78,22 @@ impl Dialer {
         let dialer = Self {
             authority,
             machines,
-            means: Mutex::new(None),
+            tls_settings: Mutex::new(None),
         };
-        dialer.means().map(|_| dialer)
+        dialer.tls_settings().map(|_| dialer)
     }
 
-    fn means(&self) -> Result<Means, crate::Error> {
+    fn tls_settings(&self) -> Result<TlsSettings, crate::Error> {
         let (now, generation) = (SystemTime::now(), self.authority.generation());
-        let mut slot = self.means.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(means) = slot.as_ref()
-            && means.generation == generation
-            && now < means.client.issued.not_after - profile::MASTER_LIFE / 3
+        let mut slot = self
+            .tls_settings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(tls_settings) = slot.as_ref()
+            && tls_settings.generation == generation
+            && now < tls_settings.client.issued.not_after - profile::MASTER_LIFE / 3
         {
-            return Ok(means.clone());
+            return Ok(tls_settings.clone());
         }
         let mut roots = RootCertStore::empty();
         for root in self.authority.roots() {
@@ -106,7 +109,7 @@ impl Dialer {
                 .map_err(crate::Error::Issue)?,
         );
         let settings = shared_settings(verifier.clone(), &client).map_err(crate::Error::Tls)?;
-        let fresh = Means {
+        let fresh = TlsSettings {
             generation,
             verifier,
             client,
@@ -119,9 +122,9 @@ impl Dialer {
     async fn connect(
         &self,
         target: &NodeTarget,
-    ) -> Result<(TlsStream<TcpStream>, Means), Box<dyn std::error::Error + Send + Sync>> {
-        let means = self.means()?;
-        let settings = means.settings(&target.name, self.machines.clone());
+    ) -> Result<(TlsStream<TcpStream>, TlsSettings), Box<dyn std::error::Error + Send + Sync>> {
+        let tls_settings = self.tls_settings()?;
+        let settings = tls_settings.settings(&target.name, self.machines.clone());
         let name = ServerName::try_from(target.address.clone())?;
         let host = target.address.trim_matches(['[', ']']);
         let connect = async {
@@ -129,14 +132,14 @@ impl Dialer {
             socket.set_nodelay(true)?;
             TlsConnector::from(settings).connect(name, socket).await
         };
-        let stream = tokio::time::timeout(PATIENCE, connect).await??;
-        Ok((stream, means))
+        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connect).await??;
+        Ok((stream, tls_settings))
     }
 
-    async fn dialled(
+    async fn connect_to(
         &self,
         target: &NodeTarget,
-    ) -> Result<(TlsStream<TcpStream>, Means), DialError> {
+    ) -> Result<(TlsStream<TcpStream>, TlsSettings), DialError> {
         self.connect(target).await.map_err(|source| DialError {
             node: target.name.clone(),
             address: format!("{}:{}", target.address, target.port),
@@ -148,7 +151,7 @@ impl Dialer {
 impl NodeDialer for Dialer {
     fn dial(&self, target: NodeTarget) -> BoxFuture<'_, Result<Box<dyn NodeStream>, DialError>> {
         Box::pin(async move {
-            let (stream, _) = self.dialled(&target).await?;
+            let (stream, _) = self.connect_to(&target).await?;
             Ok(Box::new(stream) as Box<dyn NodeStream>)
         })
     }
@@ -158,26 +161,26 @@ impl NodeDialer for Dialer {
         target: NodeTarget,
     ) -> BoxFuture<'_, Result<ReusableStream, DialError>> {
         Box::pin(async move {
-            let (stream, means) = self.dialled(&target).await?;
+            let (stream, tls_settings) = self.connect_to(&target).await?;
             let shown = stream.get_ref().1.peer_certificates();
             let shown = shown.and_then(|chain| chain.first());
-            let standing = shown.map(|certificate| {
-                Arc::new(Shown {
+            let check = shown.map(|certificate| {
+                Arc::new(PresentedCertificates {
                     authority: self.authority.clone(),
                     machines: self.machines.clone(),
-                    generation: means.generation,
-                    until: means.client.issued.not_after,
+                    generation: tls_settings.generation,
+                    until: tls_settings.client.issued.not_after,
                     certificate: ServingCertificate::of(&target.name, certificate),
                 }) as Arc<dyn ConnectionCheck>
             });
-            Ok((Box::new(stream) as Box<dyn NodeStream>, standing))
+            Ok((Box::new(stream) as Box<dyn NodeStream>, check))
         })
     }
 }
 
 /// What both ends of a connection showed when it began.
 #[derive(Debug)]
-struct Shown {
+struct PresentedCertificates {
     authority: Arc<Authority>,
     machines: Arc<MachineDenyList>,
     /// The generation of the authority's roots that verified the node's chain.
@@ -187,7 +190,7 @@ struct Shown {
     certificate: ServingCertificate,
 }
 
-impl ConnectionCheck for Shown {
+impl ConnectionCheck for PresentedCertificates {
     fn objection(&self) -> Option<String> {
         let now = SystemTime::now();
         if self.authority.generation() != self.generation {
@@ -203,12 +206,12 @@ impl ConnectionCheck for Shown {
 /// The node's certificate must be that of its Machine. An address may change, the attested name
 /// does not.
 #[derive(Debug)]
-struct OfItsMachine {
+struct MachineCertificateCheck {
     node: String,
     machines: Arc<MachineDenyList>,
 }
 
-impl Objection for OfItsMachine {
+impl Objection for MachineCertificateCheck {
     fn objection(&self, certificate: &[u8]) -> Option<String> {
         self.machines.serving_denied(&self.node, certificate)
     }
@@ -219,12 +222,12 @@ fn node_verifier(
     inner: Arc<WebPkiServerVerifier>,
     node: &str,
     machines: Arc<MachineDenyList>,
-) -> NamedServer<OfItsMachine> {
-    let of_its_machine = OfItsMachine {
+) -> NamedServer<MachineCertificateCheck> {
+    let check = MachineCertificateCheck {
         node: node.to_owned(),
         machines,
     };
-    NamedServer::new(inner, node_user(node), of_its_machine)
+    NamedServer::new(inner, node_user(node), check)
 }
 
 #[cfg(test)]
@@ -296,7 +299,7 @@ mod tests {
         node: &str,
         chain: &[CertificateDer<'_>],
     ) -> Result<(), rustls::Error> {
-        let inner = dialer.means().unwrap().verifier;
+        let inner = dialer.tls_settings().unwrap().verifier;
         let verifier = node_verifier(inner, node, dialer.machines.clone());
         let name = ServerName::try_from(ADDRESS).unwrap();
         verifier
@@ -352,7 +355,7 @@ mod tests {
         let machines = Arc::new(MachineDenyList::default());
         let chain = chain(&own, "worker-1", KUBELET_SERVING_SIGNER);
         let hour = Duration::from_secs(3600);
-        let shown = |generation, until| Shown {
+        let shown = |generation, until| PresentedCertificates {
             authority: own.clone(),
             machines: machines.clone(),
             generation,

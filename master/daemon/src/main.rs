@@ -116,7 +116,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Time for the runtime's threads at the end of the process; everything that must be done is done
 /// before.
-const THREADS_END: Duration = Duration::from_secs(5);
+const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -149,7 +149,7 @@ fn main() -> ExitCode {
     let outcome = match runtime {
         Ok(runtime) => {
             // A thread that a failing disk holds in the kernel does not keep the process.
-            runtime.shutdown_timeout(THREADS_END);
+            runtime.shutdown_timeout(RUNTIME_SHUTDOWN_TIMEOUT);
             outcome
         }
         Err(source) => Err(Error::Runtime(source)),

@@ -18,9 +18,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 /// Time for the connection, for the answer to begin, and for each piece of it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of a refusal that are shown.
-const REFUSAL: usize = 64 << 10;
+const MAX_REFUSAL: usize = 64 << 10;
 
 /// A kubeconfig's current context.
 struct Context<'a> {
@@ -151,11 +151,11 @@ pub(crate) async fn download(
         let socket = TcpStream::connect((host.as_str(), port)).await?;
         connector.connect(name, socket).await
     };
-    let stream = patiently(connect).await.map_err(fail)?;
+    let stream = with_timeout(connect).await.map_err(fail)?;
     let stream = stream.map_err(|error| fail(error.into()))?;
     let limits = Limits {
-        time: PATIENCE,
-        body: REFUSAL,
+        time: READ_TIMEOUT,
+        body: MAX_REFUSAL,
         ..Limits::default()
     };
     let (executor, timer) = (TokioExecutor::new(), TokioTimer::new());
@@ -178,7 +178,7 @@ pub(crate) async fn download(
     }
     let mut body = answer.into_body();
     loop {
-        let piece = patiently(body.piece()).await;
+        let piece = with_timeout(body.piece()).await;
         let piece = piece.and_then(|piece| piece.map_err(Into::into));
         match piece.map_err(fail)? {
             Some(piece) => put(piece)?,
@@ -187,10 +187,10 @@ pub(crate) async fn download(
     }
 }
 
-async fn patiently<T>(
+async fn with_timeout<T>(
     work: impl Future<Output = T>,
 ) -> Result<T, Box<dyn std::error::Error + Send + Sync>> {
-    tokio::time::timeout(PATIENCE, work)
+    tokio::time::timeout(READ_TIMEOUT, work)
         .await
         .map_err(Into::into)
 }

@@ -75,7 +75,7 @@ impl From<ApiError> for Refusal {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Act {
+enum RotationStep {
     Rotate,
     Finish { force: bool },
     Abandon,
@@ -149,11 +149,11 @@ impl Rotator {
         let _turn = self.turn.lock().await;
         let act = match (method, path.strip_prefix(ROOT_PATH)) {
             (&Method::GET, Some("")) => None,
-            (&Method::POST, Some("/rotate")) => Some(Act::Rotate),
-            (&Method::POST, Some("/finish")) => Some(Act::Finish {
+            (&Method::POST, Some("/rotate")) => Some(RotationStep::Rotate),
+            (&Method::POST, Some("/finish")) => Some(RotationStep::Finish {
                 force: query == "force=true",
             }),
-            (&Method::POST, Some("/abandon")) => Some(Act::Abandon),
+            (&Method::POST, Some("/abandon")) => Some(RotationStep::Abandon),
             (&Method::POST, None) if path == CERTIFICATE_PATH => {
                 return Ok(json(StatusCode::OK, &self.renewed(peer)?));
             }
@@ -182,12 +182,12 @@ impl Rotator {
         })
     }
 
-    async fn act(&self, act: Act, peer: &Peer, user: &UserInfo) -> Result<(), Refusal> {
+    async fn act(&self, act: RotationStep, peer: &Peer, user: &UserInfo) -> Result<(), Refusal> {
         let before = self.authority.pins().join(" and ");
         let record = match act {
-            Act::Rotate => "the rotation of the root is begun",
-            Act::Abandon => "the rotation of the root is abandoned",
-            Act::Finish { force } => {
+            RotationStep::Rotate => "the rotation of the root is begun",
+            RotationStep::Abandon => "the rotation of the root is abandoned",
+            RotationStep::Finish { force } => {
                 self.may_finish(force, peer).await?;
                 if force {
                     "the old root is ended, also for nodes that know no other"
@@ -196,16 +196,16 @@ impl Rotator {
                 }
             }
         };
-        let spki = if act == Act::Rotate {
+        let spki = if act == RotationStep::Rotate {
             self.recipient(peer)?
         } else {
             None
         };
         let authority = Arc::clone(&self.authority);
         let changed = tokio::task::spawn_blocking(move || match act {
-            Act::Rotate => authority.begin_rotation(spki.as_deref(), SystemTime::now()),
-            Act::Finish { .. } => authority.finish_rotation(),
-            Act::Abandon => authority.abandon_rotation(),
+            RotationStep::Rotate => authority.begin_rotation(spki.as_deref(), SystemTime::now()),
+            RotationStep::Finish { .. } => authority.finish_rotation(),
+            RotationStep::Abandon => authority.abandon_rotation(),
         });
         changed.await.map_err(|ended| {
             Refusal::new(

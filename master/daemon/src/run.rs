@@ -34,7 +34,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// How long the master waits for the agent's socket: at boot both start together.
-const ATTESTOR_PATIENCE: Duration = Duration::from_secs(120);
+const ATTESTOR_TIMEOUT: Duration = Duration::from_secs(120);
 /// Open files at most: connections (see `ServeOptions`), twice, as each may go on to a node.
 const DESCRIPTORS: u64 = 65_536;
 /// The part of them for the store, the keys, the logs and the runtime itself.
@@ -368,7 +368,7 @@ async fn open_authority(
     let open = move || {
         let sealed = attestor.is_some();
         let keeper: Arc<dyn Keeper> = if let Some(attestor) = attestor {
-            attestor.wait(ATTESTOR_PATIENCE).map_err(Error::Attestor)?;
+            attestor.wait(ATTESTOR_TIMEOUT).map_err(Error::Attestor)?;
             Arc::new(AttestorKeeper::new(attestor))
         } else {
             tracing::warn!(
@@ -471,13 +471,13 @@ fn ranges(settings: &Settings, listen: SocketAddr) -> Ranges {
         // Only this machine could use these two: as upstream, its own address is published instead.
         let own = listen.ip().is_unspecified() || listen.ip().is_loopback();
         addresses.extend(if own {
-            outward(listen.ip())
+            outbound_address(listen.ip())
         } else {
             Some(listen.ip())
         });
         // There it listens for both families.
         if listen.ip() == Ipv6Addr::UNSPECIFIED {
-            addresses.extend(outward(Ipv4Addr::UNSPECIFIED.into()));
+            addresses.extend(outbound_address(Ipv4Addr::UNSPECIFIED.into()));
         }
     }
     let services = settings.cluster.service_cidrs.iter();
@@ -495,7 +495,7 @@ fn ranges(settings: &Settings, listen: SocketAddr) -> Ranges {
 
 /// The address that this machine has towards others, if it has a route there. Nothing is sent for
 /// it.
-fn outward(like: IpAddr) -> Option<IpAddr> {
+fn outbound_address(like: IpAddr) -> Option<IpAddr> {
     // Addresses for documentation, which no machine has (RFC 5737, RFC 3849).
     let (any, there) = if like.is_ipv4() {
         ("0.0.0.0:0", "192.0.2.1:9")

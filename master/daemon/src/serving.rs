@@ -55,7 +55,7 @@ impl Serving {
         let spki = identity.spki;
         let not_after = identity.issued.not_after;
         let certified = Arc::new(CertifiedKey::new(
-            shown(authority, &identity.issued),
+            chain_with_roots(authority, &identity.issued),
             key.clone(),
         ));
         Ok(Self {
@@ -93,7 +93,7 @@ impl Serving {
             .renew_serving(&self.names, &self.spki, now)
             .map_err(ServingError::Issue)?;
         let certified = Arc::new(CertifiedKey::new(
-            shown(authority, &issued),
+            chain_with_roots(authority, &issued),
             self.key.clone(),
         ));
         *self.current.write().unwrap_or_else(PoisonError::into_inner) =
@@ -104,7 +104,10 @@ impl Serving {
 
 /// Leaf, intermediates and roots: a node that has not joined knows a root by its pin only, so it
 /// must see it.
-fn shown(authority: &Authority, issued: &IssuedCertificate) -> Vec<CertificateDer<'static>> {
+fn chain_with_roots(
+    authority: &Authority,
+    issued: &IssuedCertificate,
+) -> Vec<CertificateDer<'static>> {
     let mut chain = issued.chain();
     chain.extend(authority.roots());
     chain
@@ -122,24 +125,24 @@ impl ResolvesServerCert for Serving {
     }
 }
 
-/// Longest pause between two looks at what is due: clocks are set, machines sleep.
-const LOOK: Duration = Duration::from_secs(3600);
+/// Longest pause between two checks of what is due: clocks are set, machines sleep.
+const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 /// Shortest pause, also where something is due all the time.
-const SOON: Duration = Duration::from_secs(1);
+const MIN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause after a failure.
-const RETRY: Duration = Duration::from_secs(60);
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The last part of the root's life, in which its end is spoken of.
-const ROOT_NOTICE: Duration = Duration::from_secs(365 * 86_400);
-/// How often it is then spoken of.
-const DAILY: Duration = Duration::from_secs(86_400);
+/// How long before the root expires the log warns of it.
+const ROOT_EXPIRY_WARNING: Duration = Duration::from_secs(365 * 86_400);
+/// A day: how often that warning is repeated.
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// Renews the intermediate and the API's certificate before they expire, and warns before the root
 /// expires. Drop it to stop.
 pub(crate) async fn keep_current(authority: Arc<Authority>, serving: Arc<Serving>) {
     let mut logged: Option<tokio::time::Instant> = None;
     loop {
-        if logged.is_none_or(|logged| logged.elapsed() >= DAILY)
+        if logged.is_none_or(|logged| logged.elapsed() >= DAY)
             && let Some(days) = days_left(&authority, SystemTime::now())
         {
             tracing::warn!(
@@ -155,17 +158,17 @@ pub(crate) async fn keep_current(authority: Arc<Authority>, serving: Arc<Serving
             Ok(Ok(due)) => due
                 .duration_since(SystemTime::now())
                 .unwrap_or_default()
-                .clamp(SOON, LOOK),
+                .clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL),
             Ok(Err(error)) => {
                 tracing::error!(error = %crate::chain(&error), "certificates could not be renewed; trying again");
-                RETRY
+                RETRY_INTERVAL
             }
             Err(error) => {
                 tracing::error!(
                     error = crate::chain(&error),
                     "the certificate renewal task panicked; trying again"
                 );
-                RETRY
+                RETRY_INTERVAL
             }
         };
         tokio::time::sleep(pause).await;
@@ -179,7 +182,7 @@ fn days_left(authority: &Authority, now: SystemTime) -> Option<u64> {
         .ok()?
         .duration_since(now)
         .unwrap_or_default();
-    (left <= ROOT_NOTICE).then(|| left.as_secs() / DAILY.as_secs())
+    (left <= ROOT_EXPIRY_WARNING).then(|| left.as_secs() / DAY.as_secs())
 }
 
 /// Renews what is due; returns when to check again.
@@ -224,7 +227,7 @@ mod tests {
         assert!(serving.renewal_due() > later);
         assert_eq!(days_left(&authority, now), None);
         assert_eq!(
-            days_left(&authority, now + profile::ROOT_LIFE - DAILY * 7 / 2),
+            days_left(&authority, now + profile::ROOT_LIFE - DAY * 7 / 2),
             Some(3)
         );
     }
