@@ -16,7 +16,7 @@ use tokio_rustls::TlsConnector;
 /// Largest answer that is read.
 const ANSWER_LIMIT: usize = 4 * 1024 * 1024;
 /// Longest wait for a connection or an answer; a TPM behind emulation is slow.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// RFC 9266, "tls-exporter" channel binding.
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
@@ -84,13 +84,13 @@ impl Connection {
             socket.set_nodelay(true)?;
             TlsConnector::from(config).connect(name, socket).await
         };
-        let stream = tokio::time::timeout(PATIENCE, connect)
+        let stream = tokio::time::timeout(TIMEOUT, connect)
             .await
             .map_err(|elapsed| fail(std::io::Error::new(std::io::ErrorKind::TimedOut, elapsed)))?
             .map_err(fail)?;
         let (exporter, chain) = binding(stream.get_ref().1)?;
         let limits = Limits {
-            time: PATIENCE,
+            time: TIMEOUT,
             body: ANSWER_LIMIT,
             ..Limits::default()
         };

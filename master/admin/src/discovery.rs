@@ -19,11 +19,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Between two looks at what the master has published.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a master may take to make its discovery key.
-const JUST_STARTED: Duration = Duration::from_secs(10);
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the master is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum DiscoveryCommand {
@@ -162,8 +162,8 @@ impl Public {
         let start = Instant::now();
         loop {
             match Self::read(api).await {
-                Err(Error::Input { .. }) if start.elapsed() < JUST_STARTED => {
-                    tokio::time::sleep(LOOK).await;
+                Err(Error::Input { .. }) if start.elapsed() < STARTUP_TIMEOUT => {
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
                 outcome => return outcome,
             }
@@ -221,7 +221,7 @@ async fn published(api: &mut Api, uri: &DiscoveryUri) -> Result<u64> {
         {
             return Ok(public.text(names::GENERATION).parse().unwrap_or_default());
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > PUBLISH_TIMEOUT {
             let cure = "see that the master reaches the endpoint (its log says more); it tries again by itself, and \
                         `pratique discovery show` tells when it has";
             return Err(Error::input(
@@ -230,7 +230,7 @@ async fn published(api: &mut Api, uri: &DiscoveryUri) -> Result<u64> {
                 cure,
             ));
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

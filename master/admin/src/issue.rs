@@ -31,8 +31,8 @@ use zeroize::Zeroizing;
 const MACHINES: &str = "/apis/pratique.dev/v1alpha1/machines";
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 /// How often, and with which pause, a certificate is looked for.
-const LOOKS: u32 = 150;
-const PAUSE: Duration = Duration::from_millis(200);
+const MAX_POLLS: u32 = 150;
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The machine's description.
 #[derive(Debug, clap::Args)]
@@ -100,7 +100,7 @@ async fn issue(args: &IssueArgs) -> Result<()> {
     let mut api = Api::open(&args.kubeconfig).await?;
     let base = base(args, &api)?;
     register(args, ek.as_deref(), &mut api).await?;
-    let key = Key::new();
+    let key = GeneratedKey::new();
     let mut names = vec![args.name.clone()];
     names.extend(
         args.address
@@ -128,12 +128,12 @@ async fn issue(args: &IssueArgs) -> Result<()> {
 }
 
 /// The key, with its requests' signatures made by it; wiped when dropped.
-struct Key {
+struct GeneratedKey {
     secret: SecretKey,
     point: Vec<u8>,
 }
 
-impl Key {
+impl GeneratedKey {
     fn new() -> Self {
         use p256::elliptic_curve::sec1::ToEncodedPoint as _;
         let secret = SecretKey::random(&mut rand_core::OsRng);
@@ -165,7 +165,7 @@ impl Key {
     }
 }
 
-impl PublicKeyData for Key {
+impl PublicKeyData for GeneratedKey {
     fn der_bytes(&self) -> &[u8] {
         &self.point
     }
@@ -175,7 +175,7 @@ impl PublicKeyData for Key {
     }
 }
 
-impl rcgen::SigningKey for Key {
+impl rcgen::SigningKey for GeneratedKey {
     fn sign(&self, message: &[u8]) -> std::result::Result<Vec<u8>, rcgen::Error> {
         let signature: p256::ecdsa::DerSignature =
             p256::ecdsa::SigningKey::from(&self.secret).sign(message);
@@ -299,7 +299,7 @@ async fn register(args: &IssueArgs, ek: Option<&[u8]>, api: &mut Api) -> Result<
 async fn certify(
     args: &IssueArgs,
     api: &mut Api,
-    key: &Key,
+    key: &GeneratedKey,
     signer: &str,
     names: Vec<String>,
 ) -> Result<String> {
@@ -336,7 +336,7 @@ async fn certify(
 
 /// Waits for the certificate of an approved request.
 async fn signed(api: &mut Api, path: &str, name: &str) -> Result<String> {
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_POLLS {
         let object = api.must(Method::GET, path, None).await?;
         if let Some(certificate) = object
             .pointer("/status/certificate")
@@ -366,7 +366,7 @@ async fn signed(api: &mut Api, path: &str, name: &str) -> Result<String> {
                 message,
             });
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Err(Error::answer(
         path,
@@ -387,7 +387,7 @@ fn section(text: &mut String, roots: &[Vec<u8>], client: &str, serving: &str) ->
     written.map_err(|_unwritable| Error::answer("the document", "no memory for it"))
 }
 
-fn wrapped(text: &mut String, spki: &[u8], key: &Key) -> Result<()> {
+fn wrapped(text: &mut String, spki: &[u8], key: &GeneratedKey) -> Result<()> {
     let fault = |why: &str| {
         Error::input(
             "--ek",
@@ -409,7 +409,7 @@ fn wrapped(text: &mut String, spki: &[u8], key: &Key) -> Result<()> {
     written.map_err(|_unwritable| Error::answer("the document", "no memory for it"))
 }
 
-fn plaintext(text: &mut String, key: &Key) -> Result<()> {
+fn plaintext(text: &mut String, key: &GeneratedKey) -> Result<()> {
     let pem = key
         .secret
         .to_pkcs8_pem(LineEnding::LF)

@@ -14,19 +14,19 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::path::Path;
 
-const CURE: &str = "use the kubeconfig that `pratique bootstrap` wrote, or `kubectl config view --flatten --minify --raw`";
+const KUBECONFIG_HINT: &str = "use the kubeconfig that `pratique bootstrap` wrote, or `kubectl config view --flatten --minify --raw`";
 
 #[derive(Debug, Deserialize)]
-struct File {
+struct KubeconfigFile {
     #[serde(rename = "current-context")]
     current: String,
-    contexts: Vec<Named>,
-    clusters: Vec<Named>,
-    users: Vec<Named>,
+    contexts: Vec<NamedEntry>,
+    clusters: Vec<NamedEntry>,
+    users: Vec<NamedEntry>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Named {
+struct NamedEntry {
     name: String,
     #[serde(flatten)]
     rest: serde_json::Map<String, Value>,
@@ -45,8 +45,8 @@ impl Api {
     /// Connects as the kubeconfig's current context says.
     pub(crate) async fn open(path: &Path) -> Result<Self> {
         let text = files::read_text(path)?;
-        let fault = |why: String| Error::input(path.display().to_string(), why, CURE);
-        let file: File =
+        let fault = |why: String| Error::input(path.display().to_string(), why, KUBECONFIG_HINT);
+        let file: KubeconfigFile =
             serde_yaml_ng::from_str(&text).map_err(|e| fault(format!("not a kubeconfig: {e}")))?;
         let context = field(&file.contexts, &file.current, "context")
             .ok_or_else(|| fault("no current context".into()))?;
@@ -57,7 +57,7 @@ impl Api {
                 .unwrap_or_default()
                 .to_owned()
         };
-        let entry = |list: &[Named], name: String, kind: &str| {
+        let entry = |list: &[NamedEntry], name: String, kind: &str| {
             field(list, &name, kind).ok_or_else(|| fault(format!("no {kind} `{name}`")))
         };
         let cluster = entry(&file.clusters, part("cluster"), "cluster")?;
@@ -158,7 +158,7 @@ impl Api {
 /// The kubeconfig's text with other roots (PEM) and another certificate (PEM) for its key.
 /// Everything else stays, except comments and the order of fields.
 pub(crate) fn renewed(path: &Path, text: &str, roots: &str, certificate: &str) -> Result<String> {
-    let fault = |why: &str| Error::input(path.display().to_string(), why, CURE);
+    let fault = |why: &str| Error::input(path.display().to_string(), why, KUBECONFIG_HINT);
     let mut file: Value =
         serde_yaml_ng::from_str(text).map_err(|_no_yaml| fault("not a kubeconfig"))?;
     let current = file["current-context"].clone();
@@ -203,7 +203,7 @@ pub(crate) fn renewed(path: &Path, text: &str, roots: &str, certificate: &str) -
     serde_yaml_ng::to_string(&file).map_err(|error| fault(&error.to_string()))
 }
 
-fn field(list: &[Named], name: &str, kind: &str) -> Option<Value> {
+fn field(list: &[NamedEntry], name: &str, kind: &str) -> Option<Value> {
     list.iter()
         .find(|entry| entry.name == name)?
         .rest

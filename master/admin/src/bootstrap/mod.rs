@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Pause between two tries to reach a master that is still coming up.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the admin knows about the master in advance.
 #[derive(Debug, clap::Args)]
@@ -118,7 +118,7 @@ struct Proven {
 }
 
 /// Connects and gets the master's hello; tries again while the master is starting.
-async fn reach(endpoint: &Endpoint, patience: Duration) -> Result<(Connection, BootstrapHello)> {
+async fn reach(endpoint: &Endpoint, timeout: Duration) -> Result<(Connection, BootstrapHello)> {
     let start = Instant::now();
     let config = tls::unproven()?;
     let mut printed = false;
@@ -134,12 +134,12 @@ async fn reach(endpoint: &Endpoint, patience: Duration) -> Result<(Connection, B
         match outcome {
             Err(
                 Error::Connect { .. } | Error::Http { .. } | Error::Refused { status: 503, .. },
-            ) if start.elapsed() < patience => {
+            ) if start.elapsed() < timeout => {
                 if !printed {
                     tell(&format!("waiting for the master at {}", endpoint.url));
                     printed = true;
                 }
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
             other => return other,
         }

@@ -17,11 +17,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Between two rounds (kubectl waits five seconds after a budget's refusal).
-const ROUND: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Pods in one answer, so that it stays within the 4 MiB that are read.
-const PAGE: usize = 100;
+const PAGE_SIZE: usize = 100;
 /// Answers of one list: no node has more pods.
-const PAGES: usize = 50;
+const MAX_PAGES: usize = 50;
 /// Annotation of a pod that the node itself has from its configuration.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
@@ -164,7 +164,7 @@ pub(super) async fn drain(args: &DrainArgs) -> Result<()> {
             let left = plan.evict.iter().chain(&plan.ending);
             return Err(late(node, left, &blocked));
         }
-        tokio::time::sleep(ROUND).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
 
@@ -226,9 +226,9 @@ async fn evict(
 /// The pods of a node.
 async fn pods_of(api: &mut Api, node: &str) -> Result<Vec<Pod>> {
     let (mut all, mut next) = (Vec::new(), String::new());
-    for _ in 0..PAGES {
+    for _ in 0..MAX_PAGES {
         let path = format!(
-            "/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit={PAGE}&continue={}",
+            "/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit={PAGE_SIZE}&continue={}",
             escaped(&next)
         );
         let list = api.must(Method::GET, &path, None).await?;
@@ -245,7 +245,7 @@ async fn pods_of(api: &mut Api, node: &str) -> Result<Vec<Pod>> {
             return Ok(all);
         }
     }
-    let why = format!("there are more than {} pods on it", PAGE * PAGES);
+    let why = format!("there are more than {} pods on it", PAGE_SIZE * MAX_PAGES);
     Err(Error::input(
         format!("node {node}"),
         why,

@@ -11,10 +11,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// The project's kinds.
-const OWN: &str = "/apis/pratique.dev/v1alpha1";
+const API_PATH: &str = "/apis/pratique.dev/v1alpha1";
 /// Objects in one answer, so that it stays within the 4 MiB that are read, and answers of one list.
-const PAGE: usize = 100;
-const PAGES: usize = 50;
+const PAGE_SIZE: usize = 100;
+const MAX_PAGES: usize = 50;
 
 /// The requested part, or why it is missing.
 #[derive(Debug)]
@@ -108,7 +108,7 @@ pub(super) async fn gather(api: &mut Api, name: &str) -> Result<Facts> {
         .got()
         .and_then(|machine| machine.status.as_ref()?.image.as_ref());
     let release = match image {
-        Some(image) => one(api, &format!("{OWN}/imagereleases/{}", image.id))
+        Some(image) => one(api, &format!("{API_PATH}/imagereleases/{}", image.id))
             .await?
             .or("the release is gone: its images are not admitted any more"),
         None if machine.got().is_none() => Part::Missing("the Machine is not known".to_owned()),
@@ -202,8 +202,8 @@ fn why(status: u16, message: &str) -> String {
 async fn list<T: FromJson>(api: &mut Api, path: &str) -> Result<Found<Vec<T>>> {
     let (mut all, mut next) = (Vec::new(), String::new());
     let sign = if path.contains('?') { '&' } else { '?' };
-    for _ in 0..PAGES {
-        let page = format!("{path}{sign}limit={PAGE}&continue={next}");
+    for _ in 0..MAX_PAGES {
+        let page = format!("{path}{sign}limit={PAGE_SIZE}&continue={next}");
         match ask(api, &page).await? {
             Found::Here(list) => {
                 let items = list.get("items").and_then(Value::as_array);
@@ -224,18 +224,18 @@ async fn list<T: FromJson>(api: &mut Api, path: &str) -> Result<Found<Vec<T>>> {
     }
     Ok(Found::Hidden(format!(
         "there are more than {}: ask kubectl",
-        PAGE * PAGES
+        PAGE_SIZE * MAX_PAGES
     )))
 }
 
 /// The Machine whose Node this is; it mostly has the same name.
 async fn machine(api: &mut Api, node: &str) -> Result<Found<Machine>> {
-    let same = one::<Machine>(api, &format!("{OWN}/machines/{node}")).await?;
+    let same = one::<Machine>(api, &format!("{API_PATH}/machines/{node}")).await?;
     match same {
         Found::Here(machine) if machine.node_name() == node => Ok(Found::Here(machine)),
         Found::Hidden(why) => Ok(Found::Hidden(why)),
         Found::Here(_) | Found::Nothing => Ok(
-            match list::<Machine>(api, &format!("{OWN}/machines")).await? {
+            match list::<Machine>(api, &format!("{API_PATH}/machines")).await? {
                 Found::Here(all) => all
                     .into_iter()
                     .find(|machine| machine.node_name() == node)
@@ -249,7 +249,7 @@ async fn machine(api: &mut Api, node: &str) -> Result<Found<Machine>> {
 
 /// The last record of an exchange with a Machine.
 async fn last_attestation(api: &mut Api, machine: &str) -> Result<Part<NodeAttestation>> {
-    let all = list::<NodeAttestation>(api, &format!("{OWN}/nodeattestations")).await?;
+    let all = list::<NodeAttestation>(api, &format!("{API_PATH}/nodeattestations")).await?;
     let last = |all: Vec<NodeAttestation>| {
         let of = |one: &NodeAttestation| {
             let status = one.status.as_ref();
