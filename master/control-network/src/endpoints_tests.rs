@@ -1,3 +1,5 @@
+//! Tests of the plan of Endpoints: subsets, the limit of addresses, and who owns the object.
+
 use super::*;
 use serde_json::json;
 

@@ -1,3 +1,5 @@
+//! Tests of mirrored EndpointSlices: which Endpoints are mirrored, and what their slices show.
+
 use super::*;
 use proptest::prelude::*;
 use serde_json::{Value, json};

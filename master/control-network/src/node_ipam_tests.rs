@@ -1,3 +1,5 @@
+//! Tests of node IPAM: which part of a range a node gets, and what is kept free.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! Tests of the history of tables: values are packed while a store is read.
+
 use super::*;
 
 const LIMITS: HistoryLimits = HistoryLimits {

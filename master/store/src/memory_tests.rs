@@ -1,3 +1,5 @@
+//! Tests of the state in memory: watches return every change of their keys once and in order.
+
 use super::*;
 use crate::history::HistoryLimits;
 use crate::model::Entry;

@@ -1,3 +1,5 @@
+//! Tests of packed values: each reads as it was written, and similar ones take little space.
+
 use super::*;
 use bytes::Bytes;
 use proptest::prelude::*;

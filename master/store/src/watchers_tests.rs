@@ -1,3 +1,5 @@
+//! Tests of the index of watchers: which watchers a key concerns, and when one is woken.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! Tests of the status page: whole pages against approved ones, and hostile texts.
+
 use super::*;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

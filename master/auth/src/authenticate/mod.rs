@@ -10,16 +10,15 @@ mod bootstrap;
 mod certificate;
 mod claims;
 mod credential;
-mod fixed;
 mod impersonate;
 mod issuer;
+mod token_list;
 
 use crate::nodes::Nodes;
 pub use certificate::of_certificate;
 pub use claims::{Claims, Private, Reference};
 use config_errors::chain;
 pub use credential::Identified;
-pub use fixed::{TokenFileError, TokenList};
 use http::HeaderMap;
 pub use impersonate::impersonate;
 pub use issuer::{TokenIssuer, TokenKeyError};
@@ -27,6 +26,7 @@ use master_client::{BoxFuture, UserInfo};
 use master_schema::error::{ApiError, Reason};
 use master_store::Reader;
 use std::sync::Arc;
+pub use token_list::{TokenFileError, TokenList};
 
 /// The client certificate of a connection, which the TLS layer has verified.
 #[derive(Debug, Clone, Copy)]

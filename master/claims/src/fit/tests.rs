@@ -1,3 +1,5 @@
+//! Tests of the choice of a volume for a claim: each rule of upstream, and the order of preference.
+
 use super::*;
 use crate::volume::ClaimRef;
 use config_kube::Amount;

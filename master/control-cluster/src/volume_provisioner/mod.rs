@@ -35,9 +35,9 @@ pub use attempts::Attempt;
 use attempts::Attempts;
 
 /// Bytes of a node's answer that are read: it is a sentence for an event.
-const MAX_ANSWER_BYTES: usize = 1024;
+const ANSWER: usize = 1024;
 /// Access modes that a folder of one node can have.
-const SUPPORTED_MODES: [&str; 2] = ["ReadWriteOnce", "ReadWriteOncePod"];
+const MODES: [&str; 2] = ["ReadWriteOnce", "ReadWriteOncePod"];
 
 /// Claims that wait for a volume of a class.
 static WAITING: Index<Claim> = Index::new("waiting", |_, claim| {
@@ -115,7 +115,7 @@ pub enum Action {
         node: String,
     },
     /// The volume is deleted; its folder stays, by its reclaim policy.
-    RemoveFinalizer {
+    LetGo {
         /// The object's name.
         name: String,
         /// Its UID.
@@ -221,7 +221,7 @@ impl Controller for VolumeProvisioner {
                 Ok(())
             }
             Action::Remove { name, uid, node } => remove(writer, &name, &uid, &node).await,
-            Action::RemoveFinalizer { name, uid } => remove_finalizer(writer, &name, &uid).await,
+            Action::LetGo { name, uid } => let_go(writer, &name, &uid).await,
         }
     }
 }
@@ -286,7 +286,7 @@ fn fault(claim: &Claim, class: &Class) -> Option<String> {
     let mode = claim
         .modes
         .iter()
-        .find(|mode| !SUPPORTED_MODES.contains(&mode.as_str()));
+        .find(|mode| !MODES.contains(&mode.as_str()));
     if let Some(mode) = mode {
         return Some(format!(
             "access mode {mode} is not supported: the volume is a folder of one node (ReadWriteOnce, ReadWriteOncePod)"
@@ -336,12 +336,12 @@ fn for_volume(name: &str, volume: &Volume) -> Option<Action> {
             node: volume.node.clone(),
         }),
         "Delete" => None,
-        _ => leaving.then_some(Action::RemoveFinalizer { name, uid }),
+        _ => leaving.then_some(Action::LetGo { name, uid }),
     }
 }
 
 /// A node's answer.
-enum NodeAnswer {
+enum Answer {
     Done,
     /// The node has no room; its message.
     Full(String),
@@ -350,22 +350,22 @@ enum NodeAnswer {
 }
 
 /// Asks a node for a folder, or to remove it.
-async fn call_node(writer: &Writer, method: Method, node: &str, rest: &str) -> NodeAnswer {
+async fn ask(writer: &Writer, method: Method, node: &str, rest: &str) -> Answer {
     let path = format!("/api/v1/nodes/{node}/proxy/{SERVED}/{rest}");
     let request = match Request::builder().method(method).uri(path).body(body("")) {
         Ok(request) => request,
-        Err(error) => return NodeAnswer::Fault(format!("node {node:?} can't be asked: {error}")),
+        Err(error) => return Answer::Fault(format!("node {node:?} can't be asked: {error}")),
     };
     let answer = writer.client().call(request).await;
     let status = answer.status();
     if status.is_success() {
-        return NodeAnswer::Done;
+        return Answer::Done;
     }
     let (mut content, mut words) = (answer.into_body(), Vec::new());
     while let Some(Ok(frame)) = content.frame().await {
         words.extend_from_slice(&frame.into_data().unwrap_or_default());
-        if words.len() > MAX_ANSWER_BYTES {
-            words.truncate(MAX_ANSWER_BYTES);
+        if words.len() > ANSWER {
+            words.truncate(ANSWER);
             break;
         }
     }
@@ -377,9 +377,9 @@ async fn call_node(writer: &Writer, method: Method, node: &str, rest: &str) -> N
         .and_then(|status| status["message"].as_str());
     let words = message.unwrap_or(words.trim()).to_owned();
     if status == StatusCode::INSUFFICIENT_STORAGE {
-        NodeAnswer::Full(format!("node {node:?}: {words}"))
+        Answer::Full(format!("node {node:?}: {words}"))
     } else {
-        NodeAnswer::Fault(format!("node {node:?} answers {status}: {words}"))
+        Answer::Fault(format!("node {node:?} answers {status}: {words}"))
     }
 }
 
@@ -401,20 +401,20 @@ async fn provision(
     };
     let Some(found) = client.get_opt::<Node>(None, node).await? else {
         let fault = failure(format!("node {node:?} not found"));
-        return request_other_node(writer, key, claim, &object, fault).await;
+        return choose_anew(writer, key, claim, &object, fault).await;
     };
     let labels = found.metadata.labels.unwrap_or_default();
     let Some(host) = labels.get(HOSTNAME_LABEL) else {
         let fault = failure(format!("node {node:?} has no label {HOSTNAME_LABEL}"));
-        return request_other_node(writer, key, claim, &object, fault).await;
+        return choose_anew(writer, key, claim, &object, fault).await;
     };
     let rest = format!("{name}?bytes={}", claim.bytes());
-    match call_node(writer, Method::POST, node, &rest).await {
-        NodeAnswer::Done => {}
-        NodeAnswer::Full(fault) => {
-            return request_other_node(writer, key, claim, &object, failure(fault)).await;
+    match ask(writer, Method::POST, node, &rest).await {
+        Answer::Done => {}
+        Answer::Full(fault) => {
+            return choose_anew(writer, key, claim, &object, failure(fault)).await;
         }
-        NodeAnswer::Fault(fault) => {
+        Answer::Fault(fault) => {
             let fault = failure(fault);
             failed(writer, &object, "ProvisioningFailed", fault.clone()).await;
             return Err(ApiError::new(Reason::ServiceUnavailable, fault));
@@ -483,7 +483,7 @@ fn volume(name: &str, key: &Key, claim: &Claim, class: &Class, host: &str) -> Pe
 
 /// The node is unsuitable: an event says why, and the scheduler chooses again (upstream's
 /// provisioners do the same).
-async fn request_other_node(
+async fn choose_anew(
     writer: &Writer,
     key: &Key,
     claim: &Claim,
@@ -523,9 +523,9 @@ async fn remove(writer: &Writer, name: &str, uid: &str, node: &str) -> Result<()
         return Err(ApiError::new(Reason::ServiceUnavailable, text));
     }
     if there {
-        match call_node(writer, Method::DELETE, node, name).await {
-            NodeAnswer::Done => {}
-            NodeAnswer::Full(fault) | NodeAnswer::Fault(fault) => {
+        match ask(writer, Method::DELETE, node, name).await {
+            Answer::Done => {}
+            Answer::Full(fault) | Answer::Fault(fault) => {
                 failed(writer, &volume, "VolumeFailedDelete", fault.clone()).await;
                 return Err(ApiError::new(Reason::ServiceUnavailable, fault));
             }
@@ -536,11 +536,11 @@ async fn remove(writer: &Writer, name: &str, uid: &str, node: &str) -> Result<()
         let key = Key::cluster(name);
         writer.delete::<PersistentVolume>(&key, &params).await?;
     }
-    remove_finalizer(writer, name, uid).await
+    let_go(writer, name, uid).await
 }
 
 /// Takes our finalizer off.
-async fn remove_finalizer(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
+async fn let_go(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
     let volume = writer
         .client()
         .get_opt::<PersistentVolume>(None, name)

@@ -387,10 +387,7 @@ fn a_folder_is_removed_only_after_its_claim_and_its_volume_goes_only_after_the_f
     };
     let goes = planned(kept);
     assert!(
-        matches!(
-            goes,
-            Some(volume_provisioner::Action::RemoveFinalizer { .. })
-        ),
+        matches!(goes, Some(volume_provisioner::Action::LetGo { .. })),
         "its folder stays"
     );
 }

@@ -1,3 +1,6 @@
+//! Tests of the plan of EndpointSlices: labels, conditions, families, and slices that fill and
+//! empty.
+
 use super::super::{Backend, ZoneView};
 use super::*;
 use jiff::Timestamp;
