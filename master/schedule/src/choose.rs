@@ -42,8 +42,8 @@ const NODES_BY_PERCENT: usize = 125;
 /// Where there are more than a hundred nodes, it chooses among a part of the feasible ones only, as
 /// upstream does.
 ///
-/// Guarantees: nothing that a plugin of the profile looks at stands against the node, with all pods
-/// placed there counted; and a pod is refused only after all nodes were looked at.
+/// Guarantees: no plugin of the profile refuses the node, with all pods placed there counted; and a
+/// pod is refused only after all nodes were checked.
 ///
 /// # Errors
 /// No node is feasible, or the pod needs a feature that is not supported.

@@ -82,6 +82,6 @@ impl NodeChange {
     }
 }
 
-/// What a pod uses, and asks of others.
+/// What a pod uses on its node, and its affinity to other pods.
 #[derive(Debug, Clone)]
 pub struct PodUsage(pub(crate) Arc<Demand>);

@@ -356,7 +356,7 @@ fn victims(
 fn cost(ending: &[PreemptiblePod], violating: usize) -> Cost {
     let highest = ending.iter().map(|lower| lower.priority).max();
     let highest = highest.unwrap_or(i32::MIN);
-    // Each pod counts, also where its priority is below nought.
+    // Each pod counts, also where its priority is below zero.
     let weights = ending
         .iter()
         .map(|lower| i64::from(lower.priority) - i64::from(i32::MIN));

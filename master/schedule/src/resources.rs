@@ -21,8 +21,8 @@ const SCORED_CPU: Amount = Amount::milli(100);
 const SCORED_MEMORY: Amount = Amount::units(200 << 20);
 
 /// The most of a resource that counts. Sums end at the largest quantity, and what is taken from
-/// such a sum is no longer what was added: a pod that asks for that much could take the books of a
-/// node from others. A thousand times this is still below it.
+/// such a sum is no longer what was added: a pod that asks for that much could make the sums of a
+/// node wrong for all others. A thousand times this is still below it.
 const MAX_AMOUNT: Amount = Amount::units(1 << 52);
 
 /// Quantities by resource name; absent ones are zero. Processors and memory have fields of their

@@ -151,7 +151,7 @@ impl Storage {
         self.claims.get(key)
     }
 
-    /// The volume that a claim is bound to for good.
+    /// The volume that a claim is bound to permanently.
     pub(crate) fn bound(&self, key: &Key) -> Option<&Volume> {
         let claim = self.claims.get(key).filter(|claim| claim.is_bound())?;
         self.volumes.get(&claim.volume)
@@ -209,7 +209,7 @@ pub(crate) enum NoBindings {
     NoSpace,
 }
 
-/// What a pod's claims ask of its node.
+/// What the claims of a pod require of its node.
 #[derive(Debug)]
 pub(crate) struct VolumeRequirements<'a> {
     /// Volumes of bound claims; none where the volume is gone.
@@ -230,7 +230,7 @@ impl<'a> VolumeRequirements<'a> {
     /// Reads a pod's claims (upstream: `VolumeBinding`'s `PreFilter`).
     ///
     /// # Errors
-    /// What stands against every node, in upstream's words.
+    /// The reason why no node can take the pod, in upstream's words.
     pub(crate) fn of(pod: &'a PodRequest, storage: &'a Storage) -> Result<Self, String> {
         let (mut bound, mut open) = (Vec::new(), Vec::new());
         let mut immediate = false;
@@ -291,7 +291,7 @@ impl<'a> VolumeRequirements<'a> {
         self.bound.is_empty() && self.open.is_empty()
     }
 
-    /// What stands against a node because of volumes that are bound, in upstream's words.
+    /// Why a node can't have the volumes that are bound already, in upstream's words.
     pub(crate) fn conflict(&self, node: &NodeInfo) -> Option<&'static str> {
         if self.bound.iter().any(Option::is_none) {
             return Some(

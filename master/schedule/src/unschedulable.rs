@@ -11,7 +11,7 @@ pub enum Unschedulable {
     NotYet(Vec<&'static str>),
     /// There are no nodes.
     NoNodes,
-    /// What stands against every node, whichever it is.
+    /// The reason why no node at all can take it.
     Nowhere {
         /// All nodes.
         nodes: usize,

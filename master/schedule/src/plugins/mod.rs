@@ -56,9 +56,9 @@ impl Obstacle {
     }
 }
 
-/// A plugin's data about one pod, for looking at nodes.
+/// A plugin's data about one pod, to check nodes with.
 pub(crate) trait Filter {
-    /// Adds what stands against a node.
+    /// Adds the reasons why the pod can't run on a node.
     fn check(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>);
 }
 
@@ -183,7 +183,7 @@ impl<'a> Prepared<'a> {
         Self(filters.collect())
     }
 
-    /// What the first plugin finds that something stands against; its place is added to `refusing`.
+    /// The obstacles that the first refusing plugin finds; its number is added to `refusing`.
     pub(crate) fn first_obstacle(
         &self,
         node: &Candidate<'_>,
@@ -219,7 +219,7 @@ pub(crate) fn scores(
     sums
 }
 
-/// Scores as shares of the highest (upstream's `DefaultNormalizeScore`); none where it is nought.
+/// Scores as shares of the highest (upstream's `DefaultNormalizeScore`); none where it is zero.
 fn shares(mut scores: Vec<i64>) -> Option<Vec<i64>> {
     let highest = scores.iter().copied().max().filter(|most| *most > 0)?;
     for score in &mut scores {

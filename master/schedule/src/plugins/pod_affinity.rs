@@ -152,7 +152,7 @@ impl<'a> Required<'a> {
         new
     }
 
-    /// Whether nothing can stand against any node.
+    /// Whether it can refuse no node.
     fn is_idle(&self) -> bool {
         let affinity = &self.pod.affinity;
         affinity.required.is_empty() && affinity.refused.is_empty() && self.refusing.is_empty()

@@ -10,7 +10,7 @@ pub(super) const PLUGIN: Plugin = Plugin {
     name: "VolumeBinding",
     weight: 0,
     filter: Some(|pod, snapshot| {
-        // What stands against every node was found before nodes are looked at.
+        // Reasons against every node were found before any node is checked (`pre_filter`).
         let required = VolumeRequirements::of(pod, snapshot.storage()).ok()?;
         (!required.is_empty()).then(|| Box::new(Volumes(required)) as Box<dyn Filter>)
     }),
