@@ -15,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What [`ApiServer::prepare`] makes ready, under upstream's names.
+/// The parts that [`ApiServer::prepare`] makes ready, under upstream's names.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Hook {
     /// The system's namespaces are there.
@@ -62,7 +62,7 @@ impl Hook {
     }
 }
 
-/// What is ready of what [`ApiServer::prepare`] makes.
+/// Which parts are ready.
 #[derive(Debug, Default)]
 pub(crate) struct Prepared(AtomicU8);
 

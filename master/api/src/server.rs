@@ -489,9 +489,9 @@ fn unauthorized(why: &str) -> ApiError {
     ApiError::new(Reason::Unauthorized, format!("Unauthorized: {why}"))
 }
 
-/// What became of a request.
+/// The outcome of a request.
 struct Routed {
-    /// What it was about, for metrics.
+    /// Its labels in metrics.
     about: About,
     /// Its flow; none of what is refused at once.
     flow: Option<Flow>,
@@ -508,7 +508,7 @@ impl Routed {
     }
 }
 
-/// What is still to be done with the answer of a verb.
+/// What remains to be done once a verb has answered.
 struct AfterAnswer {
     /// Plural and name of an object of the project's own kinds that it writes.
     written: Option<(String, String)>,

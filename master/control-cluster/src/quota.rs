@@ -104,7 +104,7 @@ pub struct Facts {
     namespace: String,
     /// Whether the statuses of all its quotas cover their limits.
     settled: bool,
-    /// As of what was seen of it.
+    /// The number of releases that were seen by then.
     seen: u64,
     /// Whether something became free since it was counted.
     released: bool,
@@ -117,7 +117,7 @@ pub struct Facts {
 pub struct Recount {
     /// Which namespace.
     pub namespace: String,
-    /// As of what was seen of it.
+    /// The number of releases that were seen by then.
     pub seen: u64,
 }
 

@@ -37,7 +37,7 @@ pub struct Facts {
     has_account: bool,
 }
 
-/// What comes.
+/// The object that is created.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Create {
     /// A namespace.

@@ -8,9 +8,9 @@ use master_control::writer::Writer;
 pub enum Change<K> {
     /// A new one.
     Create(Box<K>),
-    /// One becomes this, if it is as it was read.
+    /// Updates an object to this, unless it changed since it was read.
     Update(Box<K>),
-    /// One is deleted.
+    /// Deletes an object.
     Delete {
         /// The object's key.
         key: Key,

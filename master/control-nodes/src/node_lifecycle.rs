@@ -75,7 +75,7 @@ struct LastSeen {
     seen: Instant,
 }
 
-/// What the controller remembers.
+/// The memory of the controller.
 #[derive(Debug, Default)]
 struct Memory {
     /// The UIDs of nodes by their names.
@@ -372,7 +372,7 @@ fn not_ready_taint(node: &NodeView) -> Option<&'static str> {
 /// How fast the nodes of a zone may be evicted (upstream: full and partial disruption).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
-    /// One in this time.
+    /// One node in this time.
     Every(Duration),
     /// No further nodes: too many fail at once.
     Halt,

@@ -44,12 +44,12 @@ pub struct Facts {
     waited: bool,
 }
 
-/// What is done with a pod.
+/// An action on a pod.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It ends.
+    /// Deletes it.
     Evict(Evict),
-    /// It gets an event that says that it stays after all.
+    /// Records an event that it stays after all.
     CancelEviction {
         /// The object's key.
         key: Key,

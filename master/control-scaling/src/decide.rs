@@ -43,7 +43,7 @@ pub struct Observed {
     pub readings: Result<Vec<Reading>, Condition>,
 }
 
-/// What is to be done.
+/// The decision: replicas, conditions and warnings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// Replicas that the target is to have; none where nothing could be decided.
@@ -79,7 +79,7 @@ pub fn needs_metrics(spec: &HorizontalPodAutoscalerSpec, replicas: i32) -> bool 
     !(replicas == 0 && least != 0) && (least..=spec.max_replicas).contains(&replicas)
 }
 
-/// What is to be done.
+/// Decides how many replicas the target is to have.
 pub fn decide(
     spec: &HorizontalPodAutoscalerSpec,
     observed: &Observed,

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::{Mutex, watch};
 
-/// What the steps need.
+/// Carries out the steps of a rotation.
 #[derive(Debug)]
 pub(crate) struct Rotator {
     authority: Arc<Authority>,
@@ -34,11 +34,11 @@ pub(crate) struct Rotator {
     admin_key: Option<Digest>,
     /// The roots that are published (PEM).
     published: watch::Sender<String>,
-    /// One act at a time.
+    /// One step at a time.
     turn: Mutex<()>,
 }
 
-/// Why an act is not done.
+/// Why a step is refused.
 struct Refusal {
     status: StatusCode,
     code: &'static str,

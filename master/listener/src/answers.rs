@@ -90,13 +90,13 @@ pub(crate) struct Answers {
     strangers: Arc<Shares>,
 }
 
-/// What became of an answer.
+/// The result of charging an answer to its caller.
 pub(crate) enum Charge {
-    /// It takes nothing, or nobody counts it.
+    /// It holds no memory, or its caller is not limited.
     Free,
-    /// It holds this until it is read.
+    /// It holds this share until it is read.
     Taken(Share),
-    /// There is no room for it.
+    /// It would exceed a limit.
     OverLimit,
 }
 

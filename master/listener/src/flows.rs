@@ -20,13 +20,13 @@ const ACCOUNT: &str = "system:serviceaccount:";
 pub struct FlowRequest<'a> {
     /// The caller, or the user that it impersonates.
     pub user: &'a UserInfo,
-    /// What is done, in upstream's words.
+    /// The verb, as upstream names it.
     pub verb: &'a str,
-    /// To what.
+    /// The resource or path.
     pub target: FlowTarget<'a>,
 }
 
-/// What a request is about.
+/// The resource or the path of a request.
 #[derive(Debug, Clone, Copy)]
 pub enum FlowTarget<'a> {
     /// A resource.

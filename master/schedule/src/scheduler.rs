@@ -63,25 +63,25 @@ pub struct Scheduler {
 /// once.
 #[derive(Debug)]
 pub enum ClusterChange {
-    /// Of pods, as [`PodReader::read`] sees them.
+    /// Changes of pods, as [`PodReader::read`] sees them.
     Pods(Change<PodInfo>),
-    /// Of nodes.
+    /// Changes of nodes.
     Nodes(Change<NodeInfo>),
-    /// Of namespaces: name and labels.
+    /// Changes of namespaces: name and labels.
     Namespaces(Change<(String, Labels)>),
-    /// Of disruption budgets.
+    /// Changes of disruption budgets.
     Budgets(Change<Budget>),
-    /// Of volume claims.
+    /// Changes of volume claims.
     Claims(Change<(Key, Claim)>),
-    /// Of volumes.
+    /// Changes of volumes.
     Volumes(Change<(Key, Volume)>),
-    /// Of storage classes.
+    /// Changes of storage classes.
     Classes(Change<(Key, Class)>),
-    /// Of the numbers of volumes that nodes take.
+    /// Changes of the numbers of volumes that nodes take.
     Limits(Change<(Key, Limits)>),
-    /// Of CSI drivers.
+    /// Changes of CSI drivers.
     Drivers(Change<(Key, Driver)>),
-    /// Of the room that CSI drivers report.
+    /// Changes of the room that CSI drivers report.
     Capacities(Change<(Key, Capacity)>),
 }
 

@@ -53,9 +53,9 @@ pub(crate) struct DrainArgs {
 struct Plan {
     /// Namespace and name of those to evict now.
     evict: Vec<(String, String)>,
-    /// Those that end already.
+    /// Pods that are terminating already.
     ending: Vec<(String, String)>,
-    /// Those of DaemonSets, which stay.
+    /// Pods of DaemonSets, which stay.
     daemons: usize,
     /// Pods that are evicted only with a flag, and the flag.
     refused: Vec<String>,

@@ -30,16 +30,16 @@ pub(super) struct AddressOwners {
     nodes: EntryCache<Arc<[Range]>>,
 }
 
-/// What a Machine says of addresses.
+/// The addresses of a Machine, from its object.
 #[derive(Debug, Default)]
 struct Machine {
     name: String,
     node: String,
     is_master: bool,
     is_retired: bool,
-    /// Those that an admin gave it.
+    /// Addresses that an admin gave it.
     listed: Vec<IpAddr>,
-    /// Those in its serving certificates, each with the end of the last one; one whose end cannot be
+    /// Addresses in its serving certificates, each with the end of the last one; one whose end cannot be
     /// read has none.
     certified: Vec<(IpAddr, Option<Timestamp>)>,
 }

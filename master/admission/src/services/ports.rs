@@ -31,9 +31,9 @@ pub(super) fn of(spec: &Fields) -> BTreeSet<i64> {
 
 /// The ports of one attempt.
 struct Chosen {
-    /// Those that the service had before.
+    /// Ports that the service had before.
     before: BTreeSet<i64>,
-    /// Those that this attempt allocated.
+    /// Ports that this attempt allocated.
     now: BTreeSet<i64>,
 }
 

@@ -50,7 +50,7 @@ struct Service {
 /// All allocations, with the ranges they must lie in.
 struct Allocations<'a> {
     services: BTreeMap<Owner, Service>,
-    /// Those that any service has.
+    /// Addresses and ports that services have.
     had_addresses: BTreeSet<IpAddr>,
     had_ports: BTreeSet<i64>,
     addresses: BTreeMap<IpAddr, (Entry, Fields)>,

@@ -137,20 +137,20 @@ pub enum VolumeStep {
 /// One step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Of a claim.
+    /// A step of a claim.
     Claim {
         /// The object's key.
         key: Key,
-        /// As it was seen.
+        /// The resource version at which it was read.
         version: String,
         /// The step.
         step: ClaimStep,
     },
-    /// Of a volume.
+    /// A step of a volume.
     Volume {
         /// The object's name.
         name: String,
-        /// As it was seen.
+        /// The resource version at which it was read.
         version: String,
         /// The step.
         step: VolumeStep,

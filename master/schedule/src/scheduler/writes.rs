@@ -23,7 +23,7 @@ pub type Write = BoxFuture<'static, Written>;
 #[derive(Debug)]
 pub struct Written(pub(super) Outcome);
 
-/// What became of it.
+/// The result.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// A bind was answered.
