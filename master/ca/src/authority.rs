@@ -4,7 +4,7 @@
 use crate::error::{Error, Result};
 use crate::hierarchy::{self, Hierarchy, State, issued_by, read_certificate, validity};
 use crate::keeper::{self, Keeper};
-use crate::listed::{self, KeyFile, List};
+use crate::key_list::{self, KeyFile, KeyList};
 use crate::names::{hex, pem, spki_hash, spki_of};
 use crate::profile::{self, Profile};
 use crate::recovery::STATE_KEY_BYTES;
@@ -73,7 +73,7 @@ pub struct Authority {
     changing: Mutex<()>,
     generation: AtomicU64,
     /// Held while a listed key changes; locked after `changing` if both are needed.
-    list: Mutex<List>,
+    list: Mutex<KeyList>,
 }
 
 impl std::fmt::Debug for Authority {
@@ -117,7 +117,7 @@ impl Authority {
         if hierarchy::is_fresh(folder, &state)? {
             found(folder, cluster, keeper.as_ref(), &state, now)?;
         }
-        let list = listed::settle(folder, keeper.as_ref(), &state, &places(&state))?;
+        let list = key_list::settle(folder, keeper.as_ref(), &state, &places(&state))?;
         let hierarchy = hierarchy::open(folder, cluster, keeper.as_ref(), state, now)?;
         let earlier = hierarchy::read_earlier(&folder.join(EARLIER))?;
         Ok(Self {
@@ -270,12 +270,12 @@ impl Authority {
     }
 
     /// The list of the kept keys.
-    pub(crate) fn listed(&self) -> MutexGuard<'_, List> {
+    pub(crate) fn listed(&self) -> MutexGuard<'_, KeyList> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes the list, signed by the roots in force.
-    fn write_list(&self, list: &List) -> Result<()> {
+    fn write_list(&self, list: &KeyList) -> Result<()> {
         let roots =
             hierarchy::root_keys(&self.folder, self.keeper.as_ref(), &self.current().state)?;
         list.write(&self.folder, &roots)
@@ -292,7 +292,7 @@ impl Authority {
     /// A kept key that has no certificate.
     fn listed_key(
         &self,
-        list: &List,
+        list: &KeyList,
         file: &str,
         purpose: &'static str,
     ) -> Result<Zeroizing<Vec<u8>>> {
@@ -331,7 +331,7 @@ impl Authority {
         };
         let mut list = self.listed();
         let old = self.listed_key(&list, ACCOUNTS, SERVICE_ACCOUNT_KEY)?;
-        let old = listed::key_pair(&old)?;
+        let old = key_list::key_pair(&old)?;
         let mut retired = self.retired_service_account_keys()?;
         retired.push(old.subject_public_key_info());
         let text: String = retired.iter().map(|spki| pem("PUBLIC KEY", spki)).collect();
@@ -367,7 +367,7 @@ impl Authority {
         };
         if let Some(certificate) = have.filter(|certificate| issued_by(certificate, &root)) {
             let der = keeper::load(self.keeper.as_ref(), &key, LOG_KEY)?;
-            listed::check(&key, LOG_KEY, &der, &certificate)?;
+            key_list::check(&key, LOG_KEY, &der, &certificate)?;
             return crate::LogSigner::new(&self.cluster, &der, certificate, root);
         }
         let fail = |source| Error::Build {
@@ -553,7 +553,7 @@ fn found(
         &Zeroizing::new(accounts.serialize_der()),
     )?;
     let (key, certificate) = hierarchy::make_root(folder, cluster, keeper, &state.root, now)?;
-    let mut list = List::new(floor);
+    let mut list = KeyList::new(floor);
     list.allow(SERVICE_ACCOUNT_KEY, &accounts);
     list.write(folder, &[key])?;
     hierarchy::write_root(folder, &state.root, &certificate)

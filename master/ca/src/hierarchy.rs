@@ -7,7 +7,7 @@
 
 use crate::error::{Error, Result};
 use crate::keeper::{self, Keeper};
-use crate::listed::{self, KeyFile};
+use crate::key_list::{self, KeyFile};
 use crate::profile;
 use rcgen::KeyPair;
 use rustls_pki_types::CertificateDer;
@@ -442,8 +442,8 @@ fn load_key_of(
     certificate: &CertificateDer<'_>,
 ) -> Result<KeyPair> {
     let der = keeper::load(keeper, path, purpose)?;
-    listed::check(path, purpose, &der, certificate)?;
-    listed::key_pair(&der)
+    key_list::check(path, purpose, &der, certificate)?;
+    key_list::key_pair(&der)
 }
 
 pub(crate) fn read_certificate(path: &Path) -> Result<CertificateDer<'static>> {

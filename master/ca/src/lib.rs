@@ -33,7 +33,7 @@ mod hierarchy;
 mod issued;
 mod issuer;
 pub mod keeper;
-mod listed;
+mod key_list;
 mod log;
 mod names;
 pub mod profile;

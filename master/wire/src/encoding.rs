@@ -84,9 +84,9 @@ pub fn finish(mut response: Response<Body>, encoding: Encoding) -> Response<Body
         extensions.insert(HeldBytes(held.saturating_add(more)));
     }
     if pretty {
-        let mut spread = Spread::default();
+        let mut indenter = JsonIndenter::default();
         change(&mut response, move |piece| {
-            Ok(piece.map(|bytes| spread.feed(bytes)).unwrap_or_default())
+            Ok(piece.map(|bytes| indenter.feed(bytes)).unwrap_or_default())
         });
     }
     if gzip {
@@ -143,7 +143,7 @@ fn change(
 /// Indents JSON: one line per value, by two spaces. Strings are left unchanged; the result for
 /// invalid JSON is unspecified.
 #[derive(Debug, Default)]
-struct Spread {
+struct JsonIndenter {
     depth: usize,
     quoted: bool,
     escaped: bool,
@@ -151,7 +151,7 @@ struct Spread {
     opened: bool,
 }
 
-impl Spread {
+impl JsonIndenter {
     fn feed(&mut self, json: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(json.len() * 2);
         for byte in json {
@@ -233,11 +233,11 @@ mod tests {
             json!({"a": [], "b": {}, "c": [1, {"d": "x{,:\"\\"}], "e": [[], [{}]], "f": "y"});
         let text = value.to_string();
         for size in 1..text.len() {
-            let mut spread = Spread::default();
+            let mut indenter = JsonIndenter::default();
             let out: Vec<u8> = text
                 .as_bytes()
                 .chunks(size)
-                .flat_map(|piece| spread.feed(piece))
+                .flat_map(|piece| indenter.feed(piece))
                 .collect();
             assert_eq!(
                 String::from_utf8(out).unwrap(),

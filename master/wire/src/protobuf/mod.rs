@@ -11,7 +11,7 @@ mod table;
 use base64::Engine;
 use master_schema::error::{ApiError, Reason, shown};
 use serde_json::{Map, Value};
-use table::{Field, Holds, Many};
+use table::{Cardinality, Field, FieldType};
 
 fn bad(text: impl Into<String>) -> ApiError {
     ApiError::new(
@@ -128,9 +128,9 @@ fn message(
         let (number, wire) = take(&mut rest)?;
         let field = fields.iter().find(|field| field.number == number);
         let field = field.ok_or_else(|| bad(format!("field number {number} is not known")))?;
-        match field.many {
-            Many::Inline => {
-                let Holds::Message(inner) = field.holds else {
+        match field.cardinality {
+            Cardinality::Inline => {
+                let FieldType::Message(inner) = field.content else {
                     return Err(bad("the table is wrong"));
                 };
                 object.append(&mut message(
@@ -139,8 +139,8 @@ fn message(
                     depth + 1,
                 )?);
             }
-            Many::List => {
-                let item = value(&wire, field.holds, depth)?;
+            Cardinality::List => {
+                let item = value(&wire, field.content, depth)?;
                 let list = object
                     .entry(field.name)
                     .or_insert_with(|| Value::Array(Vec::new()));
@@ -148,8 +148,8 @@ fn message(
                     list.push(item);
                 }
             }
-            Many::Map => {
-                let (key, value) = entry(bytes(&wire)?, field.holds, depth)?;
+            Cardinality::Map => {
+                let (key, value) = entry(bytes(&wire)?, field.content, depth)?;
                 let map = object
                     .entry(field.name)
                     .or_insert_with(|| Value::Object(Map::new()));
@@ -157,8 +157,8 @@ fn message(
                     map.insert(key, value);
                 }
             }
-            Many::One => {
-                let value = value(&wire, field.holds, depth)?;
+            Cardinality::One => {
+                let value = value(&wire, field.content, depth)?;
                 // A field without a value is written too, unless its type can be absent.
                 let nothing = value.is_null()
                     || (field.optional && (value == "" || value == 0 || value == false));
@@ -191,19 +191,19 @@ fn text(bytes: &[u8]) -> Result<String, ApiError> {
         .map_err(|error| bad(error.to_string()))
 }
 
-fn value(wire: &Wire<'_>, holds: Holds, depth: usize) -> Result<Value, ApiError> {
-    Ok(match holds {
-        Holds::Integer => number(wire)?.cast_signed().into(),
-        Holds::Boolean => (number(wire)? != 0).into(),
-        Holds::Text => text(bytes(wire)?)?.into(),
-        Holds::Bytes => base64::engine::general_purpose::STANDARD
+fn value(wire: &Wire<'_>, content: FieldType, depth: usize) -> Result<Value, ApiError> {
+    Ok(match content {
+        FieldType::Integer => number(wire)?.cast_signed().into(),
+        FieldType::Boolean => (number(wire)? != 0).into(),
+        FieldType::Text => text(bytes(wire)?)?.into(),
+        FieldType::Bytes => base64::engine::general_purpose::STANDARD
             .encode(bytes(wire)?)
             .into(),
-        Holds::Time => time(bytes(wire)?, "%Y-%m-%dT%H:%M:%SZ")?,
-        Holds::MicroTime => time(bytes(wire)?, "%Y-%m-%dT%H:%M:%S.%6fZ")?,
-        Holds::Quantity => text(only(bytes(wire)?)?)?.into(),
-        Holds::Either => either(bytes(wire)?)?,
-        Holds::Json => {
+        FieldType::Time => time(bytes(wire)?, "%Y-%m-%dT%H:%M:%SZ")?,
+        FieldType::MicroTime => time(bytes(wire)?, "%Y-%m-%dT%H:%M:%S.%6fZ")?,
+        FieldType::Quantity => text(only(bytes(wire)?)?)?.into(),
+        FieldType::Either => either(bytes(wire)?)?,
+        FieldType::Json => {
             let raw = only(bytes(wire)?)?;
             if raw.is_empty() {
                 Value::Null
@@ -211,7 +211,7 @@ fn value(wire: &Wire<'_>, holds: Holds, depth: usize) -> Result<Value, ApiError>
                 master_schema::decode::json(raw)?.value
             }
         }
-        Holds::Wrapped => {
+        FieldType::Wrapped => {
             let (mut rest, mut items) = (bytes(wire)?, Vec::new());
             while !rest.is_empty() {
                 match take(&mut rest)? {
@@ -223,7 +223,7 @@ fn value(wire: &Wire<'_>, holds: Holds, depth: usize) -> Result<Value, ApiError>
             }
             Value::Array(items)
         }
-        Holds::Message(name) => {
+        FieldType::Message(name) => {
             let fields =
                 table::message(name).ok_or_else(|| bad(format!("{name} is not in the table")))?;
             Value::Object(message(bytes(wire)?, fields, depth + 1)?)
@@ -262,12 +262,12 @@ fn either(mut rest: &[u8]) -> Result<Value, ApiError> {
 }
 
 /// One entry of a map: key 1, value 2.
-fn entry(mut rest: &[u8], holds: Holds, depth: usize) -> Result<(String, Value), ApiError> {
-    let (mut key, mut found) = (String::new(), value(&Wire::Bytes(&[]), holds, depth)?);
+fn entry(mut rest: &[u8], content: FieldType, depth: usize) -> Result<(String, Value), ApiError> {
+    let (mut key, mut found) = (String::new(), value(&Wire::Bytes(&[]), content, depth)?);
     while !rest.is_empty() {
         match take(&mut rest)? {
             (1, Wire::Bytes(bytes)) => key = text(bytes)?,
-            (2, wire) => found = value(&wire, holds, depth)?,
+            (2, wire) => found = value(&wire, content, depth)?,
             _ => {
                 return Err(bad(
                     "a map's entry has a field that is neither key nor value",

@@ -14,7 +14,7 @@ const TEXT: &str = include_str!("fields.txt");
 
 /// The type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Holds {
+pub(super) enum FieldType {
     Text,
     /// Base64 in JSON.
     Bytes,
@@ -36,7 +36,7 @@ pub(super) enum Holds {
 
 /// The cardinality of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Many {
+pub(super) enum Cardinality {
     One,
     List,
     /// A map with string keys.
@@ -50,8 +50,8 @@ pub(super) enum Many {
 pub(super) struct Field {
     pub(super) number: u64,
     pub(super) name: &'static str,
-    pub(super) many: Many,
-    pub(super) holds: Holds,
+    pub(super) cardinality: Cardinality,
+    pub(super) content: FieldType,
     /// Whether an empty value means absent.
     pub(super) optional: bool,
 }
@@ -82,30 +82,30 @@ fn field(line: &'static str) -> Option<Field> {
     let (content, optional) = content
         .strip_suffix('?')
         .map_or((content, false), |content| (content, true));
-    let (many, content) = match content.as_bytes().first()? {
-        b'*' => (Many::List, &content[1..]),
-        b'%' => (Many::Map, &content[1..]),
-        _ if name == "~" => (Many::Inline, content),
-        _ => (Many::One, content),
+    let (cardinality, content) = match content.as_bytes().first()? {
+        b'*' => (Cardinality::List, &content[1..]),
+        b'%' => (Cardinality::Map, &content[1..]),
+        _ if name == "~" => (Cardinality::Inline, content),
+        _ => (Cardinality::One, content),
     };
-    let holds = match content {
-        "s" => Holds::Text,
-        "B" => Holds::Bytes,
-        "i" => Holds::Integer,
-        "b" => Holds::Boolean,
-        "T" => Holds::Time,
-        "U" => Holds::MicroTime,
-        "Q" => Holds::Quantity,
-        "I" => Holds::Either,
-        "R" | "F" => Holds::Json,
-        "w" => Holds::Wrapped,
-        message => Holds::Message(message.strip_prefix('@')?),
+    let content = match content {
+        "s" => FieldType::Text,
+        "B" => FieldType::Bytes,
+        "i" => FieldType::Integer,
+        "b" => FieldType::Boolean,
+        "T" => FieldType::Time,
+        "U" => FieldType::MicroTime,
+        "Q" => FieldType::Quantity,
+        "I" => FieldType::Either,
+        "R" | "F" => FieldType::Json,
+        "w" => FieldType::Wrapped,
+        message => FieldType::Message(message.strip_prefix('@')?),
     };
     Some(Field {
         number,
         name,
-        many,
-        holds,
+        cardinality,
+        content,
         optional,
     })
 }
@@ -121,12 +121,12 @@ mod tests {
     fn names(fields: &[Field]) -> BTreeSet<&'static str> {
         let own = fields
             .iter()
-            .filter(|field| field.many != Many::Inline)
+            .filter(|field| field.cardinality != Cardinality::Inline)
             .map(|field| field.name);
         let inner = fields
             .iter()
-            .filter_map(|field| match (field.many, field.holds) {
-                (Many::Inline, Holds::Message(inner)) => message(inner),
+            .filter_map(|field| match (field.cardinality, field.content) {
+                (Cardinality::Inline, FieldType::Message(inner)) => message(inner),
                 _ => None,
             });
         own.chain(inner.flat_map(names)).collect()
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(messages.len() + fields, TEXT.lines().count());
         for (name, fields) in &messages {
             for field in fields {
-                if let Holds::Message(inner) = field.holds {
+                if let FieldType::Message(inner) = field.content {
                     assert!(
                         messages.contains_key(inner),
                         "{name}.{} is {inner}",
@@ -182,7 +182,8 @@ mod tests {
                     );
                 }
                 assert!(
-                    field.many != Many::Inline || matches!(field.holds, Holds::Message(_)),
+                    field.cardinality != Cardinality::Inline
+                        || matches!(field.content, FieldType::Message(_)),
                     "{name}"
                 );
             }

@@ -35,7 +35,7 @@ const CONTEXT: &[u8] = b"pratique kept keys/v1\0";
 /// The keys that have no certificate, and the floor of all seals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct List {
+pub(crate) struct KeyList {
     /// The lowest image version (SVN) that can open every kept key; `None` if any boot can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) floor: Option<u64>,
@@ -47,15 +47,15 @@ pub(crate) struct List {
 /// The file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SignedList {
+struct SignedKeyList {
     version: u32,
-    /// JSON of a [`List`], as it was signed.
+    /// JSON of a [`KeyList`], as it was signed.
     list: String,
     /// ECDSA P-256 signatures (base64 of DER) by the roots in force.
     signatures: Vec<String>,
 }
 
-impl List {
+impl KeyList {
     /// A list of no keys.
     pub(crate) fn new(floor: Option<u64>) -> Self {
         let keys = BTreeMap::new();
@@ -80,7 +80,7 @@ impl List {
             path: path.clone(),
             why: why.to_owned(),
         };
-        let signed: SignedList =
+        let signed: SignedKeyList =
             serde_json::from_str(&text).map_err(|error| damaged(&error.to_string()))?;
         if signed.version != 1 {
             return Err(damaged("its version is not known to this program"));
@@ -112,7 +112,7 @@ impl List {
             Ok(STANDARD.encode(signature))
         };
         let signatures = roots.iter().map(sign).collect::<Result<_>>()?;
-        let signed = SignedList {
+        let signed = SignedKeyList {
             version: 1,
             list,
             signatures,
@@ -180,9 +180,9 @@ pub(crate) fn settle(
     keeper: &dyn Keeper,
     state: &State,
     places: &[KeyFile],
-) -> Result<List> {
+) -> Result<KeyList> {
     let roots = hierarchy::read_roots(folder, state)?;
-    let list = List::read(folder, &roots)?;
+    let list = KeyList::read(folder, &roots)?;
     let wanted = keeper.floor()?;
     let list = match list {
         Some(list) => list,
@@ -194,7 +194,7 @@ pub(crate) fn settle(
     for place in places {
         seal_again(folder, keeper, place, &list)?;
     }
-    let list = List {
+    let list = KeyList {
         floor: wanted,
         ..list
     };
@@ -204,8 +204,8 @@ pub(crate) fn settle(
 
 /// Lists the keys of a folder from before there were lists. Only seals without a policy are
 /// accepted: if one has a policy, there was a list.
-fn adopt(folder: &Path, keeper: &dyn Keeper, state: &State, places: &[KeyFile]) -> Result<List> {
-    let mut list = List::new(None);
+fn adopt(folder: &Path, keeper: &dyn Keeper, state: &State, places: &[KeyFile]) -> Result<KeyList> {
+    let mut list = KeyList::new(None);
     for place in places.iter().filter(|place| place.certificate.is_none()) {
         let opened = keeper::load_unbound(keeper, &folder.join(&place.key), place.purpose);
         if let Some(der) = found(opened)? {
@@ -226,7 +226,7 @@ fn adopt(folder: &Path, keeper: &dyn Keeper, state: &State, places: &[KeyFile]) 
 
 /// Seals one key with the keeper's present policy. The old seal is replaced after the new one was
 /// opened as a test.
-fn seal_again(folder: &Path, keeper: &dyn Keeper, place: &KeyFile, list: &List) -> Result<()> {
+fn seal_again(folder: &Path, keeper: &dyn Keeper, place: &KeyFile, list: &KeyList) -> Result<()> {
     let path = folder.join(&place.key);
     let open = || keeper::load(keeper, &path, place.purpose);
     let opened = if list.floor.is_none() {
