@@ -68,7 +68,7 @@ impl ApiServer {
 
     /// A server that writes to a store and reads it through `reader`.
     pub fn with_reader(store: Arc<dyn Store>, reader: Arc<dyn Reader>, options: Options) -> Self {
-        let kinds = Arc::new(Kinds::new(Registry::new(builtin::all())));
+        let kinds = Arc::new(Kinds::new(builtin::registry()));
         let hooks: Arc<Hooks> = Arc::default();
         let authorizer = Arc::new(Authorizer::new(
             &options.authorization,

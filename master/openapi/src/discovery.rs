@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn the_stored_version_has_upstreams_hash() {
-        let registry = Registry::new(master_kinds::builtin::all());
+        let registry = master_kinds::builtin::registry();
         let hash = |group: &str, version: &str, plural: &str| {
             storage_version(&registry, registry.find(group, version, plural).unwrap())
         };

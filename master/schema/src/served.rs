@@ -12,8 +12,8 @@ pub struct Kinds(RwLock<Arc<Registry>>);
 
 impl Kinds {
     /// Begins with these kinds.
-    pub fn new(registry: Registry) -> Self {
-        Self(RwLock::new(Arc::new(registry)))
+    pub fn new(registry: Arc<Registry>) -> Self {
+        Self(RwLock::new(registry))
     }
 
     /// The current registry.

@@ -28,7 +28,15 @@ mod rbac;
 mod review;
 mod warnings;
 
-use master_schema::registry::Kind;
+use master_schema::registry::{Kind, Registry};
+use std::sync::{Arc, LazyLock};
+
+/// The registry of [`all`], of which every API server of this process has the same: it never
+/// changes, and its schemas are compiled from hundreds of definitions.
+pub fn registry() -> Arc<Registry> {
+    static REGISTRY: LazyLock<Arc<Registry>> = LazyLock::new(|| Arc::new(Registry::new(all())));
+    REGISTRY.clone()
+}
 
 /// Every built-in kind, in the order of discovery.
 pub fn all() -> Vec<Kind> {
