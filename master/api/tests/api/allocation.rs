@@ -2,7 +2,7 @@
 //! crashes.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-use crate::common::Local;
+use crate::common::{Local, prepared};
 use http::{Method, StatusCode};
 use master_admission::EnabledPlugins;
 use master_admission::services::Ranges;
@@ -516,8 +516,8 @@ proptest! {
             let folder = tempfile::tempdir().unwrap();
             // Few addresses and ports, so that choices collide.
             let options = options(&["10.96.0.0/29"], 30000..=30003);
+            prepared::fill(folder.path(), &options);
             let store = Arc::new(EmbeddedStore::open(folder.path()).unwrap());
-            master_api::ApiServer::new(store.clone(), options.clone()).prepare().await.unwrap();
             for (steps, left, written) in rounds {
                 let breaking = Breaking { store: store.clone(), left: AtomicU64::new(left), written };
                 let api = master_api::ApiServer::new(Arc::new(breaking), options.clone());

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub(crate) mod kubectl;
+pub(crate) mod prepared;
 
 use base64::Engine;
 use bytes::Bytes;
@@ -42,6 +43,7 @@ impl Local {
 
     pub(crate) async fn with(options: Options) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        prepared::fill(folder.path(), &options);
         let api = ApiServer::new(
             Arc::new(EmbeddedStore::open(folder.path()).unwrap()),
             options,
