@@ -37,6 +37,9 @@ const FAILING: &str = "HTTP/1.1 500 Oops\r\n\r\n";
 const AGREES: &str =
     "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: pratique-pod-port\r\n\r\n";
 const PLAIN: &str = "HTTP/1.1 200 OK\r\n\r\n";
+/// The smallest chunks make an answer slow to read; one path with them is enough.
+const TINY: &str = "4\r\nline\r\n";
+const CHUNK: &str = "40\r\na line that a hostile kubelet repeats; 64 bytes with its end...\n\r\n";
 
 /// The body that the kubelet sends.
 #[derive(Debug, Clone, Copy)]
@@ -247,11 +250,11 @@ async fn an_answer_without_end_has_a_bound_for_every_path_and_status() {
     let mut cases = vec![
         (LOG, PLAIN, "line\n"),
         (METRICS, PLAIN, "line\n"),
-        (METRICS, missing, "4\r\nline\r\n"),
+        (METRICS, missing, TINY),
         (METRICS, FAILING, "x"),
     ];
     for path in FOLLOWED {
-        cases.extend([(path, missing, "4\r\nline\r\n"), (path, FAILING, "x")]);
+        cases.extend([(path, missing, CHUNK), (path, FAILING, "x")]);
     }
     for (path, head, text) in cases {
         let kubelet = Hostile::new(head, Then::Endless(text));
