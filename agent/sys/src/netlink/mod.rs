@@ -10,6 +10,7 @@
 
 mod batch;
 pub mod connections;
+mod datagram;
 pub mod dump;
 mod expression;
 mod family;
@@ -26,20 +27,19 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, sendto,
     setsockopt, socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::error::{Context, Error, Result};
+use datagram::Datagram;
 use message::{Message, Part, parts};
 use zeroize::Zeroizing;
 
 /// The kernel answers during the request; this limit only keeps a kernel fault from blocking the
 /// agent for ever.
 const PATIENCE_SECONDS: i64 = 10;
-/// Largest datagram that the kernel sends (`NLMSG_GOODSIZE` is a page, dumps use up to 32 KiB).
-const MAX_DATAGRAM: usize = 64 * 1024;
 /// Most messages of one answer that are kept.
 const MAX_MESSAGES: usize = 65_536;
 /// Room for the largest batch that is sent.
@@ -168,14 +168,12 @@ impl Socket {
     ) -> Result<Vec<Part>> {
         let (first, last) = sequences.into_inner();
         let mut found = Vec::new();
-        // The kernel's answer contains the tunnel's private key.
-        let mut buffer = Zeroizing::new(vec![0_u8; MAX_DATAGRAM]);
+        let mut buffer = Datagram::new();
         loop {
-            let length = match recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+            let datagram = match buffer.receive(&self.fd) {
                 Err(Errno::EINTR) => continue,
                 other => other.at(what, subject)?,
             };
-            let datagram = buffer.get(..length).unwrap_or_default();
             for part in parts(datagram) {
                 if part.sequence.wrapping_sub(first) > last.wrapping_sub(first) {
                     continue;
