@@ -1,9 +1,11 @@
-//! A software TPM for one test: its own state, its own issuer of EK certificates, its own process
-//! and ports.
+//! A software TPM for one test: its own state, process and ports. The TPMs of a test program have
+//! one issuer of EK certificates, unless a test wants another.
 
+use std::ffi::OsString;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -26,8 +28,29 @@ impl Swtpm {
 
     /// As [`Swtpm::new`], with these PCR banks active.
     pub fn with_banks(banks: &str) -> Self {
+        // The issuer's two RSA keys take longer than the TPM's own.
+        static ISSUER: OnceLock<Issuer> = OnceLock::new();
         let dir = tempfile::tempdir().expect("a temporary directory");
-        manufacture(dir.path(), banks);
+        // Who comes first makes it with the TPM; the others wait for that.
+        let mut made = false;
+        let issuer = ISSUER.get_or_init(|| {
+            made = true;
+            manufacture(dir.path(), banks, &[])
+        });
+        if !made {
+            manufacture(dir.path(), banks, issuer);
+        }
+        Self::manufactured(dir)
+    }
+
+    /// As [`Swtpm::new`], with an issuer of its own.
+    pub fn of_another_maker() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        manufacture(dir.path(), "sha256", &[]);
+        Self::manufactured(dir)
+    }
+
+    fn manufactured(dir: TempDir) -> Self {
         let (process, port) = power_on(dir.path());
         Self { dir, process, port }
     }
@@ -36,8 +59,7 @@ impl Swtpm {
     pub fn blank() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         std::fs::create_dir(dir.path().join("state")).expect("a state directory");
-        let (process, port) = power_on(dir.path());
-        Self { dir, process, port }
+        Self::manufactured(dir)
     }
 
     /// The name of this TPM for tpm2-tss.
@@ -87,10 +109,18 @@ impl Drop for Swtpm {
     }
 }
 
-fn manufacture(dir: &Path, banks: &str) {
+/// The files of an issuer: its keys and certificates, by name.
+type Issuer = Vec<(OsString, Vec<u8>)>;
+
+/// Makes a TPM whose certificates come from this issuer, or from a new one if there are no files;
+/// returns the issuer.
+fn manufacture(dir: &Path, banks: &str, issuer: &[(OsString, Vec<u8>)]) -> Issuer {
     let at = |name: &str| dir.join(name).display().to_string();
     for name in ["state", "ca"] {
         std::fs::create_dir(dir.join(name)).expect("a state directory");
+    }
+    for (name, content) in issuer {
+        std::fs::write(dir.join("ca").join(name), content).expect("a file of the issuer");
     }
     let setup = format!(
         "create_certs_tool=swtpm_localca\ncreate_certs_tool_config={}\ncreate_certs_tool_options={}\n",
@@ -130,6 +160,13 @@ fn manufacture(dir: &Path, banks: &str) {
         .expect("swtpm_setup must be in PATH: install the packages swtpm and swtpm-tools");
     let log = std::fs::read_to_string(dir.join("setup.log")).unwrap_or_default();
     assert!(made.success(), "swtpm_setup failed: {log}");
+    let files = std::fs::read_dir(dir.join("ca")).expect("the issuer's files");
+    let files = files.map(|file| {
+        let file = file.expect("a file of the issuer");
+        let content = std::fs::read(file.path()).expect("a file of the issuer");
+        (file.file_name(), content)
+    });
+    files.collect()
 }
 
 fn power_on(dir: &Path) -> (Child, u16) {

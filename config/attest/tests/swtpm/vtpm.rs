@@ -22,7 +22,7 @@ pub(crate) struct Vtpm {
 }
 
 impl Vtpm {
-    /// A new TPM with EKs and certificates by an issuer of its own.
+    /// A new TPM with EKs and their certificates.
     pub(crate) fn new() -> Self {
         Self {
             swtpm: Swtpm::new(),

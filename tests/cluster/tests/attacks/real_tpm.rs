@@ -170,7 +170,7 @@ async fn serial(lab: &Lab, name: &str) -> String {
 /// quote; once a register that the key is bound to changes, the TPM itself refuses. Another that
 /// booted a changed kernel proves that and is refused.
 pub(crate) async fn a_real_tpm_joins_and_renews_only_with_what_it_booted() {
-    let (good, bad) = (Swtpm::new(), Swtpm::new());
+    let (good, bad) = (Swtpm::new(), Swtpm::of_another_maker());
     let issuers = good.issuer_pem() + &bad.issuer_pem();
     let lab = Lab::start_with(&issuers, "30s").await;
     let Node {

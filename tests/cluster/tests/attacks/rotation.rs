@@ -233,7 +233,7 @@ async fn tell_ready(lab: &Lab, node: &str, pins: &[String]) {
 /// restarts in between, and an end of the old root that is refused while a node would be locked
 /// out.
 pub(crate) async fn the_root_is_rotated_with_both_pins_in_force() {
-    let (good, late) = (Swtpm::new(), Swtpm::new());
+    let (good, late) = (Swtpm::new(), Swtpm::of_another_maker());
     let mut lab = Lab::start_with(&(good.issuer_pem() + &late.issuer_pem()), "30m").await;
     let folder = tempfile::tempdir().unwrap();
     let (own, before) = (folder.path().join("own"), folder.path().join("before"));
