@@ -266,6 +266,9 @@ mod tests {
 
     #[test]
     fn a_tree_deeper_than_any_stack_is_removed() {
+        // A hundred bytes of stack for each level.
+        const LEVELS: usize = 2_500;
+        const STACK: usize = 256 << 10;
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         let pod = PodRef {
@@ -276,10 +279,14 @@ mod tests {
         let root = config.machine.pod_dir(&pod.uid);
         fs::create_dir_all(&root).unwrap();
         let mut at = Beneath::root(&root).unwrap();
-        for _ in 0..20_000 {
+        for _ in 0..LEVELS {
             at = at.make_dirs(Path::new("d"), 0o700).unwrap();
         }
-        clear(&config, &pod, None).unwrap();
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(STACK);
+            let cleared = thread.spawn_scoped(scope, || clear(&config, &pod, None));
+            cleared.unwrap().join().unwrap().unwrap();
+        });
         assert!(!root.exists());
     }
 }
