@@ -5,6 +5,7 @@ use agent_cluster::Wanted;
 use agent_cluster::settings::{SAFE, dotted, path};
 use agent_pods::is_on_host;
 use agent_proxy::{DOMAIN, Key, Known, Service};
+use config_kube::identity::API_SERVICE;
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec};
 use config_model::sysctl::{Namespace, Sysctls};
 use std::net::IpAddr;
@@ -188,7 +189,7 @@ pub fn service_variables(known: &Known, pod: &Pod) -> Option<Vec<(String, String
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let all = spec(pod).and_then(|spec| spec.enable_service_links) != Some(false);
     let is_meant = |key: &Key| {
-        let is_api = key.namespace == "default" && key.name == "kubernetes";
+        let is_api = (&*key.namespace, &*key.name) == API_SERVICE;
         // One of the pod's own namespace stands for itself.
         (all && key.namespace == namespace) || is_api
     };

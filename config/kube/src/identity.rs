@@ -43,6 +43,12 @@ pub const GROUP: &str = "pratique.dev";
 /// The version of the project's API group.
 pub const VERSION: &str = "v1alpha1";
 
+/// Namespace and name of the service through which pods reach the API (upstream's).
+pub const API_SERVICE: (&str, &str) = ("default", "kubernetes");
+/// Namespace and name of the service by whose address programs find the cluster's name server, as
+/// upstream's clusters have it.
+pub const NAMES_SERVICE: (&str, &str) = ("kube-system", "kube-dns");
+
 /// Label on a Node: the id of the image that it proved.
 pub const IMAGE_LABEL: &str = "pratique.dev/image";
 /// Label on a Node: the role of the image that it proved.

@@ -3,7 +3,7 @@
 
 use super::{Ranges, family};
 use config_kube::FromJson;
-use config_kube::identity::{NAME_SERVER_PROXY, SERVICE_PROXY_LABEL};
+use config_kube::identity::{API_SERVICE, NAME_SERVER_PROXY, NAMES_SERVICE, SERVICE_PROXY_LABEL};
 use config_kube::k8s_openapi::api::core::v1::{Endpoints, Service};
 use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
 use config_kube::k8s_openapi::api::networking::v1::ServiceCIDR;
@@ -12,13 +12,13 @@ use master_schema::error::{ApiError, Reason};
 use master_schema::validate::net::Range;
 use serde_json::{Value, json};
 
-/// Name of the ServiceCIDR, of the service and of its endpoints.
-const NAME: &str = "kubernetes";
+/// Where the service and its endpoints are, and their name, which the ServiceCIDR has, too.
+const NAMESPACE: &str = API_SERVICE.0;
+const NAME: &str = API_SERVICE.1;
 
-/// The service for names, as upstream's clusters name it, and its place in each range: programs have
-/// both in their configuration.
-const DNS_NAMESPACE: &str = "kube-system";
-const DNS_NAME: &str = "kube-dns";
+/// The service for names, and its place in each range: programs have both in their configuration.
+const DNS_NAMESPACE: &str = NAMES_SERVICE.0;
+const DNS_NAME: &str = NAMES_SERVICE.1;
 const DNS_OFFSET: u128 = 10;
 
 /// Creates what is missing and updates what is stale. The namespace `default` must exist.
@@ -74,7 +74,7 @@ async fn service(ranges: &Ranges, client: &Client) -> Result<(), ApiError> {
     let address = range.at(1).to_string();
     let wanted: Service = typed(&json!({
         "metadata": {
-            "name": NAME, "namespace": "default", "labels": {"component": "apiserver", "provider": "kubernetes"},
+            "name": NAME, "namespace": NAMESPACE, "labels": {"component": "apiserver", "provider": "kubernetes"},
         },
         "spec": {
             "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address], "ipFamilies": [family(*range)],
@@ -82,7 +82,7 @@ async fn service(ranges: &Ranges, client: &Client) -> Result<(), ApiError> {
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": port}],
         },
     }))?;
-    let Some(mut found) = client.get_opt::<Service>(Some("default"), NAME).await? else {
+    let Some(mut found) = client.get_opt::<Service>(Some(NAMESPACE), NAME).await? else {
         return client.create(&wanted).await.map(drop);
     };
     let ports = |service: &Service| service.spec.as_ref().and_then(|spec| spec.ports.clone());
@@ -175,11 +175,11 @@ async fn endpoints(ranges: &Ranges, client: &Client) -> Result<(), ApiError> {
         .collect();
     let wanted: Endpoints = typed(&json!({
         "metadata": {
-            "name": NAME, "namespace": "default", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"},
+            "name": NAME, "namespace": NAMESPACE, "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"},
         },
         "subsets": [{"addresses": list, "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}],
     }))?;
-    match client.get_opt::<Endpoints>(Some("default"), NAME).await? {
+    match client.get_opt::<Endpoints>(Some(NAMESPACE), NAME).await? {
         None => drop(client.create(&wanted).await?),
         Some(mut found) if found.subsets != wanted.subsets => {
             found.subsets = wanted.subsets;
@@ -188,13 +188,13 @@ async fn endpoints(ranges: &Ranges, client: &Client) -> Result<(), ApiError> {
         Some(_) => {}
     }
     let wanted: EndpointSlice = typed(&json!({
-        "metadata": {"name": NAME, "namespace": "default", "labels": {"kubernetes.io/service-name": NAME}},
+        "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": {"kubernetes.io/service-name": NAME}},
         "addressType": if ipv6 { "IPv6" } else { "IPv4" },
         "endpoints": [{"addresses": addresses, "conditions": {"ready": true}}],
         "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
     }))?;
     match client
-        .get_opt::<EndpointSlice>(Some("default"), NAME)
+        .get_opt::<EndpointSlice>(Some(NAMESPACE), NAME)
         .await?
     {
         None => drop(client.create(&wanted).await?),
