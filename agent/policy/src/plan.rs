@@ -16,13 +16,14 @@
 //! elements of sets.
 
 use crate::blocks::blocks;
-use crate::budget::{Budget, Closed, MAX_BYTES, of_rule, of_set};
+use crate::budget::{Budget, MAX_BYTES, of_set};
 use crate::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, World, is_meant};
 use crate::name::named;
 use crate::part::{Part, Plan, drops};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Step, Verdict};
 use agent_sys::netlink::links::octets;
+use agent_sys::netlink::weight::of_rule;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -308,7 +309,7 @@ impl Maker<'_> {
             let part = self.part(pods, near(namespace), budget.of_one());
             let closed = budget.take(namespace, part.bytes);
             parts.insert((*namespace).to_owned(), part);
-            for Closed { namespace, bytes } in closed {
+            for (namespace, bytes) in closed {
                 let part = parts.remove(&namespace).unwrap_or_default();
                 if kept + bytes <= budget.whole() {
                     kept += bytes;

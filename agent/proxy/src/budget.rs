@@ -3,13 +3,15 @@
 //! A family's table is one message to the kernel, of limited size ([`MAX_BATCH`]). A few Services
 //! with as many ports as the API takes would fill it: no service of anybody would come into force
 //! on a node whose agent starts. So where all together take too much, the namespaces that take most
-//! are not served until the others fit. A namespace within an equal share is always served, and so are
-//! the few services that pods of all namespaces need, whatever else is in theirs.
+//! are not served until the others fit ([`Lightest`]). A namespace within an equal share is always
+//! served, and so are the few services that pods of all namespaces need, whatever else is in theirs.
 
 use crate::fronts::Here;
 use crate::view::{Key, Port, Protocol, Service, Slice};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::MAX_BATCH;
+use config_kube::identity::{API_SERVICE, NAMES_SERVICE};
+use config_limits::Lightest;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -30,7 +32,7 @@ const USUAL_AFFINITY: u32 = 10_800;
 
 /// The services that pods of all namespaces need: the API, and the cluster's names. They are counted
 /// outside of their namespaces: other Services there take neither away.
-const EVERYONES: [(&str, &str); 2] = [("default", "kubernetes"), ("kube-system", "kube-dns")];
+const EVERYONES: [(&str, &str); 2] = [API_SERVICE, NAMES_SERVICE];
 /// Most that one of them takes so, far more than they need: no author of it passes the others' limit
 /// by it.
 const MOST_OF_EVERYONES: usize = 256 << 10;
@@ -122,20 +124,14 @@ fn of_family(family: Family, service: &Service, slices: &[&Arc<Slice>], here: He
 
 /// The namespaces that are not served, where each takes this much.
 pub(crate) fn closed(taken: &BTreeMap<String, usize>, whole: usize) -> BTreeSet<String> {
-    let mut sum: usize = taken.values().sum();
-    let mut closed = BTreeSet::new();
-    if sum <= whole {
-        return closed;
+    // As a rule all fit, and this is asked at each change.
+    if taken.values().sum::<usize>() <= whole {
+        return BTreeSet::new();
     }
-    let open = taken.iter().map(|(namespace, bytes)| (*bytes, namespace));
-    let mut open: BTreeSet<(usize, &String)> = open.collect();
-    while sum > whole
-        && let Some((bytes, namespace)) = open.pop_last()
-    {
-        closed.insert(namespace.clone());
-        sum = sum.saturating_sub(bytes);
-    }
-    closed
+    let mut lightest = Lightest::of(whole);
+    let closed = taken.iter();
+    let closed = closed.flat_map(|(namespace, bytes)| lightest.count(namespace, *bytes));
+    closed.map(|(namespace, _)| namespace.clone()).collect()
 }
 
 #[cfg(test)]

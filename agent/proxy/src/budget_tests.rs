@@ -212,21 +212,3 @@ proptest! {
         }
     }
 }
-
-proptest! {
-    #[test]
-    fn what_is_served_fits_and_an_equal_share_always_is(
-        weights in proptest::collection::vec(0_usize..1200, 1..12),
-    ) {
-        let whole = 1000;
-        let names = (0..weights.len()).map(|at| at.to_string());
-        let taken: BTreeMap<String, usize> = names.zip(weights.iter().copied()).collect();
-        let closed = closed(&taken, whole);
-        let open = || taken.iter().filter(|(name, _)| !closed.contains(*name));
-        prop_assert!(open().map(|(_, bytes)| bytes).sum::<usize>() <= whole);
-        let share = whole / weights.len();
-        for (name, bytes) in &taken {
-            prop_assert!(*bytes > share || !closed.contains(name), "{name} takes {bytes}");
-        }
-    }
-}

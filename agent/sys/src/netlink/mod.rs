@@ -3,7 +3,7 @@
 //!
 //! A socket belongs to the network namespace of the thread that opened it, whichever thread uses it
 //! later. The layouts are written by [`message`], which is pure; [`links`], [`filter`] and
-//! [`wireguard`] know the requests of the kernel's parts.
+//! [`wireguard`] know the requests of the kernel's parts, and [`weight`] how much of a batch they take.
 //!
 //! No crate is used, because the requests are few, the crates in use have no batches of packet
 //! filter changes, and all of it must work without an event loop, on a thread in another namespace.
@@ -17,6 +17,7 @@ mod family;
 pub mod filter;
 pub mod links;
 pub mod message;
+pub mod weight;
 pub mod wireguard;
 
 pub use family::Family;
