@@ -3,7 +3,7 @@
 
 use agent_cluster::shares::{self, Shares, size_for};
 use agent_cluster::{Places, Sandbox, Sandboxes, Wanted};
-use agent_proxy::dns::PORT_OF_SERVICE;
+use agent_proxy::NAME_SERVER_PORT;
 use agent_proxy::{Key, Known, Service, Slice};
 use agent_sys::namespace::{self, Kind};
 use agent_sys::netlink::Family;
@@ -209,8 +209,8 @@ fn questions_to_the_clusters_service_for_names_come_to_the_node_and_answers_back
         let mut rules = agent_proxy::Rules::default();
         rules.apply(&Arc::new(known), "n1", &[]).unwrap();
         for [front, own] in places {
-            let server = UdpSocket::bind((own, PORT_OF_SERVICE)).unwrap();
-            let by_connection = TcpListener::bind((own, PORT_OF_SERVICE)).unwrap();
+            let server = UdpSocket::bind((own, NAME_SERVER_PORT)).unwrap();
+            let by_connection = TcpListener::bind((own, NAME_SERVER_PORT)).unwrap();
             let asking = within(&a, || UdpSocket::bind((any_of(front), 0)).unwrap());
             for socket in [&server, &asking] {
                 socket.set_read_timeout(Some(PATIENCE)).unwrap();

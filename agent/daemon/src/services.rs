@@ -4,7 +4,7 @@ use crate::tunnel::Tunnel;
 use agent_api::Api;
 use agent_api::events::{self, Recorder, SERVICE_PROXY};
 use agent_cluster::Sandboxes;
-use agent_proxy::dns::{self, Settings};
+use agent_names::{Settings, serve};
 use agent_proxy::{Proxy, View, notices};
 use config_errors::chain;
 use config_model::stub_domain::StubDomain;
@@ -80,7 +80,7 @@ impl Services {
 
 async fn answer_names(settings: Settings, view: View) {
     loop {
-        if let Err(error) = dns::serve(settings.clone(), view.clone()).await {
+        if let Err(error) = serve(settings.clone(), view.clone()).await {
             tracing::error!(
                 error = chain(&error),
                 "cannot serve cluster DNS; trying again"

@@ -1,7 +1,7 @@
 //! Where the services of a cluster are called, and which endpoints answer there (pure).
 
+use crate::NAME_SERVER_PORT;
 use crate::candidates::{Near, candidates, endpoints, nearest};
-use crate::dns::PORT_OF_SERVICE;
 use crate::health::health_ports;
 use crate::view::{HostPort, Key, Known, Objects, Protocol, Service, Slice, Whole};
 use agent_sys::netlink::Family;
@@ -67,7 +67,7 @@ pub struct Here<'a> {
     pub zone: Option<&'a str>,
     /// The addresses at which it answers for node ports.
     pub addresses: &'a [IpAddr],
-    /// The addresses at which its name server answers, at [`crate::dns::PORT_OF_SERVICE`].
+    /// The addresses at which its name server answers, at [`NAME_SERVER_PORT`].
     pub name_servers: &'a [IpAddr],
 }
 
@@ -225,7 +225,7 @@ fn of_family(
         let (every, local) = if service.name_server {
             let own = here.name_servers.iter();
             let own = own.filter(|at| Family::of(**at) == family);
-            let own: Vec<_> = own.map(|at| (*at, PORT_OF_SERVICE)).collect();
+            let own: Vec<_> = own.map(|at| (*at, NAME_SERVER_PORT)).collect();
             (own.clone(), own)
         } else {
             let near = nearest(of_port, here.node, here.zone);

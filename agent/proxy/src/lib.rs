@@ -1,20 +1,18 @@
-//! Services of the cluster on one node: what the packet filter holds for them, and the names by
-//! which pods find them.
+//! Services of the cluster on one node: what the packet filter holds for them. The names by which
+//! pods find them are answered from the same view (`agent_names`).
 //!
 //! Enter by [`View`]: what the node knows of services, their endpoints and nodes, filled by the
 //! kubelet's watches and read by all. [`fronts`] says where services are called and who answers
 //! there, [`served`] which of these a change moves, and [`table`] what the packet filter should
 //! hold for them (all pure). [`Proxy`] applies the difference to what it holds, in one transaction,
 //! and opens the ports at which load balancers ask for endpoints of this node, and whether it
-//! serves at all. [`dns`] answers names from the same view.
+//! serves at all.
 //!
-//! Tasks: [`Proxy::run`] and [`dns::serve`] run until they are dropped. They wait for the view to
-//! change. [`Proxy::left_out`] tells which services namespaces have too many of; there are no other
+//! Tasks: [`Proxy::run`] runs until it is dropped. It waits for the view to change. [`Proxy::left_out`] tells which services namespaces have too many of; there are no other
 //! channels.
 
 mod budget;
 mod candidates;
-pub mod dns;
 mod earlier;
 pub mod fronts;
 mod health;
@@ -34,6 +32,12 @@ pub use view::{
     Endpoint, Hints, HostPort, Key, Known, Node, Objects, Port, Protocol, Service, Slice,
     SlicePort, View, Whole,
 };
+
+/// Where the node's name server answers for the cluster's service for names, beside the port of DNS:
+/// the packet filter forgets what comes from that to pods, so that what answers for a service needs
+/// another. Upstream's kubelet has this port on each node, so that no pod on the machine's network
+/// expects it to be free.
+pub const NAME_SERVER_PORT: u16 = 10_248;
 
 /// The domain below which the cluster's names are.
 pub const DOMAIN: &str = "cluster.local";

@@ -1,6 +1,6 @@
 //! `cargo xtask bench network`: what services, names, network policies and sandboxes cost one node
 //! of a large cluster. Tests measure against this host's kernel, in network namespaces of their
-//! own: `pace` of `agent/proxy`, `agent/cluster` and `agent/policy`. Here they get more of
+//! own: `pace` of `agent/names`, `agent/cluster` and `agent/policy`. Here they get more of
 //! everything. Needs root.
 
 use super::measure;
@@ -40,7 +40,7 @@ pub(super) fn network(services: u32) -> Outcome {
         let pace = [
             "--release",
             "-p",
-            "agent-proxy",
+            "agent-names",
             "-p",
             "agent-cluster",
             "-p",

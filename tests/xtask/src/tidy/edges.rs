@@ -40,6 +40,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("agent/cluster", &["sys", "proxy", "confine"]),
     ("agent/policy", &["sys", "cluster", "proxy"]),
     ("agent/proxy", &["sys", "port", "api"]),
+    ("agent/names", &["sys", "proxy"]),
     ("agent/resources", &["sys", "runtime", "pressure"]),
     ("agent/pressure", &[]),
     ("agent/pods", &["runtime", "resources"]),
@@ -111,7 +112,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "agent/daemon",
         &[
             "sys", "net", "clock", "metadata", "tpm", "volume", "discover", "enroll", "images",
-            "runtime", "cluster", "proxy", "journal", "api", "server", "kubelet",
+            "runtime", "cluster", "proxy", "names", "journal", "api", "server", "kubelet",
         ],
     ),
     ("master/store", &[]),

@@ -1,11 +1,11 @@
 //! What the services and names of a large cluster cost one node. Run by hand, it measures; in the
 //! test command a small cluster shows that it runs. Needs root.
 //!
-//! `PACE_SERVICES=10000 cargo test --release -p agent-proxy --test pace -- --nocapture
+//! `PACE_SERVICES=10000 cargo test --release -p agent-names --test pace -- --nocapture
 //! --test-threads 1`. Processor time is that of the thread which does the work; the kernel's part
 //! of a transaction is in it.
 
-use agent_proxy::dns::{self, Settings};
+use agent_names::{Settings, serve};
 use agent_proxy::{Key, Known, Rules, Service, Slice, View};
 use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::links::{LOOPBACK, Links};
@@ -211,7 +211,7 @@ fn names_of_a_large_cluster() {
                 let before = spent_by_thread();
                 runtime.expect("a runtime").block_on(async {
                     tokio::select! {
-                        served = dns::serve(settings, view) => served.expect("it listens"),
+                        served = serve(settings, view) => served.expect("it listens"),
                         _ = stopped => {}
                     }
                 });

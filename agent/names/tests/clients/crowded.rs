@@ -1,8 +1,8 @@
 //! One pod's questions beside those of others.
 
 use crate::node::while_answering;
+use agent_names::Settings;
 use agent_proxy::View;
-use agent_proxy::dns::Settings;
 use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::links::{LOOPBACK, Links};
 use hickory_proto::op::{Message, Query};

@@ -1,6 +1,6 @@
 //! A node that answers names, on the loopback link of a network of its own.
 
-use agent_proxy::dns::{self, Settings};
+use agent_names::{Settings, serve};
 use agent_proxy::{Key, Known, Rules, Service, Slice, View};
 use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::links::{LOOPBACK, Links};
@@ -145,7 +145,7 @@ pub(crate) fn while_answering(settings: Settings, view: View, clients: impl FnOn
                 .build();
             runtime.unwrap().block_on(async {
                 tokio::select! {
-                    served = dns::serve(settings, view) => served.unwrap(),
+                    served = serve(settings, view) => served.unwrap(),
                     _ = stopped => {}
                 }
             });

@@ -1,5 +1,5 @@
 use super::*;
-use crate::dns::zone::tests as cluster;
+use crate::zone::tests as cluster;
 use proptest::prelude::*;
 
 fn question(name: &str, kind: RecordType, payload: Option<u16>) -> Question {

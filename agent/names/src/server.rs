@@ -3,7 +3,7 @@
 use super::answer::{Question, Resolution, answer, written};
 use super::forward::Forwarder;
 use super::shares::Shares;
-use crate::view::View;
+use agent_proxy::{NAME_SERVER_PORT, View};
 use config_errors::chain;
 use config_model::format::Cidr;
 use config_model::stub_domain::StubDomain;
@@ -32,11 +32,6 @@ const LARGEST_QUESTION: usize = 1024;
 /// Largest answer by TCP.
 const LARGEST_ANSWER: usize = u16::MAX as usize;
 const PORT: u16 = 53;
-/// Where it answers as well: callers of the cluster's service for names are led there. The packet
-/// filter forgets what comes from [`PORT`] to pods, so that what answers for a service needs
-/// another. Upstream's kubelet has this port on each node, so that no pod on the machine's network
-/// expects it to be free.
-pub const PORT_OF_SERVICE: u16 = 10_248;
 /// Pause after the socket failed, which it does not as a rule.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -74,7 +69,7 @@ struct Server {
 pub async fn serve(settings: Settings, view: View) -> io::Result<()> {
     let mut sockets = Vec::new();
     for address in &settings.addresses {
-        for port in [PORT, PORT_OF_SERVICE] {
+        for port in [PORT, NAME_SERVER_PORT] {
             let address = SocketAddr::new(*address, port);
             let own = match agent_sys::socket::bind_ahead(address) {
                 Ok(own) => own,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::view::{Port, Protocol, SlicePort};
+use agent_proxy::{Port, Protocol, SlicePort};
 use std::collections::BTreeMap;
 
 fn key(namespace: &str, name: &str) -> Key {
@@ -22,7 +22,7 @@ fn endpoint(address: &str, hostname: Option<&str>, ready: bool) -> Endpoint {
 }
 
 /// A service with an address, a headless one with three endpoints, and a name of something outside.
-pub(in crate::dns) fn known() -> Known {
+pub(crate) fn known() -> Known {
     let port = Port {
         name: "web".to_owned(),
         protocol: Protocol::Tcp,

@@ -4,8 +4,8 @@
 //! Names of pods by their addresses (`10-1-0-2.ns.pod.…`) say nothing that is proved: any address
 //! has one in any namespace.
 
-use crate::DOMAIN;
-use crate::view::{Endpoint, Key, Known, Service, Slice, Whole};
+use agent_proxy::DOMAIN;
+use agent_proxy::{Endpoint, Key, Known, Service, Slice, Whole};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -228,7 +228,7 @@ fn ports(
     let key = key(name, namespace);
     let service = whole.0.get(&key)?;
     let (port, protocol) = (port.strip_prefix('_')?, protocol.strip_prefix('_')?);
-    let is = |own: &str, of: crate::view::Protocol| {
+    let is = |own: &str, of: agent_proxy::Protocol| {
         !own.is_empty() && own == port && of.name().eq_ignore_ascii_case(protocol)
     };
     let mut found = BTreeSet::new();

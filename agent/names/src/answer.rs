@@ -1,8 +1,8 @@
 //! Makes DNS answers (RFC 1035, RFC 6891) from the cluster's names (pure).
 
 use super::zone::{Data, Kind, Outcome, look_up};
-use crate::DOMAIN;
-use crate::view::Known;
+use agent_proxy::DOMAIN;
+use agent_proxy::Known;
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA, CNAME, PTR, SOA, SRV, TXT};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
