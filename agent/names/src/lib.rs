@@ -1,19 +1,24 @@
 //! The cluster's names, answered on the node itself.
 //!
-//! Enter by [`serve`], which answers from what the node knows of services (`agent_proxy::View`).
-//! [`zone`] finds what a name means (pure); [`answer`] makes messages of it (pure). The server
-//! listens, asks the machine's own servers for all other names, and remembers their answers for a
-//! while; clients have shares, so that none takes what others need.
+//! Enter by [`Names`], the name server of a node from its agent's start on: until the master tells
+//! what there is, it answers as an earlier agent left names ([`snapshot`]), then from what the node
+//! knows of services (`agent_proxy::View`). [`serve`] is its server alone. [`zone`] finds what a
+//! name means (pure); [`answer`] makes messages of it (pure). The server listens, asks the machine's
+//! own servers for all other names, and remembers their answers for a while; clients have shares, so
+//! that none takes what others need.
 //!
-//! Tasks: [`serve`] runs until it is dropped, with one task for each socket, question and
-//! connection. There are no channels.
+//! Tasks: [`Names::run`] runs until it is dropped, with one task for each socket, question and
+//! connection. Where it answers is told by a `watch`, with the machine's addresses by another.
 
 pub mod answer;
 mod forward;
+mod life;
 mod server;
 mod shares;
+pub mod snapshot;
 pub mod zone;
 
 #[doc(hidden)]
 pub use forward::heard;
+pub use life::{Names, Options};
 pub use server::{Settings, serve};

@@ -469,6 +469,11 @@ impl<S: Clone> View<S> {
         self.0.subscribe()
     }
 
+    /// Takes what another view knows.
+    pub fn take(&self, known: Arc<S>) {
+        self.0.send_replace(known);
+    }
+
     /// Changes the view if `differs`; receivers are notified only then.
     pub fn change(&self, differs: impl FnOnce(&S) -> bool, change: impl FnOnce(&mut S)) {
         self.0.send_if_modified(|known| {

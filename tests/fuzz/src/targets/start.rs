@@ -1,5 +1,5 @@
 //! What an agent reads of its state when it begins: its cluster and how it joined it, and what an
-//! earlier agent has noted of pods and volumes.
+//! earlier agent has noted of pods, volumes and names.
 
 use super::boot::{folder, target};
 use crate::run::{Shape, Target};
@@ -8,6 +8,7 @@ use agent_confine::users::LOWEST;
 use agent_csi::decoders::recorded;
 use agent_discover::read_pins;
 use agent_kubelet::decoders::eviction;
+use agent_names::snapshot::{Origin, Snapshot};
 use config_model::format::Cidr;
 use config_state::generation::{Generation, Joined, LIMIT};
 use std::fs;
@@ -41,6 +42,7 @@ pub(super) fn targets() -> io::Result<Vec<Target>> {
             ..target("agent-kubelet/eviction", Vec::new(), Box::new(evicted))
         },
         volumes()?,
+        names(),
         Target {
             shape: Shape::Json,
             seeds: [
@@ -76,6 +78,38 @@ fn roots() -> io::Result<Target> {
         seeds: [one, two].map(String::into_bytes).into(),
         ..target("agent-discover/pins", Vec::new(), Box::new(decode))
     })
+}
+
+/// The cluster's names as an earlier agent left them.
+fn names() -> Target {
+    let origin = Origin {
+        boot: BOOT.to_owned(),
+        node: "n".to_owned(),
+    };
+    let seed = r#"{"version":1,"boot":"2","node":"n","own":[["10.1.0.1","10.1.0.0/24"],["fd00::1","fd00::/64"]]}
+{"namespace":"a"}
+{"service":{"namespace":"a","name":"s","addresses":["10.96.0.7"],"headless":false,"alias":null,"ports":[["p","UDP",53]]}}
+{"service":{"namespace":"a","name":"h","addresses":[],"headless":true,"alias":"b.example","ports":[]}}
+{"slice":{"namespace":"a","name":"h-1","service":"h","ports":[["p","TCP",80]],"endpoints":[["10.1.0.2",true,"h-0"],["10.1.0.3",false,null]]}}
+{"end":4}
+"#;
+    let decode = move |input: &[u8]| {
+        let Ok(left) = Snapshot::read(input, &origin) else {
+            return;
+        };
+        let mut written = Vec::new();
+        let fits = left.write(&origin, &mut written);
+        fits.expect("what was read is no larger when it is written");
+        let again = Snapshot::read(&*written, &origin).expect("what was written");
+        // Endpoints of services that need none are not written.
+        let mut third = Vec::new();
+        again.write(&origin, &mut third).expect("the same");
+        assert_eq!(written, third, "an agent leaves what it found");
+    };
+    Target {
+        seeds: vec![seed.into()],
+        ..target("agent-names/snapshot", Vec::new(), Box::new(decode))
+    }
 }
 
 fn generations() -> Vec<Vec<u8>> {

@@ -1,0 +1,420 @@
+//! What an agent leaves of the cluster's names, so that the next agent of the same boot answers
+//! them before its master does.
+//!
+//! Lines of JSON: a head, an object each, and an end with their number. It has what names are made
+//! of and no more, and nothing but names is made of it: what the packet filter holds, who is a peer
+//! and what pods are told wait for the master. The file is in a folder of root's alone and in
+//! memory. Another's, one of another boot or node, and one that is not whole is refused: then names
+//! wait, too.
+
+use agent_proxy::{Endpoint, Key, Known, Port, Protocol, Service, Slice, SlicePort};
+use config_model::format::Cidr;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Most bytes: some 100,000 services. A cluster with more has no snapshot.
+const MOST: u64 = 16 << 20;
+/// The version of the format; no other one is read.
+const VERSION: u32 = 1;
+/// Most addresses at which a node answers: one of each family.
+const MOST_OWN: usize = 2;
+
+/// Who leaves a snapshot, and takes one up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// The kernel's `boot_id`.
+    pub boot: String,
+    /// The node's name.
+    pub node: String,
+}
+
+/// The cluster's names, and where a node answers them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The node's own address in each of its ranges of pod addresses, which are its clients'.
+    pub own: Vec<(IpAddr, Cidr)>,
+    /// Services, slices and namespaces, as far as names need them.
+    pub known: Arc<Known>,
+}
+
+/// Why a snapshot is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// It can't be read.
+    #[error("it cannot be read")]
+    Unread(#[from] io::Error),
+    /// Somebody else could have written it.
+    #[error("it is not a file that this user alone can write")]
+    NotOwn,
+    /// It has too many bytes.
+    #[error("it has more than {MOST} bytes")]
+    TooLarge,
+    /// It is of another version, boot or node.
+    #[error("it is of another version, boot or node")]
+    Foreign,
+    /// A line is not what it should be.
+    #[error("line {0} is malformed")]
+    Malformed(usize, #[source] Option<serde_json::Error>),
+    /// Its end is missing.
+    #[error("its end is missing")]
+    Torn,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Head {
+    version: u32,
+    boot: String,
+    node: String,
+    own: Vec<(IpAddr, String)>,
+}
+
+/// A port's name, protocol and number.
+type Named = (String, String, u16);
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Line {
+    Namespace(String),
+    Service {
+        namespace: String,
+        name: String,
+        addresses: Vec<IpAddr>,
+        headless: bool,
+        alias: Option<String>,
+        ports: Vec<Named>,
+    },
+    /// Of a headless service: the names of others need no endpoints.
+    Slice {
+        namespace: String,
+        name: String,
+        service: String,
+        ports: Vec<Named>,
+        /// Address, whether it is ready, and host name.
+        endpoints: Vec<(IpAddr, bool, Option<String>)>,
+    },
+    End(usize),
+}
+
+impl Line {
+    fn of_service(key: &Key, service: &Service) -> Self {
+        let ports = service.ports.iter();
+        Self::Service {
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            addresses: service.addresses.clone(),
+            headless: service.headless,
+            alias: service.external_name.clone(),
+            ports: ports
+                .map(|one| named(&one.name, one.protocol, one.port))
+                .collect(),
+        }
+    }
+
+    fn of_slice(key: &Key, slice: &Slice) -> Self {
+        let (ports, endpoints) = (slice.ports.iter(), slice.endpoints.iter());
+        Self::Slice {
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            service: slice.service.clone(),
+            ports: ports
+                .map(|one| named(&one.name, one.protocol, one.port))
+                .collect(),
+            endpoints: endpoints
+                .map(|one| (one.address, one.ready, one.hostname.clone()))
+                .collect(),
+        }
+    }
+}
+
+fn named(name: &str, protocol: Protocol, port: u16) -> Named {
+    (name.to_owned(), protocol.name().to_owned(), port)
+}
+
+/// Ports as they are known again; none where a protocol is none.
+fn ports<T>(all: Vec<Named>, port: impl Fn(String, Protocol, u16) -> T) -> Option<Vec<T>> {
+    let all = all.into_iter();
+    all.map(|(name, protocol, number)| Some(port(name, Protocol::named(Some(&protocol))?, number)))
+        .collect()
+}
+
+/// A writer that takes no more than [`MOST`] bytes.
+struct Bounded<W> {
+    output: W,
+    left: u64,
+}
+
+impl<W: Write> Write for Bounded<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        self.left = self
+            .left
+            .checked_sub(length)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::FileTooLarge))?;
+        self.output.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
+    }
+}
+
+impl Snapshot {
+    /// Writes it.
+    ///
+    /// # Errors
+    /// If the output fails, or would be larger than is read.
+    pub fn write(&self, origin: &Origin, output: impl Write) -> io::Result<()> {
+        let output = Bounded { output, left: MOST };
+        let mut output = BufWriter::new(output);
+        let own = self.own.iter();
+        let head = Head {
+            version: VERSION,
+            boot: origin.boot.clone(),
+            node: origin.node.clone(),
+            own: own
+                .map(|(address, range)| (*address, range.to_string()))
+                .collect(),
+        };
+        line(&mut output, &head)?;
+        let services = self.known.services.iter().flatten();
+        let slices = self.known.slices.iter().flatten();
+        let slices = slices.filter(|(key, slice)| self.is_of_headless(key, slice));
+        let namespaces = self.known.namespaces.iter().flatten().cloned();
+        let lines = namespaces
+            .map(Line::Namespace)
+            .chain(services.map(|(key, service)| Line::of_service(key, service)))
+            .chain(slices.map(|(key, slice)| Line::of_slice(key, slice)));
+        let mut count = 0;
+        for one in lines {
+            line(&mut output, &one)?;
+            count += 1;
+        }
+        line(&mut output, &Line::End(count))?;
+        output.flush()
+    }
+
+    fn is_of_headless(&self, key: &Key, slice: &Slice) -> bool {
+        let service = Key {
+            namespace: key.namespace.clone(),
+            name: slice.service.clone(),
+        };
+        let services = self.known.services.as_ref();
+        let service = services.and_then(|all| all.get(&service));
+        service.is_some_and(|service| service.headless)
+    }
+
+    /// Reads one that [`Self::write`] wrote.
+    ///
+    /// # Errors
+    /// If it is none, or not of this origin.
+    pub fn read(input: impl Read, origin: &Origin) -> Result<Self, Refused> {
+        let mut lines = Lines {
+            input: BufReader::new(input),
+            bytes: 0,
+            number: 0,
+        };
+        let head: Head = lines.next()?.ok_or(Refused::Torn)?;
+        let of = (head.version, head.boot, head.node);
+        if of != (VERSION, origin.boot.clone(), origin.node.clone()) {
+            return Err(Refused::Foreign);
+        }
+        let own = own(head.own).ok_or_else(|| lines.malformed())?;
+        let (mut services, mut slices) = (BTreeMap::new(), BTreeMap::new());
+        let mut namespaces = BTreeSet::new();
+        let count = loop {
+            match lines.next()?.ok_or(Refused::Torn)? {
+                Line::Namespace(name) => drop(namespaces.insert(name)),
+                Line::Service {
+                    namespace,
+                    name,
+                    addresses,
+                    headless,
+                    alias,
+                    ports: all,
+                } => {
+                    let port = |name, protocol, port| Port {
+                        name,
+                        protocol,
+                        port,
+                        node_port: None,
+                    };
+                    let service = Service {
+                        addresses,
+                        headless,
+                        external_name: alias,
+                        ports: ports(all, port).ok_or_else(|| lines.malformed())?,
+                        ..Service::default()
+                    };
+                    let key = Key { namespace, name };
+                    services.insert(Arc::new(key), Arc::new(service));
+                }
+                Line::Slice {
+                    namespace,
+                    name,
+                    service,
+                    ports: all,
+                    endpoints,
+                } => {
+                    let port = |name, protocol, port| SlicePort {
+                        name,
+                        protocol,
+                        port,
+                    };
+                    let slice = Slice {
+                        service,
+                        ports: ports(all, port).ok_or_else(|| lines.malformed())?,
+                        endpoints: endpoints.into_iter().map(endpoint).collect(),
+                    };
+                    let key = Key { namespace, name };
+                    slices.insert(Arc::new(key), Arc::new(slice));
+                }
+                Line::End(count) => break count,
+            }
+        };
+        // Beside them are the head and the end, and nothing follows.
+        if count.checked_add(2) != Some(lines.number) || lines.next::<Line>()?.is_some() {
+            return Err(lines.malformed());
+        }
+        let known = Known {
+            services: Some(services),
+            slices: Some(slices),
+            namespaces: Some(namespaces),
+            ..Known::default()
+        };
+        Ok(Self {
+            own,
+            known: Arc::new(known),
+        })
+    }
+
+    /// Puts it in the place of an earlier one, whole or not at all. After a failure there is none.
+    ///
+    /// # Errors
+    /// If it has too many bytes, or can't be written.
+    pub fn leave(&self, path: &Path, origin: &Origin) -> io::Result<()> {
+        let new = path.with_extension("new");
+        let left = || {
+            absent(&new)?;
+            let mut options = File::options();
+            let file = options.write(true).create_new(true).mode(0o600);
+            self.write(origin, file.open(&new)?)?;
+            fs::rename(&new, path)
+        };
+        left().inspect_err(|_| {
+            for path in [&*new, path] {
+                absent(path).ok();
+            }
+        })
+    }
+
+    /// The one that an earlier agent left, if there is one.
+    ///
+    /// # Errors
+    /// If it may not be used.
+    pub fn left(path: &Path, origin: &Origin) -> Result<Option<Self>, Refused> {
+        let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
+        let file = File::options()
+            .read(true)
+            .custom_flags(flags.bits())
+            .open(path);
+        let file = match file {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let meta = file.metadata()?;
+        let is_own = meta.is_file()
+            && meta.uid() == nix::unistd::geteuid().as_raw()
+            && meta.mode() & 0o022 == 0;
+        if !is_own {
+            return Err(Refused::NotOwn);
+        }
+        Self::read(file, origin).map(Some)
+    }
+}
+
+fn line(output: &mut impl Write, line: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *output, line)?;
+    output.write_all(b"\n")
+}
+
+/// Removes a file, if there is one.
+fn absent(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn endpoint((address, ready, hostname): (IpAddr, bool, Option<String>)) -> Endpoint {
+    Endpoint {
+        address,
+        ready,
+        serving: ready,
+        terminating: false,
+        hostname,
+        node: None,
+        hints: None,
+    }
+}
+
+/// Where the node answers; none where that makes no sense.
+fn own(all: Vec<(IpAddr, String)>) -> Option<Vec<(IpAddr, Cidr)>> {
+    if all.is_empty() || all.len() > MOST_OWN {
+        return None;
+    }
+    let all = all.into_iter().map(|(address, range)| {
+        let range: Cidr = range.parse().ok()?;
+        range.contains(address).then_some((address, range))
+    });
+    all.collect()
+}
+
+/// The lines of an input, as many bytes as are read.
+struct Lines<R> {
+    input: BufReader<R>,
+    bytes: u64,
+    /// Lines so far.
+    number: usize,
+}
+
+impl<R: Read> Lines<R> {
+    /// The next line; none at the end.
+    fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Refused> {
+        let mut line = Vec::new();
+        let left = (MOST - self.bytes).saturating_add(1);
+        let input = &mut self.input;
+        let length = input.take(left).read_until(b'\n', &mut line)?;
+        self.bytes += u64::try_from(length).unwrap_or(u64::MAX);
+        if self.bytes > MOST {
+            return Err(Refused::TooLarge);
+        }
+        if length == 0 {
+            return Ok(None);
+        }
+        self.number += 1;
+        if line.pop() != Some(b'\n') {
+            return Err(Refused::Torn);
+        }
+        let read = serde_json::from_slice(&line);
+        read.map(Some)
+            .map_err(|error| Refused::Malformed(self.number, Some(error)))
+    }
+
+    /// That the line before means nothing.
+    fn malformed(&self) -> Refused {
+        Refused::Malformed(self.number, None)
+    }
+}
+
+#[cfg(test)]
+#[path = "snapshot_tests.rs"]
+mod tests;
