@@ -8,7 +8,7 @@ use crate::ending::Ending;
 use crate::error::Error;
 use crate::machine::ImageDescription;
 use crate::state_cluster::StateCluster;
-use crate::{addresses, issued_configuration, node, settings};
+use crate::{addresses, issued_configuration, names, node, settings};
 use agent_enroll::issued::{self, Issued};
 use agent_kubelet::{Notice, Notices};
 use agent_tpm::{Tpm, WrappedKey};
@@ -41,6 +41,7 @@ pub(crate) async fn operate(
 ) -> Result<Option<Order>, Error> {
     check_plaintext_key(arguments, &identity)?;
     let mut tasks = JoinSet::new();
+    let names = names::begin(arguments, machine, &name, &mut tasks)?;
     // Cancel-safe: see there.
     let Approach { clock, found } = tokio::select! {
         ready = approach(arguments, machine, image, on_machine, &mut tasks) => ready?,
@@ -68,6 +69,7 @@ pub(crate) async fn operate(
             doubt,
             clock,
             addresses,
+            names,
             on_machine,
         },
         ending,

@@ -18,7 +18,8 @@ use agent_enroll::Identity;
 use agent_images::{Registries, Registry};
 use agent_journal::{Journal, Places};
 use agent_kubelet::{Config, Drain, Drained, Kubelet, Least, Machine, Signal, Soft, Thresholds};
-use agent_proxy::{Proxy, View};
+use agent_names::Names;
+use agent_proxy::Proxy;
 use agent_runtime::{Containerd, Options, Programs};
 use config_machine::end::REST_GRACE;
 use config_machine::power::Order;
@@ -65,6 +66,7 @@ pub(crate) struct Identified {
     pub(crate) doubt: Arc<Notify>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) addresses: Addresses,
+    pub(crate) names: Arc<Names>,
     /// Whether the machine is the agent's own; on a host it is not.
     pub(crate) on_machine: bool,
 }
@@ -89,6 +91,7 @@ pub(crate) async fn serve(
         doubt,
         clock,
         addresses,
+        names,
         on_machine,
     } = node;
     if on_machine && machine.kernel.io_uring {
@@ -98,8 +101,7 @@ pub(crate) async fn serve(
     let listener = listen(arguments.kubelet_port).await?;
     let engine = Arc::new(Containerd::new(engine(arguments, machine, on_machine)));
     let name = config.node_name.clone();
-    let view = config.cluster.clone().unwrap_or_default();
-    let resolv_conf = config.machine.resolv_conf.clone();
+    let view = names.view();
     state_record::tell(&arguments.run, &clock.notices());
     let sandboxes = Arc::new(sandboxes(arguments, machine, on_machine)?);
     let tunnel = Tunnel::new(machine, &identity, &sandboxes, &view);
@@ -111,13 +113,11 @@ pub(crate) async fn serve(
     });
     let services = Services {
         sandboxes: Arc::clone(&sandboxes),
-        proxy: Proxy::new(view.clone(), name.clone(), addresses.clone()),
+        proxy: Proxy::new(view, name.clone(), addresses.clone()),
         node: name,
         api: api.clone(),
-        view,
+        names,
         addresses,
-        resolv_conf,
-        stub_domains: machine.network.stub_domains.clone(),
         tunnel,
     };
     let kubelet = Kubelet::new(config, api, engine.clone(), sandboxes);
@@ -388,7 +388,7 @@ fn config(
             privileged: machine.node.privileged,
             pids: machine.node.pids_per_container,
             unsafe_sysctls: machine.node.unsafe_sysctls.clone(),
-            resolv_conf: Path::new("/etc/resolv.conf").to_owned(),
+            resolv_conf: settings::RESOLV_CONF.into(),
             hosts: Path::new("/etc/hosts").to_owned(),
         },
         parallel_pulls: machine.node.max_parallel_image_pulls,
@@ -401,7 +401,7 @@ fn config(
         shutdown: machine.node.shutdown.clone(),
         os_image: image.os_image(),
         notices: node.clock.notices(),
-        cluster: Some(View::default()),
+        cluster: Some(node.names.view()),
         static_pods: settings::static_pods(machine, name)?,
         pod_routes: machine.network.pod_routes == PodRoutes::Plain,
     })

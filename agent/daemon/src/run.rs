@@ -9,7 +9,9 @@ use crate::error::Error;
 use crate::machine::{self, ImageDescription};
 use crate::state_cluster::StateCluster;
 use crate::unproven::{self, Means};
-use crate::{RunArguments, addresses, approvals, issued, node, roots, settings, state_record};
+use crate::{
+    RunArguments, addresses, approvals, issued, names, node, roots, settings, state_record,
+};
 use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Milestone, Prover, Renewer, Settings};
 use agent_tpm::Sealing;
 use config_errors::chain;
@@ -90,8 +92,9 @@ async fn operate(
         )
         .await;
     }
-    let means = unproven::means(arguments, &machine).await?;
     let mut tasks = JoinSet::new();
+    let names = names::begin(arguments, &machine, &name, &mut tasks)?;
+    let means = unproven::means(arguments, &machine).await?;
     let founds = machine.cluster().is_some();
     if let (true, Means::Tpm(prover)) = (founds, &means) {
         // Before the network: the master needs its keys, and sealing needs none.
@@ -138,6 +141,7 @@ async fn operate(
             doubt,
             clock,
             addresses,
+            names,
             on_machine,
         },
         ending,

@@ -12,6 +12,8 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
+/// The machine's own resolver file.
+pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Most bytes of the configuration that are read; one more than allowed shows that it is too large.
 const CONFIG_LIMIT: u64 = config_model::defaults::MAX_DOCUMENT_BYTES as u64 + 1;
 

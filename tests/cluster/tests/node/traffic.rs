@@ -1,9 +1,12 @@
 //! An agent that is killed under traffic, and another one that starts: a pod and a host outside call
-//! all the while, by every way to a pod that the node has.
+//! all the while, by every way to a pod that the node has, and find services also while the master
+//! is away.
 
 use crate::cluster::{Cluster, NODE, shell};
 use crate::network::{create, on_a_machine, server, with_addresses};
 use crate::site::eventually;
+use agent_names::snapshot::Origin;
+use agent_names::{Names, Options};
 use agent_proxy::{Proxy, View};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
 use agent_sys::netlink::links::{LOOPBACK, Links, VethPair};
@@ -15,6 +18,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tests_support::callers::Caller;
 
@@ -200,5 +205,144 @@ fn callers_notice_nothing_of_an_agent_that_is_killed_and_of_the_next_one() {
             .await;
         }
         release(&neighbour).unwrap();
+    });
+}
+
+/// The node's own address in its range of pod addresses.
+const OWN: [u8; 4] = [10, 1, 0, 1];
+
+/// Where an agent leaves names for the next one.
+fn left(cluster: &Cluster) -> PathBuf {
+    cluster.site.dir.path().join("run/names")
+}
+
+/// The node's name server, as the agent runs it from its start on.
+fn names(cluster: &Cluster) -> (Arc<Names>, tokio::task::JoinHandle<()>) {
+    let names = Arc::new(Names::new(Options {
+        view: cluster.view.clone(),
+        snapshot: left(cluster),
+        origin: Origin {
+            boot: "this".to_owned(),
+            node: NODE.to_owned(),
+        },
+        machine: Vec::new(),
+        resolv_conf: "/dev/null".into(),
+        stub_domains: Vec::new(),
+    }));
+    let own = Arc::clone(&names);
+    let task = tokio::spawn(async move { match own.run().await {} });
+    (names, task)
+}
+
+/// A service on port 80 of pods that serve on port 8080, with this pod as its endpoint.
+async fn serve(cluster: &Cluster, name: &str, pod: IpAddr) {
+    let service = json!({
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"ports": [{"name": "web", "port": 80, "targetPort": 8080}]},
+    });
+    let service: Service = serde_json::from_value(service).unwrap();
+    cluster.admin.create(&service).await.unwrap();
+    let slice = json!({
+        "metadata": {
+            "name": format!("{name}-1"), "namespace": "default",
+            "labels": {"kubernetes.io/service-name": name},
+        },
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [pod], "nodeName": NODE}],
+        "ports": [{"name": "web", "port": 8080}],
+    });
+    let slice: EndpointSlice = serde_json::from_value(slice).unwrap();
+    cluster.admin.create(&slice).await.unwrap();
+}
+
+/// A pod that calls services by their names again and again, and serves how often each has answered.
+fn client(services: &str) -> serde_json::Value {
+    let script = format!(
+        "mkdir -p /tmp/www; busybox httpd -p 8080 -h /tmp/www
+        for name in {services}; do
+            while :; do
+                busybox wget -q -T 5 -O - http://$name/ip > /dev/null && echo >> /tmp/www/$name
+                busybox sleep 0.1
+            done &
+        done
+        wait"
+    );
+    json!({"containers": [shell(&script)]})
+}
+
+/// How often a service has answered this client.
+fn answered(client: IpAddr, service: &str) -> usize {
+    let request = format!("GET /{service} HTTP/1.0\r\n\r\n");
+    let ask = move || {
+        let mut stream = TcpStream::connect_timeout(&(client, 8080).into(), PATIENCE).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        head.contains(" 200 ").then(|| body.lines().count())
+    };
+    // The machine's network is that of this thread.
+    tokio::task::block_in_place(ask).unwrap_or_default()
+}
+
+/// Waits until a service has answered a client some more times.
+async fn is_found(client: IpAddr, service: &str) {
+    let before = answered(client, service);
+    let what = format!("calls of {service}, which has answered {before} times,");
+    eventually(&what, || async {
+        (answered(client, service) >= before + 5).then_some(())
+    })
+    .await;
+}
+
+#[test]
+fn pods_find_and_reach_services_by_an_agent_that_starts_while_the_master_is_away() {
+    on_a_machine(|| async {
+        let mut cluster = with_addresses().await;
+        let (served, mut answers) = names(&cluster);
+        served.serve_at(&[(OWN.into(), "10.1.0.0/24".parse().unwrap())]);
+        let mut proxied = proxy(&cluster);
+        create(&cluster, "web", server()).await;
+        create(&cluster, "asks", client("web later")).await;
+        let status = cluster
+            .reaches("web", "/containerStatuses/0/ready", json!(true))
+            .await;
+        let pod: IpAddr = status["podIP"].as_str().unwrap().parse().unwrap();
+        serve(&cluster, "web", pod).await;
+        let status = cluster.reaches("asks", "/phase", json!("Running")).await;
+        let asks: IpAddr = status["podIP"].as_str().unwrap().parse().unwrap();
+        is_found(asks, "web").await;
+        eventually("the names for the next agent", || async {
+            let left = std::fs::read_to_string(left(&cluster)).ok()?;
+            left.contains("\"web\"").then_some(())
+        })
+        .await;
+
+        cluster.away.store(true, Ordering::SeqCst);
+        proxied.abort();
+        answers.abort();
+        cluster = cluster.killed().await;
+        serve(&cluster, "later", pod).await;
+        let (served, next) = names(&cluster);
+        answers = next;
+        is_found(asks, "web").await;
+        assert!(cluster.view.now().services.is_none(), "the master is away");
+        assert_eq!(answered(asks, "later"), 0);
+
+        cluster.away.store(false, Ordering::SeqCst);
+        served.serve_at(&[(OWN.into(), "10.1.0.0/24".parse().unwrap())]);
+        proxied = proxy(&cluster);
+        is_found(asks, "later").await;
+        is_found(asks, "web").await;
+        proxied.abort();
+        answers.abort();
+        for name in ["web", "asks"] {
+            cluster.delete(name, 1).await;
+            eventually(name, || async {
+                cluster.pod(name).await.is_none().then_some(())
+            })
+            .await;
+        }
     });
 }
