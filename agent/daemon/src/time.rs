@@ -53,12 +53,12 @@ pub(crate) struct Clock {
     afar: bool,
     /// [`MARK`].
     mark: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<ClockState>,
     notices: Notices,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ClockState {
     watch: Watch,
     doubt: Option<String>,
     /// When the master's time was last checked.
@@ -119,8 +119,8 @@ impl Clock {
         self.notices.clone()
     }
 
-    /// Sets the clock by the servers, once in a boot, within bounds. Without servers, or without a usable
-    /// answer, it stays as it is.
+    /// Sets the clock by the servers, once in a boot, within bounds. Without servers, or without a
+    /// usable answer, it stays as it is.
     async fn set(&self) {
         if !self.ours || self.servers.is_empty() {
             return;
@@ -217,7 +217,7 @@ impl Clock {
     }
 
     /// Slews, and reports when the clock begins or ceases to be doubtful.
-    fn follow(&self, state: &mut State, Advice { slew, doubt }: Advice) {
+    fn follow(&self, state: &mut ClockState, Advice { slew, doubt }: Advice) {
         if self.ours
             && slew != 0
             && let Err(error) = clock::slew(slew)

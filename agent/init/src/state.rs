@@ -21,7 +21,7 @@ use agent_sys::mount::{Limits, mount, mount_again};
 use agent_sys::process::{Ended, run};
 use agent_volume::header::{COPIES, DAMAGED, DATA_OFFSET, SIZE, VolumeKey, WrappingKey};
 use agent_volume::kept::MADE;
-use agent_volume::report::Answer;
+use agent_volume::report::InitAnswer;
 use agent_volume::{Reason, Report};
 
 use crate::console::Console;
@@ -295,7 +295,10 @@ fn new_state(
         drop(agent.finish(console, None));
         return Err(fatal);
     }
-    moved(console, agent.finish(console, Some(Answer { admitted: 0 })))
+    moved(
+        console,
+        agent.finish(console, Some(InitAnswer { admitted: 0 })),
+    )
 }
 
 /// Mounts the state of this machine, by its key and its header's generation, and has the agent move
@@ -318,7 +321,10 @@ fn own_state(
         unrecoverable(console, Path::new(RECOVERY));
     }
     let admitted = admitted();
-    moved(console, agent.finish(console, Some(Answer { admitted })))
+    moved(
+        console,
+        agent.finish(console, Some(InitAnswer { admitted })),
+    )
 }
 
 /// Mounts a state of another board that the admin's one-off key opened, and puts the master's keys
@@ -344,7 +350,7 @@ fn recovered_state(
     }
     // By now the state is bound to this board, or a reboot recovers it again.
     agent
-        .finish(console, Some(Answer { admitted: 0 }))
+        .finish(console, Some(InitAnswer { admitted: 0 }))
         .map_err(later)
 }
 
