@@ -41,5 +41,5 @@ pub mod tunnel;
 pub use error::Error;
 pub use peers::{Peer, Unreached};
 pub use routes::keep_routes;
-pub use sandbox::{Sandbox, Step, Wanted, link_name};
-pub use sandboxes::{Places, Sandboxes};
+pub use sandbox::{Sandbox, SandboxSpec, Step, link_name};
+pub use sandboxes::{SandboxOptions, Sandboxes};

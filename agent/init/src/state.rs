@@ -27,7 +27,7 @@ use agent_volume::{Reason, Report};
 use crate::console::Console;
 use crate::disks::{self, Device, RootDisk};
 use crate::fatal::{AfterFailure, Fatal};
-use crate::gpt::{GptError, Partition, Table, Wanted};
+use crate::gpt::{GptError, NewPartition, Partition, Table};
 use crate::guid::Guid;
 use crate::mounts::directory;
 use crate::state_kept::{keeps_the_disk, unrecoverable};
@@ -552,7 +552,7 @@ fn damaged(partition: &StatePartition, master: bool, cause: Cause) -> Fatal {
 /// Adds the partition, labelled as unfinished, to the disk's table and informs the kernel.
 fn add(root: &mut RootDisk) -> Result<Partition, StateError> {
     let name = root.disk.node();
-    let wanted = Wanted {
+    let wanted = NewPartition {
         kind: LINUX_DATA,
         id: random_guid(&name)?,
         name: UNFINISHED,

@@ -3,7 +3,7 @@
 //! variables, routes, the packet filter). It stays as it was while the master is away.
 
 use crate::shared::Shared;
-use agent_api::{ApiError, Backoff, Change};
+use agent_api::{ApiError, Backoff, WatchEvent};
 use agent_policy::model as policy;
 use agent_policy::{World, name_namespaces};
 use agent_proxy::{Key, Known, Node, Service, Slice, View};
@@ -218,10 +218,10 @@ fn take<K: Followed>(
     line: &[u8],
     version: &mut String,
 ) -> Result<(), ApiError> {
-    let (changed, stays) = match Change::read(line, version)? {
-        Change::Is(object) => (object, true),
-        Change::Gone(object) => (object, false),
-        Change::Bookmark { .. } => return Ok(()),
+    let (changed, stays) = match WatchEvent::read(line, version)? {
+        WatchEvent::Is(object) => (object, true),
+        WatchEvent::Gone(object) => (object, false),
+        WatchEvent::Bookmark { .. } => return Ok(()),
     };
     let Some((key, kept)) = object::<K>(changed) else {
         return Ok(());

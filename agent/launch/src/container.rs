@@ -4,15 +4,16 @@ use crate::machine::Machine;
 use crate::network::{self, hosts_text};
 use crate::refusals::{NOT_PRIVILEGED, is_unmasked};
 use crate::resolver::Resolver;
-use crate::stage::{WantedMount, propagation};
-use crate::volumes::{self, Source};
+use crate::stage::{MountRequest, propagation};
+use crate::volumes::{self, VolumeLocation};
 use agent_cluster::Sandbox;
 use agent_content::{Sources, variables};
 use agent_pods::{Addresses, is_on_host, log_file, needs, pod_ref};
 use agent_resources::qos;
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, GroupsPolicy, Kind, Mount, Pause,
-    PodNamespaces, PodRef, Resources, Seccomp, SharedNamespaces, Users, View, container_id,
+    Capabilities, Confinement, ContainerKey, ContainerKind, ContainerSpec, GroupsPolicy,
+    KernelView, Mount, Pause, PodNamespaces, PodRef, Resources, Seccomp, SharedNamespaces,
+    UserNamespace, container_id,
 };
 use agent_sys::attach::Propagation;
 use agent_sys::beneath::{Beneath, Links};
@@ -40,7 +41,7 @@ pub struct Attempt<'a> {
     /// Its container.
     pub container: &'a Container,
     /// What the container is in its pod.
-    pub kind: Kind,
+    pub kind: ContainerKind,
     /// 0 for the first attempt.
     pub number: u32,
     /// The back-off that came before it.
@@ -60,12 +61,12 @@ pub struct Launch {
     /// ones.
     pub spec: ContainerSpec,
     /// What the container is to see, in the order of the specification's mounts.
-    pub wanted: Vec<WantedMount>,
+    pub wanted: Vec<MountRequest>,
 }
 
 /// A mount of the container, and where it is in the container.
 struct MountAt {
-    wanted: WantedMount,
+    wanted: MountRequest,
     destination: String,
 }
 
@@ -78,7 +79,7 @@ pub fn prepare(
     machine: &Machine,
     attempt: Attempt<'_>,
     sources: &Sources,
-    volumes: &BTreeMap<String, Source>,
+    volumes: &BTreeMap<String, VolumeLocation>,
     machine_memory: u64,
 ) -> Result<Launch, String> {
     let Attempt {
@@ -176,9 +177,9 @@ fn specification(
         confinement: security.confinement(),
         privileged: security.privileged(),
         view: if is_unmasked(container) {
-            View::Proc
+            KernelView::Proc
         } else {
-            View::Least
+            KernelView::Least
         },
         stop_signal: stop_signal(container),
         target: target.map(str::to_owned),
@@ -193,15 +194,15 @@ fn specification(
 }
 
 /// The layers of images that volumes of the container show.
-fn kept(container: &Container, volumes: &BTreeMap<String, Source>) -> Vec<String> {
+fn kept(container: &Container, volumes: &BTreeMap<String, VolumeLocation>) -> Vec<String> {
     let mounts = container.volume_mounts.iter().flatten();
     let layers = mounts.filter_map(|mount| match volumes.get(&mount.name)? {
-        Source::Image { layers, .. } => Some(layers.clone()),
-        Source::Held(_)
-        | Source::Own(_)
-        | Source::Host(..)
-        | Source::Driver(_)
-        | Source::ReadOnly(_) => None,
+        VolumeLocation::Image { layers, .. } => Some(layers.clone()),
+        VolumeLocation::Held(_)
+        | VolumeLocation::Own(_)
+        | VolumeLocation::Host(..)
+        | VolumeLocation::Driver(_)
+        | VolumeLocation::ReadOnly(_) => None,
     });
     layers.collect()
 }
@@ -221,8 +222,8 @@ pub fn pause(pod: &Pod, sandbox: &Sandbox) -> Option<Pause> {
 
 /// The pod's users, where it has some of its own; layers of its containers' images are mounted at
 /// `layers`.
-pub fn users(sandbox: &Sandbox, layers: PathBuf) -> Option<Users> {
-    Some(Users {
+pub fn users(sandbox: &Sandbox, layers: PathBuf) -> Option<UserNamespace> {
+    Some(UserNamespace {
         namespace: sandbox.held(namespace::Kind::User)?,
         first: sandbox.first_id?,
         layers,
@@ -354,7 +355,7 @@ fn small(number: i64) -> Result<u32, String> {
 fn volume_mounts(
     machine: &Machine,
     container: &Container,
-    volumes: &BTreeMap<String, Source>,
+    volumes: &BTreeMap<String, VolumeLocation>,
     vars: &[(String, String)],
 ) -> Result<Vec<MountAt>, String> {
     let mounts = container.volume_mounts.as_deref().unwrap_or_default();
@@ -373,7 +374,7 @@ fn volume_mounts(
 fn volume_mount(
     machine: &Machine,
     mount: &VolumeMount,
-    volumes: &BTreeMap<String, Source>,
+    volumes: &BTreeMap<String, VolumeLocation>,
     vars: &[(String, String)],
 ) -> Result<MountAt, String> {
     let source = volumes
@@ -390,8 +391,10 @@ fn volume_mount(
     let sub_path = sub_path.as_deref();
     // What the agent fills is the agent's alone to write (upstream's rule, too).
     let of_volume = match source {
-        Source::Held(_) | Source::ReadOnly(_) | Source::Image { .. } => true,
-        Source::Own(_) | Source::Host(..) | Source::Driver(_) => false,
+        VolumeLocation::Held(_) | VolumeLocation::ReadOnly(_) | VolumeLocation::Image { .. } => {
+            true
+        }
+        VolumeLocation::Own(_) | VolumeLocation::Host(..) | VolumeLocation::Driver(_) => false,
     };
     let read_only = mount.read_only == Some(true) || of_volume;
     let handle =
@@ -410,12 +413,12 @@ fn volume_mount(
         ));
     }
     let destination = destination.to_string_lossy().into_owned();
-    let wanted = WantedMount {
+    let wanted = MountRequest {
         source: handle,
         read_only,
-        no_exec: matches!(source, Source::Image { .. }),
+        no_exec: matches!(source, VolumeLocation::Image { .. }),
         propagation: propagation(mount),
-        is_mapped: matches!(source, Source::Image { .. }),
+        is_mapped: matches!(source, VolumeLocation::Image { .. }),
     };
     Ok(MountAt {
         wanted,
@@ -472,7 +475,7 @@ fn own_files(
         .filter(|(_, place)| place.starts_with('/') && !taken(place));
     let mount_at = |(path, destination): (&Path, &str)| {
         let source = dir.handle(path, Links::Refused)?;
-        let wanted = WantedMount {
+        let wanted = MountRequest {
             source,
             read_only: false,
             no_exec: false,
@@ -525,7 +528,7 @@ mod tests {
         let attempt = Attempt {
             pod: &pod,
             container,
-            kind: Kind::Main,
+            kind: ContainerKind::Main,
             number: 2,
             backoff: None,
             target: None,
@@ -534,8 +537,8 @@ mod tests {
         let held = dir.path().join("held");
         fs::create_dir_all(&held).unwrap();
         let volumes = [
-            ("v".to_owned(), Source::Own(dir.path().to_owned())),
-            ("held".to_owned(), Source::Held(held)),
+            ("v".to_owned(), VolumeLocation::Own(dir.path().to_owned())),
+            ("held".to_owned(), VolumeLocation::Held(held)),
         ];
         prepare(
             &machine(dir.path()),

@@ -17,7 +17,7 @@
 
 use crate::blocks::blocks;
 use crate::budget::{Budget, Closed, MAX_BYTES, of_rule, of_set};
-use crate::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, World, is_meant};
+use crate::model::{Labels, NamedPort, Pod, Policy, PolicyPeer, Ports, Rule, World, is_meant};
 use crate::name::named;
 use crate::part::{Part, Plan, drops};
 use agent_sys::netlink::Family;
@@ -118,10 +118,10 @@ struct Branch {
 #[derive(Debug, Clone)]
 enum Content {
     /// Addresses of pods that some of these mean; there are some.
-    Pods(Vec<Peer>),
+    Pods(Vec<PolicyPeer>),
     /// Ports of this name and protocol at pods that some of these mean, or at all pods where there
     /// are none.
-    NamedPort(Vec<Peer>, String, u8),
+    NamedPort(Vec<PolicyPeer>, String, u8),
     /// These ranges.
     Ranges(Arc<Set>),
 }
@@ -497,7 +497,7 @@ impl Sight<'_> {
 
     /// The keys of some pods in a set.
     fn keys(&self, namespace: &str, content: &Content, places: &[PodAddress]) -> BTreeSet<Vec<u8>> {
-        let meant = |peers: &[Peer], (at, pod): &PodAddress| {
+        let meant = |peers: &[PolicyPeer], (at, pod): &PodAddress| {
             let one = |peer| is_meant(peer, namespace, *at, Some(&**pod), self.namespaces);
             peers.is_empty() || peers.iter().any(one)
         };
@@ -601,7 +601,7 @@ impl Writer<'_> {
     }
 
     /// Steps that hold where the other end is one of these, in as many ways as it takes.
-    fn ends(&mut self, peers: &[Peer]) -> Rules {
+    fn ends(&mut self, peers: &[PolicyPeer]) -> Rules {
         if peers.is_empty() {
             return vec![Vec::new()];
         }
@@ -609,8 +609,8 @@ impl Writer<'_> {
             Side::Ingress => Step::LoadClient(ADDRESS),
             Side::Egress => Step::LoadServer(ADDRESS),
         };
-        let of_pods = |peer: &&Peer| matches!(peer, Peer::Pods { .. });
-        let pods: Vec<Peer> = peers.iter().filter(of_pods).cloned().collect();
+        let of_pods = |peer: &&PolicyPeer| matches!(peer, PolicyPeer::Pods { .. });
+        let pods: Vec<PolicyPeer> = peers.iter().filter(of_pods).cloned().collect();
         let mut sets = Vec::new();
         if !pods.is_empty() {
             let name = named("pods", &format!("{} {pods:?}", self.namespace));
@@ -631,7 +631,7 @@ impl Writer<'_> {
     }
 
     /// Steps that hold where the other end is one of these and its port has the name.
-    fn at_named(&mut self, peers: &[Peer], name: &str, protocol: u8) -> Vec<Step> {
+    fn at_named(&mut self, peers: &[PolicyPeer], name: &str, protocol: u8) -> Vec<Step> {
         let content = format!("{} {peers:?} {name} {protocol}", self.namespace);
         let set = named("ports", &content);
         let steps = vec![

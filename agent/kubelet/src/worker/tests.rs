@@ -140,7 +140,7 @@ async fn a_new_pod_s_containers_do_not_wait_for_the_master_to_take_its_first_sta
     .unwrap();
     let pod = Arc::new(pod);
     let reference = agent_pods::pod_ref(&pod).unwrap();
-    let version = watch::channel(Wanted::Pod(pod.clone())).1;
+    let version = watch::channel(DesiredPod::Pod(pod.clone())).1;
     let handles = (Arc::default(), Arc::default(), Taken::default());
     let mut worker = Worker::new(shared, reference, version, handles);
     let begun = Moment::now();
