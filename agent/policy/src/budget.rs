@@ -6,7 +6,7 @@
 //! closed until the others fit. A namespace within an equal share is never closed because of
 //! others: where the sum is too much, the heaviest is above the mean.
 
-use crate::plan::{Rules, Set};
+use crate::table::{Rules, Set};
 use agent_sys::netlink::filter::{MAX_BATCH, Step};
 use agent_sys::netlink::links::octets;
 use std::collections::BTreeSet;

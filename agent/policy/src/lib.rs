@@ -15,6 +15,7 @@
 //! both.
 
 mod blocks;
+mod branch;
 mod budget;
 mod keeper;
 pub mod model;
@@ -30,10 +31,11 @@ use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::Filter;
 use config_errors::chain;
 use model::Pod;
-use plan::{Planner, Table};
+use plan::Planner;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use table::Table;
 
 /// Keeps the packet filter as policies say. Calls block for a few milliseconds.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use super::*;
 use crate::model::{
     Labels, NamedPort, Pod, Policy, PolicyPeer, Ports, Rule, Selector, Wants, is_meant,
 };
-use crate::plan::Set;
+use crate::table::Set;
 use agent_sys::netlink::filter::{DESTINATION_CHANGED, Step, Verdict};
 use agent_sys::netlink::links::octets;
 use proptest::prelude::*;
