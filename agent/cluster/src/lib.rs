@@ -30,6 +30,7 @@ mod machine_only;
 mod namespaces;
 mod peers;
 mod routes;
+mod rule_steps;
 pub mod rules;
 mod sandbox;
 mod sandboxes;

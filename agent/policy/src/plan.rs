@@ -78,7 +78,7 @@ impl Planner {
             sets.clear();
         }
         let mut maker = Maker {
-            sight: Sight {
+            index: PodIndex {
                 changed: changed(&self.places, &places),
                 places: &places,
                 namespaces,
@@ -171,7 +171,7 @@ type Alike<'a> = (Vec<&'a Key>, &'a [NamedPort]);
 type Chains = (Option<Arc<str>>, Option<Arc<str>>);
 
 /// What is known of pods.
-struct Sight<'a> {
+struct PodIndex<'a> {
     places: &'a [PodAddress],
     /// Addresses at which there were other pods when the last table was made.
     changed: Vec<IpAddr>,
@@ -179,7 +179,7 @@ struct Sight<'a> {
 }
 
 struct Maker<'a> {
-    sight: Sight<'a>,
+    index: PodIndex<'a>,
     family: Family,
     /// Sets of the last table that are still right, except for the addresses that have changed.
     sets: BTreeMap<Arc<str>, Arc<Set>>,
@@ -356,7 +356,7 @@ impl Maker<'_> {
             if let Entry::Vacant(place) = part.sets.entry(Arc::clone(name)) {
                 let held = self.sets.remove(name);
                 let set = self
-                    .sight
+                    .index
                     .set(self.family, &policy.namespace, content, held);
                 part.bytes += of_set(&set);
                 place.insert(set);
@@ -368,7 +368,7 @@ impl Maker<'_> {
     }
 }
 
-impl Sight<'_> {
+impl PodIndex<'_> {
     /// The set. `held`: that of the last table.
     fn set(
         &self,
