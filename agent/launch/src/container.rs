@@ -4,6 +4,7 @@ use crate::machine::Machine;
 use crate::network::{self, hosts_text};
 use crate::refusals::{NOT_PRIVILEGED, is_unmasked};
 use crate::resolver::Resolver;
+use crate::security::Security;
 use crate::stage::{MountRequest, propagation};
 use crate::volumes::{self, VolumeLocation};
 use agent_cluster::Sandbox;
@@ -11,16 +12,13 @@ use agent_content::{Sources, variables};
 use agent_pods::{Addresses, is_on_host, log_file, needs, pod_ref};
 use agent_resources::qos;
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerKind, ContainerSpec, GroupsPolicy,
-    KernelView, Mount, Pause, PodNamespaces, PodRef, Resources, Seccomp, SharedNamespaces,
-    UserNamespace, container_id,
+    ContainerKey, ContainerKind, ContainerSpec, KernelView, Mount, Pause, PodNamespaces, PodRef,
+    Resources, SharedNamespaces, UserNamespace, container_id,
 };
 use agent_sys::attach::Propagation;
 use agent_sys::beneath::{Beneath, Links};
 use agent_sys::namespace;
-use config_kube::k8s_openapi::api::core::v1::{
-    Container, Pod, PodSecurityContext, SecurityContext, VolumeMount,
-};
+use config_kube::k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
@@ -125,11 +123,8 @@ fn specification(
     let Attempt {
         pod,
         container,
-        kind,
         number,
-        backoff,
-        target,
-        sandbox,
+        ..
     } = attempt;
     let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
     let security = Security::of(
@@ -153,7 +148,7 @@ fn specification(
         key: ContainerKey {
             pod: reference,
             container: container.name.clone(),
-            kind,
+            kind: attempt.kind,
             attempt: number,
         },
         image: container.image.clone().unwrap_or_default(),
@@ -168,7 +163,7 @@ fn specification(
             pid: spec.host_pid == Some(true),
             ipc: spec.host_ipc == Some(true),
         },
-        pod: namespaces(sandbox, machine.stage_dir(&id).join("layers")),
+        pod: namespaces(attempt.sandbox, machine.stage_dir(&id).join("layers")),
         user: security.id(|pod| pod.run_as_user, |container| container.run_as_user)?,
         group: security.id(|pod| pod.run_as_group, |container| container.run_as_group)?,
         supplemental_groups: security.groups()?,
@@ -176,19 +171,15 @@ fn specification(
         capabilities: security.capabilities(),
         confinement: security.confinement(),
         privileged: security.privileged(),
-        view: if is_unmasked(container) {
-            KernelView::Proc
-        } else {
-            KernelView::Least
-        },
+        view: view(container),
         stop_signal: stop_signal(container),
-        target: target.map(str::to_owned),
+        target: attempt.target.map(str::to_owned),
         seccomp: security.seccomp(),
         resources,
         needs: needs(pod, container),
         stdin: container.stdin == Some(true),
         tty: container.tty == Some(true),
-        backoff,
+        backoff: attempt.backoff,
         round: 0,
     })
 }
@@ -240,6 +231,15 @@ fn namespaces(sandbox: &Sandbox, layers: PathBuf) -> PodNamespaces {
     }
 }
 
+/// How much of the kernel the container sees, by its `procMount`.
+fn view(container: &Container) -> KernelView {
+    if is_unmasked(container) {
+        KernelView::Proc
+    } else {
+        KernelView::Least
+    }
+}
+
 /// The container's own stop signal (KEP-4960).
 fn stop_signal(container: &Container) -> Option<String> {
     container.lifecycle.as_ref()?.stop_signal.clone()
@@ -255,101 +255,6 @@ fn staged(stage: &Path, mounts: &[MountAt]) -> Vec<Mount> {
         propagation: at.wanted.propagation,
     };
     mounts.iter().enumerate().map(mount).collect()
-}
-
-/// The security contexts of pod and container; the container's fields win.
-struct Security<'a> {
-    pod: Option<&'a PodSecurityContext>,
-    container: Option<&'a SecurityContext>,
-}
-
-impl<'a> Security<'a> {
-    fn of(pod: Option<&'a PodSecurityContext>, container: Option<&'a SecurityContext>) -> Self {
-        Self { pod, container }
-    }
-
-    fn id(
-        &self,
-        of_pod: impl FnOnce(&PodSecurityContext) -> Option<i64>,
-        of_container: impl FnOnce(&SecurityContext) -> Option<i64>,
-    ) -> Result<Option<u32>, String> {
-        let number = self
-            .container
-            .and_then(of_container)
-            .or_else(|| self.pod.and_then(of_pod));
-        number.map(small).transpose()
-    }
-
-    fn groups(&self) -> Result<Vec<u32>, String> {
-        let pod = self.pod.cloned().unwrap_or_default();
-        pod.supplemental_groups
-            .into_iter()
-            .flatten()
-            .chain(pod.fs_group)
-            .map(small)
-            .collect()
-    }
-
-    fn groups_policy(&self) -> GroupsPolicy {
-        let policy = self
-            .pod
-            .and_then(|pod| pod.supplemental_groups_policy.as_deref());
-        match policy {
-            Some("Strict") => GroupsPolicy::Strict,
-            Some(_) | None => GroupsPolicy::Merge,
-        }
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        let wanted = self
-            .container
-            .and_then(|container| container.capabilities.clone())
-            .unwrap_or_default();
-        Capabilities {
-            add: wanted.add.unwrap_or_default(),
-            drop: wanted.drop.unwrap_or_default(),
-        }
-    }
-
-    fn confinement(&self) -> Confinement {
-        let non_root = self
-            .container
-            .and_then(|container| container.run_as_non_root);
-        Confinement {
-            run_as_non_root: non_root.or_else(|| self.pod.and_then(|pod| pod.run_as_non_root))
-                == Some(true),
-            read_only_root: self
-                .container
-                .and_then(|container| container.read_only_root_filesystem)
-                == Some(true),
-            no_new_privileges: self
-                .container
-                .and_then(|container| container.allow_privilege_escalation)
-                == Some(false),
-        }
-    }
-
-    fn privileged(&self) -> bool {
-        self.container.and_then(|container| container.privileged) == Some(true)
-    }
-
-    fn seccomp(&self) -> Seccomp {
-        let own = self
-            .container
-            .and_then(|container| container.seccomp_profile.as_ref());
-        let profile = own.or_else(|| self.pod.and_then(|pod| pod.seccomp_profile.as_ref()));
-        match profile.map(|profile| profile.type_.as_str()) {
-            Some("Unconfined") => Seccomp::Unconfined,
-            Some(_) | None => Seccomp::RuntimeDefault,
-        }
-    }
-}
-
-fn small(number: i64) -> Result<u32, String> {
-    u32::try_from(number)
-        .ok()
-        .filter(|number| *number < u32::MAX)
-        .ok_or_else(|| format!("{number} is no user or group id"))
 }
 
 fn volume_mounts(
@@ -517,6 +422,7 @@ fn machine_name() -> String {
 mod tests {
     use super::*;
     use crate::machine::tests::machine;
+    use agent_runtime::GroupsPolicy;
     use serde_json::{Value, json};
 
     fn launched(spec: &Value) -> Result<Launch, String> {
