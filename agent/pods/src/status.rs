@@ -88,12 +88,7 @@ pub fn status(
 ) -> PodStatus {
     let pod = facts.pod;
     let end = facts.end();
-    let over = end.is_some()
-        && facts.notes.starting.is_empty()
-        && facts
-            .seen
-            .iter()
-            .all(|seen| matches!(seen.state, State::Exited { .. }));
+    let over = end.is_some() && is_over(facts);
     let scene = Scene {
         facts,
         end,
@@ -149,6 +144,12 @@ pub fn status(
         allocated_resources: resize::allocated(facts).filter(|_| refusal.is_none()),
         ..addressed(addresses, refusal.is_some())
     }
+}
+
+/// Whether nothing of a pod runs or starts.
+fn is_over(facts: PodFacts<'_>) -> bool {
+    let mut seen = facts.seen.iter();
+    facts.notes.starting.is_empty() && seen.all(|seen| matches!(seen.state, State::Exited { .. }))
 }
 
 /// The part of a status that names addresses. A pod that has no sandbox yet, or no longer, sends no
