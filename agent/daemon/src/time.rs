@@ -26,8 +26,8 @@ const PERIOD: Duration = Duration::from_secs(17 * 60);
 /// Time between two checks of the master's time.
 const LOOK: Duration = Duration::from_secs(60);
 /// The file of the runtime folder which says that time servers have set the clock in this boot.
-/// Without it, who answers for the servers could move the clock as often as the agent can be made
-/// to start.
+/// Without it, an attacker who answers in their place could step the clock each time the agent
+/// starts.
 const MARK: &str = "clock-set";
 /// What a person can do about a doubtful clock.
 const CURE: &str = "certificates are renewed by counting, not by this clock; check `network.ntp` and the master's own clock";
@@ -288,7 +288,8 @@ mod tests {
         Clock::new(&machine, &[], &ImageDescription::default(), options)
     }
 
-    /// Who answers for the time servers moves the clock no second time by having the agent end.
+    /// An attacker who answers in the time servers' place can't step the clock again by ending the
+    /// agent.
     #[test]
     fn time_servers_set_the_clock_once_in_a_boot_however_often_the_agent_starts() {
         let run = tempfile::tempdir().unwrap();

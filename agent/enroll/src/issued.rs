@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(due(0, Some(0)), None);
     }
 
-    /// Pins and roots of a cluster are public; its signatures are not for everybody to have.
+    /// Pins and roots of a cluster are public, so they alone make no identity.
     #[test]
     fn an_identity_that_the_cluster_did_not_sign_is_refused() {
         let authority = || {

@@ -78,7 +78,7 @@ pub fn open(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Ope
     capped.map(|()| state)
 }
 
-/// Has no one get the key in this boot, which has no use for the state.
+/// Closes the state's key for the rest of this boot, which does not use the state.
 ///
 /// # Errors
 /// The TPM fails.

@@ -24,13 +24,13 @@ const WATCH_SECONDS: u32 = 300;
 trait Followed: Sized + Send + Sync + PartialEq + 'static {
     type Object: DeserializeOwned + Send;
     type Key: Ord + Clone + Send;
-    /// What it is a part of.
+    /// The part of the node's view that has objects of the kind.
     type State: Clone + Send + Sync;
-    /// Its path.
+    /// The path of its list at the API.
     const PATH: &'static str;
-    /// What is kept of an object; none where it concerns nobody here.
+    /// What is kept of an object; none where nothing on the node needs it.
     fn read(object: Self::Object) -> (Self::Key, Option<Self>);
-    /// Where it is kept.
+    /// Its objects by key; none before they were listed.
     fn kept(known: &Self::State) -> Option<&BTreeMap<Self::Key, Arc<Self>>>;
     fn kept_mut(known: &mut Self::State) -> &mut Option<BTreeMap<Self::Key, Arc<Self>>>;
 }

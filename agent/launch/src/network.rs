@@ -1,5 +1,5 @@
-//! What a pod's network, host name and names are (pure): what its sandbox is asked for,
-//! `/etc/hosts`. `/etc/resolv.conf` is [`crate::resolver`]'s.
+//! A pod's network, host name and names (pure): the specification of its sandbox, and its
+//! `/etc/hosts`. Its `/etc/resolv.conf` is [`crate::resolver`]'s.
 
 use agent_cluster::SandboxSpec;
 use agent_cluster::settings::{SAFE, dotted, path};

@@ -1,3 +1,5 @@
+//! The first steps of a pod's task while the master does not answer.
+
 use super::*;
 use crate::kubelet::tests::shared;
 use agent_images::{Image, Keyring, PullPolicy};
