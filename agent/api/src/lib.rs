@@ -1,9 +1,9 @@
 //! The interface through which the node's parts use the master's API: calls, watches, events.
 //!
 //! Enter by [`Api`], which the `agent` program implements, and by [`get`], [`post`] and [`send`],
-//! which make its calls. [`list`] takes a list in pages that can be read, [`Change::read`] reads a
-//! watch, [`Backoff`] says when to ask again. [`events`] records what happened: one task writes
-//! events, and the channel to it is bounded.
+//! which make its calls. [`list`] takes a list in pages that can be read, [`WatchEvent::read`]
+//! reads a watch, [`Backoff`] says when to ask again. [`events`] records what happened: one task
+//! writes events, and the channel to it is bounded.
 
 mod backoff;
 pub mod events;
@@ -12,7 +12,7 @@ mod watch;
 
 pub use backoff::Backoff;
 pub use list::list;
-pub use watch::Change;
+pub use watch::WatchEvent;
 
 use bytes::Bytes;
 use futures_util::Stream;

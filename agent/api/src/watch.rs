@@ -9,7 +9,7 @@ const INITIAL_END: &str = "/metadata/annotations/k8s.io~1initial-events-end";
 
 /// What a line of a watch reports.
 #[derive(Debug, PartialEq)]
-pub enum Change {
+pub enum WatchEvent {
     /// The object is so now.
     Is(Value),
     /// The object is gone; this was its last form.
@@ -23,20 +23,20 @@ pub enum Change {
 
 /// An event of a watch; only what is needed of it.
 #[derive(Debug, Deserialize)]
-struct Event {
+struct RawEvent {
     #[serde(rename = "type")]
     kind: String,
     object: Value,
 }
 
-impl Change {
+impl WatchEvent {
     /// Reads a line, and moves `version` to the one that it reports.
     ///
     /// # Errors
     /// [`ApiError::Status`] where the master ends the watch with an error; [`ApiError::Decode`]
     /// where the line is no event.
     pub fn read(line: &[u8], version: &mut String) -> Result<Self, ApiError> {
-        let Event { kind, object } = serde_json::from_slice(line).map_err(ApiError::Decode)?;
+        let RawEvent { kind, object } = serde_json::from_slice(line).map_err(ApiError::Decode)?;
         if kind == "ERROR" {
             let code = object.get("code").and_then(Value::as_u64);
             let code = code.and_then(|code| u16::try_from(code).ok());
@@ -62,9 +62,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn read(line: &Value) -> (Result<Change, ApiError>, String) {
+    fn read(line: &Value) -> (Result<WatchEvent, ApiError>, String) {
         let mut version = "1".to_owned();
-        let change = Change::read(line.to_string().as_bytes(), &mut version);
+        let change = WatchEvent::read(line.to_string().as_bytes(), &mut version);
         (change, version)
     }
 
@@ -72,9 +72,9 @@ mod tests {
     fn a_line_tells_a_change_and_its_version() {
         let object = json!({"metadata": {"name": "a", "resourceVersion": "7"}});
         for (kind, expected) in [
-            ("ADDED", Change::Is(object.clone())),
-            ("MODIFIED", Change::Is(object.clone())),
-            ("DELETED", Change::Gone(object.clone())),
+            ("ADDED", WatchEvent::Is(object.clone())),
+            ("MODIFIED", WatchEvent::Is(object.clone())),
+            ("DELETED", WatchEvent::Gone(object.clone())),
         ] {
             let (change, version) = read(&json!({"type": kind, "object": object}));
             assert_eq!((change.unwrap(), version.as_str()), (expected, "7"));
@@ -90,7 +90,7 @@ mod tests {
             let metadata = json!({"resourceVersion": "9", "annotations": annotations});
             let (change, version) =
                 read(&json!({"type": "BOOKMARK", "object": {"metadata": metadata}}));
-            assert_eq!(change.unwrap(), Change::Bookmark { initial_end });
+            assert_eq!(change.unwrap(), WatchEvent::Bookmark { initial_end });
             assert_eq!(version, "9");
         }
     }
@@ -100,7 +100,7 @@ mod tests {
         let (change, version) = read(&json!({"type": "ERROR", "object": {"code": 410}}));
         assert!(change.unwrap_err().is_gone());
         assert_eq!(version, "1");
-        let none = Change::read(b"{}", &mut String::new());
+        let none = WatchEvent::read(b"{}", &mut String::new());
         assert!(matches!(none, Err(ApiError::Decode(_))));
     }
 }

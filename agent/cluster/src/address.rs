@@ -1,12 +1,12 @@
 //! Allocates pod IPs: a table that gives each address to one pod at a time (pure). It holds the
-//! pods' ranges of user ids ([`Users`]) too, so that both are given and released together.
+//! pods' ranges of user ids ([`IdRanges`]) too, so that both are given and released together.
 //!
 //! Guarantees: no address is given to two pods, none is given that lies outside of the ranges or is
 //! reserved, and a pod that asks again has what it had. An address that came back is given again
 //! only after all others of its range: peers may remember who had it.
 
 use crate::error::Error;
-use agent_confine::users::Users;
+use agent_confine::users::IdRanges;
 use config_model::format::Cidr;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ pub struct Table {
     last: Vec<IpAddr>,
     /// The ranges of user and group ids.
     #[serde(default)]
-    pub users: Users,
+    pub users: IdRanges,
 }
 
 impl Table {

@@ -2,18 +2,18 @@
 //! addresses that pods have, put in place as a whole at the start and changed by single keys
 //! afterwards.
 //!
-//! - `from-pods`: what comes out of a pod's veth pair carries the pod's own address. What is
-//!   for the addresses of one set goes by `to-machines`: the machine's loopback addresses are not
-//!   for pods, although veth pairs let the machine's own programs call from there. Link-local addresses and those at which clouds keep metadata and agents are not
-//!   for pods, except for DNS (port 53): they hand out the identity and user-data of the machine
-//!   that asks. Pods on the machine's network count as the machine here. Questions to
-//!   the node's name server are no connections that the machine remembers, and neither are its
-//!   answers (`own-answers`), so that they are asked and answered also where it remembers as many
-//!   as it can.
-//! - `led-by-services`: the same addresses, and the machine's loopback ones, are no endpoints of
-//!   services, from anywhere but the machine's own programs.
+//! - `from-pods`: what comes out of a pod's veth pair carries the pod's own address. What is for an
+//!   address of the set `machines` goes through the chain `to-machines`. The machine's loopback
+//!   addresses are not for pods, although veth pairs let the machine's own programs call from
+//!   there. Link-local addresses, and those at which clouds keep metadata and agents, are not for
+//!   pods either, except for DNS (port 53): they hand out the identity and user-data of the machine
+//!   that asks. Pods on the machine's network count as the machine here. Questions to the node's
+//!   name server, and its answers (`own-answers`), take no entry of the connection table, so that
+//!   names are answered also where it is full.
+//! - `led-by-services`: addresses of the set `machines` are no endpoints of services, except for
+//!   the machine's own programs.
 //! - `through`: what fits no connection that is known is dropped; pods may connect anywhere;
-//!   connections from outside to pods are dropped; all other forwarding is dropped
+//!   connections from outside to pods are dropped; all other forwarding is dropped.
 //! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by
 //!   the tunnel or not at all. `from-pods` then lets in what carries an address of a pod by the
 //!   tunnel only, which has proved whose it is.
@@ -32,6 +32,10 @@
 
 use crate::address::{edges, gateway, of_number};
 use crate::machine_only::machine_only;
+use crate::rule_steps::{
+    DESTINATION_PORT, OWN_LINK, SOURCE_PORT, TCP, UDP, elsewhere, end, from_a_pod, has, mask,
+    not_by, not_of_tunnel, of_names, of_tunnel, to_a_pod,
+};
 use agent_proxy::table::{LEAVES_AS_NODE, POD_LINKS};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{
@@ -56,8 +60,6 @@ pub const PEERS: &str = "peers";
 pub const TUNNELS: [&str; 2] = [TUNNEL, "pratique-wg1"];
 /// See [`TUNNELS`].
 pub const TUNNEL: &str = "pratique-wg";
-/// The link on which the machine speaks to itself.
-const OWN_LINK: &str = "lo";
 /// What the names of pods' veth pairs begin with.
 pub const LINKS: &str = POD_LINKS;
 
@@ -82,12 +84,6 @@ fn machines(family: Family) -> Vec<(IpAddr, IpAddr)> {
         .collect()
 }
 
-/// Places in headers and numbers of protocols (RFC 768, RFC 9293).
-const SOURCE_PORT: u32 = 0;
-const DESTINATION_PORT: u32 = 2;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const DNS_PORT: u16 = 53;
 /// Before connections are looked up, after fragments are joined (`NF_IP_PRI_RAW`).
 const RAW: i32 = -300;
 /// Behind the change of destinations (`NF_IP_PRI_NAT_DST`).
@@ -215,19 +211,6 @@ fn frame(family: Family) -> Vec<Change> {
     ]
 }
 
-/// The bits of a prefix, as long as an address.
-fn mask(family: Family, prefix: u8) -> Vec<u8> {
-    let host = family.bits().saturating_sub(prefix);
-    let bits = u128::MAX.checked_shl(host.into()).unwrap_or(0);
-    match family {
-        Family::V4 => bits
-            .to_be_bytes()
-            .last_chunk::<4>()
-            .map_or(vec![], |last| last.to_vec()),
-        Family::V6 => bits.to_be_bytes().to_vec(),
-    }
-}
-
 /// Lets a pod's packets out of its veth pair, in the table of the address's family.
 pub fn admit(link: &str, address: IpAddr) -> Change {
     add(PODS, vec![key(link, address)])
@@ -270,60 +253,6 @@ fn rule(chain: &'static str, parts: &[Vec<Step>]) -> Change {
         chain: chain.into(),
         steps: parts.concat(),
     }
-}
-
-fn from_a_pod() -> Vec<Step> {
-    vec![Step::LoadInName(0), Step::Is(0, LINKS.as_bytes().to_vec())]
-}
-
-fn to_a_pod() -> Vec<Step> {
-    vec![Step::LoadOutName(0), Step::Is(0, LINKS.as_bytes().to_vec())]
-}
-
-/// Steps that hold where the port at `offset` is that of name servers.
-fn of_names(protocol: u8, offset: u32) -> Vec<Step> {
-    vec![
-        Step::LoadProtocol(0),
-        Step::Is(0, vec![protocol]),
-        Step::LoadTransport {
-            offset,
-            length: 2,
-            to: 0,
-        },
-        Step::Is(0, DNS_PORT.to_be_bytes().to_vec()),
-    ]
-}
-
-fn end(verdict: Verdict) -> Vec<Step> {
-    vec![Step::Count, Step::Verdict(verdict)]
-}
-
-/// Steps that hold where the loaded name is that of one of the tunnel's links.
-fn of_tunnel(load: Step) -> Vec<Step> {
-    vec![load, Step::Is(0, TUNNEL.as_bytes().to_vec())]
-}
-
-fn not_of_tunnel(load: Step) -> Vec<Step> {
-    vec![load, Step::IsNot(0, TUNNEL.as_bytes().to_vec())]
-}
-
-fn not_by(link: &str) -> Vec<Step> {
-    vec![Step::LoadInName(0), Step::IsNot(0, name_key(link).to_vec())]
-}
-
-/// Steps that hold where one of these bits of the register is set.
-fn has(load: Step, bits: u32) -> Vec<Step> {
-    let mask = bits.to_ne_bytes().to_vec();
-    vec![load, Step::Mask { of: 0, mask }, Step::IsNot(0, vec![0; 4])]
-}
-
-/// What comes from elsewhere than this machine and its pods.
-fn elsewhere() -> Vec<Step> {
-    let no_pod = vec![
-        Step::LoadInName(0),
-        Step::IsNot(0, LINKS.as_bytes().to_vec()),
-    ];
-    [no_pod, not_by(OWN_LINK)].concat()
 }
 
 impl Rules {

@@ -13,7 +13,7 @@ use crate::rules::LINKS;
 /// A pod's requirements on its sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Wanted {
+pub struct SandboxSpec {
     /// The pod's UID, safe as a part of a path.
     pub uid: String,
     /// A network of its own.
@@ -29,7 +29,7 @@ pub struct Wanted {
     pub settings: Vec<(String, String)>,
 }
 
-impl Wanted {
+impl SandboxSpec {
     /// Namespaces of its own.
     pub fn kinds(&self) -> Vec<Kind> {
         let wants = |kind: &Kind| match kind {
@@ -47,7 +47,7 @@ impl Wanted {
 #[serde(deny_unknown_fields)]
 pub struct Sandbox {
     /// What was asked for.
-    pub wanted: Wanted,
+    pub wanted: SandboxSpec,
     /// Its addresses; none on the machine's network.
     pub addresses: Vec<IpAddr>,
     /// The first of the machine's ids that are its own users' and groups'

@@ -7,7 +7,7 @@ use crate::link_settings::{pass_on, set_ipv6, set_link};
 use crate::namespaces::{make_memory, make_namespaces};
 use crate::peers::{self, Peer, Unreached};
 use crate::rules;
-use crate::sandbox::{NEW_RECORD, RECORD, SHM, Sandbox, Step, Wanted, link_name, macs};
+use crate::sandbox::{NEW_RECORD, RECORD, SHM, Sandbox, SandboxSpec, Step, link_name, macs};
 use crate::shares::{self, Shares};
 use crate::sizes::{Sizes, mtu};
 use crate::tunnel::{Device, OVERHEAD, Plan, Renewal, Seen, led_into_the_tunnel, set_routes};
@@ -36,7 +36,7 @@ const MAX_RECORD: u64 = 64 * 1024;
 
 /// Where things are kept.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct SandboxOptions {
     /// Folder of the sandboxes, in memory, where mounts are seen by the container engine:
     /// `/run/pratique/pods`.
     pub run: PathBuf,
@@ -61,7 +61,7 @@ struct Rules {
 
 impl Rules {
     /// The whole table of a family.
-    fn table(&self, family: Family, places: &Places) -> Vec<Change> {
+    fn table(&self, family: Family, options: &SandboxOptions) -> Vec<Change> {
         let pods = self.pods.iter();
         let pods = pods.flat_map(|(link, all)| all.iter().map(|one| (link.clone(), *one)));
         rules::all(
@@ -69,16 +69,16 @@ impl Rules {
             &self.ranges,
             &pods.collect::<Vec<_>>(),
             &self.peers,
-            places.alone,
-            places.tunnel,
+            options.alone,
+            options.tunnel,
         )
     }
 
     /// Puts all tables in place.
-    fn put(&mut self, places: &Places) -> agent_sys::Result<()> {
+    fn put(&mut self, options: &SandboxOptions) -> agent_sys::Result<()> {
         let families: Vec<Family> = self.filters.keys().copied().collect();
         for family in families {
-            let table = self.table(family, places);
+            let table = self.table(family, options);
             if let Some(filter) = self.filters.get_mut(&family) {
                 filter.apply(&table)?;
             }
@@ -107,7 +107,7 @@ impl Rules {
 /// The sandboxes of this node. All calls block; several may run at once, for different pods.
 #[derive(Debug)]
 pub struct Sandboxes {
-    places: Places,
+    options: SandboxOptions,
     /// Most pods that the machine has.
     most_pods: u32,
     ledger: Mutex<Ledger>,
@@ -125,19 +125,19 @@ impl Sandboxes {
     ///
     /// # Errors
     /// If the folder can't be made or read, or something in it can't be taken away.
-    pub fn open(places: Places) -> Result<Self, Error> {
-        let run = &places.run;
+    pub fn open(options: SandboxOptions) -> Result<Self, Error> {
+        let run = &options.run;
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(run)
             .map_err(Error::file("make", run))?;
         let own = Self {
-            ledger: Mutex::new(Ledger::open(places.ledger.clone())),
+            ledger: Mutex::new(Ledger::open(options.ledger.clone())),
             rules: Mutex::default(),
             made: Mutex::default(),
             most_pods: MAX_PODS,
-            places,
+            options,
         };
         for uid in own.folders()? {
             match own.recorded(&uid) {
@@ -173,7 +173,7 @@ impl Sandboxes {
         if rules.filters.is_empty() && rules.peers.is_empty() {
             // An earlier agent's: they stay let in, and kept to the tunnel, until the nodes are
             // known again.
-            rules.peers = if self.places.tunnel {
+            rules.peers = if self.options.tunnel {
                 led_into_the_tunnel()?
             } else {
                 peers::routed()?
@@ -185,7 +185,7 @@ impl Sandboxes {
             for family in rules.families() {
                 rules.filters.insert(family, Filter::open(family)?);
             }
-            rules.put(&self.places)?;
+            rules.put(&self.options)?;
             rules.share(self.most_pods)?;
             // Nothing is passed on before there is a table.
             rules.families().into_iter().try_for_each(pass_on)?;
@@ -251,7 +251,7 @@ impl Sandboxes {
         let mut rules = lock(&self.rules);
         if rules.peers != peers {
             let before = std::mem::replace(&mut rules.peers, peers);
-            if let Err(error) = rules.put(&self.places) {
+            if let Err(error) = rules.put(&self.options) {
                 // What came into force of it goes with the next try, which puts all tables in
                 // place.
                 rules.peers = before;
@@ -279,7 +279,7 @@ impl Sandboxes {
     /// # Errors
     /// If the node has no range yet, no address is free, or the kernel refuses a step; what was
     /// made by then goes with the next try or with [`Self::remove`].
-    pub fn make(&self, wanted: &Wanted) -> Result<Sandbox, Error> {
+    pub fn make(&self, wanted: &SandboxSpec) -> Result<Sandbox, Error> {
         if let Some(made) = self.find(&wanted.uid) {
             return Ok(made);
         }
@@ -323,18 +323,18 @@ impl Sandboxes {
             .collect()
     }
 
-    fn begin(&self, wanted: &Wanted, steps: &[Step]) -> Result<Sandbox, Error> {
+    fn begin(&self, wanted: &SandboxSpec, steps: &[Step]) -> Result<Sandbox, Error> {
         let mut sandbox = Sandbox {
             wanted: wanted.clone(),
             addresses: Vec::new(),
             first_id: None,
-            folder: self.places.run.join(&wanted.uid),
+            folder: self.options.run.join(&wanted.uid),
         };
         if wanted.network && lock(&self.rules).ranges.is_empty() {
             return Err(Error::NoRange);
         }
         let of_it = |step: &&Step| wanted.network || !step.is_of_network();
-        let lost = || Error::file("write", &self.places.ledger)(io::Error::other("a thread died"));
+        let lost = || Error::file("write", &self.options.ledger)(io::Error::other("a thread died"));
         // The disk takes its time until addresses are written down; the kernel makes meanwhile what
         // has none yet.
         thread::scope(|scope| {
@@ -401,7 +401,7 @@ impl Sandboxes {
     fn apply(&self, rules: &mut Rules, family: Family, change: Change) -> Result<(), Error> {
         let filter = rules.filters.get_mut(&family).ok_or(Error::NoRange)?;
         if filter.apply(&[change]).is_err() {
-            let table = rules.table(family, &self.places);
+            let table = rules.table(family, &self.options);
             let filter = rules.filters.get_mut(&family).ok_or(Error::NoRange)?;
             filter.apply(&table)?;
         }
@@ -432,7 +432,7 @@ impl Sandboxes {
 
     /// The sizes of pods' packets.
     fn sizes(&self, links: &mut Links) -> agent_sys::Result<Sizes> {
-        let around = if self.places.tunnel { OVERHEAD } else { 0 };
+        let around = if self.options.tunnel { OVERHEAD } else { 0 };
         Ok(Sizes::of(mtu(links)?.saturating_sub(around)))
     }
 
@@ -507,7 +507,7 @@ impl Sandboxes {
 
     /// The uids of pods that have a folder here.
     fn folders(&self) -> Result<Vec<String>, Error> {
-        let run = &self.places.run;
+        let run = &self.options.run;
         let fault = || Error::file("list", run);
         let mut found = Vec::new();
         for entry in fs::read_dir(run).map_err(fault())? {
@@ -519,7 +519,7 @@ impl Sandboxes {
 
     /// The sandbox of a record, if all that it names is there.
     fn recorded(&self, uid: &str) -> Option<Sandbox> {
-        let folder = self.places.run.join(uid);
+        let folder = self.options.run.join(uid);
         let mut bytes = Vec::new();
         let file = File::open(folder.join(RECORD)).ok()?;
         file.take(MAX_RECORD).read_to_end(&mut bytes).ok()?;
@@ -569,7 +569,7 @@ impl Sandboxes {
     /// is believed whole.
     fn clear(&self, uid: &str) -> Result<(), Error> {
         lock(&self.made).remove(uid);
-        let folder = self.places.run.join(uid);
+        let folder = self.options.run.join(uid);
         for name in [RECORD, NEW_RECORD] {
             absent(fs::remove_file(folder.join(name)), "remove", &folder)?;
         }

@@ -28,8 +28,8 @@ impl Machine {
         .unwrap();
     }
 
-    fn places(&self) -> Places {
-        Places {
+    fn options(&self) -> SandboxOptions {
+        SandboxOptions {
             run: self.dir.path().join("pods"),
             ledger: self.dir.path().join("addresses.json"),
             alone: true,
@@ -39,7 +39,7 @@ impl Machine {
 
     /// An agent that starts.
     fn agent(&self) -> Sandboxes {
-        let own = Sandboxes::open(self.places()).unwrap();
+        let own = Sandboxes::open(self.options()).unwrap();
         let ranges = ["10.1.0.0/24", "fd00:1::/64"].map(|range| range.parse().unwrap());
         own.give_ranges(&ranges).unwrap();
         own
@@ -47,7 +47,7 @@ impl Machine {
 
     /// What is left of pods: files, links, mounts.
     fn left(&self) -> (Vec<String>, Vec<String>, Vec<String>) {
-        let folder = self.places().run;
+        let folder = self.options().run;
         let names = fs::read_dir(&folder).unwrap();
         let files = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let links = Links::open().unwrap().all().unwrap();
@@ -66,8 +66,8 @@ impl Machine {
     }
 }
 
-fn pod(uid: &str) -> Wanted {
-    Wanted {
+fn pod(uid: &str) -> SandboxSpec {
+    SandboxSpec {
         uid: uid.to_owned(),
         network: true,
         ipc: true,
@@ -167,7 +167,7 @@ fn an_end_after_any_step_leaves_nothing_that_the_next_start_does_not_take_away()
 fn while_an_address_is_written_down_only_what_has_none_is_made() {
     Machine::with(|machine| {
         let agent = machine.agent();
-        let shm = machine.places().run.join("b").join(SHM);
+        let shm = machine.options().run.join("b").join(SHM);
         // Nothing is written down while another holds the ledger.
         let ledger = lock(&agent.ledger);
         let (memory, link) = thread::scope(|scope| {
@@ -202,7 +202,7 @@ fn an_agent_that_starts_anew_adopts_pods_without_a_break() {
         let (mut served, _) = listener.accept().unwrap();
         drop(first);
         // The table of addresses is lost with the disk; what pods have is seen at their sandboxes.
-        fs::remove_file(machine.places().ledger).unwrap();
+        fs::remove_file(machine.options().ledger).unwrap();
         let second = machine.agent();
         assert_eq!(
             (second.find("a"), second.find("b")),
@@ -225,9 +225,9 @@ fn an_agent_that_starts_anew_adopts_pods_without_a_break() {
 #[test]
 fn without_a_range_only_pods_on_the_machines_network_have_a_sandbox() {
     Machine::with(|machine| {
-        let agent = Sandboxes::open(machine.places()).unwrap();
+        let agent = Sandboxes::open(machine.options()).unwrap();
         assert!(matches!(agent.make(&pod("a")), Err(Error::NoRange)));
-        let on_host = Wanted {
+        let on_host = SandboxSpec {
             network: false,
             hostname: None,
             settings: Vec::new(),

@@ -2,7 +2,7 @@
 //! for the machine: with which addresses a pod speaks, which it reaches, and how large packets it
 //! sends where. Needs root.
 
-use agent_cluster::{Places, Sandbox, Sandboxes, Wanted, link_name};
+use agent_cluster::{Sandbox, SandboxOptions, SandboxSpec, Sandboxes, link_name};
 use agent_sys::namespace::{self, Kind};
 use agent_sys::netlink::links::{Burst, LOOPBACK, Links, Route};
 use std::fs;
@@ -15,9 +15,9 @@ const LINK: &str = "eth0";
 const SILENCE: Duration = Duration::from_millis(500);
 
 /// Runs a test on a machine of its own.
-fn on_a_machine(test: impl FnOnce(Places) + Send) {
+fn on_a_machine(test: impl FnOnce(SandboxOptions) + Send) {
     let dir = tempfile::tempdir().expect("a folder");
-    let places = Places {
+    let options = SandboxOptions {
         run: dir.path().join("pods"),
         ledger: dir.path().join("addresses.json"),
         alone: true,
@@ -25,25 +25,25 @@ fn on_a_machine(test: impl FnOnce(Places) + Send) {
     };
     namespace::in_new(&[Kind::Network], || {
         Links::open()?.switch_on(LOOPBACK)?;
-        test(places);
+        test(options);
         Ok(())
     })
     .expect("a machine");
 }
 
 /// An agent that starts, with ranges of both families.
-fn agent(places: Places) -> Sandboxes {
-    let own = Sandboxes::open(places).expect("an agent");
+fn agent(options: SandboxOptions) -> Sandboxes {
+    let own = Sandboxes::open(options).expect("an agent");
     let ranges = ["10.1.0.0/24", "fd00:1::/64"].map(|range| range.parse().expect("a range"));
     own.give_ranges(&ranges).expect("rules");
     own
 }
 
-fn pod(uid: &str) -> Wanted {
-    Wanted {
+fn pod(uid: &str) -> SandboxSpec {
+    SandboxSpec {
         uid: uid.to_owned(),
         network: true,
-        ..Wanted::default()
+        ..SandboxSpec::default()
     }
 }
 
@@ -65,8 +65,8 @@ fn index_of(links: &mut Links) -> u32 {
 
 #[test]
 fn pods_reach_each_other_and_the_node_by_their_addresses() {
-    on_a_machine(|places| {
-        let agent = agent(places);
+    on_a_machine(|options| {
+        let agent = agent(options);
         let (a, b) = (
             agent.make(&pod("a")).expect("the kernel"),
             agent.make(&pod("b")).expect("the kernel"),
@@ -104,8 +104,8 @@ fn pods_reach_each_other_and_the_node_by_their_addresses() {
 
 #[test]
 fn a_pod_can_neither_speak_with_another_address_nor_reach_what_is_the_machines() {
-    on_a_machine(|places| {
-        let agent = agent(places);
+    on_a_machine(|options| {
+        let agent = agent(options);
         let (a, b) = (
             agent.make(&pod("a")).unwrap(),
             agent.make(&pod("b")).unwrap(),
@@ -202,8 +202,8 @@ fn a_pod_can_neither_speak_with_another_address_nor_reach_what_is_the_machines()
 
 #[test]
 fn a_pod_has_no_more_of_ipv6_than_it_has_of_ipv4() {
-    on_a_machine(|places| {
-        let agent = agent(places);
+    on_a_machine(|options| {
+        let agent = agent(options);
         let (a, b) = (
             agent.make(&pod("a")).unwrap(),
             agent.make(&pod("b")).unwrap(),
@@ -270,14 +270,14 @@ fn a_pod_has_no_more_of_ipv6_than_it_has_of_ipv4() {
 
 #[test]
 fn a_machine_goes_on_to_believe_routers_when_it_passes_on_packets() {
-    on_a_machine(|places| {
+    on_a_machine(|options| {
         let read = |link: &str, name: &str| {
             let path = format!("/proc/sys/net/ipv6/conf/{link}/{name}");
             fs::read_to_string(path).unwrap().trim().to_owned()
         };
         namespace::set("net/ipv6/conf/lo/accept_ra", "1").unwrap();
         namespace::set("net/ipv6/conf/default/accept_ra", "0").unwrap();
-        let agent = agent(places);
+        let agent = agent(options);
         assert_eq!(read("all", "forwarding"), "1");
         assert_eq!(read("lo", "accept_ra"), "2");
         assert_eq!(read("default", "accept_ra"), "0", "it did not before");
@@ -289,8 +289,8 @@ fn a_machine_goes_on_to_believe_routers_when_it_passes_on_packets() {
 
 #[test]
 fn pods_of_a_node_with_ipv4_alone_have_no_ipv6() {
-    on_a_machine(|places| {
-        let agent = Sandboxes::open(places).unwrap();
+    on_a_machine(|options| {
+        let agent = Sandboxes::open(options).unwrap();
         agent
             .give_ranges(&["10.1.0.0/24".parse().unwrap()])
             .unwrap();
@@ -308,8 +308,8 @@ fn pods_of_a_node_with_ipv4_alone_have_no_ipv6() {
 
 #[test]
 fn what_stays_on_the_node_is_larger_than_what_leaves_it() {
-    on_a_machine(|places| {
-        let agent = agent(places);
+    on_a_machine(|options| {
+        let agent = agent(options);
         let a = agent.make(&pod("a")).unwrap();
         let near = Links::open().unwrap().named(&link_name("a")).unwrap();
         let far = within(&a, || Links::open().unwrap().named(LINK).unwrap());

@@ -1,7 +1,7 @@
 //! Callers from beyond a link of the machine: which source a pod sees of them, and what they reach
 //! while an agent starts anew. The machine and its neighbour are network namespaces. Needs root.
 
-use agent_cluster::{Peer, Places, Sandbox, Sandboxes, Wanted};
+use agent_cluster::{Peer, Sandbox, SandboxOptions, SandboxSpec, Sandboxes};
 use agent_proxy::{HostPort, Key, Known, Protocol, Rules, Service, Slice};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
 use agent_sys::netlink::Family;
@@ -90,7 +90,7 @@ impl Machine {
 
     /// An agent that starts; pods' packets go unchanged between machines.
     fn agent(&self) -> Sandboxes {
-        let agent = Sandboxes::open(Places {
+        let agent = Sandboxes::open(SandboxOptions {
             run: self.dir.path().join("pods"),
             ledger: self.dir.path().join("addresses.json"),
             alone: true,
@@ -119,10 +119,10 @@ fn join(addresses: [&str; 2]) {
 }
 
 fn pod(agent: &Sandboxes, uid: &str) -> Sandbox {
-    let wanted = Wanted {
+    let wanted = SandboxSpec {
         uid: uid.to_owned(),
         network: true,
-        ..Wanted::default()
+        ..SandboxSpec::default()
     };
     agent.make(&wanted).expect("a sandbox")
 }

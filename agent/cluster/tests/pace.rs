@@ -4,7 +4,7 @@
 //! `PACE_SANDBOXES=100 cargo test --release -p agent-cluster --test pace -- --nocapture`. Processor
 //! time is that of the process, as namespaces are made on threads of their own.
 
-use agent_cluster::{Places, Sandboxes, Wanted};
+use agent_cluster::{SandboxOptions, SandboxSpec, Sandboxes};
 use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::links::{LOOPBACK, Links};
 use tests_harness::pace::{number, spent_by_process, spread, timed};
@@ -15,7 +15,7 @@ fn sandboxes_one_after_the_other() {
     let dir = tempfile::tempdir().expect("a folder");
     in_new(&[Kind::Network], || {
         Links::open()?.switch_on(LOOPBACK)?;
-        let sandboxes = Sandboxes::open(Places {
+        let sandboxes = Sandboxes::open(SandboxOptions {
             run: dir.path().join("pods"),
             ledger: dir.path().join("addresses.json"),
             alone: true,
@@ -27,7 +27,7 @@ fn sandboxes_one_after_the_other() {
         let (mut walls, mut cpus) = (Vec::new(), Vec::new());
         let uid = |at: usize| format!("pod-{at}");
         for at in 0..count {
-            let wanted = Wanted {
+            let wanted = SandboxSpec {
                 uid: uid(at),
                 network: true,
                 ipc: true,

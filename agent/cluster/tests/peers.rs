@@ -10,7 +10,7 @@
 
 use agent_cluster::rules::TUNNELS;
 use agent_cluster::tunnel::{Announced, Keeper, PORTS, Proven};
-use agent_cluster::{Places, Sandboxes};
+use agent_cluster::{SandboxOptions, Sandboxes};
 use agent_proxy::{Node, View};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
 use agent_sys::netlink::Family;
@@ -282,7 +282,7 @@ fn measure(dir: &Path, [count, answering]: [u16; 2], changes: u16) {
     links
         .add_address(loopback, address(0), 32)
         .expect("the address");
-    let sandboxes = Sandboxes::open(Places {
+    let sandboxes = Sandboxes::open(SandboxOptions {
         run: dir.join("pods"),
         ledger: dir.join("addresses.json"),
         alone: true,

@@ -2,7 +2,7 @@
 //! namespace that stands for the machine. Needs root.
 
 use agent_cluster::shares::{self, Shares, size_for};
-use agent_cluster::{Places, Sandbox, Sandboxes, Wanted};
+use agent_cluster::{Sandbox, SandboxOptions, SandboxSpec, Sandboxes};
 use agent_proxy::NAME_SERVER_PORT;
 use agent_proxy::{Key, Known, Service, Slice};
 use agent_sys::namespace::{self, Kind};
@@ -24,20 +24,20 @@ fn with_pods<const N: usize>(names: [&str; N], test: impl FnOnce([Sandbox; N]) +
     let dir = tempfile::tempdir().expect("a folder");
     namespace::in_new(&[Kind::Network], || {
         Links::open()?.switch_on(LOOPBACK)?;
-        let places = Places {
+        let options = SandboxOptions {
             run: dir.path().join("pods"),
             ledger: dir.path().join("addresses.json"),
             alone: true,
             tunnel: false,
         };
-        let agent = Sandboxes::open(places).expect("an agent");
+        let agent = Sandboxes::open(options).expect("an agent");
         let ranges = ["10.1.0.0/24", "fd00:1::/64"].map(|range| range.parse().expect("a range"));
         agent.give_ranges(&ranges).expect("rules");
         let make = |uid: &str| {
-            let wanted = Wanted {
+            let wanted = SandboxSpec {
                 uid: uid.to_owned(),
                 network: true,
-                ..Wanted::default()
+                ..SandboxSpec::default()
             };
             agent.make(&wanted).expect("a sandbox")
         };

@@ -9,8 +9,8 @@
 //!
 //! [`mount_fault`] compares a container's mounts with those that were wanted, before it runs.
 //!
-//! [`Lookups`] bounds what names that pods choose cost the machine, and [`Shares`] keeps one of them
-//! from all turns at something; [`Turns`] are locks by name.
+//! [`Lookups`] bounds what names that pods choose cost the machine, and [`NamedTurns`] keeps one of
+//! them from all turns at something; [`Turns`] are locks by name.
 //!
 //! [`users`] decides which user and group ids of the machine a pod with a user namespace has.
 //!
@@ -33,8 +33,8 @@ pub mod users;
 pub use capabilities::{Capabilities, capabilities, capability_fault, resource_limits, withheld};
 pub use lookup::{Lookups, OF_HANDLERS, OF_IMAGES};
 pub use machine_only::{MACHINE_ONLY, MachineOnly, is_machine_only};
-pub use mounts::{WantedMount, mount_fault};
-pub use paths::{Device, Tpms, View, device_rules, devices, masked, nodes, read_only};
+pub use mounts::{ExpectedMount, mount_fault};
+pub use paths::{Device, KernelView, Tpms, device_rules, devices, masked, nodes, read_only};
 pub use seccomp::{FilterOptions, Seccomp, filter};
-pub use shares::{Shares, Turn};
+pub use shares::{NamedTurns, Turn};
 pub use turns::Turns;

@@ -1,11 +1,11 @@
 //! Whether what a container is to see has been mounted as it was wanted.
 //!
-//! The runtime mounts a volume at a path, and looks that path up again before it says what the mount
-//! refuses. In between the path may lead elsewhere: through what was just mounted, or through a name
-//! that another container changes. What one volume refuses is then said of another, which loses what
-//! the agent had said of it: a folder that is only to be read can be written. So the mounts of a
-//! container are compared with what was wanted after they are made and before anything of the
-//! container runs.
+//! The runtime mounts a volume at a path, and looks that path up again before it says what the
+//! mount refuses. In between the path may lead elsewhere: through what was just mounted, or through
+//! a name that another container changes. What one volume refuses is then said of another, which
+//! loses what the agent had said of it: a folder that is only to be read can be written. So the
+//! mounts of a container are compared with what was wanted after they are made and before anything
+//! of the container runs.
 
 use agent_sys::mount::Limits;
 use agent_sys::mounted::{Mounted, place_of};
@@ -17,7 +17,7 @@ const RESERVED: [&str; 4] = ["/", "/dev", "/proc", "/sys"];
 
 /// A mount that a container is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WantedMount {
+pub struct ExpectedMount {
     /// The file system's device, as [`Mounted::device`].
     pub device: String,
     /// What of the file system is mounted.
@@ -28,10 +28,10 @@ pub struct WantedMount {
     pub destination: Option<String>,
 }
 
-impl WantedMount {
-    /// The mounts that come of a volume: what lies at `source`, and what is mounted below it, by the
-    /// mounts of this process. All are without devices and set-user-id bits; those below refuse what
-    /// they refuse there.
+impl ExpectedMount {
+    /// The mounts that come of a volume: what lies at `source`, and what is mounted below it, by
+    /// the mounts of this process. All are without devices and set-user-id bits; those below refuse
+    /// what they refuse there.
     ///
     /// # Errors
     /// Nothing is at `source`.
@@ -73,7 +73,7 @@ impl WantedMount {
 
 /// What is wrong with a container's mounts; none if each wanted one is there, refuses what it must,
 /// and nothing shows a part of a wanted one by which more could be done.
-pub fn mount_fault(wanted: &[WantedMount], mounts: &[Mounted]) -> Option<String> {
+pub fn mount_fault(wanted: &[ExpectedMount], mounts: &[Mounted]) -> Option<String> {
     let missing = wanted.iter().find(|one| {
         let alike = wanted.iter().filter(|other| {
             (&other.device, &other.root) == (&one.device, &one.root) && other.destination.is_some()
@@ -98,7 +98,7 @@ pub fn mount_fault(wanted: &[WantedMount], mounts: &[Mounted]) -> Option<String>
             return Some(format!("a volume came to be at {place} by a symbolic link"));
         }
         // One that is wanted twice, once to write, may be written as often as it is wanted so.
-        let allowed = |one: &&&WantedMount| refuses(mounted.limits, one.limits, is_whole);
+        let allowed = |one: &&&ExpectedMount| refuses(mounted.limits, one.limits, is_whole);
         let with = all.iter().filter(allowed).count();
         let alike = mounts.iter().filter(|other| {
             let is_same = other.device == mounted.device && other.root == mounted.root;
@@ -110,10 +110,10 @@ pub fn mount_fault(wanted: &[WantedMount], mounts: &[Mounted]) -> Option<String>
 }
 
 /// The wanted mounts of which `mounted` is one or a part.
-fn nearest<'a>(wanted: &'a [WantedMount], mounted: &Mounted) -> Vec<&'a WantedMount> {
+fn nearest<'a>(wanted: &'a [ExpectedMount], mounted: &Mounted) -> Vec<&'a ExpectedMount> {
     let of_it =
-        |one: &&WantedMount| one.device == mounted.device && mounted.root.starts_with(&one.root);
-    let depth = |one: &&WantedMount| one.root.components().count();
+        |one: &&ExpectedMount| one.device == mounted.device && mounted.root.starts_with(&one.root);
+    let depth = |one: &&ExpectedMount| one.root.components().count();
     let deepest = wanted.iter().filter(of_it).map(|one| depth(&one)).max();
     let all = wanted.iter().filter(of_it);
     all.filter(|one| Some(depth(one)) == deepest).collect()
@@ -155,8 +155,8 @@ mod tests {
         }
     }
 
-    fn wanted(root: &str, read_only: bool, destination: &str) -> WantedMount {
-        WantedMount {
+    fn wanted(root: &str, read_only: bool, destination: &str) -> ExpectedMount {
+        ExpectedMount {
             device: "8:1".into(),
             root: root.into(),
             limits: limits(read_only),

@@ -112,7 +112,7 @@ impl Tpms {
 
 /// How much a container sees of what the kernel tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum View {
+pub enum KernelView {
     /// What every container may know.
     Least,
     /// All of `/proc`, and what may be written there by the modes of the files alone: for the root
@@ -124,20 +124,20 @@ pub enum View {
 
 /// What a container that is not privileged can't write. With all of `/proc` these are the files
 /// that all users may write and that concern the machine: a trigger of pressure costs its memory.
-pub fn read_only(view: View) -> &'static [&'static str] {
+pub fn read_only(view: KernelView) -> &'static [&'static str] {
     match view {
-        View::Least => &READ_ONLY,
-        View::Proc => &["/proc/pressure"],
-        View::Whole => &[],
+        KernelView::Least => &READ_ONLY,
+        KernelView::Proc => &["/proc/pressure"],
+        KernelView::Whole => &[],
     }
 }
 
 /// What a container does not see.
-pub fn masked(tpms: &Tpms, view: View) -> Vec<String> {
+pub fn masked(tpms: &Tpms, view: KernelView) -> Vec<String> {
     let is_hidden = |path: &&&str| match view {
-        View::Least => true,
-        View::Proc => !path.starts_with("/proc/"),
-        View::Whole => false,
+        KernelView::Least => true,
+        KernelView::Proc => !path.starts_with("/proc/"),
+        KernelView::Whole => false,
     };
     let own = MASKED
         .iter()
@@ -268,13 +268,13 @@ mod tests {
             .unwrap()
             .join("devices/MSFT0101:00");
         assert_eq!(tpms.folders, [base.join("tpm"), base.join("tpmrm")]);
-        for view in [View::Least, View::Proc, View::Whole] {
+        for view in [KernelView::Least, KernelView::Proc, KernelView::Whole] {
             let masked = masked(&tpms, view);
             assert!(masked.contains(&base.join("tpm").to_string_lossy().into_owned()));
             assert!(masked.contains(&"/sys/class/tpmrm".to_owned()));
             let has = |path: &str| masked.contains(&path.to_owned());
-            assert_eq!(has("/proc/kcore"), view == View::Least, "{view:?}");
-            assert_eq!(has("/sys/firmware"), view != View::Whole, "{view:?}");
+            assert_eq!(has("/proc/kcore"), view == KernelView::Least, "{view:?}");
+            assert_eq!(has("/sys/firmware"), view != KernelView::Whole, "{view:?}");
         }
     }
 

@@ -6,7 +6,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Turns, and how many of them go to those who share a name at the same time.
 #[derive(Debug)]
-pub struct Shares {
+pub struct NamedTurns {
     all: Arc<Semaphore>,
     each: usize,
     /// Those of names that have or want a turn.
@@ -23,7 +23,7 @@ pub struct Turn {
     _named: Arc<Semaphore>,
 }
 
-impl Shares {
+impl NamedTurns {
     /// As many turns, and as many of them for each name; one at least of both.
     pub fn new(all: usize, each: usize) -> Self {
         Self {
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn many_of_one_name_leave_turns_to_another() {
-        let shares = Shares::new(8, 2);
+        let shares = NamedTurns::new(8, 2);
         let turns: Vec<_> = (0..9).map(|_| Box::pin(shares.turn("a"))).collect();
         let turns = turns
             .into_iter()
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn there_is_a_turn_for_everybody_at_least() {
-        let shares = Shares::new(0, 0);
+        let shares = NamedTurns::new(0, 0);
         let turn = now(pin!(shares.turn("a")));
         assert!(turn.is_some() && now(pin!(shares.turn("b"))).is_none());
     }

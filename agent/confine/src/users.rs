@@ -25,9 +25,9 @@ pub struct NoRange;
 /// The number of each pod's range, from 0 on, by the pod's uid.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Users(BTreeMap<String, u32>);
+pub struct IdRanges(BTreeMap<String, u32>);
 
-impl Users {
+impl IdRanges {
     /// The first id of a pod's range.
     pub fn of(&self, uid: &str) -> Option<u32> {
         let number = self.0.get(uid)?;
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn the_first_range_begins_above_all_other_ids() {
-        let mut users = Users::default();
+        let mut users = IdRanges::default();
         assert!(users.give("a").unwrap());
         assert_eq!(users.of("a"), Some(2_147_483_648));
         assert!(!users.give("a").unwrap(), "it keeps what it has");
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_last_range_ends_within_the_ids_of_the_kernel() {
-        let mut users = Users::default();
+        let mut users = IdRanges::default();
         for number in 0..RANGES {
             users.give(&number.to_string()).unwrap();
         }
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_found_range_is_recorded_unless_another_pod_has_it_or_it_is_none() {
-        let mut users = Users::default();
+        let mut users = IdRanges::default();
         users.give("a").unwrap();
         for wrong in [LOWEST, 0, IDS, LOWEST + 1, LOWEST + RANGES * IDS, u32::MAX] {
             assert!(!users.keep("b", wrong), "{wrong}");
@@ -151,7 +151,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_two_pods_have_one_id_whatever_happens(events in events()) {
-            let mut users = Users::default();
+            let mut users = IdRanges::default();
             for event in events {
                 match event {
                     Event::Give(pod) => {

@@ -17,4 +17,4 @@ mod watched;
 pub use files::Room;
 pub use tokens::{TokenKind, Tokens};
 pub use variables::Sources;
-pub use watched::{Kind, Name, Use, Watched};
+pub use watched::{Name, ObjectKind, Use, Watched};

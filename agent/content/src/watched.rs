@@ -9,7 +9,7 @@
 //! room, or may not be watched, is asked of the master at each read. While the master is away, the
 //! last state that it told stays.
 
-use agent_api::{Api, ApiError, Change, get};
+use agent_api::{Api, ApiError, WatchEvent, get};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use serde_json::Value;
@@ -38,14 +38,14 @@ const REFUSED: Duration = Duration::from_secs(512);
 
 /// A kind that is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum ObjectKind {
     /// A config map.
     ConfigMap,
     /// A secret.
     Secret,
 }
 
-impl Kind {
+impl ObjectKind {
     /// Its name in paths.
     pub fn resource(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: ObjectKind,
     /// Its namespace.
     pub namespace: String,
     /// Its name there.
@@ -377,8 +377,8 @@ impl Inner {
         let mut at = version.clone();
         let mut lines = self.api.watch(path).await?;
         while let Some(line) = lines.next().await {
-            match Change::read(&line?, &mut at)? {
-                Change::Is(object) => {
+            match WatchEvent::read(&line?, &mut at)? {
+                WatchEvent::Is(object) => {
                     is_there = true;
                     self.state().take(name, &at, Some(&object));
                     if is_immutable(&object) {
@@ -386,15 +386,15 @@ impl Inner {
                         return Ok(End::Immutable);
                     }
                 }
-                Change::Gone(_) => self.state().take(name, &at, None),
-                Change::Bookmark { initial_end } if initial_end => {
+                WatchEvent::Gone(_) => self.state().take(name, &at, None),
+                WatchEvent::Bookmark { initial_end } if initial_end => {
                     if !is_there {
                         self.state().take(name, &at, None);
                     }
                     is_begun = true;
                     self.set_live(name, true);
                 }
-                Change::Bookmark { .. } => {}
+                WatchEvent::Bookmark { .. } => {}
             }
             // Not before the first list is complete: a watch that was cut off earlier lists again.
             if is_begun {

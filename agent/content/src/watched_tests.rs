@@ -73,7 +73,7 @@ struct Scene {
 }
 
 fn name(name: &str) -> Name {
-    let (kind, namespace, name) = (Kind::ConfigMap, "a".to_owned(), name.to_owned());
+    let (kind, namespace, name) = (ObjectKind::ConfigMap, "a".to_owned(), name.to_owned());
     Name {
         kind,
         namespace,

@@ -6,9 +6,9 @@ use crate::driver::Driver;
 use crate::jobs::Jobs;
 use crate::ledger::{Ledger, key};
 use crate::node;
-use crate::paths::{self, MOUNT, Places, is_plain};
+use crate::paths::{self, DriverOptions, MOUNT, is_plain};
 use crate::registry::Registry;
-use crate::request::{Request, Source};
+use crate::request::{DriverVolume, Request};
 use crate::usage::Usage;
 use crate::volume::{Goal, Progress, Step, Volume};
 use agent_api::{Api, get, send};
@@ -36,7 +36,7 @@ const GROWING: &str = "FileSystemResizePending";
 /// The drivers of a machine and their volumes.
 #[derive(Debug)]
 pub struct Csi {
-    places: Places,
+    options: DriverOptions,
     api: Arc<dyn Api>,
     registry: Arc<Registry>,
     ledger: Arc<Ledger>,
@@ -68,11 +68,11 @@ impl Drop for AtItsEnd {
 
 impl Csi {
     /// The drivers of this machine, with what an earlier agent has left mounted.
-    pub fn open(places: Places, api: Arc<dyn Api>) -> Self {
-        let ledger = Ledger::new(places.data.join("csi"));
+    pub fn open(options: DriverOptions, api: Arc<dyn Api>) -> Self {
+        let ledger = Ledger::new(options.data.join("csi"));
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let boot = boot.unwrap_or_default().trim().to_owned();
-        let found = if places.allowed {
+        let found = if options.allowed {
             ledger.all()
         } else {
             Vec::new()
@@ -91,26 +91,30 @@ impl Csi {
             }
             known.volumes.insert(key, Arc::new(Mutex::new(volume)));
         }
-        let registry = Registry::new(places.clone(), api.clone());
+        let registry = Registry::new(options.clone(), api.clone());
         Self {
             registry: Arc::new(registry),
             ledger: Arc::new(ledger),
             known: Lock::new(known),
             boot,
             jobs: Jobs::default(),
-            places,
+            options,
             api,
         }
     }
 
     /// Registers drivers, and unstages what no pod uses any more, until dropped.
     pub async fn run(self: Arc<Self>) {
-        if !self.places.allowed {
+        if !self.options.allowed {
             return std::future::pending().await;
         }
         let _end = AtItsEnd(self.clone());
         let registry = self.registry.clone();
-        let node = node::keep(registry.clone(), self.places.node.clone(), self.api.clone());
+        let node = node::keep(
+            registry.clone(),
+            self.options.node.clone(),
+            self.api.clone(),
+        );
         tokio::join!(registry.run(), node, self.sweep());
     }
 
@@ -124,9 +128,9 @@ impl Csi {
     ///
     /// # Errors
     /// Why it isn't mounted, for a person.
-    pub async fn mounted(&self, pod: &Pod, source: Source<'_>) -> Result<PathBuf, String> {
+    pub async fn mounted(&self, pod: &Pod, source: DriverVolume<'_>) -> Result<PathBuf, String> {
         let name = source.driver()?;
-        if !self.places.allowed {
+        if !self.options.allowed {
             return Err(format!(
                 "no volume plugin matched: CSI driver {name} can't run here, as privileged pods run only on machines whose \
                  measured configuration says `[node] privileged = true`"
@@ -143,7 +147,7 @@ impl Csi {
         let slot = self.slot(uid, &request);
         let mut volume = slot.lock().await;
         self.publish(&mut volume, calls, &request, &target).await?;
-        if let (Some((bytes, size)), Source::Claimed { claim, .. }) = (&request.grown, source)
+        if let (Some((bytes, size)), DriverVolume::Claimed { claim, .. }) = (&request.grown, source)
             && driver.abilities.expands
         {
             calls.expand(&request, &target, *bytes).await?;
@@ -160,7 +164,7 @@ impl Csi {
         let volume = self.published(&target)?;
         let driver = self.registry.driver(&volume.driver)?;
         let is_asked = driver.abilities.measures;
-        if !is_asked || !is_mounted(&self.places.data, &target).unwrap_or(false) {
+        if !is_asked || !is_mounted(&self.options.data, &target).unwrap_or(false) {
             return None;
         }
         let told = self.calls(&driver).usage(&volume, &target).await;
@@ -234,7 +238,7 @@ impl Csi {
             if request.republish {
                 return calls.publish(request, target).await;
             }
-            if is_mounted(&self.places.data, target)? {
+            if is_mounted(&self.options.data, target)? {
                 return Ok(());
             }
             volume.targets.insert(target.to_owned(), Progress::Begun);
@@ -306,7 +310,7 @@ impl Csi {
 
     fn calls<'a>(&'a self, driver: &'a Driver) -> Calls<'a> {
         Calls {
-            data: &self.places.data,
+            data: &self.options.data,
             api: &*self.api,
             driver,
         }

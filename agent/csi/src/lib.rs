@@ -36,6 +36,6 @@ mod usage;
 mod volume;
 
 pub use csi::Csi;
-pub use paths::Places;
-pub use request::Source;
+pub use paths::DriverOptions;
+pub use request::DriverVolume;
 pub use usage::{Amounts, Usage};

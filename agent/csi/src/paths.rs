@@ -16,7 +16,7 @@ const MAX_SOCKET: usize = 107;
 
 /// Where a machine's drivers and volumes are, and whether it has any.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct DriverOptions {
     /// The folder of the machine's volumes, in which drivers look for their own:
     /// `/var/lib/kubelet`.
     pub data: PathBuf,
@@ -24,11 +24,11 @@ pub struct Places {
     pub node: String,
     /// Whether its configuration allows privileged pods, as a driver is one.
     pub allowed: bool,
-    /// How long a driver may take over a call; [`Places::CALL_LIMIT`] on a machine.
+    /// How long a driver may take over a call; [`DriverOptions::CALL_LIMIT`] on a machine.
     pub call_limit: Duration,
 }
 
-impl Places {
+impl DriverOptions {
     /// Upstream's limit of a driver's calls.
     pub const CALL_LIMIT: Duration = Duration::from_secs(120);
 }

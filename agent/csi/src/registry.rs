@@ -6,7 +6,7 @@
 //! socket disappears is no longer registered.
 
 use crate::driver::{Driver, fits, identify, notify, registration};
-use crate::paths::{Places, REGISTRATION};
+use crate::paths::{DriverOptions, REGISTRATION};
 use agent_api::{Api, get};
 use agent_sys::beneath::{Beneath, Links};
 use config_errors::chain;
@@ -32,7 +32,7 @@ type Id = (u64, u64);
 /// The drivers that are registered, by name.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    places: Places,
+    options: DriverOptions,
     api: Arc<dyn Api>,
     drivers: RwLock<BTreeMap<String, Known>>,
     /// Drivers came or went.
@@ -63,9 +63,9 @@ struct Meeting {
 }
 
 impl Registry {
-    pub(crate) fn new(places: Places, api: Arc<dyn Api>) -> Self {
+    pub(crate) fn new(options: DriverOptions, api: Arc<dyn Api>) -> Self {
         Self {
-            places,
+            options,
             api,
             drivers: RwLock::default(),
             changed: Notify::new(),
@@ -109,7 +109,7 @@ impl Registry {
         seen: &mut BTreeMap<String, SeenSocket>,
         meetings: &mut JoinSet<Meeting>,
     ) {
-        let there = sockets(&self.places.data);
+        let there = sockets(&self.options.data);
         seen.retain(|socket, known| {
             let stays = there.get(socket) == Some(&known.id);
             if !stays {
@@ -163,8 +163,8 @@ impl Registry {
 
     /// Registers a plugin, and reports the result to it.
     async fn meet(&self, socket: &str) -> Result<(), String> {
-        let at = registration(&self.places.data, socket);
-        let outcome = match identify(&at, self.places.call_limit).await {
+        let at = registration(&self.options.data, socket);
+        let outcome = match identify(&at, self.options.call_limit).await {
             Ok(driver) => self.register(socket, driver).await,
             Err(reason) => Err(reason),
         };
@@ -181,7 +181,7 @@ impl Registry {
 
     async fn register(&self, socket: &str, driver: Driver) -> Result<(), String> {
         if !driver.topology.is_empty() {
-            let path = format!("/api/v1/nodes/{}", self.places.node);
+            let path = format!("/api/v1/nodes/{}", self.options.node);
             let node: Node = get(&*self.api, path).await.map_err(|error| error.chain())?;
             fits(&driver.topology, &node)?;
         }

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 
 /// A pod's volume that a driver makes.
 #[derive(Debug, Clone, Copy)]
-pub enum Source<'a> {
+pub enum DriverVolume<'a> {
     /// The volume to which the pod's claim is bound.
     Claimed {
         /// The claim.
@@ -103,7 +103,7 @@ pub(crate) struct Abilities {
     pub(crate) gives_group: bool,
 }
 
-impl Source<'_> {
+impl DriverVolume<'_> {
     /// Whether the pod may only read the volume.
     pub fn is_read_only(&self) -> bool {
         match self {
@@ -180,11 +180,11 @@ impl Request {
     /// Why the node does not mount it.
     pub(crate) fn of(
         pod: &Pod,
-        source: Source<'_>,
+        source: DriverVolume<'_>,
         rules: Option<&CSIDriver>,
     ) -> Result<Self, String> {
         let driver = source.driver()?;
-        let inline = matches!(source, Source::Inline { .. });
+        let inline = matches!(source, DriverVolume::Inline { .. });
         accept(driver, rules, inline)?;
         let spec = rules.map(|rules| &rules.spec);
         let informed = spec.is_some_and(|spec| spec.pod_info_on_mount == Some(true));
@@ -208,7 +208,7 @@ impl Request {
             request.pod = about(pod, inline);
         }
         match source {
-            Source::Claimed {
+            DriverVolume::Claimed {
                 claim,
                 volume,
                 read_only,
@@ -216,7 +216,7 @@ impl Request {
                 request.read_only = read_only;
                 request.persistent(claim, volume)?;
             }
-            Source::Inline { name, source } => request.inline(pod, name, source)?,
+            DriverVolume::Inline { name, source } => request.inline(pod, name, source)?,
         }
         let policy = spec.and_then(|spec| spec.fs_group_policy.as_deref());
         let given = request.is_given(policy, volume_spec(&source));
@@ -332,10 +332,10 @@ impl Request {
     }
 }
 
-fn volume_spec<'a>(source: &Source<'a>) -> Option<&'a PersistentVolumeSpec> {
+fn volume_spec<'a>(source: &DriverVolume<'a>) -> Option<&'a PersistentVolumeSpec> {
     match source {
-        Source::Claimed { volume, .. } => volume.spec.as_ref(),
-        Source::Inline { .. } => None,
+        DriverVolume::Claimed { volume, .. } => volume.spec.as_ref(),
+        DriverVolume::Inline { .. } => None,
     }
 }
 
@@ -403,7 +403,7 @@ mod tests {
         change(&mut volume);
         let volume = serde_json::from_value(volume).unwrap();
         let claim = json!({"status": {"capacity": {"storage": "1Gi"}}});
-        let source = Source::Claimed {
+        let source = DriverVolume::Claimed {
             claim: &serde_json::from_value(claim).unwrap(),
             volume: &volume,
             read_only: false,
@@ -475,7 +475,7 @@ mod tests {
         let volume = serde_json::from_value(json!({"metadata": {"name": "pv"}, "spec": {"csi":
             {"driver": "disk.example", "volumeHandle": "h"}}}))
         .unwrap();
-        let source = Source::Claimed {
+        let source = DriverVolume::Claimed {
             claim: &PersistentVolumeClaim::default(),
             volume: &volume,
             read_only: false,
@@ -488,7 +488,7 @@ mod tests {
     fn an_inline_volume_is_the_pods_own_and_tells_of_the_pod() {
         let source = json!({"driver": "disk.example", "readOnly": true, "nodePublishSecretRef": {"name": "key"}});
         let source = serde_json::from_value(source).unwrap();
-        let source = Source::Inline {
+        let source = DriverVolume::Inline {
             name: "v",
             source: &source,
         };

@@ -8,7 +8,7 @@
 )]
 
 use agent_api::{Answer, Api, ApiError, Call, Lines};
-use agent_csi::{Csi, Places, Source};
+use agent_csi::{Csi, DriverOptions, DriverVolume};
 use bytes::Bytes;
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use serde_json::{Value, json};
@@ -138,7 +138,7 @@ impl Machine {
             "status": {"capacity": {"storage": "1Mi"}},
         }))
         .unwrap();
-        let source = Source::Claimed {
+        let source = DriverVolume::Claimed {
             claim: &claim,
             volume: &volume,
             read_only: false,
@@ -187,13 +187,13 @@ impl Drop for Machine {
 }
 
 fn begin(data: &Path, master: &Arc<Master>, call_limit: Duration) -> (Arc<Csi>, JoinHandle<()>) {
-    let places = Places {
+    let options = DriverOptions {
         data: data.to_owned(),
         node: "node-1".to_owned(),
         allowed: true,
         call_limit,
     };
-    let csi = Arc::new(Csi::open(places, master.clone()));
+    let csi = Arc::new(Csi::open(options, master.clone()));
     (csi.clone(), tokio::spawn(csi.run()))
 }
 
@@ -377,7 +377,7 @@ async fn a_driver_that_hangs_holds_up_no_other_pods_volumes() {
         json!({"metadata": {}, "spec": rules}),
     );
     let source = serde_json::from_value(json!({"driver": "other.example"})).unwrap();
-    let source = Source::Inline {
+    let source = DriverVolume::Inline {
         name: "v",
         source: &source,
     };
@@ -475,15 +475,15 @@ async fn a_volume_that_has_grown_is_expanded_and_its_claim_shows_it() {
 #[tokio::test]
 async fn a_machine_without_privileged_pods_has_no_drivers_and_says_so() {
     let dir = tempfile::tempdir().unwrap();
-    let places = Places {
+    let options = DriverOptions {
         data: dir.path().to_owned(),
         node: "node-1".to_owned(),
         allowed: false,
         call_limit: LIMIT,
     };
-    let csi = Csi::open(places, Arc::new(Master::default()));
+    let csi = Csi::open(options, Arc::new(Master::default()));
     let source = serde_json::from_value(json!({"driver": NAME})).unwrap();
-    let source = Source::Inline {
+    let source = DriverVolume::Inline {
         name: "v",
         source: &source,
     };

@@ -41,7 +41,7 @@ pub(crate) fn follow(
     addresses
 }
 
-/// Tells addresses that are others than before; true where they are.
+/// Sends the addresses if they differ from the last ones; true if they do.
 fn take(sender: &watch::Sender<Vec<IpAddr>>, now: Vec<IpAddr>) -> bool {
     sender.send_if_modified(|before| {
         let changed = !now.is_empty() && *before != now;

@@ -41,21 +41,21 @@ const NO_APPROVALS: &str = "nothing says which boots may open the master's keys:
 
 /// The bound socket.
 #[derive(Debug)]
-pub(crate) struct Attestor {
+pub(crate) struct AttestorSocket {
     listener: UnixListener,
-    machine: Arc<Machine>,
+    machine: Arc<Responder>,
 }
 
 /// What is needed to answer requests.
 #[derive(Debug)]
-struct Machine {
+struct Responder {
     prover: Prover,
     claims: Claims,
     /// Which boots open a seal; `None` if nothing says which.
     sealing: Option<Sealing>,
 }
 
-impl Attestor {
+impl AttestorSocket {
     /// Binds the socket with access for its owner only. A socket left by an earlier agent is
     /// replaced.
     pub(crate) fn bind(
@@ -76,7 +76,7 @@ impl Attestor {
         }
         let listener = UnixListener::bind(path).map_err(fault)?;
         std::fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(fault)?;
-        let machine = Arc::new(Machine {
+        let machine = Arc::new(Responder {
             prover,
             claims,
             sealing,
@@ -118,7 +118,7 @@ impl Attestor {
 
 /// One request and its answer. A client that connects and sends nothing only checks whether the
 /// socket is there.
-async fn connection(stream: UnixStream, machine: Arc<Machine>) -> io::Result<()> {
+async fn connection(stream: UnixStream, machine: Arc<Responder>) -> io::Result<()> {
     let caller = stream.peer_cred()?.uid();
     let (input, mut output) = stream.into_split();
     if caller != 0 && caller != nix::unistd::geteuid().as_raw() {
@@ -155,7 +155,7 @@ async fn write(
     timeout(LINE_TIMEOUT, output.write_all(&line)).await?
 }
 
-fn answer(request: Request, machine: &Machine) -> Zeroizing<Vec<u8>> {
+fn answer(request: Request, machine: &Responder) -> Zeroizing<Vec<u8>> {
     match perform(request, machine) {
         Ok(line) => line,
         Err(error) => {
@@ -198,7 +198,7 @@ fn code_of(error: &ProveError) -> &'static str {
     }
 }
 
-fn perform(request: Request, machine: &Machine) -> Result<Zeroizing<Vec<u8>>, ProveError> {
+fn perform(request: Request, machine: &Responder) -> Result<Zeroizing<Vec<u8>>, ProveError> {
     let prover = &machine.prover;
     let ek = |turn| prover.endorsement_key(turn);
     Ok(match (request, machine.sealing.as_ref()) {

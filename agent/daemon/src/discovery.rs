@@ -5,7 +5,7 @@ use crate::RunArguments;
 use crate::console::{refused, say};
 use crate::error::Error;
 use crate::settings::endpoint;
-use agent_discover::{Finder, Progress, Report};
+use agent_discover::{Finder, Progress, ProgressCallback};
 use agent_enroll::{Endpoint, Endpoints, Pin, Pins};
 use config_discovery::Document;
 use config_errors::chain;
@@ -45,7 +45,7 @@ pub(crate) async fn locate(
         return Ok(None);
     };
     let memory = arguments.data.join("discovery.json");
-    let report: Report = Arc::new(news);
+    let report: ProgressCallback = Arc::new(news);
     let mut finder = Finder::new(terms.clone(), &memory, report).map_err(|error| {
         let why =
             "the key that discovery trusts since its first use cannot be read, and no other is taken in its place";

@@ -28,7 +28,7 @@ pub(crate) enum Error {
     NotForAnAgent(String),
     /// The configuration is for another cluster than the machine's state.
     #[error(
-        "what this machine keeps belongs to the cluster with the root {own}, and its user-data pins {pinned}: give it that \
+        "this machine's state belongs to the cluster with the root {own}, and its user-data pins {pinned}: give it that \
          cluster's `ca_pins`, or write the whole image again, which starts a worker's state anew"
     )]
     OtherCluster {
@@ -39,13 +39,13 @@ pub(crate) enum Error {
     },
     /// The state belongs to a cluster, and nothing says to which.
     #[error(
-        "what this machine keeps belongs to a cluster, and the record of which one ({}) is gone: its files are an older copy, \
+        "this machine's state belongs to a cluster, and the record of which one ({}) is gone: its files are an older copy, \
          or damaged: write the whole image again, which starts a worker's state anew", .0.display()
     )]
     ClusterGone(PathBuf),
     /// The machine joins in another way than the one by which its state came to be.
     #[error(
-        "what this machine keeps was kept while it joined by {before}, and now it joins by {now}: give it its earlier user-data, \
+        "this machine's state was made while it joined by {before}, and now it joins by {now}: give it its earlier user-data, \
          in which only `[identity]` and what names the masters may change, or write the whole image again, which starts a worker's state anew"
     )]
     OtherJoin {

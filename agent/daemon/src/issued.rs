@@ -121,7 +121,7 @@ fn location(machine: &MachineConfig, found: Option<Location>) -> Result<Location
 /// the expiry.
 fn watch_end(
     name: String,
-    end: issued::Ending,
+    end: issued::Expiry,
     notices: Notices,
     tasks: &mut JoinSet<Result<(), Error>>,
 ) {
@@ -157,7 +157,7 @@ fn take(
     node: String,
     identity: IssuedIdentity,
     location: Location,
-) -> Result<(agent_enroll::Identity, issued::Ending), Error> {
+) -> Result<(agent_enroll::Identity, issued::Expiry), Error> {
     let IssuedIdentity {
         certificate,
         serving_certificate,

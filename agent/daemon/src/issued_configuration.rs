@@ -1,9 +1,10 @@
 //! The digest of a machine's user-data without its identity and its masters.
 //!
-//! An issued identity opens the machine's state without a word of the master, so the state stays by
-//! all that decides what then runs beside it: privileges, static pods, registries. The identity
-//! itself is left out, as an admin renews it, and so is what names the masters, as their addresses
-//! and pins change: masters of another cluster are refused in any case ([`crate::state_cluster`]).
+//! An issued identity opens the machine's state without the master's approval. So the state is
+//! bound to all of the user-data that decides what then runs beside it: privileges, static pods,
+//! registries. The identity itself is left out, as an admin renews it, and so is what names the
+//! masters, as their addresses and pins change: masters of another cluster are refused in any case
+//! ([`crate::state_cluster`]).
 
 use config_tpm::Digest;
 use toml::{Table, Value};

@@ -136,7 +136,7 @@ fn reachable(address: &IpAddr) -> bool {
     !(address.is_loopback() || address.is_unspecified() || address.is_multicast() || link_local)
 }
 
-/// The machine's claims.
+/// What the machine claims of itself in the hello: nothing here is proven.
 pub(crate) fn claims(
     name: String,
     image: &ImageDescription,

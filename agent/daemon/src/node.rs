@@ -16,7 +16,7 @@ use crate::tunnel::Tunnel;
 use agent_cluster::Sandboxes;
 use agent_enroll::Identity;
 use agent_images::{Registries, Registry};
-use agent_journal::{Journal, Places};
+use agent_journal::{Journal, LogPaths};
 use agent_kubelet::{Config, Drain, Drained, Kubelet, Least, Machine, Signal, Soft, Thresholds};
 use agent_names::Names;
 use agent_proxy::Proxy;
@@ -192,13 +192,13 @@ fn sandboxes(
     machine: &MachineConfig,
     on_machine: bool,
 ) -> Result<Sandboxes, Error> {
-    let places = agent_cluster::Places {
+    let options = agent_cluster::SandboxOptions {
         run: arguments.run.join("pods"),
         ledger: arguments.data.join("pod-addresses.json"),
         alone: on_machine,
         tunnel: machine.network.pod_routes == PodRoutes::WireGuard,
     };
-    let sandboxes = Sandboxes::open(places);
+    let sandboxes = Sandboxes::open(options);
     let sandboxes = sandboxes.map(|all| all.for_pods(machine.node.max_pods));
     sandboxes.map_err(|error| Error::Part("pod network", error.into()))
 }
@@ -233,9 +233,9 @@ async fn listen(port: u16) -> Result<TcpListener, Error> {
 
 /// The machine's own logs, for the kubelet's server.
 fn journal(arguments: &RunArguments) -> Journal {
-    Journal::new(Places {
+    Journal::new(LogPaths {
         folder: arguments.machine_logs.clone(),
-        ..Places::default()
+        ..LogPaths::default()
     })
 }
 

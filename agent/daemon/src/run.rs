@@ -1,7 +1,7 @@
 //! The order of the start: configuration, TPM, network, proof, node; the shutdown goes in reverse.
 
 use crate::approach::{Approach, approach};
-use crate::attestor::Attestor;
+use crate::attestor::AttestorSocket;
 use crate::console::{self, refused, say};
 use crate::discovery::Location;
 use crate::ending::Ending;
@@ -212,7 +212,7 @@ fn serve_attestor(
 ) -> Result<(), Error> {
     let addresses = machine::addresses(machine);
     let claims = machine::claims(name.to_owned(), image, &addresses, machine);
-    let attestor = Attestor::bind(
+    let attestor = AttestorSocket::bind(
         &arguments.run.join("attestor.sock"),
         prover.clone(),
         claims,

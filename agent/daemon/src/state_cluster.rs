@@ -7,10 +7,11 @@
 //! rotation needs no action: a pinned root that such a master sends with the node's certificates is
 //! added.
 //!
-//! Nor must user-data with an issued identity, which no master judges: static pods of it would run
-//! at once, as what it says. So a state keeps how its machine joined ([`crate::state_joined`]): one
-//! of an admitted machine opens for no issued identity, and one of an issued identity for no other
-//! user-data. That note can't be set back, and where it is there the pins may not be missing.
+//! The same holds for user-data with an issued identity: no master judges it, and its static pods
+//! would run at once, with the rights that it gives them. So a state keeps how its machine joined
+//! ([`crate::state_joined`]): that of an admitted machine opens for no issued identity, and that of
+//! an issued identity for no other user-data. The note can't be set back, and where it is there the
+//! pins may not be missing.
 
 use crate::RunArguments;
 use crate::error::Error;
@@ -146,7 +147,7 @@ impl StateCluster {
     }
 }
 
-/// In the words of a user's configuration; `when` is its user-data's time.
+/// How a machine joined, for a message to its admin. `when` says beside which user-data.
 fn how(joined: Joined, when: &str) -> String {
     match joined {
         Joined::Admitted => "its master's admission".to_owned(),
@@ -214,7 +215,7 @@ mod tests {
         assert!(bind(&configured(&[own])).is_err());
     }
 
-    /// Somebody who has the disk puts back the folder of the agent's data as it was before the
+    /// An attacker who has the disk puts back the folder of the agent's data as it was before the
     /// machine first joined, and gives the machine user-data that names a cluster of their own.
     #[test]
     fn a_state_that_joined_a_cluster_takes_no_other_once_the_record_is_gone() {
@@ -247,7 +248,8 @@ mod tests {
         assert!(state.bind(&configured(&[other])).is_err());
     }
 
-    /// Who has the board gives it an issued identity of the same cluster, or adds a static pod.
+    /// An attacker who has the board gives it an issued identity of the same cluster, or adds a
+    /// static pod.
     #[test]
     fn a_state_opens_for_no_issued_identity_but_its_own_user_datas() {
         let dir = tempfile::tempdir().expect("a folder");

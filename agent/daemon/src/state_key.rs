@@ -15,9 +15,9 @@ use crate::machine::ImageDescription;
 use crate::state_medium::{Partition, TpmStore, fault, part};
 use crate::state_recovery;
 use agent_tpm::{Presence, Tpm, Unlock};
-use agent_volume::engine::{self, Closed, Opening};
-use agent_volume::report::{Answer, MAX_ANSWER};
-use agent_volume::{Boot, Reason, Report, header};
+use agent_volume::engine::{self, ClosedVolume, OpenOutcome};
+use agent_volume::report::{InitAnswer, MAX_ANSWER};
+use agent_volume::{BootFacts, Reason, Report, header};
 use config_tpm::Digest;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -72,7 +72,7 @@ fn run_with(
     let open = |path: &Path| File::options().read(true).write(true).open(path);
     let file = open(&arguments.partition).map_err(fault("open", &arguments.partition))?;
     let (mut disk, mut store) = (Partition(file), TpmStore { tpm, unlock });
-    let boot = Boot {
+    let boot = BootFacts {
         fresh: arguments.fresh,
         configuration: arguments.configuration.map(|digest| digest.0),
         recoverable: image.role == "master",
@@ -80,7 +80,7 @@ fn run_with(
     let svn = store.unlock.svn;
     let is_master = image.role == "master";
     match engine::open(&mut disk, &mut store, boot).map_err(part)? {
-        Opening::Opened(opened) => {
+        OpenOutcome::Opened(opened) => {
             tell(output, &opened_report(&opened))?;
             // Without an answer the floor stays.
             let admitted = answer(input).map_or(0, |answer| answer.admitted).min(svn);
@@ -89,23 +89,23 @@ fn run_with(
                 .map_err(part)?;
         }
         // The partition table is untrusted, so it does not make a master's state anew.
-        Opening::Closed(Closed {
+        OpenOutcome::Closed(ClosedVolume {
             reason,
             finished: true,
             ..
         }) if is_master && arguments.fresh => {
             tell(output, &Report::Refused { reason })?;
         }
-        Opening::Closed(Closed { reason, .. }) if is_master && !arguments.fresh => {
+        OpenOutcome::Closed(ClosedVolume { reason, .. }) if is_master && !arguments.fresh => {
             recover(&mut disk, &mut store, reason, input, output)?;
         }
         // Another boot of this machine may open the state: one with the user-data that made it, or
         // of the newer image. If a new state were made here, a typing error in the user-data would
         // lose the old one, and booting any older image would lower the floor.
-        Opening::Closed(closed) if let Some(reason) = of_another_boot(closed, svn) => {
+        OpenOutcome::Closed(closed) if let Some(reason) = of_another_boot(closed, svn) => {
             tell(output, &without(reason, &image)?)?;
         }
-        Opening::Closed(closed) => {
+        OpenOutcome::Closed(closed) => {
             let made = engine::make(&mut disk, &mut store, svn, closed, boot).map_err(part)?;
             let report = Report::Made {
                 key: made.volume,
@@ -123,7 +123,7 @@ fn run_with(
     Ok(0)
 }
 
-fn opened_report(opened: &engine::Open) -> Report {
+fn opened_report(opened: &engine::OpenVolume) -> Report {
     Report::Opened {
         key: opened.volume.clone(),
         generation: opened.generation(),
@@ -156,7 +156,7 @@ fn recover(
 /// The reason if the state does not open now, but would open in another boot: of a newer image or
 /// with the earlier user-data. A newer image's floor in the TPM counts whatever the disk holds,
 /// since an attacker can change the disk.
-fn of_another_boot(closed: Closed, svn: u64) -> Option<Reason> {
+fn of_another_boot(closed: ClosedVolume, svn: u64) -> Option<Reason> {
     let newer = closed.floor.filter(|floor| *floor > svn);
     newer
         .map(Reason::Floor)
@@ -202,14 +202,14 @@ fn tell(output: &mut impl Write, report: &Report) -> Result<(), Error> {
 }
 
 /// One line from init; `None` if init closed the pipe or sent anything else.
-fn answer(input: &mut impl Read) -> Option<Answer> {
+fn answer(input: &mut impl Read) -> Option<InitAnswer> {
     let mut line = Vec::new();
     let mut byte = [0];
     while line.len() < MAX_ANSWER && line.last() != Some(&b'\n') && input.read(&mut byte).ok()? == 1
     {
         line.extend(byte);
     }
-    Answer::parse(std::str::from_utf8(&line).ok()?)
+    InitAnswer::parse(std::str::from_utf8(&line).ok()?)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use agent_tpm::{StateSlot, Tpm, Unlock};
-use agent_volume::engine::{Disk, Fault, Found, Store};
+use agent_volume::engine::{Disk, SlotContent, Store, VolumeError};
 use agent_volume::{Kept, header};
 use std::fs::File;
 use std::io;
@@ -18,11 +18,11 @@ pub(crate) fn fault(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -
 
 /// A failure that a person must fix keeps its class, and so the exit code by which init recognizes
 /// it.
-pub(crate) fn part(cause: Fault<agent_tpm::Error>) -> Error {
+pub(crate) fn part(cause: VolumeError<agent_tpm::Error>) -> Error {
     use agent_tpm::Error::{Authorization, Full};
     match cause {
-        Fault::Store(cause @ (Authorization { .. } | Full { .. })) => Error::Tpm(cause),
-        cause @ (Fault::Store(_) | Fault::Disk(_) | Fault::Header(_)) => {
+        VolumeError::Store(cause @ (Authorization { .. } | Full { .. })) => Error::Tpm(cause),
+        cause @ (VolumeError::Store(_) | VolumeError::Disk(_) | VolumeError::Header(_)) => {
             Error::Part("state", Box::new(cause))
         }
     }
@@ -61,15 +61,14 @@ pub(crate) struct TpmStore {
 impl Store for TpmStore {
     type Error = agent_tpm::Error;
 
-    fn slots(&mut self) -> Result<Vec<Found>, agent_tpm::Error> {
+    fn slots(&mut self) -> Result<Vec<SlotContent>, agent_tpm::Error> {
         let found = |slot| match slot {
-            StateSlot::Absent => Found::Absent,
-            StateSlot::Foreign => Found::Foreign,
-            StateSlot::Closed { floor } => Found::Closed(floor),
-            StateSlot::Unwritten { .. } => Found::Unwritten,
-            StateSlot::Open { floor, content } => {
-                Kept::parse(&content).map_or(Found::Foreign, |kept| Found::Open(floor, kept))
-            }
+            StateSlot::Absent => SlotContent::Absent,
+            StateSlot::Foreign => SlotContent::Foreign,
+            StateSlot::Closed { floor } => SlotContent::Closed(floor),
+            StateSlot::Unwritten { .. } => SlotContent::Unwritten,
+            StateSlot::Open { floor, content } => Kept::parse(&content)
+                .map_or(SlotContent::Foreign, |kept| SlotContent::Open(floor, kept)),
         };
         Ok(self
             .tpm

@@ -23,7 +23,7 @@ const ADMITTED: &str = "admitted-svn";
 /// init's record.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Record {
+struct StateRecord {
     outcome: String,
     reason: String,
     renewals: u32,
@@ -47,7 +47,7 @@ pub(crate) fn tell(run: &Path, notices: &Notices) {
     }
 }
 
-fn read(run: &Path) -> Option<Record> {
+fn read(run: &Path) -> Option<StateRecord> {
     let mut text = String::new();
     let file = std::fs::File::open(run.join(RECORD)).ok()?;
     file.take(RECORD_LIMIT).read_to_string(&mut text).ok()?;
@@ -118,7 +118,7 @@ fn publish(copy: &Path, partition: &Path, published: Vec<u8>) -> io::Result<Vec<
     Ok(text)
 }
 
-fn notice(record: &Record) -> Notice {
+fn notice(record: &StateRecord) -> Notice {
     let renewals = record.renewals;
     let times = if renewals == 1 {
         "once".to_owned()
@@ -181,7 +181,7 @@ fn write(data: &Path, svn: i64) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn record(outcome: &str, reason: &str, renewals: u32) -> Record {
+    fn record(outcome: &str, reason: &str, renewals: u32) -> StateRecord {
         let text = format!(
             "{{\"outcome\":\"{outcome}\",\"reason\":\"{reason}\",\"renewals\":{renewals},\"generation\":4}}\n"
         );

@@ -9,7 +9,7 @@
 use crate::error::Error;
 use crate::state_medium::{Partition, TpmStore, fault, part};
 use agent_tpm::WrappedKey;
-use agent_volume::engine::{self, Recovered, Recovery};
+use agent_volume::engine::{self, RecoveredVolume, Recovery};
 use agent_volume::{Reason, Report, header};
 use config_unlock::one_off::{OneOff, OneOffError};
 use std::os::unix::fs::FileExt as _;
@@ -17,8 +17,8 @@ use std::path::Path;
 use zeroize::Zeroizing;
 
 /// A state that opened by the admin's one-off key.
-pub(crate) struct Found {
-    recovered: Recovered,
+pub(crate) struct RecoveredState {
+    recovered: RecoveredVolume,
     floor: u64,
     admin: [u8; 32],
     keys: Zeroizing<Vec<u8>>,
@@ -33,7 +33,7 @@ pub(crate) fn look(
     disk: &mut Partition,
     store: &mut TpmStore,
     reason: Reason,
-) -> Result<Result<Found, Reason>, Error> {
+) -> Result<Result<RecoveredState, Reason>, Error> {
     let others = matches!(
         reason,
         Reason::NoKey | Reason::OtherKey | Reason::ForeignIndex | Reason::Floor(_)
@@ -65,7 +65,7 @@ pub(crate) fn look(
         board: one_off.ek.0,
     };
     let recovered = engine::recover(disk, store, &by).map_err(part)?;
-    Ok(recovered.map(|recovered| Found {
+    Ok(recovered.map(|recovered| RecoveredState {
         recovered,
         floor: one_off.floor,
         admin: one_off.admin.0,
@@ -100,7 +100,7 @@ fn content(
     })
 }
 
-impl Found {
+impl RecoveredState {
     /// The report for init.
     pub(crate) fn report(&self) -> Report {
         Report::Recovered {

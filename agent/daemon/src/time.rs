@@ -26,8 +26,8 @@ const PERIOD: Duration = Duration::from_secs(17 * 60);
 /// Time between two checks of the master's time.
 const LOOK: Duration = Duration::from_secs(60);
 /// The file of the runtime folder which says that time servers have set the clock in this boot.
-/// Without it, who answers for the servers could move the clock as often as the agent can be made
-/// to start.
+/// Without it, an attacker who answers in their place could step the clock each time the agent
+/// starts.
 const MARK: &str = "clock-set";
 /// What a person can do about a doubtful clock.
 const CURE: &str = "certificates are renewed by counting, not by this clock; check `network.ntp` and the master's own clock";
@@ -53,12 +53,12 @@ pub(crate) struct Clock {
     afar: bool,
     /// [`MARK`].
     mark: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<ClockState>,
     notices: Notices,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ClockState {
     watch: Watch,
     doubt: Option<String>,
     /// When the master's time was last checked.
@@ -119,8 +119,8 @@ impl Clock {
         self.notices.clone()
     }
 
-    /// Sets the clock by the servers, once in a boot, within bounds. Without servers, or without a usable
-    /// answer, it stays as it is.
+    /// Sets the clock by the servers, once in a boot, within bounds. Without servers, or without a
+    /// usable answer, it stays as it is.
     async fn set(&self) {
         if !self.ours || self.servers.is_empty() {
             return;
@@ -217,7 +217,7 @@ impl Clock {
     }
 
     /// Slews, and reports when the clock begins or ceases to be doubtful.
-    fn follow(&self, state: &mut State, Advice { slew, doubt }: Advice) {
+    fn follow(&self, state: &mut ClockState, Advice { slew, doubt }: Advice) {
         if self.ours
             && slew != 0
             && let Err(error) = clock::slew(slew)
@@ -288,7 +288,8 @@ mod tests {
         Clock::new(&machine, &[], &ImageDescription::default(), options)
     }
 
-    /// Who answers for the time servers moves the clock no second time by having the agent end.
+    /// An attacker who answers in the time servers' place can't step the clock again by ending the
+    /// agent.
     #[test]
     fn time_servers_set_the_clock_once_in_a_boot_however_often_the_agent_starts() {
         let run = tempfile::tempdir().unwrap();

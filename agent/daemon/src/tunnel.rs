@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(2);
 
 /// The WireGuard public keys of both links.
-type Keys = [[u8; 32]; 2];
+type LinkKeys = [[u8; 32]; 2];
 
 /// Runs the tunnel and publishes its keys.
 pub(crate) struct Tunnel {
@@ -41,7 +41,7 @@ struct Publisher {
     client: MasterClient,
     certificate: Arc<CertificateSlot>,
     /// The last texts, and their inputs.
-    made: Option<(Keys, CertificateDer<'static>, Announced)>,
+    made: Option<(LinkKeys, CertificateDer<'static>, Announced)>,
 }
 
 impl Tunnel {
@@ -118,7 +118,7 @@ fn judge(
 impl Publisher {
     /// Keeps the Node's annotations up to date for ever: after a renewal of a key or the
     /// certificate, and after someone else changed them.
-    async fn run(mut self, view: View, mut keys: watch::Receiver<Option<Keys>>) {
+    async fn run(mut self, view: View, mut keys: watch::Receiver<Option<LinkKeys>>) {
         let mut changes = view.changes();
         loop {
             let wanted = *keys.borrow_and_update();
@@ -159,7 +159,11 @@ impl Publisher {
     }
 
     /// Writes the annotations if they differ; returns whether they were written.
-    async fn publish(&mut self, keys: Keys, stands: Option<&Announced>) -> Result<bool, String> {
+    async fn publish(
+        &mut self,
+        keys: LinkKeys,
+        stands: Option<&Announced>,
+    ) -> Result<bool, String> {
         let texts = self.texts(keys).await?;
         if stands == Some(&texts) {
             return Ok(false);
@@ -181,7 +185,7 @@ impl Publisher {
     }
 
     /// The texts for these keys and the current certificate; signed once for both.
-    async fn texts(&mut self, keys: Keys) -> Result<Announced, String> {
+    async fn texts(&mut self, keys: LinkKeys) -> Result<Announced, String> {
         let own = self.certificate.get();
         let leaf = own.and_then(|own| own.cert.first().cloned());
         let leaf = leaf.ok_or_else(|| "the node has no certificate".to_owned())?;

@@ -2,7 +2,7 @@
 //! followed, and the server is not trusted.
 
 use bytes::Bytes;
-use config_discovery::{Fault, MAX_BYTES};
+use config_discovery::{DocumentFault, MAX_BYTES};
 use config_http::{Connection, HttpError, Limits};
 use config_model::discovery::DiscoveryUri;
 use http::{Request, StatusCode, header};
@@ -37,7 +37,7 @@ pub enum FetchError {
     Status(StatusCode),
     /// More bytes than a document has.
     #[error("its document was rejected")]
-    TooLarge(#[source] Fault),
+    TooLarge(#[source] DocumentFault),
 }
 
 /// The bytes that an endpoint serves for a cluster.
@@ -101,7 +101,9 @@ impl From<HttpError> for FetchError {
         match error {
             HttpError::Exchange(source) => Self::Exchange(source.into()),
             HttpError::Silent(_) => Self::Silent,
-            HttpError::TooLong(limit) => Self::TooLarge(Fault::TooLarge { found: limit + 1 }),
+            HttpError::TooLong(limit) => {
+                Self::TooLarge(DocumentFault::TooLarge { found: limit + 1 })
+            }
         }
     }
 }

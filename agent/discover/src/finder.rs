@@ -4,7 +4,7 @@
 use crate::fetch::{FetchError, fetch};
 use crate::memory::{Memory, MemoryError};
 use bytes::Bytes;
-use config_discovery::{Document, Expected, Fault, Trust, VerifiedDocument, check};
+use config_discovery::{Document, DocumentFault, Expected, Trust, VerifiedDocument, check};
 use config_model::discovery::{Discovery, DiscoveryTrust, DiscoveryUri};
 use config_model::format::Pin;
 use std::path::Path;
@@ -32,7 +32,7 @@ pub enum Failure {
     Fetch(#[from] FetchError),
     /// The document is refused.
     #[error(transparent)]
-    Refused(#[from] Fault),
+    Refused(#[from] DocumentFault),
     /// The document cannot be saved, so it is not used.
     #[error("the document cannot be saved")]
     Memory(#[from] MemoryError),
@@ -103,13 +103,13 @@ pub enum Progress<'a> {
 }
 
 /// Callback for progress; called from any task.
-pub type Report = Arc<dyn Fn(&Progress<'_>) + Send + Sync>;
+pub type ProgressCallback = Arc<dyn Fn(&Progress<'_>) + Send + Sync>;
 
 /// Finds the master.
 pub struct Finder {
     terms: Discovery,
     memory: Memory,
-    report: Report,
+    report: ProgressCallback,
 }
 
 impl std::fmt::Debug for Finder {
@@ -127,7 +127,11 @@ impl Finder {
     /// # Errors
     /// The memory cannot be read, and only the memory says which key to trust. Otherwise it begins
     /// anew, and reports that.
-    pub fn new(terms: Discovery, memory: &Path, report: Report) -> Result<Self, MemoryError> {
+    pub fn new(
+        terms: Discovery,
+        memory: &Path,
+        report: ProgressCallback,
+    ) -> Result<Self, MemoryError> {
         let memory = match (Memory::open(memory), &terms.trust) {
             (Ok(found), _) => found,
             (Err(error), DiscoveryTrust::FirstUse) => return Err(error),

@@ -6,7 +6,8 @@
 //! before the document expires, and when no master is reachable, for as long as it is polled. An
 //! attacker who controls endpoint or network can keep a machine from joining, and no more. No task
 //! is spawned here but the driver of each HTTP connection, which ends with it; progress goes to a
-//! [`Report`]; nothing here prints. [`read_pins`] reads the pins of a cluster's roots from a file.
+//! [`ProgressCallback`]; nothing here prints. [`read_pins`] reads the pins of a cluster's roots
+//! from a file.
 
 mod fetch;
 mod finder;
@@ -14,6 +15,6 @@ mod memory;
 mod pins;
 
 pub use fetch::FetchError;
-pub use finder::{Failure, Finder, Progress, Report};
+pub use finder::{Failure, Finder, Progress, ProgressCallback};
 pub use memory::{Memory, MemoryError};
 pub use pins::read_pins;

@@ -8,7 +8,7 @@
     reason = "tests may stop at the first surprise"
 )]
 
-use agent_discover::{Finder, Progress, Report};
+use agent_discover::{Finder, Progress, ProgressCallback};
 use config_discovery::{Document, MAX_BYTES, pin_of};
 use config_model::discovery::{Discovery, DiscoveryTrust, DiscoveryUri};
 use config_model::format::Pin;
@@ -153,7 +153,8 @@ impl Machine {
     /// A boot: the memory is read anew.
     fn boot(&self) -> (Finder, UnboundedReceiver<String>) {
         let (tell, told) = unbounded_channel();
-        let report: Report = Arc::new(move |news: &Progress<'_>| drop(tell.send(line(news))));
+        let report: ProgressCallback =
+            Arc::new(move |news: &Progress<'_>| drop(tell.send(line(news))));
         (
             Finder::new(self.terms.clone(), &self.memory(), report).unwrap(),
             told,
@@ -346,7 +347,7 @@ async fn first_use_trusts_one_key_for_good_and_reports_it() {
     endpoint.serve(document(8).sign(&key(2)).unwrap());
     assert_eq!(machine.first().await, "found 8 false");
     std::fs::write(machine.memory(), "{").unwrap();
-    let report: Report = Arc::new(|_| {});
+    let report: ProgressCallback = Arc::new(|_| {});
     assert!(
         Finder::new(machine.terms.clone(), &machine.memory(), report).is_err(),
         "the key was forgotten"

@@ -84,7 +84,7 @@ pub enum Milestone<'a> {
 }
 
 /// Callback for every milestone; called from any task.
-pub type Report = Arc<dyn Fn(&Milestone<'_>) + Send + Sync>;
+pub type MilestoneCallback = Arc<dyn Fn(&Milestone<'_>) + Send + Sync>;
 
 /// A node's identity, kept fresh by [`Enroller::keep`].
 #[derive(Debug, Clone)]
@@ -106,7 +106,7 @@ pub struct Identity {
 /// Joins, and joins again, until the end of the process.
 pub struct Enroller {
     party: Party,
-    report: Report,
+    report: MilestoneCallback,
     client: Arc<CertificateSlot>,
     serving: Arc<CertificateSlot>,
     roots: PinnedRoots,
@@ -136,7 +136,11 @@ impl Enroller {
     ///
     /// # Errors
     /// The TPM makes no node key.
-    pub async fn new(prover: Prover, settings: Settings, report: Report) -> Result<Self, Error> {
+    pub async fn new(
+        prover: Prover,
+        settings: Settings,
+        report: MilestoneCallback,
+    ) -> Result<Self, Error> {
         let tpm = prover.tpm().clone();
         let node_key = blocking(move || Ok(NodeKey::new(tpm)?)).await?;
         Ok(Self::with(
@@ -148,7 +152,7 @@ impl Enroller {
     }
 
     /// For a machine without a TPM, with a key in memory. The claims must have a name.
-    pub fn without_tpm(node_key: NodeKey, settings: Settings, report: Report) -> Self {
+    pub fn without_tpm(node_key: NodeKey, settings: Settings, report: MilestoneCallback) -> Self {
         Self::with(IdentityProof::Nothing, node_key, settings, report)
     }
 
@@ -156,7 +160,7 @@ impl Enroller {
         identity_proof: IdentityProof,
         node_key: NodeKey,
         settings: Settings,
-        report: Report,
+        report: MilestoneCallback,
     ) -> Self {
         let Settings {
             endpoints,

@@ -61,7 +61,7 @@ pub struct Issued {
 
 /// The expiry of an issued identity.
 #[derive(Debug, Clone, Copy)]
-pub struct Ending {
+pub struct Expiry {
     /// Unix seconds at which the first of the certificates ends.
     pub not_after: u64,
 }
@@ -75,7 +75,7 @@ pub fn put_in_use(
     issued: Issued,
     endpoints: Endpoints,
     pins: Pins,
-) -> Result<(Identity, Ending), Error> {
+) -> Result<(Identity, Expiry), Error> {
     let Issued {
         node,
         certificate,
@@ -131,7 +131,7 @@ pub fn put_in_use(
             pins,
             roots: roots.into(),
         },
-        Ending { not_after },
+        Expiry { not_after },
     ))
 }
 
@@ -226,7 +226,7 @@ fn now() -> u64 {
 }
 
 /// Warns once a day from two weeks before the expiry, and at the expiry. Runs until it is dropped.
-pub async fn watch(ending: Ending, tell: impl Fn(Duration) + Send) -> std::convert::Infallible {
+pub async fn watch(ending: Expiry, tell: impl Fn(Duration) + Send) -> std::convert::Infallible {
     let mut logged: Option<u64> = None;
     loop {
         let left = ending.not_after.saturating_sub(now());
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(due(0, Some(0)), None);
     }
 
-    /// Pins and roots of a cluster are public; its signatures are not for everybody to have.
+    /// Pins and roots of a cluster are public, so they alone make no identity.
     #[test]
     fn an_identity_that_the_cluster_did_not_sign_is_refused() {
         let authority = || {

@@ -10,7 +10,8 @@
 //! within a handshake, so a multi-thread runtime is needed. No task is spawned here but the driver
 //! of each HTTP connection, which ends with it. A machine without a TPM asks with a key in memory
 //! ([`Enroller::without_tpm`]) and proves nothing. [`issued`] is the other source of an
-//! [`Identity`]: an admin issued it in advance. Progress goes to a [`Report`]; nothing here prints.
+//! [`Identity`]: an admin issued it in advance. Progress goes to a [`MilestoneCallback`]; nothing
+//! here prints.
 
 mod client;
 mod connector;
@@ -30,7 +31,7 @@ pub mod tunnel;
 pub use client::{Answer, Lines, MasterClient};
 pub use config_tls::{Pin, Pins, pins_text, spki_hash};
 pub use endpoint::{Endpoint, Endpoints};
-pub use enroller::{Enroller, Identity, Milestone, Renewer, Report, Settings};
+pub use enroller::{Enroller, Identity, Milestone, MilestoneCallback, Renewer, Settings};
 pub use error::Error;
 pub use exchange::Cost;
 pub use identity::{CertificateSlot, PinnedRoots, RootReadiness, root_readiness};

@@ -1,8 +1,8 @@
 //! Enrolment, the client and renewal, with a real software TPM against the real verifier.
 
 use agent_enroll::{
-    Endpoint, Endpoints, Enroller, Error, Identity, Logs, MasterClient, Milestone, Prover, Renewer,
-    Report, Settings,
+    Endpoint, Endpoints, Enroller, Error, Identity, Logs, MasterClient, Milestone,
+    MilestoneCallback, Prover, Renewer, Settings,
 };
 use agent_tpm::Tpm;
 use bytes::Bytes;
@@ -51,7 +51,7 @@ async fn claiming(name: &str, master: &Master, endpoints: &[(&str, u16)], pin: [
         },
     };
     let (tell, told) = unbounded_channel();
-    let report: Report =
+    let report: MilestoneCallback =
         Arc::new(move |milestone: &Milestone<'_>| drop(tell.send(line(milestone))));
     Node {
         machine: (swtpm, booted),

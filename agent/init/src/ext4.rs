@@ -95,7 +95,7 @@ mod tests {
         File::create(&image)
             .and_then(|file| file.set_len(32 << 20))
             .expect("an image");
-        crate::state::format(&image.display().to_string()).expect("formatted");
+        crate::state_partition::format(&image.display().to_string()).expect("formatted");
         looked(&image).expect("new");
         // Mounted, or after a power cut: not unmounted cleanly, but without a fault.
         set(&image, "state 0");

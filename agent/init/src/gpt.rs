@@ -61,7 +61,7 @@ pub struct Partition {
 
 /// A partition to add.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted<'a> {
+pub struct NewPartition<'a> {
     /// What it will hold.
     pub kind: Guid,
     /// Which one it will be.
@@ -197,7 +197,7 @@ impl Table {
     /// # Errors
     /// [`GptError::NoRoom`] where less than `wanted.least_bytes` is free behind the last partition,
     /// [`GptError::Full`] where no entry of the table is.
-    pub fn with(&self, wanted: &Wanted<'_>) -> Result<(Self, Partition), GptError> {
+    pub fn with(&self, wanted: &NewPartition<'_>) -> Result<(Self, Partition), GptError> {
         let align = ALIGN_BYTES / self.geometry.sector;
         let after = self
             .partitions()

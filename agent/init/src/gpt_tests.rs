@@ -4,7 +4,7 @@ use std::io;
 
 use proptest::prelude::*;
 
-use super::{Geometry, GptError, Partition, Table, Wanted, crc32};
+use super::{Geometry, GptError, NewPartition, Partition, Table, crc32};
 use crate::guid::Guid;
 
 const SECTORS: u64 = 16 * 2048; // 16 MiB of 512 bytes
@@ -66,8 +66,8 @@ fn read(disk: &[u8]) -> Result<Table, GptError> {
     })
 }
 
-fn state() -> Wanted<'static> {
-    Wanted {
+fn state() -> NewPartition<'static> {
+    NewPartition {
         kind: KIND,
         id: Guid([5; 16]),
         name: "pratique-state-new",
@@ -108,7 +108,7 @@ fn the_state_partition_reaches_the_real_end_of_the_disk() {
 
 #[test]
 fn a_disk_without_room_says_how_much_is_missing() {
-    let full = Wanted {
+    let full = NewPartition {
         least_bytes: 1 << 30,
         ..state()
     };

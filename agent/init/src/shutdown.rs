@@ -4,7 +4,7 @@ use agent_sys::mount::{detach, make_read_only, unmount};
 use agent_sys::power::{End, end, sync};
 
 use crate::console::Console;
-use crate::state;
+use crate::state_partition::TARGET;
 
 /// Most mounts that are examined; the kernel's own limit is 100,000.
 const MAX_MOUNTS: usize = 100_000;
@@ -42,7 +42,7 @@ pub fn finish(console: &Console, how: End) -> agent_sys::Error {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for target in unmount_order(&mounts, &["/run/containerd", "/run/pratique", "/var"]) {
         match unmount(&target) {
-            Err(_) if target == state::TARGET => {
+            Err(_) if target == TARGET => {
                 // Still in use by the kernel: remounted read-only it ends clean as well.
                 if make_read_only(&target).is_err() {
                     console.line(

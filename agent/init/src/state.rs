@@ -1,5 +1,8 @@
-//! The state partition: made on first boot behind the image, encrypted, opened with the TPM's key
+//! The machine's state: made on first boot behind the image, encrypted, opened with the TPM's key
 //! and mounted at `/var`.
+//!
+//! [`open`] does what the agent, which holds the TPM, reports. The partition itself is found, made
+//! and mounted by `state_partition`; what a failure leads to is in `state_fault`.
 //!
 //! Making it is two-phased by the partition's label, so that a power cut never leaves a half-made
 //! file system that is taken for a state: `pratique-state-new` (may be formatted again) becomes
@@ -14,101 +17,25 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
-use std::time::Duration;
 
-use agent_sys::crypt::{self, Volume};
-use agent_sys::mount::{Limits, mount, mount_again};
-use agent_sys::process::{Ended, run};
-use agent_volume::header::{COPIES, DAMAGED, DATA_OFFSET, SIZE, VolumeKey, WrappingKey};
+use agent_volume::header::{COPIES, DAMAGED, SIZE, VolumeKey, WrappingKey};
 use agent_volume::kept::MADE;
-use agent_volume::report::Answer;
+use agent_volume::report::InitAnswer;
 use agent_volume::{Reason, Report};
 
 use crate::console::Console;
-use crate::disks::{self, Device, RootDisk};
-use crate::fatal::{AfterFailure, Fatal};
-use crate::gpt::{GptError, Partition, Table, Wanted};
-use crate::guid::Guid;
-use crate::mounts::directory;
+use crate::fatal::Fatal;
+use crate::state_fault::{
+    CURE, LATER, MASTER_DAMAGED, RENEWED, StateError, fatal, later, moved, refused, system,
+};
 use crate::state_kept::{keeps_the_disk, unrecoverable};
+use crate::state_partition::{
+    DISK, LABEL, MEMORY, StatePartition, UNFINISHED, decrypt, find_or_add, format, mounted, write,
+};
 use crate::state_text::{made, opened_line, record};
-use crate::unlock::{self, Owner, UnlockError, WaitingAgent};
+use crate::unlock::{self, Owner, WaitingAgent};
 use crate::{allowed, ext4, generation};
 
-/// The finished partition's label.
-pub const LABEL: &str = "pratique-state";
-const UNFINISHED: &str = "pratique-state-new";
-/// Where the state is mounted.
-pub const TARGET: &str = "/var";
-/// "Linux filesystem data" of the Discoverable Partitions Specification.
-const LINUX_DATA: Guid = Guid([
-    0x0F, 0xC6, 0x3D, 0xAF, 0x84, 0x83, 0x47, 0x72, 0x8E, 0x79, 0x3D, 0x69, 0xD8, 0x47, 0x7D, 0xE4,
-]);
-/// Smallest state: room for one container image and the logs.
-const MIN_BYTES: u64 = 256 << 20;
-const NODE_LIMIT: Duration = Duration::from_secs(10);
-const MKE2FS: &str = "/usr/sbin/mke2fs";
-const MKE2FS_OUTPUT: usize = 2048;
-const FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum";
-
-const CURE: &str = "check the disk; a worker's state can be made anew by writing the whole image again (what the machine stored is lost)";
-const ROOM_CURE: &str = "enlarge the disk behind the image";
-
-/// Options of the mount on the disk, and in memory where the disk is left alone.
-const DISK: &str = "errors=remount-ro";
-const MEMORY: &str = "mode=755,size=40%";
-/// Mount flags of the state's file system: no execution, no devices, no setuid. Containers' root
-/// file systems are overlays over parts of it, mounts of their own with their own limits.
-const LIMITS: Limits = Limits {
-    read_only: false,
-    no_suid: true,
-    no_dev: true,
-    no_exec: true,
-};
-/// Pods' volumes: a pod may execute what it wrote there, as everywhere in Kubernetes. The host's
-/// programs use nothing from there.
-const VOLUMES: [&str; 2] = [POD_VOLUMES, LOCAL_VOLUMES];
-const POD_VOLUMES: &str = "/var/lib/kubelet/pods";
-/// Persistent volumes.
-const LOCAL_VOLUMES: &str = "/var/lib/kubelet/local-volumes";
-const VOLUME_LIMITS: Limits = Limits {
-    no_exec: false,
-    ..LIMITS
-};
-
-/// Directories of the state, with their modes.
-const DIRECTORIES: [(&str, u32); 12] = [
-    ("/var/lib", 0o755),
-    ("/var/lib/containerd", 0o700),
-    ("/var/lib/kubelet", 0o700),
-    (POD_VOLUMES, 0o750),
-    (LOCAL_VOLUMES, 0o700),
-    ("/var/lib/pratique", 0o700),
-    ("/var/lib/pratique/init", 0o700),
-    ("/var/log", 0o755),
-    ("/var/log/containers", 0o755),
-    ("/var/log/pods", 0o755),
-    ("/var/log/pratique", 0o700),
-    ("/var/tmp", 0o1777),
-];
-
-/// Why there is no state.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StateError {
-    #[error("the disk of the running root cannot be found")]
-    NoDisk,
-    #[error("the disk {0} can't take a state partition")]
-    Table(String, #[source] GptError),
-    #[error("the partition table of {0} can't be written")]
-    Write(String, #[source] std::io::Error),
-    #[error("partition {number} of {disk} did not appear")]
-    NoNode { disk: String, number: u32 },
-    #[error("mke2fs on {0} ended with {1:?}: {2}")]
-    Format(String, Ended, String),
-}
-
-/// The volume's name with the device mapper.
-const NAME: &str = "state";
 /// init's own part of the state.
 pub(crate) const OWN: &str = "/var/lib/pratique/init";
 /// The key of a master's recovery slot, stored in the volume: the master puts it into its recovery
@@ -118,42 +45,12 @@ pub const RECOVERY: &str = "/var/lib/pratique/init/state-recovery";
 const ADMITTED: &str = "/var/lib/pratique/agent/admitted-svn";
 /// Facts about the state that the agent reports on the machine's Node.
 const RECORD: &str = "/run/pratique/state.json";
-const CLEAR: &str = "clear the TPM in the machine's firmware setup; a worker's state is then made anew, and a master's opens again by \
-                     `pratique recover-state` (the admin's guide has the steps)";
-const MAKE_ROOM: &str = "remove those indices with another system on this machine (`tpm2_nvundefine`), or clear the TPM in the machine's \
-                         firmware setup; once it is cleared, a worker's state is made anew, and a master's opens again by \
-                         `pratique recover-state` (the admin's guide has the steps)";
-const LATER: &str = "trying again by a reboot in a minute";
-const RENEWED: &str = "it is made anew by a reboot in a minute; what the machine stored is lost";
-const MASTER_CURE: &str = "a master's state is never made anew: put back its disk, its board, or an image of its version; where the \
-                           board is gone, `pratique recover-state` opens the state on this one (the admin's guide has the steps)";
-const MASTER_DAMAGED: &str = "a master's state is never made anew by itself: put back a copy of this disk that was taken after its \
-                              last start, or clear the TPM, write the whole image again and bring back the cluster from a snapshot by \
-                              `master restore` (the admin's guide has the steps)";
-const MASTER_GONE: &str = "a master's state is never made anew by itself: put back its disk, or the partition's entry and its label \
-                           `pratique-state`; where its disk comes from another board, `pratique recover-state` opens the state on this \
-                           one; to begin a new cluster here, clear the TPM in the machine's firmware setup (the admin's guide has the \
-                           steps)";
 /// The master's keys as they came with a state from another board, until the master has sealed them
 /// to this one's TPM.
 pub const RECOVERED_KEYS: &str = "/var/lib/pratique/init/recovered-keys.pem";
 
 /// Why a volume that opened is not usable.
 type Cause = Box<dyn std::error::Error + Send + Sync>;
-
-/// A state that is refused.
-#[derive(Debug, thiserror::Error)]
-#[error("the state is not opened: {0}")]
-struct Refused(Reason);
-
-/// The state's partition, and the disk that it is on.
-struct StatePartition {
-    root: RootDisk,
-    part: Partition,
-    device: Device,
-    /// Whether it was made in this boot, or never finished.
-    fresh: bool,
-}
 
 /// The admin who moved a state to this board: SHA-256 of the admin's key; `None` if the state was
 /// made here.
@@ -168,8 +65,8 @@ pub struct Opened {
     pub moved_by: MovedBy,
 }
 
-/// Opens the state and mounts it at [`TARGET`]; makes it if there is none, or if a worker's does
-/// not open. In any case the key can't be used again in this boot.
+/// Opens the state and mounts it at `/var`; makes it if there is none, or if a worker's does not
+/// open. In any case the key can't be used again in this boot.
 ///
 /// # Errors
 /// A disk, TPM or file system that failed, or a master's state that does not open: each says what
@@ -181,7 +78,7 @@ pub fn open(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Ope
     capped.map(|()| state)
 }
 
-/// Has no one get the key in this boot, which has no use for the state.
+/// Closes the state's key for the rest of this boot, which does not use the state.
 ///
 /// # Errors
 /// The TPM fails.
@@ -295,7 +192,10 @@ fn new_state(
         drop(agent.finish(console, None));
         return Err(fatal);
     }
-    moved(console, agent.finish(console, Some(Answer { admitted: 0 })))
+    moved(
+        console,
+        agent.finish(console, Some(InitAnswer { admitted: 0 })),
+    )
 }
 
 /// Mounts the state of this machine, by its key and its header's generation, and has the agent move
@@ -318,7 +218,10 @@ fn own_state(
         unrecoverable(console, Path::new(RECOVERY));
     }
     let admitted = admitted();
-    moved(console, agent.finish(console, Some(Answer { admitted })))
+    moved(
+        console,
+        agent.finish(console, Some(InitAnswer { admitted })),
+    )
 }
 
 /// Mounts a state of another board that the admin's one-off key opened, and puts the master's keys
@@ -344,7 +247,7 @@ fn recovered_state(
     }
     // By now the state is bound to this board, or a reboot recovers it again.
     agent
-        .finish(console, Some(Answer { admitted: 0 }))
+        .finish(console, Some(InitAnswer { admitted: 0 }))
         .map_err(later)
 }
 
@@ -358,55 +261,6 @@ fn take_over(keys: &[u8]) -> Result<(), agent_sys::Error> {
     written.map_err(|cause| agent_sys::Error::new("write", RECOVERED_KEYS, cause))
 }
 
-/// A master's state that does not open.
-fn refused(reason: Reason) -> Fatal {
-    let cure = if reason == Reason::PartitionGone {
-        MASTER_GONE
-    } else {
-        MASTER_CURE
-    };
-    Fatal::hold("STATE", cure, Refused(reason))
-}
-
-fn fatal(cause: StateError) -> Fatal {
-    let cure = if matches!(cause, StateError::Table(..)) {
-        ROOM_CURE
-    } else {
-        CURE
-    };
-    Fatal::hold("STATE", cure, cause)
-}
-
-/// A failure to get the key: the boot stops if only a person can fix it, as reboots would hide the
-/// reason and change nothing.
-fn later(cause: UnlockError) -> Fatal {
-    match cause {
-        UnlockError::Authorization => Fatal::hold("STATE", CLEAR, cause),
-        UnlockError::Full => Fatal::hold("STATE", MAKE_ROOM, cause),
-        UnlockError::Errand(_)
-        | UnlockError::Failed(_)
-        | UnlockError::Report
-        | UnlockError::Pipe(_) => Fatal::retry("STATE", LATER, cause),
-    }
-}
-
-/// A state that opened and did not move to its next generation. A temporary failure is only
-/// printed, and the next boot moves the state. A permanent one stops the boot: with generation and
-/// floor left behind, an older copy or an older image could come back.
-fn moved(console: &Console, outcome: Result<(), UnlockError>) -> Result<(), Fatal> {
-    match outcome.map_err(later) {
-        Err(fatal) if fatal.then == AfterFailure::RebootLater => {
-            console.line(&fatal.as_warning());
-            Ok(())
-        }
-        outcome => outcome,
-    }
-}
-
-fn system(cause: agent_sys::Error) -> Fatal {
-    Fatal::hold("STATE", CURE, cause)
-}
-
 /// The number that the agent wrote; zero if the machine was never admitted.
 fn admitted() -> u64 {
     let mut text = String::new();
@@ -414,47 +268,6 @@ fn admitted() -> u64 {
     read.ok()
         .and_then(|_| text.trim().parse().ok())
         .unwrap_or(0)
-}
-
-/// Finds the partition, or adds it to the table.
-fn find_or_add(root_hash: &[u8; 32]) -> Result<StatePartition, StateError> {
-    let mut root = disks::with_root(root_hash).ok_or(StateError::NoDisk)?;
-    let named =
-        |root: &RootDisk, name: &str| root.table.partitions().find(|part| part.name == name);
-    let (part, fresh) = match (named(&root, LABEL), named(&root, UNFINISHED)) {
-        (Some(part), _) => (part, false),
-        (None, Some(part)) => (part, true),
-        (None, None) => (add(&mut root)?, true),
-    };
-    let device = node(&root.disk, part.number)?;
-    Ok(StatePartition {
-        root,
-        part,
-        device,
-        fresh,
-    })
-}
-
-fn decrypt(partition: &StatePartition, key: &VolumeKey) -> Result<String, Fatal> {
-    let name = partition.device.node();
-    let file = File::open(&name).map_err(|cause| fatal(StateError::Write(name.clone(), cause)))?;
-    let volume = Volume {
-        name: NAME.to_owned(),
-        device: agent_sys::block::device_number(&partition.device.name).map_err(system)?,
-        offset: DATA_OFFSET,
-        size: agent_sys::block::size_bytes(&file, &name).map_err(system)?,
-    };
-    crypt::open(&volume, key).map_err(system)
-}
-
-fn mounted(node: &str, kind: &str, options: &str) -> Result<(), agent_sys::Error> {
-    mount(node, TARGET, kind, LIMITS, options)?;
-    DIRECTORIES
-        .iter()
-        .try_for_each(|(path, mode)| directory(path, *mode))?;
-    VOLUMES
-        .iter()
-        .try_for_each(|path| mount_again(path, VOLUME_LIMITS))
 }
 
 /// Mounts a volume that opened, and moves its files to the next generation unless they are older
@@ -540,140 +353,5 @@ fn damaged(partition: &StatePartition, master: bool, cause: Cause) -> Fatal {
     match marked {
         Ok(()) => Fatal::retry("STATE", RENEWED, cause),
         Err(_) => Fatal::hold("STATE", CURE, cause),
-    }
-}
-
-/// Adds the partition, labelled as unfinished, to the disk's table and informs the kernel.
-fn add(root: &mut RootDisk) -> Result<Partition, StateError> {
-    let name = root.disk.node();
-    let wanted = Wanted {
-        kind: LINUX_DATA,
-        id: random_guid(&name)?,
-        name: UNFINISHED,
-        least_bytes: MIN_BYTES,
-    };
-    let (table, part) = root
-        .table
-        .with(&wanted)
-        .map_err(|cause| StateError::Table(name.clone(), cause))?;
-    let disk = write(&root.disk, &table)?;
-    let sector = agent_sys::block::sector_bytes(&disk, &name).map_or(512, u64::from);
-    let length = (part.last - part.first + 1) * sector;
-    agent_sys::block::add_partition(&disk, &name, part.number, part.first * sector, length)
-        .map_err(|cause| StateError::Write(name, std::io::Error::other(cause)))?;
-    root.table = table;
-    Ok(part)
-}
-
-fn write(disk: &Device, table: &Table) -> Result<File, StateError> {
-    let name = disk.node();
-    let writes = table
-        .writes()
-        .map_err(|cause| StateError::Table(name.clone(), cause))?;
-    let write = |cause| StateError::Write(name.clone(), cause);
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .open(&name)
-        .map_err(write)?;
-    disks::write(&file, &writes).map_err(write)?;
-    Ok(file)
-}
-
-pub(crate) fn format(node: &str) -> Result<(), StateError> {
-    let arguments = [
-        "-q",
-        "-F",
-        "-b",
-        "4096",
-        "-I",
-        "256",
-        "-m",
-        "1",
-        "-O",
-        FEATURES,
-        "-L",
-        LABEL,
-        "-E",
-        "lazy_itable_init=1,lazy_journal_init=1,nodiscard",
-        node,
-    ];
-    let (ended, output) = run(MKE2FS, &arguments, MKE2FS_OUTPUT)
-        .map_err(|cause| StateError::Write(node.to_owned(), std::io::Error::other(cause)))?;
-    if ended != Ended::Code(0) {
-        let text = String::from_utf8_lossy(&output)
-            .lines()
-            .collect::<Vec<_>>()
-            .join(" / ");
-        return Err(StateError::Format(node.to_owned(), ended, text));
-    }
-    Ok(())
-}
-
-fn node(disk: &Device, number: u32) -> Result<Device, StateError> {
-    let found = disks::wait_for(NODE_LIMIT, || disks::partition(disk, number));
-    found.ok_or_else(|| StateError::NoNode {
-        disk: disk.node(),
-        number,
-    })
-}
-
-fn random_guid(disk: &str) -> Result<Guid, StateError> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid")
-        .map_err(|cause| StateError::Write(disk.to_owned(), cause))?;
-    Ok(Guid::parse(&text).unwrap_or(Guid([0xFF; 16])))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{later, moved, refused};
-    use crate::console::Console;
-    use crate::fatal::AfterFailure;
-    use crate::unlock::UnlockError;
-    use agent_volume::Reason;
-
-    #[test]
-    fn a_master_whose_state_is_missing_is_held_and_told_how_to_begin_anew() {
-        let fatal = refused(Reason::PartitionGone);
-        let line = fatal.line();
-        assert_eq!(fatal.then, AfterFailure::Hold, "{line}");
-        for part in [
-            "FATAL STATE",
-            "recover-state",
-            "pratique-state`",
-            "clear the TPM",
-        ] {
-            assert!(line.contains(part), "no {part:?} in {line}");
-        }
-        assert!(!refused(Reason::OtherKey).line().contains("clear the TPM"));
-    }
-
-    #[test]
-    fn a_refusal_by_the_tpms_owner_stops_the_boot_and_says_what_to_do() {
-        for (cause, word) in [
-            (
-                UnlockError::Authorization,
-                "authorization of the TPM's owner",
-            ),
-            (UnlockError::Full, "NV memory is full"),
-        ] {
-            let fatal = later(cause);
-            let line = fatal.line();
-            assert_eq!(fatal.then, AfterFailure::Hold, "{line}");
-            for part in ["FATAL STATE", word, "clear the TPM", "recover-state"] {
-                assert!(line.contains(part), "no {part:?} in {line}");
-            }
-        }
-        assert_eq!(
-            later(UnlockError::Failed(70)).then,
-            AfterFailure::RebootLater
-        );
-        // The same for an open state, which would stay behind for ever. A temporary failure does
-        // not stop the boot.
-        let console = Console::open();
-        let refused = moved(&console, Err(UnlockError::Full)).expect_err("held");
-        assert_eq!(refused.then, AfterFailure::Hold);
-        moved(&console, Err(UnlockError::Failed(70))).expect("told");
-        moved(&console, Ok(())).expect("moved");
     }
 }

@@ -1,6 +1,6 @@
 //! What init says about the state: lines for the console, and facts for the agent.
 
-use crate::state::TARGET;
+use crate::state_partition::TARGET;
 use agent_volume::{Reason, Report};
 
 /// The milestone line of an existing state.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use agent_sys::process::{self, Ended, Program};
 use agent_sys::signal::wait_readable;
 use agent_volume::Report;
-use agent_volume::report::{Answer, MAX_REPORT};
+use agent_volume::report::{InitAnswer, MAX_REPORT};
 use config_machine::state_key;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
@@ -146,7 +146,11 @@ impl WaitingAgent {
     ///
     /// # Errors
     /// The agent ends with an error.
-    pub fn finish(mut self, console: &Console, answer: Option<Answer>) -> Result<(), UnlockError> {
+    pub fn finish(
+        mut self,
+        console: &Console,
+        answer: Option<InitAnswer>,
+    ) -> Result<(), UnlockError> {
         let outcome = self
             .agent
             .finish(&mut ProgramOutput::new(console, "state-key"), answer);
@@ -217,7 +221,7 @@ impl Agent {
     fn finish(
         &mut self,
         shown: &mut ProgramOutput<'_>,
-        answer: Option<Answer>,
+        answer: Option<InitAnswer>,
     ) -> Result<(), UnlockError> {
         let input = self.input.take();
         if let (Some(mut input), Some(answer)) = (input, answer) {

@@ -4,7 +4,7 @@ use crate::files::{Files, Now};
 use crate::kmsg::KernelLog;
 use crate::query::{Fault, Query};
 use crate::reader::{Piece, Reader};
-use crate::service::Service;
+use crate::service::LoggedService;
 use crate::source::Source;
 use agent_port::{Body, answer};
 use bytes::Bytes;
@@ -39,14 +39,14 @@ const MAX_FOLLOW: Duration = Duration::from_secs(4 * 3600);
 
 /// Where the logs are.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct LogPaths {
     /// The folder that init writes to.
     pub folder: PathBuf,
     /// The kernel's log.
     pub kernel: PathBuf,
 }
 
-impl Default for Places {
+impl Default for LogPaths {
     /// A machine's.
     fn default() -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Default for Places {
 /// The logs of this machine.
 #[derive(Debug, Clone)]
 pub struct Journal {
-    places: Arc<Places>,
+    places: Arc<LogPaths>,
     reads: Arc<Semaphore>,
     follows: Arc<Semaphore>,
     scans: Arc<Semaphore>,
@@ -105,7 +105,7 @@ impl Refusal {
 
 impl Journal {
     /// The logs at these places.
-    pub fn new(places: Places) -> Self {
+    pub fn new(places: LogPaths) -> Self {
         Self {
             places: Arc::new(places),
             reads: Arc::new(Semaphore::new(READS)),
@@ -160,7 +160,10 @@ impl Journal {
     async fn names(&self) -> String {
         let places = Arc::clone(&self.places);
         let there = self.at_work(move || places.there()).await;
-        let names = there.unwrap_or_default().into_iter().map(Service::name);
+        let names = there
+            .unwrap_or_default()
+            .into_iter()
+            .map(LoggedService::name);
         names.collect::<Vec<_>>().join(", ")
     }
 
@@ -180,30 +183,30 @@ impl Journal {
     }
 }
 
-impl Places {
+impl LogPaths {
     /// The services that have logs here.
-    fn there(&self) -> Vec<Service> {
+    fn there(&self) -> Vec<LoggedService> {
         let now = now();
-        let is_there = |service: &Service| {
+        let is_there = |service: &LoggedService| {
             if service.is_in_kernel_log() {
                 KernelLog::open(&self.kernel, *service, now.epoch).is_ok()
             } else {
                 Files::open(&self.folder, service.name(), now).is_ok_and(|files| files.is_there())
             }
         };
-        Service::ALL.into_iter().filter(is_there).collect()
+        LoggedService::ALL.into_iter().filter(is_there).collect()
     }
 
     fn open(&self, query: Query) -> Result<Reader, Refusal> {
         let there = self.there();
         if let Some(missing) = query.services.iter().find(|one| !there.contains(one)) {
             let fault = Fault::Service(missing.name().to_owned());
-            let names: Vec<_> = there.into_iter().map(Service::name).collect();
+            let names: Vec<_> = there.into_iter().map(LoggedService::name).collect();
             let there = names.join(", ");
             return Err(Refusal::Missing { fault, there });
         }
         let now = now();
-        let mut sources: Vec<(Service, Box<dyn Source>)> = Vec::new();
+        let mut sources: Vec<(LoggedService, Box<dyn Source>)> = Vec::new();
         for service in &query.services {
             let source: Box<dyn Source> = if service.is_in_kernel_log() {
                 if query.boot.is_some_and(|back| back > 0) {
@@ -341,7 +344,7 @@ mod tests {
     impl Lab {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
-            let journal = Journal::new(Places {
+            let journal = Journal::new(LogPaths {
                 folder: dir.path().to_owned(),
                 kernel: dir.path().join("no-kernel"),
             });

@@ -1,6 +1,6 @@
 //! The kernel's log: a record for each read of `/dev/kmsg` (Documentation/ABI/testing/dev-kmsg).
 
-use crate::service::Service;
+use crate::service::LoggedService;
 use crate::source::{Line, Micros, Source, clean, within};
 use config_machine::journal::{DAEMON, TAG};
 use std::fs::File;
@@ -66,7 +66,7 @@ fn file(path: &Path) -> io::Result<File> {
 /// The kernel's lines, or init's, out of the kernel's log.
 pub(crate) struct KernelLog {
     records: Box<dyn Read + Send>,
-    service: Service,
+    service: LoggedService,
     /// When the kernel started.
     epoch: Micros,
     last: Micros,
@@ -78,7 +78,7 @@ impl KernelLog {
     ///
     /// # Errors
     /// There is none, or this process may not read it.
-    pub(crate) fn open(path: &Path, service: Service, epoch: Micros) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, service: LoggedService, epoch: Micros) -> io::Result<Self> {
         Ok(Self::of(Box::new(file(path)?), service, epoch))
     }
 
@@ -86,13 +86,13 @@ impl KernelLog {
     ///
     /// # Errors
     /// There is none, or this process may not read it.
-    pub(crate) fn open_at_end(path: &Path, service: Service) -> io::Result<Self> {
+    pub(crate) fn open_at_end(path: &Path, service: LoggedService) -> io::Result<Self> {
         let mut file = file(path)?;
         file.seek(SeekFrom::End(0))?;
         Ok(Self::of(Box::new(file), service, 0))
     }
 
-    fn of(records: Box<dyn Read + Send>, service: Service, epoch: Micros) -> Self {
+    fn of(records: Box<dyn Read + Send>, service: LoggedService, epoch: Micros) -> Self {
         Self {
             records,
             service,
@@ -108,7 +108,7 @@ impl KernelLog {
         let since = i64::try_from(record.since_boot).unwrap_or(i64::MAX);
         // Processors' clocks may be some microseconds apart.
         self.last = self.last.max(within(self.epoch.saturating_add(since)));
-        let text = if self.service == Service::Init {
+        let text = if self.service == LoggedService::Init {
             let own = record.text.strip_prefix(TAG.as_bytes());
             own.filter(|_| record.facility == DAEMON)?
         } else {
@@ -169,11 +169,11 @@ mod tests {
         /// A log of these records.
         pub(crate) fn of_records(records: impl IntoIterator<Item = Option<&'static [u8]>>) -> Self {
             let records = Log(records.into_iter().collect());
-            Self::of(Box::new(records), Service::Kernel, 0)
+            Self::of(Box::new(records), LoggedService::Kernel, 0)
         }
     }
 
-    fn lines(service: Service) -> Vec<(Micros, String)> {
+    fn lines(service: LoggedService) -> Vec<(Micros, String)> {
         let records: [Option<&[u8]>; 6] = [
             Some(b"6,1,5000000,-;Linux version 6.12\n SUBSYSTEM=acpi\n DEVICE=+acpi:x\n"),
             Some(b"30,2,6000000,-;init: pratique: 6000 state mounted\n"),
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn kernel_and_init_are_separated_and_lost_records_are_reported() {
-        let kernel = lines(Service::Kernel);
+        let kernel = lines(LoggedService::Kernel);
         assert_eq!(kernel[0], (6_000_000, "Linux version 6.12".to_owned()));
         assert!(kernel[1].1.contains("overwritten"), "{kernel:?}");
         assert_eq!(
@@ -199,7 +199,7 @@ mod tests {
             (7_500_000, "evil\u{fffd}[2J and a tail\\".to_owned())
         );
         assert_eq!(kernel.len(), 3);
-        let init = lines(Service::Init);
+        let init = lines(LoggedService::Init);
         assert_eq!(
             init[0],
             (7_000_000, "pratique: 6000 state mounted".to_owned())

@@ -5,7 +5,7 @@
 //! The sources are the files that init keeps of containerd, agent and master
 //! ([`config_machine::journal`]), on the state (which is encrypted, or lasts as long as the boot),
 //! and the kernel's own log, which also holds init's lines. No other file can be read: a query
-//! names services from a closed list ([`Service`]).
+//! names services from a closed list ([`LoggedService`]).
 //!
 //! Guarantees:
 //! - Lines of several services come in the order of time. Those of this boot have times by the
@@ -32,7 +32,7 @@ mod reader;
 mod service;
 mod source;
 
-pub use answer::{Journal, Places};
+pub use answer::{Journal, LogPaths};
 pub use kmsg::{Record, record};
 pub use query::{Fault, Query};
-pub use service::Service;
+pub use service::LoggedService;

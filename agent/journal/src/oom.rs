@@ -1,7 +1,7 @@
 //! What the kernel writes when the machine runs out of memory, as its log comes.
 
 use crate::kmsg::KernelLog;
-use crate::service::Service;
+use crate::service::LoggedService;
 use crate::source::Source;
 use std::io;
 use std::path::Path;
@@ -52,7 +52,7 @@ impl Watch {
     /// # Errors
     /// There is none, or this process may not read it.
     pub fn begin() -> io::Result<Self> {
-        KernelLog::open_at_end(Path::new("/dev/kmsg"), Service::Kernel).map(Self)
+        KernelLog::open_at_end(Path::new("/dev/kmsg"), LoggedService::Kernel).map(Self)
     }
 
     /// The processes that were killed since the last look. Does not wait.

@@ -1,6 +1,6 @@
 //! Queries: the parameters of upstream's node log query (KEP-2258), and `follow`, which is our own.
 
-use crate::service::Service;
+use crate::service::LoggedService;
 use crate::source::{Line, Micros};
 use config_http::percent;
 use jiff::Timestamp;
@@ -64,7 +64,7 @@ pub enum Fault {
 #[derive(Debug, Clone)]
 pub struct Query {
     /// The services; at least one.
-    pub services: Vec<Service>,
+    pub services: Vec<LoggedService>,
     /// Lines from then on.
     pub since: Option<Timestamp>,
     /// Lines up to then.
@@ -124,7 +124,7 @@ impl Query {
 /// The parameters as they came.
 #[derive(Default)]
 struct Parameters {
-    services: Vec<Service>,
+    services: Vec<LoggedService>,
     since: Option<String>,
     until: Option<String>,
     tail: Option<String>,
@@ -137,7 +137,7 @@ impl Parameters {
     fn take(&mut self, name: &str, value: String) -> Result<(), Fault> {
         let (name, place) = match name {
             "query" => {
-                let service = Service::of(&value).ok_or(Fault::Service(value))?;
+                let service = LoggedService::of(&value).ok_or(Fault::Service(value))?;
                 if !self.services.contains(&service) {
                     self.services.push(service);
                 }
@@ -258,7 +258,10 @@ mod tests {
              &tailLines=5&pattern=a%5Bbc%5D+d&boot=-1&follow=true",
         )
         .unwrap();
-        assert_eq!(query.services, [Service::Agent, Service::Kernel]);
+        assert_eq!(
+            query.services,
+            [LoggedService::Agent, LoggedService::Kernel]
+        );
         assert_eq!(query.since, "2026-11-24T03:00:00Z".parse().ok());
         assert_eq!(query.until, "2026-11-24T04:00:00Z".parse().ok());
         assert_eq!(
@@ -352,7 +355,7 @@ mod tests {
         #[test]
         fn any_text_is_a_query_within_limits_or_a_fault(text in "(query=(agent|kernel|x)&)?[ -~]{0,80}") {
             if let Ok(query) = Query::parse(&text) {
-                prop_assert!(!query.services.is_empty() && query.services.len() <= Service::ALL.len());
+                prop_assert!(!query.services.is_empty() && query.services.len() <= LoggedService::ALL.len());
                 prop_assert!(query.tail.is_none_or(|lines| lines <= MAX_LINES));
             }
         }

@@ -1,7 +1,7 @@
 //! Several logs merged in the order of time, filtered by a query.
 
 use crate::query::Query;
-use crate::service::Service;
+use crate::service::LoggedService;
 use crate::source::{Line, Source};
 use jiff::Timestamp;
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ pub(crate) enum Piece {
 }
 
 struct Part {
-    service: Service,
+    service: LoggedService,
     source: Box<dyn Source>,
     head: Option<Line>,
     /// It had no more lines at the last check.
@@ -52,7 +52,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub(crate) fn new(query: Query, sources: Vec<(Service, Box<dyn Source>)>) -> Self {
+    pub(crate) fn new(query: Query, sources: Vec<(LoggedService, Box<dyn Source>)>) -> Self {
         let part = |(service, source)| Part {
             service,
             source,
@@ -124,7 +124,7 @@ impl Reader {
 
     /// The line that comes next by time; for equal times, the line of the service that the query
     /// names first.
-    fn next(&mut self) -> io::Result<Option<(Service, Line)>> {
+    fn next(&mut self) -> io::Result<Option<(LoggedService, Line)>> {
         for part in &mut self.parts {
             if part.head.is_none() && !part.ended {
                 part.head = part.source.next()?;
@@ -170,7 +170,7 @@ impl Reader {
 }
 
 /// A line as it is sent.
-fn rendered(service: Service, line: &Line) -> String {
+fn rendered(service: LoggedService, line: &Line) -> String {
     let time = Timestamp::from_microsecond(line.time).unwrap_or_default();
     format!("{time:.6} {service}: {}\n", line.text)
 }
@@ -197,7 +197,7 @@ mod tests {
         Box::new(Given(lines.iter().map(line).collect()))
     }
 
-    fn read(query: &str, sources: Vec<(Service, Box<dyn Source>)>) -> String {
+    fn read(query: &str, sources: Vec<(LoggedService, Box<dyn Source>)>) -> String {
         let mut reader = Reader::new(Query::parse(query).unwrap(), sources);
         let mut all = Vec::new();
         loop {
@@ -209,10 +209,13 @@ mod tests {
         }
     }
 
-    fn both() -> Vec<(Service, Box<dyn Source>)> {
+    fn both() -> Vec<(LoggedService, Box<dyn Source>)> {
         vec![
-            (Service::Kernel, given(&[(1, "a"), (3, "c"), (5, "e")])),
-            (Service::Agent, given(&[(2, "b"), (3, "d"), (6, "f")])),
+            (
+                LoggedService::Kernel,
+                given(&[(1, "a"), (3, "c"), (5, "e")]),
+            ),
+            (LoggedService::Agent, given(&[(2, "b"), (3, "d"), (6, "f")])),
         ]
     }
 
@@ -259,13 +262,16 @@ mod tests {
 
     #[test]
     fn an_answer_is_bounded_and_says_where_to_go_on() {
-        let all = read("query=agent", vec![(Service::Agent, Box::new(Endless(0)))]);
+        let all = read(
+            "query=agent",
+            vec![(LoggedService::Agent, Box::new(Endless(0)))],
+        );
         assert!(all.len() <= MAX_ANSWER + 100, "{}", all.len());
         let last = all.lines().last().unwrap();
         let next = last.strip_prefix("(this answer ends after 16 MiB: go on with sinceTime=");
         let next = next.and_then(|rest| rest.strip_suffix(')')).unwrap();
         let query = format!("query=agent&sinceTime={next}");
-        let rest = read(&query, vec![(Service::Agent, Box::new(Endless(0)))]);
+        let rest = read(&query, vec![(LoggedService::Agent, Box::new(Endless(0)))]);
         let count = |text: &str| text.lines().filter(|line| !line.starts_with('(')).count();
         assert_eq!(count(&all) + count(&rest), 5999, "{next}");
     }
@@ -273,7 +279,7 @@ mod tests {
     #[test]
     fn the_last_lines_are_held_within_a_bound() {
         let query = Query::parse("query=agent&tailLines=100000").unwrap();
-        let mut reader = Reader::new(query, vec![(Service::Agent, Box::new(Endless(0)))]);
+        let mut reader = Reader::new(query, vec![(LoggedService::Agent, Box::new(Endless(0)))]);
         let Piece::Text(first) = reader.piece(Duration::from_secs(600)).unwrap() else {
             panic!("the tail begins");
         };
@@ -300,7 +306,7 @@ mod tests {
         #[test]
         fn merging_keeps_order_and_lines(logs in proptest::collection::vec(proptest::collection::vec(0_i64..50, 0..20), 1..4), tail in 0_usize..30) {
             let sources = || {
-                let sorted = logs.iter().zip(Service::ALL).map(|(times, service)| {
+                let sorted = logs.iter().zip(LoggedService::ALL).map(|(times, service)| {
                     let mut times = times.clone();
                     times.sort_unstable();
                     let lines: Vec<(Micros, &str)> = times.into_iter().map(|time| (time, "x")).collect();

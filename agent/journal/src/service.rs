@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A program of the machine, or its kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Service {
+pub enum LoggedService {
     /// The kernel.
     Kernel,
     /// PID 1.
@@ -17,7 +17,7 @@ pub enum Service {
     Master,
 }
 
-impl Service {
+impl LoggedService {
     /// All that a machine may have.
     pub const ALL: [Self; 5] = [
         Self::Kernel,
@@ -53,7 +53,7 @@ impl Service {
     }
 }
 
-impl fmt::Display for Service {
+impl fmt::Display for LoggedService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::names::{log_folder, log_name, pod_logs};
 use agent_launch::container::termination_file;
 use agent_launch::{links, stage};
-use agent_pods::{MAX_LOGS, View, find};
+use agent_pods::{MAX_LOGS, PodFacts, find};
 use agent_runtime::{ContainerKey, ContainerState, PodRef};
 use agent_sys::beneath::Beneath;
 use std::fs;
@@ -21,8 +21,12 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// The termination message of an attempt: its file, or the end of its log, by
 /// `terminationMessagePolicy`.
-pub(crate) fn termination_message(config: &Config, view: View<'_>, id: &str) -> Option<String> {
-    let seen = view.seen.iter().find(|seen| seen.id == id)?;
+pub(crate) fn termination_message(
+    config: &Config,
+    facts: PodFacts<'_>,
+    id: &str,
+) -> Option<String> {
+    let seen = facts.seen.iter().find(|seen| seen.id == id)?;
     let words = Beneath::root(&config.machine.pod_dir(&seen.key.pod.uid)).ok();
     let words = words
         .and_then(|dir| tail(&dir, &termination_file(id), MAX_MESSAGE))
@@ -30,7 +34,7 @@ pub(crate) fn termination_message(config: &Config, view: View<'_>, id: &str) -> 
     if words.is_some() {
         return words;
     }
-    let (_, container) = find(view.pod, &seen.key.container)?;
+    let (_, container) = find(facts.pod, &seen.key.container)?;
     let from_log = container.termination_message_policy.as_deref() == Some("FallbackToLogsOnError");
     let failed = !matches!(seen.state, ContainerState::Exited { code: 0, .. });
     if !from_log || !failed {
@@ -189,14 +193,14 @@ mod tests {
         }
 
         fn message(&self) -> Option<String> {
-            let view = View {
+            let facts = PodFacts {
                 pod: &self.pod,
                 seen: &self.seen,
                 notes: &Notes::default(),
                 refused: false,
                 now: Timestamp::UNIX_EPOCH,
             };
-            termination_message(&self.config, view, &self.seen[0].id)
+            termination_message(&self.config, facts, &self.seen[0].id)
         }
     }
 

@@ -3,7 +3,7 @@
 //! variables, routes, the packet filter). It stays as it was while the master is away.
 
 use crate::shared::Shared;
-use agent_api::{ApiError, Backoff, Change};
+use agent_api::{ApiError, Backoff, WatchEvent};
 use agent_policy::model as policy;
 use agent_policy::{World, name_namespaces};
 use agent_proxy::{Key, Known, Node, Service, Slice, View};
@@ -24,13 +24,13 @@ const WATCH_SECONDS: u32 = 300;
 trait Followed: Sized + Send + Sync + PartialEq + 'static {
     type Object: DeserializeOwned + Send;
     type Key: Ord + Clone + Send;
-    /// What it is a part of.
+    /// The part of the node's view that has objects of the kind.
     type State: Clone + Send + Sync;
-    /// Its path.
+    /// The path of its list at the API.
     const PATH: &'static str;
-    /// What is kept of an object; none where it concerns nobody here.
+    /// What is kept of an object; none where nothing on the node needs it.
     fn read(object: Self::Object) -> (Self::Key, Option<Self>);
-    /// Where it is kept.
+    /// Its objects by key; none before they were listed.
     fn kept(known: &Self::State) -> Option<&BTreeMap<Self::Key, Arc<Self>>>;
     fn kept_mut(known: &mut Self::State) -> &mut Option<BTreeMap<Self::Key, Arc<Self>>>;
 }
@@ -218,10 +218,10 @@ fn take<K: Followed>(
     line: &[u8],
     version: &mut String,
 ) -> Result<(), ApiError> {
-    let (changed, stays) = match Change::read(line, version)? {
-        Change::Is(object) => (object, true),
-        Change::Gone(object) => (object, false),
-        Change::Bookmark { .. } => return Ok(()),
+    let (changed, stays) = match WatchEvent::read(line, version)? {
+        WatchEvent::Is(object) => (object, true),
+        WatchEvent::Gone(object) => (object, false),
+        WatchEvent::Bookmark { .. } => return Ok(()),
     };
     let Some((key, kept)) = object::<K>(changed) else {
         return Ok(());

@@ -39,7 +39,7 @@ pub struct Config {
     pub reserved_cpu_millis: u64,
     /// Disk of the state partition kept from pods, in bytes.
     pub reserved_storage: u64,
-    /// Below what the machine is under pressure.
+    /// The thresholds of eviction.
     pub thresholds: Thresholds,
     /// Time for pods to end when the machine ends, by their priority.
     pub shutdown: ShutdownGrace,

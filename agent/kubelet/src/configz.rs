@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_node_that_serves_no_names_tells_of_no_resolver() {
         let dir = tempfile::tempdir().unwrap();
-        let sandboxes = Sandboxes::open(agent_cluster::Places {
+        let sandboxes = Sandboxes::open(agent_cluster::SandboxOptions {
             run: dir.path().join("pods"),
             ledger: dir.path().join("addresses.json"),
             alone: true,

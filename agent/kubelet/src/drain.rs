@@ -238,7 +238,7 @@ fn plan(
 mod tests {
     use super::plan;
     use agent_pods::{Action, Begun};
-    use agent_runtime::{Container, ContainerState, Kind, PodRef};
+    use agent_runtime::{Container, ContainerKind, ContainerState, PodRef};
     use config_kube::k8s_openapi::api::core::v1::Pod;
     use jiff::Timestamp;
     use serde_json::{Value, json};
@@ -275,7 +275,7 @@ mod tests {
         let mut sidecar = container("served", ContainerState::Running { started_at: at(0) });
         sidecar.id = "served-sidecar".to_owned();
         sidecar.key.container = "sidecar".to_owned();
-        sidecar.key.kind = Kind::Sidecar;
+        sidecar.key.kind = ContainerKind::Sidecar;
         let pods = HashMap::from([(
             "served".to_owned(),
             pod(30, &json!({"sleep": {"seconds": 9}})),

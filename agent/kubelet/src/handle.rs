@@ -1,6 +1,6 @@
 //! The handle of one pod's task.
 
-use crate::wanted::Wanted;
+use crate::desired::DesiredPod;
 use agent_pods::{Eviction, Tenant, Waiting, as_given};
 use agent_runtime::PodRef;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) pod: PodRef,
-    pub(crate) wanted: watch::Sender<Wanted>,
+    pub(crate) wanted: watch::Sender<DesiredPod>,
     pub(crate) news: Arc<Notify>,
     /// Its eviction, once the node under pressure has chosen it.
     pub(crate) chosen: Arc<OnceLock<Eviction>>,
@@ -132,8 +132,8 @@ impl Handle {
     /// The last version of the pod, if the master still has it.
     pub(crate) fn latest(&self) -> Option<Arc<Pod>> {
         match &*self.wanted.borrow() {
-            Wanted::Pod(pod) => Some(pod.clone()),
-            Wanted::Gone(_) => None,
+            DesiredPod::Pod(pod) => Some(pod.clone()),
+            DesiredPod::Gone(_) => None,
         }
     }
 }

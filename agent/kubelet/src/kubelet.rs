@@ -21,8 +21,8 @@ use agent_csi::Csi;
 use agent_journal::Journal;
 use agent_resources::machine::Facts;
 use agent_resources::{Counted, Figures};
-use agent_runtime::{PULLS_OF_A_REGISTRY, PodRef, Runtime, Shares};
-use agent_server::{Node, Parts, Server};
+use agent_runtime::{NamedTurns, PULLS_OF_A_REGISTRY, PodRef, Runtime};
+use agent_server::{KubeletState, Parts, Server};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -36,8 +36,8 @@ const STARTS_OF_A_POD: usize = 2;
 
 /// Turns to pull images, by their registry. One that is slow leaves a turn to the others, and none
 /// has more than the engine pulls from it: what waits there would hold turns meanwhile.
-fn pulls(all: usize) -> Shares {
-    Shares::new(all, all.saturating_sub(1).clamp(1, PULLS_OF_A_REGISTRY))
+fn pulls(all: usize) -> NamedTurns {
+    NamedTurns::new(all, all.saturating_sub(1).clamp(1, PULLS_OF_A_REGISTRY))
 }
 
 /// The kubelet: made first, then run; [`Kubelet::server`] answers the master meanwhile.
@@ -57,11 +57,11 @@ impl Kubelet {
     ) -> Self {
         let (events, queue) = Recorder::new();
         let facts = Facts::of_machine(&config.machine.data);
-        let drivers = agent_csi::Places {
+        let drivers = agent_csi::DriverOptions {
             data: config.machine.data.clone(),
             node: config.node_name.clone(),
             allowed: config.machine.privileged,
-            call_limit: agent_csi::Places::CALL_LIMIT,
+            call_limit: agent_csi::DriverOptions::CALL_LIMIT,
         };
         let figures = Arc::new(Figures::of_machine(&config.node_name));
         let runtime = Counted::new(runtime, figures.done().clone());
@@ -81,7 +81,7 @@ impl Kubelet {
             events,
             pressure: Mutex::default(),
             images: garbage::Images::default(),
-            turns: Shares::new(STARTS, STARTS_OF_A_POD),
+            turns: NamedTurns::new(STARTS, STARTS_OF_A_POD),
             pods: Mutex::default(),
             listed: AtomicBool::default(),
             mirrors: Mirrors::default(),
@@ -163,7 +163,7 @@ impl Kubelet {
     }
 }
 
-impl Node for Shared {
+impl KubeletState for Shared {
     fn pods(&self) -> Vec<Arc<Pod>> {
         self.all_pods()
     }
@@ -190,7 +190,7 @@ impl Node for Shared {
 pub(crate) mod tests {
     use super::*;
     use agent_api::{Answer, ApiError, Call, Lines};
-    use agent_cluster::Places;
+    use agent_cluster::SandboxOptions;
     use agent_proxy::View;
     use agent_runtime::{Containerd, Options, Registries};
     use serde_json::{Value, json};
@@ -267,7 +267,7 @@ pub(crate) mod tests {
             programs: None,
             archives: Vec::new(),
         });
-        let sandboxes = Sandboxes::open(Places {
+        let sandboxes = Sandboxes::open(SandboxOptions {
             run: dir.join("pods"),
             ledger: dir.join("addresses.json"),
             alone: true,

@@ -21,6 +21,7 @@ mod config;
 mod configz;
 #[doc(hidden)]
 pub mod decoders;
+mod desired;
 mod drain;
 mod garbage;
 mod handle;
@@ -42,7 +43,6 @@ mod shared;
 mod shutdown;
 mod starts;
 mod supplies;
-mod wanted;
 mod worker;
 
 pub use agent_launch::Machine;

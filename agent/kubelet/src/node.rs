@@ -1,10 +1,10 @@
 //! The node's own objects: its status, and the lease by which the master knows that it lives.
 //!
-//! The Node is made by the master, and has from it the labels that the master knows; those of
-//! operating system and processor, by which charts choose nodes, this side adds where they are
-//! missing. Its status is measured every ten seconds and written when it changed or another writer
-//! changed it, at the latest after five minutes; the lease is renewed every ten seconds (upstream's
-//! periods). Resources that others advertise in its capacity stay, and pods may have all of each.
+//! The master makes the Node, with the labels that it knows; the kubelet adds those of operating
+//! system and processor, by which charts choose nodes, where they are missing. The status is
+//! measured every ten seconds and written when it changed or another writer changed it, at the
+//! latest after five minutes; the lease is renewed every ten seconds (upstream's periods).
+//! Resources that others advertise in its capacity stay, and pods may have all of each.
 
 use crate::capacity;
 use crate::config::Config;

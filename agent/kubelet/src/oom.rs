@@ -1,5 +1,5 @@
-//! Tells of it where the machine as a whole was out of memory, and the kernel ended a process
-//! (upstream's event `SystemOOM`).
+//! Records upstream's event `SystemOOM` where the machine as a whole ran out of memory and the
+//! kernel killed a process.
 
 use crate::shared::Shared;
 use agent_journal::oom::{Victim, Watch};

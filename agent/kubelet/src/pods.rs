@@ -1,13 +1,13 @@
 //! The pods of this node: one list and watch, and a task for each pod.
 
 use crate::cleanup;
+use crate::desired::{DesiredPod, orphan_grace};
 use crate::handle::{Handle, Taken};
 use crate::names::{is_plain, pod_ref};
 use crate::sandbox::Own;
 use crate::shared::Shared;
-use crate::wanted::{Wanted, orphan_grace};
 use crate::worker::Worker;
-use agent_api::{ApiError, Backoff, Change as Told, Lines};
+use agent_api::{ApiError, Backoff, Lines, WatchEvent};
 use agent_runtime::{Change, PodRef};
 use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -238,7 +238,7 @@ impl Pods {
         );
         for (uid, pod) in pods {
             if !there.contains(&uid) && !self.handles().contains_key(&uid) {
-                self.spawn(pod, Wanted::Gone(ORPHAN_GRACE));
+                self.spawn(pod, DesiredPod::Gone(ORPHAN_GRACE));
             }
         }
     }
@@ -282,16 +282,16 @@ impl Pods {
     }
 
     fn take(&mut self, line: &[u8], version: &mut String) -> Result<(), ApiError> {
-        match Told::read(line, version)? {
-            Told::Is(pod) if is_mirror(&pod) => self.take_mirror(pod, true),
-            Told::Is(pod) => {
+        match WatchEvent::read(line, version)? {
+            WatchEvent::Is(pod) if is_mirror(&pod) => self.take_mirror(pod, true),
+            WatchEvent::Is(pod) => {
                 if let Some(pod) = read_pod(pod) {
                     self.want(pod);
                 }
             }
-            Told::Gone(pod) if is_mirror(&pod) => self.take_mirror(pod, false),
-            Told::Gone(pod) => self.orphan(uid_of(&pod).unwrap_or_default()),
-            Told::Bookmark { .. } => {}
+            WatchEvent::Gone(pod) if is_mirror(&pod) => self.take_mirror(pod, false),
+            WatchEvent::Gone(pod) => self.orphan(uid_of(&pod).unwrap_or_default()),
+            WatchEvent::Bookmark { .. } => {}
         }
         Ok(())
     }
@@ -305,16 +305,16 @@ impl Pods {
         let pod = Arc::new(pod);
         let sent = match self.handles().get(&reference.uid) {
             Some(handle) => {
-                if matches!(&*handle.wanted.borrow(), Wanted::Pod(old) if old.metadata.resource_version == pod.metadata.resource_version)
+                if matches!(&*handle.wanted.borrow(), DesiredPod::Pod(old) if old.metadata.resource_version == pod.metadata.resource_version)
                 {
                     return;
                 }
-                handle.wanted.send(Wanted::Pod(pod.clone())).is_ok()
+                handle.wanted.send(DesiredPod::Pod(pod.clone())).is_ok()
             }
             None => false,
         };
         if !sent {
-            self.spawn(reference, Wanted::Pod(pod));
+            self.spawn(reference, DesiredPod::Pod(pod));
         }
     }
 
@@ -323,12 +323,12 @@ impl Pods {
         if let Some(handle) = self.handles().get(uid) {
             handle
                 .wanted
-                .send_modify(|wanted| *wanted = Wanted::Gone(orphan_grace(wanted)));
+                .send_modify(|wanted| *wanted = DesiredPod::Gone(orphan_grace(wanted)));
         }
     }
 
-    fn spawn(&mut self, pod: PodRef, wanted: Wanted) {
-        if let Wanted::Pod(object) = &wanted {
+    fn spawn(&mut self, pod: PodRef, wanted: DesiredPod) {
+        if let DesiredPod::Pod(object) = &wanted {
             // Before its task looks at the engine: callers of an earlier agent's pod wait for
             // nothing.
             Own::find(&self.shared, &pod.uid).publish(&self.shared, object);
@@ -394,7 +394,7 @@ impl Pods {
 mod tests {
     use super::*;
     use crate::kubelet::tests::{Large, shared_of, shared_with};
-    use agent_cluster::Wanted as Sandboxed;
+    use agent_cluster::SandboxSpec;
     use agent_sys::namespace::{Kind, in_new};
     use serde_json::json;
 
@@ -431,10 +431,10 @@ mod tests {
                 let shared = shared_with(dir.path(), vec![serde_json::from_value(pod).unwrap()]);
                 let range = ["10.1.0.0/24".parse().unwrap()];
                 shared.sandboxes.give_ranges(&range).unwrap();
-                let wanted = Sandboxed {
+                let wanted = SandboxSpec {
                     uid: "a".to_owned(),
                     network: true,
-                    ..Sandboxed::default()
+                    ..SandboxSpec::default()
                 };
                 let made = shared.sandboxes.make(&wanted).unwrap();
                 Pods::new(shared.clone()).want_static();

@@ -9,7 +9,8 @@ use crate::shared::Shared;
 use agent_launch::storage::{self, Layer};
 use agent_pods::{DEFAULT_GRACE, EVICTION_GRACE, Eviction, Refusal, pod_ref};
 use agent_pressure::{
-    Bound, Candidate, Condition, EVICTED, Kind, Signal, Thresholds, choose, most_urgent, refusal,
+    Bound, Candidate, Condition, EVICTED, Signal, ThresholdKind, Thresholds, choose, most_urgent,
+    refusal,
 };
 use agent_resources::{DiskUse, Subjects, qos};
 use agent_runtime::{Container as Seen, ContainerState, Error};
@@ -98,8 +99,8 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Res
 /// within the longest that the node grants.
 fn grace(bound: Bound, thresholds: &Thresholds, pod: Option<&Pod>) -> Duration {
     let granted = match bound.kind {
-        Kind::Hard => Duration::ZERO,
-        Kind::Soft => {
+        ThresholdKind::Hard => Duration::ZERO,
+        ThresholdKind::Soft => {
             let own = pod.map_or(DEFAULT_GRACE, agent_pods::grace);
             own.min(thresholds.max_pod_grace)
         }

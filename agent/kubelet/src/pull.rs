@@ -39,13 +39,13 @@ pub(crate) struct Fetches {
 /// The images of a container that are fetched; dropping it ends that, and what came in is kept.
 #[derive(Debug)]
 struct Fetch {
-    wanted: Vec<Wanted>,
+    wanted: Vec<NeededImage>,
     task: JoinSet<Result<Vec<Image>, Failed>>,
 }
 
 /// An image that a container needs: its own, or one that a volume shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct NeededImage {
     /// The volume that shows it; none for the container's own image.
     pub(crate) volume: Option<String>,
     /// As the pod writes it.
@@ -53,7 +53,7 @@ pub(crate) struct Wanted {
     policy: PullPolicy,
 }
 
-impl Wanted {
+impl NeededImage {
     /// The container's own image, and those of the volumes that it mounts.
     pub(crate) fn all(pod: &Pod, container: &Container) -> Vec<Self> {
         let named = |volume, image: &Option<String>, policy: &Option<String>| {
@@ -94,7 +94,7 @@ pub(crate) struct ContainerImages<'a> {
     pub(crate) reference: &'a PodRef,
     pub(crate) container: &'a str,
     /// Its own image, and those of its volumes.
-    pub(crate) wanted: &'a [Wanted],
+    pub(crate) wanted: &'a [NeededImage],
 }
 
 /// Notifies the pod worker when a pull ends, also by a panic.
@@ -184,7 +184,7 @@ impl Puller {
         shared: &Shared,
         pod: &Pod,
         container: &str,
-        wanted: &Wanted,
+        wanted: &NeededImage,
         keys: &Keyring,
     ) -> Result<Image, Error> {
         let (image, policy) = (wanted.image.as_str(), wanted.policy);
@@ -366,7 +366,7 @@ mod tests {
             ],
         });
         let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
-        let all = Wanted::all(&pod, &pod.spec.as_ref().unwrap().containers[0]);
+        let all = NeededImage::all(&pod, &pod.spec.as_ref().unwrap().containers[0]);
         let told = all
             .iter()
             .map(|one| (one.volume.as_deref(), &*one.image, one.policy));
@@ -385,7 +385,7 @@ mod tests {
         let meta = json!({"namespace": "n", "name": "p", "uid": "u"});
         let pod: Pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap();
         let (pod, reference) = (Arc::new(pod.clone()), agent_pods::pod_ref(&pod).unwrap());
-        let wanted = Wanted::all(&pod, &pod.spec.as_ref().unwrap().containers[0]);
+        let wanted = NeededImage::all(&pod, &pod.spec.as_ref().unwrap().containers[0]);
         let needed = ContainerImages {
             pod: &pod,
             reference: &reference,

@@ -12,11 +12,11 @@ use agent_cluster::Sandboxes;
 use agent_content::Watched;
 use agent_csi::Csi;
 use agent_pods::{Pending, Refusal, beyond, misfit, misfit_in_turn, misplaced};
-use agent_policy::Keeper;
+use agent_policy::PolicyKeeper;
 use agent_pressure::Pressure;
 use agent_resources::machine::Facts;
 use agent_resources::{Figures, group};
-use agent_runtime::{PodRef, Resources, Runtime, Shares};
+use agent_runtime::{NamedTurns, PodRef, Resources, Runtime};
 use agent_sys::cgroup::Groups;
 use config_kube::k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use config_kube::quantity::Amount;
@@ -40,16 +40,16 @@ pub(crate) struct Shared {
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) sandboxes: Arc<Sandboxes>,
     /// Network policies, and for which pods they are in force.
-    pub(crate) policies: Arc<Keeper>,
+    pub(crate) policies: Arc<PolicyKeeper>,
     pub(crate) events: Recorder,
     /// Which conditions of pressure hold.
     pub(crate) pressure: Mutex<Pressure>,
     /// Since when images are here.
     pub(crate) images: Images,
     /// Turns to pull an image, by its registry.
-    pub(crate) pulls: Shares,
+    pub(crate) pulls: NamedTurns,
     /// Turns to start a container, by its pod's uid.
-    pub(crate) turns: Shares,
+    pub(crate) turns: NamedTurns,
     /// The machine's memory in bytes.
     pub(crate) memory: u64,
     pub(crate) facts: Facts,
@@ -279,9 +279,9 @@ fn beside<'a>(
 
 #[cfg(test)]
 mod tests {
+    use crate::desired::DesiredPod;
     use crate::handle::{Handle, Taken};
     use crate::kubelet::tests::shared_with;
-    use crate::wanted::Wanted;
     use agent_pods::pod_ref;
     use config_kube::k8s_openapi::api::core::v1::Pod;
     use config_static_pods::Mirror;
@@ -293,7 +293,7 @@ mod tests {
     fn handle(wanted: Pod) -> Handle {
         Handle {
             pod: pod_ref(&wanted).unwrap(),
-            wanted: watch::channel(Wanted::Pod(Arc::new(wanted))).0,
+            wanted: watch::channel(DesiredPod::Pod(Arc::new(wanted))).0,
             news: Arc::default(),
             chosen: Arc::default(),
             taken: Taken::default(),
@@ -322,7 +322,7 @@ mod tests {
             let other: Pod = serde_json::from_value(json!({"metadata": meta})).unwrap();
             shared.handles().insert(uid.clone(), handle(other));
             assert_eq!(named(), Some(uid.clone()));
-            let gone = Wanted::Gone(Duration::ZERO);
+            let gone = DesiredPod::Gone(Duration::ZERO);
             shared.handles()[&uid].wanted.send_replace(gone);
             assert_eq!(named(), None, "the API has no such pod");
             shared.handles().remove(&uid);
@@ -359,7 +359,7 @@ mod tests {
         let own = Taken::default();
         assert!(shared.admit(&new, &own).is_some());
         assert!(!shared.fits_soon(&new), "its neighbour stays");
-        let gone = Wanted::Gone(Duration::ZERO);
+        let gone = DesiredPod::Gone(Duration::ZERO);
         shared.handles()["old"].wanted.send_replace(gone);
         assert!(shared.admit(&new, &own).is_some(), "its processes may run");
         assert!(shared.fits_soon(&new));

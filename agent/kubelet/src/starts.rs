@@ -8,18 +8,18 @@
 //! come to life. An agent that begins meanwhile finds what became of it, as the engine shows it.
 
 use crate::links;
-use crate::pull::Wanted;
+use crate::pull::NeededImage;
 use crate::shared::Shared;
 use crate::supplies::{Reading, Supplies};
 use agent_cluster::Sandbox;
 use agent_content::{env_files, variables};
 use agent_launch::container::{self, Attempt};
 use agent_launch::stage::Staged;
-use agent_launch::volumes::Source;
+use agent_launch::volumes::VolumeLocation;
 use agent_pods::Addresses;
 use agent_runtime::{
-    Container as Seen, ContainerSpec, Error, ErrorClass, Kind, PodRef, Resources, container_id,
-    withheld,
+    Container as Seen, ContainerKind, ContainerSpec, Error, ErrorClass, PodRef, Resources,
+    container_id, withheld,
 };
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ const RETRY: Duration = Duration::from_secs(2);
 pub(crate) struct Order {
     pub(crate) pod: Arc<Pod>,
     pub(crate) container: Container,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ContainerKind,
     pub(crate) number: u32,
     pub(crate) backoff: Option<Duration>,
     /// The round of its pod's containers.
@@ -49,7 +49,7 @@ pub(crate) struct Order {
     pub(crate) sandbox: Sandbox,
     pub(crate) addresses: Addresses,
     /// The images that it needs, its own first, with the digests of those that the pod may run.
-    pub(crate) images: Vec<(Wanted, String)>,
+    pub(crate) images: Vec<(NeededImage, String)>,
 }
 
 /// Whether a start goes ahead; decided once, by the start's task or by the pod's.
@@ -212,7 +212,7 @@ async fn start(
     let sources = supplies.sources(pod, needs, at, Reading::Now).await;
     let mut sources = sources.map_err(config)?;
     let folder = |volume: &str| match volumes.get(volume) {
-        Some(Source::Own(folder)) => Some(folder.as_path()),
+        Some(VolumeLocation::Own(folder)) => Some(folder.as_path()),
         _ => None,
     };
     sources.env_files = env_files::read(&order.container, folder).map_err(config)?;
@@ -319,7 +319,7 @@ mod tests {
         starts.begin(Order {
             container: pod.spec.as_ref().unwrap().containers[0].clone(),
             pod: Arc::new(pod),
-            kind: Kind::Main,
+            kind: ContainerKind::Main,
             number: 1,
             backoff: None,
             round: 0,

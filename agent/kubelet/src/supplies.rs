@@ -10,11 +10,11 @@ mod claims;
 use crate::names::is_plain;
 use crate::shared::Shared;
 use agent_api::ApiError;
-use agent_content::{Kind, Name, Sources, Tokens, Use};
+use agent_content::{Name, ObjectKind, Sources, Tokens, Use};
 use agent_launch::network::service_variables;
-use agent_launch::volumes::{self, Source};
+use agent_launch::volumes::{self, VolumeLocation};
 use agent_pods::Addresses;
-use agent_runtime::{Error, ErrorClass, PodRef, Users, show};
+use agent_runtime::{Error, ErrorClass, PodRef, UserNamespace, show};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{Mutex, Notify};
 
 /// Volumes by their names.
-pub(crate) type Volumes = BTreeMap<String, Source>;
+pub(crate) type Volumes = BTreeMap<String, VolumeLocation>;
 
 /// The supplies of one pod.
 #[derive(Debug, Clone)]
@@ -109,8 +109,8 @@ impl Supplies {
         volume: &str,
         image: &str,
         digest: &str,
-        users: Option<&Users>,
-    ) -> Result<Source, Error> {
+        users: Option<&UserNamespace>,
+    ) -> Result<VolumeLocation, Error> {
         let mut made = self.made.lock().await;
         if let Some(shown) = made.images.get(volume) {
             return Ok(shown.clone());
@@ -129,7 +129,7 @@ impl Supplies {
             .machine
             .images_dir(&self.pod.uid)
             .join(volume);
-        let shown = Source::Image {
+        let shown = VolumeLocation::Image {
             place: show(&place, &layers.folders, users).map_err(fault)?,
             layers: layers.name,
         };
@@ -161,8 +161,10 @@ impl Supplies {
         let needs = volumes::needs(pod);
         // Before they are read, so that no change is missed; the earlier use ends after this one
         // has begun.
-        let names = self.names(Kind::ConfigMap, &needs.0)?;
-        let names = names.into_iter().chain(self.names(Kind::Secret, &needs.1)?);
+        let names = self.names(ObjectKind::ConfigMap, &needs.0)?;
+        let names = names
+            .into_iter()
+            .chain(self.names(ObjectKind::Secret, &needs.1)?);
         let watched = &self.shared.watched;
         made.shown = Some(watched.follow(names.collect(), &self.changed, &self.news));
         let (kinds, now) = (volumes::tokens(pod), Timestamp::now());
@@ -191,8 +193,8 @@ impl Supplies {
         reading: Reading,
     ) -> Result<Sources, String> {
         Ok(Sources {
-            config_maps: self.objects(Kind::ConfigMap, &maps, reading).await?,
-            secrets: self.objects(Kind::Secret, &secrets, reading).await?,
+            config_maps: self.objects(ObjectKind::ConfigMap, &maps, reading).await?,
+            secrets: self.objects(ObjectKind::Secret, &secrets, reading).await?,
             env_files: BTreeMap::new(),
             tokens: Tokens::default(),
             claims: BTreeMap::new(),
@@ -211,7 +213,7 @@ impl Supplies {
         service_variables(&view.now(), pod).ok_or_else(|| text.to_owned())
     }
 
-    fn names(&self, kind: Kind, names: &BTreeSet<String>) -> Result<Vec<Name>, String> {
+    fn names(&self, kind: ObjectKind, names: &BTreeSet<String>) -> Result<Vec<Name>, String> {
         let name = |name: &String| {
             if !is_plain(name) {
                 return Err(format!("{name:?} is no name of one of {}", kind.resource()));
@@ -228,7 +230,7 @@ impl Supplies {
 
     async fn objects<T: DeserializeOwned>(
         &self,
-        kind: Kind,
+        kind: ObjectKind,
         names: &BTreeSet<String>,
         reading: Reading,
     ) -> Result<BTreeMap<String, Option<T>>, String> {

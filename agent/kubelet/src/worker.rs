@@ -9,26 +9,26 @@ pub(crate) mod evict;
 mod report;
 mod resize;
 
+use crate::desired::DesiredPod;
 use crate::handle::Taken;
 use crate::names::pod_path;
-use crate::pull::{ContainerImages, Failed, Fetches, Wanted as Image};
+use crate::pull::{ContainerImages, Failed, Fetches, NeededImage};
 use crate::sandbox::Own;
 use crate::shared::Shared;
 use crate::starts::{Ended, Order, Starts};
 use crate::supplies::Supplies;
-use crate::wanted::Wanted;
 use crate::{cleanup, preemption};
 use agent_api::send;
 use agent_launch::{debug, refusals, storage, volumes};
 use agent_pods::{
-    Action, Addresses, Clocks, End, Ending, Eviction, Notes, Plan, Refusal, View, as_given,
+    Action, Addresses, Clocks, End, Ending, Eviction, Notes, Plan, PodFacts, Refusal, as_given,
     between, end_of, find, later, named_as_static, plan, plan_orphan, quiet_until, recover, round,
 };
 use agent_probes::{Hooks, Probes};
 use agent_resources::DeletedFiles;
 use agent_resources::qos::pod_resources;
 use agent_runtime::{
-    Container as Seen, ContainerState, Error, ErrorClass, Kind, PodRef, container_id,
+    Container as Seen, ContainerKind, ContainerState, Error, ErrorClass, PodRef, container_id,
 };
 use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -61,7 +61,7 @@ enum Next {
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     pod: PodRef,
-    wanted: watch::Receiver<Wanted>,
+    wanted: watch::Receiver<DesiredPod>,
     news: Arc<Notify>,
     /// The pod's eviction, once the node under pressure has chosen it.
     chosen: Arc<OnceLock<Eviction>>,
@@ -101,7 +101,7 @@ impl Worker {
     pub(crate) fn new(
         shared: Arc<Shared>,
         pod: PodRef,
-        wanted: watch::Receiver<Wanted>,
+        wanted: watch::Receiver<DesiredPod>,
         (news, chosen, taken): (Arc<Notify>, Arc<OnceLock<Eviction>>, Taken),
     ) -> Self {
         let (runtime, events) = (shared.runtime.clone(), shared.events.clone());
@@ -150,8 +150,8 @@ impl Worker {
         loop {
             let wanted = self.wanted.borrow_and_update().clone();
             let next = match &wanted {
-                Wanted::Pod(pod) => self.step(pod).await,
-                Wanted::Gone(grace) => self.step_orphan(*grace).await,
+                DesiredPod::Pod(pod) => self.step(pod).await,
+                DesiredPod::Gone(grace) => self.step_orphan(*grace).await,
             };
             let wait = match next {
                 Next::Done => return,
@@ -211,25 +211,25 @@ impl Worker {
         }
         self.resize(pod, &seen);
         self.sandbox.publish(&self.shared, pod);
-        let view = View {
+        let facts = PodFacts {
             pod,
             seen: &seen,
             notes: &self.notes,
             refused: self.refused.is_some(),
             now,
         };
-        let mut plan = plan(view);
+        let mut plan = plan(facts);
         let is_static = self.shared.config.is_static(&self.pod.uid);
         let shown_as = self.shared.mirrors.shown_as(pod, is_static);
         if shown_as != self.shown_as {
             self.shown_as = shown_as;
             self.told = false;
         }
-        let report = if let Some(until) = quiet_until(view) {
+        let report = if let Some(until) = quiet_until(facts) {
             plan.wake_at(until);
             None
         } else {
-            Some(timeout(PATIENCE, self.report(pod, view)))
+            Some(timeout(PATIENCE, self.report(pod, facts)))
         };
         let (told, next) = match report {
             None => (true, self.carry_out(pod, &seen, plan, now).await),
@@ -344,14 +344,14 @@ impl Worker {
         self.notes.asked.retain(|id, _| there(id));
         self.notes.replaced.retain(there);
         self.notes.unresized.retain(|id, _| there(id));
-        let view = View {
+        let facts = PodFacts {
             pod,
             seen,
             notes: &self.notes,
             refused: self.refused.is_some(),
             now,
         };
-        if view.ends() {
+        if facts.ends() {
             self.notes.ending.get_or_insert(now);
         }
     }
@@ -541,7 +541,7 @@ impl Worker {
         &mut self,
         pod: &Arc<Pod>,
         name: &str,
-        kind: Kind,
+        kind: ContainerKind,
         number: u32,
         backoff: Option<Duration>,
         seen: &[Seen],
@@ -553,7 +553,7 @@ impl Worker {
         let Some((_, container)) = find(pod, name) else {
             return Ok(true);
         };
-        let debug = if kind == Kind::Ephemeral {
+        let debug = if kind == ContainerKind::Ephemeral {
             debug::target(pod, &container, &self.shared.config.machine, seen)
         } else {
             Ok(None)
@@ -566,7 +566,7 @@ impl Worker {
             }
         };
         let sandbox = self.sandbox.make(&self.shared, pod).await?;
-        let images = Image::all(pod, &container);
+        let images = NeededImage::all(pod, &container);
         let needed = ContainerImages {
             pod,
             reference: &self.pod,

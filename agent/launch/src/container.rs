@@ -4,22 +4,21 @@ use crate::machine::Machine;
 use crate::network::{self, hosts_text};
 use crate::refusals::{NOT_PRIVILEGED, is_unmasked};
 use crate::resolver::Resolver;
-use crate::stage::{WantedMount, propagation};
-use crate::volumes::{self, Source};
+use crate::security::Security;
+use crate::stage::{MountRequest, propagation};
+use crate::volumes::{self, VolumeLocation};
 use agent_cluster::Sandbox;
 use agent_content::{Sources, variables};
 use agent_pods::{Addresses, is_on_host, log_file, needs, pod_ref};
 use agent_resources::qos;
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, GroupsPolicy, Kind, Mount, Pause,
-    PodNamespaces, PodRef, Resources, Seccomp, SharedNamespaces, Users, View, container_id,
+    ContainerKey, ContainerKind, ContainerSpec, KernelView, Mount, Pause, PodNamespaces, PodRef,
+    Resources, SharedNamespaces, UserNamespace, container_id,
 };
 use agent_sys::attach::Propagation;
 use agent_sys::beneath::{Beneath, Links};
 use agent_sys::namespace;
-use config_kube::k8s_openapi::api::core::v1::{
-    Container, Pod, PodSecurityContext, SecurityContext, VolumeMount,
-};
+use config_kube::k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
@@ -40,7 +39,7 @@ pub struct Attempt<'a> {
     /// Its container.
     pub container: &'a Container,
     /// What the container is in its pod.
-    pub kind: Kind,
+    pub kind: ContainerKind,
     /// 0 for the first attempt.
     pub number: u32,
     /// The back-off that came before it.
@@ -60,12 +59,12 @@ pub struct Launch {
     /// ones.
     pub spec: ContainerSpec,
     /// What the container is to see, in the order of the specification's mounts.
-    pub wanted: Vec<WantedMount>,
+    pub wanted: Vec<MountRequest>,
 }
 
 /// A mount of the container, and where it is in the container.
 struct MountAt {
-    wanted: WantedMount,
+    wanted: MountRequest,
     destination: String,
 }
 
@@ -78,7 +77,7 @@ pub fn prepare(
     machine: &Machine,
     attempt: Attempt<'_>,
     sources: &Sources,
-    volumes: &BTreeMap<String, Source>,
+    volumes: &BTreeMap<String, VolumeLocation>,
     machine_memory: u64,
 ) -> Result<Launch, String> {
     let Attempt {
@@ -124,11 +123,8 @@ fn specification(
     let Attempt {
         pod,
         container,
-        kind,
         number,
-        backoff,
-        target,
-        sandbox,
+        ..
     } = attempt;
     let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
     let security = Security::of(
@@ -152,7 +148,7 @@ fn specification(
         key: ContainerKey {
             pod: reference,
             container: container.name.clone(),
-            kind,
+            kind: attempt.kind,
             attempt: number,
         },
         image: container.image.clone().unwrap_or_default(),
@@ -167,7 +163,7 @@ fn specification(
             pid: spec.host_pid == Some(true),
             ipc: spec.host_ipc == Some(true),
         },
-        pod: namespaces(sandbox, machine.stage_dir(&id).join("layers")),
+        pod: namespaces(attempt.sandbox, machine.stage_dir(&id).join("layers")),
         user: security.id(|pod| pod.run_as_user, |container| container.run_as_user)?,
         group: security.id(|pod| pod.run_as_group, |container| container.run_as_group)?,
         supplemental_groups: security.groups()?,
@@ -175,33 +171,29 @@ fn specification(
         capabilities: security.capabilities(),
         confinement: security.confinement(),
         privileged: security.privileged(),
-        view: if is_unmasked(container) {
-            View::Proc
-        } else {
-            View::Least
-        },
+        view: view(container),
         stop_signal: stop_signal(container),
-        target: target.map(str::to_owned),
+        target: attempt.target.map(str::to_owned),
         seccomp: security.seccomp(),
         resources,
         needs: needs(pod, container),
         stdin: container.stdin == Some(true),
         tty: container.tty == Some(true),
-        backoff,
+        backoff: attempt.backoff,
         round: 0,
     })
 }
 
 /// The layers of images that volumes of the container show.
-fn kept(container: &Container, volumes: &BTreeMap<String, Source>) -> Vec<String> {
+fn kept(container: &Container, volumes: &BTreeMap<String, VolumeLocation>) -> Vec<String> {
     let mounts = container.volume_mounts.iter().flatten();
     let layers = mounts.filter_map(|mount| match volumes.get(&mount.name)? {
-        Source::Image { layers, .. } => Some(layers.clone()),
-        Source::Held(_)
-        | Source::Own(_)
-        | Source::Host(..)
-        | Source::Driver(_)
-        | Source::ReadOnly(_) => None,
+        VolumeLocation::Image { layers, .. } => Some(layers.clone()),
+        VolumeLocation::Held(_)
+        | VolumeLocation::Own(_)
+        | VolumeLocation::Host(..)
+        | VolumeLocation::Driver(_)
+        | VolumeLocation::ReadOnly(_) => None,
     });
     layers.collect()
 }
@@ -221,8 +213,8 @@ pub fn pause(pod: &Pod, sandbox: &Sandbox) -> Option<Pause> {
 
 /// The pod's users, where it has some of its own; layers of its containers' images are mounted at
 /// `layers`.
-pub fn users(sandbox: &Sandbox, layers: PathBuf) -> Option<Users> {
-    Some(Users {
+pub fn users(sandbox: &Sandbox, layers: PathBuf) -> Option<UserNamespace> {
+    Some(UserNamespace {
         namespace: sandbox.held(namespace::Kind::User)?,
         first: sandbox.first_id?,
         layers,
@@ -236,6 +228,15 @@ fn namespaces(sandbox: &Sandbox, layers: PathBuf) -> PodNamespaces {
         uts: sandbox.held(namespace::Kind::Uts),
         shm: sandbox.shm(),
         users: users(sandbox, layers),
+    }
+}
+
+/// How much of the kernel the container sees, by its `procMount`.
+fn view(container: &Container) -> KernelView {
+    if is_unmasked(container) {
+        KernelView::Proc
+    } else {
+        KernelView::Least
     }
 }
 
@@ -256,105 +257,10 @@ fn staged(stage: &Path, mounts: &[MountAt]) -> Vec<Mount> {
     mounts.iter().enumerate().map(mount).collect()
 }
 
-/// The security contexts of pod and container; the container's fields win.
-struct Security<'a> {
-    pod: Option<&'a PodSecurityContext>,
-    container: Option<&'a SecurityContext>,
-}
-
-impl<'a> Security<'a> {
-    fn of(pod: Option<&'a PodSecurityContext>, container: Option<&'a SecurityContext>) -> Self {
-        Self { pod, container }
-    }
-
-    fn id(
-        &self,
-        of_pod: impl FnOnce(&PodSecurityContext) -> Option<i64>,
-        of_container: impl FnOnce(&SecurityContext) -> Option<i64>,
-    ) -> Result<Option<u32>, String> {
-        let number = self
-            .container
-            .and_then(of_container)
-            .or_else(|| self.pod.and_then(of_pod));
-        number.map(small).transpose()
-    }
-
-    fn groups(&self) -> Result<Vec<u32>, String> {
-        let pod = self.pod.cloned().unwrap_or_default();
-        pod.supplemental_groups
-            .into_iter()
-            .flatten()
-            .chain(pod.fs_group)
-            .map(small)
-            .collect()
-    }
-
-    fn groups_policy(&self) -> GroupsPolicy {
-        let policy = self
-            .pod
-            .and_then(|pod| pod.supplemental_groups_policy.as_deref());
-        match policy {
-            Some("Strict") => GroupsPolicy::Strict,
-            Some(_) | None => GroupsPolicy::Merge,
-        }
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        let wanted = self
-            .container
-            .and_then(|container| container.capabilities.clone())
-            .unwrap_or_default();
-        Capabilities {
-            add: wanted.add.unwrap_or_default(),
-            drop: wanted.drop.unwrap_or_default(),
-        }
-    }
-
-    fn confinement(&self) -> Confinement {
-        let non_root = self
-            .container
-            .and_then(|container| container.run_as_non_root);
-        Confinement {
-            run_as_non_root: non_root.or_else(|| self.pod.and_then(|pod| pod.run_as_non_root))
-                == Some(true),
-            read_only_root: self
-                .container
-                .and_then(|container| container.read_only_root_filesystem)
-                == Some(true),
-            no_new_privileges: self
-                .container
-                .and_then(|container| container.allow_privilege_escalation)
-                == Some(false),
-        }
-    }
-
-    fn privileged(&self) -> bool {
-        self.container.and_then(|container| container.privileged) == Some(true)
-    }
-
-    fn seccomp(&self) -> Seccomp {
-        let own = self
-            .container
-            .and_then(|container| container.seccomp_profile.as_ref());
-        let profile = own.or_else(|| self.pod.and_then(|pod| pod.seccomp_profile.as_ref()));
-        match profile.map(|profile| profile.type_.as_str()) {
-            Some("Unconfined") => Seccomp::Unconfined,
-            Some(_) | None => Seccomp::RuntimeDefault,
-        }
-    }
-}
-
-fn small(number: i64) -> Result<u32, String> {
-    u32::try_from(number)
-        .ok()
-        .filter(|number| *number < u32::MAX)
-        .ok_or_else(|| format!("{number} is no user or group id"))
-}
-
 fn volume_mounts(
     machine: &Machine,
     container: &Container,
-    volumes: &BTreeMap<String, Source>,
+    volumes: &BTreeMap<String, VolumeLocation>,
     vars: &[(String, String)],
 ) -> Result<Vec<MountAt>, String> {
     let mounts = container.volume_mounts.as_deref().unwrap_or_default();
@@ -373,7 +279,7 @@ fn volume_mounts(
 fn volume_mount(
     machine: &Machine,
     mount: &VolumeMount,
-    volumes: &BTreeMap<String, Source>,
+    volumes: &BTreeMap<String, VolumeLocation>,
     vars: &[(String, String)],
 ) -> Result<MountAt, String> {
     let source = volumes
@@ -390,8 +296,10 @@ fn volume_mount(
     let sub_path = sub_path.as_deref();
     // What the agent fills is the agent's alone to write (upstream's rule, too).
     let of_volume = match source {
-        Source::Held(_) | Source::ReadOnly(_) | Source::Image { .. } => true,
-        Source::Own(_) | Source::Host(..) | Source::Driver(_) => false,
+        VolumeLocation::Held(_) | VolumeLocation::ReadOnly(_) | VolumeLocation::Image { .. } => {
+            true
+        }
+        VolumeLocation::Own(_) | VolumeLocation::Host(..) | VolumeLocation::Driver(_) => false,
     };
     let read_only = mount.read_only == Some(true) || of_volume;
     let handle =
@@ -410,12 +318,12 @@ fn volume_mount(
         ));
     }
     let destination = destination.to_string_lossy().into_owned();
-    let wanted = WantedMount {
+    let wanted = MountRequest {
         source: handle,
         read_only,
-        no_exec: matches!(source, Source::Image { .. }),
+        no_exec: matches!(source, VolumeLocation::Image { .. }),
         propagation: propagation(mount),
-        is_mapped: matches!(source, Source::Image { .. }),
+        is_mapped: matches!(source, VolumeLocation::Image { .. }),
     };
     Ok(MountAt {
         wanted,
@@ -472,7 +380,7 @@ fn own_files(
         .filter(|(_, place)| place.starts_with('/') && !taken(place));
     let mount_at = |(path, destination): (&Path, &str)| {
         let source = dir.handle(path, Links::Refused)?;
-        let wanted = WantedMount {
+        let wanted = MountRequest {
             source,
             read_only: false,
             no_exec: false,
@@ -514,6 +422,7 @@ fn machine_name() -> String {
 mod tests {
     use super::*;
     use crate::machine::tests::machine;
+    use agent_runtime::GroupsPolicy;
     use serde_json::{Value, json};
 
     fn launched(spec: &Value) -> Result<Launch, String> {
@@ -525,7 +434,7 @@ mod tests {
         let attempt = Attempt {
             pod: &pod,
             container,
-            kind: Kind::Main,
+            kind: ContainerKind::Main,
             number: 2,
             backoff: None,
             target: None,
@@ -534,8 +443,8 @@ mod tests {
         let held = dir.path().join("held");
         fs::create_dir_all(&held).unwrap();
         let volumes = [
-            ("v".to_owned(), Source::Own(dir.path().to_owned())),
-            ("held".to_owned(), Source::Held(held)),
+            ("v".to_owned(), VolumeLocation::Own(dir.path().to_owned())),
+            ("held".to_owned(), VolumeLocation::Held(held)),
         ];
         prepare(
             &machine(dir.path()),

@@ -45,7 +45,7 @@ pub fn narrowed(machine: &Machine, pod: &Pod) -> impl Iterator<Item = String> {
 mod tests {
     use super::*;
     use crate::machine::tests::machine;
-    use crate::volumes::{Source, place};
+    use crate::volumes::{VolumeLocation, place};
     use config_model::host_path;
     use serde_json::{Value, json};
     use std::os::unix::fs::symlink;
@@ -63,7 +63,7 @@ mod tests {
             writable: false,
         }];
         let host = |path: PathBuf| {
-            Source::Host(
+            VolumeLocation::Host(
                 serde_json::from_value(json!({"path": path})).unwrap(),
                 Right::Listed,
             )
@@ -109,7 +109,8 @@ mod tests {
         for (name, own, _) in kinds {
             for (_, kind, words) in kinds {
                 let source = json!({"path": at(name), "type": kind});
-                let source = Source::Host(serde_json::from_value(source).unwrap(), Right::Listed);
+                let source =
+                    VolumeLocation::Host(serde_json::from_value(source).unwrap(), Right::Listed);
                 let placed = place(&machine, &source, None, true);
                 if kind == own {
                     assert!(placed.is_ok(), "{name} as {kind}");
@@ -134,7 +135,7 @@ mod tests {
             writable: true,
         }];
         for path in [dir.path(), &machine.data, &machine.run.join("held")] {
-            let source = Source::Host(
+            let source = VolumeLocation::Host(
                 serde_json::from_value(json!({"path": path})).unwrap(),
                 Right::Listed,
             );

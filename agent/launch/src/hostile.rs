@@ -1,7 +1,7 @@
 //! Attacks by a pod through its own files on the agent that reads and writes them.
 
 use crate::machine::{Machine, tests::machine};
-use crate::volumes::{self, Source};
+use crate::volumes::{self, VolumeLocation};
 use agent_claims::Right;
 use agent_content::Sources;
 use agent_sys::beneath::{Beneath, Links};
@@ -46,10 +46,13 @@ fn in_memory() -> (tempfile::TempDir, Machine) {
     (dir, machine)
 }
 
-fn held(source: &Source) -> PathBuf {
+fn held(source: &VolumeLocation) -> PathBuf {
     match source {
-        Source::Held(path) | Source::Own(path) => path.clone(),
-        Source::Host(..) | Source::Driver(_) | Source::ReadOnly(_) | Source::Image { .. } => {
+        VolumeLocation::Held(path) | VolumeLocation::Own(path) => path.clone(),
+        VolumeLocation::Host(..)
+        | VolumeLocation::Driver(_)
+        | VolumeLocation::ReadOnly(_)
+        | VolumeLocation::Image { .. } => {
             panic!("{source:?}")
         }
     }
@@ -180,7 +183,7 @@ fn a_neighbour_that_flips_folder_and_link_wins_no_sub_path() {
         .id();
     let machine = machine(dir.path());
     let base = dir.path().join("volume");
-    let source = Source::Own(base.clone());
+    let source = VolumeLocation::Own(base.clone());
     let place = || volumes::place(&machine, &source, Some("d/x"), false);
     let won = flipping(&base, outside.path(), || Ok(place()?.id() == x));
     assert_eq!(won, 0);
@@ -192,7 +195,7 @@ fn a_neighbour_that_flips_folder_and_link_makes_nothing_elsewhere() {
     let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let machine = machine(dir.path());
     let base = dir.path().join("volume");
-    let source = Source::Own(base.clone());
+    let source = VolumeLocation::Own(base.clone());
     let count = std::cell::Cell::new(0);
     let place = || {
         count.set(count.get() + 1);
@@ -218,7 +221,7 @@ fn a_neighbour_that_flips_folder_and_link_wins_no_host_path() {
     }];
     for kind in ["DirectoryOrCreate", "FileOrCreate"] {
         let host = json!({"path": base.join("d/new"), "type": kind});
-        let source = Source::Host(serde_json::from_value(host).unwrap(), Right::Listed);
+        let source = VolumeLocation::Host(serde_json::from_value(host).unwrap(), Right::Listed);
         let place = || volumes::place(&machine, &source, None, false).map(|_| false);
         flipping(&base, outside.path(), place);
         let found = fs::read_dir(outside.path()).unwrap().count();

@@ -5,8 +5,9 @@
 //! a pod's volumes, by [`container::prepare`], which makes the specification of one attempt with
 //! the files that it needs, and by [`stage::Staged::make`], which mounts for the engine what the
 //! container sees. [`network`] has the names by which a pod knows itself and others (pure),
-//! [`resolver`] its resolver file (pure), [`storage`] compares what a pod takes of the disk with its limits, [`debug`] has the rules of
-//! `kubectl debug`, [`links`] the links by which programs that collect logs find them.
+//! [`resolver`] its resolver file (pure), [`storage`] compares what a pod takes of the disk with
+//! its limits, [`debug`] has the rules of `kubectl debug`, [`links`] the links by which programs
+//! that collect logs find them.
 //!
 //! All of it depends on the machine by [`Machine`] alone. Functions block while they work on files.
 //! No tasks, no channels.
@@ -21,6 +22,7 @@ mod machine;
 pub mod network;
 pub mod refusals;
 pub mod resolver;
+mod security;
 pub mod stage;
 pub mod storage;
 pub mod volumes;

@@ -120,7 +120,7 @@ fn is_absent(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::machine::tests::machine;
-    use agent_runtime::Kind;
+    use agent_runtime::ContainerKind;
     use std::fs;
     use std::os::unix::fs::symlink;
 
@@ -132,7 +132,7 @@ mod tests {
                 uid: uid.into(),
             },
             container: "c".into(),
-            kind: Kind::Main,
+            kind: ContainerKind::Main,
             attempt,
         }
     }

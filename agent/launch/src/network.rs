@@ -1,7 +1,7 @@
-//! What a pod's network, host name and names are (pure): what its sandbox is asked for,
-//! `/etc/hosts`. `/etc/resolv.conf` is [`crate::resolver`]'s.
+//! A pod's network, host name and names (pure): the specification of its sandbox, and its
+//! `/etc/hosts`. Its `/etc/resolv.conf` is [`crate::resolver`]'s.
 
-use agent_cluster::Wanted;
+use agent_cluster::SandboxSpec;
 use agent_cluster::settings::{SAFE, dotted, path};
 use agent_pods::is_on_host;
 use agent_proxy::{DOMAIN, Key, Known, Service};
@@ -27,7 +27,7 @@ fn spec(pod: &Pod) -> Option<&PodSpec> {
 ///
 /// # Errors
 /// Its host's name is too long.
-pub fn wanted(pod: &Pod, uid: &str) -> Result<Wanted, String> {
+pub fn wanted(pod: &Pod, uid: &str) -> Result<SandboxSpec, String> {
     let network = !is_on_host(pod);
     let name = kernel_name(pod)?;
     let sysctls = spec(pod).and_then(|spec| spec.security_context.as_ref()?.sysctls.as_ref());
@@ -35,7 +35,7 @@ pub fn wanted(pod: &Pod, uid: &str) -> Result<Wanted, String> {
         .into_iter()
         .flatten()
         .map(|one| (path(&one.name), one.value.clone()));
-    Ok(Wanted {
+    Ok(SandboxSpec {
         uid: uid.to_owned(),
         network,
         ipc: spec(pod).is_none_or(|spec| spec.host_ipc != Some(true)),

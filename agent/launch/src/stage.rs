@@ -27,7 +27,7 @@ const BLOCK: u64 = 4096;
 
 /// One mount of a container that is to be made.
 #[derive(Debug)]
-pub struct WantedMount {
+pub struct MountRequest {
     /// What is mounted, resolved.
     pub source: PathHandle,
     /// No writes through this mount.
@@ -64,7 +64,7 @@ impl Staged {
     pub fn make(
         machine: &Machine,
         id: &str,
-        wanted: &[WantedMount],
+        wanted: &[MountRequest],
         users: Option<&Path>,
     ) -> Result<Self, String> {
         let dir = machine.stage_dir(id);

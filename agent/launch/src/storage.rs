@@ -8,7 +8,7 @@
 use crate::machine::Machine;
 use agent_pods::log_folder;
 use agent_resources::{DeletedFiles, DiskUse, qos};
-use agent_runtime::{Container as Seen, Kind, PodRef, Runtime};
+use agent_runtime::{Container as Seen, ContainerKind, PodRef, Runtime};
 use agent_sys::beneath::{Beneath, Usage};
 use config_kube::k8s_openapi::api::core::v1::{Pod, Volume};
 use config_kube::quantity::Amount;
@@ -146,13 +146,13 @@ fn at_once(pod: &Pod, limits: &[(String, u64, String)]) -> u64 {
         let own = limits.iter().find(|(name, ..)| *name == container.name);
         let own = own.map_or(0, |(_, limit, _)| *limit);
         match kind {
-            Kind::Init => most = most.max(sidecars.saturating_add(own)),
-            Kind::Sidecar => {
+            ContainerKind::Init => most = most.max(sidecars.saturating_add(own)),
+            ContainerKind::Sidecar => {
                 sidecars = sidecars.saturating_add(own);
                 most = most.max(sidecars);
             }
-            Kind::Main => mains = mains.saturating_add(own),
-            Kind::Ephemeral => {}
+            ContainerKind::Main => mains = mains.saturating_add(own),
+            ContainerKind::Ephemeral => {}
         }
     }
     most.max(sidecars.saturating_add(mains))

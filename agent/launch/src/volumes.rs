@@ -11,7 +11,7 @@ use crate::stage::memory_folder;
 use agent_claims::{Mounted, Right, What, fs_group, sub_path_handle};
 use agent_content::{Room, Sources, TokenKind, files};
 use agent_pods::{is_plain, pod_logs};
-use agent_resources::{Measure, Places, VolumePlace};
+use agent_resources::{Measure, PodFolders, VolumePlace};
 use agent_runtime::PodRef;
 use agent_sys::beneath::{Beneath, Links, PathHandle};
 use agent_sys::mount::{is_in_memory, is_mount_point};
@@ -25,7 +25,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// Where a volume is.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Source {
+pub enum VolumeLocation {
     /// A folder that the agent alone fills, in memory.
     Held(PathBuf),
     /// A folder that the pod's containers fill.
@@ -35,7 +35,7 @@ pub enum Source {
     /// What a CSI driver has mounted, below the folder of the machine's volumes.
     Driver(PathBuf),
     /// Another source, which the pod may only read.
-    ReadOnly(Box<Source>),
+    ReadOnly(Box<VolumeLocation>),
     /// The files of an image, which nobody writes.
     Image {
         /// Where they are.
@@ -115,7 +115,7 @@ pub fn prepare(
     uid: &str,
     machine: &Machine,
     sources: &Sources,
-) -> Result<BTreeMap<String, Source>, String> {
+) -> Result<BTreeMap<String, VolumeLocation>, String> {
     let mut room = Room::default();
     let mut places = BTreeMap::new();
     // Volumes of images are made when the containers that mount them start.
@@ -149,7 +149,7 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    fn volume(&self, volume: &Volume, room: &mut Room) -> Result<Source, String> {
+    fn volume(&self, volume: &Volume, room: &mut Room) -> Result<VolumeLocation, String> {
         if let Some(mounted) = self.sources.claims.get(&volume.name) {
             return self.claimed(mounted);
         }
@@ -157,12 +157,12 @@ impl Maker<'_> {
             let right = right_of(self.machine, self.pod);
             // Checked here before any container is made, and again for each container.
             self.machine.paths().place(host, right, true, None)?;
-            let source = Source::Host(host.clone(), right);
+            let source = VolumeLocation::Host(host.clone(), right);
             let writable = self.machine.paths().is_writable(host, right);
             return Ok(if writable {
                 source
             } else {
-                Source::ReadOnly(Box::new(source))
+                VolumeLocation::ReadOnly(Box::new(source))
             });
         }
         if !is_plain(&volume.name) {
@@ -170,7 +170,9 @@ impl Maker<'_> {
         }
         let group = fs_group(self.pod);
         if let Some(source) = &volume.empty_dir {
-            return self.empty_dir(&volume.name, source, group).map(Source::Own);
+            return self
+                .empty_dir(&volume.name, source, group)
+                .map(VolumeLocation::Own);
         }
         let content = files::entries(self.pod, volume, self.sources, group, room)?;
         let Some((kind, entries)) = content else {
@@ -185,24 +187,24 @@ impl Maker<'_> {
             let folder = held.make_dirs(&Path::new(kind).join(&volume.name), 0o755)?;
             files::publish(&folder, &entries, group)
         });
-        made.map(|()| Source::Held(place))
+        made.map(|()| VolumeLocation::Held(place))
             .map_err(|error| error.to_string())
     }
 
     /// What a claim leads to.
-    fn claimed(&self, mounted: &Mounted) -> Result<Source, String> {
+    fn claimed(&self, mounted: &Mounted) -> Result<VolumeLocation, String> {
         let source = match &mounted.what {
-            What::Folder(path) => Source::Own(path.clone()),
+            What::Folder(path) => VolumeLocation::Own(path.clone()),
             What::Path(host) => {
                 self.machine
                     .paths()
                     .place(host, Right::Listed, true, None)?;
-                Source::Host(host.clone(), Right::Listed)
+                VolumeLocation::Host(host.clone(), Right::Listed)
             }
-            What::Driver(path) => Source::Driver(path.clone()),
+            What::Driver(path) => VolumeLocation::Driver(path.clone()),
         };
         Ok(if mounted.read_only {
-            Source::ReadOnly(Box::new(source))
+            VolumeLocation::ReadOnly(Box::new(source))
         } else {
             source
         })
@@ -275,21 +277,23 @@ pub fn measured(
     machine: &Machine,
     pod: &Pod,
     reference: &PodRef,
-    made: &BTreeMap<String, Source>,
-) -> Places {
+    made: &BTreeMap<String, VolumeLocation>,
+) -> PodFolders {
     let claims: BTreeMap<_, _> = agent_claims::wanted(pod).into_iter().collect();
     let place = |volume: &Volume| {
         let (folder, measure) = match unwrapped(made.get(&volume.name)?) {
-            Source::Held(folder) => (folder, Measure::FilesInMemory),
-            Source::Own(folder) if claims.contains_key(&volume.name) => {
+            VolumeLocation::Held(folder) => (folder, Measure::FilesInMemory),
+            VolumeLocation::Own(folder) if claims.contains_key(&volume.name) => {
                 (folder, Measure::FileSystem)
             }
-            Source::Own(folder) if folder.starts_with(&machine.run) => {
+            VolumeLocation::Own(folder) if folder.starts_with(&machine.run) => {
                 (folder, Measure::FilesInMemory)
             }
-            Source::Own(folder) => (folder, Measure::Files),
-            Source::Driver(folder) => (folder, Measure::Driver),
-            Source::Host(..) | Source::ReadOnly(_) | Source::Image { .. } => return None,
+            VolumeLocation::Own(folder) => (folder, Measure::Files),
+            VolumeLocation::Driver(folder) => (folder, Measure::Driver),
+            VolumeLocation::Host(..)
+            | VolumeLocation::ReadOnly(_)
+            | VolumeLocation::Image { .. } => return None,
         };
         let claim = claims.get(&volume.name).map(|claim| claim.name.clone());
         Some(VolumePlace {
@@ -299,16 +303,16 @@ pub fn measured(
             measure,
         })
     };
-    Places {
+    PodFolders {
         namespace: reference.namespace.clone(),
         logs: machine.logs.join(pod_logs(reference)),
         volumes: volumes(pod).iter().filter_map(place).collect(),
     }
 }
 
-/// The source inside [`Source::ReadOnly`].
-fn unwrapped(mut source: &Source) -> &Source {
-    while let Source::ReadOnly(inner) = source {
+/// The source inside [`VolumeLocation::ReadOnly`].
+fn unwrapped(mut source: &VolumeLocation) -> &VolumeLocation {
+    while let VolumeLocation::ReadOnly(inner) = source {
         source = inner;
     }
     source
@@ -321,7 +325,7 @@ fn unwrapped(mut source: &Source) -> &Source {
 /// If it isn't there and can't be made, or a link is on the way.
 pub(crate) fn place(
     machine: &Machine,
-    source: &Source,
+    source: &VolumeLocation,
     sub_path: Option<&str>,
     read_only: bool,
 ) -> Result<PathHandle, String> {
@@ -330,25 +334,25 @@ pub(crate) fn place(
     // Without a sub-path it is the volume's folder.
     let below = plain.as_deref().unwrap_or(Path::new(""));
     match source {
-        Source::ReadOnly(source) => place(machine, source, sub_path, true),
+        VolumeLocation::ReadOnly(source) => place(machine, source, sub_path, true),
         // Keys are links to the current folder; only the agent makes links there.
-        Source::Held(path) => Beneath::root(path)
+        VolumeLocation::Held(path) => Beneath::root(path)
             .and_then(|dir| dir.handle(below, Links::Inside))
             .map_err(text),
-        Source::Own(path) => {
+        VolumeLocation::Own(path) => {
             let dir = Beneath::root(path).map_err(text)?;
             sub_path_handle(&dir, below, true).map_err(text)
         }
-        Source::Image { place, .. } => {
+        VolumeLocation::Image { place, .. } => {
             let dir = Beneath::root(place).map_err(text)?;
             sub_path_handle(&dir, below, false).map_err(text)
         }
-        Source::Host(host, right) => {
+        VolumeLocation::Host(host, right) => {
             machine
                 .paths()
                 .place(host, *right, read_only, plain.as_deref())
         }
-        Source::Driver(path) => {
+        VolumeLocation::Driver(path) => {
             let dir = driven(machine, path).map_err(text)?;
             sub_path_handle(&dir, below, !read_only).map_err(text)
         }
@@ -380,302 +384,5 @@ fn driven(machine: &Machine, path: &Path) -> io::Result<Beneath> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::machine::tests::machine;
-    use config_kube::k8s_openapi::api::core::v1::ConfigMap;
-    use serde_json::{Value, json};
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-
-    /// A folder in memory, as the content of volumes must be.
-    fn in_memory() -> tempfile::TempDir {
-        tempfile::tempdir_in("/dev/shm").unwrap()
-    }
-
-    fn prepare(
-        pod: &Pod,
-        dir: &Path,
-        sources: &Sources,
-    ) -> Result<BTreeMap<String, PathBuf>, String> {
-        let places = super::prepare(pod, "u", &machine(dir), sources)?;
-        let path = |source| match source {
-            Source::Held(path) | Source::Own(path) => path,
-            Source::Host(host, _) => host.path.into(),
-            other @ (Source::ReadOnly(_) | Source::Driver(_) | Source::Image { .. }) => {
-                panic!("{other:?}")
-            }
-        };
-        Ok(places
-            .into_iter()
-            .map(|(name, source)| (name, path(source)))
-            .collect())
-    }
-
-    fn pod(volume: Value) -> Pod {
-        let mut volume = volume;
-        volume["name"] = json!("v");
-        serde_json::from_value(
-            json!({"metadata": {"name": "p"}, "spec": {"containers": [], "volumes": [volume]}}),
-        )
-        .unwrap()
-    }
-
-    fn sources(data: &Value) -> Sources {
-        let map: ConfigMap = serde_json::from_value(json!({"data": data})).unwrap();
-        Sources {
-            config_maps: [("m".to_owned(), Some(map))].into(),
-            ..Sources::default()
-        }
-    }
-
-    #[test]
-    fn an_update_replaces_all_files_and_removes_what_is_gone() {
-        let dir = in_memory();
-        let pod = pod(json!({"configMap": {"name": "m"}}));
-        let place =
-            prepare(&pod, dir.path(), &sources(&json!({"a": "1", "b": "2"}))).unwrap()["v"].clone();
-        assert_eq!(fs::read_to_string(place.join("a")).unwrap(), "1");
-        prepare(&pod, dir.path(), &sources(&json!({"a": "3", "c": "4"}))).unwrap();
-        assert_eq!(fs::read_to_string(place.join("a")).unwrap(), "3");
-        assert_eq!(fs::read_to_string(place.join("c")).unwrap(), "4");
-        assert!(!place.join("b").exists());
-        let before = fs::read_link(place.join("..data")).unwrap();
-        prepare(&pod, dir.path(), &sources(&json!({"a": "3", "c": "4"}))).unwrap();
-        assert_eq!(
-            fs::read_link(place.join("..data")).unwrap(),
-            before,
-            "nothing changed, nothing is written"
-        );
-    }
-
-    #[test]
-    fn chosen_keys_get_their_paths_and_modes() {
-        let dir = in_memory();
-        let volume = json!({"configMap": {"name": "m", "items": [{"key": "a", "path": "sub/x", "mode": 0o400}]}});
-        let place = prepare(
-            &pod(volume),
-            dir.path(),
-            &sources(&json!({"a": "1", "b": "2"})),
-        )
-        .unwrap()["v"]
-            .clone();
-        assert_eq!(
-            fs::metadata(place.join("sub/x"))
-                .unwrap()
-                .permissions()
-                .mode()
-                & 0o777,
-            0o400
-        );
-        assert!(!place.join("b").exists());
-    }
-
-    #[test]
-    fn a_projected_volume_holds_the_files_of_all_its_sources() {
-        let dir = in_memory();
-        let volume = json!({"projected": {"defaultMode": 0o400, "sources": [
-            {"configMap": {"name": "m", "items": [{"key": "a", "path": "ca.crt"}]}},
-            {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
-            {"secret": {"name": "s", "optional": true}},
-        ]}});
-        let pod = pod(volume);
-        assert_eq!(
-            needs(&pod),
-            (["m".to_owned()].into(), ["s".to_owned()].into())
-        );
-        let place =
-            prepare(&pod, dir.path(), &sources(&json!({"a": "1", "b": "2"}))).unwrap()["v"].clone();
-        assert_eq!(fs::read_to_string(place.join("ca.crt")).unwrap(), "1");
-        assert_eq!(fs::read_to_string(place.join("name")).unwrap(), "p");
-        assert_eq!(
-            fs::metadata(place.join("name"))
-                .unwrap()
-                .permissions()
-                .mode()
-                & 0o777,
-            0o400
-        );
-        assert!(!place.join("b").exists());
-    }
-
-    #[test]
-    fn an_object_that_is_named_many_times_is_refused_before_it_is_copied() {
-        let dir = in_memory();
-        let map = json!({"a": "x".repeat(1 << 20)});
-        let source = |number: usize| json!({"configMap": {"name": "m", "items": [{"key": "a", "path": format!("f{number}")}]}});
-        let all = |count: usize| {
-            let all: Vec<Value> = (0..count).map(source).collect();
-            prepare(
-                &pod(json!({"projected": {"sources": all}})),
-                dir.path(),
-                &sources(&map),
-            )
-        };
-        assert!(all(16).is_ok());
-        // 98 GiB of content.
-        assert!(all(100_000).unwrap_err().contains("16 MiB"));
-    }
-
-    #[test]
-    fn a_volume_whose_token_was_not_given_is_not_made() {
-        let dir = in_memory();
-        let pod =
-            pod(json!({"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}));
-        assert_eq!(tokens(&pod).len(), 1);
-        let error = prepare(&pod, dir.path(), &Sources::default()).unwrap_err();
-        assert_eq!(
-            error,
-            "MountVolume.SetUp failed for volume \"v\" : its token is not there"
-        );
-    }
-
-    #[test]
-    fn a_path_that_leaves_its_volume_is_refused() {
-        let dir = in_memory();
-        for path in ["../x", "/x", "a/../../x", ""] {
-            let volume = json!({"configMap": {"name": "m", "items": [{"key": "a", "path": path}]}});
-            assert!(
-                prepare(&pod(volume), dir.path(), &sources(&json!({"a": "1"}))).is_err(),
-                "{path:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_missing_source_is_named_unless_it_is_optional() {
-        let dir = in_memory();
-        let error = prepare(
-            &pod(json!({"secret": {"secretName": "s"}})),
-            dir.path(),
-            &Sources::default(),
-        )
-        .unwrap_err();
-        assert_eq!(
-            error,
-            "MountVolume.SetUp failed for volume \"v\" : secret \"s\" not found"
-        );
-        let optional = pod(json!({"secret": {"secretName": "s", "optional": true}}));
-        assert!(prepare(&optional, dir.path(), &Sources::default()).is_ok());
-    }
-
-    #[test]
-    fn a_sub_path_of_content_is_a_key_of_it() {
-        let dir = in_memory();
-        let machine = machine(dir.path());
-        let places = super::prepare(
-            &pod(json!({"configMap": {"name": "m"}})),
-            "u",
-            &machine,
-            &sources(&json!({"a": "1"})),
-        );
-        let source = places.unwrap()["v"].clone();
-        assert!(place(&machine, &source, Some("a"), true).unwrap().is_file());
-        assert!(place(&machine, &source, None, true).unwrap().is_dir());
-        assert!(place(&machine, &source, Some("b"), true).is_err());
-    }
-
-    #[test]
-    fn an_empty_dir_stays_as_the_pod_leaves_it() {
-        let dir = in_memory();
-        let mut pod = pod(json!({"emptyDir": {}}));
-        let place = prepare(&pod, dir.path(), &Sources::default()).unwrap()["v"].clone();
-        assert_eq!(
-            fs::metadata(&place).unwrap().permissions().mode() & 0o7777,
-            0o777
-        );
-        fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
-        fs::write(place.join("mine"), "1").unwrap();
-        prepare(&pod, dir.path(), &Sources::default()).unwrap();
-        assert!(place.join("mine").exists());
-        assert_eq!(
-            fs::metadata(&place).unwrap().permissions().mode() & 0o7777,
-            0o700
-        );
-        pod.spec.as_mut().unwrap().security_context =
-            Some(serde_json::from_value(json!({"fsGroup": 7})).unwrap());
-        let other = in_memory();
-        let place = prepare(&pod, other.path(), &Sources::default()).unwrap()["v"].clone();
-        let meta = fs::metadata(place).unwrap();
-        assert_eq!(meta.permissions().mode() & 0o7777, 0o2777);
-        assert_eq!(std::os::unix::fs::MetadataExt::gid(&meta), 7);
-    }
-
-    #[test]
-    fn a_part_of_a_volume_in_memory_is_made_as_the_volume_is() {
-        let dir = in_memory();
-        let mut pod = pod(json!({"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}));
-        pod.spec.as_mut().unwrap().security_context =
-            Some(serde_json::from_value(json!({"fsGroup": 123})).unwrap());
-        let volume = prepare(&pod, dir.path(), &Sources::default()).unwrap()["v"].clone();
-        let machine = machine(dir.path());
-        place(&machine, &Source::Own(volume.clone()), Some("part"), false).unwrap();
-        for place in [volume.clone(), volume.join("part")] {
-            let meta = fs::metadata(&place).unwrap();
-            let group = std::os::unix::fs::MetadataExt::gid(&meta);
-            let mode = meta.permissions().mode() & 0o7777;
-            assert_eq!((mode, group), (0o3777, 123), "{}", place.display());
-        }
-        crate::stage::forget(&machine, "u").unwrap();
-    }
-
-    #[test]
-    fn labels_are_followed_where_a_volume_shows_them() {
-        let pod = |volume: Value| -> Pod {
-            let meta = json!({"labels": {"app": "web"}});
-            serde_json::from_value(json!({"metadata": meta, "spec": {
-                "containers": [], "volumes": [volume],
-            }}))
-            .unwrap()
-        };
-        let items = |path: &str| json!({"items": [{"path": "f", "fieldRef": {"fieldPath": path}}]});
-        let direct = |path: &str| pod(json!({"name": "v", "downwardAPI": items(path)}));
-        let one = direct("metadata.labels['app']");
-        let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
-        assert_eq!(shown_notes(&one), Some([labels, BTreeMap::new()]));
-        let sources = json!([{"downwardAPI": items("metadata.annotations")}]);
-        let projected = pod(json!({"name": "v", "projected": {"sources": sources}}));
-        assert!(shown_notes(&projected).is_some());
-        assert_eq!(shown_notes(&direct("metadata.name")), None);
-    }
-
-    #[test]
-    fn what_a_pod_fills_is_measured_by_its_files_and_a_claim_by_its_file_system() {
-        let dir = tempfile::tempdir().unwrap();
-        let machine = machine(dir.path());
-        let volumes = json!([
-            {"name": "scratch", "emptyDir": {}},
-            {"name": "memory", "emptyDir": {"medium": "Memory"}},
-            {"name": "data", "persistentVolumeClaim": {"claimName": "mine"}},
-            {"name": "map", "configMap": {"name": "c"}},
-            {"name": "host", "hostPath": {"path": "/listed"}},
-        ]);
-        let spec = json!({"containers": [], "volumes": volumes});
-        let pod = serde_json::from_value(json!({"spec": spec})).unwrap();
-        let reference = PodRef {
-            namespace: "n".into(),
-            name: "p".into(),
-            uid: "u".into(),
-        };
-        let own = |name: &str| Source::Own(machine.pod_dir("u").join(name));
-        let host = serde_json::from_value(json!({"path": "/listed"})).unwrap();
-        let made = BTreeMap::from([
-            ("scratch".to_owned(), own("scratch")),
-            ("memory".to_owned(), Source::Own(machine.memory_dir("u"))),
-            ("data".to_owned(), Source::ReadOnly(Box::new(own("data")))),
-            ("map".to_owned(), Source::Held(machine.held_dir("u"))),
-            ("host".to_owned(), Source::Host(host, Right::Listed)),
-        ]);
-        let places = measured(&machine, &pod, &reference, &made);
-        assert_eq!(places.logs, machine.logs.join("n_p_u"));
-        let all = places.volumes.iter();
-        let all = all.map(|one| (one.name.as_str(), one.measure, one.claim.as_deref()));
-        let expected = [
-            ("scratch", Measure::Files, None),
-            ("memory", Measure::FilesInMemory, None),
-            ("data", Measure::FileSystem, Some("mine")),
-            ("map", Measure::FilesInMemory, None),
-        ];
-        assert_eq!(all.collect::<Vec<_>>(), expected);
-    }
-}
+#[path = "volumes_tests.rs"]
+mod tests;

@@ -1,7 +1,7 @@
 //! Finds a pod's containers by kind and name, and the attempts of a container: each start makes a
 //! container of its own in containerd.
 
-use agent_runtime::{Container as Seen, Kind};
+use agent_runtime::{Container as Seen, ContainerKind};
 use config_kube::k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
 use std::borrow::Cow;
 
@@ -29,20 +29,24 @@ pub fn mains(pod: &Pod) -> &[Container] {
 
 /// Whether one of `spec.initContainers` does its work and ends, or is a sidecar that runs as long
 /// as the pod (KEP-753).
-pub fn kind_of_initial(container: &Container) -> Kind {
+pub fn kind_of_initial(container: &Container) -> ContainerKind {
     if container.restart_policy.as_deref() == Some("Always") {
-        Kind::Sidecar
+        ContainerKind::Sidecar
     } else {
-        Kind::Init
+        ContainerKind::Init
     }
 }
 
 /// All containers of a pod in the order of their start, but the ephemeral ones.
-pub fn all(pod: &Pod) -> impl Iterator<Item = (Kind, &Container)> {
+pub fn all(pod: &Pod) -> impl Iterator<Item = (ContainerKind, &Container)> {
     let inits = initial(pod)
         .iter()
         .map(|container| (kind_of_initial(container), container));
-    inits.chain(mains(pod).iter().map(|container| (Kind::Main, container)))
+    inits.chain(
+        mains(pod)
+            .iter()
+            .map(|container| (ContainerKind::Main, container)),
+    )
 }
 
 /// The pod's ephemeral containers, which may be added while it runs, in the form of the others.
@@ -90,9 +94,10 @@ pub fn target_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
 }
 
 /// A container by its name, which is unique among all kinds of containers of a pod.
-pub fn find<'a>(pod: &'a Pod, name: &str) -> Option<(Kind, Cow<'a, Container>)> {
+pub fn find<'a>(pod: &'a Pod, name: &str) -> Option<(ContainerKind, Cow<'a, Container>)> {
     let lasting = all(pod).map(|(kind, container)| (kind, Cow::Borrowed(container)));
-    let debuggers = ephemeral(pod).map(|container| (Kind::Ephemeral, Cow::Owned(container)));
+    let debuggers =
+        ephemeral(pod).map(|container| (ContainerKind::Ephemeral, Cow::Owned(container)));
     lasting
         .chain(debuggers)
         .find(|(_, container)| container.name == name)

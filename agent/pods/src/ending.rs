@@ -9,7 +9,7 @@ use crate::backoff::{between, later};
 use crate::containers::{all, find};
 use crate::machine::{Action, Plan};
 use crate::notes::{Death, Notes};
-use agent_runtime::{Container as Seen, ContainerState, Kind};
+use agent_runtime::{Container as Seen, ContainerKind, ContainerState};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use jiff::Timestamp;
 use std::time::Duration;
@@ -146,13 +146,13 @@ impl Ending<'_> {
     /// Without the pod's spec the order of its sidecars is unknown: they end together, after the
     /// main containers.
     fn is_turn(self, container: &Seen) -> bool {
-        if container.key.kind != Kind::Sidecar {
+        if container.key.kind != ContainerKind::Sidecar {
             return true;
         }
-        let place = |name: &str, kind: Kind| {
+        let place = |name: &str, kind: ContainerKind| {
             self.pod
                 .and_then(|pod| all(pod).position(|(_, container)| container.name == name))
-                .unwrap_or(usize::from(kind == Kind::Main))
+                .unwrap_or(usize::from(kind == ContainerKind::Main))
         };
         let alive = self
             .seen

@@ -4,7 +4,7 @@
 use crate::containers::{all, is_on_host};
 use crate::status::Refusal;
 use agent_resources::qos;
-use agent_runtime::Kind;
+use agent_runtime::ContainerKind;
 use config_kube::k8s_openapi::api::core::v1::{ContainerPort, Node, Pod};
 use config_kube::quantity::Amount;
 use std::cmp::Reverse;
@@ -195,7 +195,7 @@ pub(crate) fn asks(pod: &Pod, resource: &str) -> Amount {
 /// of sidecars.
 fn ports(pod: &Pod) -> impl Iterator<Item = &ContainerPort> {
     let on_host = is_on_host(pod);
-    let lasting = all(pod).filter(|(kind, _)| *kind != Kind::Init);
+    let lasting = all(pod).filter(|(kind, _)| *kind != ContainerKind::Init);
     let ports = lasting.flat_map(|(_, container)| container.ports.iter().flatten());
     ports.filter(move |port| host_port(port).is_some() || on_host)
 }

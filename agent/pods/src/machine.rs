@@ -1,6 +1,6 @@
 //! Plans what the kubelet does for one pod now, and when it must plan again ([`plan`]).
 //!
-//! Level-triggered: a plan follows from the present view alone, and is made again after every
+//! Level-triggered: a plan follows from the present facts alone, and is made again after every
 //! change. Invariants, held by the property tests of `simulation`:
 //! - no container is started while an attempt of it runs;
 //! - init containers run one after the other, before all main containers; what comes after a
@@ -19,7 +19,7 @@ use crate::ending::{Ending, probe_grace};
 use crate::notes::Notes;
 use crate::policy::{RestartPolicy, Triggers, is_replaced, outdated, restart, round, waits};
 use crate::resize::is_resized;
-use agent_runtime::{Container as Seen, ContainerState, Kind};
+use agent_runtime::{Container as Seen, ContainerKind, ContainerState};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use jiff::Timestamp;
 use std::time::Duration;
@@ -49,7 +49,7 @@ pub enum End {
 
 /// All that a plan is made from.
 #[derive(Debug, Clone, Copy)]
-pub struct View<'a> {
+pub struct PodFacts<'a> {
     /// The pod as the API has it.
     pub pod: &'a Pod,
     /// Every attempt of every container of this pod.
@@ -62,7 +62,7 @@ pub struct View<'a> {
     pub now: Timestamp,
 }
 
-impl View<'_> {
+impl PodFacts<'_> {
     /// Why the pod must end, if it must.
     pub fn end(&self) -> Option<End> {
         // A deletion has its own grace period and ends with the object's removal, so it comes
@@ -117,7 +117,7 @@ impl View<'_> {
 
     /// A rule has restarted all containers since this attempt was started ([`round`]).
     pub(crate) fn is_of_earlier_round(&self, seen: &Seen) -> bool {
-        seen.key.kind != Kind::Ephemeral && seen.round < round(self.pod, self.seen)
+        seen.key.kind != ContainerKind::Ephemeral && seen.round < round(self.pod, self.seen)
     }
 
     /// This attempt was asked to end.
@@ -157,7 +157,7 @@ pub enum Action {
         /// The container's name.
         container: String,
         /// Its kind.
-        kind: Kind,
+        kind: ContainerKind,
         /// Which attempt.
         attempt: u32,
         /// The wait that came before it.
@@ -245,10 +245,10 @@ fn deadline(pod: &Pod) -> Option<Timestamp> {
 }
 
 /// The plan for a pod.
-pub fn plan(view: View<'_>) -> Plan {
+pub fn plan(facts: PodFacts<'_>) -> Plan {
     let mut plan = Plan::default();
-    if let Some(end) = view.end() {
-        let over = view.ending().stop_all(&mut plan);
+    if let Some(end) = facts.end() {
+        let over = facts.ending().stop_all(&mut plan);
         // The containers of a pod that stays in the API are kept: `kubectl logs` and the status
         // read them.
         if over && end == End::Deleted {
@@ -256,38 +256,38 @@ pub fn plan(view: View<'_>) -> Plan {
         }
         return plan;
     }
-    if let Some(deadline) = deadline(view.pod) {
+    if let Some(deadline) = deadline(facts.pod) {
         plan.wake_at(deadline);
     }
-    if view.notes.pending.is_some() {
-        plan.wake_at(later(view.now, PENDING_RETRY));
+    if facts.notes.pending.is_some() {
+        plan.wake_at(later(facts.now, PENDING_RETRY));
     }
-    sweep(view, &mut plan);
-    if view.refused {
+    sweep(facts, &mut plan);
+    if facts.refused {
         return plan;
     }
-    if is_finished(view) {
-        view.ending().stop_all(&mut plan);
+    if is_finished(facts) {
+        facts.ending().stop_all(&mut plan);
         return plan;
     }
     // Debuggers wait for nothing: what they look for may be why the others do not start.
-    for container in ephemeral(view.pod) {
-        step(view, &container, Kind::Ephemeral, &mut plan);
+    for container in ephemeral(facts.pod) {
+        step(facts, &container, ContainerKind::Ephemeral, &mut plan);
     }
-    if !begins_round(view, &mut plan) {
+    if !begins_round(facts, &mut plan) {
         return plan;
     }
-    if start_initial(view, &mut plan) {
-        start_mains(view, &mut plan);
+    if start_initial(facts, &mut plan) {
+        start_mains(facts, &mut plan);
     }
     plan
 }
 
 /// Kills attempts of an earlier round; true when none of them runs and none is being started.
-fn begins_round(view: View<'_>, plan: &mut Plan) -> bool {
-    let round = round(view.pod, view.seen);
+fn begins_round(facts: PodFacts<'_>, plan: &mut Plan) -> bool {
+    let round = round(facts.pod, facts.seen);
     let mut alive = false;
-    for old in outdated(view.pod, view.seen) {
+    for old in outdated(facts.pod, facts.seen) {
         alive = true;
         let id = old.id.clone();
         let kill = Action::Kill { id: id.clone() };
@@ -300,24 +300,24 @@ fn begins_round(view: View<'_>, plan: &mut Plan) -> bool {
             plan.actions.push(end);
         }
     }
-    let mut lasting = view
+    let mut lasting = facts
         .seen
         .iter()
-        .filter(|seen| seen.key.kind != Kind::Ephemeral);
+        .filter(|seen| seen.key.kind != ContainerKind::Ephemeral);
     // The attempt of a start under way is not among those seen. Before the first attempt of this
     // round it can only be one of the last round, whose end is waited for.
     let began = round == 0 || lasting.any(|seen| seen.round == round);
-    let mut starting = view.notes.starting.values();
-    !alive && (began || !starting.any(|kind| *kind != Kind::Ephemeral))
+    let mut starting = facts.notes.starting.values();
+    !alive && (began || !starting.any(|kind| *kind != ContainerKind::Ephemeral))
 }
 
 /// Removes attempts older than the previous one, and kills an older attempt that runs beside the
 /// newest.
-fn sweep(view: View<'_>, plan: &mut Plan) {
-    for container in view.seen {
+fn sweep(facts: PodFacts<'_>, plan: &mut Plan) {
+    for container in facts.seen {
         let name = &container.key.container;
-        let newest = latest(view.seen, name).map(|newest| newest.key.attempt);
-        let before = previous(view.seen, name).map(|previous| previous.key.attempt);
+        let newest = latest(facts.seen, name).map(|newest| newest.key.attempt);
+        let before = previous(facts.seen, name).map(|previous| previous.key.attempt);
         let id = container.id.clone();
         match container.state {
             // Two attempts of one container would share its volumes and its ports.
@@ -343,23 +343,23 @@ fn sweep(view: View<'_>, plan: &mut Plan) {
 
 /// No main container runs or will be started again: each has ended for good, or an init container
 /// has failed for good. Only sidecars may still run; they have nothing left to serve.
-pub(crate) fn is_finished(view: View<'_>) -> bool {
+pub(crate) fn is_finished(facts: PodFacts<'_>) -> bool {
     let for_good = |seen: &Seen| match seen.state {
-        ContainerState::Exited { .. } => view.next(seen).is_none(),
+        ContainerState::Exited { .. } => facts.next(seen).is_none(),
         ContainerState::Running { .. } | ContainerState::Created => false,
     };
-    let mains_are_over = mains(view.pod)
+    let mains_are_over = mains(facts.pod)
         .iter()
-        .all(|main| latest(view.seen, &main.name).is_some_and(for_good));
+        .all(|main| latest(facts.seen, &main.name).is_some_and(for_good));
     // Init containers are not run again once a main container has started, so an older failure of
     // one no longer counts then.
-    mains_are_over || (!main_started(view.pod, view.seen) && init_failed(view.pod, view.seen))
+    mains_are_over || (!main_started(facts.pod, facts.seen) && init_failed(facts.pod, facts.seen))
 }
 
 /// An init container has failed and is not started again.
 pub(crate) fn init_failed(pod: &Pod, seen: &[Seen]) -> bool {
     initial(pod).iter().any(|init| {
-        kind_of_initial(init) == Kind::Init
+        kind_of_initial(init) == ContainerKind::Init
             && latest(seen, &init.name).is_some_and(|latest| {
                 // In a new round it is run again, whatever it exited with in an earlier one.
                 matches!(latest.state, ContainerState::Exited { code, .. } if code != 0)
@@ -381,45 +381,45 @@ pub(crate) fn main_started(pod: &Pod, seen: &[Seen]) -> bool {
 
 /// Whether the condition `Initialized` is true: all init containers have succeeded and all sidecars
 /// have started.
-pub(crate) fn initialized(view: View<'_>) -> bool {
+pub(crate) fn initialized(facts: PodFacts<'_>) -> bool {
     // It stays true once it was, also while a rule restarts all containers (upstream's rule).
-    let ran = |main: &Container| latest(view.seen, &main.name).is_some_and(|seen| seen.this_boot);
-    mains(view.pod).iter().any(ran)
-        || initial(view.pod)
+    let ran = |main: &Container| latest(facts.seen, &main.name).is_some_and(|seen| seen.this_boot);
+    mains(facts.pod).iter().any(ran)
+        || initial(facts.pod)
             .iter()
-            .all(|container| initial_done(view, container))
+            .all(|container| initial_done(facts, container))
 }
 
 /// An init container has succeeded, or a sidecar has started. After a reboot the init container has
 /// to succeed again (what it set up may be gone), unless the pod's policy is `Never`.
-pub(crate) fn initial_done(view: View<'_>, container: &Container) -> bool {
-    if kind_of_initial(container) == Kind::Sidecar {
-        return view.has_started(container);
+pub(crate) fn initial_done(facts: PodFacts<'_>, container: &Container) -> bool {
+    if kind_of_initial(container) == ContainerKind::Sidecar {
+        return facts.has_started(container);
     }
-    latest(view.seen, &container.name).is_some_and(|seen| {
+    latest(facts.seen, &container.name).is_some_and(|seen| {
         matches!(seen.state, ContainerState::Exited { code: 0, .. })
-            && !view.is_of_earlier_round(seen)
-            && (seen.this_boot || RestartPolicy::of(view.pod) == RestartPolicy::Never)
+            && !facts.is_of_earlier_round(seen)
+            && (seen.this_boot || RestartPolicy::of(facts.pod) == RestartPolicy::Never)
     })
 }
 
 /// Plans for the first init container that is not done, and for the sidecars before it; true when
 /// main containers may start. A sidecar that ends later is restarted, and does not hold up what was
 /// started after it.
-fn start_initial(view: View<'_>, plan: &mut Plan) -> bool {
-    let all = initial(view.pod);
-    let done = main_started(view.pod, view.seen);
+fn start_initial(facts: PodFacts<'_>, plan: &mut Plan) -> bool {
+    let all = initial(facts.pod);
+    let done = main_started(facts.pod, facts.seen);
     let began = |container: &Container| {
-        let latest = latest(view.seen, &container.name);
-        latest.is_some_and(|seen| seen.this_boot && !view.is_of_earlier_round(seen))
+        let latest = latest(facts.seen, &container.name);
+        latest.is_some_and(|seen| seen.this_boot && !facts.is_of_earlier_round(seen))
     };
     for (index, container) in all.iter().enumerate() {
         // Something after it has begun in this boot and round, so it was done before.
         let passed = done || all[index + 1..].iter().any(began);
-        let awaited = !passed && !initial_done(view, container);
+        let awaited = !passed && !initial_done(facts, container);
         let kind = kind_of_initial(container);
-        if kind == Kind::Sidecar || awaited {
-            step(view, container, kind, plan);
+        if kind == ContainerKind::Sidecar || awaited {
+            step(facts, container, kind, plan);
         }
         if awaited {
             return false;
@@ -431,18 +431,18 @@ fn start_initial(view: View<'_>, plan: &mut Plan) -> bool {
 /// Plans for the main containers in order. One whose postStart hook still runs holds up the starts
 /// of all after it, as upstream's does; one that is being started for the first time holds up only
 /// the first starts after it.
-fn start_mains(view: View<'_>, plan: &mut Plan) {
+fn start_mains(facts: PodFacts<'_>, plan: &mut Plan) {
     let (mut held, mut first) = (false, false);
-    for container in mains(view.pod) {
-        let seen = latest(view.seen, &container.name);
-        let seen = seen.filter(|seen| !view.is_of_earlier_round(seen));
+    for container in mains(facts.pod) {
+        let seen = latest(facts.seen, &container.name);
+        let seen = seen.filter(|seen| !facts.is_of_earlier_round(seen));
         let alive = seen.is_some_and(|seen| matches!(seen.state, ContainerState::Running { .. }));
         if (held && !alive) || (first && seen.is_none()) {
             continue;
         }
-        step(view, container, Kind::Main, plan);
-        held |= alive && seen.is_some_and(|seen| view.notes.is_held(&seen.id));
-        let starts = view.is_starting(container) || starts(plan, &container.name);
+        step(facts, container, ContainerKind::Main, plan);
+        held |= alive && seen.is_some_and(|seen| facts.notes.is_held(&seen.id));
+        let starts = facts.is_starting(container) || starts(plan, &container.name);
         // The hook begins when the start has ended: until then it is unknown, not absent.
         held |= starts && has_post_start(container);
         first |= starts && seen.is_none();
@@ -462,12 +462,12 @@ fn starts(plan: &Plan, name: &str) -> bool {
 
 /// Plans for one container: start it, restart it, resize it, or end it because a probe or its
 /// postStart hook failed or it must be replaced.
-fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
-    if view.is_starting(container) {
+fn step(facts: PodFacts<'_>, container: &Container, kind: ContainerKind, plan: &mut Plan) {
+    if facts.is_starting(container) {
         return;
     }
-    let Some(seen) = latest(view.seen, &container.name) else {
-        return start(view, container, kind, 0, None, plan);
+    let Some(seen) = latest(facts.seen, &container.name) else {
+        return start(facts, container, kind, 0, None, plan);
     };
     match &seen.state {
         // No start of it is under way: an earlier run of the agent ended before it started the
@@ -476,22 +476,22 @@ fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
             id: seen.id.clone(),
         }),
         ContainerState::Running { .. } => {
-            let dead = view
+            let dead = facts
                 .notes
                 .verdicts
                 .get(&seen.id)
                 .and_then(|verdict| verdict.dead);
             let failed =
-                view.notes.post_start.get(&seen.id) == Some(&crate::notes::Progress::Failed);
-            if dead.is_some() || failed || is_replaced(view.pod, view.notes, seen) {
-                let ending = view.ending();
-                let own = dead.and_then(|death| probe_grace(view.pod, container, death));
+                facts.notes.post_start.get(&seen.id) == Some(&crate::notes::HookProgress::Failed);
+            if dead.is_some() || failed || is_replaced(facts.pod, facts.notes, seen) {
+                let ending = facts.ending();
+                let own = dead.and_then(|death| probe_grace(facts.pod, container, death));
                 let grace = own.unwrap_or(ending.grace);
                 Ending { grace, ..ending }.stop_one(seen, true, plan);
-            } else if view.notes.pending.is_none() && is_resized(view.pod, seen) {
+            } else if facts.notes.pending.is_none() && is_resized(facts.pod, seen) {
                 // A resize that failed waits, or it would be tried again at every plan.
-                match view.notes.unresized.get(&seen.id) {
-                    Some((_, again)) if *again > view.now => plan.wake_at(*again),
+                match facts.notes.unresized.get(&seen.id) {
+                    Some((_, again)) if *again > facts.now => plan.wake_at(*again),
                     Some(_) | None => plan.actions.push(Action::Resize {
                         id: seen.id.clone(),
                     }),
@@ -499,12 +499,12 @@ fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
             }
         }
         ContainerState::Exited { .. } => {
-            if let Some((at, backoff)) = view.next(seen) {
-                if waits(at, backoff, view.now) {
+            if let Some((at, backoff)) = facts.next(seen) {
+                if waits(at, backoff, facts.now) {
                     plan.wake_at(at);
                 } else {
                     let next = seen.key.attempt.saturating_add(1);
-                    start(view, container, kind, next, Some(backoff), plan);
+                    start(facts, container, kind, next, Some(backoff), plan);
                 }
             }
         }
@@ -512,26 +512,26 @@ fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
 }
 
 fn start(
-    view: View<'_>,
+    facts: PodFacts<'_>,
     container: &Container,
-    kind: Kind,
+    kind: ContainerKind,
     attempt: u32,
     backoff: Option<Duration>,
     plan: &mut Plan,
 ) {
-    if let Some(failure) = view.notes.failure(view.pod, container)
-        && failure.retry_at > view.now
+    if let Some(failure) = facts.notes.failure(facts.pod, container)
+        && failure.retry_at > facts.now
     {
         // Also when the status has to change from `ErrImagePull` to `ImagePullBackOff`.
         let shown = later(failure.at, PULL_ERROR_SHOWN);
-        plan.wake_at(if shown > view.now {
+        plan.wake_at(if shown > facts.now {
             shown.min(failure.retry_at)
         } else {
             failure.retry_at
         });
         return;
     }
-    if attempts(view.seen, &container.name)
+    if attempts(facts.seen, &container.name)
         .any(|seen| !matches!(seen.state, ContainerState::Exited { .. }))
     {
         // An older attempt still runs. `sweep` ends it, and its end leads to a new plan.

@@ -2,7 +2,7 @@
 //! probes, hooks, and the containers that got their stop signal.
 
 use crate::resize::Pending;
-use agent_runtime::Kind;
+use agent_runtime::ContainerKind;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +47,7 @@ pub struct Verdict {
 
 /// How far a container's postStart hook has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum HookProgress {
     /// It runs; the container does not count as running yet.
     Running,
     /// It ended well.
@@ -91,7 +91,7 @@ impl Eviction {
 pub struct Notes {
     /// Starts that are under way, by container name. Their attempts are left out of what the plan
     /// sees, whatever containerd shows of them; the end of a start leads to a new plan.
-    pub starting: BTreeMap<String, Kind>,
+    pub starting: BTreeMap<String, ContainerKind>,
     /// Failed starts, by container name.
     pub failures: BTreeMap<String, Failure>,
     /// Containers that were asked to end, by id, and when.
@@ -107,7 +107,7 @@ pub struct Notes {
     pub verdicts: BTreeMap<String, Verdict>,
     /// postStart hooks, by container id. A container that was started before the agent's own start
     /// has none: the hook is not run twice, as upstream.
-    pub post_start: BTreeMap<String, Progress>,
+    pub post_start: BTreeMap<String, HookProgress>,
     /// preStop hooks, by container id.
     pub pre_stop: BTreeMap<String, Begun>,
     /// The pod's eviction, if it is evicted.
@@ -151,7 +151,7 @@ impl Notes {
     pub(crate) fn is_held(&self, id: &str) -> bool {
         matches!(
             self.post_start.get(id),
-            Some(Progress::Running | Progress::Failed)
+            Some(HookProgress::Running | HookProgress::Failed)
         )
     }
 }

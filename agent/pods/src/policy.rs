@@ -10,7 +10,7 @@ use crate::backoff::{after_run, between, later};
 use crate::containers::{all, find, latest, mains};
 use crate::notes::Notes;
 use crate::resize::needs_restart;
-use agent_runtime::{Container as Seen, ContainerState, Kind};
+use agent_runtime::{Container as Seen, ContainerKind, ContainerState};
 use config_kube::k8s_openapi::api::core::v1::{Container, ContainerRestartRule, Pod};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -53,11 +53,11 @@ impl RestartPolicy {
 /// Whether a container that ended with `code` is started again. An init container is started again
 /// only after a failure, a sidecar always, an ephemeral one never. The first of the container's
 /// rules that matches the code comes before any policy (KEP-5307).
-pub fn restarts(pod: &Pod, kind: Kind, name: &str, code: i32) -> bool {
+pub fn restarts(pod: &Pod, kind: ContainerKind, name: &str, code: i32) -> bool {
     match kind {
-        Kind::Sidecar => return true,
-        Kind::Ephemeral => return false,
-        Kind::Init | Kind::Main => {}
+        ContainerKind::Sidecar => return true,
+        ContainerKind::Ephemeral => return false,
+        ContainerKind::Init | ContainerKind::Main => {}
     }
     let container = find(pod, name).map(|(_, container)| container);
     let rules = container.as_deref();
@@ -73,7 +73,7 @@ pub fn restarts(pod: &Pod, kind: Kind, name: &str, code: i32) -> bool {
         RestartPolicy::of_container(pod, container.as_deref())
     };
     match policy {
-        RestartPolicy::Always => kind == Kind::Main || code != 0,
+        RestartPolicy::Always => kind == ContainerKind::Main || code != 0,
         RestartPolicy::OnFailure => code != 0,
         RestartPolicy::Never => false,
     }
@@ -121,7 +121,7 @@ impl<'a> Triggers<'a> {
         let ended = |main: &Container| match latest(seen, &main.name)?.state {
             ContainerState::Exited {
                 finished_at, code, ..
-            } => (!restarts(pod, Kind::Main, &main.name, code)).then_some(finished_at),
+            } => (!restarts(pod, ContainerKind::Main, &main.name, code)).then_some(finished_at),
             ContainerState::Running { .. } | ContainerState::Created => None,
         };
         let ends = || mains(pod).iter().map(ended).collect::<Option<Vec<_>>>();
@@ -142,7 +142,8 @@ impl<'a> Triggers<'a> {
         };
         let container = self.ruled.get(one.key.container.as_str());
         let rule = container.and_then(|container| rule(container, code));
-        let counts = one.key.kind != Kind::Sidecar || self.over.is_none_or(|at| at >= finished_at);
+        let counts =
+            one.key.kind != ContainerKind::Sidecar || self.over.is_none_or(|at| at >= finished_at);
         counts && rule.is_some_and(restarts_all)
     }
 }
@@ -153,7 +154,9 @@ pub fn round(pod: &Pod, seen: &[Seen]) -> u32 {
     let Some(triggers) = Triggers::of(pod, seen) else {
         return 0;
     };
-    let lasting = seen.iter().filter(|one| one.key.kind != Kind::Ephemeral);
+    let lasting = seen
+        .iter()
+        .filter(|one| one.key.kind != ContainerKind::Ephemeral);
     let rounds = lasting.map(|one| one.round.saturating_add(u32::from(triggers.has(one))));
     rounds.max().unwrap_or_default()
 }
@@ -162,7 +165,9 @@ pub fn round(pod: &Pod, seen: &[Seen]) -> u32 {
 pub(crate) fn outdated<'a>(pod: &Pod, seen: &'a [Seen]) -> impl Iterator<Item = &'a Seen> {
     let round = round(pod, seen);
     let lives = |one: &&Seen| !matches!(one.state, ContainerState::Exited { .. });
-    let lasting = seen.iter().filter(|one| one.key.kind != Kind::Ephemeral);
+    let lasting = seen
+        .iter()
+        .filter(|one| one.key.kind != ContainerKind::Ephemeral);
     lasting.filter(lives).filter(move |one| one.round < round)
 }
 
@@ -170,7 +175,7 @@ pub(crate) fn outdated<'a>(pod: &Pod, seen: &'a [Seen]) -> impl Iterator<Item = 
 /// a resize needs a restart. Init and ephemeral containers are not replaced: their next attempt has
 /// the new spec, if there is a next one (upstream's rule).
 pub fn is_replaced(pod: &Pod, notes: &Notes, seen: &Seen) -> bool {
-    let lasts = matches!(seen.key.kind, Kind::Main | Kind::Sidecar);
+    let lasts = matches!(seen.key.kind, ContainerKind::Main | ContainerKind::Sidecar);
     lasts && (has_new_image(pod, seen) || needs_restart(pod, notes, seen))
 }
 
@@ -192,7 +197,7 @@ pub fn restart(pod: &Pod, seen: &Seen) -> Option<(Timestamp, Duration)> {
         return None;
     };
     // An init container that did its work before a reboot has to do it again.
-    let again = seen.key.kind == Kind::Init
+    let again = seen.key.kind == ContainerKind::Init
         && !seen.this_boot
         && RestartPolicy::of(pod) != RestartPolicy::Never;
     if !again && !restarts(pod, seen.key.kind, &seen.key.container, *code) {
@@ -231,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_containers_own_policy_wins_over_the_pods_and_its_rules_over_both() {
-        let again = |pod: &Pod, code| restarts(pod, Kind::Main, "a", code);
+        let again = |pod: &Pod, code| restarts(pod, ContainerKind::Main, "a", code);
         let own = pod("Never", json!({"restartPolicy": "OnFailure"}));
         assert!(again(&own, 1) && !again(&own, 0));
         let never = pod("Always", json!({"restartPolicy": "Never"}));
@@ -251,7 +256,10 @@ mod tests {
     #[test]
     fn a_sidecar_is_always_started_again_and_an_init_container_after_failures() {
         let pod = pod("OnFailure", json!({}));
-        assert!(restarts(&pod, Kind::Sidecar, "s", 0));
-        assert!(restarts(&pod, Kind::Init, "i", 1) && !restarts(&pod, Kind::Init, "i", 0));
+        assert!(restarts(&pod, ContainerKind::Sidecar, "s", 0));
+        assert!(
+            restarts(&pod, ContainerKind::Init, "i", 1)
+                && !restarts(&pod, ContainerKind::Init, "i", 0)
+        );
     }
 }

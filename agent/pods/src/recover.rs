@@ -2,7 +2,7 @@
 
 use crate::containers::find;
 use crate::names::pod_ref;
-use agent_runtime::{Container as Seen, ContainerState as State, Kind, User};
+use agent_runtime::{Container as Seen, ContainerKind, ContainerState as State, User};
 use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, ContainerUser, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
@@ -15,11 +15,11 @@ pub fn recover(pod: &Pod, mut seen: Vec<Seen>, now: Timestamp) -> Vec<Seen> {
         return seen;
     };
     let initial = status.init_container_statuses.iter().flatten();
-    let initial = initial.map(|status| (Kind::Init, status));
+    let initial = initial.map(|status| (ContainerKind::Init, status));
     let mains = status.container_statuses.iter().flatten();
     let debuggers = status.ephemeral_container_statuses.iter().flatten();
-    let debuggers = debuggers.map(|status| (Kind::Ephemeral, status));
-    let all = initial.chain(mains.map(|status| (Kind::Main, status)));
+    let debuggers = debuggers.map(|status| (ContainerKind::Ephemeral, status));
+    let all = initial.chain(mains.map(|status| (ContainerKind::Main, status)));
     let round = seen.iter().map(|seen| seen.round).max();
     for (kind, status) in all.chain(debuggers) {
         let known = seen.iter().any(|seen| seen.key.container == status.name);
@@ -34,7 +34,7 @@ pub fn recover(pod: &Pod, mut seen: Vec<Seen>, now: Timestamp) -> Vec<Seen> {
     seen
 }
 
-fn lost(pod: &Pod, status: &ContainerStatus, kind: Kind, now: Timestamp) -> Option<Seen> {
+fn lost(pod: &Pod, status: &ContainerStatus, kind: ContainerKind, now: Timestamp) -> Option<Seen> {
     let id = status
         .container_id
         .as_deref()?

@@ -1,7 +1,7 @@
 //! The moment between a container that was ended for another image and its successor.
 
 use crate::containers::latest;
-use crate::machine::View;
+use crate::machine::PodFacts;
 use crate::{later, mains};
 use agent_runtime::ContainerState;
 use jiff::Timestamp;
@@ -16,25 +16,28 @@ const UNTOLD: Duration = Duration::from_secs(2);
 /// Upstream's kubelet ends, fetches and starts in one pass and tells the status before it and after
 /// it; who changes an image there never sees the pod unready for want of that container. Here each
 /// of these is a step of its own, and the steps between them would be told.
-pub fn quiet_until(view: View<'_>) -> Option<Timestamp> {
-    if view.end().is_some() || view.refused {
+pub fn quiet_until(facts: PodFacts<'_>) -> Option<Timestamp> {
+    if facts.end().is_some() || facts.refused {
         return None;
     }
-    let spec = view.pod.spec.iter();
+    let spec = facts.pod.spec.iter();
     let inits = spec.flat_map(|spec| spec.init_containers.iter().flatten());
-    let ended = mains(view.pod).iter().chain(inits).filter_map(|container| {
-        let seen = latest(view.seen, &container.name)?;
-        let ContainerState::Exited { finished_at, .. } = seen.state else {
-            return None;
-        };
-        let untold = view.notes.replaced.contains(&seen.id)
-            && view.notes.failure(view.pod, container).is_none();
-        untold.then_some(finished_at)
-    });
+    let ended = mains(facts.pod)
+        .iter()
+        .chain(inits)
+        .filter_map(|container| {
+            let seen = latest(facts.seen, &container.name)?;
+            let ContainerState::Exited { finished_at, .. } = seen.state else {
+                return None;
+            };
+            let untold = facts.notes.replaced.contains(&seen.id)
+                && facts.notes.failure(facts.pod, container).is_none();
+            untold.then_some(finished_at)
+        });
     // A time that is yet to come is of a clock that was set back: nothing is held for it.
     let until = |ended: Timestamp| {
         let until = later(ended, UNTOLD);
-        (ended <= view.now && view.now < until).then_some(until)
+        (ended <= facts.now && facts.now < until).then_some(until)
     };
     ended.filter_map(until).min()
 }
@@ -43,7 +46,7 @@ pub fn quiet_until(view: View<'_>) -> Option<Timestamp> {
 mod tests {
     use super::*;
     use crate::notes::{Failure, Notes};
-    use agent_runtime::{Container as Seen, ContainerKey, Kind, PodRef};
+    use agent_runtime::{Container as Seen, ContainerKey, ContainerKind, PodRef};
     use config_kube::k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
@@ -63,7 +66,7 @@ mod tests {
             key: ContainerKey {
                 pod,
                 container: "a".into(),
-                kind: Kind::Main,
+                kind: ContainerKind::Main,
                 attempt: 0,
             },
             image: "old".into(),
@@ -93,7 +96,7 @@ mod tests {
         let (pod, seen) = (pod(), [ended(seconds(100))]);
         let mut notes = Notes::default();
         let until = |notes: &Notes, now| {
-            quiet_until(View {
+            quiet_until(PodFacts {
                 pod: &pod,
                 seen: &seen,
                 notes,
@@ -128,13 +131,13 @@ mod tests {
             Some(config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(seconds(100)));
         let (seen, mut notes) = ([ended(seconds(100))], Notes::default());
         notes.replaced.insert("1".into());
-        let view = View {
+        let facts = PodFacts {
             pod: &pod,
             seen: &seen,
             notes: &notes,
             refused: false,
             now: seconds(100),
         };
-        assert_eq!(quiet_until(view), None);
+        assert_eq!(quiet_until(facts), None);
     }
 }

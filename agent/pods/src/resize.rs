@@ -7,10 +7,10 @@
 //! until there is room; [`Notes::pending`] has the reason.
 
 use crate::containers::{all, find};
-use crate::machine::View;
+use crate::machine::PodFacts;
 use crate::notes::Notes;
 use agent_resources::qos;
-use agent_runtime::{Container as Seen, ContainerState, Kind};
+use agent_runtime::{Container as Seen, ContainerKind, ContainerState};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use config_kube::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use config_kube::quantity::Amount;
@@ -71,7 +71,7 @@ impl Whole {
     /// those: its pod's group was given them with it.
     fn of<'a>(pod: &Pod, seen: impl Iterator<Item = &'a Seen>) -> Option<Self> {
         let (running, others): (Vec<&Seen>, Vec<&Seen>) = seen
-            .filter(|seen| seen.key.kind != Kind::Ephemeral)
+            .filter(|seen| seen.key.kind != ContainerKind::Ephemeral)
             .partition(|seen| is_running(seen));
         let counted = if running.is_empty() { others } else { running };
         let mut known: Vec<Self> = counted.into_iter().filter_map(Self::given).collect();
@@ -99,7 +99,10 @@ pub fn has_other_needs(pod: &Pod, other: &Pod) -> bool {
 /// Whether a running attempt was given something else than its pod says now.
 pub fn is_resized(pod: &Pod, seen: &Seen) -> bool {
     let runs = matches!(seen.state, ContainerState::Running { .. });
-    let grows = matches!(seen.key.kind, Kind::Main | Kind::Sidecar | Kind::Init);
+    let grows = matches!(
+        seen.key.kind,
+        ContainerKind::Main | ContainerKind::Sidecar | ContainerKind::Init
+    );
     let found = find(pod, &seen.key.container);
     let wanted = found.and_then(|(_, container)| needs(pod, &container));
     // Without a record of what it was given, nothing can be compared: no resize.
@@ -187,18 +190,18 @@ fn with(pod: &Pod, whole: Whole, of: impl Fn(&str) -> Option<ResourceRequirement
 }
 
 /// The pod's `status.resources`: those that it has as a whole, if it names some.
-pub(crate) fn applied(view: View<'_>) -> Option<ResourceRequirements> {
-    let named = whole(view.pod)?;
-    let running = view.seen.iter().filter(|seen| is_running(seen));
-    Whole::of(view.pod, running).map_or_else(|| Some(named.clone()), |has| has.0)
+pub(crate) fn applied(facts: PodFacts<'_>) -> Option<ResourceRequirements> {
+    let named = whole(facts.pod)?;
+    let running = facts.seen.iter().filter(|seen| is_running(seen));
+    Whole::of(facts.pod, running).map_or_else(|| Some(named.clone()), |has| has.0)
 }
 
 /// The pod's `status.allocatedResources`: what the node has admitted it with, which is what it
 /// requests as a whole, or else its containers together.
-pub(crate) fn allocated(view: View<'_>) -> Option<BTreeMap<String, Quantity>> {
-    let waits = view.notes.pending.is_some();
-    let before = waits.then(|| as_given(view.pod, view.seen));
-    let pod = before.as_ref().unwrap_or(view.pod);
+pub(crate) fn allocated(facts: PodFacts<'_>) -> Option<BTreeMap<String, Quantity>> {
+    let waits = facts.notes.pending.is_some();
+    let before = waits.then(|| as_given(facts.pod, facts.seen));
+    let pod = before.as_ref().unwrap_or(facts.pod);
     if let Some(whole) = whole(pod) {
         return whole.requests.clone();
     }
@@ -244,7 +247,7 @@ mod tests {
             key: ContainerKey {
                 pod: pod_ref,
                 container: "a".into(),
-                kind: Kind::Main,
+                kind: ContainerKind::Main,
                 attempt: 0,
             },
             image: "i".into(),
@@ -372,7 +375,7 @@ mod tests {
         };
         let (old, new) = (with("1"), with("2"));
         let mut seen = running(&pod(&json!({"requests": {"cpu": "1"}}), &json!([])));
-        seen.key.kind = Kind::Init;
+        seen.key.kind = ContainerKind::Init;
         assert!(!is_resized(&old, &seen));
         assert!(is_resized(&new, &seen));
         assert!(!crate::policy::is_replaced(&new, &Notes::default(), &seen));

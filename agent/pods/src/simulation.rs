@@ -7,13 +7,15 @@ mod faults;
 use crate::backoff::later;
 use crate::containers::{find, initial, kind_of_initial, latest, mains};
 use crate::ending::LEAST;
-use crate::machine::{Action, View, initial_done, is_finished, main_started, plan};
-use crate::notes::{Begun, Death, Notes, Progress, Verdict};
+use crate::machine::{Action, PodFacts, initial_done, is_finished, main_started, plan};
+use crate::notes::{Begun, Death, HookProgress, Notes, Verdict};
 use crate::policy::{is_replaced, outdated, round};
 use crate::resize::{is_resized, needs};
 use crate::simulation_story::{Behaviour, GATE, Story, Traits, described};
 use crate::status::{Addresses, base, status};
-use agent_runtime::{Container as Seen, ContainerKey, ContainerState, Kind, PodRef, container_id};
+use agent_runtime::{
+    Container as Seen, ContainerKey, ContainerKind, ContainerState, PodRef, container_id,
+};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -102,8 +104,8 @@ impl World {
         }
     }
 
-    pub(crate) fn view(&self) -> View<'_> {
-        View {
+    pub(crate) fn facts(&self) -> PodFacts<'_> {
+        PodFacts {
             pod: &self.pod,
             seen: &self.seen,
             notes: &self.notes,
@@ -164,30 +166,30 @@ impl World {
     }
 
     /// Whether the rules allow this start.
-    fn check_start(&self, name: &str, kind: Kind) -> Result<(), TestCaseError> {
+    fn check_start(&self, name: &str, kind: ContainerKind) -> Result<(), TestCaseError> {
         prop_assert!(
-            self.view().end().is_none(),
+            self.facts().end().is_none(),
             "a pod that ends starts nothing"
         );
         prop_assert!(
-            !is_finished(self.view()),
+            !is_finished(self.facts()),
             "a pod whose work is over starts nothing"
         );
         prop_assert!(!self.runs(name), "{name} already runs");
         prop_assert!(
-            kind == Kind::Ephemeral || outdated(&self.pod, &self.seen).next().is_none(),
+            kind == ContainerKind::Ephemeral || outdated(&self.pod, &self.seen).next().is_none(),
             "{name} beside what is to be started anew"
         );
         prop_assert!(!self.starts(name), "{name} is being started");
         match kind {
-            Kind::Main => self.check_main_start(name),
-            Kind::Ephemeral => Ok(()),
-            Kind::Init | Kind::Sidecar => self.check_initial_start(name, kind),
+            ContainerKind::Main => self.check_main_start(name),
+            ContainerKind::Ephemeral => Ok(()),
+            ContainerKind::Init | ContainerKind::Sidecar => self.check_initial_start(name, kind),
         }
     }
 
     /// Whether a container of this kind runs or is being started.
-    fn has_alive(&self, kind: Kind) -> bool {
+    fn has_alive(&self, kind: ContainerKind) -> bool {
         let starting = self.notes.starting.values();
         starting
             .chain(self.alive().map(|seen| &seen.key.kind))
@@ -200,14 +202,17 @@ impl World {
         // A sidecar that has ended holds up nothing that comes after it: it is restarted meanwhile.
         let came = |init: &Container| {
             latest(&self.seen, &init.name).is_some_and(|seen| seen.this_boot)
-                && kind_of_initial(init) == Kind::Sidecar
+                && kind_of_initial(init) == ContainerKind::Sidecar
         };
-        let done = |init: &Container| came(init) || initial_done(self.view(), init);
+        let done = |init: &Container| came(init) || initial_done(self.facts(), init);
         prop_assert!(
             main_started(&self.pod, &self.seen) || initial(&self.pod).iter().all(done),
             "main before its init containers"
         );
-        prop_assert!(!self.has_alive(Kind::Init), "main beside an init container");
+        prop_assert!(
+            !self.has_alive(ContainerKind::Init),
+            "main beside an init container"
+        );
         let before = mains(&self.pod).iter().take_while(|main| main.name != name);
         for main in before {
             let seen = latest(&self.seen, &main.name);
@@ -228,8 +233,8 @@ impl World {
 
     /// The first starts of a boot come in the order of the spec, and an init container that is no
     /// sidecar runs beside sidecars only.
-    fn check_initial_start(&self, name: &str, kind: Kind) -> Result<(), TestCaseError> {
-        let main_alive = self.has_alive(Kind::Main);
+    fn check_initial_start(&self, name: &str, kind: ContainerKind) -> Result<(), TestCaseError> {
+        let main_alive = self.has_alive(ContainerKind::Main);
         let first = !self
             .seen
             .iter()
@@ -243,9 +248,9 @@ impl World {
                 prop_assert!(came.is_some(), "{name} before {}", init.name);
             }
         }
-        if kind == Kind::Init {
+        if kind == ContainerKind::Init {
             prop_assert!(
-                !main_alive && !self.has_alive(Kind::Init),
+                !main_alive && !self.has_alive(ContainerKind::Init),
                 "an init container runs beside sidecars alone"
             );
         }
@@ -255,7 +260,7 @@ impl World {
     fn start(
         &mut self,
         name: &str,
-        kind: Kind,
+        kind: ContainerKind,
         attempt: u32,
         backoff: Option<Duration>,
     ) -> Result<(), TestCaseError> {
@@ -342,7 +347,7 @@ impl World {
         if lifecycle.is_some_and(|lifecycle| lifecycle.post_start.is_some()) {
             self.notes
                 .post_start
-                .insert(id.to_owned(), Progress::Running);
+                .insert(id.to_owned(), HookProgress::Running);
             self.schedule(behaviour.hook.0, id, Event::PostStart(behaviour.hook.1));
         }
         self.begin_probes(id, behaviour);
@@ -383,7 +388,7 @@ impl World {
                 "asked before its hook has ended"
             );
         }
-        if self.view().ends() && seen.key.kind == Kind::Sidecar && in_time {
+        if self.facts().ends() && seen.key.kind == ContainerKind::Sidecar && in_time {
             let starting = self.notes.starting.iter().map(|(name, kind)| (name, *kind));
             let alive = self
                 .alive()
@@ -391,7 +396,7 @@ impl World {
             let all: Vec<_> = alive.chain(starting).collect();
             let mut others = all.iter().map(|(_, kind)| kind);
             prop_assert!(
-                !others.any(|kind| matches!(kind, Kind::Init | Kind::Main)),
+                !others.any(|kind| matches!(kind, ContainerKind::Init | ContainerKind::Main)),
                 "a sidecar is asked before those whom it serves"
             );
             let place = |name: &str| initial(&self.pod).iter().position(|init| init.name == name);
@@ -411,7 +416,7 @@ impl World {
 
     /// Carries out a resize.
     fn resize(&mut self, id: &str) -> Result<(), TestCaseError> {
-        prop_assert!(!self.view().ends(), "what ends gets nothing more");
+        prop_assert!(!self.facts().ends(), "what ends gets nothing more");
         let wanted = self.container(id).and_then(|own| needs(&self.pod, &own));
         let mut seen = self.seen.iter_mut();
         let seen = seen.find(|seen| seen.id == id).unwrap();
@@ -428,7 +433,7 @@ impl World {
             |id: &String| self.notes.asked.contains_key(id) || self.notes.pre_stop.contains_key(id);
         let mut alive = self.alive();
         let lacks = alive.find(|seen| is_resized(&self.pod, seen) && !ends(&seen.id));
-        let lacks = lacks.filter(|_| !self.view().ends());
+        let lacks = lacks.filter(|_| !self.facts().ends());
         prop_assert!(lacks.is_none(), "{lacks:?} has not what its pod says");
         Ok(())
     }
@@ -510,12 +515,12 @@ impl World {
     /// Plans and acts until nothing is left to do at this moment; returns when to plan again.
     pub(crate) fn settle(&mut self) -> Result<Option<Timestamp>, TestCaseError> {
         for _ in 0..64 {
-            if self.view().ends() {
+            if self.facts().ends() {
                 self.notes.ending.get_or_insert(self.now);
             }
-            let plan = plan(self.view());
+            let plan = plan(self.facts());
             let old = base(&self.pod, self.written.as_ref());
-            let status = status(self.view(), &old, None, &Addresses::default(), &|_| None);
+            let status = status(self.facts(), &old, None, &Addresses::default(), &|_| None);
             self.check_status(&status)?;
             self.told.push(status.clone());
             self.written = Some(status);
@@ -555,7 +560,7 @@ impl World {
         prop_assert_eq!(ready, is_true("ContainersReady") && self.is_open());
         let sidecars = initial(&self.pod)
             .iter()
-            .filter(|init| kind_of_initial(init) == Kind::Sidecar);
+            .filter(|init| kind_of_initial(init) == ContainerKind::Sidecar);
         let all_run = mains(&self.pod).iter().chain(sidecars).all(|one| {
             let held =
                 latest(&self.seen, &one.name).is_some_and(|seen| self.notes.is_held(&seen.id));
@@ -590,9 +595,9 @@ impl World {
             Event::Dies => verdict.or_insert(plain).dead = Some(Death::Liveness),
             Event::PostStart(well) => {
                 let progress = if well {
-                    Progress::Done
+                    HookProgress::Done
                 } else {
-                    Progress::Failed
+                    HookProgress::Failed
                 };
                 self.notes.post_start.insert(id.to_owned(), progress);
             }

@@ -3,11 +3,11 @@
 use crate::backoff::between;
 use crate::containers::{initial, latest, previous};
 use crate::machine::{End, PULL_ERROR_SHOWN};
-use crate::notes::{Failure, Progress};
+use crate::notes::{Failure, HookProgress};
 use crate::policy::waits;
 use crate::resize::given;
 use crate::status::Scene;
-use agent_runtime::{Container as Seen, ContainerState as State, Kind, User};
+use agent_runtime::{Container as Seen, ContainerKind, ContainerState as State, User};
 use config_kube::k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
     ContainerStateWaiting, ContainerStatus, ContainerUser, LinuxContainerUser,
@@ -17,16 +17,16 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::time::Duration;
 
 impl Scene<'_> {
-    pub(crate) fn container(&self, container: &Container, kind: Kind) -> ContainerStatus {
-        let seen = latest(self.view.seen, &container.name);
+    pub(crate) fn container(&self, container: &Container, kind: ContainerKind) -> ContainerStatus {
+        let seen = latest(self.facts.seen, &container.name);
         let before =
-            previous(self.view.seen, &container.name).and_then(|seen| self.terminated(seen));
+            previous(self.facts.seen, &container.name).and_then(|seen| self.terminated(seen));
         let verdict = seen
-            .and_then(|seen| self.view.notes.verdicts.get(&seen.id))
+            .and_then(|seen| self.facts.notes.verdicts.get(&seen.id))
             .copied();
         // While its postStart hook runs, a container does not count as running (upstream's rule).
         let running = seen.is_some_and(|seen| {
-            matches!(seen.state, State::Running { .. }) && !self.view.notes.is_held(&seen.id)
+            matches!(seen.state, State::Running { .. }) && !self.facts.notes.is_held(&seen.id)
         });
         let (state, last) = self.states(container, seen, before);
         let ended_well =
@@ -43,9 +43,9 @@ impl Scene<'_> {
                 i32::try_from(seen.key.attempt).unwrap_or(i32::MAX)
             }),
             ready: match kind {
-                Kind::Init => ended_well,
-                Kind::Ephemeral => false,
-                Kind::Sidecar | Kind::Main => {
+                ContainerKind::Init => ended_well,
+                ContainerKind::Ephemeral => false,
+                ContainerKind::Sidecar | ContainerKind::Main => {
                     let unprobed =
                         container.startup_probe.is_none() && container.readiness_probe.is_none();
                     let ready = verdict.map_or(unprobed, |verdict| verdict.ready);
@@ -54,7 +54,7 @@ impl Scene<'_> {
                     running && may_serve && ready
                 }
             },
-            started: Some(self.view.has_started(container)),
+            started: Some(self.facts.has_started(container)),
             state: Some(state),
             last_state: Some(last.unwrap_or_default()),
             allocated_resources: self.allocated(container, kind).and_then(|own| own.requests),
@@ -68,10 +68,14 @@ impl Scene<'_> {
 
     /// The resources that the node has admitted the container with: while a resize waits, those
     /// before it.
-    fn allocated(&self, container: &Container, kind: Kind) -> Option<ResourceRequirements> {
-        let waits = self.view.notes.pending.is_some();
-        let latest = latest(self.view.seen, &container.name).filter(|_| waits);
-        (kind != Kind::Ephemeral).then(|| {
+    fn allocated(
+        &self,
+        container: &Container,
+        kind: ContainerKind,
+    ) -> Option<ResourceRequirements> {
+        let waits = self.facts.notes.pending.is_some();
+        let latest = latest(self.facts.seen, &container.name).filter(|_| waits);
+        (kind != ContainerKind::Ephemeral).then(|| {
             let given = latest.and_then(given);
             given
                 .or_else(|| container.resources.clone())
@@ -83,7 +87,7 @@ impl Scene<'_> {
     fn resources(
         &self,
         container: &Container,
-        kind: Kind,
+        kind: ContainerKind,
         seen: Option<&Seen>,
     ) -> Option<ResourceRequirements> {
         let runs = seen.filter(|seen| matches!(seen.state, State::Running { .. }));
@@ -104,7 +108,7 @@ impl Scene<'_> {
             return (self.not_started(container), None);
         };
         match &seen.state {
-            State::Running { .. } if self.view.notes.is_held(&seen.id) => {
+            State::Running { .. } if self.facts.notes.is_held(&seen.id) => {
                 (self.held(container, seen), before)
             }
             State::Running { started_at } => {
@@ -133,19 +137,19 @@ impl Scene<'_> {
     /// The state of a container whose postStart hook still runs, or failed, so that it is being
     /// ended.
     fn held(&self, container: &Container, seen: &Seen) -> ContainerState {
-        if self.view.notes.post_start.get(&seen.id) == Some(&Progress::Failed) {
+        if self.facts.notes.post_start.get(&seen.id) == Some(&HookProgress::Failed) {
             return waiting("PostStartHookError", "PostStartHook failed");
         }
         self.not_started(container)
     }
 
     fn not_started(&self, container: &Container) -> ContainerState {
-        if let Some(failure) = self.view.notes.failure(self.view.pod, container) {
+        if let Some(failure) = self.facts.notes.failure(self.facts.pod, container) {
             return self.failed(failure);
         }
         // Every container of a pod with init containers is shown so, the init container that is
         // being started too (upstream's).
-        let initializing = !initial(self.view.pod).is_empty();
+        let initializing = !initial(self.facts.pod).is_empty();
         waiting(
             if initializing {
                 "PodInitializing"
@@ -157,7 +161,7 @@ impl Scene<'_> {
     }
 
     fn failed(&self, failure: &Failure) -> ContainerState {
-        let shown = between(failure.at, self.view.now) < PULL_ERROR_SHOWN;
+        let shown = between(failure.at, self.facts.now) < PULL_ERROR_SHOWN;
         if failure.reason == "ErrImagePull" && !shown {
             let message = format!(
                 "Back-off pulling image {:?}: ErrImagePull: {}",
@@ -172,20 +176,20 @@ impl Scene<'_> {
     /// or if the container ended by itself and the next comes at once. A container that the kubelet
     /// ended to restart it is shown as waiting, not as terminated (upstream's).
     fn back_off(&self, container: &Container, seen: &Seen) -> Option<ContainerState> {
-        if self.view.ends() {
+        if self.facts.ends() {
             return None;
         }
-        let (at, wait) = self.view.next(seen)?;
+        let (at, wait) = self.facts.next(seen)?;
         // The start after this exit has failed already: that is newer than the exit's back-off.
-        if let Some(failure) = self.view.notes.failure(self.view.pod, container) {
+        if let Some(failure) = self.facts.notes.failure(self.facts.pod, container) {
             return Some(self.failed(failure));
         }
-        let pod = &self.view.pod.metadata;
+        let pod = &self.facts.pod.metadata;
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
-        if self.view.was_asked(seen) && !waits(at, wait, self.view.now) {
+        if self.facts.was_asked(seen) && !waits(at, wait, self.facts.now) {
             return Some(waiting("ContainerCreating", ""));
         }
-        waits(at, wait, self.view.now).then(|| {
+        waits(at, wait, self.facts.now).then(|| {
             let place = format!(
                 "{}_{}({})",
                 text(&pod.name),

@@ -1,13 +1,13 @@
-//! The pod's status as a pure function of the same view as the plan: phase, conditions and
+//! The pod's status as a pure function of the same facts as the plan: phase, conditions and
 //! container states, with upstream's reasons and messages.
 
 use crate::containers::{ephemeral, initial, kind_of_initial, latest, mains};
-use crate::machine::{End, View, init_failed, initial_done, initialized};
+use crate::machine::{End, PodFacts, init_failed, initial_done, initialized};
 use crate::notes::Eviction;
 use crate::policy::{Triggers, outdated};
 use crate::resize::{self, is_resized};
 use agent_resources::qos;
-use agent_runtime::{ContainerState as State, Kind};
+use agent_runtime::{ContainerKind, ContainerState as State};
 use config_kube::k8s_openapi::api::core::v1::{
     ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus,
 };
@@ -80,22 +80,17 @@ fn is_last(phase: Option<&String>) -> bool {
 /// Conditions that other writers set are not in it: the strategic merge patch leaves them as they
 /// are.
 pub fn status(
-    view: View<'_>,
+    facts: PodFacts<'_>,
     old: &PodStatus,
     refusal: Option<&Refusal>,
     addresses: &Addresses,
     messages: &dyn Fn(&str) -> Option<String>,
 ) -> PodStatus {
-    let pod = view.pod;
-    let end = view.end();
-    let over = end.is_some()
-        && view.notes.starting.is_empty()
-        && view
-            .seen
-            .iter()
-            .all(|seen| matches!(seen.state, State::Exited { .. }));
+    let pod = facts.pod;
+    let end = facts.end();
+    let over = end.is_some() && is_over(facts);
     let scene = Scene {
-        view,
+        facts,
         end,
         over,
         sandbox: addresses.sandbox,
@@ -107,10 +102,10 @@ pub fn status(
         .collect();
     let own: Vec<_> = mains(pod)
         .iter()
-        .map(|main| scene.container(main, Kind::Main))
+        .map(|main| scene.container(main, ContainerKind::Main))
         .collect();
     let debuggers: Vec<_> = ephemeral(pod)
-        .map(|container| scene.container(&container, Kind::Ephemeral))
+        .map(|container| scene.container(&container, ContainerKind::Ephemeral))
         .collect();
     let Outcome {
         phase,
@@ -120,7 +115,7 @@ pub fn status(
     let lasting = initial(pod)
         .iter()
         .zip(&inits)
-        .filter(|(init, _)| kind_of_initial(init) == Kind::Sidecar)
+        .filter(|(init, _)| kind_of_initial(init) == ContainerKind::Sidecar)
         .map(|(_, status)| status);
     let lasting: Vec<_> = lasting.chain(&own).collect();
     let before = old.conditions.as_deref().unwrap_or_default();
@@ -138,17 +133,23 @@ pub fn status(
             .then_some(debuggers),
         container_statuses: refusal.is_none().then_some(own),
         // Set once, by the first status: when the kubelet took the pod.
-        start_time: Some(old.start_time.clone().unwrap_or(Time(view.now))),
+        start_time: Some(old.start_time.clone().unwrap_or(Time(facts.now))),
         qos_class: Some(
             old.qos_class
                 .clone()
                 .unwrap_or_else(|| qos::class(pod).to_owned()),
         ),
         observed_generation: pod.metadata.generation,
-        resources: resize::applied(view).filter(|_| refusal.is_none()),
-        allocated_resources: resize::allocated(view).filter(|_| refusal.is_none()),
+        resources: resize::applied(facts).filter(|_| refusal.is_none()),
+        allocated_resources: resize::allocated(facts).filter(|_| refusal.is_none()),
         ..addressed(addresses, refusal.is_some())
     }
+}
+
+/// Whether nothing of a pod runs or starts.
+fn is_over(facts: PodFacts<'_>) -> bool {
+    let mut seen = facts.seen.iter();
+    facts.notes.starting.is_empty() && seen.all(|seen| matches!(seen.state, State::Exited { .. }))
 }
 
 /// The part of a status that names addresses. A pod that has no sandbox yet, or no longer, sends no
@@ -220,7 +221,7 @@ fn one_of_each_family(addresses: &[IpAddr]) -> impl Iterator<Item = &IpAddr> {
 
 /// What every part of the status is made from.
 pub(crate) struct Scene<'a> {
-    pub(crate) view: View<'a>,
+    pub(crate) facts: PodFacts<'a>,
     pub(crate) end: Option<End>,
     /// It ends, and nothing runs any more.
     over: bool,
@@ -260,7 +261,7 @@ impl Scene<'_> {
                 failed("DeadlineExceeded", Some(text.to_owned()))
             }
             (Some(End::Evicted), _) => {
-                let eviction = self.view.notes.evicted.as_ref();
+                let eviction = self.facts.notes.evicted.as_ref();
                 let reason = eviction.map_or(Eviction::PRESSURE, |eviction| eviction.reason);
                 failed(reason, eviction.map(|eviction| eviction.message.clone()))
             }
@@ -277,21 +278,21 @@ impl Scene<'_> {
 
     /// The conditions of a resize that waits, or that is not done yet.
     fn resizing(&self, before: &[PodCondition]) -> Option<PodCondition> {
-        let (notes, generation) = (self.view.notes, self.view.pod.metadata.generation);
+        let (notes, generation) = (self.facts.notes, self.facts.pod.metadata.generation);
         if self.end.is_some() {
             return None;
         }
         let said = |name: &str, reason: Option<&str>, message: Option<String>| PodCondition {
             reason: reason.map(str::to_owned),
             message,
-            ..condition(name, None, before, generation, self.view.now)
+            ..condition(name, None, before, generation, self.facts.now)
         };
         if let Some(pending) = &notes.pending {
             let message = Some(pending.message.clone());
             return Some(said(RESIZE_PENDING, Some(pending.reason), message));
         }
-        let mut resized = self.view.seen.iter();
-        resized.find(|seen| is_resized(self.view.pod, seen))?;
+        let mut resized = self.facts.seen.iter();
+        resized.find(|seen| is_resized(self.facts.pod, seen))?;
         let faults = notes.unresized.values().map(|(fault, _)| fault.as_str());
         let faults: Vec<&str> = faults.collect();
         let failed = (!faults.is_empty()).then(|| faults.join("; "));
@@ -301,7 +302,7 @@ impl Scene<'_> {
 
     /// The condition that tells controllers why an evicted pod went.
     fn disruption(&self, before: &[PodCondition]) -> Option<PodCondition> {
-        let eviction = self.view.notes.evicted.as_ref();
+        let eviction = self.facts.notes.evicted.as_ref();
         let eviction = eviction.filter(|_| self.end == Some(End::Evicted) && self.over)?;
         Some(PodCondition {
             reason: Some("TerminationByKubelet".to_owned()),
@@ -310,17 +311,17 @@ impl Scene<'_> {
             } else {
                 eviction.message.clone()
             }),
-            ..condition("DisruptionTarget", None, before, None, self.view.now)
+            ..condition("DisruptionTarget", None, before, None, self.facts.now)
         })
     }
 
     /// The condition that shows a restart of all containers, where a rule of the pod can ask for
     /// it.
     fn restarting(&self, phase: &str, before: &[PodCondition]) -> Option<PodCondition> {
-        let (pod, seen) = (self.view.pod, self.view.seen);
+        let (pod, seen) = (self.facts.pod, self.facts.seen);
         Triggers::of(pod, seen)?;
         let name = "AllContainersRestarting";
-        let of = |fault| condition(name, fault, before, pod.metadata.generation, self.view.now);
+        let of = |fault| condition(name, fault, before, pod.metadata.generation, self.facts.now);
         let done = match phase {
             "Succeeded" => "PodCompleted",
             "Failed" => "PodFailed",
@@ -339,10 +340,10 @@ impl Scene<'_> {
 
     /// The phase, by upstream's rules.
     fn phase(&self) -> String {
-        let (pod, seen) = (self.view.pod, self.view.seen);
+        let (pod, seen) = (self.facts.pod, self.facts.seen);
         let running = |state: &State| matches!(state, State::Running { .. });
         let alive =
-            seen.iter().any(|seen| running(&seen.state)) || !self.view.notes.starting.is_empty();
+            seen.iter().any(|seen| running(&seen.state)) || !self.facts.notes.starting.is_empty();
         if init_failed(pod, seen) {
             // No phase is the last one while something still runs: sidecars end after what they
             // served.
@@ -355,20 +356,20 @@ impl Scene<'_> {
                 None | Some((_, State::Created)) => waiting += 1,
                 // As a pod that has not started yet.
                 Some((seen, State::Exited { .. }))
-                    if !self.over && self.view.is_of_earlier_round(seen) =>
+                    if !self.over && self.facts.is_of_earlier_round(seen) =>
                 {
                     waiting += 1;
                 }
                 // Its hook after the start still runs: it does not count as running, nor as gone
                 // back to waiting.
                 Some((seen, State::Running { .. })) => {
-                    let first = seen.key.attempt == 0 && self.view.notes.is_held(&seen.id);
+                    let first = seen.key.attempt == 0 && self.facts.notes.is_held(&seen.id);
                     waiting += u32::from(first);
                 }
                 Some((seen, State::Exited { code, .. })) => {
                     stopped += 1;
                     well += u32::from(*code == 0);
-                    again |= self.view.next(seen).is_some();
+                    again |= self.facts.next(seen).is_some();
                 }
             }
         }
@@ -390,13 +391,13 @@ impl Scene<'_> {
         lasting: &[&ContainerStatus],
         old: &[PodCondition],
     ) -> Vec<PodCondition> {
-        let (pod, seen) = (self.view.pod, self.view.seen);
+        let (pod, seen) = (self.facts.pod, self.facts.seen);
         let done = phase == "Succeeded";
         let names = |all: Vec<&str>| format!("[{}]", all.join(" "));
-        let initialized = done || initialized(self.view);
+        let initialized = done || initialized(self.facts);
         let incomplete: Vec<&str> = initial(pod)
             .iter()
-            .filter(|init| !initial_done(self.view, init))
+            .filter(|init| !initial_done(self.facts, init))
             .map(|init| init.name.as_str())
             .collect();
         let unready: Vec<&str> = lasting
@@ -446,14 +447,14 @@ impl Scene<'_> {
         ];
         let generation = pod.metadata.generation;
         set.into_iter()
-            .map(|(name, fault)| condition(name, fault, old, generation, self.view.now))
+            .map(|(name, fault)| condition(name, fault, old, generation, self.facts.now))
             .collect()
     }
 
     /// Readiness gates whose conditions, set by others, are not true.
     fn open_gates(&self, old: &[PodCondition]) -> Vec<&str> {
         let gates = self
-            .view
+            .facts
             .pod
             .spec
             .as_ref()

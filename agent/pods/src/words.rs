@@ -1,8 +1,8 @@
 //! The texts of events about containers that wait or are being ended, as upstream writes them.
 
-use crate::notes::{Death, Notes, Progress};
+use crate::notes::{Death, HookProgress, Notes};
 use crate::policy::{has_new_image, is_replaced, restarts};
-use agent_runtime::{Container as Seen, Kind};
+use agent_runtime::{Container as Seen, ContainerKind};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 /// The events of containers that wait between two attempts: the container's name, whether the event
@@ -48,11 +48,15 @@ pub fn killing(pod: &Pod, notes: &Notes, seen: &Seen) -> String {
         .and_then(|verdict| verdict.dead)
         .filter(|_| notes.ending.is_none());
     let failed = |probe: &str| match seen.key.kind {
-        Kind::Main if restarts(pod, Kind::Main, name, 1) => {
+        ContainerKind::Main if restarts(pod, ContainerKind::Main, name, 1) => {
             format!("Container {name} failed {probe} probe, will be restarted")
         }
-        Kind::Main | Kind::Ephemeral => format!("Container {name} failed {probe} probe"),
-        Kind::Init | Kind::Sidecar => format!("Init container {name} failed {probe} probe"),
+        ContainerKind::Main | ContainerKind::Ephemeral => {
+            format!("Container {name} failed {probe} probe")
+        }
+        ContainerKind::Init | ContainerKind::Sidecar => {
+            format!("Init container {name} failed {probe} probe")
+        }
     };
     match dead {
         Some(Death::Liveness) => failed("liveness"),
@@ -64,7 +68,7 @@ pub fn killing(pod: &Pod, notes: &Notes, seen: &Seen) -> String {
                 format!("Container {name} resize requires restart")
             }
         }
-        None if notes.post_start.get(&seen.id) == Some(&Progress::Failed) => {
+        None if notes.post_start.get(&seen.id) == Some(&HookProgress::Failed) => {
             "FailedPostStartHook".to_owned()
         }
         None => format!("Stopping container {name}"),

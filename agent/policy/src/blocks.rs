@@ -1,7 +1,7 @@
 //! The address ranges of `ipBlock` peers, less their exceptions, as disjoint ranges of the packet
 //! filter (pure).
 
-use crate::model::Peer;
+use crate::model::PolicyPeer;
 use agent_cluster::address;
 use agent_sys::netlink::Family;
 use config_model::format::Cidr;
@@ -10,11 +10,11 @@ use std::net::IpAddr;
 
 /// The ranges of all `ipBlock` peers of a family, sorted and disjoint: nftables refuses a set with
 /// overlapping intervals.
-pub(crate) fn blocks(family: Family, peers: &[Peer]) -> Vec<(IpAddr, IpAddr)> {
+pub(crate) fn blocks(family: Family, peers: &[PolicyPeer]) -> Vec<(IpAddr, IpAddr)> {
     let edges = |range: &Cidr| (Family::of(range.address) == family).then(|| address::edges(range));
     let mut all = Vec::new();
     for peer in peers {
-        let Peer::Block { cidr, except } = peer else {
+        let PolicyPeer::Block { cidr, except } = peer else {
             continue;
         };
         // By their first addresses, so that one pass cuts them out.

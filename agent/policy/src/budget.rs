@@ -5,7 +5,7 @@
 //! namespace takes more than a third of it, and where all together take too much, the heaviest are
 //! closed until the others fit ([`Lightest`]).
 
-use crate::plan::{Rules, Set};
+use crate::table::{Rules, Set};
 use agent_sys::netlink::filter::MAX_BATCH;
 use agent_sys::netlink::links::octets;
 use agent_sys::netlink::weight;

@@ -23,7 +23,7 @@ const RETRY: Duration = Duration::from_secs(2);
 /// The cluster's objects for policies, the pods of this node, and those for which the packet filter
 /// has rules.
 #[derive(Debug, Default)]
-pub struct Keeper {
+pub struct PolicyKeeper {
     world: View<World>,
     /// Pods that have or get a sandbox here, by uid, as their tasks know them.
     reported: View<BTreeMap<String, Arc<Known>>>,
@@ -32,7 +32,7 @@ pub struct Keeper {
     policies: Arc<Policies>,
 }
 
-impl Keeper {
+impl PolicyKeeper {
     /// The watched Pods, Namespaces and NetworkPolicies.
     pub fn view(&self) -> &View<World> {
         &self.world

@@ -3,7 +3,7 @@
 use super::tests::{Connection, Own, is_allowed, read, world};
 use super::*;
 use crate::model::{NamedPort, Pod};
-use agent_cluster::{Places, Sandbox, Sandboxes, Wanted};
+use agent_cluster::{Sandbox, SandboxOptions, SandboxSpec, Sandboxes};
 use agent_proxy::{Key, Known, Rules, Service, Slice};
 use agent_sys::namespace::{self, Kind, in_new};
 use agent_sys::netlink::links::{LOOPBACK, Links};
@@ -35,7 +35,7 @@ impl Node {
 
     fn of(family: Family, names: &[&'static str], test: impl FnOnce(&mut Self) + Send) {
         let dir = tempfile::tempdir().unwrap();
-        let places = Places {
+        let options = SandboxOptions {
             run: dir.path().join("pods"),
             ledger: dir.path().join("addresses.json"),
             alone: true,
@@ -43,7 +43,7 @@ impl Node {
         };
         in_new(&[Kind::Network], || {
             Links::open()?.switch_on(LOOPBACK)?;
-            let sandboxes = Sandboxes::open(places).unwrap();
+            let sandboxes = Sandboxes::open(options).unwrap();
             sandboxes
                 .give_ranges(&["10.1.0.0/24", "fd00:1::/64"].map(|range| range.parse().unwrap()))
                 .unwrap();
@@ -66,10 +66,10 @@ impl Node {
     }
 
     fn add(&mut self, name: &'static str) {
-        let wanted = Wanted {
+        let wanted = SandboxSpec {
             uid: name.to_owned(),
             network: true,
-            ..Wanted::default()
+            ..SandboxSpec::default()
         };
         self.pods
             .insert(name, self.sandboxes.make(&wanted).unwrap());

@@ -1,12 +1,12 @@
 //! NetworkPolicies (`networking.k8s.io/v1`) for the pods of this node, as rules of nftables.
 //!
-//! Enter by [`Keeper`]: watches fill its view of the cluster, the task [`Keeper::run`] puts the
-//! policies in force, and a new pod waits for that ([`Keeper::admit`]). The task
+//! Enter by [`PolicyKeeper`]: watches fill its view of the cluster, the task [`PolicyKeeper::run`]
+//! puts the policies in force, and a new pod waits for that ([`PolicyKeeper::admit`]). The task
 //! [`name_namespaces`] passes the names of namespaces on to the node's DNS server.
 //!
-//! [`Policies::follow`] is one step of [`Keeper::run`]. Three pure parts: [`model`] has the parts
-//! of the cluster's objects that matter, `plan` computes the nftables table from them, within a
-//! budget that namespaces share, and `table` computes the changes to the kernel's table.
+//! [`Policies::follow`] is one step of [`PolicyKeeper::run`]. Three pure parts: [`model`] has the
+//! parts of the cluster's objects that matter, `plan` computes the nftables table from them, within
+//! a budget that namespaces share, and `table` computes the changes to the kernel's table.
 //!
 //! Of the pod network (`agent-cluster`) it needs the addresses of this node's pods
 //! ([`Sandboxes::addresses`](agent_cluster::Sandboxes::addresses)), the prefix of their links'
@@ -15,6 +15,7 @@
 //! both.
 
 mod blocks;
+mod branch;
 mod budget;
 mod keeper;
 pub mod model;
@@ -23,17 +24,18 @@ mod part;
 mod plan;
 mod table;
 
-pub use keeper::{Keeper, name_namespaces};
+pub use keeper::{PolicyKeeper, name_namespaces};
 pub use model::World;
 
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::Filter;
 use config_errors::chain;
 use model::Pod;
-use plan::{Planner, Table};
+use plan::Planner;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use table::Table;
 
 /// Keeps the packet filter as policies say. Calls block for a few milliseconds.
 #[derive(Debug, Default)]

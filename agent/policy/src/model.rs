@@ -134,7 +134,7 @@ impl Selector {
 
 /// The other end of a connection, as a rule names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Peer {
+pub enum PolicyPeer {
     /// Pods.
     Pods {
         /// Their namespaces; `None`: the policy's own.
@@ -167,7 +167,7 @@ pub enum Ports {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rule {
     /// The other ends.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<PolicyPeer>,
     /// The number of a protocol, and its ports.
     pub ports: Vec<(u8, Ports)>,
 }
@@ -228,7 +228,7 @@ fn rule(
     peers: Option<Vec<networking::NetworkPolicyPeer>>,
     ports: Option<Vec<networking::NetworkPolicyPort>>,
 ) -> Option<Rule> {
-    let peers: Option<Vec<Peer>> = peers.into_iter().flatten().map(peer).collect();
+    let peers: Option<Vec<PolicyPeer>> = peers.into_iter().flatten().map(peer).collect();
     let ports: Option<Vec<(u8, Ports)>> = ports.into_iter().flatten().map(port).collect();
     Some(Rule {
         peers: peers?,
@@ -236,11 +236,11 @@ fn rule(
     })
 }
 
-fn peer(peer: networking::NetworkPolicyPeer) -> Option<Peer> {
+fn peer(peer: networking::NetworkPolicyPeer) -> Option<PolicyPeer> {
     if let Some(block) = peer.ip_block {
         let except = block.except.into_iter().flatten();
         let except: Option<Vec<Cidr>> = except.map(|text| text.parse().ok()).collect();
-        return Some(Peer::Block {
+        return Some(PolicyPeer::Block {
             cidr: block.cidr.parse().ok()?,
             except: except?,
         });
@@ -252,7 +252,7 @@ fn peer(peer: networking::NetworkPolicyPeer) -> Option<Peer> {
         Some(selector) => Some(Selector::read(selector)?),
         None => None,
     };
-    Some(Peer::Pods {
+    Some(PolicyPeer::Pods {
         namespaces,
         pods: Selector::read(peer.pod_selector.unwrap_or_default())?,
     })
@@ -285,18 +285,18 @@ pub struct World {
 /// Whether a rule's peer selects a pod or address (pure): the model that tests compare the kernel's
 /// rules with, and by which named ports are resolved.
 pub(crate) fn is_meant(
-    peer: &Peer,
+    peer: &PolicyPeer,
     own: &str,
     address: IpAddr,
     pod: Option<&Pod>,
     namespaces: &BTreeMap<String, Arc<Labels>>,
 ) -> bool {
     match peer {
-        Peer::Block { cidr, except } => {
+        PolicyPeer::Block { cidr, except } => {
             let within = |range: &Cidr| range.contains(address);
             within(cidr) && !except.iter().any(within)
         }
-        Peer::Pods {
+        PolicyPeer::Pods {
             namespaces: of,
             pods,
         } => pod.is_some_and(|pod| {

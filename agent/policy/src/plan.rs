@@ -15,69 +15,19 @@
 //! that changes has its rules exchanged where they are, and a pod that comes or goes changes
 //! elements of sets.
 
-use crate::blocks::blocks;
-use crate::budget::{Budget, MAX_BYTES, of_set};
-use crate::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, World, is_meant};
+use crate::branch::{Branch, Content, Key, Made, Side, named_ports, ports_in_use};
+use crate::budget::{Budget, of_set};
+use crate::model::{Labels, NamedPort, Pod, Policy, PolicyPeer, World, is_meant};
 use crate::name::named;
 use crate::part::{Part, Plan, drops};
+use crate::table::{Rules, Set, Table};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Step, Verdict};
 use agent_sys::netlink::links::octets;
-use agent_sys::netlink::weight::of_rule;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
-
-/// A set of the table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Set {
-    /// Keys of this length in bytes.
-    Keys(u32, BTreeSet<Vec<u8>>),
-    /// First and last addresses of ranges, in order; they do not touch.
-    Ranges(Vec<(IpAddr, IpAddr)>),
-}
-
-/// The steps of each rule of a chain.
-pub(crate) type Rules = Vec<Vec<Step>>;
-
-/// What the table holds beside what never changes. Sets and rules are shared with the planner and
-/// with later tables.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Table {
-    /// Sets by name.
-    pub(crate) sets: BTreeMap<Arc<str>, Arc<Set>>,
-    /// Chains by name.
-    pub(crate) chains: BTreeMap<Arc<str>, Arc<Rules>>,
-    /// Pods of this node with policies for what comes to them, and their chains.
-    pub(crate) ingress: BTreeMap<IpAddr, Arc<str>>,
-    /// Those with policies for where they go.
-    pub(crate) egress: BTreeMap<IpAddr, Arc<str>>,
-    /// All pods of this node.
-    pub(crate) known: BTreeSet<IpAddr>,
-}
-
-/// Which end of the connection the pod of this node is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Side {
-    /// It answers.
-    Ingress,
-    /// It began.
-    Egress,
-}
-
-impl Side {
-    /// A policy's rules for this direction; `None` if the policy does not concern it.
-    pub(crate) fn of(self, policy: &Policy) -> Option<&[Rule]> {
-        match self {
-            Self::Ingress => policy.ingress.as_deref(),
-            Self::Egress => policy.egress.as_deref(),
-        }
-    }
-}
-
-/// Namespace and name.
-pub(crate) type Key = (String, String);
 
 /// An address and a pod that has it.
 type PodAddress = (IpAddr, Arc<Pod>);
@@ -96,35 +46,6 @@ pub(crate) struct Planner {
     sets: BTreeMap<Arc<str>, Arc<Set>>,
     /// Namespaces whose policies take too much.
     closed: BTreeSet<String>,
-}
-
-/// What was made of a policy.
-#[derive(Debug)]
-pub(crate) struct Made {
-    policy: Arc<Policy>,
-    branches: Vec<Branch>,
-}
-
-/// A policy's chain for one side of pods that have these of its named ports.
-#[derive(Debug)]
-struct Branch {
-    side: Side,
-    ports: Vec<NamedPort>,
-    name: Arc<str>,
-    rules: Arc<Rules>,
-    sets: Vec<(Arc<str>, Content)>,
-}
-
-/// What a set holds.
-#[derive(Debug, Clone)]
-enum Content {
-    /// Addresses of pods that some of these mean; there are some.
-    Pods(Vec<Peer>),
-    /// Ports of this name and protocol at pods that some of these mean, or at all pods where there
-    /// are none.
-    NamedPort(Vec<Peer>, String, u8),
-    /// These ranges.
-    Ranges(Arc<Set>),
 }
 
 impl Planner {
@@ -157,7 +78,7 @@ impl Planner {
             sets.clear();
         }
         let mut maker = Maker {
-            sight: Sight {
+            index: PodIndex {
                 changed: changed(&self.places, &places),
                 places: &places,
                 namespaces,
@@ -250,7 +171,7 @@ type Alike<'a> = (Vec<&'a Key>, &'a [NamedPort]);
 type Chains = (Option<Arc<str>>, Option<Arc<str>>);
 
 /// What is known of pods.
-struct Sight<'a> {
+struct PodIndex<'a> {
     places: &'a [PodAddress],
     /// Addresses at which there were other pods when the last table was made.
     changed: Vec<IpAddr>,
@@ -258,16 +179,13 @@ struct Sight<'a> {
 }
 
 struct Maker<'a> {
-    sight: Sight<'a>,
+    index: PodIndex<'a>,
     family: Family,
     /// Sets of the last table that are still right, except for the addresses that have changed.
     sets: BTreeMap<Arc<str>, Arc<Set>>,
     /// What the last table was made of; what is still in use moves to its namespace's part.
     before: BTreeMap<Key, Made>,
 }
-
-/// The register of an address.
-const ADDRESS: u32 = 0;
 
 /// Policies of a namespace, by key.
 type Policies<'a> = Vec<(&'a Key, &'a Arc<Policy>)>;
@@ -438,7 +356,7 @@ impl Maker<'_> {
             if let Entry::Vacant(place) = part.sets.entry(Arc::clone(name)) {
                 let held = self.sets.remove(name);
                 let set = self
-                    .sight
+                    .index
                     .set(self.family, &policy.namespace, content, held);
                 part.bytes += of_set(&set);
                 place.insert(set);
@@ -450,16 +368,7 @@ impl Maker<'_> {
     }
 }
 
-impl Made {
-    fn of(policy: &Arc<Policy>) -> Self {
-        Self {
-            policy: Arc::clone(policy),
-            branches: Vec::new(),
-        }
-    }
-}
-
-impl Sight<'_> {
+impl PodIndex<'_> {
     /// The set. `held`: that of the last table.
     fn set(
         &self,
@@ -498,7 +407,7 @@ impl Sight<'_> {
 
     /// The keys of some pods in a set.
     fn keys(&self, namespace: &str, content: &Content, places: &[PodAddress]) -> BTreeSet<Vec<u8>> {
-        let meant = |peers: &[Peer], (at, pod): &PodAddress| {
+        let meant = |peers: &[PolicyPeer], (at, pod): &PodAddress| {
             let one = |peer| is_meant(peer, namespace, *at, Some(&**pod), self.namespaces);
             peers.is_empty() || peers.iter().any(one)
         };
@@ -523,172 +432,4 @@ impl Sight<'_> {
             Content::Ranges(_) => BTreeSet::new(),
         }
     }
-}
-
-impl Branch {
-    fn new(family: Family, key: &Key, rules: &[Rule], side: Side, ports: Vec<NamedPort>) -> Self {
-        let name = named("policy", &(key, side, &ports));
-        let mut writer = Writer {
-            family,
-            namespace: &key.0,
-            side,
-            ports: &ports,
-            sets: Vec::new(),
-        };
-        let (mut seen, mut bytes) = (HashSet::new(), 0);
-        let written = rules.iter().flat_map(|rule| writer.rule(rule));
-        // What comes behind one rule too many is not looked at: the namespace is closed.
-        let written = written
-            .filter(|rule| seen.insert(rule.clone()))
-            .take_while(|rule| {
-                let is_open = bytes <= MAX_BYTES;
-                bytes += of_rule(rule);
-                is_open
-            });
-        let written: Rules = written.collect();
-        let sets = writer.sets;
-        Self {
-            side,
-            name,
-            rules: Arc::new(written),
-            sets,
-            ports,
-        }
-    }
-}
-
-/// Writes the rules of a policy.
-struct Writer<'a> {
-    family: Family,
-    namespace: &'a str,
-    side: Side,
-    /// The named ports of the pods that the rules are for.
-    ports: &'a [NamedPort],
-    /// The sets that the rules ask.
-    sets: Vec<(Arc<str>, Content)>,
-}
-
-impl Writer<'_> {
-    /// What a policy's rule lets through, as rules of the packet filter: one for each way to name
-    /// the other end, times one for each port.
-    fn rule(&mut self, rule: &Rule) -> Rules {
-        let ends = self.ends(&rule.peers);
-        let mut all = Vec::new();
-        for (protocol, ports) in &rule.ports {
-            let numbers: Vec<(u16, u16)> = match (ports, self.side) {
-                (Ports::All, _) => vec![(0, u16::MAX)],
-                (Ports::Range(first, last), _) => vec![(*first, *last)],
-                (Ports::Named(name), Side::Ingress) => named_ports(self.ports, name, *protocol)
-                    .map(|port| (port, port))
-                    .collect(),
-                (Ports::Named(name), Side::Egress) => {
-                    all.push(self.at_named(&rule.peers, name, *protocol));
-                    continue;
-                }
-            };
-            for (first, last) in numbers {
-                all.extend(
-                    ends.iter()
-                        .map(|end| [end.clone(), self.at(*protocol, first, last)].concat()),
-                );
-            }
-        }
-        if rule.ports.is_empty() {
-            all = ends;
-        }
-        all.into_iter()
-            .map(|steps| [steps, vec![Step::Verdict(Verdict::Accept)]].concat())
-            .collect()
-    }
-
-    /// Steps that hold where the other end is one of these, in as many ways as it takes.
-    fn ends(&mut self, peers: &[Peer]) -> Rules {
-        if peers.is_empty() {
-            return vec![Vec::new()];
-        }
-        let load = match self.side {
-            Side::Ingress => Step::LoadClient(ADDRESS),
-            Side::Egress => Step::LoadServer(ADDRESS),
-        };
-        let of_pods = |peer: &&Peer| matches!(peer, Peer::Pods { .. });
-        let pods: Vec<Peer> = peers.iter().filter(of_pods).cloned().collect();
-        let mut sets = Vec::new();
-        if !pods.is_empty() {
-            let name = named("pods", &format!("{} {pods:?}", self.namespace));
-            sets.push((name, Content::Pods(pods)));
-        }
-        let ranges = blocks(self.family, peers);
-        if !ranges.is_empty() {
-            let name = named("block", &format!("{ranges:?}"));
-            sets.push((name, Content::Ranges(Arc::new(Set::Ranges(ranges)))));
-        }
-        let steps = |(name, _): &(Arc<str>, Content)| {
-            let set = name.to_string().into();
-            vec![load.clone(), Step::In(ADDRESS, set)]
-        };
-        let steps = sets.iter().map(steps).collect();
-        self.sets.extend(sets);
-        steps
-    }
-
-    /// Steps that hold where the other end is one of these and its port has the name.
-    fn at_named(&mut self, peers: &[Peer], name: &str, protocol: u8) -> Vec<Step> {
-        let content = format!("{} {peers:?} {name} {protocol}", self.namespace);
-        let set = named("ports", &content);
-        let steps = vec![
-            Step::LoadServer(ADDRESS),
-            Step::LoadProtocol(self.protocol()),
-            Step::LoadServerPort(self.port()),
-            Step::In(ADDRESS, set.to_string().into()),
-        ];
-        let content = Content::NamedPort(peers.to_vec(), name.to_owned(), protocol);
-        self.sets.push((set, content));
-        steps
-    }
-
-    /// The registers of a protocol and a port: keys of three parts have them behind the address.
-    fn protocol(&self) -> u32 {
-        ADDRESS + self.family.bytes() / 4
-    }
-
-    fn port(&self) -> u32 {
-        self.protocol() + 1
-    }
-
-    /// Steps that hold for these ports of a protocol.
-    fn at(&self, protocol: u8, first: u16, last: u16) -> Vec<Step> {
-        let port = self.port();
-        let mut steps = vec![
-            Step::LoadProtocol(self.protocol()),
-            Step::Is(self.protocol(), vec![protocol]),
-        ];
-        let bytes = |port: u16| port.to_be_bytes().to_vec();
-        if first == last {
-            steps.push(Step::LoadServerPort(port));
-            steps.push(Step::Is(port, bytes(first)));
-        } else if (first, last) != (0, u16::MAX) {
-            steps.push(Step::LoadServerPort(port));
-            steps.push(Step::AtLeast(port, bytes(first)));
-            steps.push(Step::AtMost(port, bytes(last)));
-        }
-        steps
-    }
-}
-
-/// The named ports of a pod that rules for what comes to it ask for; those of other pods are in
-/// sets.
-fn ports_in_use(rules: &[Rule], pod: &Pod, side: Side) -> Vec<NamedPort> {
-    let asks = |port: &NamedPort| {
-        let mut ports = rules.iter().flat_map(|rule| &rule.ports);
-        ports.any(|(_, ports)| matches!(ports, Ports::Named(name) if *name == port.name))
-    };
-    let of_it = pod.ports.iter().filter(|_| side == Side::Ingress);
-    of_it.filter(|port| asks(port)).cloned().collect()
-}
-
-fn named_ports(ports: &[NamedPort], name: &str, protocol: u8) -> impl Iterator<Item = u16> {
-    ports
-        .iter()
-        .filter(move |port| port.name == name && port.protocol == protocol)
-        .map(|port| port.port)
 }

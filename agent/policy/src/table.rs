@@ -1,6 +1,6 @@
-//! The nftables table of NetworkPolicies: the changes that bring it to what the plan wants (pure).
+//! The nftables table of NetworkPolicies: what it holds, and the changes that bring it to what the
+//! plan wants (pure).
 
-use crate::plan::{Rules, Set, Table};
 use agent_cluster::rules::LINKS;
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{
@@ -10,6 +10,34 @@ use agent_sys::netlink::links::octets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+
+/// A set of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Set {
+    /// Keys of this length in bytes.
+    Keys(u32, BTreeSet<Vec<u8>>),
+    /// First and last addresses of ranges, in order; they do not touch.
+    Ranges(Vec<(IpAddr, IpAddr)>),
+}
+
+/// The steps of each rule of a chain.
+pub(crate) type Rules = Vec<Vec<Step>>;
+
+/// What the table holds beside what never changes. Sets and rules are shared with the planner and
+/// with later tables.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Table {
+    /// Sets by name.
+    pub(crate) sets: BTreeMap<Arc<str>, Arc<Set>>,
+    /// Chains by name.
+    pub(crate) chains: BTreeMap<Arc<str>, Arc<Rules>>,
+    /// Pods of this node with policies for what comes to them, and their chains.
+    pub(crate) ingress: BTreeMap<IpAddr, Arc<str>>,
+    /// Those with policies for where they go.
+    pub(crate) egress: BTreeMap<IpAddr, Arc<str>>,
+    /// All pods of this node.
+    pub(crate) known: BTreeSet<IpAddr>,
+}
 
 /// The name of the table.
 pub(crate) const TABLE: &str = "pratique-policies";

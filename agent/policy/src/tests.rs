@@ -1,8 +1,10 @@
 //! Policies against a model, and against the rules' own meaning.
 
 use super::*;
-use crate::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, Selector, Wants, is_meant};
-use crate::plan::Set;
+use crate::model::{
+    Labels, NamedPort, Pod, Policy, PolicyPeer, Ports, Rule, Selector, Wants, is_meant,
+};
+use crate::table::Set;
 use agent_sys::netlink::filter::{DESTINATION_CHANGED, Step, Verdict};
 use agent_sys::netlink::links::octets;
 use proptest::prelude::*;
@@ -61,7 +63,7 @@ fn allows(
 ) -> bool {
     let namespaces = world.namespaces.as_ref().unwrap();
     let far = pod_at(world, own, other);
-    let peer = |peer: &Peer| is_meant(peer, &pod.namespace, other, far, namespaces);
+    let peer = |peer: &PolicyPeer| is_meant(peer, &pod.namespace, other, far, namespaces);
     let port = |(protocol, ports): &(u8, Ports)| {
         *protocol == connection.protocol
             && match ports {
@@ -262,9 +264,9 @@ fn ends(node: u8, number: u8) -> [IpAddr; 2] {
 fn rule() -> impl Strategy<Value = Rule> {
     let peer = prop_oneof![
         (proptest::option::of(selector()), selector())
-            .prop_map(|(namespaces, pods)| Peer::Pods { namespaces, pods }),
+            .prop_map(|(namespaces, pods)| PolicyPeer::Pods { namespaces, pods }),
         (range(), proptest::collection::vec(range(), 0..4))
-            .prop_map(|(cidr, except)| Peer::Block { cidr, except }),
+            .prop_map(|(cidr, except)| PolicyPeer::Block { cidr, except }),
     ];
     let ports = prop_oneof![
         Just(Ports::All),

@@ -5,7 +5,7 @@
 //! PACE_TURNS=15 cargo test --release -p agent-policy --test pace -- --nocapture --test-threads 1`.
 //! Processor time is that of the process, as namespaces are made on threads of their own.
 
-use agent_cluster::{Places, Sandboxes, Wanted};
+use agent_cluster::{SandboxOptions, SandboxSpec, Sandboxes};
 use agent_policy::model::{Pod, Policy};
 use agent_policy::{Policies, World};
 use agent_sys::namespace::{Kind, hold, in_new, inside, release};
@@ -29,7 +29,7 @@ const APPS: usize = 5;
 /// Sandboxes with addresses of a range, in the network of the calling thread.
 fn sandboxes(dir: &Path, range: &str) -> agent_sys::Result<Sandboxes> {
     Links::open()?.switch_on(LOOPBACK)?;
-    let sandboxes = Sandboxes::open(Places {
+    let sandboxes = Sandboxes::open(SandboxOptions {
         run: dir.join("pods"),
         ledger: dir.join("addresses.json"),
         alone: true,
@@ -159,10 +159,10 @@ fn a_pod_sends_to_another_of_its_node() {
     in_new(&[Kind::Network], || {
         let sandboxes = sandboxes(dir.path(), "10.1.0.0/24")?;
         let pods = ["a", "b"].map(|uid| {
-            let wanted = Wanted {
+            let wanted = SandboxSpec {
                 uid: uid.to_owned(),
                 network: true,
-                ..Wanted::default()
+                ..SandboxSpec::default()
             };
             sandboxes.make(&wanted).expect("a sandbox")
         });

@@ -8,7 +8,7 @@
 //! Bounds: the number of cached answers and their lifetimes, the number of concurrent reviews and
 //! their time. If a caller cannot be reviewed, it is refused.
 
-use crate::caller::{Caller, User};
+use crate::caller::{Caller, ClusterUser};
 use crate::needed_right::NeededRight;
 use http::{HeaderMap, Method, StatusCode, header};
 use sha2::{Digest as _, Sha256};
@@ -37,7 +37,10 @@ pub trait Reviews: Send + Sync {
     ///
     /// # Errors
     /// The master can't be asked.
-    fn token(&self, token: &str) -> impl Future<Output = Result<Option<User>, Unreviewed>> + Send;
+    fn token(
+        &self,
+        token: &str,
+    ) -> impl Future<Output = Result<Option<ClusterUser>, Unreviewed>> + Send;
 
     /// Whether a user has a right to a subresource of this node.
     ///
@@ -45,7 +48,7 @@ pub trait Reviews: Send + Sync {
     /// The master can't be asked.
     fn may(
         &self,
-        user: &User,
+        user: &ClusterUser,
         verb: &str,
         subresource: &str,
     ) -> impl Future<Output = Result<bool, Unreviewed>> + Send;
@@ -69,7 +72,7 @@ pub struct Denied {
 /// The cached decisions about callers.
 #[derive(Debug, Clone)]
 pub struct Access {
-    tokens: Arc<Memory<Option<Arc<User>>>>,
+    tokens: Arc<Memory<Option<Arc<ClusterUser>>>>,
     rights: Arc<Memory<bool>>,
     turns: Arc<Semaphore>,
 }
@@ -121,7 +124,7 @@ impl Access {
         &self,
         reviews: &impl Reviews,
         headers: &HeaderMap,
-    ) -> Result<Arc<User>, Denied> {
+    ) -> Result<Arc<ClusterUser>, Denied> {
         let unauthorized = || Denied {
             status: StatusCode::UNAUTHORIZED,
             message: "Unauthorized".to_owned(),
@@ -140,7 +143,7 @@ impl Access {
     async fn may(
         &self,
         reviews: &impl Reviews,
-        user: &User,
+        user: &ClusterUser,
         verb: &str,
         subresource: &str,
     ) -> Result<bool, Denied> {
@@ -239,12 +242,17 @@ mod tests {
     }
 
     impl Reviews for Master {
-        async fn token(&self, token: &str) -> Result<Option<User>, Unreviewed> {
+        async fn token(&self, token: &str) -> Result<Option<ClusterUser>, Unreviewed> {
             self.reviews.fetch_add(1, Ordering::AcqRel);
-            Ok((token == "good").then(|| User::named("reader", &["readers"])))
+            Ok((token == "good").then(|| ClusterUser::named("reader", &["readers"])))
         }
 
-        async fn may(&self, user: &User, verb: &str, what: &str) -> Result<bool, Unreviewed> {
+        async fn may(
+            &self,
+            user: &ClusterUser,
+            verb: &str,
+            what: &str,
+        ) -> Result<bool, Unreviewed> {
             self.reviews.fetch_add(1, Ordering::AcqRel);
             if self.gone.load(Ordering::Acquire) {
                 return Err(Unreviewed("no connection".to_owned()));
@@ -308,7 +316,7 @@ mod tests {
             ask(&access, &master, &known, "/exec/a/b/c", &none).await,
             200
         );
-        let user = Caller::User(Arc::new(User::named("reader", &[])));
+        let user = Caller::User(Arc::new(ClusterUser::named("reader", &[])));
         assert_eq!(ask(&access, &master, &user, "/metrics", &none).await, 503);
         master.gone.store(false, Ordering::Release);
         assert_eq!(ask(&access, &master, &user, "/metrics", &none).await, 200);

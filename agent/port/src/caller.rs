@@ -11,14 +11,14 @@ pub enum Caller {
     /// The API server.
     Master,
     /// The holder of another certificate of the cluster.
-    User(Arc<User>),
+    User(Arc<ClusterUser>),
     /// A caller without a certificate.
     Nobody,
 }
 
 /// A user of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct User {
+pub struct ClusterUser {
     /// Its name.
     pub name: String,
     /// Its uid, where it has one.
@@ -29,7 +29,7 @@ pub struct User {
     pub extra: Vec<(String, Vec<String>)>,
 }
 
-impl User {
+impl ClusterUser {
     /// An authenticated user with a name and groups.
     pub fn named(name: &str, groups: &[&str]) -> Self {
         let groups = groups.iter().copied().chain([AUTHENTICATED_GROUP]);
@@ -78,7 +78,7 @@ impl Caller {
         let groups = subject.iter_organization();
         let groups: Result<Vec<&str>, _> = groups.map(AttributeTypeAndValue::as_str).collect();
         groups.map_or(Self::Nobody, |groups| {
-            Self::User(Arc::new(User::named(name, &groups)))
+            Self::User(Arc::new(ClusterUser::named(name, &groups)))
         })
     }
 }

@@ -13,9 +13,9 @@ mod needed_right;
 mod serve;
 
 pub use access::{Access, Denied, GRANTED, REFUSED, Reviews, Unreviewed};
-pub use caller::{Caller, User};
+pub use caller::{Caller, ClusterUser};
 pub use needed_right::NeededRight;
-pub use serve::{Answer, Body, Service, Work, answer, serve, text};
+pub use serve::{Body, Reply, RequestHandler, Work, answer, serve, text};
 
 use config_limits::{Network, SlotId, SlotTable, Width, networks};
 use std::collections::HashMap;

@@ -31,7 +31,7 @@ pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// How a request is answered.
-pub enum Answer {
+pub enum Reply {
     /// With a whole answer.
     Whole(Response<Body>),
     /// With a head; the connection is then the tunnel's, which `Work` runs. Where the head ends the
@@ -39,7 +39,7 @@ pub enum Answer {
     Tunnel(Response<()>, Work),
 }
 
-impl std::fmt::Debug for Answer {
+impl std::fmt::Debug for Reply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Whole(response) => f.debug_tuple("Whole").field(&response.status()).finish(),
@@ -49,14 +49,14 @@ impl std::fmt::Debug for Answer {
 }
 
 /// What answers requests.
-pub trait Service: Clone + Send + 'static {
+pub trait RequestHandler: Clone + Send + 'static {
     /// Answers one request. It must authorize the caller ([`crate::Access`]): TLS has only
     /// authenticated it.
     fn answer(
         &self,
         caller: Caller,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Answer> + Send;
+    ) -> impl Future<Output = Reply> + Send;
 }
 
 /// Serves until `shutdown` is true or its sender is gone.
@@ -67,7 +67,7 @@ pub async fn serve(
     limits: Limits,
     listener: TcpListener,
     tls: Arc<ServerConfig>,
-    service: impl Service,
+    service: impl RequestHandler,
     mut shutdown: watch::Receiver<bool>,
 ) {
     let port = Port {
@@ -108,7 +108,7 @@ struct Port<S> {
     service: S,
 }
 
-impl<S: Service> Port<S> {
+impl<S: RequestHandler> Port<S> {
     /// One connection, in a stranger's slot until it shows the master's certificate.
     async fn connection(self, stream: TcpStream, stranger_slot: StrangerSlot) {
         if let Err(error) = agent_sys::socket::keep_alive(&stream) {
@@ -141,8 +141,8 @@ impl<S: Service> Port<S> {
                     )
                 } else {
                     match server.answer(caller, request).await {
-                        Answer::Whole(response) => response,
-                        Answer::Tunnel(head, work) => {
+                        Reply::Whole(response) => response,
+                        Reply::Tunnel(head, work) => {
                             *grant.lock().unwrap_or_else(PoisonError::into_inner) = Some(work);
                             head.map(|()| full(Bytes::new()))
                         }

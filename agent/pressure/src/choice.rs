@@ -16,7 +16,7 @@ pub struct Share {
 
 /// A container of a candidate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Container {
+pub struct CandidateContainer {
     /// Its name.
     pub name: String,
     /// Bytes of its working set.
@@ -43,12 +43,12 @@ pub struct Candidate {
     /// Processes and threads.
     pub processes: Option<u64>,
     /// Its containers that run.
-    pub containers: Vec<Container>,
+    pub containers: Vec<CandidateContainer>,
 }
 
 /// A pod to evict.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Eviction {
+pub struct PodToEvict {
     /// Its UID.
     pub uid: String,
     /// Why, in upstream's words.
@@ -151,7 +151,7 @@ pub fn choose(
     thresholds: &Thresholds,
     levels: &Levels,
     candidates: &[Candidate],
-) -> Option<Eviction> {
+) -> Option<PodToEvict> {
     let signal = bound.signal;
     let may_go =
         |one: &&Candidate| !one.critical && one.share(signal).used.is_none_or(|used| used > 0);
@@ -160,7 +160,7 @@ pub fn choose(
         .iter()
         .filter(may_go)
         .min_by_key(|one| (one.rank(signal), &one.uid))?;
-    Some(Eviction {
+    Some(PodToEvict {
         uid: first.uid.clone(),
         message: first.message(bound, thresholds, levels),
     })
@@ -169,7 +169,7 @@ pub fn choose(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::thresholds::{Kind, Least, Level, Soft};
+    use crate::thresholds::{Least, Level, Soft, ThresholdKind};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
     use std::time::Duration;
@@ -206,7 +206,7 @@ mod tests {
     fn hard(signal: Signal) -> Bound {
         Bound {
             signal,
-            kind: Kind::Hard,
+            kind: ThresholdKind::Hard,
         }
     }
 
@@ -285,7 +285,7 @@ mod tests {
     fn memory_is_relieved_before_disks_and_disks_before_process_ids() {
         let mut met: BTreeSet<Bound> = SIGNALS.into_iter().map(hard).collect();
         let soft = Bound {
-            kind: Kind::Soft,
+            kind: ThresholdKind::Soft,
             ..hard(Signal::MemoryAvailable)
         };
         met.insert(soft);
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn an_eviction_has_upstreams_message() {
         let mut web = pod("web", 0, 300 * MIB, 200 * MIB);
-        let container = |name: &str, used, request| Container {
+        let container = |name: &str, used, request| CandidateContainer {
             name: name.into(),
             memory: share(used, request),
             disk: share(used, request),
@@ -340,7 +340,7 @@ mod tests {
         };
         let message = |signal| said(hard(signal));
         let of_soft = said(Bound {
-            kind: Kind::Soft,
+            kind: ThresholdKind::Soft,
             ..hard(Signal::MemoryAvailable)
         });
         let beginning =

@@ -11,8 +11,8 @@ mod state;
 mod thresholds;
 
 pub use admit::{CRITICAL, EVICTED, is_critical, makes_room, priority, refusal};
-pub use choice::{Candidate, Container, Eviction, Share, choose, most_urgent};
+pub use choice::{Candidate, CandidateContainer, PodToEvict, Share, choose, most_urgent};
 pub use state::Pressure;
 pub use thresholds::{
-    Bound, Condition, ImageMarks, Kind, Least, Level, Levels, Signal, Soft, Thresholds,
+    Bound, Condition, ImageMarks, Least, Level, Levels, Signal, Soft, ThresholdKind, Thresholds,
 };

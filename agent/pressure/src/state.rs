@@ -52,7 +52,7 @@ impl Pressure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::thresholds::{Kind, Least, Level, Signal, Soft};
+    use crate::thresholds::{Least, Level, Signal, Soft, ThresholdKind};
     use std::time::Duration;
 
     /// Below no threshold but those of some signals.
@@ -151,8 +151,8 @@ mod tests {
             acts.iter().map(|bound| bound.kind).collect::<Vec<_>>()
         };
         assert_eq!(acts(120), []);
-        assert_eq!(acts(99), [Kind::Hard]);
-        assert_eq!(acts(120), [Kind::Hard]);
+        assert_eq!(acts(99), [ThresholdKind::Hard]);
+        assert_eq!(acts(120), [ThresholdKind::Hard]);
         assert_eq!(acts(150), []);
         assert_eq!(acts(120), []);
     }

@@ -161,7 +161,7 @@ pub struct Soft {
 
 /// How hard a threshold is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum ThresholdKind {
     /// Pods are evicted at once.
     Hard,
     /// Pods are evicted after a while, and have more time to end.
@@ -174,7 +174,7 @@ pub struct Bound {
     /// Its signal.
     pub signal: Signal,
     /// Which of the signal's two.
-    pub kind: Kind,
+    pub kind: ThresholdKind,
 }
 
 /// When the node is under pressure, and what it does before that.
@@ -242,23 +242,23 @@ impl Thresholds {
                 kind,
             }
         };
-        let hard = self.hard.keys().map(of(Kind::Hard));
-        hard.chain(self.soft.keys().map(of(Kind::Soft)))
+        let hard = self.hard.keys().map(of(ThresholdKind::Hard));
+        hard.chain(self.soft.keys().map(of(ThresholdKind::Soft)))
     }
 
     /// What a threshold says must be left.
     #[must_use]
     pub fn least(&self, bound: Bound) -> Option<Least> {
         match bound.kind {
-            Kind::Hard => self.hard.get(&bound.signal).copied(),
-            Kind::Soft => self.soft.get(&bound.signal).map(|soft| soft.least),
+            ThresholdKind::Hard => self.hard.get(&bound.signal).copied(),
+            ThresholdKind::Soft => self.soft.get(&bound.signal).map(|soft| soft.least),
         }
     }
 
     /// For how long less may be left than a threshold says.
     pub(crate) fn grace(&self, bound: Bound) -> Duration {
         let soft = self.soft.get(&bound.signal);
-        let soft = soft.filter(|_| bound.kind == Kind::Soft);
+        let soft = soft.filter(|_| bound.kind == ThresholdKind::Soft);
         soft.map_or(Duration::ZERO, |soft| soft.grace)
     }
 
@@ -397,8 +397,8 @@ mod tests {
             met.map(|bound| bound.kind).collect::<Vec<_>>()
         };
         assert_eq!(met(500), []);
-        assert_eq!(met(499), [Kind::Soft]);
-        assert_eq!(met(99), [Kind::Hard, Kind::Soft]);
+        assert_eq!(met(499), [ThresholdKind::Soft]);
+        assert_eq!(met(99), [ThresholdKind::Hard, ThresholdKind::Soft]);
         assert_eq!(
             thresholds.written_soft(),
             json!({"nodefs.available": "50%"})
@@ -418,7 +418,7 @@ mod tests {
         };
         let bound = Bound {
             signal,
-            kind: Kind::Hard,
+            kind: ThresholdKind::Hard,
         };
         let met = |available, acts: &[Bound]| {
             let levels = Levels::from([(signal, level(available, 1 << 40))]);

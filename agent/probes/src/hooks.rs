@@ -5,7 +5,7 @@
 
 use agent_api::events::Recorder;
 use agent_handlers::Target;
-use agent_pods::{Begun, Notes, Progress, find};
+use agent_pods::{Begun, HookProgress, Notes, find};
 use agent_runtime::{Container as Seen, ContainerState, Runtime};
 use config_kube::k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
 use jiff::Timestamp;
@@ -22,7 +22,7 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// Progress of one pod's hooks, by container id.
 #[derive(Debug, Default)]
 struct Course {
-    post_start: BTreeMap<String, Progress>,
+    post_start: BTreeMap<String, HookProgress>,
     pre_stop: BTreeMap<String, Begun>,
 }
 
@@ -73,19 +73,19 @@ impl Hooks {
         };
         lock(&self.course)
             .post_start
-            .insert(id.to_owned(), Progress::Running);
+            .insert(id.to_owned(), HookProgress::Running);
         let (events, pod, news) = (self.events.clone(), pod.clone(), self.news.clone());
         let course = self.course.clone();
         let task = tokio::spawn(async move {
             let progress = match target.hook(&hook, LONGEST).await {
-                Ok(()) => Progress::Done,
+                Ok(()) => HookProgress::Done,
                 Err(why) => {
                     tracing::debug!(container = target.id, reason = why, "postStart hook failed");
                     // Without its output: what a hook prints may be secret (upstream's rule).
                     let words = "PostStartHook failed";
                     let events = events.of(&pod, &target.container.name);
                     events.warning("FailedPostStartHook", words);
-                    Progress::Failed
+                    HookProgress::Failed
                 }
             };
             if let Some(entry) = lock(&course).post_start.get_mut(&target.id) {

@@ -7,9 +7,9 @@
 
 use agent_api::events::Recorder;
 use agent_handlers::Target;
-use agent_pods::{Death, Notes, Progress, Verdict, between, find};
+use agent_pods::{Death, HookProgress, Notes, Verdict, between, find};
 use agent_resources::Probed;
-use agent_runtime::{Container as Seen, ContainerState, Kind, Runtime};
+use agent_runtime::{Container as Seen, ContainerKind, ContainerState, Runtime};
 use config_kube::k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -84,11 +84,11 @@ impl Probes {
         self.keep(seen);
         for seen in seen.iter().filter(|seen| is_running(seen)) {
             let hook = notes.post_start.get(&seen.id);
-            let lasts = matches!(seen.key.kind, Kind::Sidecar | Kind::Main);
+            let lasts = matches!(seen.key.kind, ContainerKind::Sidecar | ContainerKind::Main);
             let found = find(pod, &seen.key.container).map(|(_, container)| container.into_owned());
             if let Some(container) = found.filter(has_probe)
                 && lasts
-                && hook.is_none_or(|hook| *hook == Progress::Done)
+                && hook.is_none_or(|hook| *hook == HookProgress::Done)
                 && !self.tasks.contains_key(&seen.id)
             {
                 self.begin(pod.clone(), container, seen, host);

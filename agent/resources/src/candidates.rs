@@ -2,7 +2,7 @@
 
 use crate::qos;
 use crate::reading::{PodUsed, Reading, Used};
-use agent_pressure::{Candidate, Container, Share, is_critical, priority};
+use agent_pressure::{Candidate, CandidateContainer, Share, is_critical, priority};
 use config_kube::k8s_openapi::api::core::v1::{Container as Spec, Pod};
 use config_kube::quantity::Amount;
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ fn candidate(pod: &Pod, used: &PodUsed, disk: Option<&DiskUse>) -> Candidate {
 }
 
 /// Its containers that run, in the pod's order.
-fn containers(pod: &Pod, used: &PodUsed, disk: Option<&DiskUse>) -> Vec<Container> {
+fn containers(pod: &Pod, used: &PodUsed, disk: Option<&DiskUse>) -> Vec<CandidateContainer> {
     let spec = pod.spec.iter();
     let all = spec.flat_map(|spec| {
         spec.containers
@@ -74,7 +74,7 @@ fn containers(pod: &Pod, used: &PodUsed, disk: Option<&DiskUse>) -> Vec<Containe
     let running = all.filter_map(|spec| {
         let running = used.containers.iter().find(|one| one.name == spec.name)?;
         let requested = |resource| bytes(request(spec, resource));
-        Some(Container {
+        Some(CandidateContainer {
             name: spec.name.clone(),
             memory: Share {
                 used: working_set(&running.used),

@@ -4,8 +4,8 @@
 //! them without following links or mounts. It is made when metrics are asked for, at most one at a
 //! time and for each pod at most once in [`PERIOD`], and visits [`MOST_ENTRIES`] files and folders
 //! at most: pods that it does not reach are the first of the next one. A volume that is a file
-//! system of its own (a claim's) is not walked through: its file system knows its usage. The driver of
-//! a CSI volume is asked ([`Disks::ask_drivers`]), apart from the walk, which no driver delays.
+//! system of its own (a claim's) is not walked through: its file system knows its usage. The driver
+//! of a CSI volume is asked ([`Disks::ask_drivers`]), apart from the walk, which no driver delays.
 
 use crate::stored::Stored;
 use crate::subjects::Disk;
@@ -53,7 +53,7 @@ pub struct VolumePlace {
 
 /// The folders whose disk usage counts for a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct PodFolders {
     /// The pod's namespace.
     pub namespace: String,
     /// The folder of its logs, in which each container has one of its name.
@@ -62,7 +62,7 @@ pub struct Places {
     pub volumes: Vec<VolumePlace>,
 }
 
-impl Places {
+impl PodFolders {
     /// The volumes of drivers.
     fn driven(&self) -> impl Iterator<Item = &VolumePlace> {
         let volumes = self.volumes.iter();
@@ -107,7 +107,7 @@ pub(crate) struct PodSpace {
 
 #[derive(Debug, Default)]
 struct Kept {
-    places: Arc<Places>,
+    places: Arc<PodFolders>,
     looked: Option<Instant>,
     found: Option<Arc<PodSpace>>,
     /// When its drivers were asked last.
@@ -147,7 +147,7 @@ impl Disks {
     /// For tests: what was found of a pod.
     #[cfg(test)]
     pub(crate) fn set(&self, uid: &str, found: PodSpace) {
-        self.keep(uid, Places::default());
+        self.keep(uid, PodFolders::default());
         self.lock().get_mut(uid).unwrap().found = Some(Arc::new(found));
     }
 
@@ -165,7 +165,7 @@ impl Disks {
     }
 
     /// Registers where a pod has its files.
-    pub fn keep(&self, uid: &str, places: Places) {
+    pub fn keep(&self, uid: &str, places: PodFolders) {
         let mut pods = self.lock();
         let kept = pods.entry(uid.to_owned()).or_default();
         let is_driven = |name: &String| places.driven().any(|volume| volume.name == *name);
@@ -227,7 +227,7 @@ impl Disks {
 
     /// Pods whose drivers are to be asked, who count as asked from now on; those that were asked
     /// the longest time ago come first.
-    fn unasked(&self) -> Vec<(String, Arc<Places>)> {
+    fn unasked(&self) -> Vec<(String, Arc<PodFolders>)> {
         let mut pods = self.lock();
         let is_due = |kept: &Kept| {
             let due = kept.asked.is_none_or(|asked| asked.elapsed() >= PERIOD);
@@ -290,7 +290,7 @@ impl Disks {
     }
 
     /// Pods to be measured, the oldest measurement first.
-    fn due(&self) -> Vec<(String, Arc<Places>)> {
+    fn due(&self) -> Vec<(String, Arc<PodFolders>)> {
         let pods = self.lock();
         let is_due = |kept: &Kept| kept.looked.is_none_or(|looked| looked.elapsed() >= PERIOD);
         let mut due: Vec<_> = pods.iter().filter(|(_, kept)| is_due(kept)).collect();
@@ -430,7 +430,7 @@ struct Walk {
 }
 
 impl Walk {
-    fn pod(&mut self, places: &Places, layers: &[Layer]) -> PodSpace {
+    fn pod(&mut self, places: &PodFolders, layers: &[Layer]) -> PodSpace {
         let mut total = Usage::default();
         let mut containers = BTreeMap::new();
         for layer in layers {
@@ -553,7 +553,7 @@ mod tests {
             volume("data", &at("machine"), Measure::FileSystem),
             volume("gone", &at("gone"), Measure::Files),
         ];
-        let places = Places {
+        let places = PodFolders {
             namespace: "default".to_owned(),
             logs: at("logs"),
             volumes,
@@ -590,7 +590,7 @@ mod tests {
             left: 7,
             disk: disk(),
         };
-        let found = walk.pod(&Places::default(), &layers(&dir.path().join("layer")));
+        let found = walk.pod(&PodFolders::default(), &layers(&dir.path().join("layer")));
         let root = found.containers["main"].root.unwrap();
         assert_eq!((root.used, root.inodes_used), (None, None));
         assert_eq!(root.disk, disk());
@@ -605,7 +605,7 @@ mod tests {
         assert_eq!(disks.claims(), "");
         // The driver has not answered for the first pod; the claim is the same.
         for (uid, measure) in [("a", Measure::Driver), ("b", Measure::FileSystem)] {
-            let places = Places {
+            let places = PodFolders {
                 namespace: "default".to_owned(),
                 logs: dir.path().join("logs"),
                 volumes: vec![
@@ -644,7 +644,7 @@ mod tests {
             measure: Measure::Driver,
         };
         let scratch = volume("scratch", dir.path(), Measure::Files);
-        let places = Places {
+        let places = PodFolders {
             namespace: "default".to_owned(),
             logs: dir.path().join("logs"),
             volumes: vec![driven("told"), driven("silent"), scratch],
@@ -675,7 +675,7 @@ mod tests {
         };
         let found = walk.pod(&places, &[]);
         assert_eq!(found.volumes.len(), 1, "a driver's folder is not opened");
-        disks.keep("a", Places::default());
+        disks.keep("a", PodFolders::default());
         assert_eq!(names(&disks), Vec::<String>::new());
     }
 
@@ -683,7 +683,7 @@ mod tests {
     fn pods_without_a_measurement_come_first() {
         let disks = Disks::default();
         for uid in ["a", "b", "c"] {
-            disks.keep(uid, Places::default());
+            disks.keep(uid, PodFolders::default());
         }
         let now = Instant::now();
         let ago = |seconds| now.checked_sub(Duration::from_secs(seconds));

@@ -3,7 +3,7 @@
 //!
 //! Bounded: every label is a word of this program, or an exit code.
 
-use agent_runtime::{Container, ContainerState, Kind};
+use agent_runtime::{Container, ContainerKind, ContainerState};
 use config_figures::Text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -91,11 +91,11 @@ fn one_more<K: Ord>(counts: &mut BTreeMap<K, u64>, key: K) {
 }
 
 /// Upstream's word for a kind of containers.
-fn word(kind: Kind) -> &'static str {
+fn word(kind: ContainerKind) -> &'static str {
     match kind {
-        Kind::Init | Kind::Sidecar => "init_container",
-        Kind::Ephemeral => "ephemeral_container",
-        Kind::Main => "container",
+        ContainerKind::Init | ContainerKind::Sidecar => "init_container",
+        ContainerKind::Ephemeral => "ephemeral_container",
+        ContainerKind::Main => "container",
     }
 }
 
@@ -173,7 +173,7 @@ impl Done {
     }
 
     /// A container was started, or could not be.
-    pub fn container(&self, kind: Kind, well: bool) {
+    pub fn container(&self, kind: ContainerKind, well: bool) {
         let mut all = self.lock();
         let all = &mut *all;
         one_more(&mut all.containers, word(kind));
@@ -396,8 +396,8 @@ mod tests {
         done.pod(true);
         done.user_pod_failed();
         done.pod_runs(Duration::from_millis(700));
-        done.container(Kind::Main, true);
-        done.container(Kind::Sidecar, false);
+        done.container(ContainerKind::Main, true);
+        done.container(ContainerKind::Sidecar, false);
         done.evicted("memory.available");
         done.preempted("cpu");
         done.called("start_container", true, Duration::from_millis(20));

@@ -20,7 +20,7 @@ pub const LEAST: Duration = Duration::from_secs(10);
 
 /// A request for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Question {
+pub enum MetricsRequest {
     /// `/stats/summary`.
     Summary {
         /// Without disk and process ids.
@@ -34,7 +34,7 @@ pub enum Question {
     Cadvisor,
 }
 
-impl Question {
+impl MetricsRequest {
     /// The request of a path, in its parts, and a query.
     #[must_use]
     pub fn of(path: &[&str], query: Option<&str>) -> Option<Self> {
@@ -123,21 +123,21 @@ impl Figures {
 
     /// The answer to a request. `subjects` lists the pods and containers to read, if a reading is
     /// needed.
-    pub async fn answer<F>(&self, question: Question, subjects: impl FnOnce() -> F) -> String
+    pub async fn answer<F>(&self, question: MetricsRequest, subjects: impl FnOnce() -> F) -> String
     where
         F: Future<Output = Subjects>,
     {
         match question {
-            Question::Summary {
+            MetricsRequest::Summary {
                 only_cpu_and_memory,
             } => {
                 let reading = self.reading(subjects).await;
                 let disks = (!only_cpu_and_memory).then_some(&self.disks);
                 summary::text(&self.node, &reading, disks)
             }
-            Question::Resource => resource::text(&*self.reading(subjects).await),
-            Question::Cadvisor => cadvisor::text(&*self.reading(subjects).await),
-            Question::Probes => self.probed.text(),
+            MetricsRequest::Resource => resource::text(&*self.reading(subjects).await),
+            MetricsRequest::Cadvisor => cadvisor::text(&*self.reading(subjects).await),
+            MetricsRequest::Probes => self.probed.text(),
         }
     }
 
@@ -284,14 +284,14 @@ mod tests {
             }
         }
 
-        async fn ask(&self, question: Question) -> String {
+        async fn ask(&self, question: MetricsRequest) -> String {
             self.figures
                 .answer(question, || std::future::ready(self.subjects()))
                 .await
         }
 
         async fn summary(&self) -> Value {
-            let whole = Question::Summary {
+            let whole = MetricsRequest::Summary {
                 only_cpu_and_memory: false,
             };
             serde_json::from_str(&self.ask(whole).await).unwrap()
@@ -307,21 +307,27 @@ mod tests {
     #[test]
     fn questions_are_upstream_s_paths() {
         let summary = |only_cpu_and_memory| {
-            Some(Question::Summary {
+            Some(MetricsRequest::Summary {
                 only_cpu_and_memory,
             })
         };
-        assert_eq!(Question::of(&["stats", "summary"], None), summary(false));
+        assert_eq!(
+            MetricsRequest::of(&["stats", "summary"], None),
+            summary(false)
+        );
         let only = Some("only_cpu_and_memory=true");
-        assert_eq!(Question::of(&["stats", "summary"], only), summary(true));
-        let resource = Question::of(&["metrics", "resource"], None);
-        assert_eq!(resource, Some(Question::Resource));
-        let probes = Question::of(&["metrics", "probes"], None);
-        assert_eq!(probes, Some(Question::Probes));
-        let cadvisor = Question::of(&["metrics", "cadvisor"], None);
-        assert_eq!(cadvisor, Some(Question::Cadvisor));
+        assert_eq!(
+            MetricsRequest::of(&["stats", "summary"], only),
+            summary(true)
+        );
+        let resource = MetricsRequest::of(&["metrics", "resource"], None);
+        assert_eq!(resource, Some(MetricsRequest::Resource));
+        let probes = MetricsRequest::of(&["metrics", "probes"], None);
+        assert_eq!(probes, Some(MetricsRequest::Probes));
+        let cadvisor = MetricsRequest::of(&["metrics", "cadvisor"], None);
+        assert_eq!(cadvisor, Some(MetricsRequest::Cadvisor));
         for other in [&["stats"][..], &["metrics"], &["metrics", "slis"]] {
-            assert_eq!(Question::of(other, None), None, "{other:?}");
+            assert_eq!(MetricsRequest::of(other, None), None, "{other:?}");
         }
     }
 
@@ -381,8 +387,10 @@ mod tests {
     #[tokio::test]
     async fn questions_in_a_row_cost_one_reading() {
         let lab = Lab::new(Duration::from_secs(24 * 3600));
-        let (first, second) =
-            tokio::join!(lab.ask(Question::Resource), lab.ask(Question::Resource));
+        let (first, second) = tokio::join!(
+            lab.ask(MetricsRequest::Resource),
+            lab.ask(MetricsRequest::Resource)
+        );
         assert_eq!(first, second);
         lab.summary().await;
         assert_eq!(lab.asked.load(Ordering::Relaxed), 1);
@@ -391,7 +399,11 @@ mod tests {
     #[tokio::test]
     async fn the_figures_of_a_pod_are_dropped_with_it() {
         let lab = Lab::new(Duration::from_secs(24 * 3600));
-        assert!(lab.ask(Question::Resource).await.contains("container="));
+        assert!(
+            lab.ask(MetricsRequest::Resource)
+                .await
+                .contains("container=")
+        );
         let pod = serde_json::json!({"metadata": {"name": "a", "uid": "uid-a"}});
         let pod = serde_json::from_value(pod).unwrap();
         let took = Duration::from_millis(1);
@@ -399,11 +411,11 @@ mod tests {
             .probed()
             .count(&pod, "main", "Liveness", true, took);
         lab.figures.retain(|uid| uid == "uid-a");
-        assert!(lab.ask(Question::Probes).await.contains("uid-a"));
+        assert!(lab.ask(MetricsRequest::Probes).await.contains("uid-a"));
         assert_eq!(lab.figures.last().unwrap().pods.len(), 1);
         lab.figures.retain(|_| false);
         assert!(lab.figures.last().unwrap().pods.is_empty());
-        for question in [Question::Resource, Question::Probes] {
+        for question in [MetricsRequest::Resource, MetricsRequest::Probes] {
             let told = lab.ask(question).await;
             assert!(!told.contains("container="), "{told}");
         }
@@ -412,7 +424,7 @@ mod tests {
     #[tokio::test]
     async fn the_resource_metrics_have_upstream_s_names() {
         let lab = Lab::new(Duration::ZERO);
-        let text = lab.ask(Question::Resource).await;
+        let text = lab.ask(MetricsRequest::Resource).await;
         let value = |sample: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(sample));
             line.map(|line| line.split_whitespace().collect::<Vec<_>>())
@@ -453,7 +465,7 @@ mod tests {
             &format!("groups/{POD}/id/memory.max"),
             "6000\n",
         );
-        let text = lab.ask(Question::Cadvisor).await;
+        let text = lab.ask(MetricsRequest::Cadvisor).await;
         let value = |sample: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(sample));
             line.and_then(|line| line.split_whitespace().next())
@@ -517,7 +529,7 @@ mod tests {
         };
         let text = lab
             .figures
-            .answer(Question::Resource, || std::future::ready(broken))
+            .answer(MetricsRequest::Resource, || std::future::ready(broken))
             .await;
         assert!(text.contains("\nresource_scrape_error 1\n"), "{text}");
         assert!(text.contains("\nscrape_error 1\n"), "{text}");

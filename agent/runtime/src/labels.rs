@@ -1,6 +1,6 @@
 //! A container's identity and end, as labels in containerd, from which a new agent reads them back.
 
-use crate::model::{ContainerKey, Kind, PodRef, User};
+use crate::model::{ContainerKey, ContainerKind, PodRef, User};
 use agent_images::SNAPSHOTTER;
 use jiff::Timestamp;
 use std::collections::HashMap;
@@ -91,10 +91,10 @@ impl Record {
     /// All labels of a container that is about to be made.
     pub(crate) fn labels(&self) -> Labels {
         let kind = match self.key.kind {
-            Kind::Init => "init",
-            Kind::Sidecar => "sidecar",
-            Kind::Ephemeral => "ephemeral",
-            Kind::Main => "main",
+            ContainerKind::Init => "init",
+            ContainerKind::Sidecar => "sidecar",
+            ContainerKind::Ephemeral => "ephemeral",
+            ContainerKind::Main => "main",
         };
         let mut labels: Labels = [
             (POD_UID, self.key.pod.uid.clone()),
@@ -140,10 +140,10 @@ impl Record {
                 .and_then(|text| text.parse::<Timestamp>().ok())
         };
         let kind = match labels.get(KIND)?.as_str() {
-            "init" => Kind::Init,
-            "sidecar" => Kind::Sidecar,
-            "ephemeral" => Kind::Ephemeral,
-            "main" => Kind::Main,
+            "init" => ContainerKind::Init,
+            "sidecar" => ContainerKind::Sidecar,
+            "ephemeral" => ContainerKind::Ephemeral,
+            "main" => ContainerKind::Main,
             _ => return None,
         };
         let pod = PodRef {
@@ -239,10 +239,10 @@ mod tests {
             "[a-f0-9]{8}",
             "[a-z]{1,8}",
             prop_oneof![
-                Just(Kind::Init),
-                Just(Kind::Sidecar),
-                Just(Kind::Ephemeral),
-                Just(Kind::Main)
+                Just(ContainerKind::Init),
+                Just(ContainerKind::Sidecar),
+                Just(ContainerKind::Ephemeral),
+                Just(ContainerKind::Main)
             ],
             any::<u32>(),
         );

@@ -43,8 +43,8 @@ mod specification;
 mod taps;
 mod users;
 
-pub use agent_confine::{Capabilities, Seccomp, View, capability_fault, withheld};
-pub use agent_confine::{Lookups, OF_HANDLERS, Shares};
+pub use agent_confine::{Capabilities, KernelView, Seccomp, capability_fault, withheld};
+pub use agent_confine::{Lookups, NamedTurns, OF_HANDLERS};
 pub use agent_containerd::{Error, ErrorClass, Pending};
 pub use agent_images::{
     Image, ImageSpace, Keyring, PULLS_OF_A_REGISTRY, Progress, PullPolicy, Registries,
@@ -53,9 +53,9 @@ pub use containerd::{Containerd, Options};
 pub use log::{KEPT_LOGS, LOG_WRITES, LONGEST_LOG, rotated};
 pub use mapped::show;
 pub use model::{
-    Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState, ExecOutput,
-    GroupsPolicy, Kind, Layers, Mount, Pause, PodNamespaces, PodRef, Resources, Runtime,
-    SharedNamespaces, User, Users, container_id,
+    Change, Confinement, Container, ContainerKey, ContainerKind, ContainerSpec, ContainerState,
+    ExecOutput, GroupsPolicy, Layers, Mount, Pause, PodNamespaces, PodRef, Resources, Runtime,
+    SharedNamespaces, User, UserNamespace, container_id,
 };
 pub use process::{Attached, Command, Control, Input, Output, Outputs, Process};
 pub use programs::Programs;

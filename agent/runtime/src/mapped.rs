@@ -5,7 +5,7 @@
 //! overlayfs itself can't be mounted so, but it takes layers that are. A container's own layer is
 //! no such mount: what the pod writes there belongs to the pod's ids on the disk, too.
 
-use crate::model::Users;
+use crate::model::UserNamespace;
 use agent_containerd::{Error, ErrorClass};
 use agent_sys::attach::{Propagation, attach};
 use agent_sys::beneath::{Beneath, Links};
@@ -25,11 +25,12 @@ const LOWER: &str = "lowerdir=";
 const UPPER: &str = "upperdir=";
 
 /// The same mounts of a root file system, for a pod with a user namespace: layers of the image are
-/// those mounted at [`Users::layers`], and the container's own layer belongs to the pod's root.
+/// those mounted at [`UserNamespace::layers`], and the container's own layer belongs to the pod's
+/// root.
 ///
 /// # Errors
 /// The kernel refuses, or the snapshots don't lie as containerd's overlay snapshotter keeps them.
-pub(crate) fn mapped(mounts: Vec<Mount>, users: &Users) -> Result<Vec<Mount>, Error> {
+pub(crate) fn mapped(mounts: Vec<Mount>, users: &UserNamespace) -> Result<Vec<Mount>, Error> {
     let fault = |error: io::Error| {
         let text = "give the image's files to the pod's users";
         Error::caused(ErrorClass::Create, text, error)
@@ -55,7 +56,11 @@ pub(crate) fn mapped(mounts: Vec<Mount>, users: &Users) -> Result<Vec<Mount>, Er
 ///
 /// # Errors
 /// There are none, or too many, or the kernel refuses them.
-pub fn show(place: &Path, layers: &[PathBuf], users: Option<&Users>) -> Result<PathBuf, String> {
+pub fn show(
+    place: &Path,
+    layers: &[PathBuf],
+    users: Option<&UserNamespace>,
+) -> Result<PathBuf, String> {
     let text = |error: io::Error| chain(&error);
     if layers.is_empty() {
         return Err("its image has no layers".to_owned());
@@ -113,7 +118,7 @@ fn joined(layers: &[PathBuf]) -> String {
 
 /// Where these layers are in a mapped mount, at `place`, of the folder in which all snapshots lie:
 /// a layer is `NUMBER/fs` there. It is one mount however many layers there are.
-fn clone(layers: &[PathBuf], users: &Users, place: &Path) -> io::Result<Vec<PathBuf>> {
+fn clone(layers: &[PathBuf], users: &UserNamespace, place: &Path) -> io::Result<Vec<PathBuf>> {
     let strange = || io::Error::other("the layers are in no folder of snapshots");
     let first = layers.first().and_then(|layer| layer.parent());
     let all = first.and_then(Path::parent).ok_or_else(strange)?;
@@ -127,7 +132,7 @@ fn clone(layers: &[PathBuf], users: &Users, place: &Path) -> io::Result<Vec<Path
     Ok(there)
 }
 
-fn attach_to(folder: &Path, users: &Users, place: &Path) -> io::Result<()> {
+fn attach_to(folder: &Path, users: &UserNamespace, place: &Path) -> io::Result<()> {
     let namespace = File::open(&users.namespace)?;
     let folder = Beneath::root(folder)?.handle(Path::new(""), Links::Refused)?;
     let attached = attach(
@@ -163,7 +168,7 @@ mod tests {
     const FIRST: u32 = 9 * IDS;
 
     /// A user namespace and two layers as containerd keeps them, the topmost first.
-    fn made(dir: &Path) -> (Users, Vec<PathBuf>) {
+    fn made(dir: &Path) -> (UserNamespace, Vec<PathBuf>) {
         let namespace = dir.join("user");
         hold_owned(FIRST, &[(Kind::User, &namespace)]).unwrap();
         let layers = ["2", "1"].map(|name| dir.join("snapshots").join(name).join("fs"));
@@ -173,7 +178,7 @@ mod tests {
         fs::write(layers[0].join("of-root"), "").unwrap();
         fs::write(layers[1].join("of-user-7"), "").unwrap();
         lchown(layers[1].join("of-user-7"), Some(7), Some(8)).unwrap();
-        let users = Users {
+        let users = UserNamespace {
             namespace,
             first: FIRST,
             layers: dir.join("layers"),
@@ -186,7 +191,7 @@ mod tests {
         (found.uid(), found.gid())
     }
 
-    fn ended(users: &Users, mounts: &[&Path]) {
+    fn ended(users: &UserNamespace, mounts: &[&Path]) {
         for mount in mounts {
             detach(&mount.to_string_lossy()).unwrap();
         }

@@ -1,6 +1,6 @@
 //! The container engine as the kubelet uses it: the trait, its arguments and its results.
 
-use agent_confine::{Capabilities, Seccomp, View};
+use agent_confine::{Capabilities, KernelView, Seccomp};
 use agent_containerd::Pending;
 use agent_images::{Image, ImageSpace, Keyring, Progress, PullPolicy};
 use jiff::Timestamp;
@@ -23,7 +23,7 @@ pub struct PodRef {
 /// Init containers run in order before the main ones, sidecars from their turn on as long as the
 /// pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ContainerKind {
     /// One of `spec.initContainers` that ends.
     Init,
     /// One of `spec.initContainers` with `restartPolicy: Always` (KEP-753).
@@ -42,7 +42,7 @@ pub struct ContainerKey {
     /// The container's name in the pod.
     pub container: String,
     /// What it is in its pod.
-    pub kind: Kind,
+    pub kind: ContainerKind,
     /// 0 for the first start, one more for each restart.
     pub attempt: u32,
 }
@@ -97,12 +97,12 @@ pub struct PodNamespaces {
     /// The folder in memory that is `/dev/shm`.
     pub shm: Option<PathBuf>,
     /// Users and groups; the other namespaces belong to that one.
-    pub users: Option<Users>,
+    pub users: Option<UserNamespace>,
 }
 
 /// A user namespace, as it is seen from the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Users {
+pub struct UserNamespace {
     /// Where it is held.
     pub namespace: PathBuf,
     /// The machine's ids that are 0 and above in it begin here ([`agent_sys::namespace::IDS`] of
@@ -214,7 +214,7 @@ pub struct ContainerSpec {
     /// What it sees of the kernel's files, where it is not privileged: more than the least only in
     /// a pod with users of its own. The caller has checked that the machine's configuration allows
     /// that.
-    pub view: View,
+    pub view: KernelView,
     /// Replaces the image's stop signal: `SIGUSR1` (KEP-4960).
     pub stop_signal: Option<String>,
     /// System call filter.

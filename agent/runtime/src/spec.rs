@@ -2,7 +2,7 @@
 
 use crate::model::{ContainerSpec, Resources, User};
 use crate::users::Identity;
-use agent_confine::{Device, FilterOptions, Tpms, View, filter, read_only};
+use agent_confine::{Device, FilterOptions, KernelView, Tpms, filter, read_only};
 use agent_containerd::{Error, ErrorClass};
 use agent_images::ImageDefaults;
 use agent_sys::attach::Propagation;
@@ -50,11 +50,11 @@ pub(crate) fn runtime_spec(
     }
     let capabilities =
         agent_confine::capabilities(&spec.capabilities, spec.privileged, host.capabilities);
-    if spec.view != View::Least && spec.pod.users.is_none() {
+    if spec.view != KernelView::Least && spec.pod.users.is_none() {
         return Err(config("procMount: Unmasked needs hostUsers: false"));
     }
     let view = if spec.privileged {
-        View::Whole
+        KernelView::Whole
     } else {
         spec.view
     };
@@ -327,8 +327,8 @@ fn config(message: impl Into<String>) -> Error {
 mod tests {
     use super::*;
     use crate::model::{
-        Confinement, ContainerKey, GroupsPolicy, Kind, Mount, PodNamespaces, PodRef,
-        SharedNamespaces, Users,
+        Confinement, ContainerKey, ContainerKind, GroupsPolicy, Mount, PodNamespaces, PodRef,
+        SharedNamespaces, UserNamespace,
     };
     use agent_confine::{Capabilities, Seccomp};
 
@@ -355,7 +355,7 @@ mod tests {
             key: ContainerKey {
                 pod,
                 container: "c".into(),
-                kind: Kind::Main,
+                kind: ContainerKind::Main,
                 attempt: 0,
             },
             image: "registry.example/app:1".into(),
@@ -381,7 +381,7 @@ mod tests {
             capabilities: Capabilities::default(),
             confinement: Confinement::default(),
             privileged: false,
-            view: View::Least,
+            view: KernelView::Least,
             stop_signal: None,
             target: None,
             seccomp: Seccomp::RuntimeDefault,
@@ -526,7 +526,7 @@ mod tests {
         spec.capabilities.add = vec!["ALL".into()];
         let open = made(&spec);
         assert_eq!(open["linux"]["seccomp"]["defaultAction"], "SCMP_ACT_ERRNO");
-        let closed = json!(read_only(View::Least));
+        let closed = json!(read_only(KernelView::Least));
         assert_eq!(open["linux"]["readonlyPaths"], closed);
         let given = open["process"]["capabilities"]["bounding"]
             .as_array()
@@ -583,7 +583,7 @@ mod tests {
             ipc: Some("/p/ipc".into()),
             uts: Some("/p/uts".into()),
             shm: Some("/p/shm".into()),
-            users: Some(Users {
+            users: Some(UserNamespace {
                 namespace: "/p/user".into(),
                 first: 2 * IDS,
                 layers: "/layers".into(),

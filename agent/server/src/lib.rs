@@ -2,14 +2,14 @@
 //! use, the agent's figures, folders of persistent volumes, and the machine's end.
 //!
 //! Enter by [`Server::new`], which takes the parts of the node that answers come from ([`Parts`]),
-//! and by [`serve`]. What only the kubelet knows it provides by [`Node`]. TLS verified a
+//! and by [`serve`]. What only the kubelet knows it provides by [`KubeletState`]. TLS verified a
 //! certificate to the cluster's root, or the caller has a token; the master says who that is and
 //! whether it may (`reviews`, [`agent_port::Access`]). Other callers get no information, not even
 //! about health.
 //!
 //! Tasks: one for each connection, which are [`agent_port`]'s, and a look at pods' disks and
-//! questions to drivers of volumes after a request for figures. One channel takes the order that ends the machine to the daemon
-//! ([`Server::ending_by`]).
+//! questions to drivers of volumes after a request for figures. One channel takes the order that
+//! ends the machine to the daemon ([`Server::ending_by`]).
 
 #[doc(hidden)]
 pub mod decoders;
@@ -26,12 +26,12 @@ use agent_cluster::{Sandboxes, link_name, rules};
 use agent_csi::Csi;
 use agent_journal::Journal;
 use agent_pods::{find, is_on_host, pod_ref};
-use agent_port::{Access, Answer, Body, Caller, Limits, answer, text};
+use agent_port::{Access, Body, Caller, Limits, Reply, answer, text};
 use agent_resources::machine::Facts;
-use agent_resources::{Disk, Figures, Links, Question, Space, Subjects};
+use agent_resources::{Disk, Figures, Links, MetricsRequest, Space, Subjects};
 use agent_runtime::{Error, PodRef, Runtime};
 use agent_sys::namespace::Kind;
-use agent_tunnel::{Ports, Reach, Refusal, Tunnel, Tunnels};
+use agent_tunnel::{ForwardTarget, Reach, Tunnel, TunnelRefusal, Tunnels};
 use config_figures::Health;
 use config_kube::k8s_openapi::List;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -56,7 +56,7 @@ pub const POD_LINKS: Links = Links {
 };
 
 /// What only the node's kubelet knows.
-pub trait Node: Send + Sync + fmt::Debug + 'static {
+pub trait KubeletState: Send + Sync + fmt::Debug + 'static {
     /// The pods that are to run here, as the last watch reported them.
     fn pods(&self) -> Vec<Arc<Pod>>;
 
@@ -78,7 +78,7 @@ pub trait Node: Send + Sync + fmt::Debug + 'static {
 #[derive(Debug)]
 pub struct Parts {
     /// The node's kubelet.
-    pub node: Arc<dyn Node>,
+    pub node: Arc<dyn KubeletState>,
     /// Name of the Node, for which the master is asked whether a caller may.
     pub name: String,
     /// The machine's addresses; at the first one pods in its network are reached.
@@ -113,7 +113,7 @@ fn is_read(path: &[&str]) -> bool {
             | ["logs", ..]
             | ["containerLogs", _, _, _]
     );
-    own || Question::of(path, None).is_some()
+    own || MetricsRequest::of(path, None).is_some()
 }
 
 fn not_found() -> Response<Body> {
@@ -147,8 +147,8 @@ pub async fn serve(
     agent_port::serve(Limits::default(), listener, tls, server, shutdown).await;
 }
 
-impl agent_port::Service for Server {
-    async fn answer(&self, caller: Caller, mut request: Request<Incoming>) -> Answer {
+impl agent_port::RequestHandler for Server {
+    async fn answer(&self, caller: Caller, mut request: Request<Incoming>) -> Reply {
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let headers = request.headers().clone();
         if is_order(uri.path()) {
@@ -161,7 +161,7 @@ impl agent_port::Service for Server {
                 self.parts.figures.done().asked(method.as_str(), &path);
                 self.asked(&mut request).await
             }
-            Err(denied) => Answer::Whole(text(denied.status, &format!("{denied}\n"))),
+            Err(denied) => Reply::Whole(text(denied.status, &format!("{denied}\n"))),
         }
     }
 }
@@ -189,10 +189,11 @@ impl Server {
     }
 
     /// Answers an authorized request.
-    async fn asked(&self, request: &mut Request<Incoming>) -> Answer {
+    async fn asked(&self, request: &mut Request<Incoming>) -> Reply {
         let uri = request.uri().clone();
         let path: Vec<&str> = uri.path().trim_start_matches('/').split('/').collect();
-        let asked = Question::of(&path, uri.query()).filter(|_| request.method() == Method::GET);
+        let asked =
+            MetricsRequest::of(&path, uri.query()).filter(|_| request.method() == Method::GET);
         if let Some(asked) = asked {
             return self.told(asked).await;
         }
@@ -203,28 +204,28 @@ impl Server {
             ["portForward", namespace, pod] => self.forward(request, namespace, pod),
             ["logs", below @ ..] if request.method() == Method::GET => {
                 let query = uri.query().unwrap_or_default();
-                return Answer::Whole(self.parts.journal.answer(below, query).await);
+                return Reply::Whole(self.parts.journal.answer(below, query).await);
             }
             ["metrics"] if request.method() == Method::GET => {
-                return Answer::Whole(self.own_figures().await);
+                return Reply::Whole(self.own_figures().await);
             }
             ["runningpods"] | ["runningpods", ""] if request.method() == Method::GET => {
-                return Answer::Whole(self.running_pods().await);
+                return Reply::Whole(self.running_pods().await);
             }
-            [SERVED, name] => return Answer::Whole(self.volume(request, name).await),
-            _ => return Answer::Whole(self.plain(request, &path)),
+            [SERVED, name] => return Reply::Whole(self.volume(request, name).await),
+            _ => return Reply::Whole(self.plain(request, &path)),
         };
         granted.map_or_else(
-            |refusal| Answer::Whole(text(refusal.status, &format!("{refusal}\n"))),
-            |Tunnel { head, work }| Answer::Tunnel(head, work),
+            |refusal| Reply::Whole(text(refusal.status, &format!("{refusal}\n"))),
+            |Tunnel { head, work }| Reply::Tunnel(head, work),
         )
     }
 
     /// A pod of this node.
-    fn pod(&self, namespace: &str, name: &str) -> Result<PodRef, Refusal> {
+    fn pod(&self, namespace: &str, name: &str) -> Result<PodRef, TunnelRefusal> {
         let found = self.parts.node.pod(namespace, name);
         let why = || format!("pod {name:?} not found on this node");
-        found.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, why()))
+        found.ok_or_else(|| TunnelRefusal::new(StatusCode::NOT_FOUND, why()))
     }
 
     /// Ports of a pod that has its sandbox.
@@ -233,13 +234,14 @@ impl Server {
         request: &mut Request<Incoming>,
         namespace: &str,
         pod: &str,
-    ) -> Result<Tunnel, Refusal> {
+    ) -> Result<Tunnel, TunnelRefusal> {
         let pod = self.pod(namespace, pod)?;
         let sandbox = self.parts.sandboxes.find(&pod.uid);
         let why = || format!("pod {:?} is not running", pod.name);
-        let sandbox = sandbox.ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, why()))?;
+        let sandbox = sandbox.ok_or_else(|| TunnelRefusal::new(StatusCode::BAD_REQUEST, why()))?;
         let network = sandbox.held(Kind::Network);
-        self.tunnels.forward(request, Ports { pod, network })
+        self.tunnels
+            .forward(request, ForwardTarget { pod, network })
     }
 
     /// A port of a pod, for the API's proxy.
@@ -247,10 +249,11 @@ impl Server {
         &self,
         request: &mut Request<Incoming>,
         path: &[&str],
-    ) -> Result<Tunnel, Refusal> {
+    ) -> Result<Tunnel, TunnelRefusal> {
         let asked = PortPath::parse(path);
-        let asked = asked
-            .ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, "this is no port of a pod"))?;
+        let asked = asked.ok_or_else(|| {
+            TunnelRefusal::new(StatusCode::BAD_REQUEST, "this is no port of a pod")
+        })?;
         let parts = &self.parts;
         let all = parts.node.pods();
         let uid = parts.node.uid_of(asked.uid);
@@ -262,7 +265,8 @@ impl Server {
         });
         let why = || format!("pod {:?} not found on this node", asked.pod);
         let named = named.and_then(|pod| Some((pod, pod_ref(pod)?)));
-        let (pod, reference) = named.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, why()))?;
+        let (pod, reference) =
+            named.ok_or_else(|| TunnelRefusal::new(StatusCode::NOT_FOUND, why()))?;
         let reach = || {
             let sandbox = parts.sandboxes.find(&uid)?;
             if is_on_host(pod) {
@@ -282,20 +286,20 @@ impl Server {
     }
 
     /// What the node and its pods use.
-    async fn told(&self, asked: Question) -> Answer {
+    async fn told(&self, asked: MetricsRequest) -> Reply {
         let parts = &self.parts;
         let subjects = || async {
             let seen = parts.runtime.list(None).await;
             Subjects::new(&parts.node.pods(), seen, POD_LINKS, parts.facts.space())
         };
-        if let Question::Summary {
+        if let MetricsRequest::Summary {
             only_cpu_and_memory: false,
         } = asked
         {
             self.look_at_disks();
         }
         let told = parts.figures.answer(asked, subjects).await;
-        Answer::Whole(answer(StatusCode::OK, asked.media_type(), told.into()))
+        Reply::Whole(answer(StatusCode::OK, asked.media_type(), told.into()))
     }
 
     /// Measures the pods' disk usage in the background, for later answers: a slow disk delays no
@@ -326,7 +330,7 @@ impl Server {
         &self,
         request: &mut Request<Incoming>,
         [namespace, pod, container]: [&str; 3],
-    ) -> Result<Tunnel, Refusal> {
+    ) -> Result<Tunnel, TunnelRefusal> {
         let (_, id) = self.container(namespace, pod, container).await?;
         self.tunnels.exec(request, self.parts.runtime.clone(), id)
     }
@@ -337,7 +341,7 @@ impl Server {
         &self,
         request: &mut Request<Incoming>,
         [namespace, pod, container]: [&str; 3],
-    ) -> Result<Tunnel, Refusal> {
+    ) -> Result<Tunnel, TunnelRefusal> {
         let (pod, id) = self.container(namespace, pod, container).await?;
         let all = self.parts.node.pods();
         let own = all
@@ -356,10 +360,11 @@ impl Server {
         namespace: &str,
         pod: &str,
         name: &str,
-    ) -> Result<(PodRef, String), Refusal> {
+    ) -> Result<(PodRef, String), TunnelRefusal> {
         let pod = self.pod(namespace, pod)?;
         let seen = self.parts.runtime.list(Some(&pod.uid)).await;
-        let down = |error: Error| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.chain());
+        let down =
+            |error: Error| TunnelRefusal::new(StatusCode::SERVICE_UNAVAILABLE, error.chain());
         let seen = seen.map_err(down)?;
         let id = agent_tunnel::running(&seen, &pod, name)?;
         Ok((pod, id))

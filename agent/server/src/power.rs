@@ -3,7 +3,7 @@
 //!
 //! The order is passed on only after the answer is sent, because carrying it out closes this port.
 
-use agent_port::{Answer, Caller, text};
+use agent_port::{Caller, Reply, text};
 use config_machine::power::{FOLDER, Order};
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use tokio::sync::mpsc;
@@ -14,9 +14,9 @@ pub(crate) fn answer(
     caller: &Caller,
     method: &Method,
     path: &str,
-) -> Answer {
+) -> Reply {
     match order_of(caller, method, path).and_then(|order| Ok((order, taken(orders)?))) {
-        Err((status, why)) => Answer::Whole(text(status, why)),
+        Err((status, why)) => Reply::Whole(text(status, why)),
         Ok((order, orders)) => {
             let mut head = Response::new(());
             *head.status_mut() = StatusCode::ACCEPTED;
@@ -27,7 +27,7 @@ pub(crate) fn answer(
                 // A second order finds the first one waiting, which counts.
                 orders.try_send(order).ok();
             });
-            Answer::Tunnel(head, work)
+            Reply::Tunnel(head, work)
         }
     }
 }

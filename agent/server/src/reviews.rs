@@ -2,7 +2,7 @@
 
 use crate::Parts;
 use agent_api::{Api, ApiError, JSON, post};
-use agent_port::{Reviews, Unreviewed, User};
+use agent_port::{ClusterUser, Reviews, Unreviewed};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ async fn review<T: Default + for<'de> Deserialize<'de>>(
 }
 
 impl Reviews for Parts {
-    async fn token(&self, token: &str) -> Result<Option<User>, Unreviewed> {
+    async fn token(&self, token: &str) -> Result<Option<ClusterUser>, Unreviewed> {
         let question = json!({
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
@@ -61,7 +61,7 @@ impl Reviews for Parts {
         let user = status
             .user
             .filter(|user| status.authenticated && !user.username.is_empty());
-        Ok(user.map(|user| User {
+        Ok(user.map(|user| ClusterUser {
             name: user.username,
             uid: user.uid,
             groups: user.groups,
@@ -69,7 +69,12 @@ impl Reviews for Parts {
         }))
     }
 
-    async fn may(&self, user: &User, verb: &str, subresource: &str) -> Result<bool, Unreviewed> {
+    async fn may(
+        &self,
+        user: &ClusterUser,
+        verb: &str,
+        subresource: &str,
+    ) -> Result<bool, Unreviewed> {
         let extra: BTreeMap<&str, &[String]> = user
             .extra
             .iter()

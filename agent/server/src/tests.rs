@@ -1,9 +1,9 @@
 //! The kubelet's port under strangers who hold what they can.
 
-use crate::{Node, Parts, Server};
+use crate::{KubeletState, Parts, Server};
 use agent_api::{Answer, Api, Call, Lines};
 use agent_claims::Folders;
-use agent_cluster::{Places, Sandboxes};
+use agent_cluster::{SandboxOptions, Sandboxes};
 use agent_csi::Csi;
 use agent_journal::Journal;
 use agent_port::Limits;
@@ -55,7 +55,7 @@ impl Api for NoMaster {
 #[derive(Debug)]
 struct Idle;
 
-impl Node for Idle {
+impl KubeletState for Idle {
     fn pods(&self) -> Vec<Arc<Pod>> {
         Vec::new()
     }
@@ -107,18 +107,18 @@ impl Lab {
             programs: None,
             archives: Vec::new(),
         });
-        let sandboxes = Sandboxes::open(Places {
+        let sandboxes = Sandboxes::open(SandboxOptions {
             run: dir.path().join("pods"),
             ledger: dir.path().join("addresses.json"),
             alone: true,
             tunnel: false,
         })
         .unwrap();
-        let drivers = agent_csi::Places {
+        let drivers = agent_csi::DriverOptions {
             data: dir.path().to_owned(),
             node: "node".to_owned(),
             allowed: false,
-            call_limit: agent_csi::Places::CALL_LIMIT,
+            call_limit: agent_csi::DriverOptions::CALL_LIMIT,
         };
         let server = Server::new(Parts {
             node: Arc::new(Idle),
@@ -132,7 +132,7 @@ impl Lab {
             facts: Facts::of_machine(dir.path()),
             folders: Arc::new(Folders::below(dir.path())),
             csi: Arc::new(Csi::open(drivers, Arc::new(NoMaster))),
-            journal: Journal::new(agent_journal::Places {
+            journal: Journal::new(agent_journal::LogPaths {
                 folder: dir.path().join("machine"),
                 kernel: dir.path().join("no-kernel"),
             }),

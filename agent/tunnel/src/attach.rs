@@ -6,7 +6,7 @@
 //! pod says `stdinOnce`, the first client that leaves also ends the process's stdin.
 
 use crate::client::{Agreed, Client, Pending, end_input};
-use crate::handshake::Refusal;
+use crate::handshake::TunnelRefusal;
 use crate::link::Leave;
 use crate::{Tunnel, Tunnels, query};
 use agent_runtime::{Attached, Control, Input, Runtime, Stream, Tap};
@@ -31,7 +31,7 @@ impl Tunnels {
         runtime: Arc<dyn Runtime>,
         id: String,
         once: bool,
-    ) -> Result<Tunnel, Refusal> {
+    ) -> Result<Tunnel, TunnelRefusal> {
         let (offer, agreed) = Agreed::negotiated(request)?;
         let wanted = query::streams(request.uri().query().unwrap_or_default())?;
         let (to, protocol) = (id.clone(), agreed.name());

@@ -2,7 +2,7 @@
 //! channels of a WebSocket.
 
 use crate::connections::{Connections, Turn};
-use crate::dial::Ports;
+use crate::dial::ForwardTarget;
 use crate::link::{Link, Piece};
 use crate::relay::{Relay, Session};
 use config_tunnel::channels::{Input, data, fault, opening};
@@ -20,7 +20,7 @@ pub(crate) struct Channels {
 /// Begins to connect to each port; a client learns of one for which there is no slot.
 pub(crate) fn relay<S: AsyncRead + AsyncWrite>(
     mut link: Link<S>,
-    ports: Ports,
+    ports: ForwardTarget,
     numbers: &[u16],
     permits: &Arc<Semaphore>,
 ) -> Relay<S, Channels> {
@@ -118,7 +118,7 @@ mod tests {
             name: "web".to_owned(),
             uid: "u1".to_owned(),
         };
-        let pod = Ports { pod, network: None };
+        let pod = ForwardTarget { pod, network: None };
         let (mut client, served) = tokio::io::duplex(64 * 1024);
         let permits = Arc::new(Semaphore::new(2));
         let channels = relay(Link::websocket(served), pod, &numbers, &permits);

@@ -1,7 +1,7 @@
 //! The client of a command or of an attached container: its input, sizes of its terminal, the
 //! output for it and the final status, as messages of a WebSocket or as streams of SPDY.
 
-use crate::handshake::{Offer, Refusal};
+use crate::handshake::{Offer, TunnelRefusal};
 use crate::link::{LINGER, Leave, Link, push};
 use crate::query;
 use agent_runtime::{Control, Input, Outputs};
@@ -36,7 +36,7 @@ impl Agreed {
     ///
     /// # Errors
     /// The request is invalid, or offers no protocol that is supported.
-    pub(crate) fn negotiated<B>(request: &Request<B>) -> Result<(Offer, Self), Refusal> {
+    pub(crate) fn negotiated<B>(request: &Request<B>) -> Result<(Offer, Self), TunnelRefusal> {
         let offer = Offer::of(request)?;
         let chosen = if offer.is_spdy() {
             let query = request.uri().query().unwrap_or_default();

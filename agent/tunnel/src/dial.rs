@@ -17,14 +17,14 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// The pod whose ports are forwarded.
 #[derive(Debug, Clone)]
-pub struct Ports {
+pub struct ForwardTarget {
     /// The pod.
     pub pod: PodRef,
     /// The file that holds its network namespace; `None` for a pod on the machine's network.
     pub network: Option<PathBuf>,
 }
 
-impl Ports {
+impl ForwardTarget {
     /// Connects to a port of the pod, at 127.0.0.1 or, if no process listens there, at ::1.
     ///
     /// # Errors
@@ -101,8 +101,8 @@ mod tests {
     use super::*;
     use tokio::net::TcpListener;
 
-    fn here() -> Ports {
-        Ports {
+    fn here() -> ForwardTarget {
+        ForwardTarget {
             pod: PodRef {
                 namespace: "default".to_owned(),
                 name: "web".to_owned(),
@@ -130,7 +130,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_pod_without_a_network_any_more_is_told_without_a_path_of_the_machine() {
-        let gone = Ports {
+        let gone = ForwardTarget {
             network: Some("/run/no/such/net".into()),
             ..here()
         };

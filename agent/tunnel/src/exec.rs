@@ -5,7 +5,7 @@
 //! the process and fills no memory.
 
 use crate::client::{Agreed, Client, Pending, end_input};
-use crate::handshake::Refusal;
+use crate::handshake::TunnelRefusal;
 use crate::link::Leave;
 use crate::{Tunnel, Tunnels, query};
 use agent_runtime::{Command, Control, Input, Output, Process, Runtime};
@@ -29,7 +29,7 @@ impl Tunnels {
         request: &mut Request<B>,
         runtime: Arc<dyn Runtime>,
         id: String,
-    ) -> Result<Tunnel, Refusal> {
+    ) -> Result<Tunnel, TunnelRefusal> {
         let (offer, agreed) = Agreed::negotiated(request)?;
         let wanted = query::command(request.uri().query().unwrap_or_default())?;
         let to = id.clone();

@@ -3,8 +3,8 @@
 
 use crate::channels;
 use crate::connections::{Connections, Turn};
-use crate::dial::Ports;
-use crate::handshake::{Offer, Refusal};
+use crate::dial::ForwardTarget;
+use crate::handshake::{Offer, TunnelRefusal};
 use crate::link::{Link, Piece};
 use crate::query;
 use crate::relay::{Relay, Session};
@@ -25,7 +25,11 @@ impl Tunnels {
     ///
     /// # Errors
     /// The request is invalid, or the node has as many tunnels as it may.
-    pub fn forward<B>(&self, request: &mut Request<B>, ports: Ports) -> Result<Tunnel, Refusal> {
+    pub fn forward<B>(
+        &self,
+        request: &mut Request<B>,
+        ports: ForwardTarget,
+    ) -> Result<Tunnel, TunnelRefusal> {
         let offer = Offer::of(request)?;
         let spdy = offer.is_spdy();
         let protocol = if spdy { PLAIN } else { PROTOCOL };
@@ -58,7 +62,7 @@ impl Tunnels {
 
 /// Streams of SPDY, as many as the client opens.
 struct Forward {
-    ports: Arc<Ports>,
+    ports: Arc<ForwardTarget>,
     session: forward::Session,
     /// Connection permits shared by all tunnels.
     permits: Arc<Semaphore>,
@@ -67,7 +71,7 @@ struct Forward {
 }
 
 /// A client of a pod's ports, which opens connections as it goes.
-fn relay<S>(link: Link<S>, ports: Ports, permits: Arc<Semaphore>) -> Relay<S, Forward> {
+fn relay<S>(link: Link<S>, ports: ForwardTarget, permits: Arc<Semaphore>) -> Relay<S, Forward> {
     Relay {
         link,
         connections: Connections::default(),

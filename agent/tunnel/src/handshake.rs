@@ -9,14 +9,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 /// Why no tunnel is made. The client gets the status and the message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
+pub struct TunnelRefusal {
     /// The answer's status.
     pub status: StatusCode,
     /// The message for the client's user.
     pub message: String,
 }
 
-impl Refusal {
+impl TunnelRefusal {
     /// A refusal with this status and message.
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let message = message.into();
@@ -68,14 +68,14 @@ impl Offer {
     ///
     /// # Errors
     /// It is no upgrade, an upgrade to another protocol, or invalid.
-    pub(crate) fn of<B>(request: &Request<B>) -> Result<Self, Refusal> {
+    pub(crate) fn of<B>(request: &Request<B>) -> Result<Self, TunnelRefusal> {
         let headers = request.headers();
         if !has(headers, &CONNECTION, "upgrade") || !headers.contains_key(UPGRADE) {
-            return Err(Refusal::bad("Upgrade request required"));
+            return Err(TunnelRefusal::bad("Upgrade request required"));
         }
         if has(headers, &UPGRADE, SPDY) {
             if ![Method::GET, Method::POST].contains(request.method()) {
-                return Err(Refusal::bad("SPDY begins with POST or GET"));
+                return Err(TunnelRefusal::bad("SPDY begins with POST or GET"));
             }
             return Ok(Self {
                 upgrade: Upgrade::Spdy,
@@ -83,22 +83,22 @@ impl Offer {
             });
         }
         if !has(headers, &UPGRADE, "websocket") {
-            return Err(Refusal::bad(
+            return Err(TunnelRefusal::bad(
                 "only upgrades to websocket and SPDY/3.1 are served",
             ));
         }
         if request.method() != Method::GET {
-            return Err(Refusal::bad("a WebSocket begins with GET"));
+            return Err(TunnelRefusal::bad("a WebSocket begins with GET"));
         }
         if !has(headers, &SEC_WEBSOCKET_VERSION, "13") {
-            return Err(Refusal::bad("only version 13 of WebSocket is served"));
+            return Err(TunnelRefusal::bad("only version 13 of WebSocket is served"));
         }
         let key = headers
             .get(SEC_WEBSOCKET_KEY)
             .and_then(|key| key.to_str().ok());
         let accept = key
             .and_then(config_tunnel::websocket::accept)
-            .ok_or_else(|| Refusal::bad("Sec-WebSocket-Key is missing or no key"))?;
+            .ok_or_else(|| TunnelRefusal::bad("Sec-WebSocket-Key is missing or no key"))?;
         Ok(Self {
             upgrade: Upgrade::WebSocket { accept },
             protocols: list(headers, &SEC_WEBSOCKET_PROTOCOL),
@@ -118,8 +118,8 @@ impl Offer {
     }
 
     /// The refusal if none of the offered protocols is among these.
-    pub(crate) fn unknown(&self, known: &str) -> Refusal {
-        Refusal::bad(format!(
+    pub(crate) fn unknown(&self, known: &str) -> TunnelRefusal {
+        TunnelRefusal::bad(format!(
             "unable to negotiate protocol: client supports [{}], server supports [{known}]",
             self.protocols
         ))

@@ -3,7 +3,7 @@
 //!
 //! Enter by [`Tunnels`]: it judges a request, and answers with a [`Tunnel`], whose head is sent to
 //! the client and whose work is then run, by the task that served the request; or with a
-//! [`Refusal`]. The protocol inside is that of `config/tunnel`: a WebSocket, or SPDY as older
+//! [`TunnelRefusal`]. The protocol inside is that of `config/tunnel`: a WebSocket, or SPDY as older
 //! clients ask for it. Either way the rest is the same code, except for ports over a WebSocket
 //! without SPDY (`channels`).
 //!
@@ -28,8 +28,8 @@ mod reach;
 mod relay;
 mod running;
 
-pub use dial::Ports;
-pub use handshake::Refusal;
+pub use dial::ForwardTarget;
+pub use handshake::TunnelRefusal;
 pub use reach::Reach;
 pub use running::running;
 
@@ -55,14 +55,14 @@ const MOST_CONNECTIONS: usize = 1024;
 const MOST_PROXIED: usize = 128;
 
 /// What a tunnel does once its client was answered.
-pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type TunnelTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A tunnel that is granted.
 pub struct Tunnel {
     /// The answer's head: 101, and what was agreed on.
     pub head: Response<()>,
     /// The future that serves the tunnel; dropping it ends the tunnel.
-    pub work: Work,
+    pub work: TunnelTask,
 }
 
 impl fmt::Debug for Tunnel {
@@ -102,7 +102,7 @@ impl Tunnels {
         protocol: &'static str,
         to: String,
         work: impl FnOnce(TokioIo<Upgraded>) -> W + Send + 'static,
-    ) -> Result<Tunnel, Refusal>
+    ) -> Result<Tunnel, TunnelRefusal>
     where
         W: Future<Output = io::Result<()>> + Send,
     {
@@ -132,11 +132,11 @@ impl Tunnels {
     }
 
     /// A permit for one more.
-    fn permit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    fn permit(&self) -> Result<OwnedSemaphorePermit, TunnelRefusal> {
         self.permits
             .clone()
             .try_acquire_owned()
-            .map_err(|_full| Refusal::too_many())
+            .map_err(|_full| TunnelRefusal::too_many())
     }
 }
 

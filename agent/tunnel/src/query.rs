@@ -1,6 +1,6 @@
 //! What a request's query asks of a command, by the kubelet's names of the parameters.
 
-use crate::handshake::Refusal;
+use crate::handshake::TunnelRefusal;
 use agent_runtime::{Command, Outputs};
 use config_http::percent;
 use config_tunnel::channels::MOST_PORTS;
@@ -38,14 +38,14 @@ pub(crate) fn channels(query: &str) -> Vec<u8> {
 ///
 /// # Errors
 /// It names none.
-pub(crate) fn streams(query: &str) -> Result<Streams, Refusal> {
+pub(crate) fn streams(query: &str) -> Result<Streams, TunnelRefusal> {
     let switches = switched_on(query);
     let on = |name: &str| switches.contains(&name);
     let (stdin, stdout, stderr) = (on("input"), on("output"), on("error"));
     let terminal = on("tty");
     // A terminal has one output.
     if !(stdin || stdout || (stderr && !terminal)) {
-        return Err(Refusal::bad(
+        return Err(TunnelRefusal::bad(
             "you must specify at least 1 of stdin, stdout, stderr",
         ));
     }
@@ -61,23 +61,23 @@ pub(crate) fn streams(query: &str) -> Result<Streams, Refusal> {
 ///
 /// # Errors
 /// It can't be decoded, names no command, or no stream.
-pub(crate) fn command(query: &str) -> Result<Command, Refusal> {
+pub(crate) fn command(query: &str) -> Result<Command, TunnelRefusal> {
     let mut words = Vec::new();
     for pair in query.split('&') {
         if let Some(("command", value)) = pair.split_once('=') {
             let word = percent::decode_query(value).ok_or_else(|| {
-                Refusal::bad(format!("{value:?} is not properly percent-encoded UTF-8"))
+                TunnelRefusal::bad(format!("{value:?} is not properly percent-encoded UTF-8"))
             })?;
             words.push(word);
         }
     }
     if words.iter().all(String::is_empty) {
-        return Err(Refusal::bad(
+        return Err(TunnelRefusal::bad(
             "you must specify a command for the container to run",
         ));
     }
     if words.iter().any(|word| word.contains('\0')) {
-        return Err(Refusal::bad("a command can't contain a zero byte"));
+        return Err(TunnelRefusal::bad("a command can't contain a zero byte"));
     }
     let Streams { stdin, outputs } = streams(query)?;
     Ok(Command {
@@ -91,22 +91,22 @@ pub(crate) fn command(query: &str) -> Result<Command, Refusal> {
 ///
 /// # Errors
 /// There is none, one is no port, or there are more than [`MOST_PORTS`].
-pub(crate) fn ports(query: &str) -> Result<Vec<u16>, Refusal> {
+pub(crate) fn ports(query: &str) -> Result<Vec<u16>, TunnelRefusal> {
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let texts = pairs
         .filter(|(name, _)| *name == "port")
         .flat_map(|(_, value)| value.split(','));
     let port = |text: &str| {
         let port = text.parse().ok().filter(|port| *port > 0);
-        port.ok_or_else(|| Refusal::bad(format!("port {text:?} must be 1 to 65535")))
+        port.ok_or_else(|| TunnelRefusal::bad(format!("port {text:?} must be 1 to 65535")))
     };
     let ports = texts.map(port).collect::<Result<Vec<u16>, _>>()?;
     if ports.is_empty() {
-        return Err(Refusal::bad(r#"query parameter "port" is required"#));
+        return Err(TunnelRefusal::bad(r#"query parameter "port" is required"#));
     }
     if ports.len() > MOST_PORTS {
         let text = format!("{} ports in one request, at most {MOST_PORTS}", ports.len());
-        return Err(Refusal::bad(text));
+        return Err(TunnelRefusal::bad(text));
     }
     Ok(ports)
 }

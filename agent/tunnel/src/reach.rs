@@ -6,7 +6,7 @@
 //! address. There only a port that the pod declares is the pod's; every other one belongs to the
 //! machine, or is unused.
 
-use crate::handshake::{Refusal, has};
+use crate::handshake::{TunnelRefusal, has};
 use crate::{Tunnel, Tunnels};
 use agent_runtime::PodRef;
 use config_errors::chain;
@@ -45,11 +45,11 @@ impl Reach {
     ///
     /// # Errors
     /// 403: the pod is on the machine's network and does not declare this port.
-    fn to(self, pod: &Pod, port: u16) -> Result<SocketAddr, Refusal> {
+    fn to(self, pod: &Pod, port: u16) -> Result<SocketAddr, TunnelRefusal> {
         match self {
             Self::Own(address) => Ok(SocketAddr::new(address, port)),
             Self::Machine(address) if declares(pod, port) => Ok(SocketAddr::new(address, port)),
-            Self::Machine(_) => Err(Refusal::new(
+            Self::Machine(_) => Err(TunnelRefusal::new(
                 StatusCode::FORBIDDEN,
                 format!(
                     "port {port} is not proxied: the pod is on its machine's network, where only TCP ports that its containers \
@@ -89,19 +89,19 @@ impl Tunnels {
         pod: &Pod,
         port: u16,
         reach: impl Fn() -> Option<Reach>,
-    ) -> Result<Tunnel, Refusal> {
+    ) -> Result<Tunnel, TunnelRefusal> {
         let headers = request.headers();
         if request.method() != Method::GET
             || !has(headers, &CONNECTION, "upgrade")
             || !has(headers, &UPGRADE, PROTOCOL)
         {
-            return Err(Refusal::bad("Upgrade request required"));
+            return Err(TunnelRefusal::bad("Upgrade request required"));
         }
         let permit = self.proxied.clone().try_acquire_owned();
-        let permit = permit.map_err(|_full| Refusal::too_many())?;
+        let permit = permit.map_err(|_full| TunnelRefusal::too_many())?;
         let gone = || {
             let text = format!("pod {:?} has no network", reference.name);
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
+            TunnelRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
         };
         let before = reach().ok_or_else(gone)?;
         let to = before.to(pod, port)?;
@@ -141,11 +141,11 @@ fn agreed() -> Response<()> {
 }
 
 /// Connects; a failure is reported in the words of upstream's API server, which dials pods itself.
-async fn connect(to: SocketAddr) -> Result<TcpStream, Refusal> {
+async fn connect(to: SocketAddr) -> Result<TcpStream, TunnelRefusal> {
     let connected = timeout(LIMIT, TcpStream::connect(to)).await;
     let failed = |why: &str| {
         let text = format!("dial tcp {to}: {why}");
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
+        TunnelRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
     };
     let stream = match connected {
         Ok(Ok(stream)) => stream,
@@ -222,7 +222,7 @@ mod tests {
         tunnels: &Tunnels,
         port: u16,
         reach: impl Fn() -> Option<Reach>,
-    ) -> Result<Tunnel, Refusal> {
+    ) -> Result<Tunnel, TunnelRefusal> {
         let reference = PodRef {
             namespace: "a".to_owned(),
             name: "b".to_owned(),

@@ -1,6 +1,6 @@
 //! Which container is meant.
 
-use crate::handshake::Refusal;
+use crate::handshake::TunnelRefusal;
 use agent_runtime::{Container as Seen, ContainerState, PodRef};
 use http::StatusCode;
 
@@ -8,12 +8,12 @@ use http::StatusCode;
 ///
 /// # Errors
 /// It does not run.
-pub fn running(seen: &[Seen], pod: &PodRef, container: &str) -> Result<String, Refusal> {
+pub fn running(seen: &[Seen], pod: &PodRef, container: &str) -> Result<String, TunnelRefusal> {
     let newest = seen
         .iter()
         .filter(|seen| seen.key.container == container)
         .max_by_key(|seen| seen.key.attempt);
-    let not = |status, why: &str| Refusal {
+    let not = |status, why: &str| TunnelRefusal {
         status,
         message: format!("container {container:?} of pod {:?} {why}", pod.name),
     };

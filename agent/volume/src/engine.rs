@@ -5,11 +5,11 @@
 //! the header of the next generation first and the TPM second, so that the disk is at most one
 //! ahead: a header older than the TPM's generation is an old copy.
 //!
-//! Guarantees: [`Opening::Opened`] has a key that an approved boot under this boot's configuration
-//! made, for a header that is not older than the last boot that opened it. A power cut after any
-//! write leaves a volume that opens or, while one is made, one that is made again. What this can't
-//! detect: a copy of the disk that was taken and restored within one generation, or a restored part
-//! of the volume behind its header.
+//! Guarantees: [`OpenOutcome::Opened`] has a key that an approved boot under this boot's
+//! configuration made, for a header that is not older than the last boot that opened it. A power
+//! cut after any write leaves a volume that opens or, while one is made, one that is made again.
+//! What this can't detect: a copy of the disk that was taken and restored within one generation, or
+//! a restored part of the volume behind its header.
 
 use crate::header::{self, Header, HeaderError, VolumeKey, WrappingKey};
 use crate::kept::{Kept, MADE};
@@ -39,7 +39,7 @@ pub trait Store {
     ///
     /// # Errors
     /// The TPM fails. A slot that is closed to this boot is no error.
-    fn slots(&mut self) -> Result<Vec<Found>, Self::Error>;
+    fn slots(&mut self) -> Result<Vec<SlotContent>, Self::Error>;
     /// Replaces the content of a slot, for images from `floor` on.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ pub trait Store {
 
 /// What was found in a slot of the TPM.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum SlotContent {
     /// Nothing.
     Absent,
     /// An index that someone else made, or that cannot be parsed.
@@ -69,7 +69,7 @@ pub enum Found {
 
 /// A failure of disk or TPM. It says nothing about the state: another try may succeed.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault<E: Error + 'static> {
+pub enum VolumeError<E: Error + 'static> {
     /// The disk failed.
     #[error("the state's header can't be read or written")]
     Disk(#[source] std::io::Error),
@@ -83,15 +83,15 @@ pub enum Fault<E: Error + 'static> {
 
 /// The result of [`open`].
 #[derive(Debug)]
-pub enum Opening {
+pub enum OpenOutcome {
     /// The volume opens.
-    Opened(Box<Open>),
+    Opened(Box<OpenVolume>),
     /// It doesn't.
-    Closed(Closed),
+    Closed(ClosedVolume),
 }
 
 /// A volume that opened.
-pub struct Open {
+pub struct OpenVolume {
     /// Its key.
     pub volume: VolumeKey,
     /// What the TPM keeps.
@@ -104,10 +104,10 @@ pub struct Open {
     slot: usize,
 }
 
-impl fmt::Debug for Open {
+impl fmt::Debug for OpenVolume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let generation = self.header.generation;
-        f.debug_struct("Open")
+        f.debug_struct("OpenVolume")
             .field("generation", &generation)
             .field("floor", &self.floor)
             .finish_non_exhaustive()
@@ -116,7 +116,7 @@ impl fmt::Debug for Open {
 
 /// A volume that did not open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Closed {
+pub struct ClosedVolume {
     /// Why.
     pub reason: Reason,
     /// How often the state was made anew before, by the TPM's record.
@@ -130,7 +130,7 @@ pub struct Closed {
 
 /// What init knows of this boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Boot {
+pub struct BootFacts {
     /// The partition was made just now, or was never finished.
     pub fresh: bool,
     /// The digest of the configuration, where the image has the state belong to one. The TPM's key
@@ -149,9 +149,9 @@ pub struct Boot {
 pub fn open<S: Store>(
     disk: &mut impl Disk,
     store: &mut S,
-    boot: Boot,
-) -> Result<Opening, Fault<S::Error>> {
-    let slots = store.slots().map_err(Fault::Store)?;
+    boot: BootFacts,
+) -> Result<OpenOutcome, VolumeError<S::Error>> {
+    let slots = store.slots().map_err(VolumeError::Store)?;
     let renewals = slots
         .iter()
         .filter_map(|slot| kept(slot).map(|(_, kept)| kept.renewals))
@@ -160,7 +160,7 @@ pub fn open<S: Store>(
     let finished = slots.iter().any(finished);
     let floor = slots.iter().filter_map(closed_floor).max();
     let closed = |reason| {
-        Ok(Opening::Closed(Closed {
+        Ok(OpenOutcome::Closed(ClosedVolume {
             reason,
             renewals,
             finished,
@@ -168,14 +168,14 @@ pub fn open<S: Store>(
         }))
     };
     if boot.fresh {
-        let first = slots.iter().all(|slot| *slot == Found::Absent);
+        let first = slots.iter().all(|slot| *slot == SlotContent::Absent);
         return closed(if first {
             Reason::FirstStart
         } else {
             Reason::PartitionGone
         });
     }
-    let (headers, damaged) = headers(disk).map_err(Fault::Disk)?;
+    let (headers, damaged) = headers(disk).map_err(VolumeError::Disk)?;
     if headers.is_empty() {
         return closed(if damaged {
             Reason::Damaged
@@ -184,15 +184,19 @@ pub fn open<S: Store>(
         });
     }
     match trusted(&slots, &headers, boot) {
-        Ok(open) => Ok(Opening::Opened(Box::new(open))),
+        Ok(open) => Ok(OpenOutcome::Opened(Box::new(open))),
         Err(reason) => closed(reason),
     }
 }
 
 /// The volume that a key of the TPM opens and that can be trusted, or why there is none: its header
 /// is the one that the TPM recorded last, and made under this boot's configuration.
-fn trusted(slots: &[Found], headers: &[(usize, Header)], boot: Boot) -> Result<Open, Reason> {
-    let mut best: Option<Open> = None;
+fn trusted(
+    slots: &[SlotContent],
+    headers: &[(usize, Header)],
+    boot: BootFacts,
+) -> Result<OpenVolume, Reason> {
+    let mut best: Option<OpenVolume> = None;
     let (mut older, mut foreign) = (false, false);
     for (slot, found) in slots.iter().enumerate() {
         let Some((floor, kept)) = kept(found) else {
@@ -216,13 +220,13 @@ fn trusted(slots: &[Found], headers: &[(usize, Header)], boot: Boot) -> Result<O
             }
             // By floor first: a power cut while the floor was raised leaves the key of the lower
             // floor in the other slot.
-            let newer = |best: &Open| {
+            let newer = |best: &OpenVolume| {
                 (floor, kept.generation, header.generation)
                     > (best.floor, best.kept.generation, best.header.generation)
             };
             if best.as_ref().is_none_or(newer) {
                 let (kept, header) = (kept.clone(), header.clone());
-                best = Some(Open {
+                best = Some(OpenVolume {
                     volume,
                     kept,
                     floor,
@@ -253,44 +257,50 @@ fn headers(disk: &mut impl Disk) -> Result<(Vec<(usize, Header)>, bool), std::io
     Ok((headers, damaged))
 }
 
-fn kept(found: &Found) -> Option<(u64, &Kept)> {
+fn kept(found: &SlotContent) -> Option<(u64, &Kept)> {
     match found {
-        Found::Open(floor, kept) => Some((*floor, kept)),
-        Found::Absent | Found::Foreign | Found::Closed(_) | Found::Unwritten => None,
+        SlotContent::Open(floor, kept) => Some((*floor, kept)),
+        SlotContent::Absent
+        | SlotContent::Foreign
+        | SlotContent::Closed(_)
+        | SlotContent::Unwritten => None,
     }
 }
 
-fn closed_floor(found: &Found) -> Option<u64> {
+fn closed_floor(found: &SlotContent) -> Option<u64> {
     match found {
-        Found::Closed(floor) => Some(*floor),
-        Found::Absent | Found::Foreign | Found::Unwritten | Found::Open(..) => None,
+        SlotContent::Closed(floor) => Some(*floor),
+        SlotContent::Absent
+        | SlotContent::Foreign
+        | SlotContent::Unwritten
+        | SlotContent::Open(..) => None,
     }
 }
 
 /// Whether a slot may hold the key of a state that was finished: one that this boot can't read may.
-fn finished(found: &Found) -> bool {
+fn finished(found: &SlotContent) -> bool {
     match found {
-        Found::Absent | Found::Unwritten => false,
-        Found::Foreign | Found::Closed(_) => true,
-        Found::Open(_, kept) => kept.generation > MADE,
+        SlotContent::Absent | SlotContent::Unwritten => false,
+        SlotContent::Foreign | SlotContent::Closed(_) => true,
+        SlotContent::Open(_, kept) => kept.generation > MADE,
     }
 }
 
 /// Why no header opened, by the TPM's slots.
-fn why(slots: &[Found]) -> Reason {
-    let any = |wanted: fn(&Found) -> bool| slots.iter().any(wanted);
+fn why(slots: &[SlotContent]) -> Reason {
+    let any = |wanted: fn(&SlotContent) -> bool| slots.iter().any(wanted);
     if any(|slot| kept(slot).is_some()) {
         Reason::OtherKey
     } else if let Some(floor) = slots.iter().filter_map(closed_floor).max() {
         Reason::Floor(floor)
-    } else if any(|slot| *slot == Found::Foreign) {
+    } else if any(|slot| *slot == SlotContent::Foreign) {
         Reason::ForeignIndex
     } else {
         Reason::NoKey
     }
 }
 
-impl Open {
+impl OpenVolume {
     /// SHA-256 of the key of the admin who moved the volume to this board; `None` if it was made
     /// here.
     pub fn admin(&self) -> Option<[u8; 32]> {
@@ -307,14 +317,14 @@ impl Open {
     /// slot, which earlier versions made for each state.
     ///
     /// # Errors
-    /// [`Fault`] of the disk, the TPM or the header's random bytes. A power cut in between leaves a
-    /// volume that opens.
+    /// [`VolumeError`] of the disk, the TPM or the header's random bytes. A power cut in between
+    /// leaves a volume that opens.
     pub fn advance<S: Store>(
         mut self,
         disk: &mut impl Disk,
         store: &mut S,
         floor: u64,
-    ) -> Result<Self, Fault<S::Error>> {
+    ) -> Result<Self, VolumeError<S::Error>> {
         let generation = self
             .header
             .generation
@@ -328,11 +338,11 @@ impl Open {
         self.header = self
             .header
             .renewed(generation, &self.volume, &self.kept.key)
-            .map_err(Fault::Header)?;
+            .map_err(VolumeError::Header)?;
         // Into the other copy, so that a torn write leaves the header that opened.
         self.copy = other(self.copy, header::COPIES.len());
         disk.write(self.copy, &self.header.to_bytes())
-            .map_err(Fault::Disk)?;
+            .map_err(VolumeError::Disk)?;
         self.kept.generation = generation;
         // An index has its floor in its policy for life: a higher one needs another index, and the
         // old one is deleted only after that.
@@ -342,13 +352,15 @@ impl Open {
         }
         store
             .write(self.slot, self.floor, &self.kept)
-            .map_err(Fault::Store)?;
-        store.delete(other(self.slot, 2)).map_err(Fault::Store)?;
+            .map_err(VolumeError::Store)?;
+        store
+            .delete(other(self.slot, 2))
+            .map_err(VolumeError::Store)?;
         // Last, as until now it was the header that opens after a power cut. After one here the
         // next boot writes over it.
         if let Some(copy) = past {
             disk.write(copy, &self.header.to_bytes())
-                .map_err(Fault::Disk)?;
+                .map_err(VolumeError::Disk)?;
         }
         Ok(self)
     }
@@ -359,7 +371,7 @@ fn other(index: usize, of: usize) -> usize {
 }
 
 /// A new volume.
-pub struct Made {
+pub struct NewVolume {
     /// Its key.
     pub volume: VolumeKey,
     /// The key of its recovery slot, if it has one. This is its only copy.
@@ -368,47 +380,48 @@ pub struct Made {
     pub renewals: u32,
 }
 
-impl fmt::Debug for Made {
+impl fmt::Debug for NewVolume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Made")
+        f.debug_struct("NewVolume")
             .field("renewals", &self.renewals)
             .finish_non_exhaustive()
     }
 }
 
 /// Makes a new volume for images from `floor` on and for this boot's configuration, with a recovery
-/// slot where it can be recovered, in place of the one that did not open: writes both copies of the header, then the TPM.
+/// slot where it can be recovered, in place of the one that did not open: writes both copies of the
+/// header, then the TPM.
 ///
 /// # Errors
-/// [`Fault`] of the disk, the TPM or the header's random bytes.
+/// [`VolumeError`] of the disk, the TPM or the header's random bytes.
 pub fn make<S: Store>(
     disk: &mut impl Disk,
     store: &mut S,
     floor: u64,
-    closed: Closed,
-    boot: Boot,
-) -> Result<Made, Fault<S::Error>> {
+    closed: ClosedVolume,
+    boot: BootFacts,
+) -> Result<NewVolume, VolumeError<S::Error>> {
     let renewals = if closed.reason == Reason::FirstStart {
         0
     } else {
         closed.renewals.saturating_add(1)
     };
-    let volume = header::random_volume_key().map_err(Fault::Header)?;
+    let volume = header::random_volume_key().map_err(VolumeError::Header)?;
     let recovery = boot
         .recoverable
         .then(header::random_key)
         .transpose()
-        .map_err(Fault::Header)?;
-    let kept = Kept::random(renewals).map_err(Fault::Header)?;
+        .map_err(VolumeError::Header)?;
+    let kept = Kept::random(renewals).map_err(VolumeError::Header)?;
     let mut header = Header::seal(kept.generation, &volume, &kept.key, recovery.as_ref())
-        .map_err(Fault::Header)?;
+        .map_err(VolumeError::Header)?;
     if let Some(configuration) = boot.configuration {
         header = header
             .made_under(configuration, &volume, &kept.key)
-            .map_err(Fault::Header)?;
+            .map_err(VolumeError::Header)?;
     }
     keep(disk, store, floor, &header, &kept)?;
-    Ok(Made {
+    Ok(NewVolume {
         volume,
         recovery,
         renewals,
@@ -436,7 +449,7 @@ impl fmt::Debug for Recovery {
 }
 
 /// A volume that opened by its recovery key. It is bound to no TPM yet.
-pub struct Recovered {
+pub struct RecoveredVolume {
     /// Its key.
     pub volume: VolumeKey,
     /// Its generation once it is bound.
@@ -446,9 +459,9 @@ pub struct Recovered {
     admin: [u8; 32],
 }
 
-impl fmt::Debug for Recovered {
+impl fmt::Debug for RecoveredVolume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recovered")
+        f.debug_struct("RecoveredVolume")
             .field("generation", &self.generation)
             .finish_non_exhaustive()
     }
@@ -457,17 +470,18 @@ impl fmt::Debug for Recovered {
 /// Opens a volume by its recovery key, or says why that is not allowed; writes nothing.
 ///
 /// Guarantee: an opened volume has the generation that the admin saw, and was not opened by the
-/// same one-off key before. The key that [`Recovered::bind`] writes to the TPM is derived from the
-/// recovery key, the generation and the board, so that a TPM that already used it is recognized.
+/// same one-off key before. The key that [`RecoveredVolume::bind`] writes to the TPM is derived
+/// from the recovery key, the generation and the board, so that a TPM that already used it is
+/// recognized.
 ///
 /// # Errors
-/// [`Fault`] of the disk or the TPM. A volume that may not be opened is the inner result.
+/// [`VolumeError`] of the disk or the TPM. A volume that may not be opened is the inner result.
 pub fn recover<S: Store>(
     disk: &mut impl Disk,
     store: &mut S,
     by: &Recovery,
-) -> Result<Result<Recovered, Reason>, Fault<S::Error>> {
-    let (headers, damaged) = headers(disk).map_err(Fault::Disk)?;
+) -> Result<Result<RecoveredVolume, Reason>, VolumeError<S::Error>> {
+    let (headers, damaged) = headers(disk).map_err(VolumeError::Disk)?;
     if headers.is_empty() {
         return Ok(Err(if damaged {
             Reason::Damaged
@@ -490,14 +504,14 @@ pub fn recover<S: Store>(
         Some(found) => found,
     };
     let key = header::wrapping_key_on(&by.key, by.generation, &by.board);
-    let slots = store.slots().map_err(Fault::Store)?;
-    let used = |slot: &Found| {
+    let slots = store.slots().map_err(VolumeError::Store)?;
+    let used = |slot: &SlotContent| {
         kept(slot).is_some_and(|(_, kept)| kept.key == key && kept.generation > by.generation)
     };
     if slots.iter().any(used) {
         return Ok(Err(Reason::OneOffUsed));
     }
-    Ok(Ok(Recovered {
+    Ok(Ok(RecoveredVolume {
         volume,
         generation: by.generation.saturating_add(1),
         header,
@@ -506,65 +520,70 @@ pub fn recover<S: Store>(
     }))
 }
 
-impl Recovered {
+impl RecoveredVolume {
     /// Binds the volume to this TPM for images from `floor` on: the key to the TPM, both copies of
     /// the header in the next generation, then that generation to the TPM. A power cut leaves a
     /// volume that can be recovered again, or one that opens.
     ///
     /// # Errors
-    /// [`Fault`] of the disk, the TPM or the header's random bytes.
+    /// [`VolumeError`] of the disk, the TPM or the header's random bytes.
     pub fn bind<S: Store>(
         self,
         disk: &mut impl Disk,
         store: &mut S,
         floor: u64,
-    ) -> Result<(), Fault<S::Error>> {
+    ) -> Result<(), VolumeError<S::Error>> {
         let mut kept = Kept {
             key: self.key,
             generation: self.header.generation,
             renewals: 0,
         };
-        let slots = store.slots().map_err(Fault::Store)?;
-        let of = |wanted: &dyn Fn(&Found) -> bool| slots.iter().position(wanted);
+        let slots = store.slots().map_err(VolumeError::Store)?;
+        let of = |wanted: &dyn Fn(&SlotContent) -> bool| slots.iter().position(wanted);
         let slot = of(&|slot| self::kept(slot).is_some_and(|(_, old)| old.key == kept.key))
             .or_else(|| of(&|slot| self::kept(slot).is_none()))
             .unwrap_or(0);
         // With the old generation: until the header is written this key opens none, and the volume
         // can be recovered again, by the same derived key.
-        store.write(slot, floor, &kept).map_err(Fault::Store)?;
+        store
+            .write(slot, floor, &kept)
+            .map_err(VolumeError::Store)?;
         let header = self
             .header
             .moved_to(self.generation, &self.volume, &kept.key, self.admin)
-            .map_err(Fault::Header)?;
+            .map_err(VolumeError::Header)?;
         for copy in 0..header::COPIES.len() {
-            disk.write(copy, &header.to_bytes()).map_err(Fault::Disk)?;
+            disk.write(copy, &header.to_bytes())
+                .map_err(VolumeError::Disk)?;
         }
         kept.generation = self.generation;
-        store.write(slot, floor, &kept).map_err(Fault::Store)?;
-        store.delete(other(slot, 2)).map_err(Fault::Store)
+        store
+            .write(slot, floor, &kept)
+            .map_err(VolumeError::Store)?;
+        store.delete(other(slot, 2)).map_err(VolumeError::Store)
     }
 }
 
 /// Notes that a state which was made in this boot has a file system: moves it from generation
-/// [`MADE`] to the next. From then on [`Closed::finished`] protects it.
+/// [`MADE`] to the next. From then on [`ClosedVolume::finished`] protects it.
 ///
 /// # Errors
-/// [`Fault`] of the disk, the TPM or the header's random bytes. A power cut in between leaves a
-/// volume that opens.
+/// [`VolumeError`] of the disk, the TPM or the header's random bytes. A power cut in between leaves
+/// a volume that opens.
 pub fn finish<S: Store>(
     disk: &mut impl Disk,
     store: &mut S,
-    boot: Boot,
-) -> Result<(), Fault<S::Error>> {
-    let boot = Boot {
+    boot: BootFacts,
+) -> Result<(), VolumeError<S::Error>> {
+    let boot = BootFacts {
         fresh: false,
         ..boot
     };
     match open(disk, store, boot)? {
-        Opening::Opened(opened) => opened.advance(disk, store, 0).map(drop),
+        OpenOutcome::Opened(opened) => opened.advance(disk, store, 0).map(drop),
         // Header or TPM were changed since the volume was made: the next boot finds and reports
         // that.
-        Opening::Closed(_) => Ok(()),
+        OpenOutcome::Closed(_) => Ok(()),
     }
 }
 
@@ -575,19 +594,20 @@ fn keep<S: Store>(
     floor: u64,
     header: &Header,
     kept: &Kept,
-) -> Result<(), Fault<S::Error>> {
+) -> Result<(), VolumeError<S::Error>> {
     // The TPM last: before it has the key nothing opens the new header, and the volume is made
     // again.
     for copy in 0..header::COPIES.len() {
-        disk.write(copy, &header.to_bytes()).map_err(Fault::Disk)?;
+        disk.write(copy, &header.to_bytes())
+            .map_err(VolumeError::Disk)?;
     }
-    let slots = store.slots().map_err(Fault::Store)?;
+    let slots = store.slots().map_err(VolumeError::Store)?;
     let slot = slots
         .iter()
         .position(|slot| self::kept(slot).is_none())
         .unwrap_or(0);
-    store.write(slot, floor, kept).map_err(Fault::Store)?;
-    store.delete(other(slot, 2)).map_err(Fault::Store)
+    store.write(slot, floor, kept).map_err(VolumeError::Store)?;
+    store.delete(other(slot, 2)).map_err(VolumeError::Store)
 }
 
 #[cfg(test)]

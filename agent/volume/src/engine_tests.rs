@@ -9,7 +9,7 @@ use std::rc::Rc;
 #[derive(Debug, Clone)]
 struct State {
     copies: [Vec<u8>; 2],
-    slots: [Found; 2],
+    slots: [SlotContent; 2],
     writes: usize,
     /// The version of the running image: slots above it are closed.
     svn: u64,
@@ -29,7 +29,7 @@ struct Off;
 impl Machine {
     fn new() -> Self {
         let copies = [vec![0; header::SIZE], vec![0; header::SIZE]];
-        let slots = [Found::Absent, Found::Absent];
+        let slots = [SlotContent::Absent, SlotContent::Absent];
         Self(Rc::new(RefCell::new(State {
             copies,
             slots,
@@ -43,12 +43,12 @@ impl Machine {
     /// A machine with a finished state.
     fn made() -> (Self, VolumeKey) {
         let machine = Self::new();
-        let Opening::Closed(closed) = machine.look(true).unwrap() else {
+        let OpenOutcome::Closed(closed) = machine.look(true).unwrap() else {
             panic!("a state from nowhere")
         };
         assert_eq!(
             closed,
-            Closed {
+            ClosedVolume {
                 reason: Reason::FirstStart,
                 renewals: 0,
                 finished: false,
@@ -75,12 +75,12 @@ impl Machine {
         self
     }
 
-    fn look(&self, fresh: bool) -> Result<Opening, Fault<Off>> {
+    fn look(&self, fresh: bool) -> Result<OpenOutcome, VolumeError<Off>> {
         open(&mut self.clone(), &mut self.clone(), self.kind(fresh))
     }
 
-    fn kind(&self, fresh: bool) -> Boot {
-        Boot {
+    fn kind(&self, fresh: bool) -> BootFacts {
+        BootFacts {
             fresh,
             configuration: self.configuration(),
             recoverable: self.0.borrow().recoverable,
@@ -91,27 +91,27 @@ impl Machine {
         self.0.borrow().configuration
     }
 
-    fn finish(&self) -> Result<(), Fault<Off>> {
+    fn finish(&self) -> Result<(), VolumeError<Off>> {
         finish(&mut self.clone(), &mut self.clone(), self.kind(false))
     }
 
-    fn make(&self, closed: Closed) -> Result<Made, Fault<Off>> {
+    fn make(&self, closed: ClosedVolume) -> Result<NewVolume, VolumeError<Off>> {
         let svn = self.0.borrow().svn;
         let boot = self.kind(false);
         make(&mut self.clone(), &mut self.clone(), svn, closed, boot)
     }
 
-    fn opened(&self) -> Open {
+    fn opened(&self) -> OpenVolume {
         match self.look(false).unwrap() {
-            Opening::Opened(open) => *open,
-            Opening::Closed(closed) => panic!("{closed:?}"),
+            OpenOutcome::Opened(open) => *open,
+            OpenOutcome::Closed(closed) => panic!("{closed:?}"),
         }
     }
 
     fn reason(&self) -> Reason {
         match self.look(false).unwrap() {
-            Opening::Closed(closed) => closed.reason,
-            Opening::Opened(open) => panic!("{open:?} opened"),
+            OpenOutcome::Closed(closed) => closed.reason,
+            OpenOutcome::Opened(open) => panic!("{open:?} opened"),
         }
     }
 
@@ -144,26 +144,26 @@ impl Disk for Machine {
 impl Store for Machine {
     type Error = Off;
 
-    fn slots(&mut self) -> Result<Vec<Found>, Off> {
+    fn slots(&mut self) -> Result<Vec<SlotContent>, Off> {
         let state = self.0.borrow();
-        let seen = |slot: &Found| {
+        let seen = |slot: &SlotContent| {
             let above = kept(slot)
                 .map(|(floor, _)| floor)
                 .filter(|floor| *floor > state.svn);
-            above.map_or_else(|| slot.clone(), Found::Closed)
+            above.map_or_else(|| slot.clone(), SlotContent::Closed)
         };
         Ok(state.slots.iter().map(seen).collect())
     }
 
     fn write(&mut self, slot: usize, floor: u64, kept: &Kept) -> Result<(), Off> {
         self.spend()?;
-        self.0.borrow_mut().slots[slot] = Found::Open(floor, kept.clone());
+        self.0.borrow_mut().slots[slot] = SlotContent::Open(floor, kept.clone());
         Ok(())
     }
 
     fn delete(&mut self, slot: usize) -> Result<(), Off> {
         self.spend()?;
-        self.0.borrow_mut().slots[slot] = Found::Absent;
+        self.0.borrow_mut().slots[slot] = SlotContent::Absent;
         Ok(())
     }
 }
@@ -185,7 +185,7 @@ fn a_state_is_of_one_configuration() {
 
     machine.0.borrow_mut().configuration = Some([2; 32]);
     machine.0.borrow_mut().copies = [vec![0; header::SIZE], vec![0; header::SIZE]];
-    let Opening::Closed(closed) = machine.look(false).unwrap() else {
+    let OpenOutcome::Closed(closed) = machine.look(false).unwrap() else {
         panic!("without a header")
     };
     machine.make(closed).unwrap();
@@ -224,12 +224,12 @@ fn a_header_of_another_key_is_not_trusted() {
     machine.0.borrow_mut().copies = own;
     let slots = machine.0.borrow().slots.clone();
     for (found, reason) in [
-        (Found::Absent, Reason::NoKey),
-        (Found::Unwritten, Reason::NoKey),
-        (Found::Foreign, Reason::ForeignIndex),
-        (Found::Closed(9), Reason::Floor(9)),
+        (SlotContent::Absent, Reason::NoKey),
+        (SlotContent::Unwritten, Reason::NoKey),
+        (SlotContent::Foreign, Reason::ForeignIndex),
+        (SlotContent::Closed(9), Reason::Floor(9)),
     ] {
-        machine.0.borrow_mut().slots = [found, Found::Absent];
+        machine.0.borrow_mut().slots = [found, SlotContent::Absent];
         assert_eq!(machine.reason(), reason);
     }
     machine.0.borrow_mut().slots = slots;
@@ -240,12 +240,12 @@ fn a_header_of_another_key_is_not_trusted() {
 fn a_removed_partition_differs_from_a_first_start() {
     let (machine, old) = Machine::made();
     machine.0.borrow_mut().copies = Machine::new().copies();
-    let Opening::Closed(closed) = machine.look(true).unwrap() else {
+    let OpenOutcome::Closed(closed) = machine.look(true).unwrap() else {
         panic!("a state from nowhere")
     };
     assert_eq!(
         closed,
-        Closed {
+        ClosedVolume {
             reason: Reason::PartitionGone,
             renewals: 0,
             finished: true,
@@ -266,10 +266,10 @@ fn a_removed_partition_differs_from_a_first_start() {
 fn a_state_is_finished_once_its_making_was_answered() {
     let machine = Machine::new();
     let finished = || match machine.look(true).unwrap() {
-        Opening::Closed(closed) => closed.finished,
-        Opening::Opened(open) => panic!("{open:?} opened"),
+        OpenOutcome::Closed(closed) => closed.finished,
+        OpenOutcome::Opened(open) => panic!("{open:?} opened"),
     };
-    let closed = Closed {
+    let closed = ClosedVolume {
         reason: Reason::FirstStart,
         renewals: 0,
         finished: false,
@@ -283,11 +283,11 @@ fn a_state_is_finished_once_its_making_was_answered() {
     machine.0.borrow_mut().svn = 3;
     assert!(finished(), "an older image, which sees less");
     for (found, expected) in [
-        (Found::Unwritten, false),
-        (Found::Foreign, true),
-        (Found::Closed(9), true),
+        (SlotContent::Unwritten, false),
+        (SlotContent::Foreign, true),
+        (SlotContent::Closed(9), true),
     ] {
-        machine.0.borrow_mut().slots = [Found::Absent, found];
+        machine.0.borrow_mut().slots = [SlotContent::Absent, found];
         assert_eq!(finished(), expected);
     }
 }
@@ -313,15 +313,15 @@ fn a_raised_floor_shuts_out_older_images_for_good() {
 }
 
 /// The disk of a machine in a machine that has other slots.
-fn moved(from: &Machine, slots: [Found; 2]) -> Machine {
+fn moved(from: &Machine, slots: [SlotContent; 2]) -> Machine {
     let there = from.copy();
     there.0.borrow_mut().slots = slots;
     there
 }
 
-fn made_with_recovery() -> (Machine, Made) {
+fn made_with_recovery() -> (Machine, NewVolume) {
     let machine = Machine::new();
-    let closed = Closed {
+    let closed = ClosedVolume {
         reason: Reason::FirstStart,
         renewals: 0,
         finished: false,
@@ -333,7 +333,7 @@ fn made_with_recovery() -> (Machine, Made) {
 }
 
 /// The recovery by an admin who saw this generation.
-fn word(made: &Made, generation: u64) -> Recovery {
+fn word(made: &NewVolume, generation: u64) -> Recovery {
     Recovery {
         key: made.recovery.clone().unwrap(),
         generation,
@@ -343,7 +343,7 @@ fn word(made: &Made, generation: u64) -> Recovery {
 }
 
 impl Machine {
-    fn recover(&self, by: &Recovery) -> Result<Recovered, Reason> {
+    fn recover(&self, by: &Recovery) -> Result<RecoveredVolume, Reason> {
         recover(&mut self.clone(), &mut self.clone(), by).unwrap()
     }
 
@@ -364,9 +364,9 @@ fn the_recovery_key_binds_a_volume_to_another_tpm_once() {
     assert_eq!(own.admin(), None);
     let generation = own.generation();
     for slots in [
-        [Found::Absent, Found::Absent],
-        [Found::Absent, Found::Foreign],
-        [Found::Closed(9), Found::Absent],
+        [SlotContent::Absent, SlotContent::Absent],
+        [SlotContent::Absent, SlotContent::Foreign],
+        [SlotContent::Closed(9), SlotContent::Absent],
         Machine::made().0.0.borrow().slots.clone(),
     ] {
         let there = moved(&machine, slots);
@@ -412,7 +412,7 @@ fn recovered_offline(machine: &Machine, key: &WrappingKey) -> Option<VolumeKey> 
 fn a_workers_state_has_no_key_besides_the_tpms() {
     let machine = Machine::new();
     machine.0.borrow_mut().recoverable = false;
-    let Opening::Closed(closed) = machine.look(true).unwrap() else {
+    let OpenOutcome::Closed(closed) = machine.look(true).unwrap() else {
         panic!("a state from nowhere")
     };
     let made = machine.make(closed).unwrap();
@@ -438,7 +438,7 @@ fn a_workers_state_has_no_key_besides_the_tpms() {
 #[test]
 fn each_move_of_a_volume_needs_a_new_recovery() {
     let (machine, made) = made_with_recovery();
-    let there = moved(&machine, [Found::Absent, Found::Absent]);
+    let there = moved(&machine, [SlotContent::Absent, SlotContent::Absent]);
     let generation = there
         .copies()
         .into_iter()
@@ -485,13 +485,13 @@ proptest! {
     fn a_power_cut_in_a_renewal_leaves_it_done_or_to_be_made_again(writes in 0_usize..6) {
         let (machine, old) = Machine::made();
         let before = machine.copy();
-        let closed = Closed { reason: Reason::Damaged, renewals: 0, finished: true, floor: None };
+        let closed = ClosedVolume { reason: Reason::Damaged, renewals: 0, finished: true, floor: None };
         let made = machine.with_power(writes).make(closed);
         machine.with_power(usize::MAX);
         match machine.look(false).unwrap() {
-            Opening::Opened(open) if open.volume == old => prop_assert_eq!(machine.copies()[1].clone(), before.copies()[1].clone()),
-            Opening::Opened(open) => if let Ok(made) = made { prop_assert_eq!(&open.volume, &made.volume); },
-            Opening::Closed(closed) => prop_assert!(made.is_err() && closed.reason == Reason::OtherKey, "{:?}", closed),
+            OpenOutcome::Opened(open) if open.volume == old => prop_assert_eq!(machine.copies()[1].clone(), before.copies()[1].clone()),
+            OpenOutcome::Opened(open) => if let Ok(made) = made { prop_assert_eq!(&open.volume, &made.volume); },
+            OpenOutcome::Closed(closed) => prop_assert!(made.is_err() && closed.reason == Reason::OtherKey, "{:?}", closed),
         }
     }
 
@@ -500,15 +500,15 @@ proptest! {
     fn a_power_cut_in_a_recovery_leaves_it_done_or_repeatable(writes in 0_usize..8, had in any::<bool>()) {
         let (machine, made) = made_with_recovery();
         let generation = machine.opened().generation();
-        let slots = if had { Machine::made().0.0.borrow().slots.clone() } else { [Found::Absent, Found::Absent] };
+        let slots = if had { Machine::made().0.0.borrow().slots.clone() } else { [SlotContent::Absent, SlotContent::Absent] };
         let there = moved(&machine, slots);
         let good = word(&made, generation);
         let found = there.recover(&good).unwrap();
         let done = found.bind(&mut there.with_power(writes).clone(), &mut there.clone(), 5).is_ok();
         there.with_power(usize::MAX);
         match there.look(false).unwrap() {
-            Opening::Opened(open) => prop_assert_eq!(&open.volume, &made.volume),
-            Opening::Closed(_) => {
+            OpenOutcome::Opened(open) => prop_assert_eq!(&open.volume, &made.volume),
+            OpenOutcome::Closed(_) => {
                 prop_assert!(!done);
                 prop_assert_eq!(there.recovered(&good), Ok(made.volume.clone()));
             }

@@ -14,7 +14,7 @@ pub mod reason;
 pub mod report;
 
 pub use config_state::header;
-pub use engine::{Boot, Disk, Found, Opening, Store};
+pub use engine::{BootFacts, Disk, OpenOutcome, SlotContent, Store};
 pub use kept::Kept;
 pub use reason::Reason;
 pub use report::Report;

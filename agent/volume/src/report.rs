@@ -2,7 +2,7 @@
 //! to the TPM.)
 //!
 //! `outcome WORD`, then its fields (`key`, `recovery`, `reason`, `generation`, `renewals`), one
-//! each, then `end`. init answers an opened or new state with [`Answer`]: the floor that the
+//! each, then `end`. init answers an opened or new state with [`InitAnswer`]: the floor that the
 //! machine's admission allows.
 
 use crate::header::{VOLUME_KEY, VolumeKey, WRAPPING_KEY, WrappingKey};
@@ -223,18 +223,18 @@ fn bytes<const N: usize>(text: &str) -> Option<Zeroizing<[u8; N]>> {
 /// init's answer after the state is mounted: the security version of the machine's last admission,
 /// zero for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
+pub struct InitAnswer {
     /// The version.
     pub admitted: u64,
 }
 
-impl Answer {
+impl InitAnswer {
     /// The line.
     pub fn to_text(self) -> String {
         format!("admitted {}\n", self.admitted)
     }
 
-    /// Parses the output of [`Answer::to_text`]; `None` for anything else.
+    /// Parses the output of [`InitAnswer::to_text`]; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let number = text.strip_prefix("admitted ")?.strip_suffix('\n')?;
         number.parse().ok().map(|admitted| Self { admitted })
@@ -304,10 +304,10 @@ mod tests {
             assert_eq!(Report::parse(&text), Some(report));
         }
         assert_eq!(
-            Answer::parse(&Answer { admitted: 12 }.to_text()),
-            Some(Answer { admitted: 12 })
+            InitAnswer::parse(&InitAnswer { admitted: 12 }.to_text()),
+            Some(InitAnswer { admitted: 12 })
         );
-        assert_eq!(Answer::parse("admitted x\n"), None);
+        assert_eq!(InitAnswer::parse("admitted x\n"), None);
     }
 
     proptest! {

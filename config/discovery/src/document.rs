@@ -1,6 +1,6 @@
 //! The signed content: raw JSON, and the checked document.
 
-use crate::fault::Fault;
+use crate::fault::DocumentFault;
 use crate::{MAX_LIFE, MAX_LIST, VERSION, object};
 use config_model::discovery::ClusterId;
 use config_model::format::{Endpoint, FormatError, Pin};
@@ -40,13 +40,13 @@ struct Raw {
 
 /// The version alone, so that another version is reported as such whatever else differs.
 #[derive(Deserialize)]
-struct Head {
+struct VersionOnly {
     version: u64,
 }
 
 impl Document {
     /// The exact bytes that are signed.
-    pub(crate) fn encode(&self) -> Result<Vec<u8>, Fault> {
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, DocumentFault> {
         let raw = Raw {
             version: VERSION,
             cluster: self.cluster.to_string(),
@@ -56,29 +56,29 @@ impl Document {
             endpoints: self.endpoints.iter().map(ToString::to_string).collect(),
             ca_pins: self.ca_pins.iter().map(ToString::to_string).collect(),
         };
-        let bytes =
-            serde_json::to_vec(&raw).map_err(|error| Fault::Malformed(error.to_string()))?;
+        let bytes = serde_json::to_vec(&raw)
+            .map_err(|error| DocumentFault::Malformed(error.to_string()))?;
         Self::decode(&bytes)?;
         Ok(bytes)
     }
 
     /// Decodes signed bytes. Anything but an object, duplicate keys, unknown keys and trailing
     /// bytes are faults.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Fault> {
-        let Head { version } = object::parse(bytes)?;
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DocumentFault> {
+        let VersionOnly { version } = object::parse(bytes)?;
         if version != VERSION {
-            return Err(Fault::Version { found: version });
+            return Err(DocumentFault::Version { found: version });
         }
         let raw: Raw = object::parse(bytes)?;
         if raw.expires <= raw.issued || raw.expires - raw.issued > MAX_LIFE {
             let why = format!("`expires` must lie after `issued`, by at most {MAX_LIFE} s");
-            return Err(Fault::Malformed(why));
+            return Err(DocumentFault::Malformed(why));
         }
         Ok(Self {
             cluster: raw
                 .cluster
                 .parse()
-                .map_err(|error: FormatError| Fault::Malformed(error.to_string()))?,
+                .map_err(|error: FormatError| DocumentFault::Malformed(error.to_string()))?,
             generation: raw.generation,
             issued: raw.issued,
             expires: raw.expires,
@@ -89,8 +89,11 @@ impl Document {
 }
 
 /// One to [`MAX_LIST`] values, each in canonical form, without duplicates.
-fn list<T: FromStr + Display + PartialEq>(name: &str, texts: &[String]) -> Result<Vec<T>, Fault> {
-    let fault = |why: &str| Fault::Malformed(format!("`{name}` {why}"));
+fn list<T: FromStr + Display + PartialEq>(
+    name: &str,
+    texts: &[String],
+) -> Result<Vec<T>, DocumentFault> {
+    let fault = |why: &str| DocumentFault::Malformed(format!("`{name}` {why}"));
     if texts.is_empty() || texts.len() > MAX_LIST {
         return Err(fault("must have 1 to 16 elements"));
     }

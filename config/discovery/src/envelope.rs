@@ -1,7 +1,7 @@
 //! The signature of a document, and the checks before a document is trusted.
 
 use crate::document::Document;
-use crate::fault::Fault;
+use crate::fault::DocumentFault;
 use crate::{LABEL, MAX_BYTES, SKEW, object};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 /// The signed document in transit.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Envelope {
+struct SignedDocument {
     document: String,
     key: String,
     signature: String,
@@ -69,20 +69,21 @@ impl Document {
     ///
     /// # Errors
     /// The document is one that [`check`] would never accept.
-    pub fn sign(&self, key: &SigningKey) -> Result<Vec<u8>, Fault> {
+    pub fn sign(&self, key: &SigningKey) -> Result<Vec<u8>, DocumentFault> {
         let document = self.encode()?;
         let signature: Signature = key.sign(&message(&document));
         let spki = VerifyingKey::from(key)
             .to_public_key_der()
-            .map_err(|e| Fault::Malformed(e.to_string()))?;
-        let envelope = Envelope {
+            .map_err(|e| DocumentFault::Malformed(e.to_string()))?;
+        let envelope = SignedDocument {
             document: STANDARD.encode(&document),
             key: STANDARD.encode(spki.as_bytes()),
             signature: STANDARD.encode(signature.to_bytes()),
         };
-        let bytes = serde_json::to_vec(&envelope).map_err(|e| Fault::Malformed(e.to_string()))?;
+        let bytes =
+            serde_json::to_vec(&envelope).map_err(|e| DocumentFault::Malformed(e.to_string()))?;
         if bytes.len() > MAX_BYTES {
-            Err(Fault::TooLarge { found: bytes.len() })
+            Err(DocumentFault::TooLarge { found: bytes.len() })
         } else {
             Ok(bytes)
         }
@@ -105,15 +106,15 @@ pub fn pin_of(spki: &[u8]) -> Pin {
 ///
 /// # Errors
 /// The first check that failed.
-pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<VerifiedDocument, Fault> {
+pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<VerifiedDocument, DocumentFault> {
     if bytes.len() > MAX_BYTES {
-        return Err(Fault::TooLarge { found: bytes.len() });
+        return Err(DocumentFault::TooLarge { found: bytes.len() });
     }
-    let envelope: Envelope = object::parse(bytes)?;
+    let envelope: SignedDocument = object::parse(bytes)?;
     let field = |name: &str, text: &str| {
         STANDARD
             .decode(text)
-            .map_err(|e| Fault::Malformed(format!("`{name}` is not base64: {e}")))
+            .map_err(|e| DocumentFault::Malformed(format!("`{name}` is not base64: {e}")))
     };
     let (document, spki) = (
         field("document", &envelope.document)?,
@@ -122,10 +123,12 @@ pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<VerifiedDocument, 
     let signature: [u8; 64] = field("signature", &envelope.signature)?
         .try_into()
         .map_err(|_opaque| {
-            Fault::Malformed("`signature` is not the 64 bytes r ‖ s of ECDSA P-256".to_owned())
+            DocumentFault::Malformed(
+                "`signature` is not the 64 bytes r ‖ s of ECDSA P-256".to_owned(),
+            )
         })?;
     let public = VerifyingKey::from_public_key_der(&spki).map_err(|_opaque| {
-        Fault::Malformed("`key` is not the SubjectPublicKeyInfo of a P-256 key".to_owned())
+        DocumentFault::Malformed("`key` is not the SubjectPublicKeyInfo of a P-256 key".to_owned())
     })?;
     let key = pin_of(&spki);
     let trusted = match expected.trust {
@@ -133,23 +136,24 @@ pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<VerifiedDocument, 
         Trust::AnyKey => true,
     };
     if !trusted {
-        return Err(Fault::PinUnknown {
+        return Err(DocumentFault::PinUnknown {
             found: key.to_string(),
         });
     }
     // Values of r or s that no signature can have, such as zero, are well-formed but not a
     // signature.
-    let signature = Signature::from_slice(&signature).map_err(|_opaque| Fault::Signature)?;
+    let signature =
+        Signature::from_slice(&signature).map_err(|_opaque| DocumentFault::Signature)?;
     public
         .verify(&message(&document), &signature)
-        .map_err(|_opaque| Fault::Signature)?;
+        .map_err(|_opaque| DocumentFault::Signature)?;
     let document = Document::decode(&document)?;
     in_force(&document, expected)?;
     Ok(VerifiedDocument { document, key })
 }
 
 /// Checks that depend on the time and on what was seen before.
-fn in_force(document: &Document, expected: &Expected<'_>) -> Result<(), Fault> {
+fn in_force(document: &Document, expected: &Expected<'_>) -> Result<(), DocumentFault> {
     let Expected {
         cluster,
         min_generation: least,
@@ -163,19 +167,19 @@ fn in_force(document: &Document, expected: &Expected<'_>) -> Result<(), Fault> {
         ..
     } = *document;
     if document.cluster != *cluster {
-        return Err(Fault::OtherCluster {
+        return Err(DocumentFault::OtherCluster {
             found: document.cluster.to_string(),
             expected: cluster.to_string(),
         });
     }
     if found < least {
-        return Err(Fault::GenerationBack { found, least });
+        return Err(DocumentFault::GenerationBack { found, least });
     }
     if issued > now.saturating_add(SKEW) {
-        return Err(Fault::NotYetValid { issued, now });
+        return Err(DocumentFault::NotYetValid { issued, now });
     }
     if expires <= now {
-        return Err(Fault::Expired { expires, now });
+        return Err(DocumentFault::Expired { expires, now });
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 /// The reason why a signed document is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum DocumentFault {
     /// It has more bytes than allowed.
     #[error("it has {found} bytes, more than {}", crate::MAX_BYTES)]
     TooLarge {
@@ -64,7 +64,7 @@ pub enum Fault {
     },
 }
 
-impl Fault {
+impl DocumentFault {
     /// All codes.
     pub const CODES: [&'static str; 9] = [
         "TOO_LARGE",

@@ -14,7 +14,7 @@ mod object;
 
 pub use document::Document;
 pub use envelope::{Expected, Trust, VerifiedDocument, check, pin_of};
-pub use fault::Fault;
+pub use fault::DocumentFault;
 pub use object::parse as parse_object;
 
 /// Prefix of the signed bytes, so that a signature cannot be used for anything else.

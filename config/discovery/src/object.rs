@@ -1,6 +1,6 @@
 //! Parses JSON that consists of one object.
 
-use crate::fault::Fault;
+use crate::fault::DocumentFault;
 use serde::de::DeserializeOwned;
 
 /// Parses one object.
@@ -10,13 +10,13 @@ use serde::de::DeserializeOwned;
 /// is enough.
 ///
 /// # Errors
-/// [`Fault::Malformed`] if it is not an object with exactly these fields.
-pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
+/// [`DocumentFault::Malformed`] if it is not an object with exactly these fields.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DocumentFault> {
     let first = bytes
         .iter()
         .find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
     if first != Some(&b'{') {
-        return Err(Fault::Malformed("not a JSON object".to_owned()));
+        return Err(DocumentFault::Malformed("not a JSON object".to_owned()));
     }
-    serde_json::from_slice(bytes).map_err(|error| Fault::Malformed(error.to_string()))
+    serde_json::from_slice(bytes).map_err(|error| DocumentFault::Malformed(error.to_string()))
 }

@@ -1,7 +1,7 @@
 //! A good document is accepted, and each fault is refused with its own code.
 
 use config_discovery::{
-    Document, Expected, Fault, LABEL, MAX_BYTES, MAX_LIFE, SKEW, Trust, check, pin_of,
+    Document, DocumentFault, Expected, LABEL, MAX_BYTES, MAX_LIFE, SKEW, Trust, check, pin_of,
 };
 use config_model::discovery::ClusterId;
 use config_model::format::Pin;
@@ -41,7 +41,7 @@ fn document() -> Document {
     }
 }
 
-fn accept(bytes: &[u8], change: impl FnOnce(&mut Expected<'_>)) -> Result<Document, Fault> {
+fn accept(bytes: &[u8], change: impl FnOnce(&mut Expected<'_>)) -> Result<Document, DocumentFault> {
     let (cluster, pins) = (id('a'), [pin(&key(1))]);
     let mut expected = Expected {
         cluster: &cluster,

@@ -1,7 +1,8 @@
 //! WIRE.md matches the code, and the golden vector is what the code signs.
 
 use config_discovery::{
-    Document, Expected, Fault, LABEL, MAX_BYTES, MAX_LIFE, MAX_LIST, SKEW, Trust, check, pin_of,
+    Document, DocumentFault, Expected, LABEL, MAX_BYTES, MAX_LIFE, MAX_LIST, SKEW, Trust, check,
+    pin_of,
 };
 use config_model::format::Pin;
 use p256::ecdsa::{SigningKey, VerifyingKey};
@@ -13,7 +14,7 @@ const SIGNED: &str = include_str!("../vectors/signed.json");
 
 #[test]
 fn every_code_and_limit_is_in_the_document() {
-    for code in Fault::CODES {
+    for code in DocumentFault::CODES {
         assert!(WIRE.contains(&format!("| `{code}` |")), "{code}");
     }
     assert_eq!(

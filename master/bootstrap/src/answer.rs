@@ -6,7 +6,7 @@ use crate::refusal::Refusal;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use config_discovery::{Expected, Fault, MAX_BYTES, Trust, check, parse_object};
+use config_discovery::{DocumentFault, Expected, MAX_BYTES, Trust, check, parse_object};
 use config_model::discovery::{ClusterId, DiscoveryEndpoint, DiscoveryUri};
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
@@ -220,7 +220,7 @@ impl Endpoint {
         let (generation, expires) = (verified.document().generation, verified.document().expires);
         // No generation follows the greatest number.
         if held == Some(generation) {
-            return Err(Fault::GenerationBack {
+            return Err(DocumentFault::GenerationBack {
                 found: generation,
                 least,
             }

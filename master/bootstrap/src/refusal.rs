@@ -1,6 +1,6 @@
 //! Refusals of the endpoint, each with a code and an HTTP status.
 
-use config_discovery::Fault;
+use config_discovery::DocumentFault;
 use http::StatusCode;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub enum Refusal {
     Store(String),
     /// The signed document is invalid.
     #[error("the signed document is not accepted: {0}")]
-    Document(#[from] Fault),
+    Document(#[from] DocumentFault),
 }
 
 impl Refusal {
@@ -70,21 +70,21 @@ impl Refusal {
             Self::Token => StatusCode::UNAUTHORIZED,
             Self::Credential => StatusCode::FORBIDDEN,
             Self::Slow => StatusCode::REQUEST_TIMEOUT,
-            Self::TooLarge(_) | Self::Document(Fault::TooLarge { .. }) => {
+            Self::TooLarge(_) | Self::Document(DocumentFault::TooLarge { .. }) => {
                 StatusCode::PAYLOAD_TOO_LARGE
             }
             Self::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Full | Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Document(Fault::GenerationBack { .. }) => StatusCode::CONFLICT,
+            Self::Document(DocumentFault::GenerationBack { .. }) => StatusCode::CONFLICT,
             Self::Malformed(_)
             | Self::Document(
-                Fault::Malformed(_)
-                | Fault::PinUnknown { .. }
-                | Fault::Signature
-                | Fault::Version { .. }
-                | Fault::OtherCluster { .. }
-                | Fault::NotYetValid { .. }
-                | Fault::Expired { .. },
+                DocumentFault::Malformed(_)
+                | DocumentFault::PinUnknown { .. }
+                | DocumentFault::Signature
+                | DocumentFault::Version { .. }
+                | DocumentFault::OtherCluster { .. }
+                | DocumentFault::NotYetValid { .. }
+                | DocumentFault::Expired { .. },
             ) => StatusCode::BAD_REQUEST,
         }
     }

@@ -1,6 +1,6 @@
 //! Containers as the engine shows them.
 
-use agent_runtime::{Container, ContainerKey, ContainerState, Kind, PodRef};
+use agent_runtime::{Container, ContainerKey, ContainerKind, ContainerState, PodRef};
 
 /// The first attempt of a main container, made since the machine booted; its id is `UID-NAME`.
 pub fn container(pod: PodRef, name: &str, state: ContainerState) -> Container {
@@ -9,7 +9,7 @@ pub fn container(pod: PodRef, name: &str, state: ContainerState) -> Container {
         key: ContainerKey {
             pod,
             container: name.to_owned(),
-            kind: Kind::Main,
+            kind: ContainerKind::Main,
             attempt: 0,
         },
         image: String::new(),

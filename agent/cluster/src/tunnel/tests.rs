@@ -5,7 +5,7 @@
 use super::OVERHEAD;
 use crate::link_settings::{set_ipv6, set_link};
 use crate::rules::{TUNNEL, TUNNELS};
-use crate::{Places, Sandbox, Sandboxes, Wanted};
+use crate::{Sandbox, SandboxOptions, SandboxSpec, Sandboxes};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::links::{LOOPBACK, Links, Mac, Route, VethPair};
@@ -162,7 +162,7 @@ fn arrives(from: &UdpSocket, to: &UdpSocket, address: IpAddr, should: bool) -> b
 }
 
 struct Scene {
-    places: Places,
+    options: SandboxOptions,
     pod: Sandbox,
     at: IpAddr,
     ends: Ends,
@@ -181,7 +181,7 @@ fn scene(tunnel: bool, test: impl Fn(&Scene) + Send + Sync) {
 
 fn scene_of(ends: Ends, tunnel: bool, test: impl FnOnce(&Scene) + Send) {
     let dir = tempfile::tempdir().unwrap();
-    let places = Places {
+    let options = SandboxOptions {
         run: dir.path().join("pods"),
         ledger: dir.path().join("addresses.json"),
         alone: true,
@@ -189,19 +189,19 @@ fn scene_of(ends: Ends, tunnel: bool, test: impl FnOnce(&Scene) + Send) {
     };
     in_new(&[Kind::Network], || {
         Links::open()?.switch_on(LOOPBACK)?;
-        let sandboxes = Sandboxes::open(places.clone()).unwrap();
+        let sandboxes = Sandboxes::open(options.clone()).unwrap();
         sandboxes
             .give_ranges(&[ends.ranges[0].parse().unwrap()])
             .unwrap();
-        let wanted = Wanted {
+        let wanted = SandboxSpec {
             uid: "a".to_owned(),
             network: true,
-            ..Wanted::default()
+            ..SandboxSpec::default()
         };
         let pod = sandboxes.make(&wanted).unwrap();
         let at = pod.addresses[0];
         let scene = Scene {
-            places: places.clone(),
+            options: options.clone(),
             peer: Far::new(ends, dir.path(), TUNNEL, 1, at),
             second: Far::new(ends, dir.path(), TUNNELS[1], 3, at),
             stranger: Far::new(ends, dir.path(), "segment", 2, at),
@@ -258,7 +258,7 @@ fn an_agent_that_starts_anew_goes_on_with_the_tunnel_of_before() {
     scene(true, |scene| {
         let pod = scene.pod(|| UdpSocket::bind((scene.ends.any, PORT)).unwrap());
         scene.peer.lead();
-        let agent = Sandboxes::open(scene.places.clone()).unwrap();
+        let agent = Sandboxes::open(scene.options.clone()).unwrap();
         agent
             .give_ranges(&[scene.ends.ranges[0].parse().unwrap()])
             .unwrap();

@@ -3,7 +3,7 @@
 use super::Supplies;
 use agent_api::{ApiError, get};
 use agent_claims::{Claimed, Mounted, What};
-use agent_csi::Source;
+use agent_csi::DriverVolume;
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use std::collections::BTreeMap;
 
@@ -28,7 +28,9 @@ impl Supplies {
                 continue;
             };
             let name = &volume.name;
-            let mounted = self.driven(pod, Source::Inline { name, source }).await;
+            let mounted = self
+                .driven(pod, DriverVolume::Inline { name, source })
+                .await;
             let mounted = mounted.map_err(|error| fault(name, error))?;
             found.insert(name.clone(), mounted);
         }
@@ -55,7 +57,7 @@ impl Supplies {
         if let Some(mounted) = mounted {
             return Ok(mounted);
         }
-        let source = Source::Claimed {
+        let source = DriverVolume::Claimed {
             claim: &claim,
             volume: &volume,
             read_only: wanted.read_only,
@@ -64,7 +66,7 @@ impl Supplies {
     }
 
     /// Asks a driver for a volume.
-    async fn driven(&self, pod: &Pod, source: Source<'_>) -> Result<Mounted, String> {
+    async fn driven(&self, pod: &Pod, source: DriverVolume<'_>) -> Result<Mounted, String> {
         let path = self.shared.csi.mounted(pod, source).await?;
         Ok(Mounted {
             what: What::Driver(path),

@@ -5,7 +5,7 @@ use crate::cleanup;
 use crate::names::pod_path;
 use crate::shared::Shared;
 use agent_api::{ApiError, STRATEGIC_MERGE, send};
-use agent_pods::{View, base, change, status};
+use agent_pods::{PodFacts, base, change, status};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ impl Worker {
     pub(super) fn report(
         &self,
         pod: &Arc<Pod>,
-        view: View<'_>,
+        facts: PodFacts<'_>,
     ) -> impl Future<Output = Result<Option<PodStatus>, ApiError>> + Send + use<> {
-        let messages = |id: &str| cleanup::termination_message(&self.shared.config, view, id);
+        let messages = |id: &str| cleanup::termination_message(&self.shared.config, facts, id);
         let old = base(pod, self.written.as_ref());
         let status = status(
-            view,
+            facts,
             &old,
             self.refused.as_ref(),
             &self.addresses(pod),

@@ -1,3 +1,5 @@
+//! The first steps of a pod's task while the master does not answer.
+
 use super::*;
 use crate::kubelet::tests::shared;
 use agent_images::{Image, Keyring, PullPolicy};
@@ -140,7 +142,7 @@ async fn a_new_pod_s_containers_do_not_wait_for_the_master_to_take_its_first_sta
     .unwrap();
     let pod = Arc::new(pod);
     let reference = agent_pods::pod_ref(&pod).unwrap();
-    let version = watch::channel(Wanted::Pod(pod.clone())).1;
+    let version = watch::channel(DesiredPod::Pod(pod.clone())).1;
     let handles = (Arc::default(), Arc::default(), Taken::default());
     let mut worker = Worker::new(shared, reference, version, handles);
     let begun = Moment::now();

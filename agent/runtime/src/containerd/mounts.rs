@@ -3,7 +3,7 @@
 use super::Containerd;
 use crate::model::{ContainerSpec, Mount};
 use crate::pids::own_number;
-use agent_confine::{WantedMount, mount_fault};
+use agent_confine::{ExpectedMount, mount_fault};
 use agent_containerd::{Error, ErrorClass};
 use agent_sys::mount::Limits;
 use agent_sys::mounted::{Mounted, Namespace, own};
@@ -11,13 +11,14 @@ use containerd_client::types::v1::{Process, Status};
 use std::io;
 
 impl Containerd {
-    /// Makes sure that what the container sees is what it was to see, and no more can be done with it,
-    /// before its first process, which the engine knows by this number, runs anything: see
+    /// Makes sure that what the container sees is what it was to see, and no more can be done with
+    /// it, before its first process, which the engine knows by this number, runs anything: see
     /// [`mount_fault`]. Devices in its image, and those that it makes in its own layer, open for
     /// nobody from then on.
     ///
     /// # Errors
-    /// Something else was mounted, or the process has ended. The container must not be started then.
+    /// Something else was mounted, or the process has ended. The container must not be started
+    /// then.
     pub(super) async fn confine_mounts(
         &self,
         spec: &ContainerSpec,
@@ -53,19 +54,19 @@ impl Containerd {
             let cure = "mount volumes at paths that lead through no symbolic link of a volume";
             return Err(fault(format!("{found}; {cure}")));
         }
-        // The runtime drops what its root's mount refuses, so it can't be said before. Devices are in
-        // the container's /dev alone.
+        // The runtime drops what its root's mount refuses, so it can't be said before. Devices are
+        // in the container's /dev alone.
         blocking(move || namespace.ignore_devices_of_root()).await
     }
 }
 
-fn wanted(volume: &Mount, own: &[Mounted]) -> agent_sys::Result<Vec<WantedMount>> {
+fn wanted(volume: &Mount, own: &[Mounted]) -> agent_sys::Result<Vec<ExpectedMount>> {
     let limits = Limits {
         read_only: volume.read_only,
         no_exec: volume.no_exec,
         ..Limits::default()
     };
-    WantedMount::of_volume(&volume.source, &volume.destination, limits, own)
+    ExpectedMount::of_volume(&volume.source, &volume.destination, limits, own)
 }
 
 async fn blocking<T: Send + 'static>(

@@ -6,7 +6,7 @@ use super::Containerd;
 use crate::labels::{self, Labels};
 use crate::mapped::give;
 use crate::model::{
-    Confinement, ContainerKey, ContainerSpec, GroupsPolicy, Kind, Pause, Resources,
+    Confinement, ContainerKey, ContainerKind, ContainerSpec, GroupsPolicy, Pause, Resources,
     SharedNamespaces, container_id,
 };
 use crate::pause;
@@ -14,7 +14,7 @@ use crate::programs;
 use crate::spec::runtime_spec;
 use crate::specification;
 use crate::users::Identity;
-use agent_confine::{Capabilities, Seccomp, View};
+use agent_confine::{Capabilities, KernelView, Seccomp};
 use agent_containerd::{Error, ErrorClass, failed, request};
 use agent_images::{ImageDefaults, SNAPSHOTTER};
 use containerd_client::services::v1::{
@@ -148,7 +148,7 @@ fn specification(wanted: &Pause) -> ContainerSpec {
         key: ContainerKey {
             pod: wanted.pod.clone(),
             container: String::new(),
-            kind: Kind::Main,
+            kind: ContainerKind::Main,
             attempt: 0,
         },
         image: String::new(),
@@ -176,7 +176,7 @@ fn specification(wanted: &Pause) -> ContainerSpec {
             no_new_privileges: true,
         },
         privileged: false,
-        view: View::Least,
+        view: KernelView::Least,
         stop_signal: None,
         seccomp: Seccomp::RuntimeDefault,
         resources: Resources {

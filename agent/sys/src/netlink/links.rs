@@ -1,4 +1,5 @@
-//! Links, addresses, routes and neighbours of one network namespace (rtnetlink(7)).
+//! Links, addresses and neighbours of one network namespace (rtnetlink(7)). Its routes are asked and
+//! changed through the same socket (`routes`).
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -6,20 +7,15 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 
-use super::message::{Attributes, CREATE, DUMP, EXCLUSIVE, Message, Part, REPLACE, attributes_of};
+use super::message::{Attributes, CREATE, DUMP, EXCLUSIVE, Message, Part, REPLACE};
+pub use super::routes::Route;
 use super::{Family, Socket, Subsystem};
 use crate::error::{Error, Result};
 
 /// The loopback interface, in every namespace.
 pub const LOOPBACK: u32 = 1;
-/// Bytes of the headers of links, addresses, routes and neighbours.
+/// Bytes of the headers of links.
 const LINK_HEADER: usize = 16;
-const ROUTE_HEADER: usize = 12;
-/// The origin of routes by a router (`rtm_protocol`): a number that no other program is known to
-/// use.
-const BY_ROUTER: u8 = 80;
-/// The largest packet of a route, among its other numbers (`RTAX_MTU`, linux/rtnetlink.h).
-const LARGEST_PACKET: u16 = 2;
 /// What a link takes of a connection at once (`IFLA_GSO_MAX_SEGS`, `IFLA_GSO_MAX_SIZE` and, since
 /// Linux 6.3, `IFLA_GSO_IPV4_MAX_SIZE`; linux/if_link.h).
 const BURST_PACKETS: u16 = 40;
@@ -62,19 +58,6 @@ pub struct VethPair<'a> {
     pub mtu: u32,
 }
 
-/// A route.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Route {
-    /// The first address of a range.
-    pub destination: IpAddr,
-    /// Bits that addresses of the range have in common.
-    pub prefix: u8,
-    /// The router; none where the addresses are on the link itself.
-    pub gateway: Option<IpAddr>,
-    /// The link; 0 leaves it to the router's address.
-    pub link: u32,
-}
-
 /// Most of one connection that goes through the system as one, and that a link which can't send it
 /// so gets cut into packets beforehand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +85,7 @@ pub struct Link {
 
 /// A routing socket.
 #[derive(Debug)]
-pub struct Links(Socket);
+pub struct Links(pub(super) Socket);
 
 impl Links {
     /// Opens one for the calling thread's network namespace.
@@ -134,14 +117,6 @@ impl Links {
     /// If the kernel refuses.
     pub fn named(&mut self, name: &str) -> Result<Option<Link>> {
         Ok(self.all()?.into_iter().find(|link| link.name == name))
-    }
-
-    /// The links that packets leave by where no other route is known.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn default_links(&mut self) -> Result<Vec<u32>> {
-        Ok(self.routes()?.iter().filter_map(default_link).collect())
     }
 
     /// Adds a veth pair between this namespace and another. Both ends are off.
@@ -272,154 +247,6 @@ impl Links {
         Ok(())
     }
 
-    /// Whether packets for an address are for this machine.
-    fn is_own(&mut self, address: IpAddr) -> Result<bool> {
-        match self.route_to(address) {
-            Ok(parts) => Ok(parts.iter().any(|part| {
-                let header = part.header(ROUTE_HEADER);
-                header.and_then(|header| header.get(7)) == Some(&libc::RTN_LOCAL)
-            })),
-            Err(error) if error.errno() == Some(libc::ENETUNREACH) => Ok(false),
-            Err(error) if error.errno() == Some(libc::EHOSTUNREACH) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The largest packet, in bytes, that the route to an address takes: of its own, or its link's;
-    /// none where it leads nowhere.
-    ///
-    /// # Errors
-    /// If there is no route, or the kernel refuses.
-    pub fn largest_packet_to(&mut self, address: IpAddr) -> Result<Option<u32>> {
-        let parts = self.route_to(address)?;
-        let value = |attributes: &[(u16, &[u8])], wanted: u16| {
-            let found = attributes.iter().find(|(kind, _)| *kind == wanted);
-            found.map(|(_, value)| value.to_vec())
-        };
-        let Some(part) = parts.first() else {
-            return Ok(None);
-        };
-        let route = part.attributes(ROUTE_HEADER);
-        let own = value(&route, libc::RTA_METRICS).and_then(|numbers| {
-            let own = value(&attributes_of(&numbers), LARGEST_PACKET);
-            own.and_then(|own| number(&own))
-        });
-        if own.is_some() {
-            return Ok(own);
-        }
-        let link = value(&route, libc::RTA_OIF).and_then(|link| number(&link));
-        let mut links = self.all()?.into_iter();
-        let by = links.find(|one| Some(one.index) == link);
-        Ok(by.map(|link| link.mtu))
-    }
-
-    fn route_to(&mut self, address: IpAddr) -> Result<Vec<Part>> {
-        let family = Family::of(address);
-        let mut header = [0_u8; ROUTE_HEADER];
-        let [own_family, length, ..] = &mut header;
-        (*own_family, *length) = (family.number(), family.bits());
-        let attributes = Attributes::new().bytes(libc::RTA_DST, &octets(address));
-        let request = Message::new(libc::RTM_GETROUTE, 0, &header, attributes).answered();
-        self.0
-            .send(&[request], "find the route to", &address.to_string())
-    }
-
-    /// Adds a route, in place of one to the same addresses, also by another link: no packet is
-    /// without a way meanwhile.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn add_route(&mut self, route: &Route) -> Result<()> {
-        self.put_route(route, route_attributes(route))
-    }
-
-    /// The same, for packets of at most `largest` bytes: fewer than the link takes.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn add_route_for(&mut self, route: &Route, largest: u32) -> Result<()> {
-        let numbers = Attributes::new().number(LARGEST_PACKET, largest);
-        let attributes = route_attributes(route).nest(libc::RTA_METRICS, &numbers);
-        self.put_route(route, attributes)
-    }
-
-    fn put_route(&mut self, route: &Route, attributes: Attributes) -> Result<()> {
-        let scope = if route.gateway.is_some() {
-            libc::RT_SCOPE_UNIVERSE
-        } else {
-            libc::RT_SCOPE_LINK
-        };
-        // What was made by a router's address alone is found again by its origin.
-        let origin = if route.link == 0 {
-            BY_ROUTER
-        } else {
-            libc::RTPROT_STATIC
-        };
-        let header = [
-            Family::of(route.destination).number(),
-            route.prefix,
-            0,
-            0,
-            libc::RT_TABLE_MAIN,
-            origin,
-            scope,
-            libc::RTN_UNICAST,
-            0,
-            0,
-            0,
-            0,
-        ];
-        let flags = CREATE | REPLACE;
-        let request = Message::new(libc::RTM_NEWROUTE, flags, &header, attributes);
-        self.act(request, "add the route to", &route.destination.to_string())
-    }
-
-    /// Removes a route; true where there was one.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn remove_route(&mut self, route: &Route) -> Result<bool> {
-        let mut header = [0_u8; ROUTE_HEADER];
-        let [own_family, prefix, _, _, table, _, scope, ..] = &mut header;
-        *own_family = Family::of(route.destination).number();
-        *prefix = route.prefix;
-        *table = libc::RT_TABLE_MAIN;
-        // Of whichever scope: with 0 the kernel finds none that leads into a link without a router.
-        *scope = libc::RT_SCOPE_NOWHERE;
-        let attributes = route_attributes(route);
-        let request = Message::new(libc::RTM_DELROUTE, 0, &header, attributes);
-        let subject = route.destination.to_string();
-        match self.act(request, "remove the route to", &subject) {
-            Ok(()) => Ok(true),
-            Err(error) if error.errno() == Some(libc::ESRCH) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The routes that were added without a link, by whichever process.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn routes_by_routers(&mut self) -> Result<Vec<Route>> {
-        Ok(self.routes()?.iter().filter_map(routed).collect())
-    }
-
-    /// The routes of the main table that lead into a link, without a router.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn routes_into(&mut self, link: u32) -> Result<Vec<Route>> {
-        let parts = self.routes()?;
-        let into = |part: &Part| into_link(part).filter(|route| route.link == link);
-        Ok(parts.iter().filter_map(into).collect())
-    }
-
-    fn routes(&mut self) -> Result<Vec<Part>> {
-        let header = [0_u8; ROUTE_HEADER];
-        let request = Message::new(libc::RTM_GETROUTE, DUMP, &header, Attributes::new());
-        self.0.send(&[request], "list", "routes")
-    }
-
     /// Fixes a neighbour's Ethernet address: the kernel does not resolve it (ARP, neighbour
     /// discovery), and no answer changes it.
     ///
@@ -437,7 +264,13 @@ impl Links {
         self.act(request, "fix the neighbour", &address.to_string())
     }
 
-    fn act(&mut self, request: Message, what: &'static str, subject: &str) -> Result<()> {
+    /// Makes one change.
+    pub(super) fn act(
+        &mut self,
+        request: Message,
+        what: &'static str,
+        subject: &str,
+    ) -> Result<()> {
         self.0.send(&[request.answered()], what, subject).map(drop)
     }
 }
@@ -480,7 +313,8 @@ pub(super) fn address(octets: &[u8]) -> Option<IpAddr> {
     }
 }
 
-fn number(bytes: &[u8]) -> Option<u32> {
+/// A number of the kernel's.
+pub(super) fn number(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.first_chunk().copied()?))
 }
 
@@ -508,73 +342,6 @@ fn link(part: &Part) -> Option<Link> {
         },
         note: value(libc::IFLA_IFALIAS).and_then(text).unwrap_or_default(),
     })
-}
-
-fn route_attributes(route: &Route) -> Attributes {
-    let mut attributes = Attributes::new();
-    if route.link > 0 {
-        attributes = attributes.number(libc::RTA_OIF, route.link);
-    }
-    if route.prefix > 0 {
-        attributes = attributes.bytes(libc::RTA_DST, &octets(route.destination));
-    }
-    match route.gateway {
-        Some(gateway) => attributes.bytes(libc::RTA_GATEWAY, &octets(gateway)),
-        None => attributes,
-    }
-}
-
-/// A route by a router, as this program adds them.
-fn routed(part: &Part) -> Option<Route> {
-    let header = part.header(ROUTE_HEADER)?;
-    let (prefix, table, origin) = (header.get(1)?, header.get(4)?, header.get(5)?);
-    let is_ours = *table == libc::RT_TABLE_MAIN && *origin == BY_ROUTER;
-    let attributes = part.attributes(ROUTE_HEADER);
-    let value = |wanted: u16| {
-        let found = attributes.iter().find(|(kind, _)| *kind == wanted)?;
-        address(found.1)
-    };
-    is_ours.then_some(())?;
-    Some(Route {
-        destination: value(libc::RTA_DST)?,
-        prefix: *prefix,
-        gateway: Some(value(libc::RTA_GATEWAY)?),
-        link: 0,
-    })
-}
-
-/// A route into a link, as this program adds them.
-fn into_link(part: &Part) -> Option<Route> {
-    let header = part.header(ROUTE_HEADER)?;
-    let (prefix, table) = (header.get(1)?, header.get(4)?);
-    let attributes = part.attributes(ROUTE_HEADER);
-    let value = |wanted: u16| {
-        let found = attributes.iter().find(|(kind, _)| *kind == wanted);
-        found.map(|(_, value)| *value)
-    };
-    let is_ours = *table == libc::RT_TABLE_MAIN
-        && header.get(5) == Some(&libc::RTPROT_STATIC)
-        && header.get(7) == Some(&libc::RTN_UNICAST)
-        && value(libc::RTA_GATEWAY).is_none();
-    is_ours.then_some(())?;
-    Some(Route {
-        destination: address(value(libc::RTA_DST)?)?,
-        prefix: *prefix,
-        gateway: None,
-        link: number(value(libc::RTA_OIF)?)?,
-    })
-}
-
-/// The link of a default route of the main table.
-fn default_link(part: &Part) -> Option<u32> {
-    let header = part.header(ROUTE_HEADER)?;
-    let (prefix, table, kind) = (header.get(1)?, header.get(4)?, header.get(7)?);
-    if (*prefix, *table, *kind) != (0, libc::RT_TABLE_MAIN, libc::RTN_UNICAST) {
-        return None;
-    }
-    let attributes = part.attributes(ROUTE_HEADER);
-    let link = attributes.iter().find(|(kind, _)| *kind == libc::RTA_OIF);
-    link.and_then(|(_, value)| number(value))
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod family;
 pub mod filter;
 pub mod links;
 pub mod message;
+mod routes;
 pub mod weight;
 pub mod wireguard;
 

@@ -44,7 +44,7 @@ impl Client {
             name: "web".to_owned(),
             uid: "u1".to_owned(),
         };
-        let ports = Ports { pod, network: None };
+        let ports = ForwardTarget { pod, network: None };
         let forward = relay(link, ports, Arc::new(Semaphore::new(places)));
         Self {
             stream,

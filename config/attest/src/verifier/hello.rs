@@ -71,7 +71,7 @@ pub(crate) enum Subject {
 }
 
 /// What the check of a hello found.
-struct Identified {
+struct HelloFindings {
     keys: CheckedKeys,
     subject: Subject,
     /// The issuer of the EK's certificate, if it is valid.
@@ -240,8 +240,8 @@ impl<'a> Draft<'a> {
         refusal(stop, self.checks, self.ek_hash, claims)
     }
 
-    fn finish(self, identified: Identified) -> CheckedHello {
-        let Identified {
+    fn finish(self, identified: HelloFindings) -> CheckedHello {
+        let HelloFindings {
             keys,
             subject,
             issuer,
@@ -269,7 +269,7 @@ impl<'a> Draft<'a> {
         hello: &Hello,
         reference: &Reference<'_>,
         now: u64,
-    ) -> Result<Identified, Stop> {
+    ) -> Result<HelloFindings, Stop> {
         // First: a prover of another version has to learn that, and not that some field is wrong.
         self.protocol(&hello.protocol)?;
         self.identify(&hello.keys, reference, now)
@@ -293,7 +293,7 @@ impl<'a> Draft<'a> {
         keys: &Keys,
         reference: &Reference<'_>,
         now: u64,
-    ) -> Result<Identified, Stop> {
+    ) -> Result<HelloFindings, Stop> {
         // Before anything that could be recorded or that costs work.
         self.limits()?;
         let CheckedEndorsementKey {
@@ -356,7 +356,7 @@ impl<'a> Draft<'a> {
             }
             Err(stop) => return Err(stop),
         };
-        Ok(Identified {
+        Ok(HelloFindings {
             keys,
             subject,
             issuer,
@@ -370,7 +370,7 @@ impl<'a> Draft<'a> {
         peer: &RenewingPeer,
         reference: &Reference<'_>,
         now: u64,
-    ) -> Result<Identified, Stop> {
+    ) -> Result<HelloFindings, Stop> {
         self.protocol(&hello.protocol)?;
         self.limits()?;
         let CheckedEndorsementKey {
@@ -407,7 +407,7 @@ impl<'a> Draft<'a> {
             now,
             &mut self.checks,
         )?;
-        Ok(Identified {
+        Ok(HelloFindings {
             keys,
             subject: Subject::Known(machine_id(machine)),
             issuer,

@@ -12,7 +12,7 @@ use config_protocol::{Code, name};
 use config_tpm::Digest;
 
 /// The owner of an EK.
-pub(super) enum Found<'a> {
+pub(super) enum EkOwner<'a> {
     /// This Machine, which lists it or is bound to it ([`spec_accepts`]).
     Known(&'a Machine),
     /// This Machine, whose name was claimed and which trusts an issuer: only a valid EK certificate
@@ -23,29 +23,31 @@ pub(super) enum Found<'a> {
     Stranger(Box<Machine>),
 }
 
-impl Found<'_> {
+impl EkOwner<'_> {
     /// The Machine, or the one that would be created.
     pub(super) fn machine(&self) -> &Machine {
         match self {
-            Found::Known(machine) | Found::ByIssuer(machine) => machine,
-            Found::Stranger(machine) => machine,
+            EkOwner::Known(machine) | EkOwner::ByIssuer(machine) => machine,
+            EkOwner::Stranger(machine) => machine,
         }
     }
 
     pub(super) fn is_stranger(&self) -> bool {
-        matches!(self, Found::Stranger(_))
+        matches!(self, EkOwner::Stranger(_))
     }
 
     /// Whether the EK is the Machine's by its list or binding, and not only by an issuer's
     /// certificate.
     pub(super) fn is_own(&self) -> bool {
-        matches!(self, Found::Known(_))
+        matches!(self, EkOwner::Known(_))
     }
 
     pub(super) fn subject(self) -> Subject {
         match self {
-            Found::Known(machine) | Found::ByIssuer(machine) => Subject::Known(machine_id(machine)),
-            Found::Stranger(machine) => Subject::Stranger(machine),
+            EkOwner::Known(machine) | EkOwner::ByIssuer(machine) => {
+                Subject::Known(machine_id(machine))
+            }
+            EkOwner::Stranger(machine) => Subject::Stranger(machine),
         }
     }
 }
@@ -57,7 +59,7 @@ pub(super) fn find<'a>(
     claims: &Claims,
     reference: &Reference<'a>,
     checks: &mut Checks,
-) -> Result<Found<'a>, Stop> {
+) -> Result<EkOwner<'a>, Stop> {
     const CHECK: &str = "inventory";
     let inventory = reference.inventory;
     let listing = inventory.listing(ek);
@@ -113,7 +115,7 @@ pub(super) fn find<'a>(
         }
     };
     spec_accepts(machine, ek, reference, checks)?;
-    Ok(Found::Known(machine))
+    Ok(EkOwner::Known(machine))
 }
 
 /// Checks that the Machine's spec names this EK, whatever the Machine was bound to before. A rule
@@ -209,7 +211,7 @@ fn by_name<'a>(
     claims: &Claims,
     reference: &Reference<'a>,
     checks: &mut Checks,
-) -> Result<Found<'a>, Stop> {
+) -> Result<EkOwner<'a>, Stop> {
     const CHECK: &str = "inventory";
     let rule = reference.rule;
     let wanted = "a Machine that lists this EK or its issuer";
@@ -223,11 +225,11 @@ fn by_name<'a>(
         {
             let name = machine.metadata.name.as_deref().unwrap_or_default();
             checks.pass(CHECK, wanted, format!("{name}, by its issuer"));
-            Ok(Found::ByIssuer(machine))
+            Ok(EkOwner::ByIssuer(machine))
         }
         _ if rule.enforces() => Err(checks.fail(CHECK, Code::MachineUnknown, wanted, ek.to_text())),
         _ => stranger(ek, claims, reference, checks)
-            .map(|machine| Found::Stranger(Box::new(machine))),
+            .map(|machine| EkOwner::Stranger(Box::new(machine))),
     }
 }
 

@@ -197,23 +197,23 @@ fn is_canonical_p256(spki: &[u8]) -> bool {
 }
 
 /// The Machine that the hello asks for.
-enum Found<'a> {
+enum ClaimedMachine<'a> {
     Known(&'a Machine),
     Stranger(Box<Machine>),
 }
 
-impl Found<'_> {
+impl ClaimedMachine<'_> {
     fn machine(&self) -> &Machine {
         match self {
-            Found::Known(machine) => machine,
-            Found::Stranger(machine) => machine,
+            ClaimedMachine::Known(machine) => machine,
+            ClaimedMachine::Stranger(machine) => machine,
         }
     }
 
     fn subject(self) -> Subject {
         match self {
-            Found::Known(machine) => Subject::Known(machine_id(machine)),
-            Found::Stranger(machine) => Subject::Stranger(machine),
+            ClaimedMachine::Known(machine) => Subject::Known(machine_id(machine)),
+            ClaimedMachine::Stranger(machine) => Subject::Stranger(machine),
         }
     }
 }
@@ -223,7 +223,7 @@ fn find<'a>(
     claims: &Claims,
     reference: &Reference<'a>,
     checks: &mut Checks,
-) -> Result<Found<'a>, Stop> {
+) -> Result<ClaimedMachine<'a>, Stop> {
     let good = name::is_node_name(&claims.name);
     checks.must(
         "claimed name",
@@ -234,7 +234,7 @@ fn find<'a>(
     )?;
     // The first is enough: `may_join` refuses every Machine that shares its Node's name.
     if let Some(machine) = reference.inventory.of_node(&claims.name).first() {
-        return Ok(Found::Known(machine));
+        return Ok(ClaimedMachine::Known(machine));
     }
     unclaimed(&claims.name, reference.inventory, checks)?;
     let spec = MachineSpec {
@@ -242,7 +242,7 @@ fn find<'a>(
         insecure_no_tpm: true,
         ..MachineSpec::default()
     };
-    Ok(Found::Stranger(Box::new(Machine::named(
+    Ok(ClaimedMachine::Stranger(Box::new(Machine::named(
         &claims.name,
         spec,
     ))))
@@ -250,7 +250,7 @@ fn find<'a>(
 
 /// Whether the Machine may join without a TPM at all.
 fn admissible(
-    found: &Found<'_>,
+    found: &ClaimedMachine<'_>,
     claims: &Claims,
     reference: &Reference<'_>,
     now: u64,
@@ -294,7 +294,7 @@ fn without_tpm(machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
 
 /// Only the machine that holds the Machine's current certificate and its key renews.
 fn renewing(
-    found: &Found<'_>,
+    found: &ClaimedMachine<'_>,
     hello: &Hello,
     peer: &RenewingPeer,
     checks: &mut Checks,
@@ -571,10 +571,10 @@ fn look_again(
     rule_admits(reference, checks)?;
     let found = find(claims, reference, checks)?;
     let same = match (&pending.hello.subject, &found) {
-        (Subject::Known(id), Found::Known(machine)) => machine_id(machine) == *id,
-        (Subject::Stranger(_), Found::Stranger(_)) => true,
-        (Subject::Known(_) | Subject::Refused(_), Found::Stranger(_))
-        | (Subject::Stranger(_) | Subject::Refused(_), Found::Known(_)) => false,
+        (Subject::Known(id), ClaimedMachine::Known(machine)) => machine_id(machine) == *id,
+        (Subject::Stranger(_), ClaimedMachine::Stranger(_)) => true,
+        (Subject::Known(_) | Subject::Refused(_), ClaimedMachine::Stranger(_))
+        | (Subject::Stranger(_) | Subject::Refused(_), ClaimedMachine::Known(_)) => false,
     };
     let found_now = if same { "the same" } else { "gone, or another" };
     checks.must(

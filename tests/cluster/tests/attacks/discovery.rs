@@ -2,7 +2,7 @@
 //! endpoint that turns hostile.
 
 use crate::site::Site;
-use agent_discover::{Finder, Progress, Report};
+use agent_discover::{Finder, Progress, ProgressCallback};
 use config_model::Document;
 use config_model::discovery::Discovery;
 use config_model::machine::Membership;
@@ -78,7 +78,7 @@ async fn create(site: &Site, endpoint: &Endpoint, token: &[&str]) -> Result<Disc
 /// The first answer to a machine with this user-data.
 async fn first(terms: &Discovery, memory: &Path) -> String {
     let (tell, mut told) = unbounded_channel();
-    let report: Report = Arc::new(move |news: &Progress<'_>| {
+    let report: ProgressCallback = Arc::new(move |news: &Progress<'_>| {
         drop(tell.send(match news {
             Progress::Failed { failure, .. } => failure.code().unwrap_or("failed").to_owned(),
             Progress::Found {

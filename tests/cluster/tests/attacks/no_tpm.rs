@@ -4,7 +4,9 @@
 use crate::approval::{code, comes_by, eventually, note, request_of, say, set_policy};
 use crate::lab::{Lab, Outcome, identity};
 use crate::wire::{Connection, Identity, config};
-use agent_enroll::{Endpoint, Endpoints, Enroller, Milestone, NodeKey, Report, Settings};
+use agent_enroll::{
+    Endpoint, Endpoints, Enroller, Milestone, MilestoneCallback, NodeKey, Settings,
+};
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::{Machine, MachineState, NodeAttestation};
 use config_protocol::unproven::{Challenge, Evidence, RENEWALS_PATH, SESSIONS_PATH};
@@ -87,8 +89,8 @@ async fn renew(lab: &Lab, machine: &SoftKeyed, identity: &Identity) -> Outcome {
 }
 
 /// Under a rule that does not say it: refused, with its own code on record and no more than a no to
-/// the caller. Under a rule that says it, the request that a person approves names what is not proven,
-/// and everything that shows the machine does too. A reboot asks again.
+/// the caller. Under a rule that says it, the request that a person approves names what is not
+/// proven, and everything that shows the machine does too. A reboot asks again.
 pub(crate) async fn a_machine_without_a_tpm_joins_only_where_the_rule_allows_it() {
     let lab = Lab::start().await;
     let machine = edge("edge-1", "1");
@@ -489,7 +491,7 @@ pub(crate) async fn an_agent_without_a_tpm_joins_after_approval_and_renews() {
         },
     };
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-    let report: Report = Arc::new(move |milestone: &Milestone<'_>| {
+    let report: MilestoneCallback = Arc::new(move |milestone: &Milestone<'_>| {
         let line = match milestone {
             Milestone::Queued { message, .. } => format!("queued {message}"),
             Milestone::Renewed { .. } => "renewed".to_owned(),

@@ -3,8 +3,8 @@
 
 use crate::lab::{CONFIG, Lab};
 use agent_enroll::{
-    Endpoint, Endpoints, Enroller, Identity, Logs, Milestone, Pin, Prover, Renewer, Report,
-    Settings,
+    Endpoint, Endpoints, Enroller, Identity, Logs, Milestone, MilestoneCallback, Pin, Prover,
+    Renewer, Settings,
 };
 use agent_tpm::Tpm;
 use config_kube::machine::EkSelector;
@@ -111,7 +111,7 @@ pub(crate) async fn node_by(
         },
     };
     let (tell, told) = unbounded_channel();
-    let report: Report = Arc::new(move |milestone: &Milestone<'_>| {
+    let report: MilestoneCallback = Arc::new(move |milestone: &Milestone<'_>| {
         let line = match milestone {
             Milestone::Enrolling { .. } => "enrolling".to_owned(),
             Milestone::Refused { code, .. } => format!("refused {code}"),

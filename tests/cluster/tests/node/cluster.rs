@@ -4,7 +4,7 @@
 use crate::api::InProcess;
 use crate::site::{IMAGE, LIMIT, Site, eventually};
 use agent_api::{Api, ApiError, Call};
-use agent_cluster::{Places, Sandboxes};
+use agent_cluster::{SandboxOptions, Sandboxes};
 use agent_journal::Journal;
 use agent_kubelet::{Config, Drain, Kubelet, Machine, Thresholds};
 use agent_proxy::View;
@@ -220,17 +220,17 @@ impl Cluster {
             asked: self.asked.clone(),
         });
         let (shutdown, ended) = watch::channel(false);
-        let places = Places {
+        let options = SandboxOptions {
             run: self.site.dir.path().join("run/pods"),
             ledger: self.site.dir.path().join("pod-addresses.json"),
             alone: false,
             tunnel: false,
         };
-        let sandboxes = Arc::new(Sandboxes::open(places).unwrap());
+        let sandboxes = Arc::new(Sandboxes::open(options).unwrap());
         let kubelet = Kubelet::new(self.config(), api, engine.clone(), sandboxes);
-        let journal = Journal::new(agent_journal::Places {
+        let journal = Journal::new(agent_journal::LogPaths {
             folder: self.site.dir.path().join("machine-logs"),
-            ..agent_journal::Places::default()
+            ..agent_journal::LogPaths::default()
         });
         self.engine = Some(engine);
         self.port = Some(kubelet.server(journal));

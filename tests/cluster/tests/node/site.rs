@@ -2,8 +2,9 @@
 
 use agent_images::{DOCKER_HUB, Registries, Registry};
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, Containerd, GroupsPolicy, Kind,
-    Options, PodNamespaces, PodRef, Programs, Resources, Seccomp, SharedNamespaces, View,
+    Capabilities, Confinement, ContainerKey, ContainerKind, ContainerSpec, Containerd,
+    GroupsPolicy, KernelView, Options, PodNamespaces, PodRef, Programs, Resources, Seccomp,
+    SharedNamespaces,
 };
 use config_machine::programs;
 use std::future::Future;
@@ -135,7 +136,7 @@ impl Site {
             key: ContainerKey {
                 pod,
                 container: "main".into(),
-                kind: Kind::Main,
+                kind: ContainerKind::Main,
                 attempt: 0,
             },
             image: IMAGE.into(),
@@ -155,7 +156,7 @@ impl Site {
             capabilities: Capabilities::default(),
             confinement: Confinement::default(),
             privileged: false,
-            view: View::Least,
+            view: KernelView::Least,
             stop_signal: None,
             target: None,
             seccomp: Seccomp::RuntimeDefault,

@@ -3,7 +3,7 @@
 use crate::run::{Shape, Target};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use config_discovery::{Expected, Fault, LABEL, Trust, check};
+use config_discovery::{DocumentFault, Expected, LABEL, Trust, check};
 use config_kube::CertificatePolicy;
 use p256::ecdsa::signature::Signer as _;
 use p256::ecdsa::{Signature, SigningKey, VerifyingKey};
@@ -59,14 +59,14 @@ pub(super) fn targets() -> Vec<Target> {
                 if let Some(signed) = sign(input)
                     && let Err(fault) = discovered(&signed)
                 {
-                    assert_ne!(fault, Fault::Signature);
+                    assert_ne!(fault, DocumentFault::Signature);
                 }
             }),
         },
     ]
 }
 
-fn discovered(signed: &[u8]) -> Result<(), Fault> {
+fn discovered(signed: &[u8]) -> Result<(), DocumentFault> {
     let Ok(cluster) = "0123456789abcdef0123456789abcdef".parse() else {
         return Ok(());
     };

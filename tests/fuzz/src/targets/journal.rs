@@ -2,7 +2,7 @@
 
 use crate::run::{Shape, Target};
 use agent_journal::oom::Victim;
-use agent_journal::{Query, Service, record};
+use agent_journal::{LoggedService, Query, record};
 use config_machine::journal::Stamp;
 
 pub(super) fn targets() -> Vec<Target> {
@@ -20,7 +20,7 @@ pub(super) fn targets() -> Vec<Target> {
                 let Ok(query) = Query::parse(&String::from_utf8_lossy(bytes)) else {
                     return;
                 };
-                assert!((1..=Service::ALL.len()).contains(&query.services.len()));
+                assert!((1..=LoggedService::ALL.len()).contains(&query.services.len()));
                 assert!(query.tail.is_none_or(|lines| lines <= 100_000));
                 if let (Some(since), Some(until)) = (query.since, query.until) {
                     assert!(since <= until);

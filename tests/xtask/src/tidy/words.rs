@@ -4,15 +4,21 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// The rooms in which a certificate is proved, decided and used, and the kind in which that is
-/// recorded. A reader goes from one to the next, so a type's name means one thing in all.
+/// The rooms in which a master is found, a machine's state is opened, and a certificate is proved,
+/// decided and used, and the kind in which that is recorded. A reader goes from one to the next, so
+/// a type's name means one thing in all.
 const TRUST_ROOMS: &[&str] = &[
+    "agent/daemon/src/",
+    "agent/discover/src/",
     "agent/enroll/src/",
     "agent/tpm/src/",
+    "agent/volume/src/",
     "config/attest/src/",
     "config/certificates/src/",
+    "config/discovery/src/",
     "config/kube/src/machine.rs",
     "config/protocol/src/",
+    "config/state/src/",
     "config/tls/src/",
     "config/tpm/src/",
     "config/unlock/src/",
@@ -21,6 +27,31 @@ const TRUST_ROOMS: &[&str] = &[
     "master/ca/src/",
     "master/journal/src/",
     "master/nodes/src/",
+];
+/// The rooms that run a node's pods. Types that one of them shows to the others have one meaning in
+/// all; what a room keeps to itself is no concern here.
+const NODE_ROOMS: &[&str] = &[
+    "agent/api/src/",
+    "agent/claims/src/",
+    "agent/cluster/src/",
+    "agent/confine/src/",
+    "agent/content/src/",
+    "agent/csi/src/",
+    "agent/handlers/src/",
+    "agent/images/src/",
+    "agent/journal/src/",
+    "agent/kubelet/src/",
+    "agent/launch/src/",
+    "agent/pods/src/",
+    "agent/policy/src/",
+    "agent/port/src/",
+    "agent/pressure/src/",
+    "agent/probes/src/",
+    "agent/proxy/src/",
+    "agent/resources/src/",
+    "agent/runtime/src/",
+    "agent/server/src/",
+    "agent/tunnel/src/",
 ];
 /// A name that each room has once, for its own.
 const IN_EACH_ROOM: &[&str] = &["Error"];
@@ -64,30 +95,50 @@ const RIDDLES_IN_PROSE: &[(&str, &str)] = &[
 /// The file that names the phrases it looks for.
 const OWN: &str = "tests/xtask/src/tidy/words.rs";
 
-/// A type that two trust rooms declare under one name.
+/// A type that two rooms of one subject declare under one name.
 pub(super) fn vocabulary(texts: &BTreeMap<PathBuf, String>, faults: &mut Vec<String>) {
-    let mut declared: BTreeMap<&str, (&str, String)> = BTreeMap::new();
+    one_meaning(texts, TRUST_ROOMS, declaration, "of trust", faults);
+    one_meaning(texts, NODE_ROOMS, shown, "that run pods", faults);
+}
+
+/// Names that `declared` finds in the lines of more than one of these rooms, tests aside.
+fn one_meaning(
+    texts: &BTreeMap<PathBuf, String>,
+    rooms: &[&str],
+    declared: fn(&str) -> Option<&str>,
+    which: &str,
+    faults: &mut Vec<String>,
+) {
+    let mut known: BTreeMap<&str, (&str, String)> = BTreeMap::new();
     for (file, text) in texts {
         let file = file.display().to_string();
-        let Some(room) = TRUST_ROOMS.iter().find(|room| file.starts_with(**room)) else {
+        let Some(room) = rooms.iter().find(|room| file.starts_with(**room)) else {
             continue;
         };
+        if file.ends_with("tests.rs") {
+            continue;
+        }
         for name in text
             .lines()
-            .filter_map(declaration)
+            .filter_map(declared)
             .filter(|name| !IN_EACH_ROOM.contains(name))
         {
-            match declared.get(name) {
+            match known.get(name) {
                 Some((other, place)) if other != room => faults.push(format!(
-                    "{file}: {name} is also a type in {place}; one name means one thing in the rooms of trust"
+                    "{file}: {name} is also a type in {place}; one name means one thing in the rooms {which}"
                 )),
                 Some(_) => {}
                 None => {
-                    declared.insert(name, (room, file.clone()));
+                    known.insert(name, (room, file.clone()));
                 }
             }
         }
     }
+}
+
+/// The name of the type that a line declares for other rooms, too.
+fn shown(line: &str) -> Option<&str> {
+    declaration(line).filter(|_| line.starts_with("pub "))
 }
 
 /// A type that has a name from which a stranger learns nothing.
@@ -203,6 +254,28 @@ mod tests {
         );
         let tests_alone = "#[cfg(test)]\nmod tests { struct Request; }";
         assert_eq!(faults_of("master/ca/src/request.rs", tests_alone), 0);
+        assert_eq!(
+            faults_of("master/ca/src/request_tests.rs", "struct Request;"),
+            0
+        );
+    }
+
+    #[test]
+    fn a_type_that_is_shown_has_one_meaning_in_the_rooms_that_run_pods() {
+        let faults_of = |second: &str, text: &str| {
+            let mut faults = Vec::new();
+            let files = [
+                ("agent/csi/src/paths.rs", "pub struct Places {"),
+                (second, text),
+            ];
+            vocabulary(&texts(&files), &mut faults);
+            faults.len()
+        };
+        let place = "agent/journal/src/answer.rs";
+        assert_eq!(faults_of(place, "pub struct Places {"), 1);
+        assert_eq!(faults_of(place, "pub(crate) struct Places {"), 0);
+        assert_eq!(faults_of(place, "struct Places;"), 0);
+        assert_eq!(faults_of("agent/init/src/x.rs", "pub struct Places;"), 0);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// The pod as the master wants it.
 #[derive(Debug, Clone)]
-pub(crate) enum Wanted {
+pub(crate) enum DesiredPod {
     /// This version of it.
     Pod(Arc<Pod>),
     /// The master doesn't know it: end it with this grace.
@@ -15,10 +15,10 @@ pub(crate) enum Wanted {
 }
 
 /// How long an orphan may take to end, by the last version of its pod that was known.
-pub(crate) fn orphan_grace(wanted: &Wanted) -> Duration {
+pub(crate) fn orphan_grace(wanted: &DesiredPod) -> Duration {
     match wanted {
-        Wanted::Pod(pod) if pod_ref(pod).is_some() => grace(pod),
-        Wanted::Pod(_) => DEFAULT_GRACE,
-        Wanted::Gone(grace) => *grace,
+        DesiredPod::Pod(pod) if pod_ref(pod).is_some() => grace(pod),
+        DesiredPod::Pod(_) => DEFAULT_GRACE,
+        DesiredPod::Gone(grace) => *grace,
     }
 }

@@ -1,0 +1,86 @@
+//! Steps of nftables rules that several chains of [`crate::rules`] have (pure).
+
+use crate::rules::{LINKS, TUNNEL};
+use agent_sys::netlink::Family;
+use agent_sys::netlink::filter::{Step, Verdict, name_key};
+
+/// Places in headers and numbers of protocols (RFC 768, RFC 9293).
+pub(crate) const SOURCE_PORT: u32 = 0;
+pub(crate) const DESTINATION_PORT: u32 = 2;
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+const DNS_PORT: u16 = 53;
+/// The link on which the machine speaks to itself.
+pub(crate) const OWN_LINK: &str = "lo";
+
+/// The bits of a prefix, as long as an address.
+pub(crate) fn mask(family: Family, prefix: u8) -> Vec<u8> {
+    let host = family.bits().saturating_sub(prefix);
+    let bits = u128::MAX.checked_shl(host.into()).unwrap_or(0);
+    match family {
+        Family::V4 => bits
+            .to_be_bytes()
+            .last_chunk::<4>()
+            .map_or(vec![], |last| last.to_vec()),
+        Family::V6 => bits.to_be_bytes().to_vec(),
+    }
+}
+
+/// Steps that hold for what comes out of a pod's veth pair.
+pub(crate) fn from_a_pod() -> Vec<Step> {
+    vec![Step::LoadInName(0), Step::Is(0, LINKS.as_bytes().to_vec())]
+}
+
+/// Steps that hold for what goes into one.
+pub(crate) fn to_a_pod() -> Vec<Step> {
+    vec![Step::LoadOutName(0), Step::Is(0, LINKS.as_bytes().to_vec())]
+}
+
+/// Steps that hold where the port at `offset` is that of name servers.
+pub(crate) fn of_names(protocol: u8, offset: u32) -> Vec<Step> {
+    vec![
+        Step::LoadProtocol(0),
+        Step::Is(0, vec![protocol]),
+        Step::LoadTransport {
+            offset,
+            length: 2,
+            to: 0,
+        },
+        Step::Is(0, DNS_PORT.to_be_bytes().to_vec()),
+    ]
+}
+
+/// Counts a packet and decides it.
+pub(crate) fn end(verdict: Verdict) -> Vec<Step> {
+    vec![Step::Count, Step::Verdict(verdict)]
+}
+
+/// Steps that hold where the loaded name is that of one of the tunnel's links.
+pub(crate) fn of_tunnel(load: Step) -> Vec<Step> {
+    vec![load, Step::Is(0, TUNNEL.as_bytes().to_vec())]
+}
+
+/// Steps that hold where it is another link's.
+pub(crate) fn not_of_tunnel(load: Step) -> Vec<Step> {
+    vec![load, Step::IsNot(0, TUNNEL.as_bytes().to_vec())]
+}
+
+/// Steps that hold for what comes in by another link than this.
+pub(crate) fn not_by(link: &str) -> Vec<Step> {
+    vec![Step::LoadInName(0), Step::IsNot(0, name_key(link).to_vec())]
+}
+
+/// Steps that hold where one of these bits of the register is set.
+pub(crate) fn has(load: Step, bits: u32) -> Vec<Step> {
+    let mask = bits.to_ne_bytes().to_vec();
+    vec![load, Step::Mask { of: 0, mask }, Step::IsNot(0, vec![0; 4])]
+}
+
+/// What comes from elsewhere than this machine and its pods.
+pub(crate) fn elsewhere() -> Vec<Step> {
+    let no_pod = vec![
+        Step::LoadInName(0),
+        Step::IsNot(0, LINKS.as_bytes().to_vec()),
+    ];
+    [no_pod, not_by(OWN_LINK)].concat()
+}

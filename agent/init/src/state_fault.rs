@@ -1,0 +1,155 @@
+//! Why a machine has no state, and what it and a person do next.
+
+use crate::console::Console;
+use crate::fatal::{AfterFailure, Fatal};
+use crate::gpt::GptError;
+use crate::unlock::UnlockError;
+use agent_sys::process::Ended;
+use agent_volume::Reason;
+
+/// What a person can do, by what is wrong.
+pub(crate) const CURE: &str = "check the disk; a worker's state can be made anew by writing the whole image again (what the machine stored is lost)";
+const ROOM_CURE: &str = "enlarge the disk behind the image";
+const CLEAR: &str = "clear the TPM in the machine's firmware setup; a worker's state is then made anew, and a master's opens again by \
+                     `pratique recover-state` (the admin's guide has the steps)";
+const MAKE_ROOM: &str = "remove those indices with another system on this machine (`tpm2_nvundefine`), or clear the TPM in the machine's \
+                         firmware setup; once it is cleared, a worker's state is made anew, and a master's opens again by \
+                         `pratique recover-state` (the admin's guide has the steps)";
+/// What the machine does next.
+pub(crate) const LATER: &str = "trying again by a reboot in a minute";
+pub(crate) const RENEWED: &str =
+    "it is made anew by a reboot in a minute; what the machine stored is lost";
+const MASTER_CURE: &str = "a master's state is never made anew: put back its disk, its board, or an image of its version; where the \
+                           board is gone, `pratique recover-state` opens the state on this one (the admin's guide has the steps)";
+pub(crate) const MASTER_DAMAGED: &str = "a master's state is never made anew by itself: put back a copy of this disk that was taken after its \
+                              last start, or clear the TPM, write the whole image again and bring back the cluster from a snapshot by \
+                              `master restore` (the admin's guide has the steps)";
+const MASTER_GONE: &str = "a master's state is never made anew by itself: put back its disk, or the partition's entry and its label \
+                           `pratique-state`; where its disk comes from another board, `pratique recover-state` opens the state on this \
+                           one; to begin a new cluster here, clear the TPM in the machine's firmware setup (the admin's guide has the \
+                           steps)";
+
+/// Why there is no state.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StateError {
+    #[error("the disk of the running root cannot be found")]
+    NoDisk,
+    #[error("the disk {0} can't take a state partition")]
+    Table(String, #[source] GptError),
+    #[error("cannot read or write {0}")]
+    Write(String, #[source] std::io::Error),
+    #[error("partition {number} of {disk} did not appear")]
+    NoNode { disk: String, number: u32 },
+    #[error("mke2fs on {0} ended with {1:?}: {2}")]
+    Format(String, Ended, String),
+}
+
+/// A state that is refused.
+#[derive(Debug, thiserror::Error)]
+#[error("the state is not opened: {0}")]
+struct Refused(Reason);
+
+/// A master's state that does not open.
+pub(crate) fn refused(reason: Reason) -> Fatal {
+    let cure = if reason == Reason::PartitionGone {
+        MASTER_GONE
+    } else {
+        MASTER_CURE
+    };
+    Fatal::hold("STATE", cure, Refused(reason))
+}
+
+/// A failure with the disk: the boot stops.
+pub(crate) fn fatal(cause: StateError) -> Fatal {
+    let cure = if matches!(cause, StateError::Table(..)) {
+        ROOM_CURE
+    } else {
+        CURE
+    };
+    Fatal::hold("STATE", cure, cause)
+}
+
+/// A failure to get the key: the boot stops if only a person can fix it, as reboots would hide the
+/// reason and change nothing.
+pub(crate) fn later(cause: UnlockError) -> Fatal {
+    match cause {
+        UnlockError::Authorization => Fatal::hold("STATE", CLEAR, cause),
+        UnlockError::Full => Fatal::hold("STATE", MAKE_ROOM, cause),
+        UnlockError::Errand(_)
+        | UnlockError::Failed(_)
+        | UnlockError::Report
+        | UnlockError::Pipe(_) => Fatal::retry("STATE", LATER, cause),
+    }
+}
+
+/// A state that opened and did not move to its next generation. A temporary failure is only
+/// printed, and the next boot moves the state. A permanent one stops the boot: with generation and
+/// floor left behind, an older copy or an older image could come back.
+pub(crate) fn moved(console: &Console, outcome: Result<(), UnlockError>) -> Result<(), Fatal> {
+    match outcome.map_err(later) {
+        Err(fatal) if fatal.then == AfterFailure::RebootLater => {
+            console.line(&fatal.as_warning());
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}
+
+/// A system call that failed: the boot stops.
+pub(crate) fn system(cause: agent_sys::Error) -> Fatal {
+    Fatal::hold("STATE", CURE, cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{later, moved, refused};
+    use crate::console::Console;
+    use crate::fatal::AfterFailure;
+    use crate::unlock::UnlockError;
+    use agent_volume::Reason;
+
+    #[test]
+    fn a_master_whose_state_is_missing_is_held_and_told_how_to_begin_anew() {
+        let fatal = refused(Reason::PartitionGone);
+        let line = fatal.line();
+        assert_eq!(fatal.then, AfterFailure::Hold, "{line}");
+        for part in [
+            "FATAL STATE",
+            "recover-state",
+            "pratique-state`",
+            "clear the TPM",
+        ] {
+            assert!(line.contains(part), "no {part:?} in {line}");
+        }
+        assert!(!refused(Reason::OtherKey).line().contains("clear the TPM"));
+    }
+
+    #[test]
+    fn a_refusal_by_the_tpms_owner_stops_the_boot_and_says_what_to_do() {
+        for (cause, word) in [
+            (
+                UnlockError::Authorization,
+                "authorization of the TPM's owner",
+            ),
+            (UnlockError::Full, "NV memory is full"),
+        ] {
+            let fatal = later(cause);
+            let line = fatal.line();
+            assert_eq!(fatal.then, AfterFailure::Hold, "{line}");
+            for part in ["FATAL STATE", word, "clear the TPM", "recover-state"] {
+                assert!(line.contains(part), "no {part:?} in {line}");
+            }
+        }
+        assert_eq!(
+            later(UnlockError::Failed(70)).then,
+            AfterFailure::RebootLater
+        );
+        // The same for an open state, which would stay behind for ever. A temporary failure does
+        // not stop the boot.
+        let console = Console::open();
+        let refused = moved(&console, Err(UnlockError::Full)).expect_err("held");
+        assert_eq!(refused.then, AfterFailure::Hold);
+        moved(&console, Err(UnlockError::Failed(70))).expect("told");
+        moved(&console, Ok(())).expect("moved");
+    }
+}
