@@ -384,6 +384,13 @@ pub(crate) async fn a_killed_client_leaves_nothing(site: &Site) {
 pub(crate) struct Client {
     stream: TlsStream<TcpStream>,
     decoder: Decoder,
+    /// Standard output so far.
+    out: Vec<u8>,
+    /// How it ended: a Status, and the code of the close frame.
+    status: Value,
+    code: Option<u16>,
+    /// The beginning of a message.
+    message: Vec<u8>,
 }
 
 impl Client {
@@ -406,6 +413,10 @@ impl Client {
         Self {
             stream,
             decoder: Decoder::new(Sender::Server),
+            out: Vec::new(),
+            status: Value::Null,
+            code: None,
+            message: Vec::new(),
         }
     }
 
@@ -415,38 +426,51 @@ impl Client {
         self.stream.write_all(&frame).await.unwrap();
     }
 
-    /// Reads until the end: the output, the status, the code of the close frame.
-    pub(crate) async fn rest(mut self) -> (String, Value, Option<u16>) {
-        let (mut out, mut status, mut message, mut code) =
-            (Vec::new(), Value::Null, Vec::new(), None);
-        let mut bytes = [0; 4096];
+    /// Reads until the output has this text.
+    pub(crate) async fn until(&mut self, text: &str) {
         let reading = async {
-            while let Ok(count @ 1..) = self.stream.read(&mut bytes).await {
-                let mut rest = &mut bytes[..count];
-                while let (used, Some(event)) = self.decoder.take(rest).unwrap() {
-                    match event {
-                        Event::Data { bytes, ends, .. } => {
-                            message.extend_from_slice(bytes);
-                            match (ends, message.first()) {
-                                (true, Some(&STDOUT)) => out.extend_from_slice(&message[1..]),
-                                (true, Some(&ERROR)) => {
-                                    status = serde_json::from_slice(&message[1..]).unwrap();
-                                }
-                                _ => {}
-                            }
-                            if ends {
-                                message.clear();
-                            }
-                        }
-                        Event::Close(told) => code = told,
-                        Event::Ping(_) | Event::Pong => {}
-                    }
-                    rest = &mut rest[used..];
-                }
+            while !String::from_utf8_lossy(&self.out).contains(text) {
+                assert!(self.read().await, "it ended before {text:?}");
             }
         };
+        timeout(LIMIT, reading).await.expect("it comes in time");
+    }
+
+    /// Reads until the end: the output, the status, the code of the close frame.
+    pub(crate) async fn rest(mut self) -> (String, Value, Option<u16>) {
+        let reading = async { while self.read().await {} };
         timeout(LIMIT, reading).await.expect("it ends in time");
-        (String::from_utf8(out).unwrap(), status, code)
+        (String::from_utf8(self.out).unwrap(), self.status, self.code)
+    }
+
+    /// Reads what has come; false at the end.
+    async fn read(&mut self) -> bool {
+        let mut bytes = [0; 4096];
+        let Ok(count @ 1..) = self.stream.read(&mut bytes).await else {
+            return false;
+        };
+        let mut rest = &mut bytes[..count];
+        while let (used, Some(event)) = self.decoder.take(rest).unwrap() {
+            match event {
+                Event::Data { bytes, ends, .. } => {
+                    self.message.extend_from_slice(bytes);
+                    if ends {
+                        match self.message.split_first() {
+                            Some((&STDOUT, text)) => self.out.extend_from_slice(text),
+                            Some((&ERROR, text)) => {
+                                self.status = serde_json::from_slice(text).unwrap();
+                            }
+                            _ => {}
+                        }
+                        self.message.clear();
+                    }
+                }
+                Event::Close(told) => self.code = told,
+                Event::Ping(_) | Event::Pong => {}
+            }
+            rest = &mut rest[used..];
+        }
+        true
     }
 }
 
