@@ -96,8 +96,10 @@ fn stages(steps: &mut Steps, wanted: &dyn Fn(Stage) -> bool) -> Outcome {
     if wanted(Stage::Build) || wanted(Stage::Unit) {
         steps.step("tools", build::tools_tree)?;
     }
-    if wanted(Stage::Unit) {
+    if wanted(Stage::Unit) || wanted(Stage::Stories) {
         steps.step("Python client", crate::python::client)?;
+    }
+    if wanted(Stage::Unit) {
         steps.step("unit, property and process tests", || {
             suite::run(&[Lane {
                 programs: &parts.units,
