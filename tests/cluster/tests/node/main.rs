@@ -12,6 +12,7 @@ mod attach;
 mod claims;
 mod clients;
 mod cluster;
+mod collecting;
 mod containers;
 mod content;
 mod crashes;

@@ -5,6 +5,7 @@ use crate::cluster::shell;
 use crate::network::{create, on_a_machine, server, with_addresses};
 use crate::site::{IMAGE, eventually, texts};
 use crate::tunnels::Site;
+use agent_runtime::Runtime as _;
 use config_kube::identity::USAGE_USER;
 use master_client::UserInfo;
 use serde_json::{Value, json};
@@ -32,6 +33,26 @@ pub(crate) fn of_pod<'a>(summary: &'a Value, name: &str) -> Option<&'a Value> {
 fn number(value: &Value, pointer: &str) -> u64 {
     let found = value.pointer(pointer).and_then(Value::as_u64);
     found.unwrap_or_else(|| panic!("no {pointer} in {value}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_images_take_is_told_before_the_first_pod() {
+    let site = Site::new().await;
+    let engine = site.cluster.engine();
+    eventually("the image that came with the machine", || async {
+        let images = engine.images().await.ok()?;
+        images.iter().any(|image| image.size > 0).then_some(())
+    })
+    .await;
+    let images = eventually("what images take", || async {
+        let summary = site.summary().await;
+        assert_eq!(summary["pods"], json!([]));
+        summary.pointer("/node/runtime/imageFs").cloned()
+    })
+    .await;
+    // Of its one layer: at least the program, its folder, and the names that lead to it.
+    assert!(number(&images, "/usedBytes") > 1 << 19, "{images}");
+    assert!(number(&images, "/inodesUsed") > 2, "{images}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,7 @@ use agent_images::{Credential, DOCKER_HUB, Keyring, PullPolicy, Registries, Regi
 use agent_runtime::{ContainerSpec, Containerd, ErrorClass, Runtime};
 use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
-use tests_harness::oci::{Image, digest};
+use tests_harness::oci::{Entry, Image, digest};
 
 /// Of `puller:hunter2`.
 const BASIC: &str = "Basic cHVsbGVyOmh1bnRlcjI=";
@@ -22,12 +22,18 @@ pub(super) fn basic(image: &Image, seen: &Seen) -> Reply {
 }
 
 pub(super) fn image() -> Arc<Image> {
+    image_with(&[])
+}
+
+/// The image with more in its layer, which no engine of a test has before.
+pub(super) fn image_with(entries: &[Entry<'_>]) -> Arc<Image> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)
         .unwrap();
     let tools = tests_harness::tools::Tools::find(root).unwrap();
-    Arc::new(Image::busybox(&tests_harness::oci::find_busybox(Some(&tools)).unwrap()).unwrap())
+    let busybox = tests_harness::oci::find_busybox(Some(&tools)).unwrap();
+    Arc::new(Image::with(&busybox, entries).unwrap())
 }
 
 fn agent(site: &Site, authority: &Authority, list: Vec<Registry>) -> Arc<Containerd> {

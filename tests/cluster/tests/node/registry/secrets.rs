@@ -119,6 +119,31 @@ async fn pull_secrets_of_a_pod_or_of_its_account_fetch_its_image_and_no_other_po
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_pull_secret_for_a_registry_is_tried_and_one_that_was_mended_is_read_again() {
+    let (cluster, registry, image) = cluster().await;
+    for (name, password) in [("wrong", "guess"), ("other", "guess"), ("pull", "hunter2")] {
+        secret(&cluster, name, &registry.host(), password).await;
+    }
+    for (pod, secrets) in [("first", ["pull", "wrong"]), ("last", ["wrong", "pull"])] {
+        cluster.create(pod, spec(&image, "Always", &secrets)).await;
+        cluster.reaches(pod, "/phase", json!("Running")).await;
+    }
+    cluster
+        .create("neither", spec(&image, "Always", &["wrong", "other"]))
+        .await;
+    let waiting = "/containerStatuses/0/state/waiting/reason";
+    cluster
+        .reaches("neither", waiting, json!("ImagePullBackOff"))
+        .await;
+    let document =
+        json!({"auths": {registry.host(): {"username": "puller", "password": "hunter2"}}});
+    let mended = json!({"stringData": {".dockerconfigjson": document.to_string()}});
+    let path = "/api/v1/namespaces/default/secrets/other";
+    cluster.patch(path, &mended).await;
+    cluster.reaches("neither", "/phase", json!("Running")).await;
+}
+
 /// No file below holds the password, in any form. Root file systems come from images, and are
 /// skipped.
 fn nothing_of_it(path: &Path) {

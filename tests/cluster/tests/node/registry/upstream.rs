@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use tests_harness::oci::Image;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
@@ -32,6 +33,8 @@ pub(crate) enum Body {
     Whole(Vec<u8>),
     /// Bytes without end, under a length that is never reached.
     Endless,
+    /// Half of the bytes; the rest once the gate is open.
+    Held(Vec<u8>, watch::Receiver<bool>),
     /// Neither head nor body: the connection stays open.
     Silence,
 }
@@ -211,7 +214,7 @@ async fn serve(
     let reply = answer(&seen);
     let mut head = format!("HTTP/1.1 {} Test\r\nconnection: close\r\n", reply.status);
     let length = match &reply.body {
-        Body::Whole(body) => body.len(),
+        Body::Whole(body) | Body::Held(body, _) => body.len(),
         Body::Endless => usize::MAX >> 1,
         Body::Silence => {
             std::future::pending::<()>().await;
@@ -228,6 +231,13 @@ async fn serve(
         .ok()?;
     match reply.body {
         Body::Whole(body) => stream.write_all(&body).await.ok()?,
+        Body::Held(body, mut gate) => {
+            let (first, rest) = body.split_at(body.len() / 2);
+            stream.write_all(first).await.ok()?;
+            stream.flush().await.ok()?;
+            gate.wait_for(|open| *open).await.ok()?;
+            stream.write_all(rest).await.ok()?;
+        }
         Body::Endless => loop {
             stream.write_all(&[b' '; 16 * 1024]).await.ok()?;
         },
