@@ -90,7 +90,8 @@ async fn run(cluster: &Cluster, id: &str, script: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_end_with_their_machine_critical_ones_last_and_the_master_is_told() {
     let mut cluster = Cluster::new().await;
-    let patient = "trap 'while test ! -e /tmp/go; do sleep 0.1; done; exit 0' TERM; echo up; while :; do sleep 0.1; done";
+    // Of its 30 s it takes more than the two that a machine once gave to all.
+    let patient = "trap 'sleep 3; while test ! -e /tmp/go; do sleep 0.1; done; echo in peace; exit 0' TERM; echo up; while :; do sleep 0.1; done";
     cluster
         .create("plain", json!({"containers": [shell(patient)]}))
         .await;
@@ -141,6 +142,8 @@ async fn pods_end_with_their_machine_critical_ones_last_and_the_master_is_told()
         assert_eq!(target["message"], words);
     }
     ending.await.unwrap();
+    let plain = cluster.pod("plain").await.unwrap();
+    assert!(cluster.log(&plain, 0).contains("in peace"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
