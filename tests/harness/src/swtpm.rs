@@ -31,7 +31,7 @@ impl Swtpm {
         // The issuer's two RSA keys take longer than the TPM's own.
         static ISSUER: OnceLock<Issuer> = OnceLock::new();
         let dir = tempfile::tempdir().expect("a temporary directory");
-        // Who comes first makes it with the TPM; the others wait for that.
+        // The first caller makes the issuer with its TPM; the others wait until it is there.
         let mut made = false;
         let issuer = ISSUER.get_or_init(|| {
             made = true;
