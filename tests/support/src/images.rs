@@ -119,13 +119,14 @@ pub fn tapped(swtpm: &Swtpm) -> (String, Arc<Mutex<Vec<u8>>>) {
 fn copy(mut from: TcpStream, mut to: TcpStream, heard: &Mutex<Vec<u8>>) {
     let mut buffer = [0; 4096];
     while let Ok(length) = from.read(&mut buffer) {
-        if length == 0 || to.write_all(&buffer[..length]).is_err() {
-            break;
-        }
+        // Before it is sent on: the other direction records the answer.
         heard
             .lock()
             .expect("not poisoned")
             .extend(&buffer[..length]);
+        if length == 0 || to.write_all(&buffer[..length]).is_err() {
+            break;
+        }
     }
     to.shutdown(std::net::Shutdown::Both).ok();
 }
