@@ -3,7 +3,7 @@
 //!
 //! Enter by [`controller::Controller`] for the trait, by [`Controllers`] to run some. The
 //! controllers themselves are in rooms by their subject (`master/control-cluster`, `-network`,
-//! `-nodes`, `-workloads`); `master/controllers` has all of them in one list.
+//! `-nodes`, `-scaling`, `-workloads`); `master/controllers` has all of them in one list.
 //!
 //! A controller is one file. It declares the views that it follows, with the keys that a change
 //! concerns and the indexes that it needs; its facts (a snapshot of what its plan for one key
@@ -81,9 +81,9 @@
 //!     }
 //! }
 //!
-//! // Its test needs no API: a stand holds the stores.
-//! let (labels, mut stand) = Setup::for_test::<Labels>(&Default::default());
-//! let keys = stand.set(Key::cluster("team"), Labelled(false));
+//! // Its test needs no API: it fills the stores itself.
+//! let (labels, mut stores) = Setup::for_test::<Labels>(&Default::default());
+//! let keys = stores.set(Key::cluster("team"), Labelled(false));
 //! let facts = labels.facts(&keys[0], Now::read()).unwrap();
 //! assert_eq!(Labels::plan(&facts, Now::read()).actions, ["team"]);
 //! ```
