@@ -26,11 +26,12 @@ use agent_volume::{Reason, Report};
 use crate::console::Console;
 use crate::fatal::Fatal;
 use crate::state_fault::{
-    CURE, LATER, MASTER_DAMAGED, RENEWED, StateError, fatal, later, moved, refused, system,
+    CURE, LATER, MASTER_DAMAGED, RENEWED, StateError, check_moved, fatal, later, refused, system,
 };
 use crate::state_kept::{keeps_the_disk, unrecoverable};
 use crate::state_partition::{
-    DISK, LABEL, MEMORY, StatePartition, UNFINISHED, decrypt, find_or_add, format, mounted, write,
+    DISK, LABEL, MEMORY, StatePartition, UNFINISHED, decrypt, find_or_add, format, mount_state,
+    write,
 };
 use crate::state_text::{made, opened_line, record};
 use crate::unlock::{self, Owner, WaitingAgent};
@@ -72,7 +73,7 @@ pub struct Opened {
 /// A disk, TPM or file system that failed, or a master's state that does not open: each says what
 /// this machine does next.
 pub fn open(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opened, Fatal> {
-    let outcome = opened(console, root_hash, owner);
+    let outcome = open_state(console, root_hash, owner);
     let capped = leave_closed();
     let state = outcome?;
     capped.map(|()| state)
@@ -86,7 +87,7 @@ pub fn leave_closed() -> Result<(), Fatal> {
     unlock::cap().map_err(|cause| Fatal::retry("STATE", LATER, cause))
 }
 
-fn opened(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opened, Fatal> {
+fn open_state(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Opened, Fatal> {
     let partition = find_or_add(root_hash).map_err(fatal)?;
     let agent = unlock::ask(
         console,
@@ -166,14 +167,14 @@ fn temporary_state(
 ) -> Result<(), Fatal> {
     let device = partition.device.node();
     if keeps_the_disk(reason, partition.fresh, Path::new(&device)) {
-        mounted("tmpfs", "tmpfs", MEMORY).map_err(system)?;
+        mount_state("tmpfs", "tmpfs", MEMORY).map_err(system)?;
         console.line(&format!(
             "pratique: WARNING STATE: the state is in memory and lasts only until the next reboot: {reason}; the state on the \
              disk stays as it is, for a boot that may open it"
         ));
         return Ok(());
     }
-    formatted(partition, key, Lasts::UntilReboot)?;
+    format_and_mount(partition, key, Lasts::UntilReboot)?;
     console.line(&format!(
         "pratique: WARNING STATE: the state lasts only until the next reboot: {reason}"
     ));
@@ -188,11 +189,11 @@ fn new_state(
     key: &VolumeKey,
     recovery: Option<&WrappingKey>,
 ) -> Result<(), Fatal> {
-    if let Err(fatal) = formatted(partition, key, Lasts::Kept { recovery }) {
+    if let Err(fatal) = format_and_mount(partition, key, Lasts::Kept { recovery }) {
         drop(agent.finish(console, None));
         return Err(fatal);
     }
-    moved(
+    check_moved(
         console,
         agent.finish(console, Some(InitAnswer { admitted: 0 })),
     )
@@ -218,7 +219,7 @@ fn own_state(
         unrecoverable(console, Path::new(RECOVERY));
     }
     let admitted = admitted();
-    moved(
+    check_moved(
         console,
         agent.finish(console, Some(InitAnswer { admitted })),
     )
@@ -273,7 +274,7 @@ fn admitted() -> u64 {
 /// Mounts a volume that opened, and moves its files to the next generation unless they are older
 /// than their header. A file system in which the kernel found faults is not used.
 fn usable(node: &str, generation: u64) -> Result<(), Cause> {
-    mounted(node, "ext4", DISK)?;
+    mount_state(node, "ext4", DISK)?;
     ext4::without_faults(&File::open(node)?)?;
     generation::advance(Path::new(OWN), generation)?;
     Ok(())
@@ -293,7 +294,11 @@ enum Lasts<'a> {
 
 /// Makes the file system of a volume, mounts it, and sets the partition's label to finished. Where
 /// nothing keeps the volume's key, the label stays as it is.
-fn formatted(partition: &StatePartition, key: &VolumeKey, lasts: Lasts<'_>) -> Result<(), Fatal> {
+fn format_and_mount(
+    partition: &StatePartition,
+    key: &VolumeKey,
+    lasts: Lasts<'_>,
+) -> Result<(), Fatal> {
     let StatePartition {
         root, part, fresh, ..
     } = partition;
@@ -302,7 +307,7 @@ fn formatted(partition: &StatePartition, key: &VolumeKey, lasts: Lasts<'_>) -> R
     }
     let node = decrypt(partition, key)?;
     format(&node).map_err(fatal)?;
-    mounted(&node, "ext4", DISK).map_err(system)?;
+    mount_state(&node, "ext4", DISK).map_err(system)?;
     if let Lasts::Kept { recovery } = lasts {
         if let Some(recovery) = recovery {
             let text = zeroize::Zeroizing::new(hex::encode(recovery.as_slice()));

@@ -85,7 +85,10 @@ pub(crate) fn later(cause: UnlockError) -> Fatal {
 /// A state that opened and did not move to its next generation. A temporary failure is only
 /// printed, and the next boot moves the state. A permanent one stops the boot: with generation and
 /// floor left behind, an older copy or an older image could come back.
-pub(crate) fn moved(console: &Console, outcome: Result<(), UnlockError>) -> Result<(), Fatal> {
+pub(crate) fn check_moved(
+    console: &Console,
+    outcome: Result<(), UnlockError>,
+) -> Result<(), Fatal> {
     match outcome.map_err(later) {
         Err(fatal) if fatal.then == AfterFailure::RebootLater => {
             console.line(&fatal.as_warning());
@@ -102,7 +105,7 @@ pub(crate) fn system(cause: agent_sys::Error) -> Fatal {
 
 #[cfg(test)]
 mod tests {
-    use super::{later, moved, refused};
+    use super::{check_moved, later, refused};
     use crate::console::Console;
     use crate::fatal::AfterFailure;
     use crate::unlock::UnlockError;
@@ -147,9 +150,9 @@ mod tests {
         // The same for an open state, which would stay behind for ever. A temporary failure does
         // not stop the boot.
         let console = Console::open();
-        let refused = moved(&console, Err(UnlockError::Full)).expect_err("held");
+        let refused = check_moved(&console, Err(UnlockError::Full)).expect_err("held");
         assert_eq!(refused.then, AfterFailure::Hold);
-        moved(&console, Err(UnlockError::Failed(70))).expect("told");
-        moved(&console, Ok(())).expect("moved");
+        check_moved(&console, Err(UnlockError::Failed(70))).expect("told");
+        check_moved(&console, Ok(())).expect("moved");
     }
 }

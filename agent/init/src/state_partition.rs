@@ -113,7 +113,7 @@ pub(crate) fn decrypt(partition: &StatePartition, key: &VolumeKey) -> Result<Str
 }
 
 /// Mounts a file system as the state, and makes the state's folders.
-pub(crate) fn mounted(node: &str, kind: &str, options: &str) -> Result<(), agent_sys::Error> {
+pub(crate) fn mount_state(node: &str, kind: &str, options: &str) -> Result<(), agent_sys::Error> {
     mount(node, TARGET, kind, LIMITS, options)?;
     DIRECTORIES
         .iter()
