@@ -65,7 +65,7 @@ impl Swept {
     }
 }
 
-/// A size in the largest unit of which it has one, with a decimal.
+/// A size in the largest binary unit that it reaches, with one decimal.
 pub(crate) fn written(size: u64) -> String {
     let units = ["EiB", "PiB", "TiB", "GiB", "MiB", "KiB"].into_iter();
     let mut units = units.zip([60, 50, 40, 30, 20, 10]);
@@ -134,12 +134,12 @@ pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<Swept, Error> {
     };
     let mut freed = 0_u64;
     for image in &chosen {
+        shared.runtime.remove_image(&image.name).await?;
         tracing::info!(
             image = image.name,
             size = image.size,
-            "unused image removed: the disk is filling up"
+            "unused image removed to free disk space"
         );
-        shared.runtime.remove_image(&image.name).await?;
         freed = freed.saturating_add(image.size);
     }
     Ok(Swept {

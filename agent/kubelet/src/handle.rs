@@ -1,14 +1,14 @@
 //! The handle of one pod's task.
 
 use crate::desired::DesiredPod;
-use agent_pods::{Eviction, Tenant, Waiting, as_given};
+use agent_pods::{AllocatedPod, Eviction, Waiting, as_given};
 use agent_runtime::PodRef;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use tokio::sync::{Notify, watch};
 
-/// The handle of one pod's task.
+/// Owned by the pod watch; the task has the other ends.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) pod: PodRef,
@@ -16,43 +16,46 @@ pub(crate) struct Handle {
     pub(crate) news: Arc<Notify>,
     /// Its eviction, once the node under pressure has chosen it.
     pub(crate) chosen: Arc<OnceLock<Eviction>>,
-    pub(crate) taken: Taken,
+    pub(crate) allocation: Allocation,
 }
 
 /// The resources with which the node has admitted a pod. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Taken(Arc<Mutex<Place>>);
+pub(crate) struct Allocation(Arc<Mutex<AllocationState>>);
 
 #[derive(Debug, Clone, Default)]
-enum Place {
+enum AllocationState {
     /// Nobody has decided yet.
     #[default]
-    Unknown,
+    Undecided,
     /// Admitted: the pod with the resources that it has, and those that it waits for.
-    Taken(Tenant),
-    /// It takes no room any more.
-    Left,
+    Allocated(AllocatedPod),
+    /// It holds no resources any more.
+    Released,
 }
 
-impl Taken {
+impl Allocation {
     /// The pod as the node admitted it, if it did.
     pub(crate) fn pod(&self) -> Option<Arc<Pod>> {
-        match self.place() {
-            Place::Taken(tenant) => Some(tenant.has),
-            Place::Unknown | Place::Left => None,
+        match self.state() {
+            AllocationState::Allocated(pod) => Some(pod.has),
+            AllocationState::Undecided | AllocationState::Released => None,
         }
     }
 
     /// Admits the pod with these resources.
     pub(crate) fn set(&self, has: Arc<Pod>) {
-        self.put(Place::Taken(Tenant { has, waits: None }));
+        self.put(AllocationState::Allocated(AllocatedPod {
+            has,
+            waits: None,
+        }));
     }
 
     /// How long the pod waits for other resources, which are those of `pod` now.
     pub(crate) fn waiting(&self, pod: &Arc<Pod>) -> Waiting {
-        let since = match self.place() {
-            Place::Taken(tenant) => tenant.waits.map(|waits| waits.since),
-            Place::Unknown | Place::Left => None,
+        let since = match self.state() {
+            AllocationState::Allocated(pod) => pod.waits.map(|waits| waits.since),
+            AllocationState::Undecided | AllocationState::Released => None,
         };
         Waiting {
             pod: pod.clone(),
@@ -63,23 +66,23 @@ impl Taken {
     /// The pod keeps its resources, and waits for others, or no longer for any.
     pub(crate) fn wait(&self, waits: Option<Waiting>) {
         if let Some(has) = self.pod() {
-            self.put(Place::Taken(Tenant { has, waits }));
+            self.put(AllocationState::Allocated(AllocatedPod { has, waits }));
         }
     }
 
-    /// It takes no room any more: another may have it before the master has told that this one is
-    /// gone.
-    pub(crate) fn leave(&self) {
-        self.put(Place::Left);
+    /// The pod holds no resources any more: another may have them before the master says that this
+    /// one is gone.
+    pub(crate) fn release(&self) {
+        self.put(AllocationState::Released);
     }
 
-    fn place(&self) -> Place {
-        let place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        place.clone()
+    fn state(&self) -> AllocationState {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.clone()
     }
 
-    fn put(&self, place: Place) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = place;
+    fn put(&self, state: AllocationState) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 }
 
@@ -97,32 +100,32 @@ impl Handle {
         self.chosen.get().is_some()
     }
 
-    /// Whether the pod is over: it takes no room any more.
+    /// Whether the pod is over: it holds no resources any more.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.phase().as_deref(), Some("Succeeded" | "Failed"))
     }
 
-    /// The pod as it takes room of the node: the node has taken it, and it is not over. One that an
-    /// earlier agent has taken, and whose task has not looked yet, is known by its phase.
-    pub(crate) fn tenant(&self) -> Option<Tenant> {
+    /// The pod with the resources that the node allocated to it, unless it is over. One that an
+    /// earlier agent admitted, and whose task has not looked yet, is known by its phase.
+    pub(crate) fn allocated_pod(&self) -> Option<AllocatedPod> {
         if self.is_over() {
             return None;
         }
-        match self.taken.place() {
-            Place::Taken(tenant) => Some(tenant),
-            Place::Left => None,
-            Place::Unknown => {
+        match self.allocation.state() {
+            AllocationState::Allocated(pod) => Some(pod),
+            AllocationState::Released => None,
+            AllocationState::Undecided => {
                 let runs = self.phase().as_deref() == Some("Running");
                 let pod = self.latest().filter(|_| runs)?;
                 let has = Arc::new(as_given(&pod, &[]));
-                Some(Tenant { has, waits: None })
+                Some(AllocatedPod { has, waits: None })
             }
         }
     }
 
     /// The pod with the resources that it has of the node, if it has some.
-    pub(crate) fn room(&self) -> Option<Arc<Pod>> {
-        Some(self.tenant()?.has)
+    pub(crate) fn allocated(&self) -> Option<Arc<Pod>> {
+        Some(self.allocated_pod()?.has)
     }
 
     fn phase(&self) -> Option<String> {

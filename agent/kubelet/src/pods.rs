@@ -2,7 +2,7 @@
 
 use crate::cleanup;
 use crate::desired::{DesiredPod, orphan_grace};
-use crate::handle::{Handle, Taken};
+use crate::handle::{Allocation, Handle};
 use crate::names::{is_plain, pod_ref};
 use crate::sandbox::Own;
 use crate::shared::Shared;
@@ -336,8 +336,8 @@ impl Pods {
         let (sender, receiver) = watch::channel(wanted);
         let news = Arc::new(Notify::new());
         let chosen = Arc::new(OnceLock::new());
-        let taken = Taken::default();
-        let told = (news.clone(), chosen.clone(), taken.clone());
+        let allocation = Allocation::default();
+        let told = (news.clone(), chosen.clone(), allocation.clone());
         let worker = Worker::new(self.shared.clone(), pod.clone(), receiver, told);
         let uid = pod.uid.clone();
         self.handles().insert(
@@ -347,7 +347,7 @@ impl Pods {
                 wanted: sender,
                 news,
                 chosen,
-                taken,
+                allocation,
             },
         );
         self.tasks.spawn(async move {

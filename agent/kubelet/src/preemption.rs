@@ -25,7 +25,7 @@ impl Shared {
         // A pod that is ending counts as gone, so that no other is chosen in its place meanwhile.
         let staying = handles.iter().filter_map(|(uid, handle)| {
             let stays = Some(uid.as_str()) != own && !handle.is_leaving();
-            Some((handle.room().filter(|_| stays)?, handle))
+            Some((handle.allocated().filter(|_| stays)?, handle))
         });
         let (others, staying): (Vec<Arc<Pod>>, Vec<&Handle>) = staying.unzip();
         let allocatable = self.allocatable();

@@ -3,7 +3,7 @@
 use crate::capacity;
 use crate::config::Config;
 use crate::garbage::Images;
-use crate::handle::{Handle, Taken};
+use crate::handle::{Allocation, Handle};
 use crate::mirrors::Mirrors;
 use agent_api::events::Recorder;
 use agent_api::{Api, get};
@@ -33,7 +33,7 @@ const NODE_AGE: Duration = Duration::from_secs(10);
 /// How long the master may take to return it.
 const NODE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the tasks share.
+/// What all pods' tasks and the node's loops use.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) api: Arc<dyn Api>,
@@ -44,7 +44,7 @@ pub(crate) struct Shared {
     pub(crate) events: Recorder,
     /// Which conditions of pressure hold.
     pub(crate) pressure: Mutex<Pressure>,
-    /// Since when images are here.
+    /// When each image was first seen and last used.
     pub(crate) images: Images,
     /// Turns to pull an image, by its registry.
     pub(crate) pulls: NamedTurns,
@@ -67,9 +67,9 @@ pub(crate) struct Shared {
     pub(crate) listed: AtomicBool,
     /// What the API shows of static pods.
     pub(crate) mirrors: Mirrors,
-    /// The machine ends.
+    /// True once the machine shuts down.
     pub(crate) ends: watch::Sender<bool>,
-    /// The CPU by which pods of the burstable class share the processor with others.
+    /// CPU requests of all burstable pods in millicores, as last written to the class's weight.
     pub(crate) burstable: Mutex<Option<u64>>,
     /// This node's Node, and when it was read.
     pub(crate) node: tokio::sync::Mutex<Option<(Arc<Node>, Instant)>>,
@@ -89,8 +89,8 @@ impl Shared {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a warning about the node, by its name: as upstream's kubelet, and while the master
-    /// does not answer.
+    /// Records a warning event about this node. The event's UID is the node's name, as upstream's
+    /// kubelet has it, because the real one is unknown while the master is away.
     pub(crate) fn warn(&self, reason: &'static str, message: &str) {
         let name = Some(self.config.node_name.clone());
         let about = ObjectReference {
@@ -104,26 +104,26 @@ impl Shared {
 
     /// Admits the pod with the resources in its spec, if it fits beside the admitted pods; else
     /// says why it doesn't. One pod is decided at a time, so that two never take the same room.
-    pub(crate) fn admit(&self, pod: &Arc<Pod>, taken: &Taken) -> Option<Refusal> {
+    pub(crate) fn admit(&self, pod: &Arc<Pod>, allocation: &Allocation) -> Option<Refusal> {
         let handles = self.handles();
         let refusal = misfit(pod, &others(&handles, pod), &self.allocatable());
         if refusal.is_none() {
-            taken.set(pod.clone());
+            allocation.set(pod.clone());
         }
         refusal
     }
 
-    /// Whether a pod that does not fit now will, once those pods have left that the master has no
-    /// longer. Upstream's kubelet does not count these; here the newcomer waits for them, and no
-    /// room is given twice.
+    /// Whether a pod that does not fit now fits once the pods have ended that the master has already
+    /// deleted. Upstream's kubelet ignores those; here the new pod waits, so that no resource is
+    /// given twice.
     pub(crate) fn fits_soon(&self, pod: &Pod) -> bool {
         let staying = staying(&self.handles(), pod);
         misfit(pod, &staying, &self.allocatable()).is_none()
     }
 
-    /// Why the pod may not run on this node, by labels, taints and devices that are ten seconds old
-    /// at most, or new where they speak against the pod. A master that does not give them has other
-    /// ways to end a pod.
+    /// Why labels, taints or extended resources of this Node keep the pod off it. A Node read in the
+    /// last ten seconds will do; a refusal is checked again on one read now. If the master does not
+    /// answer, the pod is not refused.
     pub(crate) async fn misplaced(&self, pod: &Pod) -> Option<Refusal> {
         let asked = async {
             let against = |node: &Node| {
@@ -154,24 +154,25 @@ impl Shared {
 
     /// Admits a pod again with other resources, after the pods whose resize waits before it; says
     /// why this resize waits, if it does.
-    pub(crate) fn resize(&self, pod: &Arc<Pod>, taken: &Taken) -> Option<Pending> {
+    pub(crate) fn resize(&self, pod: &Arc<Pod>, allocation: &Allocation) -> Option<Pending> {
         let handles = self.handles();
         let uid = pod.metadata.uid.as_deref();
         let others = handles
             .iter()
             .filter(|(other, _)| Some(other.as_str()) != uid)
-            .filter_map(|(_, handle)| Some((handle.tenant()?, &handle.news)));
+            .filter_map(|(_, handle)| Some((handle.allocated_pod()?, &handle.news)));
         let (others, news): (Vec<_>, Vec<_>) = others.unzip();
-        let (own, has) = (taken.waiting(pod), taken.pod()?);
+        let (own, has) = (allocation.waiting(pod), allocation.pod()?);
         let (lack, served) = misfit_in_turn((&has, &own), &others, &self.allocatable());
+        // These resizes came first and fit now: their tasks look again.
         for one in served {
             news[one].notify_one();
         }
         let Some(lack) = lack else {
-            taken.set(pod.clone());
+            allocation.set(pod.clone());
             return None;
         };
-        taken.wait(Some(own));
+        allocation.wait(Some(own));
         Some(match beyond(pod, &self.allocatable()) {
             Some(message) => Pending {
                 reason: "Infeasible",
@@ -212,7 +213,11 @@ impl Shared {
                 .burstable
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            let pods: Vec<_> = shared.handles().values().filter_map(Handle::room).collect();
+            let pods: Vec<_> = shared
+                .handles()
+                .values()
+                .filter_map(Handle::allocated)
+                .collect();
             let millis = group::burstable_millis(pods.iter().map(|pod| &**pod));
             if *known != Some(millis) {
                 group::weigh_classes(&Groups::mounted(), millis)?;
@@ -257,14 +262,14 @@ impl Shared {
 /// The pods that take room of the node beside this one.
 fn others(handles: &HashMap<String, Handle>, pod: &Pod) -> Vec<Arc<Pod>> {
     let others = beside(handles, pod);
-    others.filter_map(Handle::room).collect()
+    others.filter_map(Handle::allocated).collect()
 }
 
 /// Those of the others that the master still has. One that was deleted without its grace takes its
 /// room until its processes have ended, which is soon.
 fn staying(handles: &HashMap<String, Handle>, pod: &Pod) -> Vec<Arc<Pod>> {
     let others = beside(handles, pod).filter(|handle| handle.latest().is_some());
-    others.filter_map(Handle::room).collect()
+    others.filter_map(Handle::allocated).collect()
 }
 
 fn beside<'a>(
@@ -280,7 +285,7 @@ fn beside<'a>(
 #[cfg(test)]
 mod tests {
     use crate::desired::DesiredPod;
-    use crate::handle::{Handle, Taken};
+    use crate::handle::{Allocation, Handle};
     use crate::kubelet::tests::shared_with;
     use agent_pods::pod_ref;
     use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -296,7 +301,7 @@ mod tests {
             wanted: watch::channel(DesiredPod::Pod(Arc::new(wanted))).0,
             news: Arc::default(),
             chosen: Arc::default(),
-            taken: Taken::default(),
+            allocation: Allocation::default(),
         }
     }
 
@@ -353,17 +358,17 @@ mod tests {
         };
         let (old, new) = (pod("old"), pod("new"));
         let leaving = handle((*old).clone());
-        leaving.taken.set(old.clone());
-        let taken = leaving.taken.clone();
+        leaving.allocation.set(old.clone());
+        let allocation = leaving.allocation.clone();
         shared.handles().insert("old".to_owned(), leaving);
-        let own = Taken::default();
+        let own = Allocation::default();
         assert!(shared.admit(&new, &own).is_some());
         assert!(!shared.fits_soon(&new), "its neighbour stays");
         let gone = DesiredPod::Gone(Duration::ZERO);
         shared.handles()["old"].wanted.send_replace(gone);
         assert!(shared.admit(&new, &own).is_some(), "its processes may run");
         assert!(shared.fits_soon(&new));
-        taken.leave();
+        allocation.release();
         assert_eq!(shared.admit(&new, &own), None);
     }
 }

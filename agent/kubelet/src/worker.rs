@@ -10,7 +10,7 @@ mod report;
 mod resize;
 
 use crate::desired::DesiredPod;
-use crate::handle::Taken;
+use crate::handle::Allocation;
 use crate::names::pod_path;
 use crate::pull::{ContainerImages, Failed, Fetches, NeededImage};
 use crate::sandbox::Own;
@@ -80,7 +80,7 @@ pub(crate) struct Worker {
     refused: Option<Refusal>,
     /// Whether the node has admitted the pod: pods and pressure that come later are no reason to
     /// refuse it then.
-    taken: Taken,
+    allocation: Allocation,
     supplies: Supplies,
     fetches: Fetches,
     starts: Starts,
@@ -102,7 +102,7 @@ impl Worker {
         shared: Arc<Shared>,
         pod: PodRef,
         wanted: watch::Receiver<DesiredPod>,
-        (news, chosen, taken): (Arc<Notify>, Arc<OnceLock<Eviction>>, Taken),
+        (news, chosen, allocation): (Arc<Notify>, Arc<OnceLock<Eviction>>, Allocation),
     ) -> Self {
         let (runtime, events) = (shared.runtime.clone(), shared.events.clone());
         let counted = shared.figures.probed();
@@ -131,7 +131,7 @@ impl Worker {
             told: false,
             seen_at: Some(Instant::now()),
             refused: None,
-            taken,
+            allocation,
             supplies,
             fetches: Fetches::default(),
             starts,
@@ -412,13 +412,13 @@ impl Worker {
     /// False where that is not decided yet: others end to make room for it.
     async fn refuse(&mut self, pod: &Arc<Pod>, seen: &[Seen]) -> bool {
         // A refusal is final: the pod has failed, and controllers may have acted on that.
-        let decided = self.taken.pod().is_some() || self.refused.is_some();
+        let decided = self.allocation.pod().is_some() || self.refused.is_some();
         if decided || end_of(pod, Timestamp::now()).is_some() {
             return true;
         }
         if !seen.is_empty() {
             // An earlier agent admitted it, with the resources that its containers have.
-            self.taken.set(Arc::new(as_given(pod, seen)));
+            self.allocation.set(Arc::new(as_given(pod, seen)));
             self.supplies.adopt();
             return true;
         }
@@ -433,7 +433,7 @@ impl Worker {
         };
         let refusal = match refusal {
             None => {
-                let lack = self.shared.admit(pod, &self.taken);
+                let lack = self.shared.admit(pod, &self.allocation);
                 let waits = |lack| {
                     let leaves = self.begun.elapsed() < LEAVING && self.shared.fits_soon(pod);
                     leaves || self.shared.make_room(pod, lack)
@@ -642,7 +642,7 @@ impl Worker {
                 "cannot remove the pod's folders"
             );
         }
-        self.taken.leave();
+        self.allocation.release();
         if let Err(error) = self.shared.weigh().await {
             tracing::debug!(
                 error = chain(&error),

@@ -94,7 +94,7 @@ fn short(pod: &Pod, others: &[Arc<Pod>], resource: &str, most: Amount) -> Option
 
 /// A pod that the node has admitted.
 #[derive(Debug, Clone)]
-pub struct Tenant {
+pub struct AllocatedPod {
     /// The pod with the resources that it has now.
     pub has: Arc<Pod>,
     /// Its resize that waits for room.
@@ -130,7 +130,7 @@ impl Waiting {
 /// `others`.
 pub fn misfit_in_turn(
     (has, waits): (&Arc<Pod>, &Waiting),
-    others: &[Tenant],
+    others: &[AllocatedPod],
     allocatable: &BTreeMap<&'static str, Amount>,
 ) -> (Option<Refusal>, Vec<usize>) {
     let waiting = others.iter().enumerate();
@@ -344,15 +344,15 @@ mod tests {
             pod: sized(cpu, priority),
             since: start + std::time::Duration::from_secs(seconds),
         };
-        let tenant = |waits: Waiting| Tenant {
+        let tenant = |waits: Waiting| AllocatedPod {
             has: sized("500m", 0),
             waits: Some(waits),
         };
-        let plain = |cpu: &str| Tenant {
+        let plain = |cpu: &str| AllocatedPod {
             has: sized(cpu, 0),
             waits: None,
         };
-        let judged = |own: &Waiting, others: &[Tenant]| {
+        let judged = |own: &Waiting, others: &[AllocatedPod]| {
             let (lack, served) = misfit_in_turn((&sized("500m", 0), own), others, &allocatable);
             (lack.is_none(), served)
         };

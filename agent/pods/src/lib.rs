@@ -53,7 +53,7 @@ pub use containers::{
 };
 pub use ending::{DEFAULT_GRACE, Ending, grace, plan_orphan};
 pub use failures::remember;
-pub use fit::{Tenant, Waiting, beyond, misfit, misfit_in_turn, missing};
+pub use fit::{AllocatedPod, Waiting, beyond, misfit, misfit_in_turn, missing};
 pub use machine::{Action, EVICTION_GRACE, End, Plan, PodFacts, end_of, plan};
 pub use names::{MAX_LOGS, is_plain, log_file, log_folder, log_link, log_name, pod_logs, pod_ref};
 pub use notes::{Begun, Death, Eviction, Failure, HookProgress, Notes, Verdict};

@@ -20,18 +20,18 @@ impl Worker {
     /// Decides whether the pod gets the resources in its spec, where they differ from those with
     /// which the node admitted it.
     pub(super) fn resize(&mut self, pod: &Arc<Pod>, seen: &[Seen]) {
-        let Some(taken) = self.taken.pod() else {
+        let Some(has) = self.allocation.pod() else {
             return;
         };
         let before = self.notes.pending.take();
         if !seen.iter().any(|seen| is_resized(pod, seen)) {
             self.notes.unresized.clear();
         }
-        if !has_other_needs(pod, &taken) {
-            self.taken.wait(None);
+        if !has_other_needs(pod, &has) {
+            self.allocation.wait(None);
             return;
         }
-        self.notes.pending = self.shared.resize(pod, &self.taken);
+        self.notes.pending = self.shared.resize(pod, &self.allocation);
         if let Some(pending) = self
             .notes
             .pending

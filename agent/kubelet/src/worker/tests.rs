@@ -143,7 +143,7 @@ async fn a_new_pod_s_containers_do_not_wait_for_the_master_to_take_its_first_sta
     let pod = Arc::new(pod);
     let reference = agent_pods::pod_ref(&pod).unwrap();
     let version = watch::channel(DesiredPod::Pod(pod.clone())).1;
-    let handles = (Arc::default(), Arc::default(), Taken::default());
+    let handles = (Arc::default(), Arc::default(), Allocation::default());
     let mut worker = Worker::new(shared, reference, version, handles);
     let begun = Moment::now();
     assert!(matches!(worker.step(&pod).await, Next::Wait(Some(_))));
