@@ -7,12 +7,16 @@ use agent_proxy::View;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_model::ShutdownGrace;
 use std::net::IpAddr;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Port of the kubelet's API (upstream's).
 pub const PORT: u16 = 10250;
 /// Most pods on a node, where the configuration names no number (upstream's default).
 pub const DEFAULT_MAX_PODS: u32 = 110;
+
+/// Longest time between two steps of a pod's task; volumes and their tokens are refreshed then.
+pub(crate) const RESYNC: Duration = Duration::from_secs(60);
 
 /// The kubelet's settings; no defaults that depend on the machine are taken here.
 #[derive(Debug, Clone)]

@@ -2,9 +2,9 @@
 //! (`kubelet.config.k8s.io/v1beta1`). What has no counterpart here is left out; nothing of it is
 //! secret.
 
-use crate::config::Config;
+use crate::config::{Config, RESYNC};
 use crate::sandbox::resolver;
-use crate::{garbage, node, worker};
+use crate::{garbage, node};
 use agent_cluster::Sandboxes;
 use agent_port::{GRANTED, REFUSED};
 use agent_pressure::Thresholds;
@@ -72,7 +72,7 @@ fn settings(config: &Config) -> Map<String, Value> {
         "rotateCertificates": true,
         "seccompDefault": true,
         "serializeImagePulls": config.parallel_pulls == 1,
-        "syncFrequency": written(worker::RESYNC),
+        "syncFrequency": written(RESYNC),
         "systemReserved": {
             "cpu": format!("{}m", config.reserved_cpu_millis),
             "ephemeral-storage": config.reserved_storage.to_string(),

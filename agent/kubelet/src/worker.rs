@@ -9,6 +9,7 @@ pub(crate) mod evict;
 mod report;
 mod resize;
 
+use crate::config::RESYNC;
 use crate::desired::DesiredPod;
 use crate::handle::Allocation;
 use crate::names::pod_path;
@@ -40,8 +41,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-/// Longest time between two steps; volumes and their tokens are refreshed then.
-pub(crate) const RESYNC: Duration = Duration::from_secs(60);
 /// How long a step waits for the master to take a status, before it goes on with the containers.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause after the engine or the master could not be reached.
