@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Prefix of a folder's name while it is removed; no volume has such a name.
-const GOING: &str = ".going-";
+const REMOVING: &str = ".going-";
 /// Prefix of a folder's name while it is made.
-const COMING: &str = ".coming";
+const CREATING: &str = ".coming";
 /// Permission bits of a new folder: pods run as any user, and the parent folder keeps everyone else
 /// out.
 const OPEN: u32 = 0o777;
@@ -47,7 +47,7 @@ pub enum FolderError {
     /// Not all of it is removed yet, or others are being removed.
     #[error("the folder of volume {0:?} is being removed: ask again")]
     Going(String),
-    /// The system's.
+    /// A system call failed.
     #[error("the folder of volume {0:?} can't be used")]
     System(String, #[source] io::Error),
 }
@@ -82,7 +82,7 @@ impl Folders {
         }
     }
 
-    /// The folders of a machine, below where it has all that is its pods' (`/var/lib/kubelet`).
+    /// The folders of this machine's volumes, below the kubelet's data folder (`/var/lib/kubelet`).
     pub fn below(data: &Path) -> Self {
         let name = Path::new(local_volume::FOLDER).file_name();
         Self::new(data.join(name.unwrap_or_default()))
@@ -113,9 +113,9 @@ impl Folders {
         }
         // It gets its name last, when it is complete.
         let make = || {
-            root.remove_tree(Path::new(COMING))?;
-            root.make_dirs(Path::new(COMING), OPEN)?;
-            root.rename(Path::new(COMING), path)
+            root.remove_tree(Path::new(CREATING))?;
+            root.make_dirs(Path::new(CREATING), OPEN)?;
+            root.rename(Path::new(CREATING), path)
         };
         make().map_err(fault)
     }
@@ -179,7 +179,7 @@ impl Folders {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
                 root => root?,
             };
-            let going = PathBuf::from(format!("{GOING}{name}"));
+            let going = PathBuf::from(format!("{REMOVING}{name}"));
             if !root.remove_some(&going, most)? {
                 return Ok(false);
             }

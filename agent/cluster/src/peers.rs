@@ -53,6 +53,7 @@ pub(crate) fn is_routed(range: &Cidr) -> bool {
         IpAddr::V6(network) => network.is_unicast_link_local() || range.prefix < 16,
     };
     let network = range.network();
+    // Shorter prefixes would cover most of the Internet.
     range.prefix >= 8
         && !taken
         && !network.is_loopback()
@@ -99,11 +100,13 @@ fn without_router(peers: &[Peer]) -> Vec<Unreached> {
     };
     let all = Family::BOTH.into_iter().flat_map(|family| {
         let those = peers.iter().filter(move |peer| lacks(peer, family));
+        let family = match family {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        };
         those.map(move |peer| Unreached {
             name: peer.name.clone(),
-            reason: format!(
-                "the node has no address of IP{family:?} by which its pods are reached"
-            ),
+            reason: format!("the node has no {family} address by which its pods are reached"),
         })
     });
     all.collect()
@@ -185,7 +188,10 @@ mod tests {
         let mut both = peer("a", "192.0.2.1", &["10.1.1.0/24", "fd00:1::/64"]);
         assert_eq!(wanted(&[both.clone()]).len(), 1);
         let unreached = without_router(&[both.clone()]);
-        assert!(unreached[0].reason.contains("IPV6"), "{unreached:?}");
+        assert!(
+            unreached[0].reason.contains("no IPv6 address"),
+            "{unreached:?}"
+        );
         both.addresses.push("2001:db8::1".parse().unwrap());
         let routers: Vec<String> = wanted(&[both.clone()])
             .into_values()

@@ -17,7 +17,7 @@ pub(crate) struct Now {
     pub(crate) epoch: Micros,
 }
 
-/// One file, and which it is.
+/// One file of the log.
 struct Part {
     file: BufReader<File>,
     inode: u64,
@@ -38,6 +38,7 @@ pub(crate) struct Files {
     partial: Vec<u8>,
     /// The time of the last line; lines without a stamp get it too.
     last: Option<Micros>,
+    /// Lines were removed before they were read.
     lost: bool,
     /// A line that was read already; the notice about lost lines is sent before it.
     held: Option<Vec<u8>>,

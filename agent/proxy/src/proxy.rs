@@ -288,7 +288,7 @@ fn forget(moves: &Moves) {
         for _ in 0..MOST_ROUNDS {
             let flows = connections.datagrams(&stale)?;
             for flow in &flows {
-                connections.forget(flow)?;
+                connections.delete(flow)?;
             }
             if flows.len() < MOST_FLOWS {
                 break;

@@ -20,7 +20,7 @@ const MAX_GROUPS: usize = 1024;
 /// is" to setresuid(2): the process would stay root.
 const MAX_ID: u32 = i32::MAX.unsigned_abs();
 
-/// The numbers of a process.
+/// User and group ids of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) uid: u32,
@@ -86,8 +86,7 @@ impl Accounts {
         };
         for (what, id) in [("user", account.uid), ("group", gid)] {
             if id > MAX_ID {
-                let text =
-                    format!("the {what} would have the number {id}: {MAX_ID} is the highest");
+                let text = format!("the {what} id would be {id}: {MAX_ID} is the highest");
                 return Err(Error::new(ErrorClass::Config, text));
             }
         }

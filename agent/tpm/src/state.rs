@@ -383,12 +383,14 @@ impl Device {
         const STEP: &str = "verify the release key's approval";
         let public = Public::unmarshall(&unlock.approver.public().to_bytes())
             .step("load the release key")?;
+        // Not the NULL hierarchy: its tickets are empty, and PolicyAuthorize takes none.
         let key = self
             .context
             .execute_without_session(|context| {
                 context.load_external_public(public, Hierarchy::Owner)
             })
             .step("load the release key")?;
+        // In a closure, so that the key is flushed after a failure too.
         let verified = (|| {
             let role = unlock.approver.role();
             let digest = approval.of.approval(role, &approval.policy, approval.floor);

@@ -54,13 +54,12 @@ impl Connections {
     /// Opens that of the calling thread's network namespace.
     ///
     /// # Errors
-    /// If the kernel has none, or the process may not.
+    /// The kernel has no netfilter sockets.
     pub fn open() -> Result<Self> {
         Socket::open(Subsystem::Netfilter).map(Self)
     }
 
-    /// The flows of datagrams that are wanted, of both families; of more than [`MOST_FLOWS`] that
-    /// many.
+    /// UDP flows of both families that are wanted, at most [`MOST_FLOWS`].
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -83,7 +82,7 @@ impl Connections {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn forget(&mut self, flow: &Flow) -> Result<bool> {
+    pub fn delete(&mut self, flow: &Flow) -> Result<bool> {
         let ((client, from), (called, to)) = (flow.client, flow.called);
         let family = Family::of(client);
         let (source, destination) = address_attributes(family);
@@ -100,7 +99,7 @@ impl Connections {
         let attributes = Attributes::new().nest(ORIGINAL, &tuple).bytes(ID, &flow.id);
         let request = Message::new(CONNECTIONS | DELETE, 0, &header(Some(family)), attributes);
         let request = request.answered();
-        match self.0.send(&[request], "forget", "a connection") {
+        match self.0.send(&[request], "delete", "a connection") {
             Ok(_) => Ok(true),
             Err(error) if error.errno() == Some(libc::ENOENT) => Ok(false),
             Err(error) => Err(error),
@@ -148,9 +147,12 @@ fn ends(tuple: &[u8]) -> Option<(End, End)> {
         let bytes: [u8; 2] = value(&ports, kind)?.try_into().ok()?;
         Some(u16::from_be_bytes(bytes))
     };
-    (value(&ports, 1)? == [UDP]).then_some(())?;
+    (value(&ports, PROTOCOL)? == [UDP]).then_some(())?;
     let (source, destination) = both(Family::V4).or_else(|| both(Family::V6))?;
-    Some(((source, port(2)?), (destination, port(3)?)))
+    Some((
+        (source, port(SOURCE_PORT)?),
+        (destination, port(DESTINATION_PORT)?),
+    ))
 }
 
 fn value<'a>(attributes: &[(u16, &'a [u8])], kind: u16) -> Option<&'a [u8]> {
