@@ -216,7 +216,7 @@ impl LogPaths {
             } else {
                 let mut files = Files::open(&self.folder, service.name(), now)?;
                 if let Some(back) = query.boot
-                    && !files.only(back)?
+                    && !files.select_boot(back)?
                 {
                     continue;
                 }

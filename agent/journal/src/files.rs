@@ -18,7 +18,7 @@ pub(crate) struct Now {
 }
 
 /// One file of the log.
-struct Part {
+struct LogFile {
     file: BufReader<File>,
     inode: u64,
     changed: Micros,
@@ -31,15 +31,15 @@ pub(crate) struct Files {
     now: Now,
     /// The boot whose lines are wanted; all where none is named.
     boot: Option<Boot>,
-    part: Option<Part>,
+    file: Option<LogFile>,
     /// The file was rotated: nothing is added to it any more, but it may still hold unread lines.
-    aside: bool,
+    rotated: bool,
     /// The beginning of an unfinished line.
     partial: Vec<u8>,
     /// The time of the last line; lines without a stamp get it too.
     last: Option<Micros>,
     /// Lines were removed before they were read.
-    lost: bool,
+    missed: bool,
     /// A line that was read already; the notice about lost lines is sent before it.
     held: Option<Vec<u8>>,
 }
@@ -55,11 +55,11 @@ impl Files {
             name: format!("{name}.log"),
             now,
             boot: None,
-            part: None,
-            aside: false,
+            file: None,
+            rotated: false,
             partial: Vec::new(),
             last: None,
-            lost: false,
+            missed: false,
             held: None,
         })
     }
@@ -74,7 +74,7 @@ impl Files {
     ///
     /// # Errors
     /// A file can't be read.
-    pub(crate) fn only(&mut self, back: u32) -> io::Result<bool> {
+    pub(crate) fn select_boot(&mut self, back: u32) -> io::Result<bool> {
         let mut boots: Vec<Boot> = Vec::new();
         while let Some(line) = self.line()? {
             if let Some((stamp, _)) = Stamp::split(&line)
@@ -86,7 +86,7 @@ impl Files {
         if boots.last() != Some(&self.now.boot) {
             boots.push(self.now.boot);
         }
-        (self.part, self.aside, self.lost) = (None, false, false);
+        (self.file, self.rotated, self.missed) = (None, false, false);
         self.partial.clear();
         let back = usize::try_from(back).unwrap_or(usize::MAX);
         self.boot = boots.into_iter().rev().nth(back);
@@ -99,14 +99,14 @@ impl Files {
             return Ok(Some(line));
         }
         loop {
-            let Some(part) = &mut self.part else {
+            let Some(current) = &mut self.file else {
                 if !self.advance()? {
                     return Ok(None);
                 }
                 continue;
             };
             let room = MAX_STORED.saturating_sub(self.partial.len());
-            let mut rest = part.file.by_ref().take(room as u64);
+            let mut rest = current.file.by_ref().take(room as u64);
             let count = rest.read_until(b'\n', &mut self.partial)?;
             if self.partial.last() == Some(&b'\n') {
                 self.partial.pop();
@@ -118,7 +118,7 @@ impl Files {
             if count > 0 {
                 continue;
             }
-            if self.aside {
+            if self.rotated {
                 // No line continues in the next file.
                 if !self.partial.is_empty() {
                     return Ok(Some(std::mem::take(&mut self.partial)));
@@ -133,40 +133,40 @@ impl Files {
     /// Goes on to the next file, once the current one was rotated and is read to its end. False at
     /// the end of the newest.
     fn advance(&mut self) -> io::Result<bool> {
-        let mut parts = self.parts()?;
-        let Some(current) = &self.part else {
-            self.part = parts.pop();
-            return Ok(self.part.is_some());
+        let mut files = self.files()?;
+        let Some(current) = &self.file else {
+            self.file = files.pop();
+            return Ok(self.file.is_some());
         };
-        match parts.iter().position(|part| part.inode == current.inode) {
+        match files.iter().position(|file| file.inode == current.inode) {
             Some(0) => return Ok(false),
             // Lines written between the last read and the rename are read first.
-            Some(_) if !self.aside => {
-                self.aside = true;
+            Some(_) if !self.rotated => {
+                self.rotated = true;
                 return Ok(true);
             }
             Some(at) => {
-                parts.truncate(at);
-                self.part = parts.pop();
+                files.truncate(at);
+                self.file = files.pop();
             }
-            None if parts.is_empty() => return Ok(false),
-            None if !self.aside => {
-                self.aside = true;
+            None if files.is_empty() => return Ok(false),
+            None if !self.rotated => {
+                self.rotated = true;
                 return Ok(true);
             }
             None => {
-                self.part = parts.pop();
-                self.lost = true;
+                self.file = files.pop();
+                self.missed = true;
             }
         }
-        self.aside = false;
+        self.rotated = false;
         Ok(true)
     }
 
     /// The files, the newest first. They are opened in the opposite order of the renames: a file
     /// that is rotated meanwhile is found twice, and none is missed.
-    fn parts(&self) -> io::Result<Vec<Part>> {
-        let mut parts: Vec<Part> = Vec::new();
+    fn files(&self) -> io::Result<Vec<LogFile>> {
+        let mut files: Vec<LogFile> = Vec::new();
         for number in 0..=KEPT {
             let name = if number == 0 {
                 self.name.clone()
@@ -180,15 +180,15 @@ impl Files {
             };
             let about = file.metadata()?;
             let inode = about.ino();
-            if parts.iter().all(|part| part.inode != inode) {
-                parts.push(Part {
+            if files.iter().all(|file| file.inode != inode) {
+                files.push(LogFile {
                     file: BufReader::with_capacity(64 << 10, file),
                     inode,
                     changed: within(about.mtime().saturating_mul(1_000_000)),
                 });
             }
         }
-        Ok(parts)
+        Ok(files)
     }
 
     /// A line for the answer; `None` if it is of another boot than the wanted one.
@@ -204,7 +204,7 @@ impl Files {
             Some((stamp, _)) => micros(stamp.unix),
             None => self
                 .last
-                .or(self.part.as_ref().map(|part| part.changed))
+                .or(self.file.as_ref().map(|file| file.changed))
                 .unwrap_or_default(),
         };
         self.last = Some(time);
@@ -218,7 +218,7 @@ impl Files {
 impl Source for Files {
     fn next(&mut self) -> io::Result<Option<Line>> {
         while let Some(line) = self.line()? {
-            if std::mem::take(&mut self.lost) {
+            if std::mem::take(&mut self.missed) {
                 self.held = Some(line);
                 return Ok(Some(Line {
                     time: self.last.unwrap_or_default(),
@@ -319,19 +319,19 @@ mod tests {
         }
         for (back, wanted) in [(0, "d"), (1, "c"), (2, "ab")] {
             let mut files = log.open();
-            assert!(files.only(back).unwrap());
+            assert!(files.select_boot(back).unwrap());
             let texts: String = rest(&mut files).into_iter().map(|(_, text)| text).collect();
             assert_eq!(texts, wanted);
         }
-        assert!(!log.open().only(3).unwrap());
+        assert!(!log.open().select_boot(3).unwrap());
         // This boot has written nothing yet.
         let quiet = Log::new(60);
         quiet.put(&stamped(9, 1, "c"));
         let mut files = quiet.open();
-        assert!(files.only(1).unwrap());
+        assert!(files.select_boot(1).unwrap());
         assert_eq!(rest(&mut files).len(), 1);
         let mut files = quiet.open();
-        assert!(files.only(0).unwrap());
+        assert!(files.select_boot(0).unwrap());
         assert_eq!(rest(&mut files).len(), 0);
     }
 

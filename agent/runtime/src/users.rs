@@ -47,9 +47,9 @@ impl Identity {
     }
 }
 
-/// User and group in the pod's spec.
+/// User and group ids that the pod's spec asks for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wish {
+pub(crate) struct RequestedIds {
     pub(crate) user: Option<u32>,
     pub(crate) group: Option<u32>,
 }
@@ -72,14 +72,18 @@ impl Accounts {
 
     /// The numbers for the image's user (`name|uid[:group|gid]`) and the ids in the pod's spec,
     /// which win.
-    pub(crate) fn identity(&self, image_user: &str, wish: Wish) -> Result<Identity, Error> {
-        let (user, group) = match (wish.user, image_user.split_once(':')) {
+    pub(crate) fn identity(
+        &self,
+        image_user: &str,
+        requested: RequestedIds,
+    ) -> Result<Identity, Error> {
+        let (user, group) = match (requested.user, image_user.split_once(':')) {
             (Some(uid), _) => (uid.to_string(), None),
             (None, Some((user, group))) => (user.to_owned(), Some(group)),
             (None, None) => (image_user.to_owned(), None),
         };
         let account = self.account(if user.is_empty() { "0" } else { &user })?;
-        let gid = match (wish.group, group) {
+        let gid = match (requested.group, group) {
             (Some(gid), _) => gid,
             (None, Some(group)) if !group.is_empty() => self.group(group)?,
             (None, _) => account.gid,
@@ -235,7 +239,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    const NO_WISH: Wish = Wish {
+    const NOTHING_REQUESTED: RequestedIds = RequestedIds {
         user: None,
         group: None,
     };
@@ -250,7 +254,7 @@ mod tests {
     #[test]
     fn an_image_without_user_runs_as_root() {
         assert_eq!(
-            accounts().identity("", NO_WISH).unwrap(),
+            accounts().identity("", NOTHING_REQUESTED).unwrap(),
             Identity {
                 uid: 0,
                 gid: 0,
@@ -262,24 +266,30 @@ mod tests {
     #[test]
     fn a_name_brings_its_groups() {
         assert_eq!(
-            accounts().identity("web", NO_WISH).unwrap(),
+            accounts().identity("web", NOTHING_REQUESTED).unwrap(),
             Identity {
                 uid: 33,
                 gid: 34,
                 groups: vec![34, 50]
             }
         );
-        assert_eq!(accounts().identity("web:logs", NO_WISH).unwrap().gid, 50);
+        assert_eq!(
+            accounts()
+                .identity("web:logs", NOTHING_REQUESTED)
+                .unwrap()
+                .gid,
+            50
+        );
     }
 
     #[test]
     fn the_pods_wish_wins() {
-        let wish = Wish {
+        let requested = RequestedIds {
             user: Some(1000),
             group: Some(7),
         };
         assert_eq!(
-            accounts().identity("web", wish).unwrap(),
+            accounts().identity("web", requested).unwrap(),
             Identity {
                 uid: 1000,
                 gid: 7,
@@ -297,7 +307,7 @@ mod tests {
             passwd: format!("user:x:{last}:5::/:/bin/sh\ngroup:x:5:{last}::/:/bin/sh\n"),
             group: format!("all:x:{last}:plain\nfew:x:7:plain\n"),
         };
-        let of = |user: &str| accounts.identity(user, NO_WISH);
+        let of = |user: &str| accounts.identity(user, NOTHING_REQUESTED);
         for user in [
             last,
             "2147483648",
@@ -314,7 +324,10 @@ mod tests {
             passwd: "plain:x:5:5::/:/bin/sh".into(),
             ..accounts
         };
-        assert_eq!(named.identity("plain", NO_WISH).unwrap().groups, [5, 7]);
+        assert_eq!(
+            named.identity("plain", NOTHING_REQUESTED).unwrap().groups,
+            [5, 7]
+        );
     }
 
     #[test]
@@ -334,7 +347,10 @@ mod tests {
     #[test]
     fn a_name_that_the_image_lacks_is_an_error() {
         assert_eq!(
-            accounts().identity("nobody", NO_WISH).unwrap_err().class,
+            accounts()
+                .identity("nobody", NOTHING_REQUESTED)
+                .unwrap_err()
+                .class,
             ErrorClass::Config
         );
     }
@@ -357,7 +373,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_file_content_panics(passwd in "\\PC{0,200}", group in "\\PC{0,200}", user in "\\PC{0,20}") {
-            if let Ok(found) = (Accounts { passwd, group }).identity(&user, NO_WISH) {
+            if let Ok(found) = (Accounts { passwd, group }).identity(&user, NOTHING_REQUESTED) {
                 prop_assert!(found.groups.iter().chain([&found.uid]).all(|id| *id <= MAX_ID));
             }
         }

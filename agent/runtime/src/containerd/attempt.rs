@@ -10,7 +10,7 @@ use crate::root;
 use crate::signals::signal_number;
 use crate::spec::{Host, runtime_spec};
 use crate::specification;
-use crate::users::Wish;
+use crate::users::RequestedIds;
 use agent_containerd::{Error, ErrorClass, failed, request, settled};
 use agent_images::{Ready, SNAPSHOTTER};
 use containerd_client::services::v1::snapshots::{PrepareSnapshotRequest, RemoveSnapshotRequest};
@@ -97,12 +97,14 @@ impl Containerd {
             let mut at = spec.mounts.iter().map(|mount| &mount.destination);
             at.try_for_each(|at| root::check_volume(at))?;
         }
-        let wish = Wish {
+        let requested = RequestedIds {
             user: spec.user,
             group: spec.group,
         };
-        let identity =
-            accounts.identity(ready.defaults.user.as_deref().unwrap_or_default(), wish)?;
+        let identity = accounts.identity(
+            ready.defaults.user.as_deref().unwrap_or_default(),
+            requested,
+        )?;
         let target = self.target(spec).await?;
         let host = Host {
             target,
