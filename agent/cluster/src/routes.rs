@@ -51,13 +51,13 @@ pub async fn keep_routes(sandboxes: Arc<Sandboxes>, view: View, own: String) {
     }
 }
 
-/// The other nodes; none before they are known.
+/// The other nodes while nothing is held against their machines; none before they are known.
 fn peers(known: &Known, own: &str) -> Option<Vec<Peer>> {
     let others = known
         .nodes
         .as_ref()?
         .iter()
-        .filter(|(name, _)| *name != own);
+        .filter(|(name, node)| *name != own && node.trusted);
     let peer = |(name, node): (&String, &Arc<Node>)| Peer {
         name: name.clone(),
         addresses: node.addresses.clone(),
@@ -71,22 +71,32 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn node(range: &str, taint: Option<&str>) -> Arc<Node> {
+        let taint = taint.map(|key| json!({"key": key, "effect": "NoExecute"}));
+        let node = json!({
+            "metadata": {"name": "n"},
+            "spec": {"podCIDRs": [range], "taints": Vec::from_iter(taint)},
+            "status": {"addresses": [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "192.0.2.1"}]},
+        });
+        Arc::new(Node::read(serde_json::from_value(node).unwrap()))
+    }
+
+    fn known<const N: usize>(nodes: [(&str, Arc<Node>); N]) -> Known {
+        let nodes = nodes.map(|(name, node)| (name.to_owned(), node));
+        Known {
+            nodes: Some(nodes.into()),
+            ..Known::default()
+        }
+    }
+
     #[test]
     fn the_other_nodes_are_peers() {
-        let node = |range: &str| {
-            let node = json!({"metadata": {"name": "n"}, "spec": {"podCIDRs": [range]},
-                "status": {"addresses": [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "192.0.2.1"}]}});
-            Arc::new(Node::read(serde_json::from_value(node).unwrap()))
-        };
-        let mut known = Known::default();
-        assert_eq!(peers(&known, "a"), None);
-        let nodes = [("a", "10.1.0.0/24"), ("b", "10.1.1.0/24")];
-        known.nodes = Some(
-            nodes
-                .map(|(name, range)| (name.to_owned(), node(range)))
-                .into(),
-        );
-        let peers = peers(&known, "a").unwrap();
+        assert_eq!(peers(&Known::default(), "a"), None);
+        let nodes = [
+            ("a", node("10.1.0.0/24", None)),
+            ("b", node("10.1.1.0/24", None)),
+        ];
+        let peers = peers(&known(nodes), "a").unwrap();
         let [peer] = peers.as_slice() else {
             unreachable!("{peers:?}")
         };
@@ -95,5 +105,20 @@ mod tests {
             ("b", "10.1.1.0/24")
         );
         assert_eq!(peer.addresses.len(), 1);
+    }
+
+    #[test]
+    fn a_node_is_no_peer_while_something_is_held_against_its_machine() {
+        let held = [
+            (None, true),
+            (Some("example.com/full"), true),
+            (Some("pratique.dev/untrusted"), false),
+            (Some("pratique.dev/suspect"), false),
+        ];
+        for (taint, is_peer) in held {
+            let known = known([("b", node("10.1.1.0/24", taint))]);
+            let peers = peers(&known, "a").unwrap();
+            assert_eq!(peers.len(), usize::from(is_peer), "{taint:?}");
+        }
     }
 }
