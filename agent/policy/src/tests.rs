@@ -393,3 +393,51 @@ fn a_policy_that_is_not_understood_closes_its_namespace() {
     let ingress = read(&json!({"podSelector": {}}));
     assert_eq!((ingress.ingress, ingress.egress), (Some(vec![]), None));
 }
+
+#[test]
+fn a_port_of_sctp_lets_sctp_through_and_no_other_protocol() {
+    let policy = read(&json!({"podSelector": {}, "ingress": [{"ports": [
+        {"protocol": "SCTP", "port": 80}, {"protocol": "SCTP", "port": "web"},
+    ]}]}));
+    let port = |protocol, port| NamedPort {
+        name: "web".to_owned(),
+        protocol,
+        port,
+    };
+    let own = ends(0, 1);
+    let pod = Arc::new(Pod {
+        namespace: "shop".to_owned(),
+        addresses: own.to_vec(),
+        ports: vec![port(6, 81), port(132, 82)],
+        ..Pod::default()
+    });
+    let world = World {
+        pods: Some(BTreeMap::new()),
+        namespaces: Some(BTreeMap::new()),
+        policies: Some(BTreeMap::from([(
+            ("shop".to_owned(), "sctp".to_owned()),
+            Arc::new(policy),
+        )])),
+    };
+    let pods = Own::from(own.map(|at| (at, Arc::clone(&pod))));
+    for (family, place) in Family::BOTH.into_iter().zip(0..) {
+        let table = fresh(family, &world, &pods);
+        let (client, server) = (ends(1, 1)[place], own[place]);
+        let passes = |(protocol, port)| {
+            let connection = Connection {
+                client,
+                server,
+                protocol,
+                port,
+            };
+            Filterer::passes(&table, connection)
+        };
+        let all = [6, 17, 132].map(|protocol| [79, 80, 81, 82].map(|port| (protocol, port)));
+        let through: Vec<(u8, u16)> = all
+            .into_iter()
+            .flatten()
+            .filter(|one| passes(*one))
+            .collect();
+        assert_eq!(through, [(132, 80), (132, 82)], "{family:?}");
+    }
+}
