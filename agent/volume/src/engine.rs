@@ -345,7 +345,9 @@ impl OpenVolume {
             .map_err(VolumeError::Disk)?;
         self.kept.generation = generation;
         // An index has its floor in its policy for life: a higher one needs another index, and the
-        // old one is deleted only after that.
+        // old one is deleted only after that. That deletion commits the rise: after a power cut
+        // before it the older image still opens the volume, by the lower index, and deletes the
+        // higher one; the newer image raises the floor again when it boots next.
         if floor > self.floor {
             self.floor = floor;
             self.slot = other(self.slot, 2);

@@ -312,6 +312,34 @@ fn a_raised_floor_shuts_out_older_images_for_good() {
     assert_eq!(machine.opened().floor, 7);
 }
 
+/// The header, the index of the higher floor, and the deletion of the lower one.
+const WRITES_OF_A_RISE: usize = 3;
+
+/// After a power cut before the lower index is deleted, both images open the state, in any order.
+/// Nothing written before that shuts the older one out, and nothing after it lets it in.
+#[test]
+fn the_deletion_of_the_lower_index_raises_the_floor() {
+    for writes in 0..=WRITES_OF_A_RISE {
+        let (machine, volume) = Machine::made();
+        machine.0.borrow_mut().svn = 7;
+        let open = machine.opened();
+        machine.with_power(writes);
+        let advanced = open.advance(&mut machine.clone(), &mut machine.clone(), 7);
+        machine.with_power(usize::MAX);
+        machine.0.borrow_mut().svn = 5;
+        if writes == WRITES_OF_A_RISE {
+            assert_eq!(machine.reason(), Reason::Floor(7));
+        } else {
+            assert!(advanced.is_err(), "{writes} writes are a whole rise");
+            assert_eq!(machine.boot(0), volume, "cut after {writes} writes");
+        }
+        machine.0.borrow_mut().svn = 7;
+        assert_eq!(machine.boot(7), volume, "cut after {writes} writes");
+        machine.0.borrow_mut().svn = 5;
+        assert_eq!(machine.reason(), Reason::Floor(7));
+    }
+}
+
 /// The disk of a machine in a machine that has other slots.
 fn moved(from: &Machine, slots: [SlotContent; 2]) -> Machine {
     let there = from.copy();
@@ -477,6 +505,36 @@ proptest! {
             machine.with_power(usize::MAX);
         }
         prop_assert_eq!(machine.boot(0), volume);
+    }
+
+    /// Power cuts in boots of a newer and of an older image, in any order: the newer one opens the
+    /// volume in every boot. The older one opens it as well or is refused by the newer one's floor,
+    /// so that it makes no new state; once the floor is raised it never opens the volume.
+    #[test]
+    fn power_cuts_while_the_floor_rises_lock_out_no_newer_image_and_let_in_no_older_one(
+        boots in prop::collection::vec((any::<bool>(), 0_usize..6), 1..16),
+    ) {
+        let (machine, volume) = Machine::made();
+        let mut raised = false;
+        for (newer, writes) in boots {
+            let svn = if newer { 9 } else { 5 };
+            machine.0.borrow_mut().svn = svn;
+            match machine.look(false).unwrap() {
+                OpenOutcome::Opened(open) => {
+                    prop_assert!(newer || !raised, "below the floor");
+                    prop_assert_eq!(&open.volume, &volume);
+                    machine.with_power(writes);
+                    // It fails if the power was cut.
+                    open.advance(&mut machine.clone(), &mut machine.clone(), svn).ok();
+                    machine.with_power(usize::MAX);
+                    raised |= newer && writes >= WRITES_OF_A_RISE;
+                }
+                OpenOutcome::Closed(closed) => {
+                    prop_assert!(!newer, "{:?}", closed);
+                    prop_assert_eq!(closed.floor, Some(9));
+                }
+            }
+        }
     }
 
     /// A renewal with a power cut is either not begun, or done, or made again; nothing else is ever
