@@ -12,8 +12,8 @@
 //!   names are answered also where it is full.
 //! - `led-by-services`: addresses of the set `machines` are no endpoints of services, except for
 //!   the machine's own programs.
-//! - `through`: what fits no connection that is known is dropped; pods may connect anywhere;
-//!   connections from outside to pods are dropped; all other forwarding is dropped.
+//! - `through`: what fits no connection that is known is dropped, and what the kernel looks up none
+//!   for, since no policy would judge it; pods may connect anywhere; connections from outside to pods are dropped; all other forwarding is dropped.
 //! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by
 //!   the tunnel or not at all. `from-pods` then lets in what carries an address of a pod by the
 //!   tunnel only, which has proved whose it is.
@@ -105,6 +105,9 @@ const fn shown_as(family: Family) -> u32 {
         Family::V6 => 8,
     }
 }
+
+/// Bit of [`Step::LoadState`]: the kernel looks up no connection for it.
+const UNTRACKED: u32 = 64;
 
 /// A range of addresses of one family: its first address and its prefix.
 type Range = (IpAddr, u8);
@@ -456,6 +459,9 @@ impl Rules {
         // Only the services' table gives connections another destination.
         let by_a_service = has(Step::LoadStatus(0), DESTINATION_CHANGED);
         let of_none = has(Step::LoadState(0), INVALID);
+        // The kernel looks up no connection for some types of ICMPv6 (neighbours, routers, groups),
+        // so that no NetworkPolicy judges them. They concern one link, and none is forwarded.
+        let unjudged = || has(Step::LoadState(0), UNTRACKED);
         let accept = || vec![Step::Verdict(Verdict::Accept)];
         let with = |parts: &[Vec<Step>]| rule("through", parts);
         let mut rules = vec![
@@ -464,6 +470,8 @@ impl Rules {
             // Such a packet's addresses are not changed back: its receiver would reset a connection
             // that goes on.
             with(&[of_none, end(Verdict::Drop)]),
+            with(&[unjudged(), from_a_pod(), end(Verdict::Drop)]),
+            with(&[unjudged(), to_a_pod(), end(Verdict::Drop)]),
             with(&[from_a_pod(), accept()]),
             with(&[by_a_service, accept()]),
         ];

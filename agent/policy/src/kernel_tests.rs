@@ -7,12 +7,19 @@ use agent_cluster::{Sandbox, SandboxOptions, SandboxSpec, Sandboxes};
 use agent_proxy::{Key, Known, Rules, Service, Slice};
 use agent_sys::namespace::{self, Kind, in_new};
 use agent_sys::netlink::links::{LOOPBACK, Links};
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn6, recv, sendto,
+    setsockopt, socket,
+};
+use nix::sys::time::{TimeVal, TimeValLike as _};
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::TestRunner;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV6, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -365,6 +372,59 @@ fn a_pod_reaches_itself_through_a_service_and_a_port_of_the_node() {
                 assert_ne!(caller.ip(), node.at("a"), "{called:?}");
                 drop(client);
             }
+        }
+    });
+}
+
+/// Types of ICMPv6 for which the kernel looks up no connection: groups, routers, neighbours.
+const UNTRACKED_TYPES: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
+const ECHO_REQUEST: u8 = 128;
+
+/// A socket for messages of ICMPv6, as root of a container may open one.
+fn icmp(node: &Node, name: &str) -> OwnedFd {
+    node.within(name, || {
+        let kind = (AddressFamily::Inet6, SockType::Raw);
+        let socket = socket(kind.0, kind.1, SockFlag::empty(), SockProtocol::IcmpV6).unwrap();
+        let limit = TimeVal::milliseconds(200);
+        setsockopt(&socket, ReceiveTimeout, &limit).unwrap();
+        socket
+    })
+}
+
+#[test]
+fn no_icmpv6_passes_by_which_policies_are_not_asked() {
+    Node::of(Family::V6, &["a", "b"], |node| {
+        let (sender, listener) = (icmp(node, "a"), icmp(node, "b"));
+        let IpAddr::V6(to) = node.at("b") else {
+            panic!("an address of the other family");
+        };
+        let to = SockaddrIn6::from(SocketAddrV6::new(to, 0, 0, 0));
+        let send = |kind: u8| {
+            let message = [&[kind, 0, 0, 0][..], &[0; 20], b"a message"].concat();
+            sendto(sender.as_raw_fd(), &message, &to, MsgFlags::empty()).unwrap();
+        };
+        // The listener hears all that comes to the pod; the pods' own kernels send such messages, too.
+        let heard = || {
+            let mut kinds = Vec::new();
+            let mut buffer = [0; 256];
+            while let Ok(length) = recv(listener.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+                if buffer[..length].ends_with(b"a message") {
+                    kinds.push(buffer[0]);
+                }
+            }
+            kinds
+        };
+        node.say(&[]);
+        send(ECHO_REQUEST);
+        assert_eq!(heard(), [ECHO_REQUEST], "without policies all is open");
+        let to_b = json!({"podSelector": {"matchLabels": {"app": "b"}}});
+        let from_a =
+            json!({"podSelector": {"matchLabels": {"app": "a"}}, "policyTypes": ["Egress"]});
+        for policy in [to_b, from_a] {
+            node.say(std::slice::from_ref(&policy));
+            send(ECHO_REQUEST);
+            UNTRACKED_TYPES.into_iter().for_each(send);
+            assert_eq!(heard(), [0; 0], "{policy}");
         }
     });
 }
