@@ -66,8 +66,8 @@ codes! {
     SessionsFull = "SESSIONS_FULL", Nothing, "too many half-open sessions";
     SessionsFullForEk = "SESSIONS_FULL_FOR_EK", Nothing, "too many half-open sessions for this endorsement key";
     NonceReplayed = "NONCE_REPLAYED", Nothing, "the evidence answers another challenge";
-    QuoteExtraData = "QUOTE_EXTRA_DATA", Nothing, "the quote does not carry this exchange's Q";
-    CertifyExtraData = "CERTIFY_EXTRA_DATA", Suspect, "the certification does not carry this exchange's Q";
+    QuoteExtraData = "QUOTE_EXTRA_DATA", Nothing, "the quote does not carry the hash of this exchange (Q)";
+    CertifyExtraData = "CERTIFY_EXTRA_DATA", Suspect, "the certification does not carry the hash of this exchange (Q)";
     QuoteSignature = "QUOTE_SIGNATURE", Nothing, "the quote is not signed by the attestation key";
     CertifySignature = "CERTIFY_SIGNATURE", Suspect, "the certification is not signed by the attestation key";
     CredentialNotActivated = "CREDENTIAL_NOT_ACTIVATED", Nothing,

@@ -29,7 +29,7 @@ pub(crate) async fn read<T: DeserializeOwned>(
         Ok(Err(_)) | Err(_) => {
             return Err(ServiceAnswer::problem(
                 Code::Malformed,
-                "the body did not arrive in time",
+                "the body did not arrive whole and in time",
             ));
         }
     };

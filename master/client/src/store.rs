@@ -126,6 +126,7 @@ impl<V> Indexing<V> {
 struct Inner<V> {
     objects: BTreeMap<Arc<Key>, Entry<V>>,
     indexes: Vec<Indexing<V>>,
+    /// The resource version up to which every change is known.
     reached: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Root CA publisher: every namespace has a config map by which pods know the API server; while the
-//! root is rotated, by both.
+//! Root CA publisher: keeps the config map kube-root-ca.crt in every namespace, by which pods verify
+//! the API server. While the root is rotated it holds both roots.
 
 use config_kube::k8s_openapi::api::core::v1::ConfigMap;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -60,12 +60,12 @@ pub struct Facts {
     root: String,
 }
 
-/// The certificate is published.
+/// Writes the certificate into a namespace.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Publish {
     /// The namespace.
     pub namespace: String,
-    /// Whether there is one already, which is wrong.
+    /// Whether the config map exists, with other content.
     pub exists: bool,
     /// The certificate.
     pub root: String,

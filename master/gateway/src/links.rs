@@ -10,7 +10,7 @@ use crate::reverse_proxy::ReverseProxy;
 const MAX_TAG: usize = 32 << 10;
 
 /// Attributes that hold a link, by the tags that have them (HTML 4.01 and HTML).
-const LINKS: [(&str, &[&str]); 22] = [
+const LINKS: [(&str, &[&str]); 23] = [
     ("a", &["href"]),
     ("applet", &["codebase"]),
     ("area", &["href"]),
@@ -33,6 +33,7 @@ const LINKS: [(&str, &[&str]); 22] = [
     ("link", &["href"]),
     ("object", &["classid", "codebase", "data", "usemap"]),
     ("q", &["cite"]),
+    ("video", &["poster", "src"]),
 ];
 /// The same of tags whose content is text up to their own end, and may look like tags.
 const OPAQUE: [(&str, &[&str]); 8] = [
@@ -45,8 +46,6 @@ const OPAQUE: [(&str, &[&str]); 8] = [
     ("noframes", &[]),
     ("plaintext", &[]),
 ];
-/// And one that is neither.
-const VIDEO: (&str, &[&str]) = ("video", &["poster", "src"]);
 
 /// Where reading stands.
 #[derive(Debug)]
@@ -155,7 +154,7 @@ impl Links {
         let (tag_bytes, name) = (rest.get(..tag.at)?, rest.get(1..tag.name)?);
         let named = |(one, _): &&(&'static str, &[&str])| name.eq_ignore_ascii_case(one.as_bytes());
         let opaque = OPAQUE.iter().find(named);
-        let known = opaque.or_else(|| LINKS.iter().chain([&VIDEO]).find(named));
+        let known = opaque.or_else(|| LINKS.iter().find(named));
         match known {
             Some((_, links)) if !links.is_empty() => self.rewrite(tag_bytes, &tag, links, done),
             Some(_) | None => done.extend_from_slice(tag_bytes),
@@ -176,11 +175,11 @@ impl Links {
             });
             let text = bytes.get(value.clone()).filter(|_| is_link);
             let text = text.and_then(|value| std::str::from_utf8(value).ok());
-            let Some(led) = text.and_then(|text| self.proxy.link(text)) else {
+            let Some(rewritten) = text.and_then(|text| self.proxy.link(text)) else {
                 continue;
             };
             done.extend_from_slice(bytes.get(from..value.start).unwrap_or_default());
-            done.extend_from_slice(led.as_bytes());
+            done.extend_from_slice(rewritten.as_bytes());
             from = value.end;
         }
         done.extend_from_slice(bytes.get(from..).unwrap_or_default());

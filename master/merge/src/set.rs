@@ -201,7 +201,7 @@ impl<'a> Set<'a> {
         Self { nodes: left }
     }
 
-    /// Calls a function for each path: of each level, first those that end there.
+    /// Calls a function for each member path; on each level, those that end there first.
     pub fn paths(&self, call: &mut impl FnMut(&[&Element<'a>])) {
         fn walk<'s, 'a>(
             set: &'s Set<'a>,

@@ -1,4 +1,4 @@
-//! A master for these tests: the project's verifier over HTTP, and an authority that certifies what
+//! A master for tests of the agent: the project's verifier over HTTP, and an authority that certifies what
 //! it verified.
 //!
 //! It is not the product's master: nothing is stored, and no policy but the strictest is known.
@@ -373,6 +373,7 @@ async fn answer(
         }
         "/whoami" => whoami(&caller),
         "/watch" => watch(),
+        // Above the client's limit of 16 MiB.
         "/huge" => full(StatusCode::OK, vec![b'x'; 17 * 1024 * 1024]),
         _ => {
             let sessions =
@@ -395,6 +396,7 @@ fn full(status: StatusCode, body: Vec<u8>) -> Response<Body> {
 fn refuse(code: &str) -> Response<Body> {
     let problem = Problem {
         code: code.to_owned(),
+        // The line break shows that the agent cleans messages.
         message: "see the\nmaster".to_owned(),
         ..Problem::default()
     };

@@ -11,10 +11,10 @@
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// Letters that form no words.
+/// Upstream's letters of generated names.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// The hash of a template, other for each number of collisions.
+/// The hash of a template, which differs for each `collisionCount`.
 pub fn hash(template: &Value, collisions: Option<i32>) -> String {
     // A value keeps its keys in order.
     let mut text = template.to_string();
@@ -22,10 +22,10 @@ pub fn hash(template: &Value, collisions: Option<i32>) -> String {
         // Writing to a text cannot fail.
         let _ignored = write!(text, "#{collisions}");
     }
-    safe(&fnv(text.as_bytes()).to_string())
+    safe_encode(&fnv_1a(text.as_bytes()).to_string())
 }
 
-/// The hash of a revision's patch, other for each number of collisions (upstream:
+/// The hash of a revision's patch, which differs for each `collisionCount` (upstream:
 /// `HashControllerRevision`).
 pub fn of_patch(patch: &Value, collisions: Option<i32>) -> String {
     // Go writes these by their numbers; in JSON they stand inside strings alone.
@@ -41,7 +41,7 @@ pub fn of_patch(patch: &Value, collisions: Option<i32>) -> String {
         text = text.replace(letter, number);
     }
     let text = format!("{text}{}", collisions.unwrap_or_default());
-    safe(&fnv_1(text.as_bytes()).to_string())
+    safe_encode(&fnv_1(text.as_bytes()).to_string())
 }
 
 /// FNV-1 of 32 bits.
@@ -52,14 +52,14 @@ fn fnv_1(bytes: &[u8]) -> u32 {
 }
 
 /// FNV-1a of 32 bits.
-fn fnv(bytes: &[u8]) -> u32 {
+fn fnv_1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
     })
 }
 
-/// Replaces each character by a letter that forms no words.
-fn safe(text: &str) -> String {
+/// Replaces each character by a letter that forms no words (upstream: `rand.SafeEncodeString`).
+fn safe_encode(text: &str) -> String {
     let letter = |byte: u8| char::from(LETTERS[usize::from(byte) % LETTERS.len()]);
     text.bytes().map(letter).collect()
 }
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!((fnv_1(b""), fnv_1(b"foobar")), (0x811c_9dc5, 0x31f0_b262));
         let patch = json!({"spec": {"b": "a && <b>", "a": 1}});
         let text = r#"{"spec":{"a":1,"b":"a \u0026\u0026 \u003cb\u003e"}}0"#;
-        let expected = safe(&fnv_1(text.as_bytes()).to_string());
+        let expected = safe_encode(&fnv_1(text.as_bytes()).to_string());
         assert_eq!(of_patch(&patch, None), expected);
         assert_eq!(of_patch(&patch, Some(0)), expected);
         assert_ne!(of_patch(&patch, Some(1)), expected);
@@ -98,13 +98,13 @@ mod tests {
     #[test]
     fn a_hash_is_stable_and_differs_by_content_and_collisions() {
         // FNV-1a's published vectors.
-        assert_eq!((fnv(b""), fnv(b"foobar")), (0x811c_9dc5, 0xbf9c_f968));
+        assert_eq!((fnv_1a(b""), fnv_1a(b"foobar")), (0x811c_9dc5, 0xbf9c_f968));
         let one = hash(&json!({"a": 1, "b": 2}), None);
         assert_eq!(one, hash(&json!({"b": 2, "a": 1}), None));
         assert_ne!(one, hash(&json!({"a": 1, "b": 3}), None));
         assert_ne!(one, hash(&json!({"a": 1, "b": 2}), Some(1)));
         assert!(one.bytes().all(|byte| LETTERS.contains(&byte)));
         // Fixed for ever: names of ReplicaSets depend on it.
-        assert_eq!(safe("0123456789"), "456789bcdf");
+        assert_eq!(safe_encode("0123456789"), "456789bcdf");
     }
 }

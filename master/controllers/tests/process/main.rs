@@ -32,8 +32,7 @@ use tokio::task::JoinHandle;
 /// Silence that these tests wait for; the pure tests show the real one. Long enough for a busy
 /// machine to renew in: a node that once fell silent by mistake would stay so.
 const GRACE: Duration = Duration::from_secs(8);
-/// Time for what the controllers do. They rest for a multiple of what a plan took, also where it
-/// only waited for a processor.
+/// How long to wait for what the controllers do; generous for a busy host.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// What is published as the certificate of the root.

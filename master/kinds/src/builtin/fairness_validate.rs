@@ -1,4 +1,4 @@
-//! Validation of FlowSchemas and PriorityLevelConfigurations (upstream: `flowcontrol/validation`).
+//! Defaults and validation of FlowSchemas and PriorityLevelConfigurations (upstream: `flowcontrol/validation`).
 
 use super::fairness_defaults::{self, EXEMPT, is_mandatory};
 use master_schema::object::meta_text;
@@ -10,7 +10,8 @@ use master_schema::validate::{
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
-const LAST: i64 = 10_000;
+/// Highest `matchingPrecedence` (upstream: `FlowSchemaMaxMatchingPrecedence`).
+const MAX_PRECEDENCE: i64 = 10_000;
 const VERBS: &[&str] = &[
     "create",
     "delete",
@@ -87,8 +88,12 @@ pub(super) fn schema(fields: &Fields, faults: &mut Faults) {
     if precedence <= 0 {
         faults.invalid(&place, &shown, "must be a positive value");
     }
-    if precedence > LAST {
-        faults.invalid(&place, &shown, format!("must not be greater than {LAST}"));
+    if precedence > MAX_PRECEDENCE {
+        faults.invalid(
+            &place,
+            &shown,
+            format!("must not be greater than {MAX_PRECEDENCE}"),
+        );
     }
     if precedence == 1 && name != EXEMPT {
         faults.invalid(
@@ -440,6 +445,7 @@ fn limited(limited: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let response = object(limited, "limitResponse").unwrap_or(&nothing);
     let at = at.field("limitResponse");
     match (text(response, "type"), object(response, "queuing")) {
+        // Upstream's words, which say Limited for Queue.
         ("Reject", Some(_)) => {
             let words = "must be nil if limited.limitResponse.type is not Limited";
             faults.forbidden(&at.field("queuing"), words);

@@ -62,7 +62,7 @@ async fn join(lab: &Lab, machine: &SoftKeyed) -> Outcome {
     exchange(machine, lab.connect().await, SESSIONS_PATH, |_| {}).await
 }
 
-async fn joins(lab: &Lab, machine: &SoftKeyed) -> Certificates {
+async fn join_until_accepted(lab: &Lab, machine: &SoftKeyed) -> Certificates {
     let joined = eventually("an admission", lab, || async {
         let outcome = join(lab, machine).await;
         (outcome.answer.status == StatusCode::OK).then_some(outcome)
@@ -70,7 +70,7 @@ async fn joins(lab: &Lab, machine: &SoftKeyed) -> Certificates {
     joined.await.accepted()
 }
 
-fn holds(machine: &SoftKeyed, certificates: &Certificates) -> Identity {
+fn identity_of(machine: &SoftKeyed, certificates: &Certificates) -> Identity {
     let chain = crate::lab::chain(&certificates.client);
     Identity {
         chain,
@@ -88,9 +88,9 @@ async fn renew(lab: &Lab, machine: &SoftKeyed, identity: &Identity) -> Outcome {
     .await
 }
 
-/// Under a rule that does not say it: refused, with its own code on record and no more than a no to
-/// the caller. Under a rule that says it, the request that a person approves names what is not
-/// proven, and everything that shows the machine does too. A reboot asks again.
+/// Without `insecureNoTpm` the master records `NO_TPM` and tells the caller only that it is refused.
+/// With it, a person must approve; the request and all objects name what is not proven. A reboot asks
+/// again.
 pub(crate) async fn a_machine_without_a_tpm_joins_only_where_the_rule_allows_it() {
     let lab = Lab::start().await;
     let machine = edge("edge-1", "1");
@@ -128,11 +128,11 @@ pub(crate) async fn a_machine_without_a_tpm_joins_only_where_the_rule_allows_it(
         );
     }
     say(&lab, &name, "Approved").await;
-    let certificates = joins(&lab, &machine).await;
+    let certificates = join_until_accepted(&lab, &machine).await;
     is_shown(&lab, &name).await;
 
     // It is a node like any other, and renews by its key.
-    let holder = holds(&machine, &certificates);
+    let holder = identity_of(&machine, &certificates);
     let own = async |identity: &Identity| {
         let mut connection =
             Connection::open(lab.site.address, config(&lab.site.root, Some(identity)))
@@ -144,7 +144,7 @@ pub(crate) async fn a_machine_without_a_tpm_joins_only_where_the_rule_allows_it(
     };
     assert_eq!(own(&holder).await, StatusCode::OK);
     let renewed = renew(&lab, &machine, &holder).await.accepted();
-    let holder = holds(&machine, &renewed);
+    let holder = identity_of(&machine, &renewed);
 
     // After a reboot the key is another: without a decision nothing changes, with a person's
     // approval it replaces the first.
@@ -162,12 +162,12 @@ pub(crate) async fn a_machine_without_a_tpm_joins_only_where_the_rule_allows_it(
         .find(|request| note(request, "pratique.dev/changed").contains("node key"))
         .unwrap();
     say(&lab, asks.metadata.name.as_deref().unwrap(), "Approved").await;
-    let certificates = joins(&lab, &rebooted).await;
+    let certificates = join_until_accepted(&lab, &rebooted).await;
     eventually("the first key to be worthless", &lab, || async {
         (own(&holder).await == StatusCode::UNAUTHORIZED).then_some(())
     })
     .await;
-    let second = holds(&rebooted, &certificates);
+    let second = identity_of(&rebooted, &certificates);
     assert_eq!(own(&second).await, StatusCode::OK);
     // The approval of the first key counted once.
     comes_by(&lab, Code::NodeKeyInUse, || join(&lab, &machine)).await;
@@ -251,7 +251,7 @@ pub(crate) async fn a_machine_with_a_tpm_never_joins_by_the_claim_of_having_none
         if policy == "queue" {
             comes_by(&lab, Code::Queued, || join(&lab, &control)).await;
         } else {
-            joins(&lab, &control).await;
+            join_until_accepted(&lab, &control).await;
         }
         let before: Machine = lab.site.get(&machine.node).await;
         for hidden in [
@@ -327,7 +327,7 @@ pub(crate) async fn replayed_spliced_and_cross_protocol_messages_are_refused() {
     )
     .await;
     let machine = edge("edge-1", "1");
-    let certificates = joins(&lab, &machine).await;
+    let certificates = join_until_accepted(&lab, &machine).await;
     let node: Node = lab.site.get("edge-1").await;
     assert_eq!(
         node.metadata.labels.unwrap_or_default()["pratique.dev/insecure"],
@@ -389,19 +389,19 @@ pub(crate) async fn replayed_spliced_and_cross_protocol_messages_are_refused() {
         (taken.answer.status, code(&taken)),
         (StatusCode::FORBIDDEN, "NODE_KEY_IN_USE")
     );
-    joins(&lab, &machine).await;
+    join_until_accepted(&lab, &machine).await;
 
     other_protocols(&lab, &machine).await;
     // Another node's certificate renews nothing here.
     let other = edge("edge-2", "1");
-    let theirs = holds(&other, &joins(&lab, &other).await);
+    let theirs = identity_of(&other, &join_until_accepted(&lab, &other).await);
     lab.refused(
         &renew(&lab, &machine, &theirs).await,
         Code::RenewalIdentity,
         false,
     )
     .await;
-    renew(&lab, &machine, &holds(&machine, &certificates))
+    renew(&lab, &machine, &identity_of(&machine, &certificates))
         .await
         .accepted();
     lab.site.stop();

@@ -90,7 +90,10 @@ async fn reachable(lab: &Lab, name: &str, dir: &Path) {
             return;
         }
         let log = std::fs::read_to_string(dir.join("agent.log")).unwrap_or_default();
-        assert!(start.elapsed() < LIMIT, "the node never spoke:\n{log}");
+        assert!(
+            start.elapsed() < LIMIT,
+            "the node never reported its address:\n{log}"
+        );
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
 }

@@ -54,8 +54,8 @@ fn progress(callers: &[Caller]) {
     }
 }
 
-/// Callers of a pod of the machine whose agent is killed, and those calls that the pod makes, by
-/// every way that there is.
+/// Callers on every path to and from a pod of the machine whose agent is killed: pod address,
+/// `ClusterIP`, `NodePort`.
 fn callers(cluster: &Cluster) -> Vec<Caller> {
     let [far, pod, _] = &cluster.pods;
     let [other, machine, _] = &cluster.machines;
