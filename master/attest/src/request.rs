@@ -2,6 +2,7 @@
 //! signed.
 
 use crate::policy::policy_of;
+use crate::request_queue::revision;
 use config_kube::Decides;
 use config_kube::identity::{ATTESTATION_USER, NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::k8s_openapi::ByteString;
@@ -160,16 +161,6 @@ pub(crate) async fn prune(client: &Client, machine: &str) -> Result<(), ApiError
         }
     }
     Ok(())
-}
-
-/// Revisions are totally ordered in this API.
-pub(crate) fn revision(object: &CertificateSigningRequest) -> u64 {
-    object
-        .metadata
-        .resource_version
-        .as_deref()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(0)
 }
 
 pub(crate) fn now() -> Time {

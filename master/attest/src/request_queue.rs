@@ -5,7 +5,6 @@
 //! create requests cannot choose what an admin is shown.
 
 use crate::policy::{NewRequest, PolicyDecision, QueuedRequest};
-use crate::request;
 use config_attest::verifier::{Approval, Claimant, PriorApproval};
 use config_kube::identity;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -201,7 +200,7 @@ impl StoredRequest {
             answered,
             by,
             expires,
-            revision: request::revision(object),
+            revision: revision(object),
             rank,
             block,
         })
@@ -385,6 +384,16 @@ fn request_name(claimant: &Claimant) -> String {
     let kind = if claimant.has_tpm() { "" } else { "no-tpm-" };
     let digits: String = claimant.id().to_hex().chars().take(DIGITS).collect();
     format!("{}-{kind}{digits}", claimant.node_name())
+}
+
+/// The resource version of a request; they are totally ordered in this API.
+pub(crate) fn revision(object: &CertificateSigningRequest) -> u64 {
+    object
+        .metadata
+        .resource_version
+        .as_deref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
 }
 
 #[cfg(test)]

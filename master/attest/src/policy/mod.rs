@@ -3,92 +3,17 @@
 
 mod always_reject;
 mod cloud_verify;
+mod decision;
 mod insecure_always_approve;
+mod join_policy;
 mod queue;
 
-use crate::request_queue::RequestQueue;
-use config_attest::policy::CheckedRule;
-use config_attest::verifier::{Approval, Claimant};
+pub(crate) use decision::{HelloDecision, NewRequest, PolicyDecision, QueuedRequest};
+pub(crate) use join_policy::Policy;
+
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::policy::Ruling;
 use config_kube::{CertificatePolicySpec, Decides, PolicyName, Rule};
-use config_protocol::Code;
-use jiff::Timestamp;
-use std::fmt::Debug;
-use std::net::IpAddr;
-
-/// The decision on a hello (step 2).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum HelloDecision {
-    /// The machine may attest; its evidence is checked by this rule.
-    Attest(Box<CheckedRule>),
-    /// Every machine is refused.
-    Reject,
-}
-
-/// The decision on checked evidence (step 4).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PolicyDecision {
-    /// Admit if every check of the rule passed.
-    Verify,
-    /// Admit by this approval, whatever the checks found.
-    Approve(Approval),
-    /// A person decides.
-    Queue(QueuedRequest),
-    /// Refuse with this code.
-    Refuse(Code),
-}
-
-/// A request that waits for a person.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct QueuedRequest {
-    /// The request's name.
-    pub(crate) name: String,
-    /// The request to create first; `None` where it exists.
-    pub(crate) to_create: Option<NewRequest>,
-}
-
-/// A request that is to be created.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NewRequest {
-    /// When it is deleted if it is still undecided.
-    pub(crate) expires: Timestamp,
-    /// Differences from what was approved before.
-    pub(crate) changes: Vec<String>,
-    /// Whether the machine booted something else than was approved; false if it only asks for more
-    /// names or addresses.
-    pub(crate) is_other: bool,
-    /// Undecided requests to delete for it: earlier ones of the same machine and, in a full queue,
-    /// one of a lower rank.
-    pub(crate) replaces: Vec<String>,
-}
-
-/// A join policy. [`PolicyName::decides`] says who decides under it.
-pub(crate) trait Policy: Debug + Sync {
-    /// The reason in conditions and events about its decisions.
-    fn reason(&self) -> &'static str;
-
-    /// Faults of a rule under this policy, as sentences. A rule with faults admits nothing. By
-    /// default those of what the verifier checks, where the rule is for machines.
-    fn faults(&self, rule: &Rule) -> Vec<String> {
-        faults_for_machines(rule)
-    }
-
-    /// The decision on every hello under a rule without faults. By default the machine may attest,
-    /// and [`Policy::decide`] decides on its evidence.
-    fn at_hello(&self, rule: &Rule) -> HelloDecision {
-        attest_by(rule)
-    }
-
-    /// The decision on a claimant whose exchange came from this address.
-    fn decide(
-        &self,
-        claimant: &Claimant,
-        queue: &RequestQueue,
-        from: IpAddr,
-        now: Timestamp,
-    ) -> PolicyDecision;
-}
 
 pub(crate) fn policy_of(name: PolicyName) -> &'static dyn Policy {
     match name {
@@ -160,30 +85,12 @@ pub fn ruling(spec: &CertificatePolicySpec, signer: &str) -> Option<Ruling> {
     }
 }
 
-/// Attestation by this rule; a rule with faults rejects.
-fn attest_by(rule: &Rule) -> HelloDecision {
-    CheckedRule::try_from(rule).map_or(HelloDecision::Reject, |rule| {
-        HelloDecision::Attest(Box::new(rule))
-    })
-}
-
-/// Faults of a rule that names a signer of machines; none for a rule of upstream's signers only.
-fn faults_for_machines(rule: &Rule) -> Vec<String> {
-    let machines = rule
-        .signers
-        .iter()
-        .any(|signer| signer == NODE_CLIENT_SIGNER || signer == NODE_SERVING_SIGNER);
-    let faults = CheckedRule::try_from(rule).err().filter(|_| machines);
-    faults
-        .map(|faults| faults.to_string())
-        .into_iter()
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request_queue::RequestQueue;
     use config_kube::policy::{CertificateRule, EkRule, ImageRule};
+    use jiff::Timestamp;
     use tests_machines::{EkKind, World};
 
     fn rule(policy: PolicyName) -> Rule {
