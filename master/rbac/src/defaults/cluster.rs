@@ -1,7 +1,8 @@
 //! Cluster roles of all callers and of upstream's components.
 
-use super::{
-    ALL, READ, account, bind, bind_cluster, cluster_role, events, group, node, on, paths, user,
+use super::node;
+use super::terms::{
+    ALL, READ, account, bind, bind_cluster, cluster_role, events, group, on, paths, user,
 };
 use crate::object::{Binding, Role};
 use crate::rule::Rule;

@@ -1,6 +1,6 @@
 //! One cluster role for each of upstream's controllers, bound to the service account of its name.
 
-use super::{READ, account, bind_cluster, cluster_role, events, on};
+use super::terms::{READ, account, bind_cluster, cluster_role, events, on};
 use crate::object::{Binding, Role};
 use crate::rule::Rule;
 

@@ -1,6 +1,6 @@
-//! Roles in `kube-system` and `kube-public`.
+//! Roles in `kube-system` and `kube-public` (upstream: `bootstrappolicy/namespace_policy.go`).
 
-use super::{READ, account, bind, events, on, role, user};
+use super::terms::{READ, account, bind, events, on, role, user};
 use crate::object::{Binding, Role};
 use config_kube::identity;
 

@@ -1,6 +1,6 @@
 //! Rules of nodes, beside what the Node authorizer decides per object.
 
-use super::{READ, on};
+use super::terms::{READ, on};
 use crate::rule::Rule;
 
 /// The rules of `system:node`. The role has no subjects: the Node authorizer limits each rule to

@@ -1,7 +1,7 @@
 //! Roles of the master's own components. Those of single controllers are made where the controllers
 //! are (`master/control`).
 
-use super::{ALL, READ, bind, cluster_role, events, group, on, user};
+use super::terms::{ALL, READ, bind, cluster_role, events, group, on, user};
 use crate::object::{Binding, Role};
 use crate::rule::Rule;
 use config_kube::identity;

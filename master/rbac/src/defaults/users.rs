@@ -1,6 +1,6 @@
 //! Roles of users: `cluster-admin`, `admin`, `edit`, `view` and the roles that they aggregate.
 
-use super::{ALL, READ, WRITE, aggregated_into, aggregated_role, cluster_role, on, paths};
+use super::terms::{ALL, READ, WRITE, aggregated_into, aggregated_role, cluster_role, on, paths};
 use crate::object::Role;
 use crate::rule::Rule;
 
