@@ -63,7 +63,7 @@ fn of_pods(affinity: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
         };
         let at = list.index(index);
         weight(weighted, &at, faults);
-        let term = object(weighted, "podAffinityTerm").unwrap_or(super::no_fields());
+        let term = object(weighted, "podAffinityTerm").unwrap_or(super::context::no_fields());
         pod_term(term, &at.field("podAffinityTerm"), faults);
     }
 }

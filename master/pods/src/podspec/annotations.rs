@@ -1,6 +1,6 @@
 //! Annotations with a meaning for pods: deprecated forms of fields, and marks of the kubelet.
 
-use super::each_container;
+use super::context::each_container;
 use master_schema::validate::{Faults, FieldPath, Fields, items, object, text};
 use serde_json::Value;
 

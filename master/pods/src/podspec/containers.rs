@@ -1,6 +1,7 @@
 //! Validation of containers: rules for all, and for main, init and ephemeral ones.
 
-use super::{Context, env, handlers, is_sidecar, mounts, network, resources, security};
+use super::context::{Context, is_sidecar};
+use super::{env, handlers, mounts, network, resources, security};
 use master_schema::validate::forms::{choice, has, needed, needed_form, optional_choice, word};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, object, text};
 use serde_json::Value;

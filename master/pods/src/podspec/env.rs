@@ -1,6 +1,6 @@
 //! Validation of environment variables: names, and the sources of values.
 
-use super::Context;
+use super::context::Context;
 use super::sources::{field_selector, resource_selector};
 use master_schema::validate::forms::{
     formed, needed, needed_form, optional_form, plain_path, word,

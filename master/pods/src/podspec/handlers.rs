@@ -1,6 +1,6 @@
 //! Validation of probes and lifecycle hooks.
 
-use super::Context;
+use super::context::Context;
 use master_schema::validate::forms::{choice, has, needed, not_negative, number, word};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, net, object, text};
 use serde_json::Value;

@@ -7,6 +7,7 @@
 mod affinity;
 mod annotations;
 mod containers;
+mod context;
 mod defaults;
 mod env;
 mod handlers;
@@ -29,6 +30,7 @@ pub use annotations::{
     is_mirror, of_pod as pod_annotations, on_create as annotations_on_create,
     tokens_without_account, update as annotations_update,
 };
+pub use context::{SpecOwner, change_containers, each_container, is_sidecar, no_fields};
 pub use defaults::{
     claim as claim_defaults, of_pod as pod_defaults, of_spec as spec_defaults,
     template as template_defaults,
@@ -39,47 +41,11 @@ pub use qos::class as quality_of_service;
 pub use resources::{aggregate as aggregate_requests, requirements};
 pub use template::{kept_running, template, template_metadata};
 
-use master_schema::validate::forms::{
-    choice, formed, has, on, optional_choice, optional_form, within,
-};
+use context::Context;
+use master_schema::validate::forms::{choice, formed, has, optional_choice, optional_form, within};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, names, object, text};
 use serde_json::{Map, Value};
-use std::collections::{BTreeSet, HashMap};
-use std::sync::LazyLock;
-
-/// An empty map.
-pub fn no_fields() -> &'static Fields {
-    static EMPTY: LazyLock<Fields> = LazyLock::new(Map::new);
-    &EMPTY
-}
-
-/// The object that a spec belongs to, as far as rules depend on it.
-#[derive(Debug, Clone, Copy)]
-pub struct SpecOwner<'a> {
-    /// Whether it is a pod: a template may leave out what its pods get by default.
-    pub pod: bool,
-    /// The pod's name, if known.
-    pub name: &'a str,
-}
-
-impl SpecOwner<'_> {
-    /// The spec belongs to a template.
-    pub const TEMPLATE: Self = Self {
-        pod: false,
-        name: "",
-    };
-}
-
-/// What the checks of containers need from the rest of the spec.
-struct Context<'a> {
-    owner: SpecOwner<'a>,
-    /// Valid volumes, by name.
-    volumes: HashMap<&'a str, &'a Fields>,
-    claims: BTreeSet<&'a str>,
-    grace: Option<i64>,
-    restart: &'a str,
-    host_users: bool,
-}
+use std::collections::BTreeSet;
 
 /// Validates a pod's spec.
 pub fn validate(spec: &Fields, owner: SpecOwner<'_>, at: &FieldPath<'_>, faults: &mut Faults) {
@@ -199,50 +165,4 @@ fn gates(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
             faults.duplicate(&list.index(number), name);
         }
     }
-}
-
-/// Calls `visit` with each container of a spec and its path: init, main, ephemeral.
-pub fn each_container(
-    spec: &Fields,
-    at: &FieldPath<'_>,
-    mut visit: impl FnMut(&Fields, &FieldPath<'_>),
-) {
-    for list in ["initContainers", "containers", "ephemeralContainers"] {
-        let place = at.field(list);
-        for (number, container) in items(spec, list).iter().enumerate() {
-            if let Some(container) = container.as_object() {
-                visit(container, &place.index(number));
-            }
-        }
-    }
-}
-
-/// Changes the containers in lists of a spec, one after the other.
-pub fn change_containers<'a>(
-    spec: &mut Fields,
-    lists: &[&'a str],
-    mut change: impl FnMut(&'a str, &mut Fields),
-) {
-    for list in lists {
-        for container in spec
-            .get_mut(*list)
-            .and_then(Value::as_array_mut)
-            .into_iter()
-            .flatten()
-        {
-            if let Some(container) = container.as_object_mut() {
-                change(list, container);
-            }
-        }
-    }
-}
-
-/// Whether an init container is a sidecar (restart policy `Always`).
-pub fn is_sidecar(container: &Fields) -> bool {
-    text(container, "restartPolicy") == "Always"
-}
-
-/// Whether a pod uses the node's network.
-fn host_network(spec: &Fields) -> bool {
-    on(spec, "hostNetwork")
 }

@@ -1,6 +1,6 @@
 //! Validation of volume mounts and volume devices.
 
-use super::Context;
+use super::context::Context;
 use master_schema::validate::forms::{descending_path, needed, on, word};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, object, text};
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
 //! Validation of ports, host names and DNS.
 
-use super::{SpecOwner, host_network};
+use super::context::{SpecOwner, host_network};
 use master_schema::validate::forms::{choice, formed, has, number, on, optional_form, word};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, net, object, text};
 use serde_json::Value;

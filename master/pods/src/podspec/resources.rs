@@ -46,7 +46,7 @@ pub(super) fn validate(
     at: &FieldPath<'_>,
     faults: &mut Faults,
 ) {
-    let nothing = super::no_fields();
+    let nothing = super::context::no_fields();
     let (limits, requests) = (
         object(needs, "limits").unwrap_or(nothing),
         object(needs, "requests").unwrap_or(nothing),
@@ -294,7 +294,9 @@ pub fn aggregate(spec: &Fields) -> BTreeMap<String, Amount> {
     let mut beside: BTreeMap<String, Amount> = BTreeMap::new();
     let mut start: BTreeMap<String, Amount> = BTreeMap::new();
     for container in items(spec, "initContainers") {
-        let sidecar = container.as_object().is_some_and(super::is_sidecar);
+        let sidecar = container
+            .as_object()
+            .is_some_and(super::context::is_sidecar);
         for (name, amount) in requests(container) {
             // The sidecars before an init container run beside it (KEP-753).
             let together = beside.get(&name).copied().unwrap_or(Amount::ZERO) + amount;

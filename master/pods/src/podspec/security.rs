@@ -1,6 +1,6 @@
 //! Validation of security contexts of pods and containers.
 
-use super::{each_container, host_network};
+use super::context::{each_container, host_network};
 use master_schema::validate::forms::{descending_path, formed, has, on, optional_choice, word};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, object, text};
 use serde_json::Value;

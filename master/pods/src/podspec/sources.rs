@@ -397,7 +397,7 @@ pub(super) fn ephemeral(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults
         }
     }
     claim_spec(
-        object(template, "spec").unwrap_or(super::no_fields()),
+        object(template, "spec").unwrap_or(super::context::no_fields()),
         &at.field("spec"),
         faults,
     );

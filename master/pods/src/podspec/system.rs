@@ -1,6 +1,6 @@
 //! Fields that a pod of an operating system must not set.
 
-use super::each_container;
+use super::context::each_container;
 use master_schema::validate::forms::{has, on};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, object, text};
 

@@ -1,6 +1,7 @@
 //! Validation of volumes: exactly one source each, unique names.
 
-use super::{SpecOwner, sources};
+use super::context::SpecOwner;
+use super::sources;
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, object, text};
 use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};

@@ -1,7 +1,7 @@
 //! Warnings for writers of pods and templates: deprecated fields, and fields without effect
 //! (upstream: `pkg/api/pod/warnings.go`).
 
-use super::{each_container, no_fields};
+use super::context::{each_container, no_fields};
 use master_schema::quantity::Quantity;
 use master_schema::validate::forms::{has, number};
 use master_schema::validate::{FieldPath, Fields, get, items, object, text};
