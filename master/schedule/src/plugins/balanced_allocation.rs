@@ -1,7 +1,7 @@
 //! Processors and memory of a node used in equal shares (upstream:
 //! `NodeResourcesBalancedAllocation`).
 
-use super::{Candidate, Plugin, never};
+use super::plugin::{Candidate, Plugin, never};
 use crate::request::PodRequest;
 use crate::resources::{CPU, MEMORY, whole_percent};
 use crate::snapshot::Snapshot;

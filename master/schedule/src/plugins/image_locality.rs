@@ -1,6 +1,6 @@
 //! Nodes that have a pod's images already (upstream: `ImageLocality`).
 
-use super::{Candidate, MAX_NODE_SCORE, Plugin, never};
+use super::plugin::{Candidate, MAX_NODE_SCORE, Plugin, never};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
 

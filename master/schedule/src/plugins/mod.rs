@@ -8,6 +8,7 @@
 mod balanced_allocation;
 mod image_locality;
 mod node_affinity;
+mod plugin;
 mod pod_affinity;
 mod ports;
 mod resources_fit;
@@ -20,66 +21,10 @@ mod volume_restrictions;
 mod volume_zone;
 
 use crate::event::{ClusterEvent, EventKind};
-pub(crate) use crate::nodes::Candidate;
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
 use crate::storage::VolumeRequirements;
-use std::borrow::Cow;
-
-/// Highest score of one plugin on a node.
-const MAX_NODE_SCORE: i64 = 100;
-
-/// Why a node is not feasible.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Obstacle {
-    /// In upstream's words.
-    pub(crate) reason: Cow<'static, str>,
-    /// Whether it stays however many pods end.
-    pub(crate) lasting: bool,
-}
-
-impl Obstacle {
-    /// One that goes if certain pods end.
-    fn passing(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            reason: reason.into(),
-            lasting: false,
-        }
-    }
-
-    /// One that stays however many pods end.
-    fn lasting(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            reason: reason.into(),
-            lasting: true,
-        }
-    }
-}
-
-/// A plugin's data about one pod, to check nodes with.
-pub(crate) trait Filter {
-    /// Adds the reasons why the pod can't run on a node.
-    fn check(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>);
-}
-
-/// A filter for a pod; none where every node is fine.
-type Filters = for<'a> fn(&'a PodRequest, &'a Snapshot) -> Option<Box<dyn Filter + 'a>>;
-/// Scores of candidates from 0 to [`MAX_NODE_SCORE`], in their order; none where all are equal.
-type Scores = fn(&PodRequest, &Snapshot, &[Candidate<'_>]) -> Option<Vec<i64>>;
-
-/// A plugin.
-pub(crate) struct Plugin {
-    /// Upstream's name.
-    pub(crate) name: &'static str,
-    /// What its scores are multiplied with.
-    weight: i64,
-    filter: Option<Filters>,
-    score: Option<Scores>,
-    /// The kinds of events that may help a pod which it refused.
-    events: &'static [EventKind],
-    /// Whether an event of such a kind helps a pod that it refused.
-    wakes: fn(&PodRequest, &ClusterEvent, &Snapshot) -> bool,
-}
+pub(crate) use plugin::{Candidate, Filter, Obstacle, Plugin};
 
 /// The default profile.
 pub(crate) static PROFILE: [Plugin; 13] = [
@@ -219,20 +164,6 @@ pub(crate) fn scores(
     sums
 }
 
-/// Scores as shares of the highest (upstream's `DefaultNormalizeScore`); none where it is zero.
-fn shares(mut scores: Vec<i64>) -> Option<Vec<i64>> {
-    let highest = scores.iter().copied().max().filter(|most| *most > 0)?;
-    for score in &mut scores {
-        *score = MAX_NODE_SCORE * *score / highest;
-    }
-    Some(scores)
-}
-
-/// No event helps.
-fn never(_: &PodRequest, _: &ClusterEvent, _: &Snapshot) -> bool {
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,11 +185,5 @@ mod tests {
                 ("TaintToleration", 3),
             ]
         );
-    }
-
-    #[test]
-    fn shares_are_of_the_highest() {
-        assert_eq!(shares(vec![1, 3, 0]), Some(vec![33, 100, 0]));
-        assert_eq!(shares(vec![0, 0]), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Node selectors and node affinity (upstream: `NodeAffinity`).
 
-use super::{Candidate, Filter, Obstacle, Plugin, shares};
+use super::plugin::{Candidate, Filter, Obstacle, Plugin, shares};
 use crate::affinity::NodePreferences;
 use crate::event::{ClusterEvent, EventKind};
 use crate::node::NodeInfo;

@@ -1,6 +1,6 @@
 //! Affinity and anti-affinity to pods in the same topology domain (upstream: `InterPodAffinity`).
 
-use super::{Candidate, Filter, MAX_NODE_SCORE, Obstacle, Plugin};
+use super::plugin::{Candidate, Filter, MAX_NODE_SCORE, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind};
 use crate::groups::Count;
 use crate::node::{NodeId, NodeInfo};

@@ -1,6 +1,6 @@
 //! Ports of the host (upstream: `NodePorts`).
 
-use super::{Candidate, Filter, Obstacle, Plugin};
+use super::plugin::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind};
 use crate::node::HostPort;
 use crate::request::PodRequest;

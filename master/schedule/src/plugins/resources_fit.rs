@@ -1,6 +1,6 @@
 //! Resources of nodes, and how much of them is left (upstream: `NodeResourcesFit`).
 
-use super::{Candidate, Filter, Obstacle, Plugin};
+use super::plugin::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind};
 use crate::profile::Profile;
 use crate::request::{Demand, PodRequest};

@@ -1,6 +1,6 @@
 //! Taints and tolerations (upstream: `TaintToleration`).
 
-use super::{Candidate, Filter, MAX_NODE_SCORE, Obstacle, Plugin, shares};
+use super::plugin::{Candidate, Filter, MAX_NODE_SCORE, Obstacle, Plugin, shares};
 use crate::event::{ClusterEvent, EventKind};
 use crate::node::NodeInfo;
 use crate::request::PodRequest;

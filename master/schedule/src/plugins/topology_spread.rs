@@ -1,7 +1,7 @@
 //! The spread of pods over topology domains (upstream: `PodTopologySpread`, with the defaults of
 //! the system for pods that ask for nothing).
 
-use super::{Candidate, Filter, MAX_NODE_SCORE, Obstacle, Plugin};
+use super::plugin::{Candidate, Filter, MAX_NODE_SCORE, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind};
 use crate::node::NodeId;
 use crate::node::NodeInfo;

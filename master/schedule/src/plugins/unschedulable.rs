@@ -1,6 +1,6 @@
 //! Nodes that are cordoned (upstream: `NodeUnschedulable`).
 
-use super::{Candidate, Filter, Obstacle, Plugin};
+use super::plugin::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;

@@ -1,6 +1,6 @@
 //! Volumes of a pod's claims, bound or still to be had on its node (upstream: `VolumeBinding`).
 
-use super::{Candidate, Filter, Obstacle, Plugin};
+use super::plugin::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;

@@ -2,7 +2,7 @@
 //! `NodeVolumeLimits`). Volumes in a pod's own specification are not counted, as upstream does not
 //! count them.
 
-use super::{Candidate, Filter, Obstacle, Plugin};
+use super::plugin::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;

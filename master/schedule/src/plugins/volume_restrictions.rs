@@ -1,7 +1,7 @@
 //! Claims that one pod alone may use (upstream: `VolumeRestrictions`, as far as its kinds of
 //! volumes are mounted here).
 
-use super::{Candidate, Filter, Obstacle, Plugin};
+use super::plugin::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
