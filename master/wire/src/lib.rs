@@ -4,7 +4,8 @@
 //! - [`Accept`]: the form in which a client wants objects; [`table`]: objects as tables or as
 //!   metadata alone
 //! - [`protobuf`]: bodies in Kubernetes' own encoding
-//! - [`Pieces`]: long lists, made as their reader takes them
+//! - [`Pieces`]: long lists, made as their reader takes them; [`Continue`]: where the next page of a
+//!   list begins
 //! - [`checks`]: what the health endpoints say
 //! - [`respond`]: answers that are not objects; [`finish`]: compression and indentation of any
 //!   answer
@@ -14,6 +15,7 @@
 mod accept;
 pub mod checks;
 mod encoding;
+mod page_token;
 pub mod path;
 mod pieces;
 pub mod protobuf;
@@ -22,4 +24,5 @@ pub mod table;
 
 pub use accept::{Accept, Form};
 pub use encoding::{Encoding, finish};
+pub use page_token::Continue;
 pub use pieces::{Item, PIECE, Pieces};

@@ -2,20 +2,16 @@
 
 use super::Call;
 use super::read::{matches, reached, revision};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
 use master_schema::selector::Selector;
 use master_schema::validate::{Faults, FieldPath};
 use master_store::{Entry, ListQuery, Revision, StoreError};
-use serde::{Deserialize, Serialize};
+use master_wire::Continue;
 use serde_json::{Value, json};
 
 /// Group of the options' kinds.
 pub(super) const META: &str = "meta.k8s.io";
-/// The only version of continue tokens.
-const TOKEN: &str = "meta.k8s.io/v1";
 /// Bytes of stored objects after which a page ends, if the client asked for pages: clients limit the
 /// answers that they read. A page may have fewer objects than its limit.
 const PAGE_BYTES: usize = 8 << 20;
@@ -26,60 +22,6 @@ const INCONSISTENT: &str = "The provided continue parameter is too old to displa
     start a new list without the continue parameter, or use the continue token in this response to retrieve the \
     remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were \
     created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
-
-/// Where the next page starts. Opaque to clients, in upstream's form.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Continue {
-    v: String,
-    /// -1: the newest revision.
-    rv: i64,
-    start: String,
-}
-
-impl Continue {
-    fn new(revision: Option<Revision>, after: &str) -> Self {
-        let rv = revision
-            .and_then(|revision| i64::try_from(revision).ok())
-            .unwrap_or(-1);
-        Self {
-            v: TOKEN.to_owned(),
-            rv,
-            start: format!("{after}\0"),
-        }
-    }
-
-    fn parse(token: &str) -> Result<Self, ApiError> {
-        let bad =
-            |why: &str| ApiError::new(Reason::BadRequest, format!("invalid continue token: {why}"));
-        let bytes = URL_SAFE_NO_PAD.decode(token).ok();
-        let read: Option<Self> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let read = read.ok_or_else(|| bad("continue key is not valid"))?;
-        if read.v != TOKEN {
-            return Err(bad(
-                "continue key is not valid: server does not recognize this encoded version",
-            ));
-        }
-        if read.rv == 0 || read.rv < -1 {
-            return Err(bad(
-                "continue key is not valid: incorrect encoded start resourceVersion",
-            ));
-        }
-        if read.start.is_empty() || read.start.contains("..") {
-            return Err(bad(
-                "continue key is not valid: encoded start key empty or not clean",
-            ));
-        }
-        Ok(read)
-    }
-
-    fn after(&self) -> &str {
-        self.start.trim_end_matches('\0')
-    }
-
-    fn text(&self) -> String {
-        URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
-    }
-}
 
 /// A page of a list.
 #[derive(Debug)]
@@ -274,33 +216,4 @@ fn select(
         }
     }
     Ok((kept, false))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_continue_token_round_trips_and_nothing_else_parses() {
-        let token = Continue::new(Some(7), "default/a");
-        let read = Continue::parse(&token.text()).unwrap();
-        assert_eq!((read.rv, read.after()), (7, "default/a"));
-        assert_eq!(
-            Continue::parse(&Continue::new(None, "a").text())
-                .unwrap()
-                .rv,
-            -1
-        );
-        let encoded = |text: &str| URL_SAFE_NO_PAD.encode(text);
-        for bad in [
-            "x".to_owned(),
-            encoded("{}"),
-            encoded(r#"{"v":"v9","rv":1,"start":"a"}"#),
-            encoded(r#"{"v":"meta.k8s.io/v1","rv":0,"start":"a"}"#),
-            encoded(r#"{"v":"meta.k8s.io/v1","rv":1,"start":""}"#),
-            encoded(r#"{"v":"meta.k8s.io/v1","rv":1,"start":"../../x"}"#),
-        ] {
-            assert_eq!(Continue::parse(&bad).unwrap_err().code, 400, "{bad}");
-        }
-    }
 }
