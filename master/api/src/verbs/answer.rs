@@ -1,6 +1,6 @@
 //! Answers: objects in the form that the client accepts.
 
-use super::Call;
+use super::call::Call;
 use http::{HeaderValue, Response, StatusCode, header};
 use master_client::Body;
 use master_objects::StoredPart;

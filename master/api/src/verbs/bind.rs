@@ -1,8 +1,8 @@
 //! Binds pods to nodes: the binding subresource, and the deprecated `bindings` that name their pod
 //! themselves.
 
-use super::Call;
 use super::answer::success;
+use super::call::Call;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use master_client::Body;

@@ -1,6 +1,6 @@
 //! Reads a request's body as an object of the kind, as strictly as the request asks.
 
-use super::Call;
+use super::call::Call;
 use bytes::Bytes;
 use http::header;
 use http_body_util::BodyExt;

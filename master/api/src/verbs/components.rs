@@ -1,11 +1,10 @@
 //! ComponentStatus and APIService: made at each request, in upstream's form and under upstream's names.
 
-use super::Call;
+use super::call::Call;
 use http::{Response, StatusCode};
 use master_client::Body;
 use master_openapi::discovery;
 use master_schema::error::{ApiError, Reason};
-use master_schema::validate::Fields;
 use master_wire::path::{Verb, not_allowed};
 use serde_json::{Value, json};
 
@@ -41,7 +40,11 @@ fn answer(
         Verb::List => {
             let selector = call.selector()?;
             let chosen = all.into_iter().filter(|part| selector.matches(part));
-            call.made_list(chosen.filter_map(fields).collect())
+            call.made_list(
+                chosen
+                    .filter_map(|part| part.as_object().cloned())
+                    .collect(),
+            )
         }
         Verb::Watch
         | Verb::Create
@@ -71,13 +74,4 @@ async fn all(call: &Call) -> Vec<Value> {
         part("etcd-0", store.map(drop).map_err(|error| error.to_string())),
         part("scheduler", Ok(())),
     ]
-}
-
-fn fields(part: Value) -> Option<Fields> {
-    match part {
-        Value::Object(fields) => Some(fields),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            None
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! Create.
 
-use super::Call;
+use super::call::Call;
 use super::managed::Ownership;
 use http::{HeaderValue, Response, StatusCode};
 use master_admission::Operation;

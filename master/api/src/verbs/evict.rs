@@ -1,8 +1,8 @@
 //! Eviction: deletes a pod if its disruption budget allows it. The budget's counter changes in the
 //! transaction that deletes the pod, so that neither happens without the other.
 
-use super::Call;
 use super::answer::success;
+use super::call::Call;
 use super::delete;
 use http::{Response, StatusCode};
 use master_client::Body;

@@ -1,6 +1,7 @@
 //! The lines of a watch: events, bookmarks and errors, in the form that the client accepts.
 
-use super::{Call, network_only};
+use super::call::Call;
+use super::network_only;
 use bytes::Bytes;
 use master_objects::StoredPart;
 use master_schema::error::{ApiError, Reason};

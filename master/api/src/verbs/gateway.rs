@@ -1,6 +1,6 @@
 //! Requests to a node's kubelet: its address, a connection, and errors on the way.
 
-use super::Call;
+use super::call::Call;
 use crate::hooks::{NodeDialer, NodeStream, NodeTarget};
 use crate::state::ApiServer;
 use bytes::Bytes;

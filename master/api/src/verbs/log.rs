@@ -1,7 +1,8 @@
 //! The log of a container, streamed from the kubelet of its node, over WebSocket where the client
 //! asks for one.
 
-use super::{Call, gateway};
+use super::call::Call;
+use super::gateway;
 use crate::hooks::NodeTarget;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};

@@ -1,6 +1,6 @@
 //! Managed fields of a written object: the bridge to `master_merge`.
 
-use super::Call;
+use super::call::Call;
 use crate::authorize;
 use http::header;
 use master_merge::apply::{Applied, apply};

@@ -1,7 +1,7 @@
 //! Managed fields of an object's number of replicas when it is written through the scale
 //! subresource.
 
-use super::Call;
+use super::call::Call;
 use super::managed::{Served, forced, manager};
 use config_kube::k8s_openapi::api::autoscaling::v1::Scale;
 use master_merge::apply::apply;

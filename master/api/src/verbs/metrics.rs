@@ -1,7 +1,7 @@
 //! NodeMetrics and PodMetrics: made at each request, of the Nodes and Pods that are stored and of
 //! what their nodes report.
 
-use super::Call;
+use super::call::Call;
 use super::read::matches;
 use http::{Response, StatusCode};
 use master_client::Body;

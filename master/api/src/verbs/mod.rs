@@ -1,8 +1,10 @@
-//! The verbs: what each does, by a kind's descriptor and the store.
+//! The verbs: what each does, by a kind's descriptor and the store. Here is which file answers which
+//! request; each works on a [`Call`].
 
 mod answer;
 mod bind;
 mod body;
+mod call;
 mod components;
 mod create;
 mod delete;
@@ -28,49 +30,15 @@ mod tunnel;
 mod update;
 mod watch;
 
+pub(crate) use answer::value_answer;
+pub(crate) use call::Call;
 pub(crate) use create::warned;
 
-use crate::guard::Caller;
-use crate::state::ApiServer;
-use config_kube::identity::GROUP;
-use http::{HeaderMap, Method, Response, Uri};
-use hyper::upgrade::OnUpgrade;
-use master_admission::{Admitted, Chain, Operation};
-use master_client::{Body, UserInfo};
-use master_gateway::{CallOwner, Socket, WebSocketContent};
-use master_listener::Peer;
-use master_metrics::About;
-use master_objects::store_error;
-use master_schema::error::{ApiError, Reason, no_resource, shown};
-use master_schema::registry::{Kind, Registry, Review, Subresource};
-use master_schema::validate::Fields;
-use master_store::{Entry, Op};
-use master_wire::path::{Query, Target, Verb, not_allowed};
-use std::sync::Arc;
-
-pub(crate) use answer::value_answer;
-
-/// A request for a resource, authorized.
-#[derive(Debug, Clone)]
-pub(crate) struct Call {
-    pub(crate) api: ApiServer,
-    pub(crate) user: UserInfo,
-    pub(crate) peer: Peer,
-    pub(crate) target: Target,
-    pub(crate) query: Query,
-    pub(crate) headers: HeaderMap,
-    pub(crate) kind: Arc<Kind>,
-    /// The kinds that are served, from the request's begin to its end.
-    pub(crate) registry: Arc<Registry>,
-    /// Verb and resource, for metrics.
-    pub(crate) about: About,
-    pub(crate) method: Method,
-    pub(crate) uri: Uri,
-    /// The connection, where it can become something else than HTTP.
-    pub(crate) upgrade: Option<OnUpgrade>,
-    /// The caller, for the deny list: the authenticated one, not the impersonated user.
-    pub(crate) caller: Option<Caller>,
-}
+use http::Response;
+use master_client::Body;
+use master_schema::error::{ApiError, Reason, no_resource};
+use master_schema::registry::{Review, Subresource};
+use master_wire::path::{Verb, not_allowed};
 
 /// Answers a request.
 pub(crate) async fn run(call: Call, content: Body) -> Result<Response<Body>, ApiError> {
@@ -175,161 +143,4 @@ async fn part(
 /// Lists, watches and collections of namespaced kinds may span all namespaces; nothing else may.
 fn needs_namespace(call: &Call) -> bool {
     !(call.kind.namespaced && matches!(call.target.verb, Verb::List | Verb::Watch))
-}
-
-impl Call {
-    /// The clock by which objects get their times.
-    pub(crate) fn clock(&self) -> &master_objects::Clock {
-        &self.api.inner.options.clock
-    }
-
-    /// The caller that a long-lived call counts against; an order to end a machine has priority.
-    fn owner(&self) -> CallOwner<'_> {
-        let owner = CallOwner::new(&self.user, self.peer.remote.is_none()).at(self.peer.remote);
-        match &*self.target.subresource {
-            "power" => owner.with_priority(),
-            _ => owner,
-        }
-    }
-
-    /// The reason why the caller is denied, if it is.
-    pub(crate) fn denial(&self) -> Option<String> {
-        match &self.caller {
-            Some(caller) => caller.denial(&self.api),
-            None => self.api.denial(&self.user, &self.peer),
-        }
-    }
-
-    /// A function that sends an answer over the WebSocket that the client asks for, or returns it
-    /// unchanged if it asks for none.
-    fn carrier(
-        &self,
-        what: WebSocketContent,
-    ) -> Result<impl FnOnce(Response<Body>) -> Response<Body> + use<>, ApiError> {
-        let socket = Socket::requested(what, (&self.method, &self.headers), self.upgrade.as_ref())?;
-        let socket = socket.map(|socket| (socket, self.clone()));
-        Ok(move |answer| match socket {
-            Some((socket, call)) => {
-                let draining = call.api.draining().cancelled_owned();
-                let answer = match &call.caller {
-                    Some(caller) => caller.clone().guard(&call.api, answer),
-                    None => answer,
-                };
-                let cut = async move {
-                    tokio::select! {
-                        why = call.api.until_denied(|_| call.denial()) => why,
-                        () = call.peer.displaced() => "another connection took its place".to_owned(),
-                    }
-                };
-                socket.carry(answer, cut, draining)
-            }
-            None => answer,
-        })
-    }
-
-    /// The same request by a client that accepts plain JSON, for verbs that convert the answer.
-    fn plain(&self) -> Self {
-        let mut plain = self.clone();
-        plain.headers.remove(http::header::ACCEPT);
-        plain
-    }
-
-    /// The key of the object that the path names.
-    fn key(&self) -> String {
-        self.kind.key(&self.target.namespace, &self.target.name)
-    }
-
-    /// The entry under a key.
-    async fn stored(&self, key: &str) -> Result<Option<Entry>, ApiError> {
-        let fetched = self.api.inner.reader.get(key).await.map_err(store_error)?;
-        Ok(fetched.entry)
-    }
-
-    /// The stored object that the path names.
-    async fn entry(&self) -> Result<Entry, ApiError> {
-        let stored = self.stored(&self.key()).await?;
-        stored.ok_or_else(|| self.not_found())
-    }
-
-    fn not_found(&self) -> ApiError {
-        let (plural, name) = (self.kind.qualified(), shown(&self.target.name));
-        ApiError::new(Reason::NotFound, format!("{plural} {name:?} not found")).about(
-            &self.kind.group,
-            &self.kind.plural,
-            &name,
-        )
-    }
-
-    /// The error that the object has changed meanwhile.
-    fn conflict(&self, why: &str) -> ApiError {
-        self.conflict_on(&self.target.name, why)
-    }
-
-    /// As [`Call::conflict`], for one object of a collection.
-    fn conflict_on(&self, name: &str, why: &str) -> ApiError {
-        let plural = self.kind.qualified();
-        ApiError::new(
-            Reason::Conflict,
-            format!("Operation cannot be fulfilled on {plural} {name:?}: {why}"),
-        )
-        .about(&self.kind.group, &self.kind.plural, name)
-    }
-
-    /// The write of this request, as admission plugins see it.
-    fn admission<'a>(
-        &'a self,
-        operation: Operation,
-        subresource: Option<Subresource>,
-        old: Option<&'a Fields>,
-    ) -> master_admission::Request<'a> {
-        master_admission::Request {
-            kind: &self.kind,
-            user: &self.user,
-            namespace: &self.target.namespace,
-            name: &self.target.name,
-            patched: self.target.verb == Verb::Patch,
-            operation,
-            subresource,
-            old,
-            reader: &*self.api.inner.reader,
-        }
-    }
-
-    /// The admission plugins.
-    fn chain(&self) -> &Chain {
-        &self.api.inner.admission
-    }
-
-    /// Refuses to change a stored object of which the caller may learn nothing.
-    fn reach(&self, stored: &Fields) -> Result<(), ApiError> {
-        self.chain().reach(
-            &self.admission(Operation::Update, None, Some(stored)),
-            stored,
-        )
-    }
-
-    /// Runs the plugins on a deletion.
-    async fn admit_delete(&self, stored: &Fields) -> Result<Admitted, ApiError> {
-        let request = self.admission(Operation::Delete, None, Some(stored));
-        let mut admitted = Admitted::default();
-        self.chain().check(&request, stored, &mut admitted).await?;
-        Ok(admitted)
-    }
-
-    /// The operations that free what an object had, for the transaction that removes it.
-    async fn release(&self, stored: &Fields) -> Result<Vec<Op>, ApiError> {
-        let request = self.admission(Operation::Delete, None, Some(stored));
-        self.chain().release(&request, stored).await
-    }
-
-    /// The service's warnings for the writer of an object of this project's kinds.
-    fn own_warnings(&self, object: &Fields) -> Vec<String> {
-        if self.kind.group != GROUP {
-            return Vec::new();
-        }
-        self.api
-            .extensions()
-            .map(|extensions| extensions.warnings(&self.kind.kind, object))
-            .unwrap_or_default()
-    }
 }

@@ -1,7 +1,7 @@
 //! The reduced form of other nodes' pods in answers to a node: only what its packet filter needs
 //! for network policies.
 
-use super::Call;
+use super::call::Call;
 use crate::authorize;
 use master_schema::error::{ApiError, Reason};
 use master_schema::validate::Fields;

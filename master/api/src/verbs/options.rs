@@ -1,6 +1,6 @@
 //! Checks the query of a write: reports all faults at once, under the name of the verb's options.
 
-use super::Call;
+use super::call::Call;
 use super::page::META;
 use master_schema::error::ApiError;
 use master_schema::validate::{Faults, FieldPath};
@@ -41,9 +41,7 @@ impl Call {
             }
         }
         manager(self.query.get("fieldManager"), &mut faults);
-        for value in self.query.all("dryRun").filter(|value| !value.is_empty()) {
-            faults.one_of(&FieldPath::root("dryRun"), &Value::from(value), &["All"]);
-        }
+        self.check_dry_run(&mut faults);
         let validation = Value::from(self.query.get("fieldValidation"));
         faults.one_of(
             &FieldPath::root("fieldValidation"),
@@ -56,13 +54,18 @@ impl Call {
     /// Whether the request is a dry run.
     pub(super) fn dry_run(&self) -> Result<bool, ApiError> {
         let mut faults = Faults::default();
+        let dry = self.check_dry_run(&mut faults);
+        faults.into_error(META, "DeleteOptions", "")?;
+        Ok(dry)
+    }
+
+    fn check_dry_run(&self, faults: &mut Faults) -> bool {
         let mut dry = false;
         for value in self.query.all("dryRun").filter(|value| !value.is_empty()) {
             faults.one_of(&FieldPath::root("dryRun"), &Value::from(value), &["All"]);
             dry = true;
         }
-        faults.into_error(META, "DeleteOptions", "")?;
-        Ok(dry)
+        dry
     }
 }
 

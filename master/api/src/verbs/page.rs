@@ -1,7 +1,7 @@
 //! Pages of lists: the revision of a list, where a page begins, and the token of the next one.
 
-use super::Call;
-use super::read::{matches, reached, revision};
+use super::call::Call;
+use super::read::{check_reached, matches, revision};
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
 use master_schema::selector::Selector;
@@ -116,7 +116,7 @@ impl Call {
             _ => false,
         };
         if let Some(requested) = requested {
-            reached(self, requested).await?;
+            check_reached(self, requested).await?;
         }
         Ok(Start {
             revision: requested.filter(|_| exact),

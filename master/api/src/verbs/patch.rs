@@ -1,7 +1,7 @@
 //! Patch and apply, of objects and of subresources that have the object's form.
 
-use super::Call;
 use super::body::Validation;
+use super::call::Call;
 use super::create::{make, warned};
 use super::managed::{Ownership, named_other};
 use super::update::{MODIFIED, TRIES, check_preconditions, write};

@@ -7,8 +7,9 @@
 //! if the path says `https:`. The program's certificate is not verified, as with upstream: no CA of
 //! the cluster issued it, and the verified node connects to the right pod.
 
+use super::call::Call;
+use super::gateway;
 use super::tunnel::{self, NodeSide};
-use super::{Call, gateway};
 use crate::hooks::NodeStream;
 use bytes::Bytes;
 use config_tunnel::port::{PROTOCOL, PortPath};

@@ -4,7 +4,8 @@
 //! is sent to the node, and then the node's refusal, if it refuses. The node's agent gives
 //! containers their grace and hands the order to init.
 
-use super::{Call, answer, gateway};
+use super::call::Call;
+use super::{answer, gateway};
 use bytes::Bytes;
 use config_errors::chain;
 use config_machine::power::Order;

@@ -1,7 +1,8 @@
 //! The proxy subresource: the target of a path, and requests to nodes. `pod_proxy` handles those to
 //! pods and services.
 
-use super::{Call, gateway, pod_proxy};
+use super::call::Call;
+use super::{gateway, pod_proxy};
 use crate::hooks::NodeTarget;
 use config_machine::power::is_order;
 use http::{HeaderValue, Method, Request, Response, Uri, header};

@@ -1,7 +1,7 @@
 //! Get and list.
 
-use super::Call;
 use super::answer::value_answer;
+use super::call::Call;
 use super::network_only;
 use super::page::Page;
 use http::{Response, StatusCode};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 /// One object, at least as new as the query asks for.
 pub(super) async fn get(call: &Call) -> Result<Response<Body>, ApiError> {
     if let Some(requested) = revision(call.query.get("resourceVersion"))? {
-        reached(call, requested).await?;
+        check_reached(call, requested).await?;
     }
     let entry = call.entry().await?;
     call.object_answer(StatusCode::OK, &entry)
@@ -38,8 +38,8 @@ pub(super) fn revision(text: &str) -> Result<Option<Revision>, ApiError> {
     }
 }
 
-/// Waits until a revision has been reached.
-pub(super) async fn reached(call: &Call, requested: Revision) -> Result<(), ApiError> {
+/// Refuses a resource version that is newer than the store's.
+pub(super) async fn check_reached(call: &Call, requested: Revision) -> Result<(), ApiError> {
     let head = call
         .api
         .inner
@@ -162,19 +162,22 @@ pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiErro
 }
 
 /// An object of a list: its revision, and what is answered of it.
-struct Listed(Revision, StoredBytes);
+struct ListItem {
+    revision: Revision,
+    bytes: StoredBytes,
+}
 
-impl Item for Listed {
+impl Item for ListItem {
     fn revision(&self) -> Revision {
-        self.0
+        self.revision
     }
 
     fn size(&self) -> usize {
-        self.1.len()
+        self.bytes.len()
     }
 
     fn put(&self, piece: &mut Vec<u8>) {
-        self.1.put(piece);
+        self.bytes.put(piece);
     }
 }
 
@@ -190,17 +193,19 @@ fn list_bytes(call: &Call, page: &Page, part: StoredPart) -> Result<Response<Bod
         r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#
     );
     let kept = |entry: &Entry| {
-        let kept = master_objects::stored_bytes(&call.kind, entry, part)?;
-        Ok(Listed(entry.modified, kept))
+        Ok(ListItem {
+            revision: entry.modified,
+            bytes: master_objects::stored_bytes(&call.kind, entry, part)?,
+        })
     };
     let items = page
         .entries
         .iter()
         .map(kept)
         .collect::<Result<Vec<_>, ApiError>>()?;
-    // The rest is the store's, and what is sent is made piece by piece.
+    // The stored bytes are the store's own. This answer holds only the list of items and one piece.
     let held = if call.kind.stored_as_served() {
-        items.len() * size_of::<Listed>() + PIECE
+        items.len() * size_of::<ListItem>() + PIECE
     } else {
         items.iter().map(Item::size).sum()
     };

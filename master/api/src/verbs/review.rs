@@ -1,6 +1,7 @@
 //! Reviews: questions to authentication and authorization, answered at once and never stored.
 
-use super::{Call, components, metrics};
+use super::call::Call;
+use super::{components, metrics};
 use http::{Response, StatusCode};
 use master_auth::{Decision, Question, who};
 use master_client::{Body, BoxFuture, UserInfo};

@@ -1,8 +1,9 @@
 //! The scale subresource: an object's number of replicas as an `autoscaling/v1 Scale`.
 
 use super::answer::value_answer;
+use super::call::Call;
 use super::managed::Ownership;
-use super::{Call, patch, update};
+use super::{patch, update};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;

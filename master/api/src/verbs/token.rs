@@ -1,6 +1,6 @@
 //! Issues service account tokens on request (`serviceaccounts/NAME/token`, TokenRequest).
 
-use super::Call;
+use super::call::Call;
 use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
@@ -266,23 +266,6 @@ async fn of_pod(call: &Call, pod: &Fields) -> Result<Bound, ApiError> {
     })
 }
 
-/// Whether a volume of a pod requests a token for an audience.
-fn names_audience(pod_spec: &Fields, audience: &str) -> bool {
-    let sources = items(pod_spec, "volumes")
-        .iter()
-        .filter_map(|volume| volume.pointer("/projected/sources"));
-    let mut named = sources
-        .filter_map(Value::as_array)
-        .flatten()
-        .filter_map(|one| one.pointer("/serviceAccountToken"));
-    named.any(|one| {
-        one.get("audience")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            == audience
-    })
-}
-
 fn refuse(call: &Call, why: &str) -> Result<(), ApiError> {
     Err(call.kind.forbidden(&call.target.name, why))
 }
@@ -325,7 +308,7 @@ async fn for_node(
             refuse(call, "node may only request 0 or 1 audiences")
         };
     };
-    if names_audience(pod_spec, audience) {
+    if master_pods::podspec::requests_token_for(pod_spec, audience) {
         return Ok(());
     }
     let audience_resource = Resource {

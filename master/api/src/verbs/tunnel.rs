@@ -8,7 +8,8 @@
 //! A tunnel has one buffer for each direction, and a slot among its node's tunnels. Its connection
 //! is not read as HTTP again, so nothing in a tunnel can pass for a request or an answer.
 
-use super::{Call, gateway, log};
+use super::call::Call;
+use super::{gateway, log};
 use crate::authorize;
 use crate::hooks::NodeTarget;
 use bytes::Bytes;

@@ -1,8 +1,9 @@
 //! Update, of objects and of subresources that have the object's form.
 
+use super::call::Call;
 use super::create::{make, refused, warned};
 use super::managed::{Ownership, same_but_times};
-use super::{Call, scale};
+use super::scale;
 use http::{Response, StatusCode};
 use master_admission::{Admitted, Operation};
 use master_client::Body;

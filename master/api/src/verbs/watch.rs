@@ -5,7 +5,7 @@
 //! limit, when the server drains, when its caller is denied, and (with an `ERROR` event) when it
 //! fell behind the history.
 
-use super::Call;
+use super::call::Call;
 use super::frames::{Frames, Lines, SHARED, error_line};
 use super::page::META;
 use super::read::{matches, revision};
@@ -170,7 +170,7 @@ async fn beginning(
         });
     }
     if let Some(requested) = requested {
-        super::read::reached(call, requested).await?;
+        super::read::check_reached(call, requested).await?;
     }
     let query = ListQuery {
         prefix: prefix.to_owned(),

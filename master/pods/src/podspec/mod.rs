@@ -39,6 +39,7 @@ pub use network::pull_policy_of;
 pub use placement::tolerations;
 pub use qos::class as quality_of_service;
 pub use resources::{aggregate as aggregate_requests, requirements};
+pub use sources::requests_token_for;
 pub use template::{kept_running, template, template_metadata};
 
 use context::Context;

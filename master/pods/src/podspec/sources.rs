@@ -486,3 +486,20 @@ pub(super) fn image(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
         faults,
     );
 }
+
+/// Whether a volume of a pod requests a token for an audience.
+pub fn requests_token_for(pod_spec: &Fields, audience: &str) -> bool {
+    let sources = items(pod_spec, "volumes")
+        .iter()
+        .filter_map(|volume| volume.pointer("/projected/sources"));
+    let mut named = sources
+        .filter_map(Value::as_array)
+        .flatten()
+        .filter_map(|one| one.pointer("/serviceAccountToken"));
+    named.any(|one| {
+        one.get("audience")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            == audience
+    })
+}

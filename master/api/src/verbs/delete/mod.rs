@@ -5,8 +5,8 @@ mod options;
 
 pub(super) use collection::collection;
 
-use super::Call;
 use super::answer::success;
+use super::call::Call;
 use super::create::warned;
 use http::{Response, StatusCode};
 use master_client::Body;
