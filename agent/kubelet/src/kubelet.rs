@@ -10,6 +10,7 @@ use crate::mirrors::{self, Mirrors};
 use crate::node;
 use crate::oom;
 use crate::pods::Pods;
+use crate::pulls::Pulls;
 use crate::ranges;
 use crate::shared::Shared;
 use agent_api::Api;
@@ -21,7 +22,7 @@ use agent_csi::Csi;
 use agent_journal::Journal;
 use agent_resources::machine::Facts;
 use agent_resources::{Counted, Figures};
-use agent_runtime::{NamedTurns, PULLS_OF_A_REGISTRY, PodRef, Runtime};
+use agent_runtime::{NamedTurns, PodRef, Runtime};
 use agent_server::{KubeletState, Parts, Server};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::sync::atomic::AtomicBool;
@@ -33,12 +34,6 @@ use tokio::task::JoinSet;
 const STARTS: usize = 8;
 /// Of these, those of one pod: an image may keep the runtime waiting.
 const STARTS_OF_A_POD: usize = 2;
-
-/// Turns to pull images, by their registry. One that is slow leaves a turn to the others, and none
-/// has more than the engine pulls from it: what waits there would hold turns meanwhile.
-fn pulls(all: usize) -> NamedTurns {
-    NamedTurns::new(all, all.saturating_sub(1).clamp(1, PULLS_OF_A_REGISTRY))
-}
 
 /// The kubelet: made first, then run; [`Kubelet::server`] answers the master meanwhile.
 #[derive(Debug)]
@@ -72,7 +67,7 @@ impl Kubelet {
             csi: Arc::new(Csi::open(drivers, api.clone())),
             facts,
             figures,
-            pulls: pulls(usize::try_from(config.parallel_pulls).unwrap_or(1)),
+            pulls: Pulls::new(usize::try_from(config.parallel_pulls).unwrap_or(1)),
             config,
             api,
             runtime: Arc::new(runtime),

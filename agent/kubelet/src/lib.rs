@@ -37,6 +37,7 @@ mod preemption;
 mod pressure;
 mod progress;
 mod pull;
+mod pulls;
 mod ranges;
 mod sandbox;
 mod shared;

@@ -204,7 +204,8 @@ impl Puller {
         events.normal("Pulling", format!("Pulling image {image:?}"));
         let (asked, begun) = (Instant::now(), OnceLock::new());
         let pull = async {
-            let _turn = shared.pulls.turn(&registry(image)).await;
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+            let _turn = shared.pulls.turn(namespace, &registry(image)).await;
             let start = *begun.get_or_init(Instant::now);
             let fetched = runtime.obtain_image(image, policy, keys).await;
             fetched.map(|fetched| (fetched, start))
@@ -349,7 +350,6 @@ fn pull_policy(image: &str, policy: Option<&str>) -> PullPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use agent_runtime::PULLS_OF_A_REGISTRY;
     use serde_json::json;
 
     #[test]
@@ -405,7 +405,7 @@ mod tests {
         let mut others = Vec::new();
         while shared.pulls.free() > 0 {
             let name = others.len().to_string();
-            others.push(shared.pulls.turn(&name).await);
+            others.push(shared.pulls.turn(&name, &name).await);
         }
         assert_eq!(others.len(), turns);
         let mut fetches = Fetches::default();
@@ -423,12 +423,11 @@ mod tests {
     async fn images_of_a_silent_registry_keep_none_of_another_waiting() {
         let dir = tempfile::tempdir().unwrap();
         let shared = crate::kubelet::tests::shared(dir.path());
-        let turns = usize::try_from(shared.config.parallel_pulls).unwrap();
-        assert!(turns > 1 && turns - 1 <= PULLS_OF_A_REGISTRY);
         let mut silent = Vec::new();
-        for _ in 1..turns {
-            silent.push(shared.pulls.turn("silent.example").await);
+        for namespace in ["n", "n", "other"] {
+            silent.push(shared.pulls.turn(namespace, "silent.example").await);
         }
+        let free = shared.pulls.free();
         let mut fetches = Fetches::default();
         for number in 0..2 {
             let image = format!("silent.example/a{number}:1");
@@ -436,10 +435,28 @@ mod tests {
         }
         assert_eq!(
             shared.pulls.free(),
-            1,
+            free,
             "who waits for the registry takes no turn"
         );
         while !ended(&mut fetches, &shared, "quick.example/b:1").await {}
+    }
+
+    #[tokio::test]
+    async fn a_host_of_many_names_keeps_no_image_from_the_pods_of_another_namespace() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = crate::kubelet::tests::shared(dir.path());
+        let mut hostile = Vec::new();
+        for number in 0..12 {
+            let name = format!("{}.hostile.example", number / 4);
+            let turn = timeout(SOON / 10, shared.pulls.turn("hostile", &name));
+            hostile.extend(turn.await);
+        }
+        assert!(hostile.len() > 2, "it has {} turns", hostile.len());
+        let mut fetches = Fetches::default();
+        let begun = Instant::now();
+        while !ended(&mut fetches, &shared, "quick.example/b:1").await {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it has no turn");
+        }
     }
 
     fn added(kind: &str, key: &str, document: &str) -> Result<Keyring, String> {

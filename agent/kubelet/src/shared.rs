@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::garbage::Images;
 use crate::handle::{Allocation, Handle};
 use crate::mirrors::Mirrors;
+use crate::pulls::Pulls;
 use agent_api::events::Recorder;
 use agent_api::{Api, get};
 use agent_claims::Folders;
@@ -46,8 +47,8 @@ pub(crate) struct Shared {
     pub(crate) pressure: Mutex<Pressure>,
     /// When each image was first seen and last used.
     pub(crate) images: Images,
-    /// Turns to pull an image, by its registry.
-    pub(crate) pulls: NamedTurns,
+    /// Turns to pull an image.
+    pub(crate) pulls: Pulls,
     /// Turns to start a container, by its pod's uid.
     pub(crate) turns: NamedTurns,
     /// The machine's memory in bytes.
