@@ -14,8 +14,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
 
-/// Pause after a watch that ended in order.
+/// Time from one watch to the next where the first ended in order: one that lived longer is
+/// followed by the next at once.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long the master may keep a watch open; then it is asked anew.
 const WATCH_SECONDS: u32 = 300;
@@ -204,12 +206,13 @@ async fn watch<K: Followed>(
             "{}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={version}",
             K::PATH
         );
+        let again = Instant::now() + AGAIN;
         let mut lines = shared.api.watch(path).await?;
         pause.reset();
         while let Some(line) = lines.next().await {
             take::<K>(view, &line?, &mut version)?;
         }
-        tokio::time::sleep(AGAIN).await;
+        sleep_until(again).await;
     }
 }
 
@@ -243,8 +246,9 @@ fn take<K: Followed>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet::tests::{Large, shared_of};
+    use crate::kubelet::tests::{Ending, Large, shared_of};
     use serde_json::json;
+    use tokio::time::timeout;
 
     fn service(name: &str, version: &str, address: &str) -> Value {
         json!({
@@ -270,6 +274,24 @@ mod tests {
         let view = View::default();
         assert_eq!(list::<Service>(&shared, &view).await.unwrap(), "9");
         assert_eq!(view.now().services.as_ref().unwrap().len(), 12);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_followed_is_watched_without_a_break() {
+        let dir = tempfile::tempdir().unwrap();
+        for (lives, pause) in [(300, 0), (0, 1)] {
+            let master = Arc::new(Ending::after(lives));
+            let shared = shared_of(dir.path(), Vec::new(), master.clone());
+            let view = View::default();
+            let follow = follow_kind::<Service>(&shared, &view);
+            let followed = timeout(Duration::from_secs(650), follow).await;
+            assert!(followed.is_err(), "it is followed for ever");
+            let pauses = master.pauses();
+            assert!(pauses.len() > 1, "{pauses:?}");
+            for taken in pauses {
+                assert_eq!(taken.as_secs(), pause, "after {lives} s: {taken:?}");
+            }
+        }
     }
 
     #[test]

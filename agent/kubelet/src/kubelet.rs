@@ -188,9 +188,12 @@ pub(crate) mod tests {
     use agent_cluster::SandboxOptions;
     use agent_proxy::View;
     use agent_runtime::{Containerd, Options, Registries};
+    use futures_util::{StreamExt, stream};
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
     use std::path::Path;
+    use std::time::Duration;
+    use tokio::time::Instant;
 
     /// A master that gives no answer.
     #[derive(Debug)]
@@ -237,6 +240,45 @@ pub(crate) mod tests {
 
         fn watch(&self, _path: String) -> Answer<'_, Lines> {
             Box::pin(std::future::pending())
+        }
+    }
+
+    /// A master without objects that ends each watch in order after a time.
+    #[derive(Debug)]
+    pub(crate) struct Ending {
+        lives: Duration,
+        asked: Mutex<Vec<Instant>>,
+    }
+
+    impl Ending {
+        pub(crate) fn after(seconds: u64) -> Self {
+            Self {
+                lives: Duration::from_secs(seconds),
+                asked: Mutex::default(),
+            }
+        }
+
+        /// The times without a watch, between the end of each and the next.
+        pub(crate) fn pauses(&self) -> Vec<Duration> {
+            let asked = self.asked.lock().unwrap();
+            let pairs = asked.iter().zip(asked.iter().skip(1));
+            pairs
+                .map(|(first, next)| (*next - *first).saturating_sub(self.lives))
+                .collect()
+        }
+    }
+
+    impl Api for Ending {
+        fn call(&self, _call: Call) -> Answer<'_, bytes::Bytes> {
+            let page = json!({"metadata": {"resourceVersion": "9"}, "items": []});
+            Box::pin(std::future::ready(Ok(page.to_string().into())))
+        }
+
+        fn watch(&self, _path: String) -> Answer<'_, Lines> {
+            self.asked.lock().unwrap().push(Instant::now());
+            let end = stream::once(tokio::time::sleep(self.lives));
+            let lines: Lines = Box::pin(end.filter_map(|()| std::future::ready(None)));
+            Box::pin(std::future::ready(Ok(lines)))
         }
     }
 

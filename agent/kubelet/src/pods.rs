@@ -21,8 +21,10 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
 
-/// Pause after a watch that ended in order.
+/// Time from one watch to the next where the first ended in order: one that lived longer is
+/// followed by the next at once.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long the master may keep a watch open; then it is asked anew.
 const WATCH_SECONDS: u32 = 300;
@@ -107,11 +109,13 @@ impl Pods {
         self.want_static();
         loop {
             match self.list().await {
-                Ok(version) => {
-                    if let Err(error) = self.follow(version, &mut changes).await {
-                        tracing::debug!(error = error.chain(), "watch of pods ended");
+                Ok(version) => match self.follow(version, &mut changes).await {
+                    Ok(()) => {
+                        self.reap(None);
+                        continue;
                     }
-                }
+                    Err(error) => tracing::debug!(error = error.chain(), "watch of pods ended"),
+                },
                 Err(error) => tracing::warn!(
                     error = error.chain(),
                     "cannot list this node's pods; trying again"
@@ -248,12 +252,9 @@ impl Pods {
         version: String,
         changes: &mut tokio::sync::broadcast::Receiver<Change>,
     ) -> Result<(), ApiError> {
-        let path = format!(
-            "{}&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={version}",
-            self.path()
-        );
         let mut version = version;
-        let mut lines = self.shared.api.watch(path).await?;
+        let mut next = Instant::now();
+        let mut lines = self.watch(&version, &mut next).await?;
         self.pause.reset();
         let end = tokio::time::sleep(RELIST);
         tokio::pin!(end);
@@ -263,7 +264,7 @@ impl Pods {
                 // kept outside.
                 line = lines.next() => match line {
                     Some(line) => self.take(&line?, &mut version)?,
-                    None => lines = self.again(&version).await?,
+                    None => lines = self.watch(&version, &mut next).await?,
                 },
                 change = changes.recv() => self.pass_on(change),
                 Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => self.reap(Some(done)),
@@ -272,9 +273,11 @@ impl Pods {
         }
     }
 
-    /// A watch that ended in order goes on from where it was.
-    async fn again(&self, version: &str) -> Result<Lines, ApiError> {
-        tokio::time::sleep(AGAIN).await;
+    /// Asks for what changed after a version, not before `next`, which becomes the time of the next
+    /// watch after this one.
+    async fn watch(&self, version: &str, next: &mut Instant) -> Result<Lines, ApiError> {
+        sleep_until(*next).await;
+        *next = Instant::now() + AGAIN;
         let query = format!(
             "&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={version}"
         );
@@ -393,10 +396,11 @@ impl Pods {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet::tests::{Large, shared_of, shared_with};
+    use crate::kubelet::tests::{Ending, Large, shared_of, shared_with};
     use agent_cluster::SandboxSpec;
     use agent_sys::namespace::{Kind, in_new};
     use serde_json::json;
+    use tokio::time::timeout;
 
     #[tokio::test]
     async fn pods_too_large_for_one_answer_are_listed() {
@@ -411,6 +415,23 @@ mod tests {
         assert_eq!(listed.version, "9");
         let all: HashSet<_> = (1..=11).map(|n| n.to_string()).collect();
         assert_eq!((listed.there, listed.pods.len()), (all, 11));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pods_are_watched_without_a_break() {
+        let dir = tempfile::tempdir().unwrap();
+        // Beyond the time after which all pods are listed anew, and within it.
+        for (lives, pause, seconds) in [(300, 0, 1250), (0, 1, 500)] {
+            let master = Arc::new(Ending::after(lives));
+            let shared = shared_of(dir.path(), Vec::new(), master.clone());
+            let watched = timeout(Duration::from_secs(seconds), Pods::new(shared).run()).await;
+            assert!(watched.is_err(), "it is watched for ever");
+            let pauses = master.pauses();
+            assert!(pauses.len() > 2, "{pauses:?}");
+            for taken in pauses {
+                assert_eq!(taken.as_secs(), pause, "after {lives} s: {taken:?}");
+            }
+        }
     }
 
     /// Needs root.
