@@ -188,18 +188,15 @@ pub fn wants_cluster_dns(pod: &Pod) -> bool {
 pub fn service_variables(known: &Known, pod: &Pod) -> Option<Vec<(String, String)>> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let all = spec(pod).and_then(|spec| spec.enable_service_links) != Some(false);
-    let is_meant = |key: &Key| {
-        let is_api = (&*key.namespace, &*key.name) == API_SERVICE;
-        // One of the pod's own namespace stands for itself.
-        (all && key.namespace == namespace) || is_api
-    };
-    let services = known
-        .services
-        .as_ref()?
+    let services = known.services.as_ref()?;
+    let is_api = |key: &Key| (&*key.namespace, &*key.name) == API_SERVICE;
+    let api = services.iter().filter(|(key, _)| is_api(key));
+    // After the API's: one of this name in the pod's own namespace stands for itself.
+    let own = services
         .iter()
-        .filter(|(key, _)| is_meant(key));
+        .filter(|(key, _)| all && key.namespace == namespace && !is_api(key));
     Some(
-        services
+        api.chain(own)
             .flat_map(|(key, service)| variables(&key.name, service))
             .collect(),
     )
@@ -242,7 +239,10 @@ fn variables(name: &str, service: &Service) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config_kube::k8s_openapi::api::core::v1 as core;
     use serde_json::{Value, json};
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
 
     fn pod(spec: Value) -> Pod {
         let meta = json!({"name": "web-0", "namespace": "shop"});
@@ -356,6 +356,123 @@ mod tests {
         assert_eq!(fault(&both, at("2001:db8::1"), false), None);
         let text = fault(&both[1..], at("192.0.2.1"), false).unwrap();
         assert!(text.contains("have no IPv4"), "{text}");
+    }
+
+    /// The last value of each variable, as a container sees them.
+    fn variables_of(services: &[(&str, &str, Value)], pod: &Pod) -> Vec<String> {
+        let services = services.iter().map(|(namespace, name, spec)| {
+            let meta = json!({"namespace": namespace, "name": name});
+            let service = json!({"metadata": meta, "spec": spec});
+            let service: core::Service = serde_json::from_value(service).unwrap();
+            let key = Arc::new(Key::of(&service.metadata));
+            (key, Arc::new(Service::read(service)))
+        });
+        let known = Known {
+            services: Some(services.collect()),
+            ..Known::default()
+        };
+        let all: BTreeMap<_, _> = service_variables(&known, pod)
+            .unwrap()
+            .into_iter()
+            .collect();
+        let lines = all
+            .into_iter()
+            .map(|(name, value)| format!("{name}={value}"));
+        lines.collect()
+    }
+
+    #[test]
+    fn services_of_the_pods_namespace_are_in_its_variables_as_upstream_writes_them() {
+        let ports = json!([
+            {"name": "http-alt", "port": 8080},
+            {"name": "dns", "port": 53, "protocol": "UDP"},
+        ]);
+        let services = [
+            (
+                "other",
+                "web",
+                json!({"clusterIP": "10.96.0.8", "clusterIPs": ["10.96.0.8"], "ports": ports}),
+            ),
+            (
+                "shop",
+                "headless",
+                json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": ports}),
+            ),
+            (
+                "shop",
+                "my-web",
+                json!({"clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9", "fd00::9"], "ports": ports}),
+            ),
+            (
+                "shop",
+                "six",
+                json!({"clusterIP": "fd00::6", "clusterIPs": ["fd00::6"], "ports": [{"port": 1}]}),
+            ),
+        ];
+        assert_eq!(
+            variables_of(&services, &pod(json!({}))),
+            [
+                "MY_WEB_PORT=tcp://10.96.0.9:8080",
+                "MY_WEB_PORT_53_UDP=udp://10.96.0.9:53",
+                "MY_WEB_PORT_53_UDP_ADDR=10.96.0.9",
+                "MY_WEB_PORT_53_UDP_PORT=53",
+                "MY_WEB_PORT_53_UDP_PROTO=udp",
+                "MY_WEB_PORT_8080_TCP=tcp://10.96.0.9:8080",
+                "MY_WEB_PORT_8080_TCP_ADDR=10.96.0.9",
+                "MY_WEB_PORT_8080_TCP_PORT=8080",
+                "MY_WEB_PORT_8080_TCP_PROTO=tcp",
+                "MY_WEB_SERVICE_HOST=10.96.0.9",
+                "MY_WEB_SERVICE_PORT=8080",
+                "MY_WEB_SERVICE_PORT_DNS=53",
+                "MY_WEB_SERVICE_PORT_HTTP_ALT=8080",
+                "SIX_PORT=tcp://[fd00::6]:1",
+                "SIX_PORT_1_TCP=tcp://[fd00::6]:1",
+                "SIX_PORT_1_TCP_ADDR=fd00::6",
+                "SIX_PORT_1_TCP_PORT=1",
+                "SIX_PORT_1_TCP_PROTO=tcp",
+                "SIX_SERVICE_HOST=fd00::6",
+                "SIX_SERVICE_PORT=1",
+            ]
+        );
+    }
+
+    #[test]
+    fn without_service_links_a_pod_has_the_variables_of_the_api_alone() {
+        let at = |address: &str| {
+            let port = json!({"name": "https", "port": 443});
+            json!({"clusterIP": address, "clusterIPs": [address], "ports": [port]})
+        };
+        let services = [
+            ("default", "kubernetes", at("10.96.0.1")),
+            ("default", "web", at("10.96.0.2")),
+            ("shop", "web", at("10.96.0.3")),
+        ];
+        let hosts = |services: &[(&str, &str, Value)], namespace: &str, spec: Value| {
+            let mut pod = pod(spec);
+            pod.metadata.namespace = Some(namespace.to_owned());
+            let all = variables_of(services, &pod).into_iter();
+            let hosts = all.filter(|line| line.contains("_SERVICE_HOST="));
+            hosts.collect::<Vec<_>>()
+        };
+        let api = "KUBERNETES_SERVICE_HOST=10.96.0.1";
+        for (namespace, own) in [("shop", "10.96.0.3"), ("default", "10.96.0.2")] {
+            let web = format!("WEB_SERVICE_HOST={own}");
+            assert_eq!(hosts(&services, namespace, json!({})), [api, &web]);
+            let alone = json!({"enableServiceLinks": false});
+            assert_eq!(hosts(&services, namespace, alone), [api], "{namespace}");
+        }
+        // Whatever the order of their namespaces.
+        for namespace in ["a", "shop"] {
+            let both = [
+                ("default", "kubernetes", at("10.96.0.1")),
+                (namespace, "kubernetes", at("10.96.0.4")),
+            ];
+            let own = "KUBERNETES_SERVICE_HOST=10.96.0.4";
+            assert_eq!(hosts(&both, namespace, json!({})), [own]);
+            let alone = json!({"enableServiceLinks": false});
+            assert_eq!(hosts(&both, namespace, alone), [api]);
+        }
+        assert_eq!(service_variables(&Known::default(), &pod(json!({}))), None);
     }
 
     #[test]

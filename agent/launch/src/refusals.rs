@@ -353,6 +353,30 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_of_bandwidth_is_refused_and_says_so() {
+        let message = |annotation: &str, on_host: bool| {
+            let pod = json!({
+                "metadata": {"annotations": {annotation: "10M"}},
+                "spec": {"hostNetwork": on_host, "containers": [{"name": "a", "image": "registry.example/a:1"}]},
+            });
+            let machine = crate::machine::tests::machine(std::path::Path::new("/nowhere"));
+            let refusal = refusal(&serde_json::from_value(pod).unwrap(), &machine)?;
+            assert_eq!(refusal.reason, "NotSupported");
+            Some(refusal.message)
+        };
+        for on_host in [false, true] {
+            for limited in [
+                "kubernetes.io/ingress-bandwidth",
+                "kubernetes.io/egress-bandwidth",
+            ] {
+                let message = message(limited, on_host).unwrap();
+                assert!(message.contains("bandwidth"), "{limited}: {message}");
+            }
+            assert_eq!(message("example.com/bandwidth", on_host), None);
+        }
+    }
+
+    #[test]
     fn all_of_proc_is_for_pods_with_users_of_their_own_where_privileged_pods_may_run() {
         let with = |privileged: bool, users: bool| {
             refused_where(privileged, |spec| {
