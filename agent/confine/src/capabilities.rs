@@ -264,6 +264,10 @@ pub fn capabilities(wanted: &Capabilities, privileged: bool, available: u64) -> 
     all
 }
 
+/// Pseudo-terminals of a container at most, as an option of its devpts: the machine has one number
+/// of them for all (`kernel.pty.max`), and one process can open thousands.
+pub const TERMINALS: &str = "max=256";
+
 /// The resource limits of a container, as the OCI specification has them: no real-time priority
 /// without a capability, whatever the runtime itself may. A privileged container has the runtime's.
 pub fn resource_limits(privileged: bool) -> Vec<Value> {

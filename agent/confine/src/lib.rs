@@ -30,7 +30,9 @@ mod turns;
 mod upstream;
 pub mod users;
 
-pub use capabilities::{Capabilities, capabilities, capability_fault, resource_limits, withheld};
+pub use capabilities::{
+    Capabilities, TERMINALS, capabilities, capability_fault, resource_limits, withheld,
+};
 pub use lookup::{Lookups, OF_HANDLERS, OF_IMAGES};
 pub use machine_only::{MACHINE_ONLY, MachineOnly, is_machine_only};
 pub use mounts::{ExpectedMount, mount_fault};

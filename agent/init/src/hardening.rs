@@ -12,6 +12,7 @@ use std::path::Path;
 use config_machine::kernel::{
     self, LOCKDOWN_STATE, Lockdown, PROOFS, Proof, SECURITY_MODULES, Sysctl, Weight,
 };
+use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 
 /// Where the kernel's settings are.
 pub const SETTINGS: &str = "/proc/sys";
@@ -152,12 +153,38 @@ pub fn prove(root: &Path, command_line: &str) -> Result<Lockdown, NotInForce> {
     })
 }
 
+/// The limits of a process that count what all processes of its user id have together: processes,
+/// signals and timers that wait, messages in POSIX queues.
+const OF_USERS: [Resource; 3] = [
+    Resource::RLIMIT_NPROC,
+    Resource::RLIMIT_SIGPENDING,
+    Resource::RLIMIT_MSGQUEUE,
+];
+
+/// Lifts those for this process and all that it starts. Pods choose their user ids, and one could
+/// use up what others of the same id have. Each pod has its own bounds instead: its control group
+/// counts processes and, by their memory, signals; its IPC namespace counts queues.
+///
+/// # Errors
+/// The kernel refuses, as it does without CAP_SYS_RESOURCE.
+pub fn unbind_users() -> nix::Result<()> {
+    lift(setrlimit)
+}
+
+/// `set` takes a limit, and both its values.
+fn lift(mut set: impl FnMut(Resource, u64, u64) -> nix::Result<()>) -> nix::Result<()> {
+    OF_USERS
+        .into_iter()
+        .try_for_each(|limit| set(limit, RLIM_INFINITY, RLIM_INFINITY))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{NotInForce, apply, prove, set};
+    use super::{NotInForce, apply, lift, prove, set};
     use config_machine::kernel::{
         LAST, LOCKDOWN_STATE, Lockdown, PROOFS, SECURITY_MODULES, SYSCTLS, Weight,
     };
+    use nix::sys::resource::{RLIM_INFINITY, Resource};
     use std::fs;
 
     /// A fake kernel: plain files that keep what is written to them.
@@ -268,5 +295,25 @@ mod tests {
             "{error}"
         );
         assert!(prove(std::path::Path::new("/nonexistent"), line).is_err());
+    }
+
+    /// The story in a machine reads them in a pod; few hosts let a test raise its own.
+    #[test]
+    fn no_limit_counts_what_other_pods_of_a_user_id_have() {
+        let mut lifted = Vec::new();
+        let set = |limit, soft, hard| {
+            lifted.push((limit, soft, hard));
+            Ok(())
+        };
+        lift(set).unwrap();
+        let wanted = [
+            Resource::RLIMIT_NPROC,
+            Resource::RLIMIT_SIGPENDING,
+            Resource::RLIMIT_MSGQUEUE,
+        ];
+        assert_eq!(
+            lifted,
+            wanted.map(|limit| (limit, RLIM_INFINITY, RLIM_INFINITY))
+        );
     }
 }

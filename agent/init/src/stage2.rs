@@ -89,6 +89,9 @@ fn prepare(console: &Console) -> Result<Image, Fatal> {
         "POWER",
         agent_sys::power::catch_ctrl_alt_del().err(),
     );
+    if let Err(cause) = hardening::unbind_users() {
+        console.line(&Fatal::warning("LIMITS", cause));
+    }
     // Before the modules: network cards inherit the values under `default` when they appear.
     harden(console)?;
     for cause in modules::load_list(MODULE_LIST, "/") {

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::shared::Shared;
 use agent_pressure::Signal;
-use agent_resources::machine::Facts;
+use agent_resources::machine::{Facts, most_threads};
 use agent_resources::{group, qos};
 use agent_runtime::Resources;
 use agent_sys::cgroup::Groups;
@@ -15,6 +15,12 @@ use std::time::Duration;
 
 /// Pause after the kernel refused a limit: memory in use beyond it, for example.
 const RETRY: Duration = Duration::from_secs(60);
+/// The part of the machine's processes and threads that pods leave to init, containerd, its shims
+/// and the agent: one of as many. Less than the tenth below which a usual threshold of
+/// `pid.available` has pods evicted.
+const OWN_THREADS: u64 = 16;
+/// As many containers of a pod may have all the processes that each may have.
+const FULL_CONTAINERS: u64 = 4;
 
 fn units(amount: u64) -> Amount {
     Amount::units(i64::try_from(amount).unwrap_or(i64::MAX))
@@ -37,7 +43,18 @@ fn enforced(config: &Config, facts: &Facts) -> Resources {
     Resources {
         cpu_request_millis: millis.saturating_sub(config.reserved_cpu_millis),
         memory_limit: Some(facts.memory.saturating_sub(config.reserved_memory)),
+        pids_limit: most_threads().map(|most| most - most / OWN_THREADS),
         ..Resources::default()
+    }
+}
+
+/// A pod's limits, and how many processes its containers may have together: a container more must
+/// not mean as many processes more.
+pub(crate) fn of_pod(config: &Config, limits: Resources) -> Resources {
+    let pids = u64::from(config.machine.pids) * FULL_CONTAINERS;
+    Resources {
+        pids_limit: Some(pids),
+        ..limits
     }
 }
 
@@ -105,9 +122,21 @@ mod tests {
         let limits = enforced(&reserving, &facts);
         assert_eq!(limits.cpu_request_millis, facts.cpus * 1000 - 3);
         assert_eq!(limits.memory_limit, Some(facts.memory - 5));
+        let most = most_threads().unwrap();
+        let threads = limits.pids_limit.unwrap();
+        assert!(threads < most && threads > most / 10 * 9, "{threads}");
         let [all, less] = [bare, reserving].map(|config| allocatable(&config, &facts));
         let kept = |name: &str| all[name].ceil_milli() - less[name].ceil_milli();
         let kept = ["cpu", "memory", "ephemeral-storage", "pods"].map(kept);
         assert_eq!(kept, [3, 5000, 7000, 0]);
+    }
+
+    #[test]
+    fn processes_of_all_containers_of_a_pod_are_limited_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        let limits = of_pod(&config, Resources::default());
+        let each = u64::from(config.machine.pids);
+        assert_eq!(limits.pids_limit, Some(4 * each));
     }
 }

@@ -186,8 +186,8 @@ impl Shared {
         })
     }
 
-    /// Sets the limits of a pod's control group, and the processor weights of the classes of pods
-    /// as the pods are now.
+    /// Sets the limits of a pod's control group, that of its processes among them, and the processor
+    /// weights of the classes of pods as the pods are now.
     ///
     /// # Errors
     /// The kernel refuses one.
@@ -197,6 +197,7 @@ impl Shared {
         limits: Resources,
     ) -> io::Result<()> {
         self.weigh().await?;
+        let limits = capacity::of_pod(&self.config, limits);
         let set = move || group::limit(&Groups::mounted(), &group, limits);
         let set = tokio::task::spawn_blocking(set).await;
         set.map_err(io::Error::other).flatten()

@@ -77,19 +77,21 @@ fn settings(version: Version, limits: Resources) -> Vec<(&'static str, &'static 
         .cpu_limit_millis
         .map(|millis| (millis.saturating_mul(PERIOD) / 1000).max(LEAST_QUOTA));
     let memory = limits.memory_limit;
+    let pids = limits.pids_limit;
+    let pids = pids.map(|most| ("pids", "pids.max", most.to_string()));
     match version {
         Version::One => {
             let set = |quota: u64| ("cpu", "cpu.cfs_quota_us", quota.to_string());
             let memory = memory.map(|bytes| ("memory", "memory.limit_in_bytes", bytes.to_string()));
             let shares = ("cpu", "cpu.shares", shares.to_string());
-            [Some(shares), quota.map(set), memory]
+            [Some(shares), quota.map(set), memory, pids]
         }
         Version::Two => {
             let weight = weight(shares);
             let set = |quota: u64| ("cpu", "cpu.max", format!("{quota} {PERIOD}"));
             let memory = memory.map(|bytes| ("memory", "memory.max", bytes.to_string()));
             let weight = ("cpu", "cpu.weight", weight.to_string());
-            [Some(weight), quota.map(set), memory]
+            [Some(weight), quota.map(set), memory, pids]
         }
     }
     .into_iter()
@@ -130,7 +132,7 @@ mod tests {
             cpu_request_millis: 500,
             cpu_limit_millis: Some(1500),
             memory_limit: Some(1 << 30),
-            pids_limit: None,
+            pids_limit: Some(400),
         }
     }
 
@@ -152,20 +154,20 @@ mod tests {
     #[test]
     fn a_pod_s_group_has_its_limits_in_one_tree() {
         let pod = "kubepods/burstable/podu";
-        let files = ["cpu.weight", "cpu.max", "memory.max"].map(|file| format!("{pod}/{file}"));
+        let names = ["cpu.weight", "cpu.max", "memory.max", "pids.max"];
+        let files = names.map(|file| format!("{pod}/{file}"));
         let files: Vec<&str> = files.iter().map(String::as_str).collect();
         let dir = groups(&files);
         for group in ["", "kubepods", "kubepods/burstable"] {
             let file = dir.path().join(group).join("cgroup.controllers");
-            fs::write(file, "cpuset cpu memory\n").unwrap();
+            fs::write(file, "cpuset cpu memory pids\n").unwrap();
         }
         limit(&Groups::at(dir.path()), POD, limits()).unwrap();
-        let written = ["cpu.weight", "cpu.max", "memory.max"];
-        let written = written.map(|file| text(dir.path(), &format!("{pod}/{file}")));
-        assert_eq!(written, ["59", "150000 100000", "1073741824"]);
+        let written = names.map(|file| text(dir.path(), &format!("{pod}/{file}")));
+        assert_eq!(written, ["59", "150000 100000", "1073741824", "400"]);
         for group in ["", "kubepods/", "kubepods/burstable/"] {
             let handed = text(dir.path(), &format!("{group}cgroup.subtree_control"));
-            assert_eq!(handed, "+cpu +memory");
+            assert_eq!(handed, "+cpu +memory +pids");
         }
     }
 
@@ -176,13 +178,13 @@ mod tests {
             format!("cpu/{pod}/cpu.shares"),
             format!("cpu/{pod}/cpu.cfs_quota_us"),
             format!("memory/{pod}/memory.limit_in_bytes"),
-            "pids/tasks".to_owned(),
+            format!("pids/{pod}/pids.max"),
         ];
         let files: Vec<&str> = all.iter().map(String::as_str).collect();
         let dir = groups(&files);
         limit(&Groups::at(dir.path()), POD, limits()).unwrap();
-        let written = [0, 1, 2].map(|number| text(dir.path(), &all[number]));
-        assert_eq!(written, ["512", "150000", "1073741824"]);
+        let written = [0, 1, 2, 3].map(|number| text(dir.path(), &all[number]));
+        assert_eq!(written, ["512", "150000", "1073741824", "400"]);
     }
 
     #[test]

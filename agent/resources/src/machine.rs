@@ -5,6 +5,9 @@ use agent_pressure::{Level, Levels, Signal};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Where the kernel shows its own settings.
+const SETTINGS: &str = "/proc/sys/kernel";
+
 /// Facts that don't change while the agent runs, and the place where disk space is measured.
 #[derive(Debug, Clone)]
 pub struct Facts {
@@ -109,13 +112,25 @@ fn available_memory() -> Option<u64> {
     Some(memory("MemFree")? + memory("Inactive(file)")?)
 }
 
-/// Process ids: the limit, and how many of them are free.
+/// How many processes and threads the machine can have; `None` if the kernel does not say.
+#[must_use]
+pub fn most_threads() -> Option<u64> {
+    least_bound(Path::new(SETTINGS))
+}
+
+/// Process ids, or threads where the kernel makes fewer of those (upstream's rule): a process takes
+/// one of each.
+fn least_bound(settings: &Path) -> Option<u64> {
+    let read = |file: &str| -> Option<u64> {
+        let text = fs::read_to_string(settings.join(file)).ok()?;
+        text.trim().parse().ok()
+    };
+    Some(read("pid_max")?.min(read("threads-max")?))
+}
+
+/// Processes and threads: the limit, and how many more there can be.
 fn pids() -> Option<(u64, u64)> {
-    let limit: u64 = fs::read_to_string("/proc/sys/kernel/pid_max")
-        .ok()?
-        .trim()
-        .parse()
-        .ok()?;
+    let limit = most_threads()?;
     let load = fs::read_to_string("/proc/loadavg").ok()?;
     let threads: u64 = load
         .split_whitespace()
@@ -152,5 +167,18 @@ mod tests {
             } = left(signal);
             assert!(available > 0 && available < capacity, "{signal:?}");
         }
+    }
+
+    #[test]
+    fn threads_bound_processes_where_there_are_fewer_of_them_than_process_ids() {
+        let settings = tempfile::tempdir().unwrap();
+        let bound = |pids: &str, threads: &str| {
+            fs::write(settings.path().join("pid_max"), pids).unwrap();
+            fs::write(settings.path().join("threads-max"), threads).unwrap();
+            least_bound(settings.path())
+        };
+        assert_eq!(bound("4194304\n", "8192\n"), Some(8192));
+        assert_eq!(bound("32768\n", "192730\n"), Some(32768));
+        assert_eq!(bound("4194304\n", "many\n"), None);
     }
 }

@@ -285,6 +285,7 @@ fn mounts(spec: &ContainerSpec) -> Vec<Value> {
                 "ptmxmode=0666",
                 "mode=0620",
                 "gid=5",
+                agent_confine::TERMINALS,
             ],
         ),
         match &spec.pod.shm {

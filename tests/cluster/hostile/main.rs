@@ -7,6 +7,7 @@
 //! prints `PID WAY` for each way that works. `hostile writes` opens every file of the kernel's
 //! below `/proc` and `/sys` for writing, except those of processes, and prints `PATH` for each
 //! that opens and takes writes; then which hidden files show something, and how many it tried.
+//! `hostile terminals` opens pseudo-terminals until it gets no more, and prints how many it got.
 //! `hostile life` does what ordinary programs do and prints `alive`.
 
 use std::arch::asm;
@@ -169,6 +170,13 @@ fn hidden() {
     }
 }
 
+/// Keeps every terminal that it gets.
+fn terminals() {
+    let open = || fs::OpenOptions::new().read(true).write(true).open("/dev/ptmx");
+    let got: Vec<_> = std::iter::from_fn(|| open().ok()).collect();
+    println!("{}", got.len());
+}
+
 fn life() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -196,6 +204,7 @@ fn main() {
             hidden();
             println!("tried {tried}");
         }
+        Some("terminals") => terminals(),
         Some("life") => life(),
         other => panic!("no such part: {other:?}"),
     }

@@ -150,6 +150,15 @@ async fn root_of_a_container_writes_no_file_of_the_kernels_and_sees_none_that_is
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_has_a_number_of_terminals_that_leaves_others_theirs() {
+    let site = Site::new();
+    let mut spec = site.spec("terminals", "");
+    spec.mounts = vec![hostile(&site)];
+    spec.command = Some(vec!["/hostile".into(), "terminals".into()]);
+    assert_eq!(lines(&site, &spec).await, ["256"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_with_the_capability_chooses_among_the_classes_that_keep_to_its_share() {
     let site = Site::new();
     let program = hostile(&site);

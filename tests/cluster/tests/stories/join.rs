@@ -244,6 +244,18 @@ fn the_state_is_mounted_without_execution(cluster: &Cluster) -> Result<()> {
     )
 }
 
+/// As `/proc/self/limits` of a pod says it.
+fn no_limit_counts_by_user_id(log: &str) -> Result<()> {
+    for name in ["Max processes", "Max pending signals", "Max msgqueue size"] {
+        let line = log.lines().find(|line| line.starts_with(name));
+        expect(
+            line.is_some_and(|line| line.matches("unlimited").count() == 2),
+            &format!("pods of one user id share a limit, {name}:\n{log}"),
+        )?;
+    }
+    Ok(())
+}
+
 /// The kernel is as the one table of settings says, as a pod sees it; a pod still executes what it
 /// wrote to a volume.
 pub(crate) fn the_kernel_runs_with_the_settings_of_its_table(world: &mut World) -> Result<()> {
@@ -257,7 +269,7 @@ pub(crate) fn the_kernel_runs_with_the_settings_of_its_table(world: &mut World) 
         .collect();
     let meltdown = "/sys/devices/system/cpu/vulnerabilities/meltdown";
     let script = format!(
-        "for f in {} {meltdown} /proc/cmdline; do echo \\\"$f: $(/bin/busybox cat $f)\\\"; done; \
+        "for f in {} {meltdown} /proc/cmdline /proc/self/limits; do echo \\\"$f: $(/bin/busybox cat $f)\\\"; done; \
          /bin/busybox cp /bin/busybox /scratch/busybox; /scratch/busybox echo executed; echo looked; \
          exec /bin/busybox sleep 100000",
         files.join(" ")
@@ -303,6 +315,7 @@ pub(crate) fn the_kernel_runs_with_the_settings_of_its_table(world: &mut World) 
             &format!("{wanted} is not on the command line:\n{log}"),
         )?;
     }
+    no_limit_counts_by_user_id(&log)?;
     let vulnerable = shows(meltdown).is_none_or(|text| text.starts_with("Vulnerable"));
     expect(
         !vulnerable,
