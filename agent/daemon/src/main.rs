@@ -61,6 +61,8 @@ const WORKERS: usize = 2;
 const BLOCKING_THREADS: usize = 8;
 // Containers that print without an end can block a quarter of them at most.
 const _: () = assert!(4 * agent_runtime::LOG_WRITES <= BLOCKING_THREADS);
+// Pods with many files, a half.
+const _: () = assert!(2 * agent_kubelet::BLOCKED_BY_WALKS <= BLOCKING_THREADS);
 /// Open files of the process: connections, and a descriptor for each mount of the containers that
 /// are being made.
 const DESCRIPTORS: u64 = 65_536;

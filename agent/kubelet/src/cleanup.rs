@@ -3,6 +3,7 @@
 
 use crate::config::Config;
 use crate::names::{log_folder, log_name, pod_logs};
+use crate::shared::Shared;
 use agent_launch::container::termination_file;
 use agent_launch::{links, stage};
 use agent_pods::{MAX_LOGS, PodFacts, find};
@@ -11,11 +12,14 @@ use agent_sys::beneath::Beneath;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Longest termination message (upstream's limit).
 const MAX_MESSAGE: u64 = 4096;
 /// Longest end of a log that stands for a termination message (upstream's limit).
 const MAX_LOG_MESSAGE: u64 = 2048;
+/// Names that are removed in one turn: about a second's work.
+const SLICE: u64 = 100_000;
 /// Where control groups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
@@ -60,20 +64,49 @@ fn tail(dir: &Beneath, path: &Path, limit: u64) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Removes a pod's folders, logs and control group.
+/// Removes a pod's folders, logs and control group, [`SLICE`] names in each turn: a pod with
+/// millions of them keeps the removal of others waiting no longer than that.
 ///
 /// # Errors
 /// If something of it can't be removed.
-pub(crate) fn clear(config: &Config, pod: &PodRef, cgroup: Option<&str>) -> io::Result<()> {
+pub(crate) async fn clear_in_turns(
+    shared: &Arc<Shared>,
+    pod: &PodRef,
+    cgroup: Option<String>,
+) -> io::Result<()> {
+    loop {
+        let turn = shared.removals.turn(&pod.namespace).await;
+        let (shared, pod, cgroup) = (shared.clone(), pod.clone(), cgroup.clone());
+        let cleared = tokio::task::spawn_blocking(move || {
+            // Held until the removal ends, also where nobody waits for it any more.
+            let _turn = turn;
+            clear(&shared.config, &pod, cgroup.as_deref(), SLICE)
+        });
+        if cleared.await.map_err(io::Error::other)?? {
+            return Ok(());
+        }
+    }
+}
+
+/// Removes them, but no more than `most` names of its folder; false where some are left.
+fn clear(config: &Config, pod: &PodRef, cgroup: Option<&str>, most: u64) -> io::Result<bool> {
     stage::forget(&config.machine, &pod.uid)?;
-    remove(&config.machine.data.join("pods"), Path::new(&pod.uid))?;
+    let pods = config.machine.data.join("pods");
+    let removed = match Beneath::root(&pods) {
+        Ok(pods) => pods.remove_some(Path::new(&pod.uid), most)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+        Err(error) => return Err(error),
+    };
+    if !removed {
+        return Ok(false);
+    }
     links::forget(&config.machine, pod)?;
     remove(&config.machine.logs, &pod_logs(pod))?;
     for dir in cgroup.map(cgroup_dirs).unwrap_or_default() {
         // The kernel removes it with its last process; a group that stays is empty and harmless.
         fs::remove_dir(dir).ok();
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Removes what is at a path below a folder, however deep it is.
@@ -288,9 +321,58 @@ mod tests {
         }
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().stack_size(STACK);
-            let cleared = thread.spawn_scoped(scope, || clear(&config, &pod, None));
-            cleared.unwrap().join().unwrap().unwrap();
+            let cleared = thread.spawn_scoped(scope, || clear(&config, &pod, None, u64::MAX));
+            assert!(cleared.unwrap().join().unwrap().unwrap());
         });
         assert!(!root.exists());
+    }
+
+    /// With one thread for calls that block, and a pod with more names than one turn removes.
+    #[test]
+    fn a_pod_with_many_files_keeps_no_other_and_no_thread_from_its_removal() {
+        const NAMES: u64 = 3 * SLICE;
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let inside = runtime.enter();
+        let shared = crate::kubelet::tests::shared(dir.path());
+        drop(inside);
+        let pod = |uid: &str| PodRef {
+            namespace: uid.to_owned(),
+            name: "p".to_owned(),
+            uid: uid.to_owned(),
+        };
+        let folder = |uid: &str| shared.config.machine.pod_dir(uid);
+        for uid in ["large", "small"] {
+            fs::create_dir_all(folder(uid)).unwrap();
+        }
+        let first = folder("large").join("0");
+        fs::write(&first, "").unwrap();
+        // A file has some ten thousand names at most.
+        let mut linked = first;
+        for number in 1..NAMES {
+            let name = folder("large").join(number.to_string());
+            if number % 10_000 == 0 {
+                fs::write(&name, "").unwrap();
+                linked = name;
+            } else {
+                fs::hard_link(&linked, name).unwrap();
+            }
+        }
+        runtime.block_on(async {
+            let (large, small) = (pod("large"), pod("small"));
+            let large = clear_in_turns(&shared, &large, None);
+            let small = async {
+                tokio::task::yield_now().await;
+                clear_in_turns(&shared, &small, None).await.unwrap();
+                assert!(folder("large").exists(), "it went before the small one");
+            };
+            let (removed, ()) = tokio::join!(large, small);
+            removed.unwrap();
+        });
+        assert!(!folder("large").exists() && !folder("small").exists());
     }
 }

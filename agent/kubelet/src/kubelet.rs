@@ -10,6 +10,7 @@ use crate::mirrors::{self, Mirrors};
 use crate::node;
 use crate::oom;
 use crate::pods::Pods;
+use crate::preparing::Preparations;
 use crate::pulls::Pulls;
 use crate::ranges;
 use crate::shared::Shared;
@@ -34,6 +35,15 @@ use tokio::task::JoinSet;
 const STARTS: usize = 8;
 /// Of these, those of one pod: an image may keep the runtime waiting.
 const STARTS_OF_A_POD: usize = 2;
+
+/// Walks through what pods have on the disk at the same time, and removals of it. Each blocks a
+/// thread for as long as a pod has files.
+const WALKS: usize = 2;
+const REMOVALS: usize = 2;
+/// Of both, those of one namespace.
+const WALKS_OF_A_NAMESPACE: usize = 1;
+/// Threads for calls that block which all of these hold at most.
+pub const BLOCKED_BY_WALKS: usize = WALKS + REMOVALS;
 
 /// The kubelet: made first, then run; [`Kubelet::server`] answers the master meanwhile.
 #[derive(Debug)]
@@ -77,6 +87,9 @@ impl Kubelet {
             pressure: Mutex::default(),
             images: garbage::Images::default(),
             turns: NamedTurns::new(STARTS, STARTS_OF_A_POD),
+            preparing: Preparations::default(),
+            walks: NamedTurns::new(WALKS, WALKS_OF_A_NAMESPACE),
+            removals: NamedTurns::new(REMOVALS, WALKS_OF_A_NAMESPACE),
             pods: Mutex::default(),
             listed: AtomicBool::default(),
             mirrors: Mirrors::default(),

@@ -354,7 +354,7 @@ impl Pods {
             },
         );
         self.tasks.spawn(async move {
-            worker.run().await;
+            Box::pin(worker.run()).await;
             uid
         });
     }

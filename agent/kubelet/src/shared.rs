@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::garbage::Images;
 use crate::handle::{Allocation, Handle};
 use crate::mirrors::Mirrors;
+use crate::preparing::Preparations;
 use crate::pulls::Pulls;
 use agent_api::events::Recorder;
 use agent_api::{Api, get};
@@ -51,6 +52,11 @@ pub(crate) struct Shared {
     pub(crate) pulls: Pulls,
     /// Turns to start a container, by its pod's uid.
     pub(crate) turns: NamedTurns,
+    /// Threads that prepare containers.
+    pub(crate) preparing: Preparations,
+    /// Turns to walk through what pods have on the disk, and to remove it, by their namespace.
+    pub(crate) walks: NamedTurns,
+    pub(crate) removals: NamedTurns,
     /// The machine's memory in bytes.
     pub(crate) memory: u64,
     pub(crate) facts: Facts,

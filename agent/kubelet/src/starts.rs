@@ -8,12 +8,13 @@
 //! come to life. An agent that begins meanwhile finds what became of it, as the engine shows it.
 
 use crate::links;
+use crate::preparing;
 use crate::pull::NeededImage;
 use crate::shared::Shared;
 use crate::supplies::{Reading, Supplies};
 use agent_cluster::Sandbox;
-use agent_content::{env_files, variables};
-use agent_launch::container::{self, Attempt};
+use agent_content::{Sources, env_files, variables};
+use agent_launch::container::{self, Attempt, Launch};
 use agent_launch::stage::Staged;
 use agent_launch::volumes::VolumeLocation;
 use agent_pods::Addresses;
@@ -122,6 +123,7 @@ impl Starts {
         let (told, outcome) = oneshot::channel();
         let (news, own) = (self.news.clone(), fate.clone());
         let (shared, supplies) = (self.shared.clone(), self.supplies.clone());
+        let order = Arc::new(order);
         let mut task = JoinSet::new();
         task.spawn(async move {
             // Dropped after `told`, so that the woken task finds the outcome.
@@ -189,7 +191,7 @@ impl Starts {
 async fn start(
     shared: &Arc<Shared>,
     supplies: &Supplies,
-    order: &Order,
+    order: &Arc<Order>,
     fate: &OnceLock<Fate>,
 ) -> Result<(), Error> {
     let config = |message: String| Error::new(ErrorClass::Config, message);
@@ -216,26 +218,16 @@ async fn start(
         _ => None,
     };
     sources.env_files = env_files::read(&order.container, folder).map_err(config)?;
-    let attempt = Attempt {
-        pod,
-        container: &order.container,
-        kind: order.kind,
-        number: order.number,
-        backoff: order.backoff,
-        target: order.target.as_deref(),
-        sandbox: &order.sandbox,
-    };
     // What is prepared holds a descriptor for each mount.
     let pod_id = pod.metadata.uid.as_deref().unwrap_or_default();
     let _turn = shared.turns.turn(pod_id).await;
-    let mut launch = container::prepare(
-        &shared.config.machine,
-        attempt,
-        &sources,
-        &volumes,
-        shared.memory,
-    )
-    .map_err(config)?;
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let place = shared.preparing.place(namespace).await.map_err(config)?;
+    let prepared = {
+        let (shared, order) = (shared.clone(), order.clone());
+        preparing::apart(place, move || prepare(&shared, &order, &sources, &volumes))
+    };
+    let (mut launch, staged) = prepared.await.map_err(config)?;
     launch.spec.round = order.round;
     let mut images = order.images.iter();
     let own = images.find(|(wanted, _)| wanted.volume.is_none());
@@ -250,15 +242,37 @@ async fn start(
         let events = shared.events.of(pod, &order.container.name);
         events.normal("CapabilitiesNarrowed", text);
     }
-    let users = users.as_ref().map(|users| users.namespace.as_path());
-    let staged =
-        Staged::make(&shared.config.machine, &launch.id, &launch.wanted, users).map_err(config)?;
     if *fate.get_or_init(|| Fate::Asked) == Fate::GivenUp {
         return Ok(());
     }
     let started = begin(shared, supplies, order, &mut launch.spec).await;
     drop(staged);
     started
+}
+
+/// What the container is to see, looked up and mounted. Blocks, for as long as a volume's file system
+/// does.
+fn prepare(
+    shared: &Shared,
+    order: &Order,
+    sources: &Sources,
+    volumes: &BTreeMap<String, VolumeLocation>,
+) -> Result<(Launch, Staged), String> {
+    let attempt = Attempt {
+        pod: &order.pod,
+        container: &order.container,
+        kind: order.kind,
+        number: order.number,
+        backoff: order.backoff,
+        target: order.target.as_deref(),
+        sandbox: &order.sandbox,
+    };
+    let machine = &shared.config.machine;
+    let launch = container::prepare(machine, attempt, sources, volumes, shared.memory)?;
+    let users = container::users(&order.sandbox, PathBuf::new());
+    let users = users.as_ref().map(|users| users.namespace.as_path());
+    let staged = Staged::make(machine, &launch.id, &launch.wanted, users)?;
+    Ok((launch, staged))
 }
 
 /// Has the engine make and start the container, after the pod's control group has its part and its

@@ -26,7 +26,6 @@ use agent_pods::{
     between, end_of, find, later, named_as_static, plan, plan_orphan, quiet_until, recover, round,
 };
 use agent_probes::{Hooks, Probes};
-use agent_resources::DeletedFiles;
 use agent_resources::qos::pod_resources;
 use agent_runtime::{
     Container as Seen, ContainerKind, ContainerState, Error, ErrorClass, PodRef, container_id,
@@ -88,10 +87,9 @@ pub(crate) struct Worker {
     begun: Instant,
     /// The labels and annotations that its volumes show.
     shown: Option<volumes::Noted>,
-    /// The pod has limits of what it takes of the disk, and when that was measured last.
+    /// The pod has limits of what it takes of the disk, which is measured now and then.
     limited: bool,
-    measured: Instant,
-    deleted: DeletedFiles,
+    measured: evict::Measured,
     /// The clocks at the last step.
     clocks: Clocks,
 }
@@ -138,8 +136,7 @@ impl Worker {
             begun: Instant::now(),
             shown: None,
             limited: false,
-            measured: Instant::now(),
-            deleted: DeletedFiles::default(),
+            measured: evict::Measured::default(),
             clocks: Clocks::new(Timestamp::now(), Instant::now()),
         }
     }
@@ -628,16 +625,12 @@ impl Worker {
         if !self.unmount(pod).await {
             return Next::Wait(Some(later(Timestamp::now(), RETRY)));
         }
-        let (config, reference) = (self.shared.config.clone(), self.pod.clone());
         let cgroup = pod.map(|pod| agent_resources::qos::cgroup(pod, &self.pod.uid));
-        let cleared = tokio::task::spawn_blocking(move || {
-            cleanup::clear(&config, &reference, cgroup.as_deref())
-        })
-        .await;
-        if !matches!(cleared, Ok(Ok(()))) {
+        let cleared = Box::pin(cleanup::clear_in_turns(&self.shared, &self.pod, cgroup));
+        if let Err(error) = cleared.await {
             tracing::warn!(
                 pod = self.pod.name,
-                ?cleared,
+                error = chain(&error),
                 "cannot remove the pod's folders"
             );
         }

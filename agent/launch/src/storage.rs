@@ -20,6 +20,10 @@ use std::time::Duration;
 pub const PERIOD: Duration = Duration::from_secs(10);
 /// Files and folders that are looked at in one folder; a pod that has more is over every limit.
 const MAX_ENTRIES: u64 = 500_000;
+/// Files and folders that are looked at in all volumes with limits together, and again in all that
+/// containers with limits have: a pod that has more is over its limits, too, however many volumes
+/// it has.
+const MAX_OF_ROUND: u64 = 4 * MAX_ENTRIES;
 /// The resource's name.
 const EPHEMERAL: &str = "ephemeral-storage";
 
@@ -51,7 +55,7 @@ pub fn taken(machine: &Machine, pod: &Pod, reference: &PodRef, layers: &[Layer])
     let mut total = usage(&machine.pod_dir(&reference.uid)).and(deleted.all(&reference.uid));
     let mut containers = BTreeMap::new();
     for container in all(pod) {
-        let used = used_by(machine, reference, layers, container);
+        let used = used_by(machine, reference, layers, container, usage);
         total = total.and(used);
         containers.insert(container.clone(), bytes(used));
     }
@@ -63,12 +67,30 @@ pub fn taken(machine: &Machine, pod: &Pod, reference: &PodRef, layers: &[Layer])
 }
 
 /// A container's layers and logs.
-fn used_by(machine: &Machine, reference: &PodRef, layers: &[Layer], container: &str) -> Usage {
+fn used_by(
+    machine: &Machine,
+    reference: &PodRef,
+    layers: &[Layer],
+    container: &str,
+    mut usage: impl FnMut(&Path) -> Usage,
+) -> Usage {
     let layers = layers.iter().filter(|layer| layer.container == container);
     let logs = usage(&machine.logs.join(log_folder(reference, container)));
     layers
         .map(|layer| usage(&layer.path))
         .fold(logs, Usage::and)
+}
+
+/// Files and folders that may still be looked at.
+struct Round(u64);
+
+impl Round {
+    fn usage(&mut self, path: &Path) -> Usage {
+        let usage = at_most(path, self.0.min(MAX_ENTRIES));
+        // The folder itself, too.
+        self.0 = self.0.saturating_sub(usage.entries.saturating_add(1));
+        usage
+    }
 }
 
 /// Whether anything of the pod is limited.
@@ -100,6 +122,7 @@ pub fn excess(
 ) -> Option<Excess> {
     let because = |signal, message| Some(Excess { signal, message });
     let dir = machine.pod_dir(&reference.uid);
+    let mut round = Round(MAX_OF_ROUND);
     for volume in volumes(pod) {
         let Some((limit, text)) = size_limit(volume) else {
             continue;
@@ -107,7 +130,7 @@ pub fn excess(
         let name = &volume.name;
         let folder = format!("volumes/empty-dir/{name}");
         let open = deleted.below(&reference.uid, &folder);
-        if over(usage(&dir.join(&folder)).and(open), limit) {
+        if over(round.usage(&dir.join(&folder)).and(open), limit) {
             let text = format!("Usage of EmptyDir volume {name:?} exceeds the limit {text:?}. ");
             return because("emptydirfs.limit", text);
         }
@@ -116,9 +139,12 @@ pub fn excess(
     if limits.is_empty() {
         return None;
     }
-    let mut total = usage(&dir).and(deleted.all(&reference.uid));
+    let mut round = Round(MAX_OF_ROUND);
+    let mut total = round.usage(&dir).and(deleted.all(&reference.uid));
     for container in all(pod) {
-        let used = used_by(machine, reference, layers, container);
+        let used = used_by(machine, reference, layers, container, |path| {
+            round.usage(path)
+        });
         total = total.and(used);
         if let Some((_, limit, text)) = limits.iter().find(|(name, ..)| name == container)
             && over(used, *limit)
@@ -202,8 +228,12 @@ fn size_limit(volume: &Volume) -> Option<(u64, String)> {
 
 /// The disk space of a folder; nothing if it doesn't exist yet.
 fn usage(path: &Path) -> Usage {
+    at_most(path, MAX_ENTRIES)
+}
+
+fn at_most(path: &Path, most: u64) -> Usage {
     Beneath::root(path)
-        .and_then(|folder| folder.usage(MAX_ENTRIES))
+        .and_then(|folder| folder.usage(most))
         .unwrap_or_default()
 }
 
@@ -308,5 +338,18 @@ mod tests {
             );
             assert!(!is_limited(&pod) && !counts_layers(&pod));
         }
+    }
+
+    #[test]
+    fn a_round_looks_at_a_number_of_files_that_does_not_grow_with_the_volumes() {
+        let dir = tempfile::tempdir().unwrap();
+        for volume in ["a", "b", "c"] {
+            write(&dir.path().join(volume).join("1"), 1);
+            write(&dir.path().join(volume).join("2"), 1);
+        }
+        let mut round = Round(7);
+        let look = |name: &str| round.usage(&dir.path().join(name)).more;
+        // Three of each: the folder and its files.
+        assert_eq!(["a", "b", "c"].map(look), [false, false, true]);
     }
 }

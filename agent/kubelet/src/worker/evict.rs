@@ -3,10 +3,12 @@
 
 use super::Worker;
 use crate::config::Config;
+use crate::shared::Shared;
 use agent_launch::storage::{self, Excess, Layer};
 use agent_pods::{EVICTION_GRACE, Eviction, end_of};
 use agent_pressure::is_critical;
-use agent_runtime::Container as Seen;
+use agent_resources::DeletedFiles;
+use agent_runtime::{Container as Seen, PodRef};
 use agent_sys::beneath::Beneath;
 use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -15,6 +17,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 /// File in a pod's folder that records its eviction, so that an agent that begins meanwhile ends
 /// the pod as evicted.
@@ -67,27 +71,83 @@ impl Worker {
         }
     }
 
-    /// Measures the disk use of a pod with limits, if that is due.
+    /// What the last measurement of a pod with limits found, and begins another if that is due.
     async fn excess(&mut self, pod: &Arc<Pod>, seen: &[Seen]) -> Option<Excess> {
-        if !self.limited || self.measured.elapsed() < storage::PERIOD {
-            return None;
+        let found = self.measured.taken().filter(|_| self.limited);
+        if found.is_some() || !self.limited || !self.measured.is_due() {
+            return found;
         }
-        self.measured = Instant::now();
         let mut layers = Vec::new();
         for seen in seen.iter().filter(|_| storage::counts_layers(pod)) {
             layers.extend(Layer::of(&*self.shared.runtime, seen).await);
         }
-        let (shared, pod, reference) = (self.shared.clone(), pod.clone(), self.pod.clone());
-        let deleted = self.deleted.clone();
-        let measured = tokio::task::spawn_blocking(move || {
-            let deleted = deleted.now(&shared.config.machine.data, &pod, &reference.uid);
-            let excess =
-                storage::excess(&shared.config.machine, &pod, &reference, &layers, &deleted);
-            (excess, deleted)
-        });
-        let (excess, deleted) = measured.await.ok()?;
+        self.measured
+            .begin(&self.shared, &self.news, pod, &self.pod, layers);
+        None
+    }
+}
+
+/// Measurements of what a pod takes of the disk, in a task beside the pod's steps: a pod with many
+/// files keeps neither its own steps waiting nor, by its turn, the measurements of others.
+#[derive(Debug)]
+pub(super) struct Measured {
+    /// When the last one began.
+    begun: Instant,
+    deleted: DeletedFiles,
+    running: JoinSet<Option<(Option<Excess>, DeletedFiles)>>,
+}
+
+impl Default for Measured {
+    fn default() -> Self {
+        Self {
+            begun: Instant::now(),
+            deleted: DeletedFiles::default(),
+            running: JoinSet::new(),
+        }
+    }
+}
+
+impl Measured {
+    /// The excess that a measurement found which has ended since the last call.
+    fn taken(&mut self) -> Option<Excess> {
+        let (excess, deleted) = self.running.try_join_next()?.ok()??;
         self.deleted = deleted;
+        // A walk may take longer than the pause.
+        self.begun = Instant::now();
         excess
+    }
+
+    fn is_due(&self) -> bool {
+        self.running.is_empty() && self.begun.elapsed() >= storage::PERIOD
+    }
+
+    /// Begins a measurement, which waits for its turn; its end wakes the pod's task.
+    fn begin(
+        &mut self,
+        shared: &Arc<Shared>,
+        news: &Arc<Notify>,
+        pod: &Arc<Pod>,
+        reference: &PodRef,
+        layers: Vec<Layer>,
+    ) {
+        self.begun = Instant::now();
+        let (shared, news) = (shared.clone(), news.clone());
+        let (pod, reference) = (pod.clone(), reference.clone());
+        let deleted = self.deleted.clone();
+        self.running.spawn(async move {
+            let turn = shared.walks.turn(&reference.namespace).await;
+            let measured = tokio::task::spawn_blocking(move || {
+                // Held until the walk ends, also where nobody waits for it any more.
+                let _turn = turn;
+                let deleted = deleted.now(&shared.config.machine.data, &pod, &reference.uid);
+                let machine = &shared.config.machine;
+                let excess = storage::excess(machine, &pod, &reference, &layers, &deleted);
+                (excess, deleted)
+            });
+            let measured = measured.await.ok();
+            news.notify_one();
+            measured
+        });
     }
 }
 
