@@ -272,6 +272,8 @@ impl Scene<'_> {
                 Some(format!("Pod was rejected: {}", refusal.message)),
             ),
             (Some(End::Over), _) => as_before(old.phase.clone()),
+            // Evicted, say, and deleted after that: how its containers ended changes nothing.
+            (Some(End::Deleted), _) if is_last(old.phase.as_ref()) => as_before(old.phase.clone()),
             (Some(End::Deleted), _) | (None, None) => as_before(Some(self.phase())),
         }
     }

@@ -1,7 +1,7 @@
 //! Tests of changes while a pod runs: a clock that is set, a resize, another grace period, a
 //! readiness gate.
 
-use super::{after, crashing, is_true, plain, stubborn};
+use super::{after, crashing, is_true, phase, plain, stubborn};
 use crate::simulation::World;
 use crate::simulation_story::{Behaviour, Fault};
 
@@ -79,4 +79,18 @@ fn a_pod_is_ready_when_its_containers_are_and_others_have_opened_its_gate() {
     world.fault(Fault::Gate);
     after(&mut world, 1);
     assert!(is_true(&world, "ContainersReady") && !is_true(&world, "Ready"));
+}
+
+#[test]
+fn a_pod_that_was_evicted_has_failed_also_when_it_is_deleted() {
+    let mut world = crashing("Always", 0, 35);
+    world.fault(Fault::Evict);
+    after(&mut world, 5);
+    assert_eq!(phase(&world), "Failed");
+    world.fault(Fault::Delete);
+    after(&mut world, 5);
+    assert!(world.finished);
+    assert_eq!(phase(&world), "Failed");
+    let status = world.written.unwrap();
+    assert_eq!(status.reason.as_deref(), Some("Evicted"));
 }
