@@ -4,6 +4,7 @@
 
 use config_kube::identity;
 use master_rbac::{Request, Resource, Snapshot, Verdict, Who, defaults};
+use std::collections::BTreeSet;
 
 /// Verbs, group and resources: every combination.
 type Need = (&'static str, &'static str, &'static str);
@@ -58,6 +59,70 @@ const KUBELET_CLIENT: &[Need] = &[(
     "",
     "nodes/proxy nodes/log nodes/metrics nodes/stats",
 )];
+
+/// What an agent reads of the whole cluster. The rest is decided by the node's own objects (the Node
+/// authorizer).
+const NODES: &[Need] = &[
+    ("list watch", "", "services nodes namespaces"),
+    ("list watch", "discovery.k8s.io", "endpointslices"),
+    ("list watch", "networking.k8s.io", "networkpolicies"),
+];
+
+/// What upstream's service proxy may do that a node may not do by its group.
+const UPSTREAMS_PROXY_ALONE: &[Need] = &[
+    ("get", "", "nodes"),
+    ("list watch", "", "endpoints"),
+    ("list watch", "networking.k8s.io", "servicecidrs"),
+    RECORDS,
+    ("create patch update", "events.k8s.io", "events"),
+];
+
+fn each(needs: &[Need]) -> BTreeSet<[String; 3]> {
+    let one = |(verbs, group, resources): &Need| {
+        let pairs = verbs
+            .split(' ')
+            .flat_map(|verb| resources.split(' ').map(move |resource| (verb, resource)));
+        let all = pairs.map(|(verb, resource)| [verb, *group, resource].map(str::to_owned));
+        all.collect::<Vec<_>>()
+    };
+    needs.iter().flat_map(one).collect()
+}
+
+/// What a default cluster role allows.
+fn allows(name: &str) -> BTreeSet<[String; 3]> {
+    let roles = defaults::cluster_roles().into_iter();
+    let role = roles.filter(|role| role.metadata.name == name);
+    let mut all = BTreeSet::new();
+    for rule in role.flat_map(|role| role.rules) {
+        assert_eq!(
+            (rule.non_resource_urls, rule.resource_names),
+            (vec![], vec![])
+        );
+        for verb in &rule.verbs {
+            for group in &rule.api_groups {
+                let resources = rule.resources.iter();
+                all.extend(resources.map(|one| [verb, group, one].map(String::clone)));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn nodes_read_of_the_cluster_what_their_agents_need_and_nothing_else() {
+    let bindings = defaults::cluster_role_bindings().into_iter();
+    let of_nodes = bindings.filter(|binding| {
+        let mut subjects = binding.subjects.iter();
+        subjects.any(|one| one.kind == "Group" && one.name == identity::NODES_GROUP)
+    });
+    let theirs: BTreeSet<_> = of_nodes
+        .flat_map(|binding| allows(&binding.role_ref.name))
+        .collect();
+    assert_eq!(theirs, each(NODES));
+    let upstreams = allows("system:node-proxier");
+    let alone: BTreeSet<_> = upstreams.difference(&theirs).cloned().collect();
+    assert_eq!(alone, each(UPSTREAMS_PROXY_ALONE));
+}
 
 fn snapshot() -> Snapshot {
     let mut snapshot = Snapshot::default();

@@ -181,11 +181,13 @@ async fn a_node_reads_itself_and_what_is_bound_to_it() {
     for (path, code) in [
         ("/api/v1/nodes/n1", 200),
         // As service proxy and router it needs the other nodes' addresses, and the endpoints of
-        // services.
-        ("/api/v1/nodes/n2", 200),
+        // services; it reads them by lists, and endpoints by their slices.
+        ("/api/v1/nodes/n2", 403),
         ("/api/v1/nodes", 200),
         ("/api/v1/services", 200),
         ("/apis/discovery.k8s.io/v1/endpointslices", 200),
+        ("/api/v1/endpoints", 403),
+        ("/apis/networking.k8s.io/v1/servicecidrs", 403),
         // As packet filter it needs what network policies select.
         ("/apis/networking.k8s.io/v1/networkpolicies", 200),
         ("/api/v1/namespaces", 200),

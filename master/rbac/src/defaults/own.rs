@@ -28,6 +28,15 @@ pub(super) fn roles() -> Vec<Role> {
         // Bound to no one by default: an admin decides whether nodes may show their static pods.
         // Admission accepts only mirror pods.
         cluster_role(STATIC_PODS, vec![on("create", "core", "pods")]),
+        // A part of upstream's `system:node-proxier`: an agent reads no Endpoints and no
+        // ServiceCIDRs, and its own Node by the Node authorizer, which lets it write events, too.
+        cluster_role(
+            NODE_PROXY,
+            vec![
+                on("list watch", "core", "services nodes"),
+                on("list watch", "discovery.k8s.io", "endpointslices"),
+            ],
+        ),
         // The Node authorizer lets a node read only the parts of pods that policies need.
         cluster_role(
             NODE_POLICIES,
@@ -78,7 +87,7 @@ pub(super) fn bindings() -> Vec<Binding> {
             "",
             NODE_PROXY,
             "ClusterRole",
-            "system:node-proxier",
+            NODE_PROXY,
             vec![group(identity::NODES_GROUP)],
         ),
         bind(
