@@ -283,6 +283,23 @@ async fn a_health_check_port_comes_and_goes_with_the_policy() {
 }
 
 #[tokio::test]
+async fn a_balanced_service_gets_no_port_of_nodes_that_it_does_not_want() {
+    let server = server().await;
+    let mut spec = json!({"type": "LoadBalancer", "allocateLoadBalancerNodePorts": false});
+    spec["ports"] = json!([{"port": 80}]);
+    let port = |service: &Value| service["spec"]["ports"][0]["nodePort"].as_u64();
+    let (status, made) = create(&server, "a", &spec).await;
+    assert_eq!((status, port(&made)), (StatusCode::CREATED, None), "{made}");
+    spec["ports"][0]["nodePort"] = json!(30_080);
+    let (_, named) = create(&server, "b", &spec).await;
+    assert_eq!(port(&named), Some(30_080), "the one that it names: {named}");
+    let wanted = json!({"spec": {"allocateLoadBalancerNodePorts": true}});
+    let path = format!("{SERVICES}/a");
+    let (_, changed) = server.admin_ask(Method::PATCH, &path, &wanted).await;
+    assert!(port(&changed).is_some(), "{changed}");
+}
+
+#[tokio::test]
 async fn two_families_are_given_where_there_are_two() {
     let server = Local::with(options(&["10.96.0.0/24", "fd00:96::/112"], 30000..=32767)).await;
     let spec = json!({"ipFamilyPolicy": "PreferDualStack", "ports": [{"port": 80}]});
