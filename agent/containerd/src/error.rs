@@ -18,6 +18,8 @@ pub enum ErrorClass {
     ImageNeverPull,
     /// Fetching failed (`ErrImagePull`).
     ImagePull,
+    /// A volume can't be set up yet (event `FailedMount`; the container waits to be created).
+    Volume,
     /// The pod asks for something impossible (`CreateContainerConfigError`).
     Config,
     /// Making the container failed (`CreateContainerError`).

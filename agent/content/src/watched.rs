@@ -164,6 +164,8 @@ impl State {
         if !is_newer(version, &entry.version) {
             return;
         }
+        // That it is absent is no news to those who asked for it before anything was known.
+        let is_news = object.is_some() || !entry.version.is_empty();
         version.clone_into(&mut entry.version);
         self.size -= entry.known.size();
         entry.known = match object.map(Value::to_string) {
@@ -172,7 +174,7 @@ impl State {
             Some(_) => Known::Nothing,
         };
         self.size += entry.known.size();
-        for user in entry.users.values() {
+        for user in entry.users.values().filter(|_| is_news) {
             user.changed.store(true, Ordering::Release);
             user.news.notify_one();
         }

@@ -173,6 +173,25 @@ async fn what_is_older_than_what_was_read_is_no_news() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn that_an_object_is_not_there_yet_is_no_news_and_that_it_comes_is() {
+    let mut scene = Scene::new();
+    let _used = scene.follow(&["m"]);
+    let watch = scene.opened().await;
+    watch.begun("6");
+    while !scene.watched.0.state().entries[&name("m")].live {
+        tokio::task::yield_now().await;
+    }
+    assert!(
+        !scene.changed.load(Ordering::SeqCst),
+        "who asked was told so"
+    );
+    watch.tell("ADDED", &map("7", "one"));
+    scene.told().await;
+    watch.tell("DELETED", &map("8", "one"));
+    scene.told().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_watch_goes_on_from_where_it_was_and_begins_anew_where_it_cannot() {
     let mut scene = Scene::new();
     let _used = scene.follow(&["m"]);

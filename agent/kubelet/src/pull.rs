@@ -10,6 +10,7 @@
 use crate::names::is_plain;
 use crate::progress::{self, Stage};
 use crate::shared::Shared;
+use crate::starts::AtItsEnd;
 use agent_api::{ApiError, get};
 use agent_images::{Image, Keyring, PullPolicy, PullSecret, Reference};
 use agent_runtime::{Error, ErrorClass, PodRef};
@@ -95,15 +96,6 @@ pub(crate) struct ContainerImages<'a> {
     pub(crate) container: &'a str,
     /// Its own image, and those of its volumes.
     pub(crate) wanted: &'a [NeededImage],
-}
-
-/// Notifies the pod worker when a pull ends, also by a panic.
-struct AtItsEnd(Arc<Notify>);
-
-impl Drop for AtItsEnd {
-    fn drop(&mut self) {
-        self.0.notify_one();
-    }
 }
 
 impl Fetches {

@@ -84,8 +84,8 @@ pub(crate) struct Ended {
     pub(crate) outcome: Option<Result<(), Error>>,
 }
 
-/// Wakes the pod's task when a start ends, also by a panic.
-struct AtItsEnd(Arc<Notify>);
+/// Wakes the pod's task when what is done beside it ends, also by a panic.
+pub(crate) struct AtItsEnd(pub(crate) Arc<Notify>);
 
 impl Drop for AtItsEnd {
     fn drop(&mut self) {
@@ -196,10 +196,8 @@ async fn start(
 ) -> Result<(), Error> {
     let config = |message: String| Error::new(ErrorClass::Config, message);
     let (pod, at) = (&order.pod, &order.addresses);
-    let mut volumes = supplies.volumes(pod, at).await.map_err(|message| {
-        shared.events.warning(pod, "FailedMount", message.clone());
-        config(message)
-    })?;
+    let volumes = supplies.volumes(pod, at).await;
+    let mut volumes = volumes.map_err(|message| Error::new(ErrorClass::Volume, message))?;
     let shown = order.images.iter().filter_map(|(wanted, digest)| {
         let volume = wanted.volume.as_deref()?;
         Some((volume, wanted.image.as_str(), digest.as_str()))

@@ -174,7 +174,7 @@ impl Supplies {
         let sources = Sources {
             tokens: made.tokens.clone(),
             claims: self.claims(pod).await?,
-            ..self.sources(pod, needs, at, reading).await?
+            ..self.objects_of(needs, at, reading).await?
         };
         let machine = &self.shared.config.machine;
         let volumes = volumes::prepare(pod, &self.pod.uid, machine, &sources)?;
@@ -184,10 +184,23 @@ impl Supplies {
         Ok(volumes)
     }
 
-    /// Config maps and secrets by name.
+    /// What variables are made from: config maps and secrets by name, and the services.
     pub(crate) async fn sources(
         &self,
         pod: &Pod,
+        needs: (BTreeSet<String>, BTreeSet<String>),
+        at: &Addresses,
+        reading: Reading,
+    ) -> Result<Sources, String> {
+        Ok(Sources {
+            services: self.services(pod)?,
+            ..self.objects_of(needs, at, reading).await?
+        })
+    }
+
+    /// Config maps and secrets by name.
+    async fn objects_of(
+        &self,
         (maps, secrets): (BTreeSet<String>, BTreeSet<String>),
         at: &Addresses,
         reading: Reading,
@@ -199,7 +212,7 @@ impl Supplies {
             tokens: Tokens::default(),
             claims: BTreeMap::new(),
             addresses: at.clone(),
-            services: self.services(pod)?,
+            services: Vec::new(),
             allocatable: self.shared.allocatable(),
         })
     }

@@ -8,6 +8,7 @@ mod end;
 pub(crate) mod evict;
 mod report;
 mod resize;
+mod volumes;
 
 use crate::config::RESYNC;
 use crate::desired::DesiredPod;
@@ -20,7 +21,8 @@ use crate::starts::{Ended, Order, Starts};
 use crate::supplies::Supplies;
 use crate::{cleanup, preemption};
 use agent_api::send;
-use agent_launch::{debug, refusals, storage, volumes};
+use agent_launch::volumes::Noted;
+use agent_launch::{debug, refusals, storage};
 use agent_pods::{
     Action, Addresses, Clocks, End, Ending, Eviction, Notes, Plan, PodFacts, Refusal, as_given,
     between, end_of, find, later, named_as_static, plan, plan_orphan, quiet_until, recover, round,
@@ -39,6 +41,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
+use volumes::SetUp;
 
 /// How long a step waits for the master to take a status, before it goes on with the containers.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -80,13 +83,14 @@ pub(crate) struct Worker {
     /// refuse it then.
     allocation: Allocation,
     supplies: Supplies,
+    set_up: SetUp,
     fetches: Fetches,
     starts: Starts,
     refreshed: Instant,
     /// When the pod came to this node.
     begun: Instant,
     /// The labels and annotations that its volumes show.
-    shown: Option<volumes::Noted>,
+    shown: Option<Noted>,
     /// The pod has limits of what it takes of the disk, which is measured now and then.
     limited: bool,
     measured: evict::Measured,
@@ -130,6 +134,7 @@ impl Worker {
             refused: None,
             allocation,
             supplies,
+            set_up: SetUp::default(),
             fetches: Fetches::default(),
             starts,
             refreshed: Instant::now(),
@@ -199,6 +204,7 @@ impl Worker {
         };
         // Taken after the list: no time in it is later, unless somebody set the clock back.
         let now = self.look_at_clock();
+        self.retry_volumes();
         let seen = recover(pod, seen, now);
         self.evict(pod, &seen, now).await;
         self.follow(pod, &seen, now);
@@ -383,22 +389,6 @@ impl Worker {
         matches!(phase, Some("Succeeded" | "Failed"))
     }
 
-    /// Has drivers unmount what they mounted for the pod; false where something is left.
-    async fn unmount(&self, pod: Option<&Arc<Pod>>) -> bool {
-        let Err(reason) = self.shared.csi.release(&self.pod.uid).await else {
-            return true;
-        };
-        tracing::debug!(
-            pod = self.pod.name,
-            reason,
-            "a driver's volume is still mounted; trying again"
-        );
-        if let Some(pod) = pod {
-            self.shared.events.warning(pod, "FailedUnMount", reason);
-        }
-        false
-    }
-
     fn unreachable(&self, error: &Error) -> Next {
         tracing::debug!(pod = self.pod.name, error = %error.chain(), "cannot list the pod's containers: containerd is unreachable; trying again");
         Next::Wait(Some(later(Timestamp::now(), RETRY)))
@@ -457,36 +447,10 @@ impl Worker {
         true
     }
 
-    /// Brings volumes up to date when something changed that they show, and now and then.
-    async fn refresh(&mut self, pod: &Arc<Pod>, now: Timestamp) {
-        if self.is_over() {
-            self.supplies.end();
-            return;
-        }
-        let noted = volumes::shown_notes(pod);
-        let is_other = self.shown.is_some() && self.shown != noted;
-        self.shown = noted;
-        let due = self.supplies.is_stale() || is_other || self.refreshed.elapsed() >= RESYNC;
-        let ends = end_of(pod, now).is_some() || self.notes.evicted.is_some();
-        if due && !ends {
-            self.refreshed = Instant::now();
-            let addresses = self.addresses(pod);
-            // A master that does not answer must not keep the containers waiting; the volumes stay
-            // as they are until the next time.
-            let refreshed = timeout(PATIENCE, self.supplies.refresh(pod, &addresses)).await;
-            if let Ok(Err(message)) = refreshed {
-                self.shared.events.warning(pod, "FailedMount", message);
-            }
-        }
-    }
-
     async fn act(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], plan: Plan) -> Next {
-        self.fetches.keep(|name| {
-            let mut actions = plan.actions.iter();
-            actions.any(
-                |action| matches!(action, Action::Start { container, .. } if container == name),
-            )
-        });
+        self.set_up.keep(plan.starts());
+        self.fetches
+            .keep(|name| plan.starts().any(|one| one == name));
         let mut acted = false;
         for action in plan.actions {
             let result = match action {
@@ -561,6 +525,14 @@ impl Worker {
                 return Ok(true);
             }
         };
+        match self.has_volumes(pod).await {
+            None => return Ok(false),
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                self.put_off(pod, name, "", &error);
+                return Ok(true);
+            }
+        }
         let sandbox = self.sandbox.make(&self.shared, pod).await?;
         let images = NeededImage::all(pod, &container);
         let needed = ContainerImages {
@@ -606,6 +578,9 @@ impl Worker {
             let text = format!("Failed to pull image {image:?}: {}", error.chain());
             events.warning("Failed", text);
             events.warning("Failed", "Error: ErrImagePull");
+        } else if error.class == ErrorClass::Volume {
+            let events = &self.shared.events;
+            events.warning(pod, "FailedMount", error.chain());
         } else {
             events.warning("Failed", format!("Error: {}", error.chain()));
         }

@@ -6,8 +6,8 @@ use agent_runtime::{Error, ErrorClass};
 use jiff::Timestamp;
 use std::time::Duration;
 
-/// Wait after a fault of the pod's configuration (a missing ConfigMap, say). It does not double, as
-/// the fault may be corrected at any time.
+/// Wait after a fault of the pod's configuration or of its volumes (a missing ConfigMap, say). It
+/// does not double, as the fault may be corrected at any time.
 const CONFIG_RETRY: Duration = Duration::from_secs(10);
 
 /// Records that a start of the container `name` failed, so that the status shows why and the next
@@ -18,6 +18,12 @@ pub fn remember(notes: &mut Notes, name: &str, (image, error): (&str, &Error), n
         ErrorClass::InvalidImageName => "InvalidImageName",
         ErrorClass::ImageNeverPull => "ErrImageNeverPull",
         ErrorClass::ImagePull => "ErrImagePull",
+        // The container shows no fault: it waits to be created, as all others of its pod.
+        ErrorClass::Volume => {
+            notes.failures.remove(name);
+            notes.unmounted = Some(later(now, CONFIG_RETRY));
+            return;
+        }
         ErrorClass::Config => "CreateContainerConfigError",
         ErrorClass::Create | ErrorClass::NotFound => "CreateContainerError",
         // After a failed start containerd has the attempt as ended with code 128: status and

@@ -7,7 +7,7 @@
 //!   sidecar starts when the sidecar has started;
 //! - a main container waits for the postStart hooks of those before it and, for its first start,
 //!   for their first starts;
-//! - nothing is started for a pod that is ending;
+//! - nothing is started for a pod that is ending, nor before its volumes are set up;
 //! - a pod is finished only when nothing of it runs and no start is under way, however its
 //!   containers behave; sidecars end after all others, in reverse order.
 //!
@@ -207,6 +207,17 @@ impl Plan {
     /// Looks again at this time at the latest.
     pub fn wake_at(&mut self, at: Timestamp) {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+
+    /// The containers that are to be started.
+    pub fn starts(&self) -> impl Iterator<Item = &str> {
+        self.actions.iter().filter_map(|action| {
+            if let Action::Start { container, .. } = action {
+                Some(container.as_str())
+            } else {
+                None
+            }
+        })
     }
 
     /// Whether containers are to be started, and nothing else is to be done.
@@ -455,9 +466,7 @@ fn has_post_start(container: &Container) -> bool {
 }
 
 fn starts(plan: &Plan, name: &str) -> bool {
-    plan.actions
-        .iter()
-        .any(|action| matches!(action, Action::Start { container, .. } if container == name))
+    plan.starts().any(|one| one == name)
 }
 
 /// Plans for one container: start it, restart it, resize it, or end it because a probe or its
@@ -519,6 +528,10 @@ fn start(
     backoff: Option<Duration>,
     plan: &mut Plan,
 ) {
+    if let Some(again) = facts.notes.unmounted.filter(|again| *again > facts.now) {
+        plan.wake_at(again);
+        return;
+    }
     if let Some(failure) = facts.notes.failure(facts.pod, container)
         && failure.retry_at > facts.now
     {

@@ -94,6 +94,8 @@ pub struct Notes {
     pub starting: BTreeMap<String, ContainerKind>,
     /// Failed starts, by container name.
     pub failures: BTreeMap<String, Failure>,
+    /// The pod's volumes could not be set up: when that is tried again. Nothing is started before.
+    pub unmounted: Option<Timestamp>,
     /// Containers that were asked to end, by id, and when.
     pub asked: BTreeMap<String, Timestamp>,
     /// Containers that are ended for a new image or a resize, by id: the next attempt comes at
@@ -126,7 +128,7 @@ impl Notes {
         let times = times.chain(of_failures.flat_map(|one| [&mut one.at, &mut one.retry_at]));
         let times = times.chain(self.unresized.values_mut().map(|(_, again)| again));
         let times = times.chain(self.pre_stop.values_mut().map(|hook| &mut hook.at));
-        for time in times.chain(&mut self.ending) {
+        for time in times.chain(&mut self.unmounted).chain(&mut self.ending) {
             *time = time.checked_add(by).unwrap_or(*time);
         }
     }

@@ -7,14 +7,16 @@ mod faults;
 use crate::backoff::later;
 use crate::containers::{find, initial, kind_of_initial, latest, mains};
 use crate::ending::LEAST;
+use crate::failures::remember;
 use crate::machine::{Action, PodFacts, initial_done, is_finished, main_started, plan};
 use crate::notes::{Begun, Death, HookProgress, Notes, Verdict};
 use crate::policy::{is_replaced, outdated, round};
 use crate::resize::{is_resized, needs};
-use crate::simulation_story::{Behaviour, GATE, Story, Traits, described};
+use crate::simulation_story::{Behaviour, GATE, OWN_GRACE, Story, Traits, described};
 use crate::status::{Addresses, base, status};
 use agent_runtime::{
-    Container as Seen, ContainerKey, ContainerKind, ContainerState, PodRef, container_id,
+    Container as Seen, ContainerKey, ContainerKind, ContainerState, Error, ErrorClass, PodRef,
+    container_id,
 };
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use jiff::Timestamp;
@@ -56,6 +58,9 @@ pub(crate) struct World {
     /// Every status that was written, in order.
     pub(crate) told: Vec<PodStatus>,
     pub(crate) finished: bool,
+    /// When the pod's volumes can be set up, and whether the agent has done that.
+    volumes_at: Timestamp,
+    mounted: bool,
 }
 
 pub(crate) const EPOCH: i64 = 1_800_000_000;
@@ -101,6 +106,8 @@ impl World {
             written: None,
             told: Vec::new(),
             finished: false,
+            volumes_at: later(now, seconds(story.volumes)),
+            mounted: false,
         }
     }
 
@@ -122,6 +129,41 @@ impl World {
             Some(eviction) => eviction.grace,
             None => self.grace,
         }
+    }
+
+    /// The grace period of the probe that ends this container, where it has one of its own.
+    fn own_grace(&self, id: &str) -> Option<Duration> {
+        let verdict = self.notes.verdicts.get(id)?;
+        verdict.dead.filter(|_| !self.facts().ends())?;
+        let probe = self.container(id)?.liveness_probe?;
+        probe.termination_grace_period_seconds.map(|_| OWN_GRACE)
+    }
+
+    /// The volumes could not be set up, and it is not yet time to try that again.
+    fn waits_for_volumes(&self) -> bool {
+        self.notes.unmounted.is_some_and(|again| again > self.now)
+    }
+
+    /// How long this container may take to end.
+    fn grace_of(&self, id: &str) -> Duration {
+        self.own_grace(id).unwrap_or_else(|| self.grace())
+    }
+
+    /// When nothing is left to do, no container outlives the grace period of its probe.
+    fn check_own_graces(&self) -> Result<(), TestCaseError> {
+        for seen in self.alive() {
+            let (own, asked) = (self.own_grace(&seen.id), self.notes.asked.get(&seen.id));
+            if let (Some(own), Some(asked)) = (own, asked) {
+                let began = self
+                    .notes
+                    .pre_stop
+                    .get(&seen.id)
+                    .map_or(*asked, |hook| hook.at);
+                let last = later(began, own).max(later(*asked, LEAST));
+                prop_assert!(self.now < last, "{} outlives its probe's grace", seen.id);
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn alive(&self) -> impl Iterator<Item = &Seen> {
@@ -265,6 +307,17 @@ impl World {
         backoff: Option<Duration>,
     ) -> Result<(), TestCaseError> {
         self.check_start(name, kind)?;
+        if self.waits_for_volumes() {
+            // Another container of this plan has just tried them.
+            return Ok(());
+        }
+        if !self.mounted && self.now < self.volumes_at {
+            let error = Error::new(ErrorClass::Volume, "configmap \"m\" not found");
+            remember(&mut self.notes, name, ("", &error), self.now);
+            return Ok(());
+        }
+        self.mounted = true;
+        self.notes.unmounted = None;
         let id = container_id("u", name, attempt);
         prop_assert!(
             self.started.insert(id.clone()),
@@ -376,7 +429,7 @@ impl World {
     fn check_stop(&self, id: &str) -> Result<(), TestCaseError> {
         let hook = self.notes.pre_stop.get(id);
         let began = self.notes.ending.or(hook.map(|hook| hook.at));
-        let in_time = began.is_none_or(|began| self.now < later(began, self.grace()));
+        let in_time = began.is_none_or(|began| self.now < later(began, self.grace_of(id)));
         let seen = self.seen_of(id).unwrap();
         prop_assert!(
             self.runs(&seen.key.container),
@@ -447,7 +500,7 @@ impl World {
                 backoff,
             } => self.start(&container, kind, attempt, backoff)?,
             Action::PreStop { id, limit } => {
-                prop_assert!(self.has_pre_stop(&id) && limit <= self.grace());
+                prop_assert!(self.has_pre_stop(&id) && limit <= self.grace_of(&id));
                 prop_assert!(
                     !self.notes.asked.contains_key(&id),
                     "a hook before the stop comes before it"
@@ -519,6 +572,10 @@ impl World {
                 self.notes.ending.get_or_insert(self.now);
             }
             let plan = plan(self.facts());
+            prop_assert!(
+                !self.waits_for_volumes() || plan.starts().next().is_none(),
+                "a start while the next try of the volumes is awaited"
+            );
             let old = base(&self.pod, self.written.as_ref());
             let status = status(self.facts(), &old, None, &Addresses::default(), &|_| None);
             self.check_status(&status)?;
@@ -526,6 +583,7 @@ impl World {
             self.written = Some(status);
             if plan.actions.is_empty() || self.finished {
                 self.check_resources()?;
+                self.check_own_graces()?;
                 return Ok(plan.wake);
             }
             for action in plan.actions {

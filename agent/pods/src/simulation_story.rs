@@ -2,6 +2,7 @@
 //! outside.
 
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// How one attempt behaves.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +48,12 @@ pub(crate) struct Traits {
     pub(crate) startup: bool,
     /// A rule restarts all containers when it exits with 1.
     pub(crate) restarts_all: bool,
+    /// Its liveness probe has a grace period of its own, [`OWN_GRACE`].
+    pub(crate) own_grace: bool,
 }
+
+/// The grace period of liveness probes that have one of their own.
+pub(crate) const OWN_GRACE: Duration = Duration::from_secs(3);
 
 /// What happens from outside, at a second of the story.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +91,8 @@ pub(crate) struct Story {
     pub(crate) grace: u16,
     /// It has a readiness gate.
     pub(crate) gate: bool,
+    /// Seconds until its volumes can be set up.
+    pub(crate) volumes: u16,
     pub(crate) behaviours: Vec<Behaviour>,
     pub(crate) faults: Vec<(u16, Fault)>,
 }
@@ -110,6 +118,10 @@ pub(crate) fn described(name: &str, traits: Traits) -> Value {
         let codes = json!({"operator": "In", "values": [1]});
         container["restartPolicyRules"] =
             json!([{"action": "RestartAllContainers", "exitCodes": codes}]);
+    }
+    if traits.own_grace {
+        container["livenessProbe"] = exec.clone();
+        container["livenessProbe"]["terminationGracePeriodSeconds"] = json!(OWN_GRACE.as_secs());
     }
     if traits.startup {
         container["startupProbe"] = exec;

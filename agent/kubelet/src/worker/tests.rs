@@ -122,33 +122,75 @@ impl Runtime for Empty {
     }
 }
 
+/// A new pod of the machine's network with one container, and when its image was asked for.
+struct Scene {
+    _dir: tempfile::TempDir,
+    asked: Arc<Mutex<Option<Moment>>>,
+    pod: Arc<Pod>,
+    worker: Worker,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut shared = Arc::into_inner(shared(dir.path())).unwrap();
+        let asked = Arc::<Mutex<Option<Moment>>>::default();
+        shared.runtime = Arc::new(Empty {
+            other: shared.runtime.clone(),
+            asked: asked.clone(),
+        });
+        // It is not asked for: the master is silent.
+        shared.node = tokio::sync::Mutex::new(Some((Arc::<Node>::default(), Instant::now())));
+        let shared = Arc::new(shared);
+        let containers = json!([{"name": "a", "image": "i", "imagePullPolicy": "Never"}]);
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"namespace": "n", "name": "p", "uid": "u"},
+            "spec": {"hostNetwork": true, "hostIPC": true, "containers": containers},
+        }))
+        .unwrap();
+        let pod = Arc::new(pod);
+        let reference = agent_pods::pod_ref(&pod).unwrap();
+        let version = watch::channel(DesiredPod::Pod(pod.clone())).1;
+        let handles = (Arc::default(), Arc::default(), Allocation::default());
+        Self {
+            _dir: dir,
+            asked,
+            worker: Worker::new(shared, reference, version, handles),
+            pod,
+        }
+    }
+
+    async fn step(&mut self) {
+        let next = self.worker.step(&self.pod).await;
+        assert!(matches!(next, Next::Wait(Some(_))));
+        assert_eq!(self.worker.refused, None);
+    }
+
+    fn asked(&self) -> Option<Moment> {
+        *self.asked.lock().unwrap()
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_new_pod_s_containers_do_not_wait_for_the_master_to_take_its_first_status() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut shared = Arc::into_inner(shared(dir.path())).unwrap();
-    let asked = Arc::<Mutex<Option<Moment>>>::default();
-    shared.runtime = Arc::new(Empty {
-        other: shared.runtime.clone(),
-        asked: asked.clone(),
-    });
-    // It is not asked for: the master is silent.
-    shared.node = tokio::sync::Mutex::new(Some((Arc::<Node>::default(), Instant::now())));
-    let shared = Arc::new(shared);
-    let containers = json!([{"name": "a", "image": "i", "imagePullPolicy": "Never"}]);
-    let pod: Pod = serde_json::from_value(json!({
-        "metadata": {"namespace": "n", "name": "p", "uid": "u"},
-        "spec": {"hostNetwork": true, "hostIPC": true, "containers": containers},
-    }))
-    .unwrap();
-    let pod = Arc::new(pod);
-    let reference = agent_pods::pod_ref(&pod).unwrap();
-    let version = watch::channel(DesiredPod::Pod(pod.clone())).1;
-    let handles = (Arc::default(), Arc::default(), Allocation::default());
-    let mut worker = Worker::new(shared, reference, version, handles);
+    let mut scene = Scene::new();
     let begun = Moment::now();
-    assert!(matches!(worker.step(&pod).await, Next::Wait(Some(_))));
-    assert_eq!(worker.refused, None);
-    let time = asked.lock().unwrap().expect("the image to be asked for") - begun;
+    scene.step().await;
+    let time = scene.asked().expect("the image to be asked for") - begun;
     assert!(time < PATIENCE, "it waited for {time:?}");
     assert!(begun.elapsed() >= PATIENCE, "the status was given up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_that_failed_are_tried_again_when_what_they_show_has_changed() {
+    let mut scene = Scene::new();
+    let again = later(Timestamp::now(), Duration::from_secs(3600));
+    scene.worker.notes.unmounted = Some(again);
+    scene.step().await;
+    assert_eq!(scene.asked(), None, "it waits for the volumes");
+    // As a change of a source does.
+    scene.worker.supplies.adopt();
+    scene.step().await;
+    assert!(scene.asked().is_some());
+    assert_eq!(scene.worker.notes.unmounted, None);
 }

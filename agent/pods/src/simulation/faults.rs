@@ -1,6 +1,7 @@
 //! Faults and changes from outside: deletion, restart of the agent, reboot, a clock that is set.
 
 use super::{Event, World, seconds};
+use crate::backoff::later;
 use crate::machine::{EVICTION_GRACE, end_of};
 use crate::notes::{Eviction, Notes};
 use crate::simulation_story::{Behaviour, Fault, GATE, Traits, described};
@@ -56,6 +57,7 @@ impl World {
     }
 
     fn forget(&mut self) {
+        self.mounted = false;
         self.notes = Notes {
             // An eviction is stored before the first container gets its stop signal.
             evicted: self.notes.evicted.take(),
@@ -73,9 +75,15 @@ impl World {
         self.now = self.now.checked_add(by).unwrap();
         self.latest = self.latest.max(self.now);
         self.notes.shift(by);
+        self.volumes_at = self.volumes_at.checked_add(by).unwrap();
         for (at, ..) in &mut self.events {
             *at = at.checked_add(by).unwrap();
         }
+    }
+
+    /// What the pod's volumes show is there only after this number of seconds.
+    pub(crate) fn volumes_come_after(&mut self, wait: u16) {
+        self.volumes_at = later(self.now, seconds(wait));
     }
 
     pub(crate) fn fault(&mut self, fault: Fault) {

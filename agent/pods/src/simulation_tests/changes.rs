@@ -82,6 +82,30 @@ fn a_pod_is_ready_when_its_containers_are_and_others_have_opened_its_gate() {
 }
 
 #[test]
+fn a_container_that_fails_its_liveness_probe_has_the_grace_of_the_probe() {
+    for (own_grace, killed) in [(true, 8), (false, 35)] {
+        let mut story = stubborn();
+        story.mains[0].own_grace = own_grace;
+        story.behaviours[0].dies = Some(5);
+        let mut world = World::new(&story);
+        after(&mut world, killed - 1);
+        assert_eq!(world.asked, ["main0"], "{own_grace}");
+        assert_eq!(world.starts["main0"], 1, "{own_grace}");
+        after(&mut world, 1);
+        assert_eq!(world.starts["main0"], 2, "{own_grace}");
+    }
+    let mut story = stubborn();
+    story.mains[0].own_grace = true;
+    let mut world = World::new(&story);
+    after(&mut world, 5);
+    world.fault(Fault::Delete);
+    after(&mut world, 29);
+    assert!(!world.finished, "the deletion has the pod's");
+    after(&mut world, 1);
+    assert!(world.finished);
+}
+
+#[test]
 fn a_pod_that_was_evicted_has_failed_also_when_it_is_deleted() {
     let mut world = crashing("Always", 0, 35);
     world.fault(Fault::Evict);

@@ -221,14 +221,15 @@ async fn lost_data_is_reported_on_pod_and_claim_and_not_replaced_by_an_empty_fol
     std::fs::remove_dir_all(cluster.folders()).unwrap();
 
     cluster.apply(&pod("second")).await;
-    let waiting = "/containerStatuses/0/state/waiting/reason";
-    let status =
-        cluster
-            .site
-            .cluster
-            .reaches("second", waiting, json!("CreateContainerConfigError"));
-    let text = status.await["containerStatuses"][0]["state"]["waiting"]["message"].to_string();
+    let text = cluster.site.cluster.event("FailedMount").await;
     assert!(text.contains("is LOST"), "{text}");
+    let waiting = "/containerStatuses/0/state/waiting/reason";
+    let reason = json!("ContainerCreating");
+    cluster
+        .site
+        .cluster
+        .reaches("second", waiting, reason)
+        .await;
     eventually("the claim to tell of it", || async {
         let list = ListParams::default();
         let events = cluster

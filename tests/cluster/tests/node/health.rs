@@ -3,7 +3,7 @@
 
 use crate::cluster::{Cluster, shell};
 use crate::lifecycle::told;
-use crate::site::eventually;
+use crate::site::{LIMIT, eventually};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
@@ -250,4 +250,22 @@ async fn over_tls_to_a_server_without_it_a_hook_is_sent_in_the_clear_and_a_probe
     assert!(head.starts_with("GET /started HTTP/1.1\r\n"), "{head}");
     assert!(head.contains("x-own: 1\r\n"), "{head}");
     assert!(!head.to_ascii_lowercase().contains("secret"), "{head}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_that_fails_its_liveness_probe_has_the_grace_of_the_probe() {
+    let cluster = Cluster::new().await;
+    let mut main = shell("trap '' TERM; while :; do sleep 0.1; done");
+    main["livenessProbe"] = json!({
+        "exec": {"command": ["/bin/sh", "-c", "exit 1"]},
+        "periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 1,
+    });
+    // The pod's own is longer than this test waits for anything.
+    let grace = 2 * LIMIT.as_secs();
+    let spec = json!({"terminationGracePeriodSeconds": grace, "containers": [main]});
+    cluster.create("stubborn", spec).await;
+    let code = "/containerStatuses/0/lastState/terminated/exitCode";
+    cluster.reaches("stubborn", code, json!(137)).await;
+    let words = "Container main failed liveness probe, will be restarted";
+    told(&cluster, "Killing", words).await;
 }
