@@ -110,6 +110,7 @@ fn is_read(path: &[&str]) -> bool {
         ["healthz" | "pods" | "configz" | "metrics" | "runningpods" | "statusz" | "flagz"]
             | ["runningpods", ""]
             | ["metrics", "slis"]
+            | ["healthz", "ping"]
             | ["logs", ..]
             | ["containerLogs", _, _, _]
     );
@@ -395,7 +396,7 @@ impl Server {
             };
         }
         match path {
-            ["healthz"] => {
+            ["healthz"] | ["healthz", "ping"] => {
                 self.note_health();
                 text(StatusCode::OK, "ok")
             }

@@ -484,6 +484,8 @@ async fn what_the_kubelet_does_not_serve_is_not_found_by_any_method() {
         ("PUT /nothing", "404 Not Found"),
         ("POST /containerLogs/default/pod", "404 Not Found"),
         ("POST /healthz", "405 Method Not Allowed"),
+        ("POST /healthz/ping", "405 Method Not Allowed"),
+        ("GET /healthz/nothing", "404 Not Found"),
         ("POST /stats/summary", "405 Method Not Allowed"),
         ("DELETE /metrics/cadvisor", "405 Method Not Allowed"),
     ] {
@@ -503,12 +505,15 @@ async fn checks_of_health_are_counted_under_upstreams_names() {
         let answer = lab.call(Ipv4Addr::LOCALHOST, Some(APISERVER_KUBELET_USER), asked);
         answer.await.expect("an answer")
     };
-    assert!(ask("GET /healthz").await.starts_with("HTTP/1.1 200 OK\r\n"));
+    for asked in ["GET /healthz", "GET /healthz/ping"] {
+        let told = ask(asked).await;
+        assert!(told.starts_with("HTTP/1.1 200 OK\r\n"), "{asked}: {told}");
+    }
     let told = ask("GET /metrics/slis").await;
     assert!(told.starts_with("HTTP/1.1 200 OK\r\n"), "{told}");
     for line in [
         "kubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 1\n",
-        "kubernetes_healthchecks_total{name=\"ping\",status=\"success\",type=\"healthz\"} 2\n",
+        "kubernetes_healthchecks_total{name=\"ping\",status=\"success\",type=\"healthz\"} 3\n",
     ] {
         assert!(told.contains(line), "{told}");
     }
