@@ -30,6 +30,7 @@ mod links;
 mod mirrors;
 mod names;
 mod node;
+mod node_events;
 mod notices;
 mod oom;
 mod pods;

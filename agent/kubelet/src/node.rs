@@ -8,6 +8,7 @@
 
 use crate::capacity;
 use crate::config::Config;
+use crate::node_events;
 use crate::notices::{Notice, news};
 use crate::sandbox::HANDLERS;
 use crate::shared::Shared;
@@ -15,6 +16,7 @@ use crate::shutdown;
 use agent_api::{ApiError, JSON, STRATEGIC_MERGE, get, send};
 use agent_pressure::Condition;
 use agent_resources::machine::Facts;
+use agent_runtime::Image;
 use config_kube::identity::{ARCH_LABELS, NODE_LEASE_NAMESPACE, OS, OS_LABELS};
 use config_kube::k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use config_kube::k8s_openapi::api::core::v1::{
@@ -29,7 +31,8 @@ use config_kube::quantity::Amount;
 use http::Method;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -49,6 +52,8 @@ const LEASE_RETRY: Duration = Duration::from_secs(2);
 pub(crate) const LEASE_SECONDS: i32 = 40;
 /// Images that are listed (upstream's limit).
 pub(crate) const MAX_IMAGES: usize = 50;
+/// Names of an image that are listed (upstream's limit).
+const MAX_NAMES: usize = 5;
 /// What this kubelet can do and an older one can't, by upstream's names (KEP-5328): schedulers and
 /// API servers of other versions ask for it.
 const DECLARED: [&str; 5] = [
@@ -109,12 +114,12 @@ impl Reporter {
     async fn report(&mut self) -> Result<bool, ApiError> {
         let shared = self.shared.clone();
         let runtime = shared.runtime.version().await;
-        let live = self.live().await?;
+        let node = self.live().await?;
         if self.written.is_none() {
-            label(&shared, &live).await?;
+            label(&shared, &node).await?;
             shared
                 .events
-                .node(&live, false, "Starting", "Starting kubelet.");
+                .node(&node, false, "Starting", "Starting kubelet.");
         }
         let notices = shared.config.notices.all();
         for Notice {
@@ -123,7 +128,7 @@ impl Reporter {
             message,
         } in news(&self.told, &notices)
         {
-            shared.events.node(&live, on, reason, message);
+            shared.events.node(&node, on, reason, message);
         }
         self.told.clone_from(&notices);
         let fault = runtime.as_ref().err().map(agent_runtime::Error::chain);
@@ -132,7 +137,7 @@ impl Reporter {
         let ready = fault.is_none();
         let mut status = status(&shared.config, &shared.facts, runtime.ok().as_deref());
         let now = Timestamp::now();
-        let live = live.status.unwrap_or_default();
+        let live = node.status.clone().unwrap_or_default();
         let old = live.conditions.as_deref().unwrap_or_default();
         status.conditions = Some(conditions(&shared, fault.as_deref(), old, now));
         status.images = Some(self.images().await);
@@ -167,6 +172,11 @@ impl Reporter {
                 "updated the Node's status"
             );
         }
+        for (warning, reason, message) in
+            node_events::changed(&shared.config.node_name, &live, &status)
+        {
+            shared.events.node(&node, warning, reason, message);
+        }
         self.written = Some((status, Instant::now()));
         Ok(ready)
     }
@@ -195,13 +205,40 @@ impl Reporter {
         let Ok(images) = self.shared.runtime.images().await else {
             return Vec::new();
         };
-        let listed = |image: agent_runtime::Image| ContainerImage {
-            names: Some(vec![image.name]),
-            size_bytes: i64::try_from(image.size).ok(),
-        };
-        let images: Vec<ContainerImage> = images.into_iter().take(MAX_IMAGES).map(listed).collect();
+        let images = listed(images);
         self.images = Some((images.clone(), Instant::now()));
         images
+    }
+}
+
+/// Images as the Node lists them: the largest first, so that the limit leaves out the small ones,
+/// each once with its digests and its tags.
+fn listed(images: Vec<Image>) -> Vec<ContainerImage> {
+    let mut all: BTreeMap<String, (u64, BTreeSet<String>, BTreeSet<String>)> = BTreeMap::new();
+    for image in images {
+        let (size, digests, tags) = all.entry(image.digest.clone()).or_default();
+        *size = image.size.max(*size);
+        if let Some((repository, _)) = image.name.split_once('@') {
+            digests.insert(format!("{repository}@{}", image.digest));
+        } else {
+            digests.insert(format!("{}@{}", repository(&image.name), image.digest));
+            tags.insert(image.name);
+        }
+    }
+    let mut all: Vec<_> = all.into_values().collect();
+    all.sort_by_key(|(size, ..)| Reverse(*size));
+    let named = |(size, digests, tags): (u64, BTreeSet<String>, BTreeSet<String>)| ContainerImage {
+        names: Some(digests.into_iter().chain(tags).take(MAX_NAMES).collect()),
+        size_bytes: i64::try_from(size).ok(),
+    };
+    all.into_iter().take(MAX_IMAGES).map(named).collect()
+}
+
+/// The name of an image without its tag.
+fn repository(name: &str) -> &str {
+    match name.rsplit_once(':') {
+        Some((repository, tag)) if !tag.contains('/') => repository,
+        Some(_) | None => name,
     }
 }
 
@@ -603,5 +640,37 @@ mod tests {
             }
             assert!(!holds(&read(live), &own()), "{change}");
         }
+    }
+
+    #[test]
+    fn the_largest_images_are_listed_each_with_its_digest_and_its_tags() {
+        let image = |name: &str, digest: &str, size| Image {
+            name: name.to_owned(),
+            digest: format!("sha256:{digest}"),
+            size,
+            pulled: false,
+        };
+        let many = (0..60).map(|number| {
+            image(
+                &format!("r.example/s{number}:1"),
+                &number.to_string(),
+                number,
+            )
+        });
+        let mut many: Vec<_> = many.collect();
+        many.push(image("r.example:5000/big:1", "big", 900));
+        many.push(image("r.example:5000/big:latest", "big", 900));
+        many.push(image("r.example:5000/big@sha256:big", "big", 900));
+        let listed = listed(many);
+        assert_eq!(listed.len(), MAX_IMAGES);
+        let names = |at: usize| listed[at].names.clone().unwrap();
+        let big = [
+            "r.example:5000/big@sha256:big",
+            "r.example:5000/big:1",
+            "r.example:5000/big:latest",
+        ];
+        assert_eq!(names(0), big);
+        assert_eq!(names(1), ["r.example/s59@sha256:59", "r.example/s59:1"]);
+        assert_eq!(listed[49].size_bytes, Some(11), "the smallest are left out");
     }
 }

@@ -258,6 +258,10 @@ async fn a_node_low_on_memory_or_disk_evicts_has_its_condition_and_taint_and_los
             (&json!(low), &json!(message))
         );
 
+        let event = low.trim_start_matches("Kubelet");
+        let words = format!("Node worker-1 status is now: Node{event}");
+        told(&cluster, &format!("Node{event}"), &words).await;
+
         cluster = cluster.under(Thresholds::none()).await;
         eventually("both to be gone", || async {
             let (found, tainted) = seen(&cluster, condition, taint).await;
@@ -266,6 +270,9 @@ async fn a_node_low_on_memory_or_disk_evicts_has_its_condition_and_taint_and_los
         .await;
         let (found, _) = seen(&cluster, condition, taint).await;
         assert_eq!(found["reason"], fine);
+        let event = fine.trim_start_matches("Kubelet");
+        let words = format!("Node worker-1 status is now: Node{event}");
+        told(&cluster, &format!("Node{event}"), &words).await;
         let again = format!("after-{resource}");
         let spec = json!({"containers": [shell(HOLD)]});
         cluster.create(&again, spec).await;
