@@ -1,8 +1,8 @@
 //! `/metrics/cadvisor`: figures under the names that cAdvisor has in upstream's kubelet, in
 //! Prometheus' text format; pure.
 //!
-//! Control groups: processor time, its limits and throttling, memory, processes, what containers
-//! read from devices and write to them. Links: those of the machine and of pods with a network of
+//! Control groups: processor time, its limits and throttling, memory, processes, what they are
+//! given of each, what containers read from devices and write to them. Links: those of the machine and of pods with a network of
 //! their own. The machine's size, and the file system with the pods' data. Containers' parts of
 //! that are in `summary`.
 
@@ -32,7 +32,7 @@ type Take = fn(&Group<'_>) -> Option<Figure>;
 /// A family: its name, its type, its help text, its own labels, and how to read it.
 type Family = (&'static str, &'static str, &'static str, &'static str, Take);
 
-const FAMILIES: [Family; 29] = [
+const FAMILIES: [Family; 34] = [
     (
         "container_cpu_cfs_periods_total",
         "counter",
@@ -88,6 +88,13 @@ const FAMILIES: [Family; 29] = [
         "Number of bytes of page cache memory.",
         "",
         |group| Some(group.used.counters.memory?.cache.into()),
+    ),
+    (
+        "container_memory_failcnt",
+        "counter",
+        "Number of memory usage hits limits",
+        "",
+        |group| Some(group.used.counters.refusals?.into()),
     ),
     (
         "container_memory_failures_total",
@@ -206,7 +213,7 @@ const FAMILIES: [Family; 29] = [
         "gauge",
         "CPU period of the container.",
         "",
-        |group| Some(group.used.counters.throttling?.period.into()),
+        |group| Some(group.used.counters.given.period?.into()),
     ),
     (
         "container_spec_cpu_quota",
@@ -216,11 +223,32 @@ const FAMILIES: [Family; 29] = [
         |group| Some(group.used.counters.throttling?.quota.into()),
     ),
     (
+        "container_spec_cpu_shares",
+        "gauge",
+        "CPU share of the container.",
+        "",
+        |group| Some(group.used.counters.given.shares?.into()),
+    ),
+    (
         "container_spec_memory_limit_bytes",
         "gauge",
         "Memory limit for the container; 0 where there is none.",
         "",
         limit,
+    ),
+    (
+        "container_spec_memory_reservation_limit_bytes",
+        "gauge",
+        "Memory reservation limit for the container.",
+        "",
+        |group| Some(group.used.counters.given.reservation?.into()),
+    ),
+    (
+        "container_spec_memory_swap_limit_bytes",
+        "gauge",
+        "Memory swap limit for the container.",
+        "",
+        |group| Some(group.used.counters.given.swap?.into()),
     ),
     (
         "container_start_time_seconds",
@@ -235,6 +263,13 @@ const FAMILIES: [Family; 29] = [
         "Number of threads running inside the container",
         "",
         |group| Some(group.used.counters.processes?.into()),
+    ),
+    (
+        "container_threads_max",
+        "gauge",
+        "Maximum number of threads allowed inside the container, infinity if value is zero",
+        "",
+        |group| Some(group.used.counters.given.threads?.into()),
     ),
 ];
 
@@ -375,6 +410,20 @@ fn groups(reading: &Reading) -> Vec<Group<'_>> {
 
 /// What links and devices have carried.
 fn carried(text: &mut Text, groups: &[Group<'_>]) {
+    let name = "container_blkio_device_usage_total";
+    text.family(name, "counter", "Blkio Device bytes usage");
+    for group in groups {
+        for io in group.io {
+            let (major, minor) = io.numbers.split_once(':').unwrap_or_default();
+            for (operation, bytes) in [("Read", io.read_bytes), ("Write", io.written_bytes)] {
+                let labels = format!(
+                    "device=\"{}\",major=\"{major}\",minor=\"{minor}\",operation=\"{operation}\",{}",
+                    io.device, group.labels
+                );
+                text.sample_at(name, &labels, bytes, group.used.at.as_millisecond());
+            }
+        }
+    }
     for (name, help, take) in OF_DEVICES {
         let name = format!("container_fs_{name}");
         text.family(&name, "counter", help);

@@ -24,10 +24,29 @@ pub(crate) struct Counters {
     pub(crate) swap: Option<u64>,
     /// Processes that the kernel has killed here for lack of memory.
     pub(crate) oom_kills: Option<u64>,
+    /// How often memory was asked for beyond the limit.
+    pub(crate) refusals: Option<u64>,
     /// Processes and threads.
     pub(crate) processes: Option<u64>,
+    /// What the group is given beside its limits of CPU and memory.
+    pub(crate) given: Given,
     /// How long processes have waited.
     pub(crate) waits: Waits,
+}
+
+/// Settings of a group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Given {
+    /// Its part of the CPU beside others, in shares of version 1.
+    pub(crate) shares: Option<u64>,
+    /// Length of a period of the CPU's limit in microseconds, also where there is no limit.
+    pub(crate) period: Option<u64>,
+    /// Bytes of memory from which on it is slowed; 0 where there is no such mark.
+    pub(crate) reservation: Option<u64>,
+    /// Bytes of swap, or of memory with swap in version 1; 0 where there is no limit.
+    pub(crate) swap: Option<u64>,
+    /// Processes and threads at most; 0 where there is no limit.
+    pub(crate) threads: Option<u64>,
 }
 
 /// CPU time in nanoseconds.
@@ -42,8 +61,6 @@ pub(crate) struct Split {
 pub(crate) struct Throttling {
     /// Microseconds of CPU in each period.
     pub(crate) quota: u64,
-    /// Length of a period in microseconds.
-    pub(crate) period: u64,
     /// Periods in which something was to run.
     pub(crate) periods: u64,
     /// Periods in which the quota was used up.
@@ -94,6 +111,21 @@ fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
+/// A mark that a group has set; 0 where there is none.
+fn set(text: &str) -> Option<u64> {
+    if text.trim() == "max" {
+        return Some(0);
+    }
+    let mark = number(text)?;
+    Some(if mark < UNLIMITED { mark } else { 0 })
+}
+
+/// The shares of version 1 that are the weight of version 2 (upstream's table: 2 to 262144 are 1 to
+/// 10000).
+fn shares(weight: u64) -> u64 {
+    2 + weight.saturating_sub(1).saturating_mul(262_142) / 9999
+}
+
 impl Counters {
     /// The counters of a group. `read` returns a file of the group by controller and name, if there
     /// is one.
@@ -120,10 +152,9 @@ impl Counters {
         let throttling = || {
             let limit = read("cpu", "cpu.max")?;
             // `max` is no number: no limit.
-            let mut numbers = limit.split_whitespace().map(|part| part.parse().ok());
+            let quota = limit.split_whitespace().next()?;
             Some(Throttling {
-                quota: numbers.next()??,
-                period: numbers.next()??,
+                quota: quota.parse().ok()?,
                 periods: named(&stat, "nr_periods").unwrap_or_default(),
                 throttled: named(&stat, "nr_throttled").unwrap_or_default(),
                 waited: nanos("throttled_usec").unwrap_or_default(),
@@ -146,6 +177,7 @@ impl Counters {
                 limit: of("memory", "memory.max").filter(|limit| *limit < UNLIMITED),
             })
         };
+        let mark = |controller, file| set(&read(controller, file)?);
         Self {
             cpu: nanos("usage_usec"),
             split: split(),
@@ -153,7 +185,18 @@ impl Counters {
             memory: memory(),
             swap: of("memory", "memory.swap.current"),
             oom_kills: read("memory", "memory.events").and_then(|text| named(&text, "oom_kill")),
+            refusals: read("memory", "memory.events").and_then(|text| named(&text, "max")),
             processes: of("pids", "pids.current"),
+            given: Given {
+                shares: of("cpu", "cpu.weight").map(shares),
+                period: read("cpu", "cpu.max").and_then(|limit| {
+                    let period = limit.split_whitespace().nth(1)?;
+                    period.parse().ok()
+                }),
+                reservation: mark("memory", "memory.high"),
+                swap: mark("memory", "memory.swap.max"),
+                threads: mark("pids", "pids.max"),
+            },
             waits: Waits::of(|resource| {
                 let (controller, file) = resource.of_group();
                 read(controller, file)
@@ -195,7 +238,6 @@ impl Counters {
             let stat = read("cpu", "cpu.stat").unwrap_or_default();
             Some(Throttling {
                 quota,
-                period: of("cpu", "cpu.cfs_period_us")?,
                 periods: named(&stat, "nr_periods").unwrap_or_default(),
                 throttled: named(&stat, "nr_throttled").unwrap_or_default(),
                 waited: named(&stat, "throttled_time").unwrap_or_default(),
@@ -203,6 +245,7 @@ impl Counters {
         };
         let kills =
             || read("memory", "memory.oom_control").and_then(|text| named(&text, "oom_kill"));
+        let mark = |controller, file| set(&read(controller, file)?);
         Self {
             cpu: of("cpuacct", "cpuacct.usage"),
             split: split(),
@@ -210,7 +253,15 @@ impl Counters {
             memory: memory(),
             swap: stat.as_ref().and_then(|stat| named(stat, "total_swap")),
             oom_kills: kills(),
+            refusals: of("memory", "memory.failcnt"),
             processes: of("pids", "pids.current"),
+            given: Given {
+                shares: of("cpu", "cpu.shares"),
+                period: of("cpu", "cpu.cfs_period_us"),
+                reservation: mark("memory", "memory.soft_limit_in_bytes"),
+                swap: mark("memory", "memory.memsw.limit_in_bytes"),
+                threads: mark("pids", "pids.max"),
+            },
             waits: Waits::default(),
         }
     }
@@ -244,6 +295,8 @@ impl Counters {
             memory: memory(),
             swap: swap(),
             oom_kills: named(&events, "oom_kill"),
+            refusals: None,
+            given: Given::default(),
             processes: read("loadavg").and_then(|text| threads(&text)),
             waits: Waits::of(|resource| read(resource.of_machine())),
         }
@@ -299,7 +352,11 @@ mod tests {
             "cpu.max" => "20000 100000\n",
             "memory.current" => "10485760\n",
             "memory.peak" => "11000000\n",
-            "memory.events" => "low 0\noom 3\noom_kill 2\n",
+            "memory.events" => "low 0\nmax 6\noom 3\noom_kill 2\n",
+            "memory.high" => "max\n",
+            "memory.swap.max" => "8192\n",
+            "cpu.weight" => "1\n",
+            "pids.max" => "1024\n",
             "memory.stat" => {
                 "anon 4194304\nfile 6291456\nfile_mapped 4096\ninactive_anon 7\nactive_file 2\ninactive_file 1048576\n\
                  pgfault 900\npgmajfault 3\n"
@@ -319,6 +376,11 @@ mod tests {
             "cpu.stat" => "nr_periods 9\nnr_throttled 4\nthrottled_time 77000\n",
             "cpu.cfs_quota_us" => "20000\n",
             "cpu.cfs_period_us" => "100000\n",
+            "cpu.shares" => "2\n",
+            "memory.failcnt" => "6\n",
+            "memory.soft_limit_in_bytes" => "9223372036854771712\n",
+            "memory.memsw.limit_in_bytes" => "8192\n",
+            "pids.max" => "1024\n",
             "memory.usage_in_bytes" => "10485760\n",
             "memory.max_usage_in_bytes" => "11000000\n",
             "memory.oom_control" => "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
@@ -342,7 +404,6 @@ mod tests {
             }),
             throttling: Some(Throttling {
                 quota: 20_000,
-                period: 100_000,
                 periods: 9,
                 throttled: 4,
                 waited: 77_000,
@@ -360,7 +421,15 @@ mod tests {
             }),
             swap: Some(4096),
             oom_kills: Some(2),
+            refusals: Some(6),
             processes: Some(5),
+            given: Given {
+                shares: Some(2),
+                period: Some(100_000),
+                reservation: Some(0),
+                swap: Some(8192),
+                threads: Some(1024),
+            },
             waits: Waits::default(),
         }
     }
@@ -416,7 +485,10 @@ mod tests {
         let found = Counters::of_group(Version::Two, unlimited);
         let memory = found.memory.unwrap();
         assert_eq!((memory.limit, memory.available()), (None, None));
-        assert_eq!(found.throttling, None);
+        assert_eq!(
+            (found.throttling, found.given.period),
+            (None, Some(100_000))
+        );
         let unlimited = |_, file| match file {
             "memory.limit_in_bytes" => Some("9223372036854771712\n".to_owned()),
             "cpu.cfs_quota_us" => Some("-1\n".to_owned()),
@@ -424,7 +496,11 @@ mod tests {
         };
         let found = Counters::of_group(Version::One, unlimited);
         assert_eq!(found.memory.unwrap().limit, None);
-        assert_eq!(found.throttling, None);
+        assert_eq!(
+            (found.throttling, found.given.period),
+            (None, Some(100_000))
+        );
+        assert_eq!([1, 100, 10_000].map(shares), [2, 2597, 262_144]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Whole answers, as they are kept in `golden`: a node with a pod of its own network, and one in
 //! the machine's.
 
-use crate::counters::{Counters, Memory, Split, Throttling};
+use crate::counters::{Counters, Given, Memory, Split, Throttling};
 use crate::disks::{ContainerSpace, Disks, Driven, PodSpace, Space, VolumeSpace};
 use crate::io::DeviceIo;
 use crate::links::{Carried, Link};
@@ -46,6 +46,8 @@ fn counters(by: u64) -> Counters {
         }),
         swap: Some(0),
         oom_kills: Some(by - 1),
+        refusals: None,
+        given: Given::default(),
         processes: Some(by + 2),
         waits: Waits {
             cpu: Some(Stalls {
@@ -119,17 +121,25 @@ fn pod(name: &str, containers: Vec<Named>, link: Option<Link>) -> PodUsed {
 fn reading() -> Reading {
     let throttling = Throttling {
         quota: 20_000,
-        period: 100_000,
         periods: 50,
         throttled: 5,
         waited: 1_500_000_000,
     };
     let limited = Counters {
         throttling: Some(throttling),
+        given: Given {
+            shares: Some(102),
+            period: Some(100_000),
+            reservation: Some(0),
+            swap: Some(0),
+            threads: Some(1024),
+        },
+        refusals: Some(3),
         ..counters(2)
     };
     let io = DeviceIo {
         device: "/dev/vda".to_owned(),
+        numbers: "254:0".to_owned(),
         read_bytes: 4096,
         written_bytes: 8192,
         reads: 1,

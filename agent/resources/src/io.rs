@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 pub(crate) struct DeviceIo {
     /// The device's file, such as `/dev/sda`, or its numbers where the kernel knows no name.
     pub(crate) device: String,
+    /// Its numbers: `major:minor`.
+    pub(crate) numbers: String,
     pub(crate) read_bytes: u64,
     pub(crate) written_bytes: u64,
     pub(crate) reads: u64,
@@ -78,7 +80,8 @@ pub(crate) fn io_of_group(
         }
     }
     let with_device = |(numbers, io): (String, DeviceIo)| DeviceIo {
-        device: names.get(&numbers).cloned().unwrap_or(numbers),
+        device: names.get(&numbers).unwrap_or(&numbers).clone(),
+        numbers,
         ..io
     };
     all.into_iter().map(with_device).collect()
@@ -116,14 +119,19 @@ mod tests {
     #[test]
     fn both_versions_of_control_groups_count_the_same() {
         let names = devices("   8       0 sda 1 2 3\n 253       0 vda 1 2 3\n");
-        let io = |device: &str, read_bytes, written_bytes, reads, writes| DeviceIo {
-            device: device.to_owned(),
-            read_bytes,
-            written_bytes,
-            reads,
-            writes,
-        };
-        let expected = vec![io("7:9", 1, 0, 1, 0), io("/dev/sda", 4096, 8192, 2, 3)];
+        let io =
+            |[device, numbers]: [&str; 2], read_bytes, written_bytes, reads, writes| DeviceIo {
+                device: device.to_owned(),
+                numbers: numbers.to_owned(),
+                read_bytes,
+                written_bytes,
+                reads,
+                writes,
+            };
+        let expected = vec![
+            io(["7:9"; 2], 1, 0, 1, 0),
+            io(["/dev/sda", "8:0"], 4096, 8192, 2, 3),
+        ];
         let two = |_: &'static str, file: &'static str| match file {
             "io.stat" => Some(
                 "8:0 rbytes=4096 wbytes=8192 rios=2 wios=3 dbytes=0 dios=0\n7:9 rbytes=1 rios=1\n"
