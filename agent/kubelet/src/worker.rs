@@ -94,6 +94,8 @@ pub(crate) struct Worker {
     /// The pod has limits of what it takes of the disk, which is measured now and then.
     limited: bool,
     measured: evict::Measured,
+    /// The pod is being given other resources.
+    resizing: bool,
     /// The clocks at the last step.
     clocks: Clocks,
 }
@@ -142,6 +144,7 @@ impl Worker {
             shown: None,
             limited: false,
             measured: evict::Measured::default(),
+            resizing: false,
             clocks: Clocks::new(Timestamp::now(), Instant::now()),
         }
     }

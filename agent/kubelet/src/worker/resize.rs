@@ -3,7 +3,7 @@
 
 use super::Worker;
 use crate::cleanup;
-use agent_pods::{as_running, find, given, has_other_needs, is_resized, later, needs};
+use agent_pods::{as_running, find, given, has_other_needs, is_resized, later, needs, resize};
 use agent_resources::group::greater;
 use agent_resources::qos::{self, pod_resources};
 use agent_runtime::{Container as Seen, Resources};
@@ -24,26 +24,32 @@ impl Worker {
             return;
         };
         let before = self.notes.pending.take();
+        let events = &self.shared.events;
         if !seen.iter().any(|seen| is_resized(pod, seen)) {
             self.notes.unresized.clear();
+            if std::mem::take(&mut self.resizing) {
+                events.normal(pod, "ResizeCompleted", resize(pod, "completed", None));
+            }
         }
         if !has_other_needs(pod, &has) {
             self.allocation.wait(None);
             return;
         }
         self.notes.pending = self.shared.resize(pod, &self.allocation);
-        if let Some(pending) = self
-            .notes
-            .pending
-            .as_ref()
-            .filter(|now| before.as_ref() != Some(*now))
-        {
-            let reason = match pending.reason {
-                "Infeasible" => "ResizeInfeasible",
-                _ => "ResizeDeferred",
-            };
-            let events = &self.shared.events;
-            events.warning(pod, reason, pending.message.clone());
+        match &self.notes.pending {
+            None => {
+                self.resizing = true;
+                events.normal(pod, "ResizeStarted", resize(pod, "started", None));
+            }
+            Some(pending) if before.as_ref() != Some(pending) => {
+                let reason = match pending.reason {
+                    "Infeasible" => "ResizeInfeasible",
+                    _ => "ResizeDeferred",
+                };
+                let text = resize(pod, pending.reason, Some(&pending.message));
+                events.warning(pod, reason, text);
+            }
+            Some(_) => {}
         }
     }
 

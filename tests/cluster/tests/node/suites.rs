@@ -492,6 +492,20 @@ async fn what_runs_is_given_other_resources_with_a_restart_only_where_its_policy
     );
     let quota = group_file(&cluster, "grows", ["cpu.max", "cpu/cpu.cfs_quota_us"]).await;
     assert!(quota.starts_with("15000"), "{quota}");
+    let text = |what: &str| {
+        let asked = amounts("150m", "64Mi");
+        format!(
+            "Pod resize {what}: {{\"containers\":[{{\"name\":\"main\",\"resources\":{asked}}}],\"generation\":2}}"
+        )
+    };
+    for what in ["Started", "Completed"] {
+        told(
+            &cluster,
+            &format!("Resize{what}"),
+            &text(&what.to_lowercase()),
+        )
+        .await;
+    }
 
     resize(&cluster, "grows", &amounts("150m", "80Mi")).await;
     let restarts = "/containerStatuses/0/restartCount";
