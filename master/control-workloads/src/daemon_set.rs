@@ -414,6 +414,16 @@ fn stand<'a>(facts: &'a Facts, spec: &DaemonSetSpec) -> BTreeMap<&'a str, OnNode
     all
 }
 
+/// Whether the status counts a pod: one that is being deleted does until it has ended.
+fn counts(pod: &OwnedPod) -> bool {
+    !pod.ended() || pod.deleted.is_none()
+}
+
+/// By which the oldest pod of a node comes first; one that is bound comes before others.
+fn age((key, pod): &Owned) -> (bool, Option<Timestamp>, &str) {
+    (pod.node.is_empty(), pod.created, &key.name)
+}
+
 /// A plan as it grows.
 struct Work<'a> {
     spec: &'a DaemonSetSpec,
@@ -590,23 +600,25 @@ impl Work<'_> {
         let (mut desired, mut scheduled, mut stray) = (0, 0, 0);
         let (mut ready, mut updated, mut available) = (0, 0, 0);
         for node in nodes.values() {
-            let there = !node.pods.is_empty();
+            // The oldest speaks for its node (upstream): during a surge that is the old one, so that a
+            // rollout ends once the new ones serve alone.
+            let counted = node.pods.iter().copied().filter(|(_, pod)| counts(pod));
+            let oldest = counted.min_by(|one, other| age(one).cmp(&age(other)));
+            let Some((_, pod)) = oldest else {
+                desired += i32::from(node.begins);
+                continue;
+            };
             if !node.begins {
-                stray += i32::from(there);
+                stray += 1;
                 continue;
             }
             desired += 1;
-            scheduled += i32::from(there);
-            let oldest = node
-                .pods
-                .iter()
-                .find(|(_, pod)| pod.ready.is_some() && pod.is_active());
-            if let Some((_, pod)) = oldest {
+            scheduled += 1;
+            updated += i32::from(self.is_current(pod));
+            if pod.ready.is_some() {
                 ready += 1;
                 available += i32::from(self.is_available(pod));
             }
-            let current = node.pods.iter().any(|(_, pod)| self.is_current(pod));
-            updated += i32::from(current);
         }
         DaemonSetStatus {
             collision_count: before.collision_count,

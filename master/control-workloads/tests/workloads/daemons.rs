@@ -337,6 +337,46 @@ fn what_does_not_serve_is_replaced_beside_the_surge_and_at_once() {
     assert_eq!((world.made, world.hashes().len()), (6, 1));
 }
 
+/// Else `kubectl rollout status` ends before any new pod runs.
+#[test]
+fn a_node_is_updated_once_its_oldest_pod_is_of_the_new_template() {
+    let counts = |world: &World| {
+        let status = world.set.0.status.clone().unwrap();
+        let desired = status.desired_number_scheduled;
+        let updated = status.updated_number_scheduled.unwrap();
+        let available = status.number_available.unwrap();
+        [desired, updated, status.number_ready, available]
+    };
+    let mut world = World::rolling(3, 0);
+    world.settle();
+    world.image("two");
+    for _ in 0..3 {
+        world.act(100);
+    }
+    let nodes = ["n1", "n1", "n2", "n2", "n3", "n3"];
+    assert_eq!(world.nodes(), nodes, "the new ones are beside the old ones");
+    assert_eq!(counts(&world), [3, 0, 3, 3]);
+    world.pods.get_mut("p4").unwrap().ready = Some(at(0));
+    world.pods.get_mut("p1").unwrap().deleted = Some(at(100));
+    world.act(100);
+    assert_eq!(counts(&world), [3, 0, 3, 3], "the old one has yet to end");
+    world.pods.get_mut("p1").unwrap().phase = "Succeeded".into();
+    world.act(100);
+    assert_eq!(counts(&world), [3, 1, 3, 3]);
+    world.pods.get_mut("p2").unwrap().ready = None;
+    world.pods.get_mut("p5").unwrap().ready = Some(at(0));
+    world.act(100);
+    assert_eq!(
+        counts(&world),
+        [3, 1, 2, 2],
+        "the old one speaks for its node"
+    );
+    world.pods.remove("p1");
+    world.scene.stand.remove::<OwnedPod>(&key("p1"));
+    world.settle();
+    assert_eq!(counts(&world), [3, 3, 3, 3]);
+}
+
 /// Of which template it is, and which came first by a clock that was set, says nothing of that.
 #[test]
 fn the_daemon_that_serves_stays_when_the_template_changes_again() {
