@@ -8,7 +8,7 @@ use crate::workload::amount::{Round, amount};
 use crate::workload::condition::second;
 use crate::workload::kept::{Kept, controller, owner_key};
 use crate::workload::make::tell;
-use crate::workload::pod::OwnedPod;
+use crate::workload::pod::{OwnedPod, Owner};
 use crate::workload::replicas::Replicated;
 use config_kube::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use config_kube::k8s_openapi::api::core::v1::{ObjectReference, ReplicationController};
@@ -102,7 +102,7 @@ pub struct Facts {
     pub budget: Arc<Budget>,
     /// The pods.
     pub pods: Entries<OwnedPod>,
-    /// How many pods their owners want together; the name of a pod whose owner says no number.
+    /// How many pods their owners want together, or why no number is known.
     pub scale: Result<i32, String>,
     /// For how long it has been known that a pod's eviction was granted.
     pub granted: BTreeMap<String, Duration>,
@@ -329,7 +329,7 @@ impl DisruptionBudgets {
             let wanted = match owner.kind.as_str() {
                 "ReplicaSet" => {
                     let Some(set) = self.replica_sets.get(&at) else {
-                        return Err(key.name.clone());
+                        return Err(unowned(&key.name));
                     };
                     match controller(&set.metadata).filter(|owner| owner.kind == "Deployment") {
                         Some(owner) if !seen.insert(owner.uid.clone()) => continue,
@@ -342,9 +342,9 @@ impl DisruptionBudgets {
                 }
                 "ReplicationController" => self.controllers.get(&at).map(|found| found.wanted()),
                 "StatefulSet" => self.stateful_sets.get(&at).map(|found| stateful(&found)),
-                _ => None,
+                _ => return Err(unscaled(owner)),
             };
-            let wanted = wanted.ok_or_else(|| key.name.clone())?;
+            let wanted = wanted.ok_or_else(|| unowned(&key.name))?;
             sum = sum.saturating_add(wanted);
         }
         Ok(sum)
@@ -381,11 +381,8 @@ fn news(facts: &Facts) -> Vec<News> {
         let text = "No matching pods found".to_owned();
         news.push(News::normal("NoPods", text));
     }
-    if let Err(pod) = demand(facts) {
-        let text = format!(
-            "Failed to calculate the number of expected pods: {}",
-            unowned(&pod)
-        );
+    if let Err(fault) = demand(facts) {
+        let text = format!("Failed to calculate the number of expected pods: {fault}");
         news.push(News::warning("CalculateExpectedPodCountFailed", text));
     } else if by_scale && facts.pods.iter().any(|(_, pod)| pod.owner.is_none()) {
         let text = format!(
@@ -401,6 +398,18 @@ fn news(facts: &Facts) -> Vec<News> {
 
 fn unowned(pod: &str) -> String {
     format!("found no controllers for pod {pod:?}")
+}
+
+/// Upstream's words for an owner that says no number of pods.
+fn unscaled(owner: &Owner) -> String {
+    let (version, kind) = (&owner.api_version, &owner.kind);
+    let plural = format!("{}s", kind.to_ascii_lowercase());
+    let resource = match version.split_once('/') {
+        None => plural,
+        Some((group @ ("apps" | "batch"), _)) => format!("{plural}.{group}"),
+        Some(_) => return format!("no matches for kind {kind:?} in version {version:?}"),
+    };
+    format!("{resource} does not implement the scale subresource")
 }
 
 /// A budget's pods, counted.
@@ -434,9 +443,8 @@ fn count(facts: &Facts, now: Timestamp) -> Count {
     }
     let (expected, wanted, fault) = match demand(facts) {
         Ok((expected, wanted)) => (expected, wanted, None),
-        Err(pod) => {
+        Err(fault) => {
             let known = (before.expected_pods, before.desired_healthy);
-            let fault = unowned(&pod);
             (
                 known.0.unwrap_or_default(),
                 known.1.unwrap_or_default(),

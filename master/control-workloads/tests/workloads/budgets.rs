@@ -157,18 +157,59 @@ fn a_clock_that_is_set_forgets_no_eviction() {
 
 #[test]
 fn without_a_number_of_pods_nothing_is_allowed() {
-    let mut scene = Budgets::new();
-    scene
-        .stand
-        .set(key("b"), budget(json!({"maxUnavailable": 1}), json!({})));
-    scene.stand.set(key("p"), pod_of("DaemonSet", "web", "p"));
-    let status = status(&scene, 0);
-    let condition = &status.conditions.unwrap()[0];
-    assert_eq!(
-        (condition.reason.as_str(), status.disruptions_allowed),
-        ("SyncFailed", Some(0))
-    );
-    assert!(condition.message.contains("\"p\""), "{}", condition.message);
+    for (version, kind, words) in [
+        (
+            "apps/v1",
+            "DaemonSet",
+            "daemonsets.apps does not implement the scale subresource",
+        ),
+        (
+            "batch/v1",
+            "Job",
+            "jobs.batch does not implement the scale subresource",
+        ),
+        (
+            "v1",
+            "Node",
+            "nodes does not implement the scale subresource",
+        ),
+        (
+            "example.com/v1",
+            "Well",
+            "no matches for kind \"Well\" in version \"example.com/v1\"",
+        ),
+        (
+            "apps/v1",
+            "StatefulSet",
+            "found no controllers for pod \"p\"",
+        ),
+    ] {
+        let mut scene = Budgets::new();
+        scene
+            .stand
+            .set(key("b"), budget(json!({"maxUnavailable": 1}), json!({})));
+        let mut pod = pod_of(kind, "web", "p");
+        let owner = pod.owner.as_mut().unwrap();
+        std::sync::Arc::make_mut(owner).api_version = version.to_owned();
+        scene.stand.set(key("p"), pod);
+        let plan = scene.plan(&key("b"), 0);
+        let told = plan.actions.iter().find_map(|action| match action {
+            Action::Tell(_, _, news) => Some(news.message.as_str()),
+            Action::Status(..) => None,
+        });
+        let expected = format!("Failed to calculate the number of expected pods: {words}");
+        assert_eq!(told, Some(expected.as_str()));
+        let status = status(&scene, 0);
+        let condition = &status.conditions.unwrap()[0];
+        assert_eq!(
+            (
+                condition.reason.as_str(),
+                condition.message.as_str(),
+                status.disruptions_allowed
+            ),
+            ("SyncFailed", words, Some(0))
+        );
+    }
 }
 
 #[test]
