@@ -346,6 +346,51 @@ fn an_index_that_fails_too_often_fails_alone() {
 }
 
 #[test]
+fn more_failed_indexes_than_are_allowed_fail_the_job() {
+    let spec = json!({"completions": 4, "parallelism": 4, "completionMode": "Indexed", "backoffLimitPerIndex": 0,
+        "maxFailedIndexes": 1, "backoffLimit": 2_147_483_647});
+    let mut world = World::new(spec);
+    world.settle();
+    world.end("p1", 1);
+    world.settle();
+    assert_eq!(
+        (world.says(), world.indexes()),
+        (pair("", ""), vec![1, 2, 3])
+    );
+    assert_eq!(world.status().failed_indexes.as_deref(), Some("0"));
+    world.end("p3", 1);
+    world.settle();
+    let reason = pair("Failed", "MaxFailedIndexesExceeded");
+    assert_eq!((world.says(), world.indexes()), (reason, vec![]));
+    let status = world.status();
+    let failed = status.conditions.iter().find(|one| one.kind == "Failed");
+    let words = "Job has exceeded the specified maximal number of failed indexes";
+    assert_eq!(failed.unwrap().message, words);
+}
+
+#[test]
+fn failure_policies_fail_an_index_at_once_or_count_the_pod() {
+    let rules = json!({"rules": [
+        {"action": "Count", "onExitCodes": {"operator": "In", "values": [3]}},
+        {"action": "FailIndex", "onExitCodes": {"operator": "NotIn", "values": [1, 2]}},
+    ]});
+    let spec = json!({"completions": 3, "parallelism": 3, "completionMode": "Indexed", "backoffLimitPerIndex": 1,
+        "backoffLimit": 2_147_483_647, "podFailurePolicy": rules});
+    let mut world = World::new(spec);
+    world.settle();
+    // By the first rule, by none, and by the second.
+    for (pod, code) in [("p1", 3), ("p2", 1), ("p3", 42)] {
+        world.end(pod, code);
+    }
+    world.settle();
+    assert_eq!(world.status().failed_indexes.as_deref(), Some("2"));
+    world.seconds = 10;
+    world.settle();
+    assert_eq!(world.indexes(), [0, 1], "they have another try");
+    assert_eq!(world.status().failed_indexes.as_deref(), Some("2"));
+}
+
+#[test]
 fn failure_policies_fail_the_job_or_ignore_the_pod() {
     let rules = json!({"rules": [
         {"action": "FailJob", "onExitCodes": {"containerName": "c", "operator": "In", "values": [42]}},

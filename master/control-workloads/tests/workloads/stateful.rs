@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A StatefulSet with its pods and revisions, as an API would keep them.
 struct World {
@@ -300,6 +301,36 @@ fn a_rolling_update_goes_from_the_last_to_the_partition() {
     world.scene.stand.remove::<OwnedPod>(&key("web-0"));
     assert_eq!(world.settle(), "+0");
     assert_eq!(world.revisions(), revisions);
+}
+
+#[test]
+fn a_pod_that_has_yet_to_serve_for_long_enough_holds_the_next_back() {
+    let mut world = World::new(2, json!({"minReadySeconds": 150}));
+    assert_eq!(world.settle(), "+0");
+    let requeue = world.scene.plan(&key("web"), 100).requeue;
+    assert_eq!(requeue, Some(Duration::from_secs(50)));
+    let status = world.set.0.status.clone().unwrap();
+    let counts = (status.ready_replicas, status.available_replicas);
+    assert_eq!(counts, (Some(1), Some(0)));
+    // All have served for long enough.
+    let act = |world: &mut World| {
+        world.run();
+        for pod in world.pods.values_mut() {
+            pod.ready = Some(at(-50));
+        }
+        world.act();
+        world.act();
+        std::mem::take(&mut world.log).join(" ")
+    };
+    assert_eq!(act(&mut world), "+1");
+    assert_eq!(act(&mut world), "");
+    world.image("two");
+    assert_eq!(act(&mut world), "-1");
+    assert_eq!(act(&mut world), "+1");
+    world.pods.get_mut("web-1").unwrap().ready = Some(at(0));
+    world.act();
+    assert_eq!(world.log, [""; 0], "the new one has just begun to serve");
+    assert_eq!(act(&mut world), "-0");
 }
 
 #[test]
