@@ -7,7 +7,9 @@ use crate::error::Error;
 use crate::inventory::ReferenceTables;
 use crate::policy::{NewRequest, QueuedRequest};
 use crate::record;
-use crate::request_queue::{EK, EXPIRES, ID, LABEL, PROOF, QueueRank, REMOTE, RequestQueue};
+use crate::request_queue::{
+    EK, EXPIRES, ID, LABEL, MACHINE, PROOF, QueueRank, REMOTE, RequestQueue,
+};
 use config_attest::Verdict;
 use config_attest::verifier::{Approval, Claimant};
 use config_kube::Machine;
@@ -76,7 +78,7 @@ impl QueueWriter<'_> {
                 tracing::info!(
                     request = old,
                     replacement = queued.name,
-                    "queue full: dropped a waiting CertificateSigningRequest for another"
+                    "CertificateSigningRequest gives way to another"
                 );
                 drop_request(self.client, self.queue, old)
                     .await
@@ -230,6 +232,10 @@ fn notes(claimant: &Claimant, verdict: &Verdict) -> BTreeMap<&'static str, Strin
         (ID, claimant.id().to_text()),
         (EK, claimant.party()),
         (PROOF, QueueRank::of(claimant).as_str().to_owned()),
+        (
+            MACHINE,
+            claimant.machine_name().unwrap_or_default().to_owned(),
+        ),
         ("pratique.dev/node", claimant.node_name().to_owned()),
         ("pratique.dev/role", claimant.role().to_owned()),
         ("pratique.dev/rule", claimant.rule().name().to_owned()),
@@ -272,7 +278,8 @@ pub(crate) async fn check_name_is_free(client: &Client, claimant: &Claimant) -> 
 /// Creates the Machine of a stranger that is admitted; `None` where there is one.
 ///
 /// # Errors
-/// The API did not create it as it was sent.
+/// The request has made a Machine before or is gone, or the API did not create the Machine as it was
+/// sent.
 pub(crate) async fn create_machine(
     client: &Client,
     inventory: &ReferenceTables,
@@ -283,12 +290,16 @@ pub(crate) async fn create_machine(
         return Ok(None);
     };
     if let Approval::Person { request, by, .. } = approval {
+        let name = machine.metadata.name.as_deref().unwrap_or_default();
+        let approved = spend(client, request, name)
+            .await
+            .map_err(|source| Error::Api {
+                what: "the approved request",
+                source,
+            })?;
         let note = (
             APPROVED_REQUEST.to_owned(),
-            format!(
-                "{by}: request {request} ({})",
-                approval_note(client, request).await
-            ),
+            format!("{by}: request {request} ({})", approval_note(approved)),
         );
         machine.metadata.annotations = Some(BTreeMap::from([note]));
     }
@@ -307,15 +318,28 @@ pub(crate) async fn create_machine(
     Ok(Some(made))
 }
 
+/// Uses up the approval of a stranger, before it makes the Machine: the request names that Machine
+/// from then on. This is decided by the API's copy, since the queue's may be older.
+async fn spend(
+    client: &Client,
+    request: &str,
+    machine: &str,
+) -> Result<CertificateSigningRequest, ApiError> {
+    let mut object: CertificateSigningRequest = client.get(None, request).await?;
+    let notes = object.metadata.annotations.get_or_insert_default();
+    let before = notes.insert(MACHINE.to_owned(), machine.to_owned());
+    let status = object.status.as_ref();
+    if before.is_some() || status.is_some_and(|status| status.certificate.is_some()) {
+        let why = format!("request {request} has made a Machine before");
+        return Err(ApiError::new(Reason::Conflict, why));
+    }
+    client.update(&object).await
+}
+
 /// Reason and message of the condition Approved in a request.
-async fn approval_note(client: &Client, request: &str) -> String {
-    let object = client
-        .get_opt::<CertificateSigningRequest>(None, request)
-        .await
-        .ok()
-        .flatten();
+fn approval_note(object: CertificateSigningRequest) -> String {
     let conditions = object
-        .and_then(|object| object.status)
+        .status
         .and_then(|status| status.conditions)
         .unwrap_or_default();
     let approval = conditions

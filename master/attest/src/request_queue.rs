@@ -28,6 +28,8 @@ pub(crate) const EK: &str = "pratique.dev/ek";
 pub(crate) const EXPIRES: &str = "pratique.dev/expires";
 /// Annotation: the address and port that the machine connected from.
 pub(crate) const REMOTE: &str = "pratique.dev/remote";
+/// Annotation: the Machine that asked, or that the approval has made.
+pub(crate) const MACHINE: &str = "pratique.dev/machine";
 /// Annotation: the rank of the request in a full queue ([`QueueRank`]).
 pub(crate) const PROOF: &str = "pratique.dev/proof";
 /// Hex digits of the evidence id in a request's name.
@@ -132,6 +134,8 @@ struct StoredRequest {
     decision: QueueDecision,
     /// Whether its certificate was issued.
     answered: bool,
+    /// Whether a Machine asked, or the approval has made one.
+    of_machine: bool,
     /// Who decided, and when, from the annotation that only the API server writes.
     by: String,
     expires: Timestamp,
@@ -198,6 +202,7 @@ impl StoredRequest {
             ek,
             decision,
             answered,
+            of_machine: note(MACHINE).is_some(),
             by,
             expires,
             revision: revision(object),
@@ -265,6 +270,9 @@ impl RequestQueue {
 
     /// The decision for a claimant: a person's, if there is one for this evidence; else a place in
     /// the queue, or a refusal where the queue is full.
+    ///
+    /// An approval makes one Machine, or is about one. Once that is deleted, the approval does not
+    /// cover the stranger that comes with the same evidence: its request is replaced by a new one.
     pub(crate) fn decide(
         &self,
         claimant: &Claimant,
@@ -282,12 +290,18 @@ impl RequestQueue {
         let live = |request: &StoredRequest| {
             request.decision == QueueDecision::Undecided && now < request.expires
         };
+        // Earlier versions named no Machine: their requests are known by the certificate.
+        let is_spent = |request: &StoredRequest| {
+            claimant.is_stranger() && (request.answered || request.of_machine)
+        };
+        let mut spent = None;
         match requests.get(&name) {
             // Without a TPM the evidence id changes with the key only. A key that has had its
             // certificate and was replaced since must not come back on the old approval.
             Some(request) if request.id == id && request.answered && !claimant.has_tpm() => {
                 return PolicyDecision::Refuse(Code::NodeKeyInUse);
             }
+            Some(request) if request.id == id && is_spent(request) => spent = Some(name.clone()),
             Some(request) if request.id == id && request.decision == QueueDecision::Approved => {
                 let (id, by) = (request.id, request.by.clone());
                 return PolicyDecision::Approve(Approval::Person {
@@ -312,6 +326,8 @@ impl RequestQueue {
             .filter(|(_, request)| request.decision == QueueDecision::Undecided)
             .map(|(name, _)| name.clone())
             .collect();
+        // It has the name of the new one.
+        replaces.extend(spent.filter(|name| !replaces.contains(name)));
         if others.len() >= rule.max_waiting() {
             match displaced(&others, QueueRank::of(claimant), block(from)) {
                 Some(name) => replaces.push(name),
@@ -399,6 +415,7 @@ pub(crate) fn revision(object: &CertificateSigningRequest) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config_kube::k8s_openapi::ByteString;
     use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition;
     use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     use master_client::Gone;
@@ -462,6 +479,7 @@ mod tests {
             ek: number.to_string(),
             decision: QueueDecision::Undecided,
             answered: false,
+            of_machine: false,
             by: String::new(),
             expires: NOW + SignedDuration::from_secs(i64::from(number)),
             revision: 0,
@@ -566,6 +584,48 @@ mod tests {
             &object(&claimant, &name, None).metadata,
         )));
         assert!(queued(decide(&queue, &claimant, NOW)).1);
+    }
+
+    /// The same evidence as a stranger's and as a Machine's, by requests that made a Machine, that a
+    /// Machine asked, and that an earlier version answered.
+    #[test]
+    fn an_approval_that_made_a_machine_admits_no_stranger() {
+        let stranger = claimant("worker-1");
+        let mut world = World::new();
+        world.rule.policy = config_kube::PolicyName::Queue;
+        let known = world.machine("worker-1", "10.0.0.11", EkKind::P256);
+        let known = world.claim(&known).unwrap();
+        assert!(stranger.is_stranger() && !known.is_stranger());
+        let used = |claimant: &Claimant, condition: Option<&str>, by_certificate: bool| {
+            let mut object = object(claimant, &request_name(claimant), condition);
+            if by_certificate {
+                object.status.get_or_insert_default().certificate = Some(ByteString(vec![1]));
+            } else {
+                let notes = object.metadata.annotations.get_or_insert_default();
+                notes.insert(MACHINE.to_owned(), "worker-1".to_owned());
+            }
+            let queue = RequestQueue::default();
+            queue.take(&Change::Set(object));
+            decide(&queue, claimant, NOW)
+        };
+        for by_certificate in [false, true] {
+            for condition in [Some("Approved"), None] {
+                let PolicyDecision::Queue(asked) = used(&stranger, condition, by_certificate)
+                else {
+                    unreachable!("the stranger waits")
+                };
+                let replaced = asked.to_create.map(|new| new.replaces);
+                assert_eq!(replaced, Some(vec![request_name(&stranger)]));
+            }
+            let denied = used(&stranger, Some("Denied"), by_certificate);
+            assert_eq!(denied, PolicyDecision::Refuse(Code::RequestDenied));
+            // The control: the Machine is there.
+            let approved = used(&known, Some("Approved"), by_certificate);
+            assert!(
+                matches!(approved, PolicyDecision::Approve(_)),
+                "{approved:?}"
+            );
+        }
     }
 
     /// A person may decide before the answer to the write that created the request.

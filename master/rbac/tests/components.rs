@@ -42,7 +42,7 @@ const ATTESTATION: &[Need] = &[
     ("get list watch create patch", "", "nodes"),
     ("patch update", "", "nodes/status"),
     (
-        "get list watch create delete",
+        "get list watch create update delete",
         "certificates.k8s.io",
         "certificatesigningrequests",
     ),

@@ -163,6 +163,14 @@ impl Claimant {
         matches!(self.subject(), Subject::Stranger(_))
     }
 
+    /// The name of its Machine; `None` for a stranger.
+    pub fn machine_name(&self) -> Option<&str> {
+        match self.subject() {
+            Subject::Known(id) => Some(&id.name),
+            Subject::Stranger(_) | Subject::Refused(_) => None,
+        }
+    }
+
     /// Whether it has a TPM, which proved which machine it is.
     pub fn has_tpm(&self) -> bool {
         matches!(self.basis, Basis::Attested(_))

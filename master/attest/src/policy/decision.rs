@@ -46,7 +46,7 @@ pub(crate) struct NewRequest {
     /// Whether the machine booted something else than was approved; false if it only asks for more
     /// names or addresses.
     pub(crate) is_other: bool,
-    /// Undecided requests to delete for it: earlier ones of the same machine and, in a full queue,
-    /// one of a lower rank.
+    /// Requests to delete for it: earlier ones of the same machine that are undecided or admit
+    /// nothing more, and, in a full queue, one of a lower rank.
     pub(crate) replaces: Vec<String>,
 }

@@ -269,6 +269,7 @@ fn alone() -> Vec<(&'static str, Alone)> {
         removal::a_renamed_machine_loses_certificates_and_tokens_of_its_old_name,
         removal::tpm_firmware_below_the_minimum_is_refused,
         removal::a_claim_beyond_its_approval_waits_for_a_new_one,
+        removal::a_removed_machine_does_not_come_back_by_its_old_approval,
         removal::an_address_that_two_machines_claim_is_given_to_one,
         approval::a_draft_policy_shows_its_verdicts_and_decides_nothing,
         node_labels::labels_and_taints_of_a_rule_go_with_it_and_an_admins_stay,

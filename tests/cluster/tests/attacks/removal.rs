@@ -2,7 +2,7 @@
 //! machine. And no machine gets the address or the node name of another.
 
 use crate::after_join::{ask, joined, own_node};
-use crate::approval::{comes_by, note, say, set_policy};
+use crate::approval::{code, comes_by, eventually, note, request_of, say, set_policy};
 use crate::drift::token;
 use crate::lab::{LIMIT, Lab, Outcome, client_request, identity};
 use crate::site::collection;
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tests_machines::SoftMachine;
 
 /// Rounds of an attack that depends on timing.
@@ -210,7 +210,7 @@ pub(crate) async fn a_renamed_machine_loses_certificates_and_tokens_of_its_old_n
 }
 
 /// A request of upstream's client signer.
-async fn request_of(lab: &Lab, name: &str, user: &str, groups: &[&str]) {
+async fn approved_client(lab: &Lab, name: &str, user: &str, groups: &[&str]) {
     lab.site.create(&client_request(name, user, groups)).await;
     say(lab, name, "Approved").await;
 }
@@ -226,8 +226,8 @@ pub(crate) async fn a_client_request_with_a_machines_node_name_is_not_signed(lab
         ("nodes", &["system:nodes"][..]),
     ] {
         let name = format!("{}-{kind}", machine.node);
-        request_of(lab, &name, &user, groups).await;
-        let why = crate::approval::eventually("a word of the signer", lab, || async {
+        approved_client(lab, &name, &user, groups).await;
+        let why = eventually("a word of the signer", lab, || async {
             let object: CertificateSigningRequest = lab.site.get(&name).await;
             let status = object.status.unwrap_or_default();
             assert!(
@@ -245,8 +245,8 @@ pub(crate) async fn a_client_request_with_a_machines_node_name_is_not_signed(lab
         assert!(why.contains("is a Machine's"), "{why}");
     }
     let control = format!("{}-control", machine.node);
-    request_of(lab, &control, "jane", &["dev"]).await;
-    crate::approval::eventually("the control's certificate", lab, || async {
+    approved_client(lab, &control, "jane", &["dev"]).await;
+    eventually("the control's certificate", lab, || async {
         let object: CertificateSigningRequest = lab.site.get(&control).await;
         object.status.unwrap_or_default().certificate
     })
@@ -487,6 +487,126 @@ pub(crate) async fn a_claim_beyond_its_approval_waits_for_a_new_one() {
     greedy.clock.clock += 1000;
     lab.renew(&greedy, &who).await.accepted();
     lab.site.stop();
+}
+
+/// How an admin removes a machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Removal {
+    /// Its Machine and its Node are deleted.
+    Deleted,
+    /// It was retired before.
+    RetiredFirst,
+    /// The master starts again after it.
+    MasterRestarts,
+}
+
+/// A stranger that a person approved has its certificates also where the first answer was lost. Once
+/// an admin removed it, its approval admits it no more: it waits for a person as any stranger. The
+/// same for an approval of more names and addresses, which the Machine asked for and never used.
+pub(crate) async fn a_removed_machine_does_not_come_back_by_its_old_approval() {
+    let lab = &Lab::start().await;
+    set_policy(lab, "queue", &json!({})).await;
+    for removal in [
+        Removal::Deleted,
+        Removal::RetiredFirst,
+        Removal::MasterRestarts,
+    ] {
+        let mut machine = lab.stranger();
+        comes_by(lab, Code::Queued, || lab.join(&machine)).await;
+        let approved = request_of(lab, &machine.node).await;
+        approve(lab, &approved).await;
+        let who = loses_its_answer(lab, &mut machine).await;
+        let same = request_of(lab, &machine.node).await;
+        assert_eq!(same.metadata.uid, approved.metadata.uid, "{removal:?}");
+        remove(lab, &machine, removal).await;
+        assert_eq!(
+            ask(lab, &who, Method::GET, &own_node(&machine), json!(null)).await,
+            StatusCode::UNAUTHORIZED
+        );
+        waits_as_a_stranger(lab, &mut machine, &approved).await;
+    }
+    // A second approval, for more than the first.
+    let mut machine = lab.stranger();
+    comes_by(lab, Code::Queued, || lab.join(&machine)).await;
+    let first = request_of(lab, &machine.node).await;
+    approve(lab, &first).await;
+    lab.until_accepted(&machine).await;
+    machine.claims.addresses.push("10.99.0.2".to_owned());
+    machine.serving_request.names.push("10.99.0.2".to_owned());
+    machine.clock.clock += 1000;
+    comes_by(lab, Code::Queued, || lab.join(&machine)).await;
+    lab.site
+        .delete::<CertificateSigningRequest>(first.metadata.name.as_deref().unwrap())
+        .await;
+    let second = request_of(lab, &machine.node).await;
+    approve(lab, &second).await;
+    remove(lab, &machine, Removal::Deleted).await;
+    waits_as_a_stranger(lab, &mut machine, &second).await;
+    lab.site.stop();
+}
+
+async fn approve(lab: &Lab, request: &CertificateSigningRequest) {
+    say(lab, request.metadata.name.as_deref().unwrap(), "Approved").await;
+}
+
+/// The machine's connection ends before the answer, once its Machine is there; it asks again and has
+/// its certificates.
+async fn loses_its_answer(lab: &Lab, machine: &mut SoftMachine) -> Identity {
+    let made = eventually("the Machine", lab, || async {
+        let all: Vec<Machine> = lab.site.list().await;
+        let made = |one: &Machine| one.metadata.name.as_deref() == Some(&machine.node);
+        all.iter().any(made).then_some(())
+    });
+    let joins = async {
+        // The approval is known a moment later.
+        while lab.join(machine).await.answer.status != StatusCode::OK {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    // The one that ends first ends the other, and with it its connection.
+    tokio::select! {
+        () = made => {}
+        () = joins => {}
+    }
+    machine.clock.clock += 1000;
+    identity(machine, &lab.until_accepted(machine).await)
+}
+
+async fn remove(lab: &Lab, machine: &SoftMachine, removal: Removal) {
+    if removal == Removal::RetiredFirst {
+        let retired = json!({ "spec": { "retired": true } });
+        lab.site.patch::<Machine>(&machine.node, &retired).await;
+    }
+    lab.site.delete::<Machine>(&machine.node).await;
+    lab.site.delete::<Node>(&machine.node).await;
+    if removal == Removal::MasterRestarts {
+        lab.site.cut_and_restart().await;
+    }
+}
+
+/// It is asked about in a new request, and has nothing until that is approved.
+async fn waits_as_a_stranger(
+    lab: &Lab,
+    machine: &mut SoftMachine,
+    before: &CertificateSigningRequest,
+) {
+    machine.clock.clock += 1000;
+    let outcome = lab.join(machine).await;
+    assert_eq!(
+        (outcome.answer.status, code(&outcome)),
+        (StatusCode::ACCEPTED, Code::Queued.as_str()),
+        "{:?}",
+        outcome.answer
+    );
+    let machines: Vec<Machine> = lab.site.list().await;
+    let named = |one: &Machine| one.metadata.name.as_deref() == Some(&machine.node);
+    assert!(!machines.iter().any(named), "it has a Machine again");
+    let asked = request_of(lab, &machine.node).await;
+    assert_ne!(asked.metadata.uid, before.metadata.uid, "the old request");
+    // The control.
+    approve(lab, &asked).await;
+    machine.clock.clock += 1000;
+    lab.until_accepted(machine).await;
 }
 
 /// Two machines under a rule that takes claimed addresses: one of them holds the address, also
