@@ -24,7 +24,7 @@ mod state;
 mod verbs;
 
 pub use hooks::{DialError, NodeDialer, NodeStream, NodeTarget, ReusableStream};
-pub use master_gateway::ConnectionCheck;
+pub use master_gateway::{ConnectionCheck, is_proxyable};
 pub use master_objects::{Clock, Identities};
 pub use options::Options;
 pub use state::ApiServer;

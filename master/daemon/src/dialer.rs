@@ -2,16 +2,19 @@
 
 use config_kube::identity::node_user;
 use config_tls::{NamedServer, Objection};
-use master_api::{ConnectionCheck, DialError, NodeDialer, NodeStream, NodeTarget, ReusableStream};
+use master_api::{
+    ConnectionCheck, DialError, NodeDialer, NodeStream, NodeTarget, ReusableStream, is_proxyable,
+};
 use master_attest::{MachineDenyList, ServingCertificate};
 use master_ca::{Authority, OwnCertificate, profile};
 use master_client::BoxFuture;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -24,8 +27,18 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Dialer {
     authority: Arc<Authority>,
     machines: Arc<MachineDenyList>,
+    /// This server is reached over the loopback alone, and so are its nodes.
+    on_loopback: bool,
     tls_settings: Mutex<Option<TlsSettings>>,
 }
+
+/// A node's own Node names where it is called, so a node that is taken over would have this server
+/// call services of its own host, or a cloud's metadata service.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no node is called at {0}: the address is of the loopback, link-local, multicast or unspecified"
+)]
+struct NotProxyable(String);
 
 /// TLS settings for calls; made again when the authority's generation changes. To read a key and
 /// check it takes as long as half a handshake, so that no call does it by itself.
@@ -70,14 +83,16 @@ fn shared_settings(
 }
 
 impl Dialer {
-    /// A dialer that trusts the authority's current roots.
+    /// A dialer that trusts the authority's current roots, for a server that listens at `listen`.
     pub(crate) fn new(
         authority: Arc<Authority>,
         machines: Arc<MachineDenyList>,
+        listen: IpAddr,
     ) -> Result<Self, crate::Error> {
         let dialer = Self {
             authority,
             machines,
+            on_loopback: listen.is_loopback(),
             tls_settings: Mutex::new(None),
         };
         dialer.tls_settings().map(|_| dialer)
@@ -128,12 +143,31 @@ impl Dialer {
         let name = ServerName::try_from(target.address.clone())?;
         let host = target.address.trim_matches(['[', ']']);
         let connect = async {
-            let socket = TcpStream::connect((host, target.port)).await?;
+            let addresses = self.addresses(host, target.port).await?;
+            let socket = TcpStream::connect(&addresses[..]).await?;
             socket.set_nodelay(true)?;
-            TlsConnector::from(settings).connect(name, socket).await
+            let stream = TlsConnector::from(settings).connect(name, socket).await?;
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(stream)
         };
         let stream = tokio::time::timeout(CONNECT_TIMEOUT, connect).await??;
         Ok((stream, tls_settings))
+    }
+
+    /// Where a node is called: its address, or those that its name has.
+    async fn addresses(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> Result<Vec<SocketAddr>, Box<dyn std::error::Error + Send + Sync>> {
+        let is_nodes = |address: &SocketAddr| {
+            let ip = address.ip().to_canonical();
+            is_proxyable(&ip) || (self.on_loopback && ip.is_loopback())
+        };
+        let found: Vec<_> = lookup_host((host, port)).await?.filter(is_nodes).collect();
+        if found.is_empty() {
+            return Err(NotProxyable(host.to_owned()).into());
+        }
+        Ok(found)
     }
 
     async fn connect_to(
@@ -312,7 +346,8 @@ mod tests {
         let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (own, other) = (authority(folder.path()), authority(elsewhere.path()));
         let machines = Arc::new(MachineDenyList::default());
-        let dialer = Dialer::new(Arc::clone(&own), Arc::clone(&machines)).unwrap();
+        let listen = [192, 0, 2, 1].into();
+        let dialer = Dialer::new(Arc::clone(&own), Arc::clone(&machines), listen).unwrap();
         let good = chain(&own, "worker-1", KUBELET_SERVING_SIGNER);
         assert_eq!(verdict(&dialer, "worker-1", &good), Ok(()));
         let stranger = verdict(
@@ -346,6 +381,61 @@ mod tests {
             matches!(&taken, Err(rustls::Error::General(why)) if why.contains("no proof")),
             "{taken:?}"
         );
+    }
+
+    /// By its address and by a name, also where a name has nothing else.
+    #[tokio::test]
+    async fn no_node_is_called_at_the_masters_own_host_or_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = authority(folder.path());
+        let service = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        service.set_nonblocking(true).unwrap();
+        let port = service.local_addr().unwrap().port();
+        let call = async |listen: &str, address: &str| {
+            let machines = Arc::new(MachineDenyList::default());
+            let dialer = Dialer::new(own.clone(), machines, listen.parse().unwrap()).unwrap();
+            let name = "worker-1".to_owned();
+            let address = address.to_owned();
+            dialer
+                .dial(NodeTarget {
+                    name,
+                    address,
+                    port,
+                })
+                .await
+                .err()
+        };
+        for listen in ["::", "0.0.0.0", "192.0.2.1"] {
+            for address in [
+                "127.0.0.1",
+                "127.9.9.9",
+                "::1",
+                "::ffff:127.0.0.1",
+                "localhost",
+                "0.0.0.0",
+                "::",
+                "169.254.169.254",
+                "fe80::1",
+                "224.0.0.1",
+                "ff02::1",
+                "255.255.255.255",
+            ] {
+                let error = call(listen, address).await.expect("it is not called");
+                assert!(error.source.is::<NotProxyable>(), "{address}: {error:?}");
+            }
+        }
+        assert!(service.accept().is_err(), "a connection came");
+        // The control: a server of this host alone has its nodes there.
+        let service = tokio::net::TcpListener::from_std(service).unwrap();
+        for address in ["127.0.0.1", "localhost"] {
+            let (error, came) = tokio::join!(call("127.0.0.1", address), async {
+                drop(service.accept().await.unwrap());
+            });
+            let ((), error) = (came, error.expect("it is no kubelet"));
+            assert!(!error.source.is::<NotProxyable>(), "{error:?}");
+        }
+        let error = call("127.0.0.1", "169.254.169.254").await.unwrap();
+        assert!(error.source.is::<NotProxyable>(), "{error:?}");
     }
 
     #[test]

@@ -87,7 +87,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         rotation: Arc::new(RotationPaths(rotator)),
         controllers: controllers.figures(),
     }));
-    let clients = guard(&settings, &api, &authority, &service)?;
+    let clients = guard(&settings, &api, &authority, &service, listen.ip())?;
     if settings.cluster.admin_key.is_none() {
         write_admin_kubeconfig(&args, &settings, &authority, listen)?;
     }
@@ -119,6 +119,7 @@ fn guard(
     api: &ApiServer,
     authority: &Arc<Authority>,
     service: &AttestationService,
+    listen: IpAddr,
 ) -> Result<Arc<Clients>, Error> {
     let clients = Arc::new(api::clients(settings, authority.clone())?);
     api.set_deny_list(Arc::new(ClientDenyList {
@@ -129,6 +130,7 @@ fn guard(
     api.set_node_dialer(Arc::new(Dialer::new(
         authority.clone(),
         service.deny_list(),
+        listen,
     )?));
     Ok(clients)
 }

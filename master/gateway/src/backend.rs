@@ -56,7 +56,7 @@ impl Backend {
             node,
             port,
             address: address
-                .filter(is_unicast)
+                .filter(is_proxyable)
                 .ok_or_else(|| bad("address not allowed".to_owned()))?,
         })
     }
@@ -66,8 +66,9 @@ fn bad(text: String) -> ApiError {
     ApiError::new(Reason::BadRequest, text)
 }
 
-/// Whether an address can be a pod's (upstream's `IsProxyableIP`).
-fn is_unicast(address: &IpAddr) -> bool {
+/// Whether an address can be a pod's or a node's: none of the caller's own host, and none that means
+/// another host on each link (upstream's `IsProxyableIP`).
+pub fn is_proxyable(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(four) => {
             !(four.is_unspecified()
@@ -77,7 +78,7 @@ fn is_unicast(address: &IpAddr) -> bool {
                 || four.is_broadcast())
         }
         IpAddr::V6(six) => match six.to_ipv4_mapped() {
-            Some(four) => is_unicast(&IpAddr::V4(four)),
+            Some(four) => is_proxyable(&IpAddr::V4(four)),
             None => {
                 !(six.is_unspecified()
                     || six.is_loopback()

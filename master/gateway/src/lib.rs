@@ -28,7 +28,7 @@ mod watches;
 mod websocket;
 
 pub use answer::{Driver, Expected, NodeBody, NodeLimits};
-pub use backend::{Backend, of_pod, of_service};
+pub use backend::{Backend, is_proxyable, of_pod, of_service};
 pub use call_owner::CallOwner;
 pub use idle_connections::{ConnectionCheck, IdleConnections, NodeConnection};
 pub use links::Links;
