@@ -14,6 +14,13 @@ pub(crate) struct Count {
     pub(crate) leaving: usize,
 }
 
+impl Count {
+    /// Those that are not being deleted.
+    pub(crate) fn staying(self) -> usize {
+        self.all - self.leaving
+    }
+}
+
 /// Pods by node.
 type ByNode = HashMap<NodeId, Count, BuildHasherDefault<NumberHasher>>;
 
@@ -65,19 +72,19 @@ impl<'a> AffinityGroup<'a> {
     }
 }
 
-/// Replicas of one owner by node.
+/// Replicas of one owner by node, those that are being deleted not counted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Replicas<'a>(&'a ByNode);
 
 impl<'a> Replicas<'a> {
     /// How many are on a node.
     pub(crate) fn on(self, node: NodeId) -> usize {
-        self.0.get(&node).map(|count| count.all).unwrap_or_default()
+        self.0.get(&node).copied().unwrap_or_default().staying()
     }
 
     /// Nodes on which they are, and how many on each.
     pub(crate) fn nodes(self) -> impl Iterator<Item = (NodeId, usize)> + 'a {
-        self.0.iter().map(|(node, count)| (*node, count.all))
+        self.0.iter().map(|(node, count)| (*node, count.staying()))
     }
 }
 

@@ -11,6 +11,9 @@ use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration, Volume};
 use master_client::Key;
 use std::sync::Arc;
 
+/// Kinds whose pods are spread although they ask for nothing (upstream).
+const REPLICATED: [&str; 3] = ["ReplicaSet", "ReplicationController", "StatefulSet"];
+
 /// A pod's requirements, read once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodRequest {
@@ -64,11 +67,9 @@ impl PodRequest {
         let meta = &pod.metadata;
         let empty = PodSpec::default();
         let spec = pod.spec.as_ref().unwrap_or(&empty);
-        let owners = meta.owner_references.iter().flatten();
-        let owner = owners
-            .filter(|owner| owner.controller == Some(true))
-            .map(|owner| owner.uid.clone())
-            .next();
+        let mut owners = meta.owner_references.iter().flatten();
+        let controller = owners.find(|owner| owner.controller == Some(true));
+        let owner = controller.filter(|owner| REPLICATED.contains(&owner.kind.as_str()));
         let namespace = meta.namespace.as_deref().unwrap_or_default();
         let labels = meta.labels.clone().unwrap_or_default();
         let claims = claims(spec, namespace, meta.name.as_deref().unwrap_or_default());
@@ -92,7 +93,7 @@ impl PodRequest {
                 namespace: namespace.into(),
                 affinity: Affinity::of(spec, namespace, &labels),
                 labels,
-                owner,
+                owner: owner.map(|owner| owner.uid.clone()),
                 needed: resources::needed(pod),
                 scored: resources::scored(pod),
                 ports: ports(spec),

@@ -72,8 +72,8 @@ fn fill(
     };
     for (id, count) in selected {
         if among(id) && counts(id) {
-            let staying = count.all - count.leaving;
-            tally.add_if_open(id, i64::try_from(staying).unwrap_or(i64::MAX));
+            let staying = i64::try_from(count.staying());
+            tally.add_if_open(id, staying.unwrap_or(i64::MAX));
         }
     }
 }
@@ -186,7 +186,9 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
     Some(normal(&sums))
 }
 
-/// Without constraints: replicas of one owner are spread over nodes and, less so, over zones.
+/// Without constraints: replicas of one owner are spread over nodes and, less so, over zones. Upstream
+/// knows replicas by the selectors of that owner and of Services; the owner's UID finds the same pods,
+/// except those that only a Service selects.
 fn usual(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) -> Option<Vec<i64>> {
     let owner = pod.demand.owner.as_ref()?;
     let whole = |pods: usize| i64::try_from(pods).unwrap_or(i64::MAX);
