@@ -222,13 +222,30 @@ impl Queue {
                 if !helps(&waiting.request, *refusing) {
                     return true;
                 }
-                let failed_at = position.0.checked_sub(UNSCHEDULABLE_TIMEOUT).unwrap_or(now);
-                let until = (failed_at + backoff(waiting.failures)).max(now);
+                let until = again(waiting, position.0, now);
                 waiting.position = Position::Backoff(until, position.1);
                 backoff_until.insert((until, position.1), key.clone());
                 false
             });
         }
+        self.wake(now);
+    }
+
+    /// A pod that fits nowhere has lost the place that was kept for it: it is tried again after its
+    /// backoff.
+    pub fn retry(&mut self, key: &PodKey, now: Instant) {
+        let Some(waiting) = self.pods.get_mut(key) else {
+            return;
+        };
+        let Position::Unschedulable(until, number) = waiting.position else {
+            return;
+        };
+        if let Some(alike) = self.unschedulable.get_mut(&waiting.refusing) {
+            alike.remove(&(until, number));
+        }
+        let until = again(waiting, until, now);
+        waiting.position = Position::Backoff(until, number);
+        self.backoff.insert((until, number), key.clone());
         self.wake(now);
     }
 
@@ -296,6 +313,12 @@ fn backoff(failures: u32) -> Duration {
     BACKOFF_FIRST
         .saturating_mul(1 << failures.saturating_sub(1).min(8))
         .min(BACKOFF_LAST)
+}
+
+/// When the backoff ends of a pod that fits nowhere and would wait until a time.
+fn again(waiting: &Waiting, until: Instant, now: Instant) -> Instant {
+    let failed_at = until.checked_sub(UNSCHEDULABLE_TIMEOUT).unwrap_or(now);
+    (failed_at + backoff(waiting.failures)).max(now)
 }
 
 fn due(order: &mut BTreeMap<(Instant, u64), PodKey>, now: Instant) -> Option<PodKey> {

@@ -355,11 +355,19 @@ impl Scheduler {
             Err(why) => {
                 let refusing = why.refusing();
                 let preemption = self.preempt(&waiting.request, &why);
+                // Those that waited for this place find another one (upstream).
+                let displaced = match &preemption {
+                    Some(Ok(found)) => {
+                        let priority = waiting.request.priority;
+                        self.snapshot.displace(&found.node, priority)
+                    }
+                    Some(Err(_)) | None => Vec::new(),
+                };
                 let lost_place =
                     kept.is_some() && self.snapshot.reserved_for(&waiting.request.key).is_none();
                 self.queue
                     .unschedulable(&waiting.request.key, refusing, seen, now);
-                Some(self.report(waiting, &why, preemption, lost_place))
+                Some(self.report(waiting, &why, preemption, lost_place, displaced))
             }
         }
     }
@@ -402,7 +410,12 @@ impl Scheduler {
         let (key, uid, result) = match outcome {
             Outcome::Bind { key, uid, result } => (key, uid, result),
             Outcome::Claimed { result, bindings } => return self.claimed(result, &bindings, now),
-            Outcome::ConditionWritten => return,
+            Outcome::ConditionWritten { displaced } => {
+                for key in &displaced {
+                    self.queue.retry(key, now);
+                }
+                return;
+            }
         };
         match result {
             Ok(()) => self.queue.bound(&key, &uid),

@@ -297,6 +297,20 @@ impl Snapshot {
         Some(node)
     }
 
+    /// Keeps no place on a node any longer for less important pods; returns them with their UIDs.
+    pub(crate) fn displace(&mut self, node: &str, priority: i32) -> Vec<(PodKey, String)> {
+        let node = self.nodes.find(node);
+        let on_it = |placed: &Placed| Some(placed.node) == node && placed.priority < priority;
+        let displaced = self.reserved.iter().filter(|(_, placed)| on_it(placed));
+        let displaced: Vec<_> = displaced
+            .map(|(key, placed)| (key.clone(), placed.uid.to_string()))
+            .collect();
+        for (key, _) in &displaced {
+            self.release(key);
+        }
+        displaced
+    }
+
     /// Keeps places only for the pods with these keys.
     pub(crate) fn retain_reserved(&mut self, keep: impl Fn(&PodKey) -> bool) {
         let gone = self.reserved.keys().filter(|key| !keep(key));

@@ -386,6 +386,43 @@ async fn a_pod_that_loses_its_place_is_no_longer_nominated() {
     assert_eq!(cluster.node_of("high").await.unwrap_or_default(), "");
 }
 
+/// Else a client that reads the status waits for a place that another pod gets.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_whose_place_a_more_important_one_takes_is_no_longer_nominated() {
+    let cluster = cluster().await;
+    cluster.node("worker-1", "500m").await;
+    cluster.class("middle", 100).await;
+    cluster.class("high", 1000).await;
+    cluster.pod("low", |_| ()).await;
+    eventually("it is bound", || Box::pin(cluster.node_of("low"))).await;
+    let nominated = |name: &'static str| async {
+        let status = cluster.read(name).await.status.unwrap_or_default();
+        status.nominated_node_name
+    };
+    for name in ["middle", "high"] {
+        let important = |pod: &mut Value| pod["spec"]["priorityClassName"] = json!(name);
+        cluster.pod(name, important).await;
+        let node = eventually("a node is nominated", || Box::pin(nominated(name))).await;
+        assert_eq!(node, "worker-1");
+    }
+    eventually("none is nominated for the other one", || {
+        Box::pin(async { nominated("middle").await.is_none().then_some(()) })
+    })
+    .await;
+    cluster.ended("low").await;
+    let node = eventually("the most important one is bound", || {
+        Box::pin(cluster.node_of("high"))
+    })
+    .await;
+    assert_eq!(node, "worker-1");
+    cluster.node("worker-2", "500m").await;
+    let node = eventually("the other one is bound", || {
+        Box::pin(cluster.node_of("middle"))
+    })
+    .await;
+    assert_eq!(node, "worker-2");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn other_schedulers_pods_and_gated_pods_are_left_alone() {
     let cluster = cluster().await;

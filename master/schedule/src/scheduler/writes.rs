@@ -32,8 +32,8 @@ pub(super) enum Outcome {
         uid: String,
         result: Result<(), Unbound>,
     },
-    /// A pod's condition was written.
-    ConditionWritten,
+    /// A pod's condition was written. These have lost their places to it.
+    ConditionWritten { displaced: Vec<PodKey> },
     /// What a claim needs to get its volume was written, or not.
     Claimed {
         result: Result<(), ApiError>,
@@ -89,13 +89,15 @@ impl Scheduler {
     }
 
     /// Writes the condition and the event that say why a pod is pending, and ends the pods that
-    /// make room for it. No node is nominated any more for one that has lost its place.
+    /// make room for it. No node is nominated any more for one that has lost its place, or for the
+    /// less important ones that lose theirs to it.
     pub(super) fn report(
         &mut self,
         waiting: Waiting,
         why: &Unschedulable,
         preemption: Option<Result<Preemption, NoPreemption>>,
         lost_place: bool,
+        displaced: Vec<(PodKey, String)>,
     ) -> Write {
         let recorder = self.recorder(&waiting.request);
         let PodRequest {
@@ -151,10 +153,14 @@ impl Scheduler {
                 message,
             )
             .await;
+            for (key, uid) in &displaced {
+                denominate(&client, key, uid).await;
+            }
             if let Some(preemption) = preemption {
                 make_room(&client, &recorder, &uid, preemption).await;
             }
-            Written(Outcome::ConditionWritten)
+            let displaced = displaced.into_iter().map(|(key, _)| key).collect();
+            Written(Outcome::ConditionWritten { displaced })
         })
     }
 }
@@ -212,6 +218,18 @@ fn subject(key: &PodKey, uid: &str) -> Pod {
     Pod {
         metadata,
         ..Pod::default()
+    }
+}
+
+/// Nominates no node any more for a pod that waits.
+async fn denominate(client: &Client, key: &PodKey, uid: &str) {
+    let patch =
+        Patch::Strategic(json!({"metadata": {"uid": uid}, "status": {"nominatedNodeName": null}}));
+    let written = client
+        .patch_status::<Pod>(Some(&key.namespace), &key.name, &patch)
+        .await;
+    if let Err(error) = written {
+        tracing::debug!(pod = %key, error = chain(&error), "cannot remove a nomination");
     }
 }
 
