@@ -224,7 +224,8 @@ fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration>) {
     let (begun, wake) = if is_leaving(&facts.cron.metadata) || spec.suspend == Some(true) {
         (Vec::new(), None)
     } else {
-        begin(facts, spec, status.scheduled, now)
+        let active = active(facts, &before);
+        begin(facts, spec, (status.scheduled, &active), now)
     };
     // A Job that is replaced is not missed as it goes.
     let goes = |active: &ObjectReference| {
@@ -240,11 +241,21 @@ fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration>) {
     (steps, wake)
 }
 
+/// A Job with its key.
+type Run<'a> = &'a (Arc<Key>, Arc<Kept<Job>>);
+
+/// Its runs that are not finished.
+fn active<'a>(facts: &'a Facts, before: &Status) -> Vec<Run<'a>> {
+    let runs = facts.jobs.iter();
+    runs.filter(|(_, job)| finished(job).is_none() && is_run(&job.metadata, before))
+        .collect()
+}
+
 /// What is due by the schedule, and when the next time comes.
 fn begin(
     facts: &Facts,
     spec: &CronJobSpec,
-    scheduled: Option<Timestamp>,
+    (scheduled, active): (Option<Timestamp>, &[Run<'_>]),
     now: Timestamp,
 ) -> (Vec<Step>, Option<Duration>) {
     let tell = |reason, message| (vec![Step::Tell(Severity::Warning, reason, message)], None);
@@ -263,13 +274,13 @@ fn begin(
             // A moment later, so that the time has come by every clock's resolution.
             let left = next.duration_since(now) + SignedDuration::from_millis(100);
             (
-                start(facts, spec, &schedule, scheduled, now),
+                start(facts, spec, &schedule, (scheduled, active), now),
                 Duration::try_from(left).ok(),
             )
         }
-        Err(Fault::Unreadable(text)) => tell(
+        Err(Fault::Unreadable(cause)) => tell(
             "UnparseableSchedule",
-            format!("unparseable schedule: {text:?}"),
+            format!("unparseable schedule: {:?} : {cause}", spec.schedule),
         ),
         Err(Fault::Zone(zone)) => tell(
             "UnknownTimeZone",
@@ -318,8 +329,13 @@ fn look(facts: &Facts, before: &Status) -> (Status, Vec<Step>) {
         let meta = &job.metadata;
         status.scheduled = status.scheduled.max(made_for(meta));
         if finished(job).is_none() {
-            // One that is being deleted is missed once it is gone.
-            if !is_leaving(meta) || known(&meta.uid) {
+            if !is_run(meta, before) {
+                let name = &key.name;
+                let message =
+                    format!("Saw a job that the controller did not create or forgot: {name}");
+                steps.push(Step::Tell(Severity::Warning, "UnexpectedJob", message));
+            } else if !is_leaving(meta) || known(&meta.uid) {
+                // One that is being deleted is missed once it is gone.
                 status.active.push(reference(key, job));
             }
             continue;
@@ -350,6 +366,12 @@ fn look(facts: &Facts, before: &Status) -> (Status, Vec<Step>) {
         }
     }
     (status, steps)
+}
+
+/// Whether a Job is a run of its CronJob: it says for which time, or the status names it. One that
+/// was made by hand (`kubectl create job --from`) neither holds up the next run nor ends for it.
+fn is_run(meta: &ObjectMeta, before: &Status) -> bool {
+    made_for(meta).is_some() || before.active.iter().any(|active| active.uid == meta.uid)
 }
 
 /// The time for which a Job was made.
@@ -400,7 +422,7 @@ fn start(
     facts: &Facts,
     spec: &CronJobSpec,
     schedule: &Schedule,
-    scheduled: Option<Timestamp>,
+    (scheduled, active): (Option<Timestamp>, &[Run<'_>]),
     now: Timestamp,
 ) -> Vec<Step> {
     let deadline = spec
@@ -415,22 +437,17 @@ fn start(
     };
     let mut steps = Vec::new();
     if missed > schedule::MOST_MISSED {
-        let message = format!(
-            "too many missed start times: more than {}. Set or decrease .spec.startingDeadlineSeconds or check clock skew",
-            schedule::MOST_MISSED
-        );
+        let message = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
+        let message = message.to_owned();
         steps.push(Step::Tell(Severity::Warning, "TooManyMissedTimes", message));
     }
     if deadline.is_some_and(|deadline| later(due, deadline) < now) {
-        let message = format!(
-            "Missed scheduled time to start a job: {}",
-            schedule.shown(due)
-        );
+        // As RFC 1123 writes it, with the offset from UTC.
+        let due = due.strftime("%a, %d %b %Y %H:%M:%S +0000");
+        let message = format!("Missed scheduled time to start a job: {due}");
         steps.push(Step::Tell(Severity::Warning, "MissSchedule", message));
         return steps;
     }
-    let active = facts.jobs.iter().filter(|(_, job)| finished(job).is_none());
-    let active: Vec<_> = active.collect();
     match spec.concurrency_policy.as_deref() {
         Some("Forbid") if !active.is_empty() => {
             let message = "Not starting job because prior execution is running and concurrency policy is Forbid";

@@ -59,7 +59,7 @@ pub struct Schedule {
 /// Why a schedule can't be followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// It is no schedule.
+    /// It is no schedule; the text says why in the words of upstream's library.
     Unreadable(String),
     /// Its time zone is not known on this machine.
     Zone(String),
@@ -84,7 +84,7 @@ impl Schedule {
             None => TimeZone::UTC,
             Some(name) => TimeZone::get(name).map_err(|_unknown| Fault::Zone(name.to_owned()))?,
         };
-        let rule = rule(rest).ok_or_else(|| Fault::Unreadable(text.to_owned()))?;
+        let rule = rule(rest).map_err(Fault::Unreadable)?;
         Ok(Self { rule, zone })
     }
 
@@ -196,7 +196,10 @@ impl Schedule {
     }
 }
 
-fn rule(text: &str) -> Option<Rule> {
+fn rule(text: &str) -> Result<Rule, String> {
+    if text.is_empty() {
+        return Err("empty spec string".to_owned());
+    }
     let text = match text {
         "@yearly" | "@annually" => "0 0 1 1 *",
         "@monthly" => "0 0 1 * *",
@@ -206,13 +209,18 @@ fn rule(text: &str) -> Option<Rule> {
         other => other,
     };
     if let Some(pace) = text.strip_prefix("@every ") {
-        return pace_of(pace.trim()).map(Rule::Every);
+        let words = || format!("failed to parse duration {text}: time: invalid duration {pace:?}");
+        return pace_of(pace.trim()).map(Rule::Every).ok_or_else(words);
+    }
+    if text.starts_with('@') {
+        return Err(format!("unrecognized descriptor: {text}"));
     }
     let fields: Vec<&str> = text.split_whitespace().collect();
     let [minute, hour, day, month, weekday] = fields.as_slice() else {
-        return None;
+        let (found, all) = (fields.len(), fields.join(" "));
+        return Err(format!("expected exactly 5 fields, found {found}: [{all}]"));
     };
-    Some(Rule::Fields {
+    Ok(Rule::Fields {
         minute: field(minute, 0, 59, &[])?,
         hour: field(hour, 0, 23, &[])?,
         day: field(day, 1, 31, &[])?,
@@ -221,62 +229,102 @@ fn rule(text: &str) -> Option<Rule> {
     })
 }
 
-fn field(text: &str, least: i64, most: i64, names: &[&str]) -> Option<Field> {
+fn field(text: &str, least: i64, most: i64, names: &[&str]) -> Result<Field, String> {
     let mut all = Field {
         allowed: 0,
         free: false,
     };
-    for part in text.split(',') {
+    for part in text.split(',').filter(|part| !part.is_empty()) {
         let (range, step) = match part.split_once('/') {
-            Some((range, step)) => (range, Some(step.parse::<i64>().ok()?)),
+            Some((_, step)) if step.contains('/') => {
+                return Err(format!("too many slashes: {part}"));
+            }
+            Some((range, step)) => (range, Some(integer(step)?)),
             None => (part, None),
         };
         let number = |text: &str| {
             let name = text.to_ascii_lowercase();
             let place = names.iter().position(|known| *known == name);
             let place = place.and_then(|at| i64::try_from(at).ok());
-            place.map(|at| at + least).or_else(|| text.parse().ok())
+            place.map_or_else(|| integer(text), |at| Ok(at + least))
         };
-        let (from, to) = match range {
-            "*" | "?" => {
+        let mut ends = range.split('-');
+        let first = ends.next().unwrap_or_default();
+        let (from, to) = match (first, ends.next(), ends.next()) {
+            ("*" | "?", ..) => {
                 all.free |= step.is_none_or(|step| step <= 1);
                 (least, most)
             }
-            _ => match range.split_once('-') {
-                Some((from, to)) => (number(from)?, number(to)?),
-                None if step.is_some() => (number(range)?, most),
-                None => (number(range)?, number(range)?),
-            },
+            (_, Some(second), None) => (number(first)?, number(second)?),
+            (_, Some(_), Some(_)) => return Err(format!("too many hyphens: {part}")),
+            (_, None, _) if step.is_some() => (number(first)?, most),
+            (_, None, _) => (number(first)?, number(first)?),
         };
-        let step = usize::try_from(step.unwrap_or(1))
-            .ok()
-            .filter(|step| *step > 0)?;
-        if from < least || to > most || from > to {
-            return None;
-        }
+        within(part, (from, to), (least, most))?;
+        let step = usize::try_from(step.unwrap_or(1)).ok();
+        let step = step
+            .filter(|step| *step > 0)
+            .ok_or_else(|| format!("step of range should be a positive number: {part}"))?;
         for number in (from..=to).step_by(step) {
             all.allowed |= 1 << number;
         }
     }
-    Some(all)
+    Ok(all)
+}
+
+fn integer(text: &str) -> Result<i64, String> {
+    let number: i64 = text.parse().map_err(|_no_number| {
+        format!("failed to parse int from {text}: strconv.Atoi: parsing {text:?}: invalid syntax")
+    })?;
+    if number < 0 {
+        return Err(format!("negative number ({number}) not allowed: {text}"));
+    }
+    Ok(number)
+}
+
+/// Checks a range against the least and the most that its field allows.
+fn within(part: &str, (from, to): (i64, i64), (least, most): (i64, i64)) -> Result<(), String> {
+    let fault = if from < least {
+        format!("beginning of range ({from}) below minimum ({least})")
+    } else if to > most {
+        format!("end of range ({to}) above maximum ({most})")
+    } else if from > to {
+        format!("beginning of range ({from}) beyond end of range ({to})")
+    } else {
+        return Ok(());
+    };
+    Err(format!("{fault}: {part}"))
 }
 
 /// A duration as Go writes it (`1h30m`) and can hold (292 years), of whole seconds and at least one.
 fn pace_of(text: &str) -> Option<SignedDuration> {
     let mut seconds = 0.0_f64;
-    let mut rest = text;
+    let mut rest = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let least = SignedDuration::from_secs(1);
+    if rest.is_empty() || rest == "0" {
+        return (rest == "0").then_some(least);
+    }
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let number: f64 = rest[..digits].parse().ok()?;
         rest = &rest[digits..];
-        let units = [("ms", 0.001), ("h", 3600.0), ("m", 60.0), ("s", 1.0)];
+        let units = [
+            ("ns", 1e-9),
+            ("us", 1e-6),
+            ("µs", 1e-6),
+            ("ms", 0.001),
+            ("h", 3600.0),
+            ("m", 60.0),
+            ("s", 1.0),
+        ];
         let (unit, worth) = units.iter().find(|(unit, _)| rest.starts_with(unit))?;
         rest = &rest[unit.len()..];
         seconds += number * worth;
     }
     let whole = SignedDuration::try_from_secs_f64(seconds.floor()).ok()?;
     let held = whole <= SignedDuration::from_nanos(i64::MAX);
-    held.then(|| whole.max(SignedDuration::from_secs(1)))
+    let whole = if text.starts_with('-') { least } else { whole };
+    held.then(|| whole.max(least))
 }
 
 #[cfg(test)]
@@ -351,6 +399,18 @@ mod tests {
                 "2024-03-01T10:00:00Z",
             ),
             ("0 0 31 Apr ?", "2012-07-09T23:35:00Z", "never"),
+            // What it reads although nobody should write it.
+            (
+                "30,, *-5 * * *",
+                "2024-03-01T08:30:00Z",
+                "2024-03-01T09:30:00Z",
+            ),
+            ("@every -1h", "2024-03-01T08:30:00Z", "2024-03-01T08:30:01Z"),
+            (
+                "@every 2s500000us",
+                "2024-03-01T08:30:00Z",
+                "2024-03-01T08:30:02Z",
+            ),
             // No leap year between: upstream's library gives up after five.
             (
                 "59 23 29 2 *",
@@ -386,20 +446,42 @@ mod tests {
 
     #[test]
     fn what_is_no_schedule_is_refused() {
-        for bad in [
-            "",
-            "* * * *",
-            "60 * * * *",
-            "a * * * *",
-            "5-1 * * * *",
-            "*/0 * * * *",
-            "@every x",
-            "@every 2562048h",
+        for (bad, words) in [
+            ("", "empty spec string"),
+            ("* * * *", "expected exactly 5 fields, found 4: [* * * *]"),
+            ("60 * * * *", "end of range (60) above maximum (59): 60"),
+            ("* * 0 * *", "beginning of range (0) below minimum (1): 0"),
+            (
+                "a * * * *",
+                "failed to parse int from a: strconv.Atoi: parsing \"a\": invalid syntax",
+            ),
+            ("1-2-3 * * * *", "too many hyphens: 1-2-3"),
+            ("*/2/3 * * * *", "too many slashes: */2/3"),
+            (
+                "-1/2 * * * *",
+                "failed to parse int from : strconv.Atoi: parsing \"\": invalid syntax",
+            ),
+            (
+                "5-1 * * * *",
+                "beginning of range (5) beyond end of range (1): 5-1",
+            ),
+            (
+                "*/0 * * * *",
+                "step of range should be a positive number: */0",
+            ),
+            ("*/-1 * * * *", "negative number (-1) not allowed: -1"),
+            ("@often", "unrecognized descriptor: @often"),
+            (
+                "@every x",
+                "failed to parse duration @every x: time: invalid duration \"x\"",
+            ),
+            (
+                "@every 2562048h",
+                "failed to parse duration @every 2562048h: time: invalid duration \"2562048h\"",
+            ),
         ] {
-            assert!(
-                matches!(Schedule::parse(bad, None), Err(Fault::Unreadable(_))),
-                "{bad}"
-            );
+            let fault = Fault::Unreadable(words.to_owned());
+            assert_eq!(Schedule::parse(bad, None), Err(fault), "{bad}");
         }
         assert_eq!(
             Schedule::parse("* * * * *", Some("Mars/Base")),

@@ -146,6 +146,115 @@ fn what_runs_forbids_or_is_replaced_and_what_is_late_is_missed() {
     assert_eq!(created(&cron_steps(&scene, 615)), None);
 }
 
+/// As by `kubectl create job --from=cronjob/tick`.
+#[test]
+fn a_job_that_was_made_by_hand_is_no_run() {
+    let words = "Saw a job that the controller did not create or forgot: by-hand";
+    let told = cron_job::Step::Tell(Severity::Warning, "UnexpectedJob", words.to_owned());
+    let owner = json!({"apiVersion": "batch/v1", "kind": "CronJob", "name": "tick", "uid": "tick-uid", "controller": true});
+    let by_hand = || -> Kept<Job> {
+        kept(json!({
+            "metadata": {"namespace": "default", "name": "by-hand", "uid": "by-hand-uid", "ownerReferences": [owner],
+                "annotations": {"cronjob.kubernetes.io/instantiate": "manual"}},
+            "spec": {"template": {}},
+        }))
+    };
+    for policy in ["Forbid", "Replace"] {
+        let mut scene = Cron::new();
+        let policy = json!({"concurrencyPolicy": policy});
+        scene.stand.set(key("by-hand"), by_hand());
+        scene.stand.set(key("tick"), cron(policy.clone()));
+        assert_eq!(
+            cron_steps(&scene, 10),
+            std::slice::from_ref(&told),
+            "{policy}"
+        );
+        let steps = cron_steps(&scene, 301);
+        let [first, cron_job::Step::Create(_)] = steps.as_slice() else {
+            unreachable!("{policy}: {steps:?}")
+        };
+        assert_eq!(*first, told);
+        // One that the status names is a run, whatever it says of itself.
+        let mut known = cron(policy.clone());
+        let active = json!([{"apiVersion": "batch/v1", "kind": "Job", "namespace": "default", "name": "by-hand", "uid": "by-hand-uid"}]);
+        known.0.status = serde_json::from_value(json!({"active": active})).unwrap();
+        scene.stand.set(key("tick"), known);
+        let steps = cron_steps(&scene, 301);
+        assert!(!steps.contains(&told), "{steps:?}");
+        let (name, uid) = ("by-hand".to_owned(), "by-hand-uid".to_owned());
+        let ends = steps.contains(&cron_job::Step::Delete(name, uid));
+        let begins = created(&steps).is_some();
+        assert_eq!(
+            (ends, begins),
+            if policy["concurrencyPolicy"] == "Replace" {
+                (true, true)
+            } else {
+                (false, false)
+            }
+        );
+    }
+}
+
+#[test]
+fn too_many_missed_times_are_told_in_upstreams_words() {
+    let mut scene = Cron::new();
+    scene
+        .stand
+        .set(key("tick"), cron(json!({"schedule": "* * * * *"})));
+    let words = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
+    let told = cron_job::Step::Tell(Severity::Warning, "TooManyMissedTimes", words.to_owned());
+    assert!(!cron_steps(&scene, 100 * 60 + 1).contains(&told));
+    assert!(cron_steps(&scene, 101 * 60 + 1).contains(&told));
+}
+
+/// 02:30 does not come on the morning of 28 March 2027, and comes twice on 31 October.
+#[test]
+fn a_job_of_a_named_zone_comes_when_its_clocks_say_so() {
+    let bundled = jiff::tz::TimeZoneDatabase::bundled();
+    assert!(
+        bundled.get("Europe/Berlin").is_ok(),
+        "an image has no other"
+    );
+    let spec = json!({"schedule": "30 2 * * *", "timeZone": "Europe/Berlin"});
+    let mut scene = Cron::new();
+    let seconds = |text: &str| {
+        let time: jiff::Timestamp = text.parse().unwrap();
+        u64::try_from(time.duration_since(epoch()).as_secs()).unwrap()
+    };
+    for (last, now, due) in [
+        ("2027-03-27T01:30:00Z", "2027-03-28T23:00:00Z", None),
+        (
+            "2027-03-27T01:30:00Z",
+            "2027-03-29T00:30:01Z",
+            Some("2027-03-29T02:30:00+02:00"),
+        ),
+        (
+            "2027-10-30T00:30:00Z",
+            "2027-10-31T00:30:01Z",
+            Some("2027-10-31T02:30:00+02:00"),
+        ),
+        (
+            "2027-10-31T00:30:00Z",
+            "2027-10-31T01:30:01Z",
+            Some("2027-10-31T02:30:00+01:00"),
+        ),
+        ("2027-10-31T01:30:00Z", "2027-10-31T23:00:00Z", None),
+    ] {
+        let mut known = cron(spec.clone());
+        known.0.status = serde_json::from_value(json!({"lastScheduleTime": last})).unwrap();
+        scene.stand.set(key("tick"), known);
+        let steps = cron_steps(&scene, seconds(now));
+        let made = steps.iter().find_map(|step| match step {
+            cron_job::Step::Create(job) => job.metadata.annotations.as_ref(),
+            cron_job::Step::Delete(..) | cron_job::Step::Tell(..) | cron_job::Step::Status(_) => {
+                None
+            }
+        });
+        let made = made.map(|all| all["batch.kubernetes.io/cronjob-scheduled-timestamp"].as_str());
+        assert_eq!(made, due, "{now}");
+    }
+}
+
 #[test]
 fn history_is_kept_within_its_limits_and_the_last_success_is_known() {
     let mut scene = Cron::new();
@@ -185,7 +294,7 @@ fn a_schedule_that_cannot_be_followed_is_told() {
         (
             json!({"schedule": "never"}),
             "UnparseableSchedule",
-            "unparseable schedule: \"never\"",
+            "unparseable schedule: \"never\" : expected exactly 5 fields, found 1: [never]",
         ),
         (
             json!({"timeZone": "Mars/Base"}),
