@@ -3,6 +3,7 @@
 
 use super::write_limits;
 use crate::plugin::{Operation, Request, read};
+use jiff::{SignedDuration, Timestamp};
 use master_auth::Authorizer;
 use master_rbac::Resource;
 use master_schema::error::ApiError;
@@ -13,6 +14,10 @@ use master_schema::validate::{Fields, get, items, object, text};
 const ABOUT: [&str; 3] = ["involvedObject", "regarding", "related"];
 /// The names of the reporter, in either version.
 const SOURCES: [&str; 2] = ["source", "deprecatedSource"];
+
+/// How long after another node's pod was made a node may tell of the one that had its name before, as
+/// long as events are kept.
+const PREDECESSOR: SignedDuration = SignedDuration::from_hours(1);
 
 /// Whether the event was reported by the node.
 pub(super) fn own(request: &Request<'_>, node: &str, event: &Fields) -> Result<(), ApiError> {
@@ -36,7 +41,7 @@ pub(super) fn own(request: &Request<'_>, node: &str, event: &Fields) -> Result<(
 /// Whether a node may write an event.
 pub(super) async fn check(
     request: &Request<'_>,
-    authorizer: &Authorizer,
+    (authorizer, now): (&Authorizer, Timestamp),
     node: &str,
     event: &Fields,
 ) -> Result<(), ApiError> {
@@ -64,7 +69,7 @@ pub(super) async fn check(
         };
         // Repetitions of an event are counted also after its pod went.
         if before.is_none_or(|before| get(before, key) != get(event, key)) {
-            belongs(request, authorizer, node, event, about).await?;
+            belongs(request, (authorizer, now), node, event, about).await?;
         }
     }
     Ok(())
@@ -73,7 +78,7 @@ pub(super) async fn check(
 /// Whether the object that an event is about belongs to the node.
 async fn belongs(
     request: &Request<'_>,
-    authorizer: &Authorizer,
+    (authorizer, now): (&Authorizer, Timestamp),
     node: &str,
     event: &Fields,
     about: &Fields,
@@ -87,7 +92,7 @@ async fn belongs(
     let here = namespace == meta_text(event, "namespace");
     let is_own = match kind {
         "Node" => name == node && meta_text(event, "namespace") == "default",
-        "Pod" if here => runs_nowhere_else(request, node, about).await?,
+        "Pod" if here => runs_nowhere_else(request, now, node, about).await?,
         "PersistentVolumeClaim" if here => {
             let claim = Resource {
                 resource: "persistentvolumeclaims",
@@ -110,20 +115,24 @@ async fn belongs(
 }
 
 /// Whether a pod is the node's. Its last events may come after its end: an event may be about a
-/// deleted pod, and then names its UID.
+/// deleted pod, and then names its UID. Where a pod of another node has the name by now, only for
+/// [`PREDECESSOR`]: nobody knows which UIDs there were, and who looks for events by the name sees
+/// these beside that pod's own.
 async fn runs_nowhere_else(
     request: &Request<'_>,
+    now: Timestamp,
     node: &str,
     about: &Fields,
 ) -> Result<bool, ApiError> {
     let uid = text(about, "uid");
     let key = format!("pods/{}/{}", text(about, "namespace"), text(about, "name"));
     let stored = request.get(&key).await?.as_ref().and_then(read);
-    Ok(match stored {
-        None => !uid.is_empty(),
-        Some(pod) => {
-            let runs_on = object(&pod, "spec").map_or("", |spec| text(spec, "nodeName"));
-            runs_on == node || (!uid.is_empty() && uid != meta_text(&pod, "uid"))
-        }
-    })
+    let Some(pod) = stored else {
+        return Ok(!uid.is_empty());
+    };
+    let runs_on = object(&pod, "spec").map_or("", |spec| text(spec, "nodeName"));
+    let made = meta_text(&pod, "creationTimestamp").parse::<Timestamp>();
+    let is_young = made.is_ok_and(|made| now.duration_since(made) < PREDECESSOR);
+    let of_another = !uid.is_empty() && uid != meta_text(&pod, "uid");
+    Ok(runs_on == node || (of_another && is_young))
 }

@@ -13,6 +13,7 @@ use address_owners::AddressOwners;
 use config_kube::identity;
 use master_auth::Authorizer;
 use master_client::BoxFuture;
+use master_objects::Clock;
 use master_schema::error::ApiError;
 use master_schema::object::{meta_text, metadata};
 use master_schema::registry::Subresource;
@@ -25,6 +26,7 @@ use write_limits::WriteLimits;
 #[derive(Debug)]
 pub(crate) struct NodeRestriction {
     authorizer: Arc<Authorizer>,
+    clock: Clock,
     write_limits: WriteLimits,
     address_owners: AddressOwners,
 }
@@ -33,6 +35,7 @@ impl NodeRestriction {
     pub(crate) fn new(parts: &PluginServices) -> Self {
         Self {
             authorizer: parts.authorizer.clone(),
+            clock: parts.clock.clone(),
             write_limits: WriteLimits::new(parts.clock.clone()),
             address_owners: AddressOwners::new(parts),
         }
@@ -74,7 +77,8 @@ impl Plugin for NodeRestriction {
                 request.old,
             ) {
                 (Operation::Create | Operation::Update, "Event", _, _) => {
-                    events::check(request, &self.authorizer, node, object).await?;
+                    let judge = (&*self.authorizer, self.clock.now());
+                    events::check(request, judge, node, object).await?;
                 }
                 (Operation::Update, "Pod", Some(Subresource::Status), Some(old)) => {
                     addresses::check(&self.address_owners, request, node, object, old).await?;

@@ -116,6 +116,34 @@ async fn a_node_tells_of_itself_its_pods_and_their_claims_in_its_own_name() {
     }
 }
 
+/// By an invented UID a node would tell of any pod; late events of a pod whose name another node's has
+/// by now are what that is for.
+#[tokio::test]
+async fn a_node_tells_of_the_predecessor_of_anothers_pod_for_an_hour() {
+    let seconds = Arc::new(AtomicI64::new(1_800_000_000));
+    let shown = seconds.clone();
+    let clock = Clock::of(move || Timestamp::from_second(shown.load(Ordering::Relaxed)).unwrap());
+    let options = Options {
+        clock,
+        ..Options::default()
+    };
+    let server = cluster_with(options).await;
+    let own = Caller::new(&server, node("n1"));
+    let before = |name: &str| json!({"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": name, "uid": "before"});
+    for (later, others) in [(0, 201), (3599, 201), (1, 403), (3600, 403)] {
+        seconds.fetch_add(later, Ordering::Relaxed);
+        // One that is gone, and one whose name its own pod has by now, at any time.
+        for (about, code) in [
+            (before("on-n2"), others),
+            (before("on-n1"), 201),
+            (before("went"), 201),
+        ] {
+            own.posts(EVENTS, &told("n1", &about), code).await;
+            own.posts(NEWER, &told_newer("n1", &about), code).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_node_changes_only_events_that_it_reported() {
     let server = cluster().await;
