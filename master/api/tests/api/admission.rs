@@ -447,3 +447,52 @@ async fn a_resize_that_the_node_can_never_carry_out_is_refused() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_claim_grows_only_where_its_class_expands_volumes() {
+    let local = Local::new().await;
+    let classes = "/apis/storage.k8s.io/v1/storageclasses";
+    for (name, grows) in [("fixed", false), ("grows", true)] {
+        let class = json!({"metadata": {"name": name}, "provisioner": "example.com/disk", "allowVolumeExpansion": grows});
+        create(&local, classes, &class).await;
+    }
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let size = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
+    let grow = async |name: &str| {
+        let path = format!("{claims}/{name}");
+        let (status, answer) = local.admin_ask(Method::PATCH, &path, &size("2Gi")).await;
+        (
+            status,
+            answer["message"].as_str().unwrap_or_default().to_owned(),
+        )
+    };
+    for name in ["fixed", "grows", "gone", ""] {
+        let claim = if name.is_empty() { "none" } else { name };
+        let mut made = size("1Gi");
+        made["metadata"] = json!({"name": claim});
+        made["spec"]["accessModes"] = json!(["ReadWriteOnce"]);
+        made["spec"]["storageClassName"] = json!(name);
+        create(&local, claims, &made).await;
+        let (status, _) = grow(claim).await;
+        assert_eq!(
+            status,
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "{claim} has no volume yet"
+        );
+        let bound = json!({"status": {"phase": "Bound"}});
+        let path = format!("{claims}/{claim}/status");
+        let (status, answer) = local.admin_ask(Method::PATCH, &path, &bound).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+        let expected = match claim {
+            "grows" => (StatusCode::OK, String::new()),
+            _ => (
+                StatusCode::FORBIDDEN,
+                format!(
+                    "persistentvolumeclaims {claim:?} is forbidden: only dynamically provisioned pvc can be resized and \
+                     the storageclass that provisions the pvc must support resize"
+                ),
+            ),
+        };
+        assert_eq!(grow(claim).await, expected);
+    }
+}

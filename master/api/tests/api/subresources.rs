@@ -171,6 +171,54 @@ async fn a_budget_pays_for_evictions_until_it_is_spent() {
     assert_eq!(status, StatusCode::BAD_REQUEST, "{wrong}");
 }
 
+/// One that is ready pays in any case.
+#[tokio::test]
+async fn a_pod_that_is_not_ready_is_evicted_as_its_budgets_policy_says() {
+    // The policy, healthy and wanted pods, and whether the pod may go.
+    for (policy, healthy, wanted, goes) in [
+        (Value::Null, 1, 1, true),
+        (Value::Null, 1, 2, false),
+        (json!("IfHealthyBudget"), 1, 1, true),
+        (json!("IfHealthyBudget"), 1, 2, false),
+        (json!("IfHealthyBudget"), 0, 0, false),
+        (json!("AlwaysAllow"), 1, 2, true),
+    ] {
+        let server = Local::new().await;
+        two_ready_pods_under_a_budget(&server).await;
+        let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+        let counted = json!({"status": {"observedGeneration": 2, "disruptionsAllowed": 0,
+            "currentHealthy": healthy, "desiredHealthy": wanted, "expectedPods": 2}});
+        let says = json!({"spec": {"unhealthyPodEvictionPolicy": policy}});
+        for (path, change) in [
+            (format!("{PODS}/a/status"), unready),
+            (format!("{BUDGETS}/p"), says),
+            (format!("{BUDGETS}/p/status"), counted),
+        ] {
+            let (status, answer) = server.admin_ask(Method::PATCH, &path, &change).await;
+            assert_eq!(status, StatusCode::OK, "{answer}");
+        }
+        for (name, may_go) in [("a", goes), ("b", false)] {
+            let evict =
+                json!({"kind": "Eviction", "apiVersion": "policy/v1", "metadata": {"name": name}});
+            let path = format!("{PODS}/{name}/eviction");
+            let (status, answer) = server.admin_ask(Method::POST, &path, &evict).await;
+            let expected = if may_go {
+                StatusCode::CREATED
+            } else {
+                StatusCode::TOO_MANY_REQUESTS
+            };
+            assert_eq!(
+                status, expected,
+                "{name}: {policy}, {healthy} of {wanted}: {answer}"
+            );
+        }
+        let path = format!("{BUDGETS}/p");
+        let (_, budget) = server.admin_ask(Method::GET, &path, &Value::Null).await;
+        let paid = &budget["status"]["disruptedPods"];
+        assert_eq!(*paid, Value::Null, "nothing is paid for it");
+    }
+}
+
 #[tokio::test]
 async fn pods_are_bound_by_the_older_path_too() {
     let server = Local::new().await;
