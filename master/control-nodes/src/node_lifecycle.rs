@@ -583,7 +583,7 @@ async fn write_silent(writer: &Writer, silent: &Silent) -> Result<(), ApiError> 
             uid: silent.uid.clone(),
         });
         let event = NewEvent {
-            severity: Severity::Warning,
+            severity: Severity::Normal,
             reason: "NodeNotReady",
             action: "MarkingNotReady",
             message: format!("Node {name} status is now: NodeNotReady"),

@@ -102,14 +102,15 @@ async fn a_silence_has_its_consequences(cluster: &Cluster) {
                 .list::<Event>(None, &ListParams::default())
                 .await
                 .expect("events are served");
-            let told = |kind: &str, message: Option<&str>| {
+            let told = |severity: &str, kind: &str, message: Option<&str>| {
                 events.items.iter().any(|event| {
                     event.reason.as_deref() == Some("NodeNotReady")
+                        && event.type_.as_deref() == Some(severity)
                         && event.involved_object.kind.as_deref() == Some(kind)
                         && message.is_none_or(|text| event.message.as_deref() == Some(text))
                 })
             };
-            told("Node", None) && told("Pod", Some("Node is not ready"))
+            told("Normal", "Node", None) && told("Warning", "Pod", Some("Node is not ready"))
         })
     })
     .await;
