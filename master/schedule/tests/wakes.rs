@@ -97,6 +97,202 @@ impl Scene {
     }
 }
 
+/// A change of a cluster with the node `n`, as it was.
+type Event = fn(&mut Scene, &Node);
+
+/// A pod that a plugin refuses.
+struct Case {
+    plugin: &'static str,
+    /// What its specification has.
+    waits: Value,
+    /// What that of the only node with room has.
+    node: Value,
+    helpless: Vec<Event>,
+    helps: Event,
+}
+
+impl Scene {
+    /// Whether the waiting pod is tried again, and not because it has waited for long.
+    fn wakes(&mut self) -> bool {
+        self.now += Duration::from_secs(20);
+        self.scheduler.wake(self.now);
+        self.scheduler.ready()
+    }
+
+    fn node(&mut self, node: &Node) {
+        let node = NodeInfo::of(node);
+        self.see(ClusterChange::Nodes(Change::Set(node)));
+    }
+
+    fn gone(&mut self, pod: &str) {
+        self.see(ClusterChange::Pods(Change::Deleted(Gone {
+            key: Key::new("default", pod),
+            uid: pod.to_owned(),
+            resource_version: String::new(),
+        })));
+    }
+}
+
+/// A pod on `n` with a port of it.
+fn mate(name: &str, app: &str, port: i32, memory: &str) -> Pod {
+    let container = json!({"name": "c", "ports": [{"containerPort": 1, "hostPort": port}],
+        "resources": {"requests": {"cpu": "100m", "memory": memory}}});
+    let pod = json!({
+        "metadata": {"namespace": "default", "name": name, "uid": name, "labels": {"app": app}},
+        "spec": {"nodeName": "n", "containers": [container]},
+    });
+    serde_json::from_value(pod).expect("a pod")
+}
+
+fn with_spec(mut node: Node, spec: &Value) -> Node {
+    node.spec = serde_json::from_value(spec.clone()).expect("a specification");
+    node
+}
+
+const LABELS: Event = |scene, node| {
+    let mut node = node.clone();
+    let labels = node.metadata.labels.get_or_insert_default();
+    labels.insert("other".to_owned(), "label".to_owned());
+    scene.node(&node);
+};
+const NAMESPACE: Event = |scene, _| {
+    let labels = [("other".to_owned(), "label".to_owned())].into();
+    let namespace = ("default".to_owned(), labels);
+    scene.see(ClusterChange::Namespaces(Change::Set(namespace)));
+};
+const LESS_MEMORY: Event = |scene, _| scene.pod(&mate("else", "else", 81, "1Mi"));
+const COMES: Event = |scene, _| scene.pod(&mate("third", "else", 82, "1Mi"));
+const GOES: Event = |scene, _| scene.gone("else");
+const WEB_GOES: Event = |scene, _| scene.gone("web");
+
+/// Each pod that is woken for nothing costs a look at every node.
+fn cases() -> Vec<Case> {
+    let plain = || json!({});
+    let term = |app: &str| json!([{"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "zone"}]);
+    let required = |term: Value| json!({"requiredDuringSchedulingIgnoredDuringExecution": term});
+    let spread = json!([{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}}}]);
+    let port = json!([{"name": "c", "ports": [{"containerPort": 1, "hostPort": 80}]}]);
+    let four = json!([{"name": "c", "resources": {"requests": {"cpu": "4"}}}]);
+    let case = |plugin, waits, node, helpless: &[Event], helps| Case {
+        plugin,
+        waits,
+        node,
+        helpless: helpless.to_vec(),
+        helps,
+    };
+    let all = [NAMESPACE, LABELS, LESS_MEMORY, COMES, GOES, WEB_GOES];
+    vec![
+        case(
+            "NodeResourcesFit",
+            json!({"containers": four}),
+            plain(),
+            &[NAMESPACE, LABELS, LESS_MEMORY, COMES],
+            |scene, node| scene.node(&larger(node)),
+        ),
+        case(
+            "NodePorts",
+            json!({"containers": port}),
+            plain(),
+            &[NAMESPACE, LESS_MEMORY, COMES, GOES],
+            WEB_GOES,
+        ),
+        case(
+            "TaintToleration",
+            plain(),
+            json!({"taints": [{"key": "gpu", "effect": "NoSchedule"}]}),
+            &all,
+            |scene, node| scene.node(&with_spec(node.clone(), &json!({}))),
+        ),
+        case(
+            "NodeUnschedulable",
+            plain(),
+            json!({"unschedulable": true}),
+            &all,
+            |scene, node| scene.node(&with_spec(node.clone(), &json!({}))),
+        ),
+        case(
+            "NodeAffinity",
+            json!({"nodeSelector": {"disk": "ssd"}}),
+            plain(),
+            &all,
+            |scene, node| {
+                let mut node = node.clone();
+                let labels = node.metadata.labels.get_or_insert_default();
+                labels.insert("disk".to_owned(), "ssd".to_owned());
+                scene.node(&node);
+            },
+        ),
+        case(
+            "InterPodAffinity",
+            json!({"affinity": {"podAffinity": required(term("db"))}}),
+            plain(),
+            &[LESS_MEMORY, COMES, GOES, WEB_GOES],
+            |scene, _| scene.pod(&mate("db", "db", 83, "1Mi")),
+        ),
+        case(
+            "InterPodAffinity",
+            json!({"affinity": {"podAntiAffinity": required(term("web"))}}),
+            plain(),
+            &[LESS_MEMORY, COMES, GOES],
+            WEB_GOES,
+        ),
+        case(
+            "PodTopologySpread",
+            json!({"topologySpreadConstraints": spread}),
+            plain(),
+            &[NAMESPACE, LESS_MEMORY, COMES, GOES],
+            WEB_GOES,
+        ),
+    ]
+}
+
+fn larger(node: &Node) -> Node {
+    let mut node = node.clone();
+    let status = node.status.get_or_insert_default();
+    let room = status.allocatable.get_or_insert_default();
+    room.insert(
+        "cpu".to_owned(),
+        serde_json::from_value(json!("8")).expect("a quantity"),
+    );
+    node
+}
+
+#[tokio::test]
+async fn only_a_change_that_may_help_wakes_a_pod() {
+    for case in cases() {
+        let zone = |zone: &str| json!({"zone": zone});
+        let n = with_spec(node("n", "2", &zone("a")), &case.node);
+        // Another zone, in which no pod may be.
+        let full = json!({"taints": [{"key": "full", "effect": "NoSchedule"}]});
+        let m = with_spec(node("m", "2", &zone("b")), &full);
+        let pods = [
+            mate("web", "web", 80, "1Gi"),
+            mate("else", "else", 81, "1Gi"),
+        ];
+        let nodes = match case.plugin {
+            "PodTopologySpread" => vec![n.clone(), m],
+            _ => vec![n.clone()],
+        };
+        let mut scene = Scene::new(&nodes, &pods);
+        let mut waits = json!({"metadata": {"namespace": "default", "name": "waits", "uid": "waits", "labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "c"}]}});
+        for (field, value) in case.waits.as_object().expect("fields") {
+            waits["spec"][field] = value.clone();
+        }
+        scene.pod(&serde_json::from_value(waits).expect("a pod"));
+        let plugin = case.plugin;
+        assert!(!scene.binds().await, "{plugin} refuses it");
+        for (number, event) in case.helpless.iter().enumerate() {
+            event(&mut scene, &n);
+            assert!(!scene.wakes(), "{plugin}: {number}");
+        }
+        (case.helps)(&mut scene, &n);
+        assert!(scene.wakes(), "{plugin}");
+        assert!(scene.binds().await, "{plugin}");
+    }
+}
+
 fn node(name: &str, cpu: &str, labels: &Value) -> Node {
     let node = json!({"metadata": {"name": name, "labels": labels}, "status": {
         "conditions": [{"type": "Ready", "status": "True"}],
