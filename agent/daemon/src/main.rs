@@ -119,8 +119,11 @@ pub(crate) struct RunArguments {
     pub(crate) approvals: Option<PathBuf>,
     /// Where the machine's state names its generation: there the agent notes how the machine joined
     /// its cluster.
-    #[arg(long, hide = true)]
+    #[arg(long, hide = true, requires = "state_generation_key")]
     pub(crate) state_generation: Option<PathBuf>,
+    /// The key of that file's text, in memory.
+    #[arg(long, hide = true)]
+    pub(crate) state_generation_key: Option<PathBuf>,
     /// Seal the master's keys to the TPM alone, so that any system on this machine can open them:
     /// for hosts that don't run an image. Without this and without `--approvals` nothing is sealed.
     #[arg(long)]

@@ -45,9 +45,10 @@ impl StateCluster {
     /// configurations that it allows.
     pub(crate) fn of(arguments: &RunArguments, founds: bool, joins: Joined) -> Self {
         let file = arguments.state_generation.as_deref();
+        let key = arguments.state_generation_key.as_deref();
         Self {
             data: arguments.data.clone(),
-            note: JoinNote::at(file.filter(|_| !founds)),
+            note: JoinNote::at(file.filter(|_| !founds), key),
             joins,
         }
     }
@@ -172,13 +173,25 @@ fn write(data: &Path, roots: &[Pin]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config_state::generation::{Generation, GenerationKey};
 
     fn state(data: &Path, joins: Joined) -> StateCluster {
         StateCluster {
             data: data.to_owned(),
-            note: JoinNote::at(Some(&data.join("generation"))),
+            note: JoinNote::at(Some(&data.join("generation")), Some(&data.join("key"))),
             joins,
         }
+    }
+
+    /// A state of which nothing is noted, as init leaves a new one.
+    fn note(data: &Path, number: u64) {
+        let key = GenerationKey::of(&zeroize::Zeroizing::new([7; 64]));
+        let generation = Generation {
+            number,
+            ..Generation::default()
+        };
+        std::fs::write(data.join("key"), key.bytes()).expect("written");
+        std::fs::write(data.join("generation"), generation.text(&key)).expect("written");
     }
 
     fn configured(pins: &[Pin]) -> Pins {
@@ -221,7 +234,7 @@ mod tests {
     fn a_state_that_joined_a_cluster_takes_no_other_once_the_record_is_gone() {
         let dir = tempfile::tempdir().expect("a folder");
         let data = dir.path();
-        std::fs::write(data.join("generation"), "7\n").expect("written");
+        note(data, 7);
         let (own, other) = ([1; 32], [3; 32]);
         let state = state(data, Joined::Admitted);
         state.bind(&configured(&[own])).expect("before the join");
@@ -238,8 +251,8 @@ mod tests {
                 "{text}"
             );
         }
-        // A state from before there was the note gets it with its next join.
-        std::fs::write(data.join("generation"), "8\n").expect("written");
+        // A state without the note gets it with its next join.
+        note(data, 8);
         write(data, &[own]).expect("kept");
         state
             .keep_roots(&configured(&[own]), &[own])
@@ -261,7 +274,7 @@ mod tests {
             Joined::Issued([2; 32]),
         ];
         for before in ways {
-            std::fs::write(data.join("generation"), "7\n").expect("written");
+            note(data, 7);
             state(data, before)
                 .keep_roots(&configured(&[own]), &[own])
                 .expect("joined");

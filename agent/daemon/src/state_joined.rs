@@ -1,7 +1,7 @@
 //! How the machine joined the cluster that its state belongs to, noted beside the state's
-//! generation ([`config_state::generation`]): that file can't be set back.
+//! generation ([`config_state::generation`]): that text is authenticated and can't be set back.
 
-use config_state::generation::{Generation, Joined, LIMIT};
+use config_state::generation::{Generation, GenerationKey, Joined, LIMIT};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -12,28 +12,39 @@ use std::path::{Path, PathBuf};
 /// Assumption: nothing else writes the file meanwhile. init is done with it before it starts the
 /// agent, and on a master's machine, where the master writes it, there is none for the agent.
 #[derive(Debug, Clone)]
-pub(crate) struct JoinNote(Option<PathBuf>);
+pub(crate) struct JoinNote(Option<Files>);
+
+#[derive(Debug, Clone)]
+struct Files {
+    generation: PathBuf,
+    /// The key of its text, which init gives for this boot.
+    key: PathBuf,
+}
 
 impl JoinNote {
-    /// By the file's place, where there may be one.
-    pub(crate) fn at(file: Option<&Path>) -> Self {
-        Self(file.map(Path::to_owned))
+    /// By the places of the file and of its text's key, where there may be them.
+    pub(crate) fn at(file: Option<&Path>, key: Option<&Path>) -> Self {
+        Self(file.zip(key).map(|(file, key)| Files {
+            generation: file.to_owned(),
+            key: key.to_owned(),
+        }))
     }
 
     /// The file, for what is said about it.
     pub(crate) fn place(&self) -> &Path {
-        self.0.as_deref().unwrap_or(Path::new(""))
+        let files = self.0.as_ref();
+        files.map_or(Path::new(""), |files| &files.generation)
     }
 
     /// What is noted.
     pub(crate) fn read(&self) -> io::Result<Option<Joined>> {
-        Ok(self.state()?.and_then(|(_, state)| state.joined))
+        Ok(self.state()?.and_then(|found| found.state.joined))
     }
 
     /// Notes it; it is on the medium when this returns. A state that ends with this boot has no
     /// generation.
     pub(crate) fn write(&self, joined: Joined) -> io::Result<()> {
-        let Some((path, state)) = self.state()? else {
+        let Some(Found { path, key, state }) = self.state()? else {
             return Ok(());
         };
         if state.joined == Some(joined) {
@@ -50,51 +61,84 @@ impl JoinNote {
             .truncate(true)
             .mode(0o600)
             .open(&neighbour)?;
-        file.write_all(noted.to_string().as_bytes())?;
+        file.write_all(noted.text(&key).as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&neighbour, path)?;
         path.parent()
             .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
     }
 
-    fn state(&self) -> io::Result<Option<(&Path, Generation)>> {
-        let Some(path) = self.0.as_deref() else {
+    fn state(&self) -> io::Result<Option<Found<'_>>> {
+        let Some(Files { generation, key }) = self.0.as_ref() else {
             return Ok(None);
         };
-        let mut text = String::new();
-        match File::open(path) {
-            Ok(file) => file.take(LIMIT).read_to_string(&mut text).map(drop)?,
+        let mut bytes = Vec::new();
+        match File::open(generation) {
+            Ok(file) => file.take(LIMIT).read_to_end(&mut bytes).map(drop)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         }
-        let state = text.parse().map_err(io::Error::other)?;
-        Ok(Some((path, state)))
+        let key = GenerationKey::parse(&zeroize::Zeroizing::new(std::fs::read(key)?))
+            .ok_or_else(|| io::Error::other("the key of the state's generation is damaged"))?;
+        let state = Generation::read(&bytes, &key).map_err(io::Error::other)?;
+        Ok(Some(Found {
+            path: generation,
+            key,
+            state,
+        }))
     }
+}
+
+/// A state that lasts, as its file has it.
+struct Found<'a> {
+    path: &'a Path,
+    key: GenerationKey,
+    state: Generation,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zeroize::Zeroizing;
 
     #[test]
     fn how_a_machine_joined_is_noted_beside_its_generation_where_there_is_one() {
         let dir = tempfile::tempdir().expect("a folder");
-        let file = dir.path().join("generation");
-        let note = JoinNote::at(Some(&file));
+        let (file, place) = (dir.path().join("generation"), dir.path().join("key"));
+        let key = GenerationKey::of(&Zeroizing::new([7; 64]));
+        let note = JoinNote::at(Some(&file), Some(&place));
         note.write(Joined::Admitted).expect("a state of this boot");
         assert!(!file.exists());
-        std::fs::write(&file, "+7\n").expect("written");
+        let before = Generation {
+            number: 7,
+            listed: true,
+            ..Generation::default()
+        };
+        std::fs::write(&file, before.text(&key)).expect("written");
+        assert!(note.read().is_err(), "no key");
+        std::fs::write(&place, key.bytes()).expect("written");
         assert_eq!(note.read().expect("read"), None);
         for joined in [Joined::Issued([7; 32]), Joined::Admitted] {
             note.write(joined).expect("noted");
             assert_eq!(note.read().expect("read"), Some(joined));
         }
-        let text = std::fs::read_to_string(&file).expect("read");
-        let state: Generation = text.parse().expect("a generation");
-        assert_eq!((state.number, state.listed), (7, true));
-        std::fs::write(&file, "none").expect("written");
-        assert!(note.read().is_err() && note.write(Joined::Admitted).is_err());
-        JoinNote::at(None)
+        let text = std::fs::read(&file).expect("read");
+        let expected = Generation {
+            joined: Some(Joined::Admitted),
+            ..before
+        };
+        assert_eq!(Generation::read(&text, &key), Ok(expected));
+        // Of before the join, by an older inode or as older images wrote it.
+        let old = before.text(&key);
+        for other in ["none", "7\n", "+7\njoined admitted\n", &old[..32]] {
+            std::fs::write(&file, other).expect("written");
+            assert!(note.read().is_err(), "{other}");
+            assert!(note.write(Joined::Admitted).is_err(), "{other}");
+        }
+        std::fs::write(&file, text).expect("written");
+        std::fs::write(&place, "short").expect("written");
+        assert!(note.read().is_err());
+        JoinNote::at(None, None)
             .write(Joined::Admitted)
             .expect("on a host");
     }

@@ -2,12 +2,14 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use config_state::generation::{Generation, GenerationKey, Joined};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair,
 };
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Output};
+use zeroize::Zeroizing;
 
 const NAME: &str = "edge-1";
 /// Part of the line by which an agent says that it goes on as a node.
@@ -113,6 +115,7 @@ fn command(dir: &Path) -> Command {
         ("--run", "run"),
         ("--kubelet-data", "kubelet"),
         ("--state-generation", "generation"),
+        ("--state-generation-key", "generation-key"),
     ] {
         agent.arg(flag).arg(dir.join(name));
     }
@@ -257,22 +260,47 @@ fn an_issued_identity_opens_no_state_but_the_one_of_its_own_user_data() {
     let document = cluster.document(&bare(&key), &cluster.certificate(&key, NAME, 2090));
     let dir = tempfile::tempdir().expect("a directory");
     let generation = dir.path().join("generation");
-    let noted = || std::fs::read_to_string(&generation).expect("read");
+    let key_of_state = GenerationKey::of(&Zeroizing::new([7; 64]));
+    std::fs::write(dir.path().join("generation-key"), key_of_state.bytes()).expect("written");
+    let note = |joined| {
+        let state = Generation {
+            number: 7,
+            joined,
+            ..Generation::default()
+        };
+        std::fs::write(&generation, state.text(&key_of_state)).expect("written");
+    };
+    let noted = || {
+        let text = std::fs::read(&generation).expect("read");
+        let state = Generation::read(&text, &key_of_state).expect("a generation");
+        state.joined
+    };
 
-    std::fs::write(&generation, "7\njoined admitted\n").expect("written");
+    note(Some(Joined::Admitted));
     let (code, text) = start(dir.path(), &document);
     assert_eq!(code, Some(78), "{text}");
     assert!(
         text.contains("joined by its master's admission") && text.contains("whole image"),
         "{text}"
     );
-    assert_eq!(noted(), "7\njoined admitted\n");
+    assert_eq!(noted(), Some(Joined::Admitted));
+    // The same, as an image wrote it that knows no authentication of it; and of before the join,
+    // with the number of now.
+    let before = "7\n";
+    for other in ["7\njoined admitted\n", before] {
+        std::fs::write(&generation, other).expect("written");
+        let (code, text) = start(dir.path(), &document);
+        assert!(
+            code.is_some() && text.contains("no authentication code"),
+            "{text}"
+        );
+    }
 
     // A new state.
-    std::fs::write(&generation, "7\n").expect("written");
+    note(None);
     let (code, text) = start(dir.path(), &document);
     assert_eq!(code, None, "{text}");
-    assert!(noted().contains("joined issued "), "{}", noted());
+    assert!(matches!(noted(), Some(Joined::Issued(_))), "{:?}", noted());
     let privileged = format!("{document}[node]\nprivileged = true\n");
     let (code, text) = start(dir.path(), &privileged);
     assert_eq!(code, Some(78), "{text}");

@@ -8,7 +8,7 @@
 //! here where an older master made it. From then on a missing list allows nothing.
 
 use crate::fatal::Fatal;
-use crate::generation;
+use crate::generation::{GenerationError, StateGeneration};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -37,26 +37,29 @@ enum Other {
     )]
     Missing,
     #[error("the mark of a state that lists its configurations can't be read or written")]
-    Mark(#[source] io::Error),
+    Mark(#[source] GenerationError),
 }
 
-/// Whether the state allows the configuration with this digest. `own`: init's own part of the
-/// state.
+/// Whether the state allows the configuration with this digest. `state`: its generation; a state
+/// that ends with this boot has none.
 ///
 /// # Errors
 /// `CONFIG_OTHER`, which stops the boot: the list does not have the digest, can't be read, or is
 /// missing in a state that had one.
-pub fn check(list: &Path, own: &Path, digest: &[u8; 32]) -> Result<(), Fatal> {
+pub fn check(list: &Path, state: Option<&StateGeneration>, digest: &[u8; 32]) -> Result<(), Fatal> {
     let hold = |cause| Fatal::hold("CONFIG_OTHER", CURE, cause);
     let mark = |cause| Fatal::hold("CONFIG_OTHER", MISSING_CURE, Other::Mark(cause));
     let Some(text) = read(list).map_err(|cause| hold(Other::Unreadable(cause)))? else {
-        if generation::is_listed(own).map_err(mark)? {
+        let listed = state.map_or(Ok(false), StateGeneration::is_listed);
+        if listed.map_err(mark)? {
             let missing = Fatal::hold("CONFIG_OTHER", MISSING_CURE, Other::Missing);
             return Err(missing);
         }
         return Ok(());
     };
-    generation::mark(own, true).map_err(mark)?;
+    state
+        .map_or(Ok(()), |state| state.mark(true))
+        .map_err(mark)?;
     let found = hex::encode(digest);
     let listed = |line: &str| line.trim().strip_prefix("sha256:") == Some(found.as_str());
     if text.lines().any(listed) {
@@ -71,10 +74,10 @@ pub fn check(list: &Path, own: &Path, digest: &[u8; 32]) -> Result<(), Fatal> {
 ///
 /// # Errors
 /// The file is there and can't be removed, or the mark can't.
-pub fn forget(list: &Path, own: &Path) -> io::Result<()> {
-    generation::mark(own, false)?;
+pub fn forget(list: &Path, state: &StateGeneration) -> Result<(), GenerationError> {
+    state.mark(false)?;
     match std::fs::remove_file(list) {
-        Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(cause),
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(GenerationError::File(cause)),
         Ok(()) | Err(_) => Ok(()),
     }
 }
@@ -92,34 +95,37 @@ fn read(list: &Path) -> io::Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::{check, forget};
-    use crate::generation::{advance, mark, note};
+    use crate::generation::StateGeneration;
     use std::path::{Path, PathBuf};
+    use zeroize::Zeroizing;
 
-    fn state() -> (tempfile::TempDir, PathBuf) {
+    fn state() -> (tempfile::TempDir, StateGeneration, PathBuf) {
         let dir = tempfile::tempdir().expect("a folder");
-        note(dir.path(), 1).expect("noted");
+        let state = StateGeneration::of(dir.path(), &Zeroizing::new([7; 64]));
+        state.note(1).expect("noted");
         let list = dir.path().join("configurations");
-        (dir, list)
+        (dir, state, list)
     }
 
     fn line(byte: &str) -> String {
         format!("sha256:{}\n", byte.repeat(32))
     }
 
-    fn refusal(list: &Path, own: &Path) -> String {
-        check(list, own, &[3; 32]).expect_err("refused").line()
+    fn refusal(list: &Path, state: &StateGeneration) -> String {
+        check(list, Some(state), &[3; 32])
+            .expect_err("refused")
+            .line()
     }
 
     #[test]
     fn a_state_allows_only_the_configurations_that_it_lists() {
-        let (dir, list) = state();
-        let own = dir.path();
-        check(&list, own, &[1; 32]).expect("a state without a list takes any");
+        let (_dir, own, list) = state();
+        check(&list, Some(&own), &[1; 32]).expect("a state without a list takes any");
         std::fs::write(&list, line("01") + &line("02")).expect("written");
         for listed in [1, 2] {
-            check(&list, own, &[listed; 32]).expect("listed");
+            check(&list, Some(&own), &[listed; 32]).expect("listed");
         }
-        let fatal = refusal(&list, own);
+        let fatal = refusal(&list, &own);
         assert!(
             fatal.starts_with("pratique: FATAL CONFIG_OTHER: ")
                 && fatal.contains("sha256:0303")
@@ -128,24 +134,27 @@ mod tests {
         );
         std::fs::write(&list, "").expect("written");
         assert!(
-            check(&list, own, &[1; 32]).is_err(),
+            check(&list, Some(&own), &[1; 32]).is_err(),
             "an empty list takes none"
         );
         std::fs::write(&list, [0xFF; 9]).expect("written");
-        assert!(check(&list, own, &[1; 32]).is_err(), "no text");
-        forget(&list, own).expect("removed");
-        forget(&list, own).expect("not there");
-        check(&list, own, &[3; 32]).expect("a list begins anew");
+        assert!(check(&list, Some(&own), &[1; 32]).is_err(), "no text");
+        forget(&list, &own).expect("removed");
+        forget(&list, &own).expect("not there");
+        check(&list, Some(&own), &[3; 32]).expect("a list begins anew");
+        // A state that ends with the boot.
+        check(&list, None, &[3; 32]).expect("it has no list");
+        std::fs::write(&list, line("01")).expect("written");
+        assert!(check(&list, None, &[3; 32]).is_err());
     }
 
     /// As after sectors of the folder were put back that are from before there was a list.
     #[test]
     fn a_state_that_had_a_list_allows_nothing_without_it() {
-        let (dir, list) = state();
-        let own = dir.path();
+        let (_dir, own, list) = state();
         // The master made the list and marked it, and the power went.
-        mark(own, true).expect("marked");
-        let fatal = refusal(&list, own);
+        own.mark(true).expect("marked");
+        let fatal = refusal(&list, &own);
         assert!(
             fatal.starts_with("pratique: FATAL CONFIG_OTHER: ")
                 && fatal.contains("is gone")
@@ -153,15 +162,14 @@ mod tests {
             "{fatal}"
         );
         // A list of a master that made no mark is marked by the next boot.
-        let (dir, list) = state();
-        let own = dir.path();
+        let (dir, own, list) = state();
         std::fs::write(&list, line("03")).expect("written");
-        check(&list, own, &[3; 32]).expect("listed");
+        check(&list, Some(&own), &[3; 32]).expect("listed");
         std::fs::remove_file(&list).expect("put back");
-        assert!(refusal(&list, own).contains("is gone"));
-        advance(own, 1).expect("not older");
-        assert!(refusal(&list, own).contains("is gone"), "in the next boot");
-        std::fs::write(own.join("generation"), "any").expect("written");
-        assert!(check(&list, own, &[3; 32]).is_err(), "no generation");
+        assert!(refusal(&list, &own).contains("is gone"));
+        own.advance(1).expect("not older");
+        assert!(refusal(&list, &own).contains("is gone"), "in the next boot");
+        std::fs::write(dir.path().join("generation"), "any").expect("written");
+        assert!(check(&list, Some(&own), &[3; 32]).is_err(), "no generation");
     }
 }

@@ -3,23 +3,28 @@
 //! The header can't be set back: the TPM knows its generation. The data behind the header could be
 //! rolled back as a whole without touching the header. So the state holds the generation, too: in
 //! each boot the next one is written here, on the medium, before the agent moves header and TPM to
-//! it. A power cut between the two leaves the state one ahead, never behind.
+//! it. A power cut between the two leaves the state one ahead, never behind and never further ahead.
 //!
-//! Other single sectors can be rolled back unnoticed: the state is encrypted and not authenticated.
-//! What must not be rolled back with them is noted beside the number: that the state lists the
+//! The state is encrypted and not authenticated: other files can be rolled back unnoticed, or put
+//! together from older blocks. The text here is authenticated as a whole ([`config_state::generation`]).
+//! What must not be rolled back with other files is noted beside the number: that the state lists the
 //! configurations which it allows ([`crate::allowed`]), how the machine joined its cluster (by the
-//! agent), and in which generation a master last served its store (by the master).
+//! agent), and in which generation a master last served its store (by the master). For these two the
+//! key of the text is in a file that lasts as long as the boot.
 
-use config_state::generation::{Generation, LIMIT};
+use agent_volume::header::VolumeKey;
+use config_state::generation::{Generation, GenerationKey, LIMIT, NoGeneration};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The file, in the folder of init's own part of the state.
 const FILE: &str = "generation";
 /// Its place. The agent and the master note in it what must not be set back.
 pub const PLACE: &str = "/var/lib/pratique/init/generation";
+/// The key of its text, for agent and master. Pods can mount nothing of `/run`, and no disk has it.
+pub const KEY: &str = "/run/pratique/state-generation-key";
 
 /// Why a mounted state does not belong to its header.
 #[derive(Debug, thiserror::Error)]
@@ -34,75 +39,148 @@ pub enum GenerationError {
         /// The header's.
         header: u64,
     },
+    /// It is of a boot that its header has not seen.
+    #[error(
+        "the state's files are of generation {state}, its header of {header}: they are of different copies of the disk"
+    )]
+    Ahead {
+        /// The state's.
+        state: u64,
+        /// The header's.
+        header: u64,
+    },
+    /// Its text is not one that this volume's machines wrote.
+    #[error("the state's generation is not believed")]
+    Untrusted(#[source] NoGeneration),
     /// The file can't be read or written, as in a state that is damaged.
     #[error("the state's generation can't be read or written")]
     File(#[source] io::Error),
 }
 
-/// Checks that the state in `folder` is not older than its header of generation `header`, and notes
-/// the next generation.
-///
-/// # Errors
-/// [`GenerationError::Older`] where the state is older than its header, [`GenerationError::File`]
-/// where its file cannot be read or written.
-pub fn advance(folder: &Path, header: u64) -> Result<(), GenerationError> {
-    let state = read(folder).map_err(GenerationError::File)?;
-    if state.number < header {
-        return Err(GenerationError::Older {
-            state: state.number,
-            header,
-        });
+impl GenerationError {
+    /// Whether an image from before the text was authenticated may have written it.
+    pub fn is_of_an_earlier_image(&self) -> bool {
+        matches!(self, Self::Untrusted(NoGeneration::Unauthenticated))
     }
-    let number = header.saturating_add(1);
-    write(folder, Generation { number, ..state }).map_err(GenerationError::File)
 }
 
-/// Notes the generation of a new state in `folder`, of which nothing else is noted yet; it is on the
-/// medium when this returns.
-///
-/// # Errors
-/// [`GenerationError::File`] where the file cannot be written.
-pub fn note(folder: &Path, number: u64) -> Result<(), GenerationError> {
-    let generation = Generation {
-        number,
-        ..Generation::default()
-    };
-    write(folder, generation).map_err(GenerationError::File)
+/// The generation's file of a state, with the key of its text.
+#[derive(Debug, Clone)]
+pub struct StateGeneration {
+    folder: PathBuf,
+    key: GenerationKey,
 }
 
-/// Whether the state in `folder` is marked as one that lists the configurations which it allows.
-///
-/// # Errors
-/// The file cannot be read.
-pub fn is_listed(folder: &Path) -> io::Result<bool> {
-    read(folder).map(|state| state.listed)
-}
-
-/// Marks the state in `folder` as one that lists the configurations which it allows, or as one that
-/// does not, in the generation that it has.
-///
-/// # Errors
-/// The file cannot be read or written.
-pub fn mark(folder: &Path, listed: bool) -> io::Result<()> {
-    let state = read(folder)?;
-    if state.listed == listed {
-        return Ok(());
+impl StateGeneration {
+    /// Of the state in the volume with this key; `folder` is init's own part of it.
+    pub fn of(folder: &Path, volume: &VolumeKey) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            key: GenerationKey::of(volume),
+        }
     }
-    write(folder, Generation { listed, ..state })
+
+    /// Writes the key for agent and master: a new file in memory that only root can read.
+    ///
+    /// # Errors
+    /// The file is there already or can't be written.
+    pub fn give_key(&self, place: &Path) -> io::Result<()> {
+        let mut file = File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o400)
+            .open(place)?;
+        file.write_all(self.key.bytes())
+    }
+
+    /// Checks that the state has the generation of its header, `header`, or the one after it, and
+    /// notes the next generation.
+    ///
+    /// # Errors
+    /// [`GenerationError`]: the state is of another generation, its text is not authentic, or its
+    /// file cannot be read or written.
+    pub fn advance(&self, header: u64) -> Result<(), GenerationError> {
+        let next = header.saturating_add(1);
+        // A state without a number is of no generation.
+        let state = self.found()?.unwrap_or_default();
+        if state.number < header {
+            return Err(GenerationError::Older {
+                state: state.number,
+                header,
+            });
+        }
+        if state.number > next {
+            return Err(GenerationError::Ahead {
+                state: state.number,
+                header,
+            });
+        }
+        self.write(Generation {
+            number: next,
+            ..state
+        })
+    }
+
+    /// Notes the generation of a new state, of which nothing else is noted yet; it is on the medium
+    /// when this returns.
+    ///
+    /// # Errors
+    /// [`GenerationError::File`] where the file cannot be written.
+    pub fn note(&self, number: u64) -> Result<(), GenerationError> {
+        self.write(Generation {
+            number,
+            ..Generation::default()
+        })
+    }
+
+    /// Whether the state is marked as one that lists the configurations which it allows.
+    ///
+    /// # Errors
+    /// The file is missing, not authentic, or cannot be read.
+    pub fn is_listed(&self) -> Result<bool, GenerationError> {
+        self.read().map(|state| state.listed)
+    }
+
+    /// Marks the state as one that lists the configurations which it allows, or as one that does
+    /// not, in the generation that it has.
+    ///
+    /// # Errors
+    /// The file is missing, not authentic, or cannot be read or written.
+    pub fn mark(&self, listed: bool) -> Result<(), GenerationError> {
+        let state = self.read()?;
+        if state.listed == listed {
+            return Ok(());
+        }
+        self.write(Generation { listed, ..state })
+    }
+
+    fn read(&self) -> Result<Generation, GenerationError> {
+        let missing = || GenerationError::File(io::ErrorKind::NotFound.into());
+        self.found()?.ok_or_else(missing)
+    }
+
+    fn found(&self) -> Result<Option<Generation>, GenerationError> {
+        let mut bytes = Vec::new();
+        match File::open(self.folder.join(FILE)) {
+            Ok(file) => file
+                .take(LIMIT)
+                .read_to_end(&mut bytes)
+                .map_err(GenerationError::File)?,
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(cause) => return Err(GenerationError::File(cause)),
+        };
+        Generation::read(&bytes, &self.key)
+            .map(Some)
+            .map_err(GenerationError::Untrusted)
+    }
+
+    fn write(&self, generation: Generation) -> Result<(), GenerationError> {
+        let text = generation.text(&self.key);
+        replace(&self.folder, text.as_bytes()).map_err(GenerationError::File)
+    }
 }
 
-/// A state without a number is of no generation.
-fn read(folder: &Path) -> io::Result<Generation> {
-    let mut text = String::new();
-    match File::open(folder.join(FILE)) {
-        Ok(file) => file.take(LIMIT).read_to_string(&mut text)?,
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(Generation::default()),
-        Err(cause) => return Err(cause),
-    };
-    text.parse().map_err(io::Error::other)
-}
-
-fn write(folder: &Path, generation: Generation) -> io::Result<()> {
+fn replace(folder: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = folder.join("generation.new");
     let mut file = File::options()
         .write(true)
@@ -110,7 +188,7 @@ fn write(folder: &Path, generation: Generation) -> io::Result<()> {
         .truncate(true)
         .mode(0o600)
         .open(&new)?;
-    file.write_all(generation.to_string().as_bytes())?;
+    file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&new, folder.join(FILE))?;
     File::open(folder)?.sync_all()
@@ -118,29 +196,45 @@ fn write(folder: &Path, generation: Generation) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FILE, GenerationError, advance, is_listed, mark, note, read, write};
-    use config_state::generation::{Generation, Joined};
+    use super::{FILE, GenerationError, StateGeneration};
+    use config_state::generation::{Generation, GenerationKey, Joined, NoGeneration};
+    use std::os::unix::fs::PermissionsExt as _;
+    use zeroize::Zeroizing;
+
+    fn state() -> (tempfile::TempDir, StateGeneration) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let state = StateGeneration::of(dir.path(), &Zeroizing::new([7; 64]));
+        (dir, state)
+    }
+
+    fn text(state: &StateGeneration) -> Vec<u8> {
+        std::fs::read(state.folder.join(FILE)).expect("read")
+    }
+
+    fn put(state: &StateGeneration, text: &[u8]) {
+        std::fs::write(state.folder.join(FILE), text).expect("written");
+    }
 
     /// Does what init and agent do: first the state moves to the next generation, then, without a
     /// power cut, the header.
     #[test]
     fn a_state_survives_a_power_cut_between_file_and_header() {
-        let dir = tempfile::tempdir().expect("a folder");
-        note(dir.path(), 1).expect("noted");
+        let (_dir, state) = state();
+        state.note(1).expect("noted");
         for header in [1, 2, 2, 2, 3, 4] {
-            advance(dir.path(), header).expect("not older");
+            state.advance(header).expect("not older");
         }
     }
 
     #[test]
     fn a_state_that_was_rolled_back_behind_its_header_is_refused() {
-        let dir = tempfile::tempdir().expect("a folder");
-        note(dir.path(), 1).expect("noted");
-        advance(dir.path(), 1).expect("not older");
-        let past = std::fs::read(dir.path().join(FILE)).expect("read");
-        advance(dir.path(), 2).expect("not older");
-        std::fs::write(dir.path().join(FILE), past).expect("set back");
-        let refused = advance(dir.path(), 3);
+        let (_dir, state) = state();
+        state.note(1).expect("noted");
+        state.advance(1).expect("not older");
+        let past = text(&state);
+        state.advance(2).expect("not older");
+        put(&state, &past);
+        let refused = state.advance(3);
         assert!(
             matches!(
                 refused,
@@ -154,52 +248,138 @@ mod tests {
     }
 
     #[test]
+    fn a_state_more_than_one_boot_ahead_of_its_header_is_refused() {
+        let (_dir, state) = state();
+        for (number, header) in [(9, 7), (u64::MAX, 7), (2, 0)] {
+            state.note(number).expect("noted");
+            let refused = state.advance(header);
+            assert!(
+                matches!(refused, Err(GenerationError::Ahead { .. })),
+                "{refused:?}"
+            );
+        }
+        state.note(8).expect("noted");
+        state.advance(7).expect("a power cut before the header");
+    }
+
+    /// The number of now with the fields of an older copy: by older blocks of the file's sector, by
+    /// the inode of a shorter file, or by a text that a pod wrote into the sector before.
+    #[test]
+    fn a_text_that_was_put_together_from_others_is_refused_whatever_its_number() {
+        let (_dir, state) = state();
+        let older = Generation {
+            number: 7,
+            listed: true,
+            joined: Some(Joined::Admitted),
+            served: Some(5),
+        };
+        state.write(older).expect("written");
+        let older = text(&state);
+        for header in 7..12 {
+            state.advance(header).expect("a boot");
+        }
+        let now = text(&state);
+        let plain = |text: &str| text.as_bytes().to_vec();
+        for (made, why) in [
+            ([&now[..32], &older[32..]].concat(), NoGeneration::Changed),
+            ([&now[..16], &older[16..]].concat(), NoGeneration::Changed),
+            (now[..3].to_vec(), NoGeneration::Unauthenticated),
+            (now[..32].to_vec(), NoGeneration::Unauthenticated),
+            (plain("12\n"), NoGeneration::Unauthenticated),
+            (
+                plain(&format!("{:31}\nserved 5\n", "+12")),
+                NoGeneration::Unauthenticated,
+            ),
+            (
+                Generation {
+                    number: 12,
+                    ..Generation::default()
+                }
+                .text(&GenerationKey::of(&Zeroizing::new([8; 64])))
+                .into_bytes(),
+                NoGeneration::Changed,
+            ),
+        ] {
+            put(&state, &made);
+            let refused = state.advance(12).expect_err("refused");
+            assert!(
+                matches!(&refused, GenerationError::Untrusted(found) if *found == why),
+                "{refused:?}"
+            );
+            assert_eq!(
+                refused.is_of_an_earlier_image(),
+                why == NoGeneration::Unauthenticated
+            );
+            assert!(state.is_listed().is_err() && state.mark(false).is_err());
+            assert_eq!(text(&state), made, "nothing is written over it");
+        }
+        put(&state, &now);
+        state.advance(12).expect("the negative control");
+    }
+
+    #[test]
     fn a_mark_lasts_over_generations_until_it_is_taken_away() {
-        let dir = tempfile::tempdir().expect("a folder");
-        note(dir.path(), 1).expect("noted");
-        let listed = || is_listed(dir.path()).expect("read");
+        let (_dir, state) = state();
+        state.note(1).expect("noted");
+        let listed = || state.is_listed().expect("read");
         assert!(!listed());
-        mark(dir.path(), true).expect("marked");
+        state.mark(true).expect("marked");
         for header in [1, 2] {
-            advance(dir.path(), header).expect("not older");
+            state.advance(header).expect("not older");
             assert!(listed());
         }
-        mark(dir.path(), false).expect("taken away");
-        advance(dir.path(), 3).expect("the generation stays");
+        state.mark(false).expect("taken away");
+        state.advance(3).expect("the generation stays");
         assert!(!listed());
     }
 
     #[test]
     fn what_agent_and_master_noted_lasts_over_generations() {
-        let dir = tempfile::tempdir().expect("a folder");
+        let (_dir, state) = state();
         let noted = Generation {
             number: 7,
             listed: true,
             joined: Some(Joined::Issued([7; 32])),
             served: Some(7),
         };
-        write(dir.path(), noted).expect("written");
-        advance(dir.path(), 7).expect("not older");
-        mark(dir.path(), false).expect("taken away");
+        state.write(noted).expect("written");
+        state.advance(7).expect("not older");
+        state.mark(false).expect("taken away");
         let expected = Generation {
             number: 8,
             listed: false,
             ..noted
         };
-        assert_eq!(read(dir.path()).expect("read"), expected);
+        assert_eq!(state.read().expect("read"), expected);
     }
 
     #[test]
     fn a_state_without_a_generation_is_refused() {
-        let dir = tempfile::tempdir().expect("a folder");
+        let (_dir, state) = state();
         assert!(matches!(
-            advance(dir.path(), 1),
+            state.advance(1),
             Err(GenerationError::Older { state: 0, .. })
         ));
-        for text in ["", "-1", "one", &"9".repeat(40)] {
-            std::fs::write(dir.path().join(FILE), text).expect("written");
-            let refused = advance(dir.path(), 1);
-            assert!(matches!(refused, Err(GenerationError::File(_))), "{text:?}");
+        assert!(state.is_listed().is_err() && state.mark(true).is_err());
+        for text in ["", "-1", "one", &"9".repeat(400)] {
+            put(&state, text.as_bytes());
+            let refused = state.advance(1);
+            assert!(
+                matches!(refused, Err(GenerationError::Untrusted(_))),
+                "{text:?}"
+            );
         }
+    }
+
+    #[test]
+    fn the_key_is_given_to_root_alone_and_once() {
+        let (dir, state) = state();
+        let place = dir.path().join("key");
+        state.give_key(&place).expect("written");
+        let mode = std::fs::metadata(&place).expect("there").permissions();
+        assert_eq!(mode.mode() & 0o777, 0o400);
+        let bytes = std::fs::read(&place).expect("read");
+        assert_eq!(GenerationKey::parse(&bytes), Some(state.key.clone()));
+        assert!(state.give_key(&place).is_err(), "somebody was there before");
     }
 }

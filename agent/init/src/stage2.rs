@@ -73,7 +73,7 @@ fn steps(console: &Console) -> Result<(Vec<Service>, Domain), Fatal> {
     }
     let found = early.map_or_else(|| find(console, &image), Ok)?;
     let digest = configure(console, &found)?;
-    allowed::check(Path::new(allowed::LIST), Path::new(state::OWN), &digest)?;
+    allowed::check(Path::new(allowed::LIST), state.generation.as_ref(), &digest)?;
     let domain = Domain::new().map_err(|cause| Fatal::hold("KERNEL", KERNEL_CURE, cause))?;
     Ok((table(&image, &state), domain))
 }
@@ -228,6 +228,8 @@ fn master(state: &Opened) -> Service {
         measure::EVENT,
         "--state-generation",
         generation::PLACE,
+        "--state-generation-key",
+        generation::KEY,
     ];
     let admin = state
         .moved_by
@@ -252,6 +254,8 @@ fn agent(state: &Opened) -> Service {
         &state.approvals,
         "--state-generation",
         generation::PLACE,
+        "--state-generation-key",
+        generation::KEY,
     ];
     // The agent ends containers through containerd with their grace; on a master's machine too,
     // which is also a node.
@@ -362,6 +366,7 @@ mod tests {
         Opened {
             approvals: "/dev/vda3".to_owned(),
             moved_by,
+            generation: None,
         }
     }
 

@@ -25,8 +25,10 @@ use agent_volume::{Reason, Report};
 
 use crate::console::Console;
 use crate::fatal::Fatal;
+use crate::generation::StateGeneration;
 use crate::state_fault::{
-    CURE, LATER, MASTER_DAMAGED, RENEWED, StateError, check_moved, fatal, later, refused, system,
+    CURE, Cause, LATER, RENEWED, StateError, check_moved, fatal, later, masters_cure,
+    recovery_cure, refused, system,
 };
 use crate::state_kept::{keeps_the_disk, unrecoverable};
 use crate::state_partition::{
@@ -50,9 +52,6 @@ const RECORD: &str = "/run/pratique/state.json";
 /// to this one's TPM.
 pub const RECOVERED_KEYS: &str = "/var/lib/pratique/init/recovered-keys.pem";
 
-/// Why a volume that opened is not usable.
-type Cause = Box<dyn std::error::Error + Send + Sync>;
-
 /// The admin who moved a state to this board: SHA-256 of the admin's key; `None` if the state was
 /// made here.
 pub type MovedBy = Option<[u8; 32]>;
@@ -64,6 +63,9 @@ pub struct Opened {
     pub approvals: String,
     /// The admin who moved the state to this board.
     pub moved_by: MovedBy,
+    /// Its generation, which names what must not be set back; a state that ends with this boot has
+    /// none.
+    pub generation: Option<StateGeneration>,
 }
 
 /// Opens the state and mounts it at `/var`; makes it if there is none, or if a worker's does not
@@ -98,12 +100,20 @@ fn open_state(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<O
     )
     .map_err(later)?;
     let recorded = record(&agent.report, &partition.device.node());
-    let moved_by = mount_reported(console, agent, &partition, owner)?;
-    std::fs::write(RECORD, recorded)
-        .map_err(|cause| fatal(StateError::Write(RECORD.to_owned(), cause)))?;
+    let (moved_by, generation) = mount_reported(console, agent, &partition, owner)?;
+    let failed = |path: &str| {
+        let path = path.to_owned();
+        move |cause| fatal(StateError::Write(path, cause))
+    };
+    if let Some(generation) = &generation {
+        let given = generation.give_key(Path::new(generation::KEY));
+        given.map_err(failed(generation::KEY))?;
+    }
+    std::fs::write(RECORD, recorded).map_err(failed(RECORD))?;
     Ok(Opened {
         approvals: partition.root.hashes.node(),
         moved_by,
+        generation,
     })
 }
 
@@ -113,8 +123,9 @@ fn mount_reported(
     agent: WaitingAgent,
     partition: &StatePartition,
     owner: Owner,
-) -> Result<MovedBy, Fatal> {
+) -> Result<(MovedBy, Option<StateGeneration>), Fatal> {
     let report = agent.report.clone();
+    let of = |key: &VolumeKey| StateGeneration::of(Path::new(OWN), key);
     match &report {
         Report::Opened {
             key,
@@ -124,7 +135,7 @@ fn mount_reported(
         } => {
             own_state(console, agent, partition, key, *generation, owner)?;
             console.milestone(&opened_line(&report));
-            return Ok(*admin);
+            Ok((*admin, Some(of(key))))
         }
         Report::Recovered {
             key,
@@ -134,7 +145,7 @@ fn mount_reported(
         } => {
             recovered_state(console, agent, partition, key, *generation, keys)?;
             console.milestone(&opened_line(&report));
-            return Ok(Some(*admin));
+            Ok((Some(*admin), Some(of(key))))
         }
         Report::Made {
             key,
@@ -144,17 +155,18 @@ fn mount_reported(
         } => {
             new_state(console, agent, partition, key, recovery.as_ref())?;
             console.line(&made(*reason, *renewals));
+            Ok((None, Some(of(key))))
         }
         Report::Temporary { key, reason } => {
             agent.finish(console, None).map_err(later)?;
             temporary_state(console, partition, key, *reason)?;
+            Ok((None, None))
         }
         Report::Refused { reason } => {
             agent.finish(console, None).map_err(later)?;
-            return Err(refused(*reason));
+            Err(refused(*reason))
         }
     }
-    Ok(None)
 }
 
 /// Mounts a state that lasts until the next reboot: in memory where the one on the disk may open in
@@ -210,7 +222,8 @@ fn own_state(
     owner: Owner,
 ) -> Result<(), Fatal> {
     let node = decrypt(partition, key)?;
-    if let Err(cause) = usable(&node, generation) {
+    let state = StateGeneration::of(Path::new(OWN), key);
+    if let Err(cause) = usable(&node, &state, generation) {
         // The agent writes the next generation's header before it exits; the mark overwrites it.
         drop(agent.finish(console, None));
         return Err(damaged(partition, owner == Owner::Master, cause));
@@ -236,15 +249,14 @@ fn recovered_state(
     keys: &[u8],
 ) -> Result<(), Fatal> {
     let node = decrypt(partition, key)?;
+    let state = StateGeneration::of(Path::new(OWN), key);
     // The header on the disk is still of the generation before.
-    let ready = usable(&node, generation.saturating_sub(1))
+    let ready = usable(&node, &state, generation.saturating_sub(1))
         .and_then(|()| take_over(keys).map_err(Cause::from))
-        .and_then(|()| {
-            allowed::forget(Path::new(allowed::LIST), Path::new(OWN)).map_err(Cause::from)
-        });
+        .and_then(|()| allowed::forget(Path::new(allowed::LIST), &state).map_err(Cause::from));
     if let Err(cause) = ready {
         drop(agent.finish(console, None));
-        return Err(Fatal::hold("STATE", CURE, cause));
+        return Err(Fatal::hold("STATE", recovery_cure(&cause), cause));
     }
     // By now the state is bound to this board, or a reboot recovers it again.
     agent
@@ -271,12 +283,12 @@ fn admitted() -> u64 {
         .unwrap_or(0)
 }
 
-/// Mounts a volume that opened, and moves its files to the next generation unless they are older
-/// than their header. A file system in which the kernel found faults is not used.
-fn usable(node: &str, generation: u64) -> Result<(), Cause> {
+/// Mounts a volume that opened, and moves its files to the next generation unless they are of
+/// another than their header's. A file system in which the kernel found faults is not used.
+fn usable(node: &str, state: &StateGeneration, generation: u64) -> Result<(), Cause> {
     mount_state(node, "ext4", DISK)?;
     ext4::without_faults(&File::open(node)?)?;
-    generation::advance(Path::new(OWN), generation)?;
+    state.advance(generation)?;
     Ok(())
 }
 
@@ -315,7 +327,8 @@ fn format_and_mount(
                 .map_err(|cause| fatal(StateError::Write(RECOVERY.to_owned(), cause)))?;
         }
         // The generation to which the agent moves header and TPM next.
-        generation::note(Path::new(OWN), MADE + 1)
+        StateGeneration::of(Path::new(OWN), key)
+            .note(MADE + 1)
             .map_err(|cause| Fatal::hold("STATE", CURE, cause))?;
         write(&root.disk, &root.table.renamed(part.number, LABEL)).map_err(fatal)?;
     }
@@ -342,7 +355,7 @@ fn keep(path: &str, secret: &[u8]) -> std::io::Result<()> {
 /// anew.
 fn damaged(partition: &StatePartition, master: bool, cause: Cause) -> Fatal {
     if master {
-        return Fatal::hold("STATE", MASTER_DAMAGED, cause);
+        return Fatal::hold("STATE", masters_cure(&cause), cause);
     }
     let mut mark = DAMAGED.to_vec();
     mark.resize(SIZE, 0);

@@ -2,6 +2,7 @@
 
 use crate::console::Console;
 use crate::fatal::{AfterFailure, Fatal};
+use crate::generation::GenerationError;
 use crate::gpt::GptError;
 use crate::unlock::UnlockError;
 use agent_sys::process::Ended;
@@ -21,13 +22,21 @@ pub(crate) const RENEWED: &str =
     "it is made anew by a reboot in a minute; what the machine stored is lost";
 const MASTER_CURE: &str = "a master's state is never made anew: put back its disk, its board, or an image of its version; where the \
                            board is gone, `pratique recover-state` opens the state on this one (the admin's guide has the steps)";
-pub(crate) const MASTER_DAMAGED: &str = "a master's state is never made anew by itself: put back a copy of this disk that was taken after its \
+const MASTER_DAMAGED: &str = "a master's state is never made anew by itself: put back a copy of this disk that was taken after its \
                               last start, or clear the TPM, write the whole image again and bring back the cluster from a snapshot by \
                               `master restore` (the admin's guide has the steps)";
+const MASTER_EARLIER: &str = "if this master's last start was under an image from before the state's generation had an authentication code, \
+                              boot that image again, see that the cluster is as you left it and take a snapshot (`kubectl get --raw \
+                              /snapshot`); if not, put back a copy of this disk that was taken after its last start, or take the snapshot \
+                              that you have. Then clear the TPM, write the whole image and bring back the cluster by `master restore` \
+                              (the admin's guide has the steps)";
 const MASTER_GONE: &str = "a master's state is never made anew by itself: put back its disk, or the partition's entry and its label \
                            `pratique-state`; where its disk comes from another board, `pratique recover-state` opens the state on this \
                            one; to begin a new cluster here, clear the TPM in the machine's firmware setup (the admin's guide has the \
                            steps)";
+
+/// Why a volume that opened is not usable.
+pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why there is no state.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +66,29 @@ pub(crate) fn refused(reason: Reason) -> Fatal {
         MASTER_CURE
     };
     Fatal::hold("STATE", cure, Refused(reason))
+}
+
+/// What to do about a master's volume that opened on its own board and is not usable.
+pub(crate) fn masters_cure(cause: &Cause) -> &'static str {
+    if is_of_an_earlier_image(cause) {
+        MASTER_EARLIER
+    } else {
+        MASTER_DAMAGED
+    }
+}
+
+/// The same for one that the admin moves to another board.
+pub(crate) fn recovery_cure(cause: &Cause) -> &'static str {
+    if is_of_an_earlier_image(cause) {
+        MASTER_EARLIER
+    } else {
+        CURE
+    }
+}
+
+fn is_of_an_earlier_image(cause: &Cause) -> bool {
+    let of_generation = cause.downcast_ref::<GenerationError>();
+    of_generation.is_some_and(GenerationError::is_of_an_earlier_image)
 }
 
 /// A failure with the disk: the boot stops.
@@ -105,11 +137,35 @@ pub(crate) fn system(cause: agent_sys::Error) -> Fatal {
 
 #[cfg(test)]
 mod tests {
-    use super::{check_moved, later, refused};
+    use super::{Cause, check_moved, later, masters_cure, recovery_cure, refused};
     use crate::console::Console;
-    use crate::fatal::AfterFailure;
+    use crate::fatal::{AfterFailure, Fatal};
+    use crate::generation::GenerationError;
     use crate::unlock::UnlockError;
     use agent_volume::Reason;
+    use config_state::generation::NoGeneration;
+
+    #[test]
+    fn a_master_of_an_image_without_the_generations_code_is_told_how_to_go_on() {
+        let causes = |why| [(); 2].map(|()| -> Cause { GenerationError::Untrusted(why).into() });
+        let [own, moved] = causes(NoGeneration::Unauthenticated);
+        for (cure, cause) in [(masters_cure(&own), own), (recovery_cure(&moved), moved)] {
+            let line = Fatal::hold("STATE", cure, cause).line();
+            for part in [
+                "no authentication code",
+                "that image again",
+                "master restore",
+            ] {
+                assert!(line.contains(part), "no {part:?} in {line}");
+            }
+        }
+        // Of one that was put together from older copies no older image is to be booted.
+        let [own, moved] = causes(NoGeneration::Changed);
+        for cure in [masters_cure(&own), recovery_cure(&moved)] {
+            assert!(!cure.contains("that image again"), "{cure}");
+        }
+        assert!(masters_cure(&own).contains("master restore"));
+    }
 
     #[test]
     fn a_master_whose_state_is_missing_is_held_and_told_how_to_begin_anew() {

@@ -13,7 +13,7 @@ pub mod kept;
 pub mod reason;
 pub mod report;
 
-pub use config_state::header;
+pub use config_state::{generation, header};
 pub use engine::{BootFacts, Disk, OpenOutcome, SlotContent, Store};
 pub use kept::Kept;
 pub use reason::Reason;

@@ -9,14 +9,13 @@
 //! An emptied list leaves the last one in force.
 //!
 //! The state is encrypted and not authenticated, and files in it could be set back, the state's
-//! generation excepted. So that there is a list is marked there, too.
+//! generation excepted, which is. So that there is a list is marked there, too.
 
 use crate::bootstrap::write_whole;
 use crate::error::Error;
+use crate::state_generation::StateGeneration;
 use config_kube::Machine;
 use config_protocol::wire::ConfigEvent;
-use config_state::generation::{Generation, NoGeneration};
-use std::io;
 use std::path::{Path, PathBuf};
 
 /// The file of allowed configurations, one digest (`sha256:` and hex) a line.
@@ -27,11 +26,15 @@ pub struct Configurations {
 
 impl Configurations {
     /// Opens the file; makes it with the configuration of this boot if there is none yet, and marks
-    /// in the file of the state's generation, if that is given, that there is one.
+    /// beside the state's generation, if that is given, that there is one.
     ///
     /// # Errors
     /// The record of the configuration event cannot be read, or a file cannot be written.
-    pub fn open(file: PathBuf, event: &Path, generation: Option<&Path>) -> Result<Self, Error> {
+    pub fn open(
+        file: PathBuf,
+        event: &Path,
+        generation: Option<&StateGeneration>,
+    ) -> Result<Self, Error> {
         let opened = Self { file };
         let known = opened.file.try_exists().map_err(|source| Error::File {
             what: "read",
@@ -51,7 +54,9 @@ impl Configurations {
                 })?;
             opened.write(&[event.digest.to_text()])?;
         }
-        generation.map_or(Ok(()), mark)?;
+        if let Some(generation) = generation {
+            generation.change(|state| state.listed = true)?;
+        }
         Ok(opened)
     }
 
@@ -86,33 +91,10 @@ impl Configurations {
     }
 }
 
-/// Marks a state as one with a list. A state that ends with this boot has no generation.
-fn mark(path: &Path) -> Result<(), Error> {
-    let unread = |source| Error::File {
-        what: "read",
-        path: path.to_owned(),
-        source,
-    };
-    let text = match std::fs::read_to_string(path) {
-        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
-        read => read.map_err(unread)?,
-    };
-    let state: Generation = text
-        .parse()
-        .map_err(|none: NoGeneration| unread(io::Error::other(none)))?;
-    if state.listed {
-        return Ok(());
-    }
-    let marked = Generation {
-        listed: true,
-        ..state
-    };
-    write_whole(path, marked.to_string().as_bytes())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config_state::generation::{Generation, GenerationKey};
 
     fn digest(byte: &str) -> String {
         format!("sha256:{}", byte.repeat(32))
@@ -128,7 +110,10 @@ mod tests {
     fn the_first_configuration_counts_until_the_machine_lists_others() {
         let dir = tempfile::tempdir().unwrap();
         let (file, event) = (dir.path().join("allowed"), dir.path().join("event"));
-        let generation = dir.path().join("generation");
+        let generation = StateGeneration {
+            file: dir.path().join("generation"),
+            key: dir.path().join("key"),
+        };
         let open = || Configurations::open(file.clone(), &event, Some(&generation));
         assert!(open().is_err());
         let record = |byte: &str| {
@@ -155,7 +140,12 @@ mod tests {
     fn that_there_is_a_list_is_marked_beside_the_states_generation() {
         let dir = tempfile::tempdir().unwrap();
         let (file, event) = (dir.path().join("allowed"), dir.path().join("event"));
-        let generation = dir.path().join("generation");
+        let generation = StateGeneration {
+            file: dir.path().join("generation"),
+            key: dir.path().join("key"),
+        };
+        let key = GenerationKey::of(&zeroize::Zeroizing::new([7; 64]));
+        std::fs::write(&generation.key, key.bytes()).unwrap();
         let digest = "0a".repeat(32);
         let record = format!(
             "{{\"pcr\":13,\"label\":\"nocloud\",\"length\":3,\"digest\":\"{digest}\",\"measured\":true}}\n"
@@ -163,13 +153,22 @@ mod tests {
         std::fs::write(&event, record).unwrap();
         let open = || Configurations::open(file.clone(), &event, Some(&generation));
         open().unwrap();
-        assert!(!generation.exists(), "a state of this boot alone");
-        for (before, after) in [("7\n", "+7\n"), ("+8\n", "+8\n")] {
-            std::fs::write(&generation, before).unwrap();
+        assert!(!generation.file.exists(), "a state of this boot alone");
+        for listed in [false, true] {
+            let before = Generation {
+                number: 7,
+                listed,
+                ..Generation::default()
+            };
+            std::fs::write(&generation.file, before.text(&key)).unwrap();
             open().unwrap();
-            assert_eq!(std::fs::read_to_string(&generation).unwrap(), after);
+            let expected = Generation {
+                listed: true,
+                ..before
+            };
+            assert_eq!(generation.read().unwrap(), Some(expected));
         }
-        std::fs::write(&generation, "none").unwrap();
+        std::fs::write(&generation.file, "none").unwrap();
         assert!(open().is_err());
     }
 }

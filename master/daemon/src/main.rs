@@ -99,8 +99,11 @@ pub(crate) struct RunArgs {
     config_event: Option<PathBuf>,
     /// Where the machine's state names its generation: there the master marks that the data folder
     /// names those configurations, and in which generation it last served its store.
-    #[arg(long)]
+    #[arg(long, requires = "state_generation_key")]
     state_generation: Option<PathBuf>,
+    /// The key of that file's text, in memory.
+    #[arg(long)]
+    state_generation_key: Option<PathBuf>,
     /// Hash of the admin's key by which the machine's state came from another board: the
     /// configuration must name it.
     #[arg(long, value_name = "sha256:HASH")]

@@ -14,7 +14,9 @@ use config_model::format::Endpoint;
 use config_tpm::Digest;
 use master_admission::services::Ranges;
 use master_api::{ApiServer, Options};
-use master_attest::{AttestationConfig, AttestationService, BootstrapConfig, Configurations};
+use master_attest::{
+    AttestationConfig, AttestationService, BootstrapConfig, Configurations, StateGeneration,
+};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
 use master_client::{ApiError, BoxFuture, ObjectEvent, UserInfo};
@@ -450,8 +452,8 @@ async fn open_api(
         path: path.clone(),
         source,
     })?;
-    if let Some(generation) = &args.state_generation {
-        served::check(&store, &path, generation).await?;
+    if let Some(generation) = state_generation(args) {
+        served::check(&store, &path, &generation).await?;
     }
     let options = Options {
         ranges: ranges(settings, listen),
@@ -459,6 +461,13 @@ async fn open_api(
     };
     let failed = store.failed();
     Ok((ApiServer::new(Arc::new(store), options), failed))
+}
+
+/// Where the machine's state names its generation, on a machine that was booted from an image.
+fn state_generation(args: &RunArgs) -> Option<StateGeneration> {
+    let (file, key) = (&args.state_generation, &args.state_generation_key);
+    let (file, key) = (file.clone()?, key.clone()?);
+    Some(StateGeneration { file, key })
 }
 
 /// The ranges for services, and the addresses at which pods reach this server: the machine's own,
@@ -533,8 +542,9 @@ fn attestation_config(
         .ca_pin
         .clone()
         .or_else(|| args.attestor.as_ref().map(|_| PathBuf::from(CA_PIN)));
-    let generation = args.state_generation.as_deref();
-    let open = |event| Configurations::open(args.data.join(CONFIGURATIONS), event, generation);
+    let generation = state_generation(args);
+    let list = args.data.join(CONFIGURATIONS);
+    let open = |event| Configurations::open(list, event, generation.as_ref());
     let configurations = args.config_event.as_deref().map(open).transpose();
     let configurations = configurations.map_err(Error::Attest)?;
     Ok(AttestationConfig {

@@ -1,18 +1,21 @@
 //! In which boot the store was last served, noted in the store and beside the generation of the
-//! machine's state ([`config_state::generation`]), which can't be set back.
+//! machine's state ([`config_state::generation`]), which is authenticated and can't be set back.
 //!
 //! The state is encrypted and not authenticated: an older store can be put back behind the current
 //! generation, and with it retired machines, old policies and lower minimums. Such a store names an
-//! earlier boot than the generation's file, and is not served. So a store goes back to the start of
-//! the last boot at most.
+//! earlier boot than the generation's file, and is not served.
+//!
+//! Within a boot nothing more is noted: a store goes back to when the master began to serve in the
+//! last boot. In each boot the file is written by init first, which carries over the boot that was
+//! served before, and then here. With the file from between the two a store of the boot before is
+//! served, too, which goes back to when the master began to serve in that boot, and none of an
+//! earlier one.
 
 use crate::Error;
 use bytes::Bytes;
-use config_state::generation::{Generation, LIMIT, NoGeneration};
+use config_state::generation::Generation;
+use master_attest::StateGeneration;
 use master_store::{Action, EmbeddedStore, Expect, Op, Store as _};
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 /// The store's key: a table that no kind has.
@@ -26,7 +29,7 @@ const KEY: &str = "state/served";
 pub(crate) async fn check(
     store: &EmbeddedStore,
     folder: &Path,
-    generation: &Path,
+    generation: &StateGeneration,
 ) -> Result<(), Error> {
     let Some(state) = read(generation)? else {
         return Ok(());
@@ -44,14 +47,8 @@ pub(crate) async fn check(
     if stored != Some(state.number) {
         put(store, folder, Some(state.number)).await?;
     }
-    if state.served != Some(state.number) {
-        let served = Generation {
-            served: Some(state.number),
-            ..state
-        };
-        write(generation, &served)?;
-    }
-    Ok(())
+    let change = |state: &mut Generation| state.served = Some(state.number);
+    generation.change(change).map_err(of_state)
 }
 
 /// Has a store that was just restored go on in the state of this machine: by an admin's command it
@@ -62,7 +59,7 @@ pub(crate) async fn check(
 pub(crate) async fn adopt(
     store: &EmbeddedStore,
     folder: &Path,
-    generation: &Path,
+    generation: &StateGeneration,
 ) -> Result<(), Error> {
     let served = read(generation)?.and_then(|state| state.served);
     put(store, folder, served).await
@@ -96,52 +93,22 @@ fn of_store(folder: &Path) -> impl FnOnce(master_store::StoreError) -> Error {
 }
 
 /// A state that ends with this boot, or a host, has no generation.
-fn read(path: &Path) -> Result<Option<Generation>, Error> {
-    let unread = |source| Error::File {
-        what: "read",
-        path: path.to_owned(),
-        source,
-    };
-    let mut text = String::new();
-    match File::open(path) {
-        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened
-            .and_then(|file| file.take(LIMIT).read_to_string(&mut text))
-            .map_err(unread)?,
-    };
-    let parsed = text.parse();
-    parsed
-        .map(Some)
-        .map_err(|none: NoGeneration| unread(io::Error::other(none)))
+fn read(generation: &StateGeneration) -> Result<Option<Generation>, Error> {
+    generation.read().map_err(of_state)
 }
 
-fn write(path: &Path, state: &Generation) -> Result<(), Error> {
-    let neighbour = path.with_extension("new");
-    let written = File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&neighbour)
-        .and_then(|mut file| {
-            file.write_all(state.to_string().as_bytes())?;
-            file.sync_all()
-        })
-        .and_then(|()| std::fs::rename(&neighbour, path))
-        .and_then(|()| {
-            path.parent()
-                .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
-        });
-    written.map_err(|source| Error::File {
-        what: "write",
-        path: path.to_owned(),
-        source,
-    })
+fn of_state(error: master_attest::Error) -> Error {
+    if let master_attest::Error::File { what, path, source } = error {
+        return Error::File { what, path, source };
+    }
+    Error::Attest(error)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use config_state::generation::GenerationKey;
 
     /// A master's machine: its store and its generation's file.
     struct Machine {
@@ -150,29 +117,46 @@ mod tests {
     }
 
     impl Machine {
-        fn new(generation: &str) -> Self {
+        fn new(number: u64) -> Self {
             let dir = tempfile::tempdir().unwrap();
             let store = EmbeddedStore::open(&dir.path().join("store")).unwrap();
-            std::fs::write(dir.path().join("generation"), generation).unwrap();
-            Self { dir, store }
+            let machine = Self { dir, store };
+            std::fs::write(machine.file().key, key().bytes()).unwrap();
+            machine.write(Generation {
+                number,
+                listed: true,
+                ..Generation::default()
+            });
+            machine
         }
 
-        fn file(&self) -> std::path::PathBuf {
-            self.dir.path().join("generation")
+        fn file(&self) -> StateGeneration {
+            StateGeneration {
+                file: self.dir.path().join("generation"),
+                key: self.dir.path().join("key"),
+            }
         }
 
-        fn text(&self) -> Generation {
-            std::fs::read_to_string(self.file())
-                .unwrap()
-                .parse()
-                .unwrap()
+        fn state(&self) -> Generation {
+            self.file().read().unwrap().unwrap()
+        }
+
+        fn write(&self, state: Generation) {
+            std::fs::write(self.file().file, state.text(&key())).unwrap();
+        }
+
+        /// As init leaves the file.
+        fn next_boot(&self) {
+            let state = self.state();
+            self.write(Generation {
+                number: state.number + 1,
+                ..state
+            });
         }
 
         /// init, then the master.
         async fn boot(&self) -> Result<(), Error> {
-            let state = self.text();
-            let number = state.number + 1;
-            write(&self.file(), &Generation { number, ..state }).unwrap();
+            self.next_boot();
             self.start().await
         }
 
@@ -185,14 +169,18 @@ mod tests {
         }
     }
 
+    fn key() -> GenerationKey {
+        GenerationKey::parse(&[7; 32]).unwrap()
+    }
+
     #[tokio::test]
     async fn a_store_of_an_earlier_boot_is_not_served() {
-        let machine = Machine::new("+7\n");
+        let machine = Machine::new(7);
         for _ in 0..3 {
             machine.boot().await.unwrap();
             machine.start().await.expect("a restart in the same boot");
         }
-        let state = machine.text();
+        let state = machine.state();
         assert_eq!(
             (state.number, state.listed, state.served),
             (10, true, Some(10))
@@ -205,28 +193,54 @@ mod tests {
                 refused.contains("an older copy") && refused.contains("master restore"),
                 "{refused}"
             );
-            assert_eq!(machine.text().served, Some(10), "noted all the same");
+            assert_eq!(machine.state().served, Some(10), "noted all the same");
         }
         machine.set_back(Some(10)).await;
         machine.boot().await.expect("the newest");
     }
 
+    /// Of the last boot's file there are two: init's, and the master's.
+    #[tokio::test]
+    async fn a_file_from_between_inits_write_and_the_masters_allows_the_boot_before_and_no_other() {
+        let machine = Machine::new(7);
+        machine.boot().await.unwrap();
+        machine.boot().await.unwrap();
+        machine.next_boot();
+        let between = machine.state();
+        machine.start().await.unwrap();
+        let whole = machine.state();
+        assert_eq!([between.served, whole.served].map(Option::unwrap), [9, 10]);
+        for (file, store, served) in [
+            (whole, 10, true),
+            (whole, 9, false),
+            (whole, 8, false),
+            (between, 10, true),
+            (between, 9, true),
+            (between, 8, false),
+        ] {
+            machine.write(file);
+            machine.set_back(Some(store)).await;
+            let outcome = machine.boot().await;
+            assert_eq!(outcome.is_ok(), served, "{file:?} {store}: {outcome:?}");
+        }
+    }
+
     #[tokio::test]
     async fn a_power_cut_between_store_and_file_loses_nothing() {
-        let machine = Machine::new("7\n");
+        let machine = Machine::new(7);
         machine.boot().await.unwrap();
-        let before = machine.text();
+        let before = machine.state();
         machine.boot().await.unwrap();
         // The store has this boot's number, and the file does not.
-        let number = machine.text().number;
-        write(&machine.file(), &Generation { number, ..before }).unwrap();
+        let number = machine.state().number;
+        machine.write(Generation { number, ..before });
         machine.boot().await.unwrap();
-        assert_eq!(machine.text().served, Some(10));
+        assert_eq!(machine.state().served, Some(10));
     }
 
     #[tokio::test]
     async fn a_restored_store_is_served_in_the_state_in_which_it_was_restored() {
-        let machine = Machine::new("7\n");
+        let machine = Machine::new(7);
         machine.boot().await.unwrap();
         machine.boot().await.unwrap();
         // A snapshot names the boot, and maybe the machine, in which it was taken.
@@ -238,7 +252,7 @@ mod tests {
             machine.boot().await.unwrap();
         }
         // In a new state nothing was served yet.
-        let machine = Machine::new("2\n");
+        let machine = Machine::new(2);
         machine.set_back(Some(500)).await;
         adopt(&machine.store, machine.dir.path(), &machine.file())
             .await
@@ -250,13 +264,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_host_without_a_generation_has_nothing_to_compare() {
-        let machine = Machine::new("7\n");
-        let none = machine.dir.path().join("none");
+        let machine = Machine::new(7);
+        let none = StateGeneration {
+            file: machine.dir.path().join("none"),
+            ..machine.file()
+        };
         check(&machine.store, machine.dir.path(), &none)
             .await
             .unwrap();
-        assert!(!none.exists());
-        std::fs::write(machine.file(), "none").unwrap();
+        assert!(!none.file.exists());
+        std::fs::write(machine.file().file, "none").unwrap();
         assert!(machine.start().await.is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::{Error, remote, served};
 use bytes::Bytes;
+use master_attest::StateGeneration;
 use master_store::{
     EmbeddedStore, SnapshotBytes, SnapshotSummary, Store as _, StoreError, restore_snapshot,
     verify_snapshot,
@@ -10,6 +11,9 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+/// Where init puts the key of the state's generation.
+const GENERATION_KEY: &str = "/run/pratique/state-generation-key";
 
 /// What to take a snapshot of.
 #[derive(Debug, clap::Args)]
@@ -45,6 +49,9 @@ pub(crate) struct RestoreArgs {
     /// machine that was booted from an image. There need be none.
     #[arg(long)]
     state_generation: Option<PathBuf>,
+    /// The key of that file's text, which init gives for the boot.
+    #[arg(long, default_value = GENERATION_KEY)]
+    state_generation_key: PathBuf,
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
@@ -146,7 +153,10 @@ pub(crate) async fn restore(args: &RestoreArgs) -> Result<(), Error> {
         source,
     })?;
     let own = || args.data.join("../init/generation");
-    let generation = args.state_generation.clone().unwrap_or_else(own);
+    let generation = StateGeneration {
+        file: args.state_generation.clone().unwrap_or_else(own),
+        key: args.state_generation_key.clone(),
+    };
     served::adopt(&store, &folder, &generation).await?;
     tell("store restored", &folder, summary);
     Ok(())
@@ -193,6 +203,7 @@ mod tests {
             from: file,
             data: two.clone(),
             state_generation: None,
+            state_generation_key: GENERATION_KEY.into(),
         };
         restore(&restored).await.unwrap();
         assert!(
@@ -232,6 +243,7 @@ mod tests {
             state_of: None,
             config_event: None,
             state_generation: None,
+            state_generation_key: None,
         };
         let mut master = tokio::spawn(crate::run::run(run));
         let kubeconfig = data.join("admin.kubeconfig");
@@ -275,6 +287,7 @@ mod tests {
             from: dir.path().join("by-kubeconfig"),
             data: two.clone(),
             state_generation: None,
+            state_generation_key: GENERATION_KEY.into(),
         })
         .await
         .unwrap();

@@ -8,7 +8,7 @@ use crate::older_disk::STATE_RENEWED;
 use crate::older_document::Endpoint;
 use crate::planted_state;
 use crate::world::{Cluster, World, expect};
-use agent_volume::header::{COPIES, DATA_OFFSET, Header};
+use agent_volume::header::{COPIES, DATA_OFFSET, Header, VolumeKey};
 use agent_volume::{Kept, header};
 use config_model::format::Cidr;
 use config_tpm::Digest;
@@ -62,7 +62,7 @@ pub(crate) fn a_volume_and_key_planted_by_the_tpms_owner_are_not_trusted(
     for copy in COPIES {
         disk.write(extent.start + copy, &sealed.to_bytes())?;
     }
-    let file = victim.planted(cluster, &dir)?;
+    let file = victim.planted(cluster, &dir, &key)?;
     let mut bytes = std::fs::read(&file).map_err(file_error("cannot read", &file))?;
     xts::encrypt(&key, 0, &mut bytes);
     disk.write(extent.start + DATA_OFFSET, &bytes)?;
@@ -83,7 +83,8 @@ pub(crate) fn a_plain_file_system_in_the_volumes_place_is_not_trusted(
     let dir = folder(cluster, "plain")?;
     let disk = victim.disk(cluster)?;
     let extent = disk.partition(LABEL)?;
-    let file = victim.planted(cluster, &dir)?;
+    let key = header::random_volume_key().map_err(|error| Error::Missing(error.to_string()))?;
+    let file = victim.planted(cluster, &dir, &key)?;
     let bytes = std::fs::read(&file).map_err(file_error("cannot read", &file))?;
     disk.write(extent.start, &bytes)?;
     disk.give_to(&victim.blueprint, &cluster.lab.tools)?;
@@ -218,15 +219,15 @@ impl Victim {
         Ok(())
     }
 
-    /// A file with a state that is planted for the machine and this pod.
-    fn planted(&self, cluster: &Cluster, dir: &Path) -> Result<PathBuf> {
+    /// A file with a state that is planted for the machine and this pod, for a volume with this key.
+    fn planted(&self, cluster: &Cluster, dir: &Path, key: &VolumeKey) -> Result<PathBuf> {
         let addresses = planted_addresses(cluster)?;
         let pod = planted_state::Pod {
             name: self.name,
             uid: &self.uid,
             addresses: &addresses,
         };
-        planted_state::state(&cluster.lab.tools, dir, &pod)
+        planted_state::state(&cluster.lab.tools, dir, &pod, key)
     }
 
     /// The machine's disk, to be changed.

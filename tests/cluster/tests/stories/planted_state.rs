@@ -20,6 +20,9 @@
 //! is, nor those of CSI drivers, as there is none that a machine could ask about them. All else that
 //! the agent reads of the state is in this table.
 
+use agent_volume::generation::{Generation, GenerationKey, Joined};
+use agent_volume::header::VolumeKey;
+use agent_volume::kept::MADE;
 use serde_json::json;
 use std::fs;
 use std::net::IpAddr;
@@ -49,11 +52,12 @@ pub(crate) struct Pod<'a> {
 }
 
 /// Makes an ext4 file system with a whole state in it, and returns its file.
-pub(crate) fn state(tools: &Tools, dir: &Path, pod: &Pod<'_>) -> Result<PathBuf> {
+/// `key` is that of the volume in which it will lie.
+pub(crate) fn state(tools: &Tools, dir: &Path, pod: &Pod<'_>, key: &VolumeKey) -> Result<PathBuf> {
     let (name, uid) = (pod.name, pod.uid);
     let tree = dir.join("state");
     containerd(tools, dir, &tree.join("lib/containerd"), pod)?;
-    agent(&tree, pod)?;
+    agent(&tree, pod, key)?;
     let text = |path: &str, text: &str| write(&tree.join(path), text, 0o600);
     let program = |path: &str| {
         let script = format!("#!/bin/sh\necho {WORD} > /dev/console\n");
@@ -93,10 +97,15 @@ pub(crate) fn state(tools: &Tools, dir: &Path, pod: &Pod<'_>) -> Result<PathBuf>
 }
 
 /// What the agent has kept on the state for the next boot, and what init has that belongs to it.
-fn agent(tree: &Path, pod: &Pod<'_>) -> Result<()> {
+fn agent(tree: &Path, pod: &Pod<'_>, key: &VolumeKey) -> Result<()> {
     let text = |path: &str, text: &str| write(&tree.join(path), text, 0o600);
-    // As large as numbers get: the state is not older than its header, whatever that says.
-    let generation = format!("{:<31}\njoined admitted\n", u64::MAX);
+    // As the header's, and authentic: who plants a volume has its key.
+    let generation = Generation {
+        number: MADE,
+        joined: Some(Joined::Admitted),
+        ..Generation::default()
+    };
+    let generation = generation.text(&GenerationKey::of(key));
     text("lib/pratique/init/generation", &generation)?;
     let roots = format!("sha256:{}\n", "00".repeat(32));
     text("lib/pratique/agent/cluster-roots", &roots)?;

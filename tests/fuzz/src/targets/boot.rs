@@ -4,12 +4,14 @@
 use crate::run::{Decoder, Shape, Target};
 use agent_discover::Memory;
 use agent_init::ext4::{Ext4Error, without_faults};
-use agent_init::generation::GenerationError;
-use agent_init::{allowed, generation, spcr};
+use agent_init::generation::StateGeneration;
+use agent_init::{allowed, spcr};
 use agent_names::answer::{Question, Resolution, answer, written};
 use agent_net::dhcp::{Client, Output};
 use agent_proxy::{Known, Objects};
 use agent_volume::Kept;
+use agent_volume::header::{VOLUME_KEY, VolumeKey};
+use config_state::generation::{Generation, GenerationKey, Joined};
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -74,11 +76,17 @@ fn files() -> io::Result<Vec<Target>> {
     let device = tempfile::tempfile_in("/dev/shm")?;
     let (generations, lists, memories) = (folder()?, folder()?, folder()?);
     let listed = format!("sha256:{}\n", hex::encode(DIGEST)).into_bytes();
-    let noted = format!(
-        "+7{:29}\njoined issued {}\nserved 6\n",
-        "",
-        hex::encode(DIGEST)
-    );
+    let volume = VolumeKey::new([7; VOLUME_KEY]);
+    let generation = StateGeneration::of(generations.path(), &volume);
+    let listing = StateGeneration::of(lists.path(), &volume);
+    let noted = Generation {
+        number: GENERATION,
+        listed: true,
+        joined: Some(Joined::Issued(DIGEST)),
+        served: Some(6),
+    };
+    let noted = noted.text(&GenerationKey::of(&volume)).into_bytes();
+    let whole = noted.clone();
     let remembered = br#"{"generation":7,"key":null,"uri":"","signed":""}"#.to_vec();
     Ok(vec![
         target(
@@ -97,14 +105,14 @@ fn files() -> io::Result<Vec<Target>> {
         ),
         target(
             "agent-init/generation",
-            noted.into_bytes(),
+            noted,
             Box::new(move |input| {
-                let folder = generations.path();
-                fs::write(folder.join("generation"), input).expect(WRITTEN);
-                match generation::advance(folder, GENERATION) {
-                    Ok(()) => assert!(generation::advance(folder, GENERATION + 1).is_ok()),
-                    Err(GenerationError::Older { state, .. }) => assert!(state < GENERATION),
-                    Err(GenerationError::File(_)) => {}
+                let file = generations.path().join("generation");
+                fs::write(file, input).expect(WRITTEN);
+                let believed = generation.advance(GENERATION).is_ok();
+                assert_eq!(believed, input == whole, "only what init wrote");
+                if believed {
+                    assert!(generation.advance(GENERATION + 1).is_ok());
                 }
             }),
         ),
@@ -114,8 +122,8 @@ fn files() -> io::Result<Vec<Target>> {
             Box::new(move |input| {
                 let list = lists.path().join("allowed");
                 fs::write(&list, input).expect(WRITTEN);
-                generation::note(lists.path(), GENERATION).expect(WRITTEN);
-                if allowed::check(&list, lists.path(), &DIGEST).is_ok() {
+                listing.note(GENERATION).expect(WRITTEN);
+                if allowed::check(&list, Some(&listing), &DIGEST).is_ok() {
                     let found = String::from_utf8_lossy(input).contains(&hex::encode(DIGEST));
                     assert!(found, "a digest that is not listed");
                 }

@@ -10,7 +10,8 @@ use agent_discover::read_pins;
 use agent_kubelet::decoders::eviction;
 use agent_names::snapshot::{Origin, Snapshot};
 use config_model::format::Cidr;
-use config_state::generation::{Generation, Joined, LIMIT};
+use config_state::decoders;
+use config_state::generation::{Generation, GenerationKey, Joined, LENGTH};
 use std::fs;
 use std::io;
 use std::path::Component;
@@ -117,17 +118,17 @@ fn generations() -> Vec<Vec<u8>> {
         number: 7,
         listed: true,
         joined: Some(Joined::Issued([0xab; 32])),
-        served: Some(u64::MAX),
+        served: Some(6),
     };
     let admitted = Generation {
         joined: Some(Joined::Admitted),
         served: None,
         ..known
     };
-    let later = format!("{admitted}later field\n");
+    let later = "+7\njoined admitted\nlater field\nserved 6\n".to_owned();
     [
-        known.to_string(),
-        admitted.to_string(),
+        known.text(&key()),
+        admitted.text(&key()),
         later,
         "7\n".to_owned(),
     ]
@@ -135,12 +136,18 @@ fn generations() -> Vec<Vec<u8>> {
     .into()
 }
 
-/// The generation with what is noted beside it: a program that notes one thing keeps the others.
+fn key() -> GenerationKey {
+    GenerationKey::parse(&[7; 32]).expect("32 bytes")
+}
+
+/// The generation with what is noted beside it: nothing but its own text is believed, and of any
+/// lines under the MAC a program that notes one thing keeps the others.
 fn generation(input: &[u8]) {
-    let Ok(text) = std::str::from_utf8(input) else {
-        return;
-    };
-    let Ok(read) = text.parse::<Generation>() else {
+    if let Ok(read) = Generation::read(input, &key()) {
+        assert_eq!(read.text(&key()).as_bytes(), input, "two texts of one");
+    }
+    let lines = std::str::from_utf8(input).map(decoders::generation);
+    let Ok(Ok(read)) = lines else {
         return;
     };
     for joined in [
@@ -149,9 +156,10 @@ fn generation(input: &[u8]) {
         Some(Joined::Issued([7; 32])),
     ] {
         let noted = Generation { joined, ..read };
-        let written = noted.to_string();
-        assert!((written.len() as u64) < LIMIT, "too long to be read");
-        assert_eq!(written.parse(), Ok(noted), "{written}");
+        let written = noted.text(&key());
+        assert_eq!(written.len(), LENGTH, "{written}");
+        let again = Generation::read(written.as_bytes(), &key());
+        assert_eq!(again, Ok(noted), "{written}");
     }
 }
 
