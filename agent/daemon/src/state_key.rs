@@ -82,11 +82,13 @@ fn run_with(
     match engine::open(&mut disk, &mut store, boot).map_err(part)? {
         OpenOutcome::Opened(opened) => {
             tell(output, &opened_report(&opened))?;
-            // Without an answer the floor stays.
-            let admitted = answer(input).map_or(0, |answer| answer.admitted).min(svn);
-            opened
-                .advance(&mut disk, &mut store, admitted)
-                .map_err(part)?;
+            // Without an answer init doesn't use the state, and nothing moves: this disk as it is,
+            // or a copy from its last start, opens in another boot.
+            if let Some(InitAnswer { admitted }) = answer(input) {
+                opened
+                    .advance(&mut disk, &mut store, admitted.min(svn))
+                    .map_err(part)?;
+            }
         }
         // The partition table is untrusted, so it does not make a master's state anew.
         OpenOutcome::Closed(ClosedVolume {

@@ -232,6 +232,18 @@ impl Asked {
         self.report
     }
 
+    /// Waits for the end without an answer, as init does with a state that it can't use.
+    fn unanswered(self) -> Report {
+        let Self {
+            mut process,
+            input,
+            report,
+        } = self;
+        drop(input);
+        assert!(process.wait().expect("an end").success(), "{report:?}");
+        report
+    }
+
     /// A power cut before the answer.
     fn cut(mut self) {
         self.process.kill().expect("a running agent");
@@ -524,6 +536,23 @@ fn a_power_cut_before_the_answer_loses_nothing() {
         asked.cut();
     }
     assert_eq!(opened(&machine.start(WORKER, 3)), Some(key));
+}
+
+/// A master's files turn out to be damaged, or of another boot than their header: its admin puts
+/// back the disk of its last start, or boots the image of before.
+#[test]
+fn a_state_that_init_cannot_use_stays_as_it_is() {
+    let mut machine = Machine::new();
+    let key = machine.settled(MASTER);
+    let before = machine.disk();
+    for _ in 0..3 {
+        machine.boot(MASTER);
+        let report = machine.ask(false).unanswered();
+        assert_eq!(opened(&report), Some(key.clone()), "{report:?}");
+        assert!(machine.disk() == before, "the disk was touched");
+    }
+    assert_eq!(opened(&machine.start(MASTER, 3)), Some(key.clone()));
+    assert!(machine.disk() != before, "the negative control");
 }
 
 /// The owner changes the hierarchy's authorization: the agent reports that by its exit code at each
