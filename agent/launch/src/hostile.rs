@@ -137,6 +137,13 @@ fn a_pod_gets_no_more_memory_for_its_content_than_there_is_for_one() {
     assert!(error.unwrap_err().contains("16 MiB"));
 }
 
+/// Makes a folder `x` and returns its device and inode number.
+fn folder_in(outside: &Path) -> (u64, u64) {
+    fs::create_dir(outside.join("x")).unwrap();
+    let root = Beneath::root(outside).unwrap();
+    root.handle(Path::new("x"), Links::Refused).unwrap().id()
+}
+
 /// Runs `attempt` many times while a neighbour exchanges the folder `d` and a link `l` to
 /// `outside`, without a pause: after one more exchange each time, and until some met the folder and
 /// some the link. Returns how many won.
@@ -160,7 +167,8 @@ fn flipping(base: &Path, outside: &Path, attempt: impl Fn() -> Result<bool, Stri
                 std::thread::yield_now();
             }
             match attempt() {
-                Ok(true) => won += 1,
+                // Who followed the link met it, too.
+                Ok(true) => (won, met[1]) = (won + 1, met[1] + 1),
                 Ok(false) => met[0] += 1,
                 Err(error) => met[1] += usize::from(error.contains("link")),
             }
@@ -175,12 +183,7 @@ fn flipping(base: &Path, outside: &Path, attempt: impl Fn() -> Result<bool, Stri
 #[test]
 fn a_neighbour_that_flips_folder_and_link_wins_no_sub_path() {
     let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    fs::create_dir(outside.path().join("x")).unwrap();
-    let x = Beneath::root(outside.path())
-        .unwrap()
-        .handle(Path::new("x"), Links::Refused)
-        .unwrap()
-        .id();
+    let x = folder_in(outside.path());
     let machine = machine(dir.path());
     let base = dir.path().join("volume");
     let source = VolumeLocation::Own(base.clone());
@@ -210,7 +213,7 @@ fn a_neighbour_that_flips_folder_and_link_makes_nothing_elsewhere() {
 #[test]
 fn a_neighbour_that_flips_folder_and_link_wins_no_host_path() {
     let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    fs::create_dir(outside.path().join("x")).unwrap();
+    let x = folder_in(outside.path());
     let base = dir.path().join("listed");
     fs::create_dir(&base).unwrap();
     let mut machine = machine(dir.path().join("agent").as_path());
@@ -219,13 +222,26 @@ fn a_neighbour_that_flips_folder_and_link_wins_no_host_path() {
         path,
         writable: true,
     }];
-    for kind in ["DirectoryOrCreate", "FileOrCreate"] {
-        let host = json!({"path": base.join("d/new"), "type": kind});
+    // By way of `..`, as a link that begins at `/` leads nowhere below the agent's own descriptor.
+    let link = Path::new("../..").join(outside.path().file_name().unwrap());
+    // What is there, by each type that mounts a folder, and then what is made.
+    for (path, kind) in [
+        ("d/x", ""),
+        ("d/x", "Directory"),
+        ("d/x", "DirectoryOrCreate"),
+        ("d/new", "DirectoryOrCreate"),
+        ("d/new", "FileOrCreate"),
+    ] {
+        let host = json!({"path": base.join(path), "type": kind});
         let source = VolumeLocation::Host(serde_json::from_value(host).unwrap(), Right::Listed);
-        let place = || volumes::place(&machine, &source, None, false).map(|_| false);
-        flipping(&base, outside.path(), place);
+        let place = || volumes::place(&machine, &source, None, false);
+        let won = flipping(&base, &link, || Ok(place()?.id() == x));
+        assert_eq!(
+            won, 0,
+            "{path} of type {kind:?} led to a folder that is not listed"
+        );
         let found = fs::read_dir(outside.path()).unwrap().count();
-        assert_eq!(found, 1, "{kind} was made in a folder that is not listed");
+        assert_eq!(found, 1, "{kind:?} was made in a folder that is not listed");
         fs::remove_dir_all(&base).unwrap();
         fs::create_dir(&base).unwrap();
     }
