@@ -206,3 +206,48 @@ fn random_guid(disk: &str) -> Result<Guid, StateError> {
         .map_err(|cause| StateError::Write(disk.to_owned(), cause))?;
     Ok(Guid::parse(&text).unwrap_or(Guid([0xFF; 16])))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::errno::Errno;
+    use nix::mount::MsFlags;
+    use nix::sched::{CloneFlags, unshare};
+    use nix::sys::statvfs::{FsFlags, statvfs};
+    use std::process::Command;
+
+    /// Whether a program that lies in `folder` runs.
+    fn runs(folder: &str) -> bool {
+        let program = format!("{folder}/program");
+        // By a process of its own, since a program that a process has open for writing doesn't run.
+        let copied = Command::new("cp").args(["/bin/true", &program]).status();
+        assert!(copied.unwrap().success(), "{folder}");
+        match Command::new(&program).status() {
+            Ok(status) => status.success(),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(Errno::EACCES as i32), "{folder}");
+                false
+            }
+        }
+    }
+
+    /// Somebody who had the disk can have left programs, device nodes and setuid files there.
+    #[test]
+    fn no_program_on_the_state_runs_but_in_pods_volumes() {
+        let in_a_namespace = || {
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+            nix::mount::mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+            mount_state("tmpfs", "tmpfs", MEMORY).unwrap();
+            let folders = DIRECTORIES.map(|(folder, _)| folder);
+            for folder in folders.into_iter().chain([TARGET]) {
+                let flags = statvfs(folder).unwrap().flags();
+                let refused = FsFlags::ST_NODEV | FsFlags::ST_NOSUID;
+                assert!(flags.contains(refused), "{folder}: {flags:?}");
+                assert_eq!(runs(folder), VOLUMES.contains(&folder), "{folder}");
+            }
+        };
+        // Namespaces are a thread's, so that no other test sees this one's mounts.
+        std::thread::spawn(in_a_namespace).join().unwrap();
+    }
+}
