@@ -340,6 +340,33 @@ fn the_deletion_of_the_lower_index_raises_the_floor() {
     }
 }
 
+/// After a power cut before the lower index is deleted, the newer image takes the index of the
+/// higher floor, even where the older image wrote its own last, and deletes the other.
+#[test]
+fn a_newer_image_ends_a_rise_that_a_power_cut_left() {
+    for older_image_between in [false, true] {
+        let (machine, volume) = Machine::made();
+        let boot_before_the_deletion = |svn| {
+            machine.0.borrow_mut().svn = svn;
+            let open = machine.opened();
+            machine.with_power(WRITES_OF_A_RISE - 1);
+            let cut = open.advance(&mut machine.clone(), &mut machine.clone(), svn);
+            assert!(cut.is_err(), "{svn}: the power was not cut");
+            machine.with_power(usize::MAX);
+        };
+        boot_before_the_deletion(7);
+        if older_image_between {
+            boot_before_the_deletion(5);
+        }
+        machine.0.borrow_mut().svn = 7;
+        let order = format!("the older image booted in between: {older_image_between}");
+        assert_eq!(machine.opened().floor, 7, "{order}");
+        assert_eq!(machine.boot(0), volume);
+        machine.0.borrow_mut().svn = 5;
+        assert_eq!(machine.reason(), Reason::Floor(7), "{order}");
+    }
+}
+
 /// The disk of a machine in a machine that has other slots.
 fn moved(from: &Machine, slots: [SlotContent; 2]) -> Machine {
     let there = from.copy();
@@ -414,6 +441,9 @@ fn the_recovery_key_binds_a_volume_to_another_tpm_once() {
             (Some([5; 32]), generation + 1)
         );
         assert_eq!(there.recovered(&good), Err(Reason::OneOffUsed));
+        // On a board that never used the key, the generation of the header refuses it.
+        let cleared = moved(&there, [SlotContent::Absent, SlotContent::Absent]);
+        assert_eq!(cleared.recovered(&good), Err(Reason::OneOffUsed));
         // The old disk again: the one-off key was for one opening.
         let newest = there.copies();
         there.0.borrow_mut().copies = machine.copies();
