@@ -49,11 +49,6 @@ impl NamedTurns {
         }
     }
 
-    /// How many turns nobody has.
-    pub fn free(&self) -> usize {
-        self.all.available_permits()
-    }
-
     fn named(&self, name: &str) -> Arc<Semaphore> {
         self.named.of(name, || Semaphore::new(self.each))
     }
@@ -84,13 +79,13 @@ mod tests {
         assert_eq!((had.len(), waiting.len()), (2, 7));
         let other = now(pin!(shares.turn("b")));
         assert!(other.is_some());
-        assert_eq!(shares.free(), 5);
+        assert_eq!(shares.all.available_permits(), 5);
         drop(had);
         let got = waiting.into_iter().filter_map(Result::err);
         let got: Vec<_> = got.map(|mut turn| now(turn.as_mut())).collect();
         assert_eq!(got.iter().flatten().count(), 2);
         drop((got, other));
-        assert_eq!(shares.free(), 8);
+        assert_eq!(shares.all.available_permits(), 8);
         assert_eq!(shares.named("c").available_permits(), 2);
         assert_eq!(shares.named.count(), 1);
     }
