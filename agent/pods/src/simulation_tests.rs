@@ -6,6 +6,7 @@ mod volumes;
 
 use crate::backoff::later;
 use crate::ending::LEAST;
+use crate::machine::{PodFacts, plan};
 use crate::notes::Eviction;
 use crate::policy::RestartPolicy;
 use crate::simulation::{EPOCH, World};
@@ -611,4 +612,19 @@ fn what_is_to_start_before_the_main_containers_waits_for_the_pod_to_initialize()
         let reason = waiting_reason(&world, name);
         assert_eq!(reason.as_deref(), Some("PodInitializing"), "{name}");
     }
+}
+
+/// Its status says that it failed: a container would run beside that, on what the machine lacks.
+#[test]
+fn a_refused_pod_starts_nothing() {
+    let world = World::new(&plain("Always", Behaviour::plain(None)));
+    let planned = |refused| {
+        let facts = PodFacts {
+            refused,
+            ..world.facts()
+        };
+        plan(facts).actions
+    };
+    assert!(planned(true).is_empty(), "{:?}", planned(true));
+    assert!(!planned(false).is_empty(), "the negative control");
 }
