@@ -245,17 +245,12 @@ async fn a_path_of_the_machine_is_given_as_its_configuration_lists_it() {
     cluster
         .create("linked", once("ls /v", path(&listed.join("link"))))
         .await;
-    let status = cluster
-        .reaches(
-            "linked",
-            "/containerStatuses/0/state/waiting/reason",
-            json!("CreateContainerConfigError"),
-        )
-        .await;
-    let message = status["containerStatuses"][0]["state"]["waiting"]["message"]
-        .as_str()
-        .unwrap();
+    let message = cluster.event("FailedMount").await;
     assert!(message.contains("a link is on the way"), "{message}");
+    let waiting = "/containerStatuses/0/state/waiting/reason";
+    cluster
+        .reaches("linked", waiting, json!("ContainerCreating"))
+        .await;
     let made = json!({"hostPath": {"path": listed.join("a/b"), "type": "DirectoryOrCreate"}});
     cluster
         .create("makes", once("echo x > /v/f; echo $?", made))
