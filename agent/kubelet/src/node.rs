@@ -172,10 +172,10 @@ impl Reporter {
                 "updated the Node's status"
             );
         }
-        for (warning, reason, message) in
-            node_events::changed(&shared.config.node_name, &live, &status)
-        {
-            shared.events.node(&node, warning, reason, message);
+        for event in node_events::changed(&shared.config.node_name, &live, &status) {
+            shared
+                .events
+                .node(&node, event.is_warning, event.reason, event.message);
         }
         self.written = Some((status, Instant::now()));
         Ok(ready)

@@ -2,8 +2,13 @@
 
 use config_kube::k8s_openapi::api::core::v1::NodeStatus;
 
-/// An event: whether it is a warning, its reason, and its message.
-pub(crate) type NodeEvent = (bool, &'static str, String);
+/// An event about the Node.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NodeEvent {
+    pub(crate) is_warning: bool,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
 
 /// The conditions that are told, with the reasons for false and true.
 const TOLD: [(&str, &str, &str); 4] = [
@@ -33,9 +38,10 @@ pub(crate) fn changed(node: &str, old: &NodeStatus, new: &NodeStatus) -> Vec<Nod
         let before = boot(old).filter(|before| !before.is_empty());
         before.is_some_and(|before| before != *now)
     });
-    let rebooted = rebooted.map(|boot| {
-        let text = format!("Node {node} has been rebooted, boot id: {boot}");
-        (true, "Rebooted", text)
+    let rebooted = rebooted.map(|boot| NodeEvent {
+        is_warning: true,
+        reason: "Rebooted",
+        message: format!("Node {node} has been rebooted, boot id: {boot}"),
     });
     let says = |status: &NodeStatus, name: &str| {
         let mut all = status.conditions.iter().flatten();
@@ -50,8 +56,11 @@ pub(crate) fn changed(node: &str, old: &NodeStatus, new: &NodeStatus) -> Vec<Nod
             "False" => no,
             _ => return None,
         };
-        let text = format!("Node {node} status is now: {reason}");
-        (before.as_deref() != Some(&now)).then_some((false, *reason, text))
+        (before.as_deref() != Some(&now)).then(|| NodeEvent {
+            is_warning: false,
+            reason,
+            message: format!("Node {node} status is now: {reason}"),
+        })
     });
     rebooted.into_iter().chain(conditions).collect()
 }
@@ -83,7 +92,7 @@ mod tests {
 
     fn reasons(old: &NodeStatus, new: &NodeStatus) -> Vec<&'static str> {
         let told = changed("n", old, new).into_iter();
-        told.map(|(_, reason, _)| reason).collect()
+        told.map(|event| event.reason).collect()
     }
 
     #[test]
@@ -118,8 +127,12 @@ mod tests {
     #[test]
     fn another_boot_is_told_with_its_id() {
         let (first, second) = (status("a", "False", "True"), status("b", "False", "True"));
-        let text = "Node n has been rebooted, boot id: b".to_owned();
-        assert_eq!(changed("n", &first, &second), [(true, "Rebooted", text)]);
+        let rebooted = NodeEvent {
+            is_warning: true,
+            reason: "Rebooted",
+            message: "Node n has been rebooted, boot id: b".to_owned(),
+        };
+        assert_eq!(changed("n", &first, &second), [rebooted]);
         assert!(reasons(&status("", "False", "True"), &second).is_empty());
     }
 }
