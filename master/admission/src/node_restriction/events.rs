@@ -19,6 +19,13 @@ const SOURCES: [&str; 2] = ["source", "deprecatedSource"];
 /// long as events are kept.
 const PREDECESSOR: SignedDuration = SignedDuration::from_hours(1);
 
+/// A node that writes an event, and what its right to it is judged by.
+pub(super) struct Reporter<'a> {
+    pub(super) node: &'a str,
+    pub(super) authorizer: &'a Authorizer,
+    pub(super) now: Timestamp,
+}
+
 /// Whether the event was reported by the node.
 pub(super) fn own(request: &Request<'_>, node: &str, event: &Fields) -> Result<(), ApiError> {
     let hosts = SOURCES
@@ -41,10 +48,10 @@ pub(super) fn own(request: &Request<'_>, node: &str, event: &Fields) -> Result<(
 /// Whether a node may write an event.
 pub(super) async fn check(
     request: &Request<'_>,
-    (authorizer, now): (&Authorizer, Timestamp),
-    node: &str,
+    reporter: &Reporter<'_>,
     event: &Fields,
 ) -> Result<(), ApiError> {
+    let node = reporter.node;
     own(request, node, event)?;
     let before = request
         .old
@@ -69,7 +76,7 @@ pub(super) async fn check(
         };
         // Repetitions of an event are counted also after its pod went.
         if before.is_none_or(|before| get(before, key) != get(event, key)) {
-            belongs(request, (authorizer, now), node, event, about).await?;
+            belongs(request, reporter, event, about).await?;
         }
     }
     Ok(())
@@ -78,11 +85,11 @@ pub(super) async fn check(
 /// Whether the object that an event is about belongs to the node.
 async fn belongs(
     request: &Request<'_>,
-    (authorizer, now): (&Authorizer, Timestamp),
-    node: &str,
+    reporter: &Reporter<'_>,
     event: &Fields,
     about: &Fields,
 ) -> Result<(), ApiError> {
+    let node = reporter.node;
     let (kind, namespace, name) = (
         text(about, "kind"),
         text(about, "namespace"),
@@ -92,7 +99,7 @@ async fn belongs(
     let here = namespace == meta_text(event, "namespace");
     let is_own = match kind {
         "Node" => name == node && meta_text(event, "namespace") == "default",
-        "Pod" if here => runs_nowhere_else(request, now, node, about).await?,
+        "Pod" if here => runs_nowhere_else(request, reporter, about).await?,
         "PersistentVolumeClaim" if here => {
             let claim = Resource {
                 resource: "persistentvolumeclaims",
@@ -100,7 +107,7 @@ async fn belongs(
                 name,
                 ..Resource::default()
             };
-            authorizer.may(request.user, "get", claim).await?
+            reporter.authorizer.may(request.user, "get", claim).await?
         }
         _ => false,
     };
@@ -120,8 +127,7 @@ async fn belongs(
 /// these beside that pod's own.
 async fn runs_nowhere_else(
     request: &Request<'_>,
-    now: Timestamp,
-    node: &str,
+    reporter: &Reporter<'_>,
     about: &Fields,
 ) -> Result<bool, ApiError> {
     let uid = text(about, "uid");
@@ -132,7 +138,7 @@ async fn runs_nowhere_else(
     };
     let runs_on = object(&pod, "spec").map_or("", |spec| text(spec, "nodeName"));
     let made = meta_text(&pod, "creationTimestamp").parse::<Timestamp>();
-    let is_young = made.is_ok_and(|made| now.duration_since(made) < PREDECESSOR);
+    let is_young = made.is_ok_and(|made| reporter.now.duration_since(made) < PREDECESSOR);
     let of_another = !uid.is_empty() && uid != meta_text(&pod, "uid");
-    Ok(runs_on == node || (of_another && is_young))
+    Ok(runs_on == reporter.node || (of_another && is_young))
 }

@@ -77,8 +77,12 @@ impl Plugin for NodeRestriction {
                 request.old,
             ) {
                 (Operation::Create | Operation::Update, "Event", _, _) => {
-                    let judge = (&*self.authorizer, self.clock.now());
-                    events::check(request, judge, node, object).await?;
+                    let reporter = events::Reporter {
+                        node,
+                        authorizer: &self.authorizer,
+                        now: self.clock.now(),
+                    };
+                    events::check(request, &reporter, object).await?;
                 }
                 (Operation::Update, "Pod", Some(Subresource::Status), Some(old)) => {
                     addresses::check(&self.address_owners, request, node, object, old).await?;

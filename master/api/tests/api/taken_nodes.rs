@@ -17,6 +17,18 @@ const NEWER: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 const MACHINES: &str = "/apis/pratique.dev/v1alpha1/machines";
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 
+/// A cluster whose clock shows these seconds since 1970.
+async fn cluster_with_clock() -> (Local, Arc<AtomicI64>) {
+    let seconds = Arc::new(AtomicI64::new(1_800_000_000));
+    let shown = seconds.clone();
+    let clock = Clock::of(move || Timestamp::from_second(shown.load(Ordering::Relaxed)).unwrap());
+    let options = Options {
+        clock,
+        ..Options::default()
+    };
+    (cluster_with(options).await, seconds)
+}
+
 /// An event as the agent writes it.
 fn told(host: &str, about: &Value) -> Value {
     json!({
@@ -120,14 +132,7 @@ async fn a_node_tells_of_itself_its_pods_and_their_claims_in_its_own_name() {
 /// by now are what that is for.
 #[tokio::test]
 async fn a_node_tells_of_the_predecessor_of_anothers_pod_for_an_hour() {
-    let seconds = Arc::new(AtomicI64::new(1_800_000_000));
-    let shown = seconds.clone();
-    let clock = Clock::of(move || Timestamp::from_second(shown.load(Ordering::Relaxed)).unwrap());
-    let options = Options {
-        clock,
-        ..Options::default()
-    };
-    let server = cluster_with(options).await;
+    let (server, seconds) = cluster_with_clock().await;
     let own = Caller::new(&server, node("n1"));
     let before = |name: &str| json!({"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": name, "uid": "before"});
     for (later, others) in [(0, 201), (3599, 201), (1, 403), (3600, 403)] {
@@ -452,14 +457,7 @@ async fn a_pod_on_the_machines_network_gets_no_address_that_is_anothers() {
 
 #[tokio::test]
 async fn a_node_fills_the_store_with_nothing_that_stays() {
-    let seconds = Arc::new(AtomicI64::new(1_800_000_000));
-    let shown = seconds.clone();
-    let clock = Clock::of(move || Timestamp::from_second(shown.load(Ordering::Relaxed)).unwrap());
-    let options = Options {
-        clock,
-        ..Options::default()
-    };
-    let server = cluster_with(options).await;
+    let (server, seconds) = cluster_with_clock().await;
     let own = Caller::new(&server, node("n1"));
     let event = told("n1", &about_node("n1"));
     // Nothing large, and no annotations.
