@@ -4,9 +4,11 @@ use crate::rules::{LINKS, TUNNEL};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Step, Verdict, name_key};
 
-/// Places in headers and numbers of protocols (RFC 768, RFC 9293).
+/// Places in headers and numbers of protocols (RFC 768, RFC 792, RFC 4443, RFC 9293).
 pub(crate) const SOURCE_PORT: u32 = 0;
 pub(crate) const DESTINATION_PORT: u32 = 2;
+pub(crate) const ICMP: u8 = 1;
+pub(crate) const ICMP_V6: u8 = 58;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 const DNS_PORT: u16 = 53;

@@ -10,8 +10,10 @@
 //!   that asks. Pods on the machine's network count as the machine here. Questions to the node's
 //!   name server, and its answers (`own-answers`), take no entry of the connection table, so that
 //!   names are answered also where it is full.
-//! - `led-by-services`: addresses of the set `machines` are no endpoints of services, except for
-//!   the machine's own programs.
+//! - `by-connection`: addresses of the set `machines` are no endpoints of services, except for the
+//!   machine's own programs. Errors (ICMP) go through the chain `errors`: the kernel, and with it
+//!   every NetworkPolicy, judges them by the connection of the packet that they quote, never by their
+//!   sender. A pod sends them about its own connections alone, to the machine, too.
 //! - `through`: what fits no connection that is known is dropped, and what the kernel looks up none
 //!   for, since no policy would judge it; pods may connect anywhere; connections from outside to pods are dropped; all other forwarding is dropped.
 //! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by
@@ -33,8 +35,8 @@
 use crate::address::{edges, gateway, of_number};
 use crate::machine_only::machine_only;
 use crate::rule_steps::{
-    DESTINATION_PORT, OWN_LINK, SOURCE_PORT, TCP, UDP, elsewhere, end, from_a_pod, has, mask,
-    not_by, not_of_tunnel, of_names, of_tunnel, to_a_pod,
+    DESTINATION_PORT, ICMP, ICMP_V6, OWN_LINK, SOURCE_PORT, TCP, UDP, elsewhere, end, from_a_pod,
+    has, mask, not_by, not_of_tunnel, of_names, of_tunnel, to_a_pod,
 };
 use agent_proxy::table::{LEAVES_AS_NODE, POD_LINKS};
 use agent_sys::netlink::Family;
@@ -54,6 +56,9 @@ pub const PODS: &str = "pods";
 /// The set of addresses that are no pods' to ask, with the chain for packets to them.
 const MACHINES: &str = "machines";
 const TO_MACHINES: &str = "to-machines";
+/// The chain of what its connection decides, and that of errors which pods send.
+const BY_CONNECTION: &str = "by-connection";
+const ERRORS: &str = "errors";
 /// The set of other nodes' addresses and ranges, each with its mask.
 pub const PEERS: &str = "peers";
 /// The links of the tunnel to other machines' pods, and what the names of both begin with.
@@ -106,8 +111,10 @@ const fn shown_as(family: Family) -> u32 {
     }
 }
 
-/// Bit of [`Step::LoadState`]: the kernel looks up no connection for it.
+/// Bits of [`Step::LoadState`]: the kernel looks up no connection for it; an error about a packet of
+/// a connection.
 const UNTRACKED: u32 = 64;
+const RELATED: u32 = 4;
 
 /// A range of addresses of one family: its first address and its prefix.
 type Range = (IpAddr, u8);
@@ -161,6 +168,7 @@ pub fn all(
     changes.extend(rules.out_of_pods());
     changes.extend(rules.names());
     changes.push(rules.led_by_services());
+    changes.extend(rules.errors());
     if tunnel {
         changes.extend(rules.of_the_tunnel());
     }
@@ -201,10 +209,14 @@ fn frame(family: Family) -> Vec<Change> {
             table: TABLE,
             name: TO_MACHINES.into(),
         },
+        Change::AddBranch {
+            table: TABLE,
+            name: ERRORS.into(),
+        },
         chain("from-pods", ChainKind::Filter, Hook::Prerouting, RAW),
         chain("own-answers", ChainKind::Filter, Hook::Output, RAW),
         chain(
-            "led-by-services",
+            BY_CONNECTION,
             ChainKind::Filter,
             Hook::Prerouting,
             DESTINATION_CHOSEN,
@@ -388,7 +400,32 @@ impl Rules {
             self.to_machines(),
             end(Verdict::Drop),
         ];
-        rule("led-by-services", &led)
+        rule(BY_CONNECTION, &led)
+    }
+
+    /// Errors out of pods, by the connections that they quote: those of the pod itself pass. One
+    /// that quotes no connection is for nobody.
+    fn errors(&self) -> [Change; 4] {
+        let icmp = match self.family {
+            Family::V4 => ICMP,
+            Family::V6 => ICMP_V6,
+        };
+        let errors = [
+            has(Step::LoadState(0), RELATED | INVALID),
+            vec![Step::LoadProtocol(0), Step::Is(0, vec![icmp])],
+            from_a_pod(),
+            vec![Step::Verdict(Verdict::Jump(ERRORS.into()))],
+        ];
+        let of_the_pod = |load_end: Step| {
+            let key = [Step::LoadInName(0), load_end, Step::In(0, PODS.into())];
+            [key.to_vec(), vec![Step::Verdict(Verdict::Accept)]]
+        };
+        [
+            rule(BY_CONNECTION, &errors),
+            rule(ERRORS, &of_the_pod(Step::LoadClient(BEHIND_NAME))),
+            rule(ERRORS, &of_the_pod(Step::LoadServer(BEHIND_NAME))),
+            rule(ERRORS, &[end(Verdict::Drop)]),
+        ]
     }
 
     /// Pods' addresses come in by the tunnel, and packets for other machines' pods leave by it.
@@ -595,7 +632,7 @@ mod tests {
             };
             // An address that is its pod's, those of machines, and names by UDP and TCP.
             assert_eq!(of("from-pods").len(), 4);
-            assert_eq!(of("led-by-services").len(), 1);
+            assert_eq!(of(BY_CONNECTION).len(), 2);
             assert!(of(TO_MACHINES).len() >= 4);
             // What goes on is let through by the first rule, and no name is looked at for it.
             let known = has(Step::LoadState(0), ESTABLISHED_OR_RELATED);
@@ -603,7 +640,7 @@ mod tests {
                 of("through")[0],
                 [known, vec![Step::Verdict(Verdict::Accept)]].concat()
             );
-            for chain in ["led-by-services", "own-answers"] {
+            for chain in [BY_CONNECTION, "own-answers"] {
                 let named = |steps: &Vec<Step>| {
                     matches!(steps[0], Step::LoadInName(_) | Step::LoadOutName(_))
                 };

@@ -1,5 +1,7 @@
 //! Policies against the kernel of this host. Needs root.
 
+mod errors;
+
 use super::tests::{Connection, Own, is_allowed, read, world};
 use super::*;
 use crate::model::{NamedPort, Pod};
@@ -97,20 +99,20 @@ impl Node {
 
     /// Serves port 80 of a pod at an address of a service, and at port 30080 of the node at one of
     /// its own, which is the machine's from now on.
-    fn publish(&self, name: &str, cluster_ip: IpAddr, own: IpAddr) {
+    fn publish(&self, protocol: &str, name: &str, cluster_ip: IpAddr, own: IpAddr) {
         let mut links = Links::open().unwrap();
         links
             .add_address(LOOPBACK, own, self.family.bits())
             .unwrap();
         let service = json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": {
             "type": "NodePort", "clusterIP": cluster_ip, "clusterIPs": [cluster_ip],
-            "ports": [{"protocol": "TCP", "port": 80, "nodePort": 30_080}],
+            "ports": [{"protocol": protocol, "port": 80, "nodePort": 30_080}],
         }});
         let service = Service::read(serde_json::from_value(service).unwrap());
         let slice = json!({
             "metadata": {"labels": {"kubernetes.io/service-name": "web"}},
             "addressType": match self.family { Family::V4 => "IPv4", Family::V6 => "IPv6" },
-            "ports": [{"protocol": "TCP", "port": 80}],
+            "ports": [{"protocol": protocol, "port": 80}],
             "endpoints": [{"addresses": [self.at(name)], "nodeName": "n1"}],
         });
         let slice = Slice::read(serde_json::from_value(slice).unwrap()).unwrap();
@@ -357,7 +359,7 @@ fn a_pod_reaches_itself_through_a_service_and_a_port_of_the_node() {
             Family::V6 => ["fd00:96::10", "2001:db8::1"],
         }
         .map(|text| text.parse().unwrap());
-        node.publish("a", cluster_ip, own);
+        node.publish("TCP", "a", cluster_ip, own);
         let listener = node.serve("a", 80);
         // No policy selects it; then one that lets nobody reach it.
         let closed = json!({"podSelector": {"matchLabels": {"app": "a"}}});
@@ -380,21 +382,22 @@ fn a_pod_reaches_itself_through_a_service_and_a_port_of_the_node() {
 const UNTRACKED_TYPES: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
 const ECHO_REQUEST: u8 = 128;
 
-/// A socket for messages of ICMPv6, as root of a container may open one.
-fn icmp(node: &Node, name: &str) -> OwnedFd {
-    node.within(name, || {
-        let kind = (AddressFamily::Inet6, SockType::Raw);
-        let socket = socket(kind.0, kind.1, SockFlag::empty(), SockProtocol::IcmpV6).unwrap();
-        let limit = TimeVal::milliseconds(200);
-        setsockopt(&socket, ReceiveTimeout, &limit).unwrap();
-        socket
-    })
+/// A socket for messages of ICMP, as root of a container may open one.
+fn icmp(family: Family) -> OwnedFd {
+    let (domain, protocol) = match family {
+        Family::V4 => (AddressFamily::Inet, SockProtocol::Icmp),
+        Family::V6 => (AddressFamily::Inet6, SockProtocol::IcmpV6),
+    };
+    let socket = socket(domain, SockType::Raw, SockFlag::empty(), protocol).unwrap();
+    let limit = TimeVal::milliseconds(200);
+    setsockopt(&socket, ReceiveTimeout, &limit).unwrap();
+    socket
 }
 
 #[test]
 fn no_icmpv6_passes_by_which_policies_are_not_asked() {
     Node::of(Family::V6, &["a", "b"], |node| {
-        let (sender, listener) = (icmp(node, "a"), icmp(node, "b"));
+        let [sender, listener] = ["a", "b"].map(|name| node.within(name, || icmp(node.family)));
         let IpAddr::V6(to) = node.at("b") else {
             panic!("an address of the other family");
         };
