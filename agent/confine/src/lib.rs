@@ -10,13 +10,15 @@
 //! [`mount_fault`] compares a container's mounts with those that were wanted, before it runs.
 //!
 //! [`Lookups`] bounds what names that pods choose cost the machine, and [`NamedTurns`] keeps one of
-//! them from all turns at something; [`Turns`] are locks by name.
+//! them from all turns at something; [`Turns`] are locks by name. [`Threads`] are for calls into
+//! volumes' file systems, which may never answer; [`apart`] makes such a call.
 //!
 //! [`users`] decides which user and group ids of the machine a pod with a user namespace has.
 //!
-//! No tasks; of the machine it reads `/sys` and `/dev` ([`Tpms::find`], [`devices`]). Enter by
+//! No tasks, but such threads; of the machine it reads `/sys` and `/dev` ([`Tpms::find`], [`devices`]). Enter by
 //! these functions: `agent_runtime` writes what they answer into a container's specification.
 
+mod apart;
 mod calls;
 mod capabilities;
 mod lookup;
@@ -30,6 +32,7 @@ mod turns;
 mod upstream;
 pub mod users;
 
+pub use apart::{Steps, Threads, apart};
 pub use capabilities::{
     Capabilities, TERMINALS, capabilities, capability_fault, resource_limits, withheld,
 };

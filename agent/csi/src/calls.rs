@@ -6,7 +6,7 @@ use crate::messages::{
     CapacityRange, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodePublishVolumeRequest,
     NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
 };
-use crate::ownership;
+use crate::ownership::Groups;
 use crate::paths::{self, MOUNT, STAGED, is_plain};
 use crate::request::{Group, Request, Secret};
 use crate::usage::{Usage, usage};
@@ -31,6 +31,7 @@ pub(crate) struct Calls<'a> {
     pub(crate) data: &'a Path,
     pub(crate) api: &'a dyn Api,
     pub(crate) driver: &'a Driver,
+    pub(crate) groups: &'a Groups,
 }
 
 /// The folder of a target.
@@ -99,13 +100,8 @@ impl Calls<'_> {
         let Some(group) = request.group.filter(by_node) else {
             return Ok(());
         };
-        let data = self.data.to_owned();
         let path = folder_of(target)?.join(MOUNT);
-        let given = tokio::task::spawn_blocking(move || {
-            ownership::give(&data, &path, group.id, group.only_on_mismatch)
-        })
-        .await;
-        let given = given.map_err(io::Error::other).flatten();
+        let given = self.groups.give(request, group, self.data, path).await;
         given.map_err(|error| format!("applyFSGroup failed: {error}"))
     }
 

@@ -6,6 +6,7 @@ use crate::driver::Driver;
 use crate::jobs::Jobs;
 use crate::ledger::{Ledger, key};
 use crate::node;
+use crate::ownership::Groups;
 use crate::paths::{self, DriverOptions, MOUNT, is_plain};
 use crate::registry::Registry;
 use crate::request::{DriverVolume, Request};
@@ -43,6 +44,7 @@ pub struct Csi {
     boot: String,
     known: Lock<Known>,
     jobs: Jobs,
+    groups: Groups,
 }
 
 /// What is, or may be, mounted.
@@ -98,6 +100,7 @@ impl Csi {
             known: Lock::new(known),
             boot,
             jobs: Jobs::default(),
+            groups: Groups::new(options.call_limit),
             options,
             api,
         }
@@ -313,6 +316,7 @@ impl Csi {
             data: &self.options.data,
             api: &*self.api,
             driver,
+            groups: &self.groups,
         }
     }
 

@@ -1,6 +1,12 @@
 //! Gives the files of a volume the pod's group (`fsGroup`), where the CSI driver leaves that to the
 //! node.
+//!
+//! The file system is the driver's and may never answer, or have millions of files: it is walked on
+//! a thread of its own.
 
+use crate::ledger::key;
+use crate::request::{Group, Request};
+use agent_confine::{Steps, Threads, Turns, apart};
 use agent_sys::beneath::{Beneath, Links};
 use nix::fcntl::AtFlags;
 use nix::unistd::{Gid, fchownat};
@@ -9,6 +15,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::sync::Mutex;
 
 /// Permission bits that are added to every file (read and write) and, in addition, to every folder
 /// (search, and setgid, by which new files get the group); upstream's.
@@ -19,17 +27,67 @@ const MAX_FILES: u64 = 4_000_000;
 /// Most names of one folder, all of which are in memory at once.
 const MOST_NAMES: usize = 1_000_000;
 
+/// Volumes that are walked at the same time, and of these, those of one namespace.
+const WALKS: usize = 32;
+const WALKS_OF_A_NAMESPACE: usize = 4;
+
+/// Gives volumes their pods' groups.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    threads: Threads,
+    /// A lock for each volume that a thread is in.
+    volumes: Turns<Mutex<()>>,
+    /// How long a file system may be silent.
+    silence: Duration,
+}
+
+impl Groups {
+    pub(crate) fn new(silence: Duration) -> Self {
+        Self {
+            threads: Threads::new(WALKS, WALKS_OF_A_NAMESPACE),
+            volumes: Turns::default(),
+            silence,
+        }
+    }
+
+    /// Gives the volume's files the group. Dropped, it ends with the file system's next answer; a
+    /// volume whose thread goes on so long gets no second one.
+    ///
+    /// # Errors
+    /// See [`give`]; the file system is silent, or all threads of the namespace are in such ones.
+    pub(crate) async fn give(
+        &self,
+        request: &Request,
+        group: Group,
+        root: &Path,
+        path: PathBuf,
+    ) -> Result<(), String> {
+        let key = key(&request.driver, &request.handle);
+        let volume = self.volumes.of(&key, Mutex::default).try_lock_owned();
+        let volume = volume
+            .map_err(|_held| "an earlier attempt still waits for the volume's file system")?;
+        let place = self.threads.place(&request.namespace).await?;
+        let root = root.to_owned();
+        let walk = move |steps: &Steps| {
+            let given = give(&root, &path, group, steps);
+            given.map_err(|error| error.to_string())
+        };
+        apart(self.silence, (volume, place), walk).await
+    }
+}
+
 /// Gives everything in the folder at `path` below `root` the group; links are not followed. With
 /// `only_on_mismatch` (`fsGroupChangePolicy`) nothing is done if the folder itself has group and
 /// mode already.
 ///
 /// # Errors
-/// A system call fails, or the volume has more than [`MAX_FILES`] files and folders.
-pub(crate) fn give(root: &Path, path: &Path, group: u32, only_on_mismatch: bool) -> io::Result<()> {
+/// A system call fails, nobody waits for it any more, or the volume has more than [`MAX_FILES`]
+/// files and folders.
+fn give(root: &Path, path: &Path, group: Group, steps: &Steps) -> io::Result<()> {
     let volume = Beneath::root(root)?.dir(path)?;
     let own = std::fs::metadata(held(&volume))?;
     let whole = FILE | FOLDER;
-    if only_on_mismatch && own.gid() == group && own.mode() & whole == whole {
+    if group.only_on_mismatch && own.gid() == group.id && own.mode() & whole == whole {
         return Ok(());
     }
     let mut left = MAX_FILES;
@@ -37,10 +95,11 @@ pub(crate) fn give(root: &Path, path: &Path, group: u32, only_on_mismatch: bool)
     while let Some(at) = folders.pop() {
         let folder = volume.dir(&at)?;
         for name in folder.names(MOST_NAMES)? {
+            steps.step()?;
             left = left.checked_sub(1).ok_or_else(|| {
                 io::Error::other(format!("it has more than {MAX_FILES} files and folders"))
             })?;
-            let gid = Some(Gid::from_raw(group));
+            let gid = Some(Gid::from_raw(group.id));
             fchownat(
                 folder.as_fd(),
                 name.as_os_str(),
@@ -60,7 +119,7 @@ pub(crate) fn give(root: &Path, path: &Path, group: u32, only_on_mismatch: bool)
         }
     }
     // Last: `only_on_mismatch` takes the folder's own group as a sign that all below it has it.
-    volume.set_group(group)?;
+    volume.set_group(group.id)?;
     volume.set_mode(own.mode() & 0o7777 | whole)
 }
 
@@ -84,7 +143,16 @@ mod tests {
         fs::write(&outside, "").unwrap();
         std::os::unix::fs::symlink(&outside, volume.join("link")).unwrap();
         let before = fs::metadata(&outside).unwrap();
-        give(dir.path(), Path::new("v"), 7, false).unwrap();
+        let give = |id, only_on_mismatch| {
+            let given = true;
+            let group = Group {
+                id,
+                given,
+                only_on_mismatch,
+            };
+            give(dir.path(), Path::new("v"), group, &Steps::default()).unwrap();
+        };
+        give(7, false);
         let meta = |path: &str| fs::symlink_metadata(volume.join(path)).unwrap();
         for path in ["", "a", "a/b", "a/b/f", "link"] {
             assert_eq!(meta(path).gid(), 7, "{path}");
@@ -97,13 +165,13 @@ mod tests {
         fs::write(volume.join("new"), "").unwrap();
         let new = || meta("new").gid();
         fs::set_permissions(volume.join("new"), Permissions::from_mode(0o600)).unwrap();
-        give(dir.path(), Path::new("v"), 7, true).unwrap();
+        give(7, true);
         assert_eq!(
             meta("new").mode() & 0o777,
             0o600,
             "as the folder had the group"
         );
-        give(dir.path(), Path::new("v"), 8, true).unwrap();
+        give(8, true);
         assert_eq!(new(), 8);
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct Secrets {
 /// A volume as it is requested from a driver, independent of the capabilities of its node service.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Request {
+    /// The pod's namespace.
+    pub(crate) namespace: String,
     pub(crate) driver: String,
     pub(crate) handle: String,
     /// The volume's name in the pod's folder: the PersistentVolume's or, inline, the pod's own.
@@ -189,6 +191,7 @@ impl Request {
         let spec = rules.map(|rules| &rules.spec);
         let informed = spec.is_some_and(|spec| spec.pod_info_on_mount == Some(true));
         let mut request = Self {
+            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
             driver: driver.to_owned(),
             handle: String::new(),
             name: String::new(),

@@ -14,6 +14,7 @@ use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolume
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -132,6 +133,10 @@ impl Machine {
     }
 
     async fn mounted(&self, pod: &str) -> Result<PathBuf, String> {
+        self.mounted_for(&named(pod)).await
+    }
+
+    async fn mounted_for(&self, pod: &Pod) -> Result<PathBuf, String> {
         let volume = self.volume();
         let claim: PersistentVolumeClaim = serde_json::from_value(json!({
             "metadata": {"name": "data", "namespace": "default"},
@@ -143,7 +148,7 @@ impl Machine {
             volume: &volume,
             read_only: false,
         };
-        self.csi.mounted(&named(pod), source).await
+        self.csi.mounted(pod, source).await
     }
 
     fn volume(&self) -> PersistentVolume {
@@ -397,6 +402,49 @@ async fn a_driver_that_hangs_holds_up_no_other_pods_volumes() {
     machine.release("a").await;
     machine.release("b").await;
     assert_eq!(driver.left().1 + other.left().1, 0);
+}
+
+/// On a runtime with one thread for calls that block, which all agents' parts share.
+#[test]
+fn a_file_system_that_is_silent_holds_no_thread_that_others_need() {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).max_blocking_threads(1);
+    let runtime = runtime.enable_all().build().unwrap();
+    runtime.block_on(async {
+        let machine = Machine::new(Duration::from_secs(2));
+        let rules = json!({"attachRequired": false, "fsGroupPolicy": "File"});
+        let master = &machine.master;
+        master.put(&rules_path(), json!({"metadata": {}, "spec": rules}));
+        let driver = Driver::start(machine.data(), NAME);
+        driver.misbehave("NodePublishVolume", Some(Fault::Silent));
+        let grouped = |name: &str| {
+            let security = json!({"fsGroup": 7});
+            let mut pod = named(name);
+            pod.spec.as_mut().unwrap().security_context = serde_json::from_value(security).unwrap();
+            pod
+        };
+        let refused = eventually("an end of the wait for files", || async {
+            let error = machine.mounted_for(&grouped("a")).await.unwrap_err();
+            (!error.contains("not found in the list")).then_some(error)
+        })
+        .await;
+        assert!(refused.contains("not answered for 2 s"), "{refused}");
+        let other = tokio::task::spawn_blocking(|| 7);
+        let other = tokio::time::timeout(LIMIT, other).await;
+        assert_eq!(other.unwrap().unwrap(), 7);
+        let again = machine.mounted_for(&grouped("a")).await.unwrap_err();
+        assert!(again.contains("an earlier attempt"), "{again}");
+
+        machine.release("a").await;
+        driver.misbehave("NodePublishVolume", None);
+        let path = eventually("the earlier attempt's end", || async {
+            machine.mounted_for(&grouped("a")).await.ok()
+        })
+        .await;
+        let given = std::fs::metadata(machine.data().join(path)).unwrap();
+        assert_eq!(given.gid(), 7);
+        machine.release("a").await;
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,7 +10,6 @@ use crate::mirrors::{self, Mirrors};
 use crate::node;
 use crate::oom;
 use crate::pods::Pods;
-use crate::preparing::Preparations;
 use crate::pulls::Pulls;
 use crate::ranges;
 use crate::shared::Shared;
@@ -23,7 +22,7 @@ use agent_csi::Csi;
 use agent_journal::Journal;
 use agent_resources::machine::Facts;
 use agent_resources::{Counted, Figures};
-use agent_runtime::{NamedTurns, PodRef, Runtime};
+use agent_runtime::{NamedTurns, PodRef, Runtime, Threads};
 use agent_server::{KubeletState, Parts, Server};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::sync::atomic::AtomicBool;
@@ -35,6 +34,11 @@ use tokio::task::JoinSet;
 const STARTS: usize = 8;
 /// Of these, those of one pod: an image may keep the runtime waiting.
 const STARTS_OF_A_POD: usize = 2;
+
+/// Threads that look into the volumes of containers before they start, and of these, those of one
+/// namespace: as many as there are starts.
+const PREPARED: usize = 64;
+const PREPARED_OF_A_NAMESPACE: usize = STARTS;
 
 /// Walks through what pods have on the disk at the same time, and removals of it. Each blocks a
 /// thread for as long as a pod has files.
@@ -87,7 +91,7 @@ impl Kubelet {
             pressure: Mutex::default(),
             images: garbage::Images::default(),
             turns: NamedTurns::new(STARTS, STARTS_OF_A_POD),
-            preparing: Preparations::default(),
+            preparing: Threads::new(PREPARED, PREPARED_OF_A_NAMESPACE),
             walks: NamedTurns::new(WALKS, WALKS_OF_A_NAMESPACE),
             removals: NamedTurns::new(REMOVALS, WALKS_OF_A_NAMESPACE),
             pods: Mutex::default(),

@@ -35,7 +35,6 @@ mod notices;
 mod oom;
 mod pods;
 mod preemption;
-mod preparing;
 mod pressure;
 mod progress;
 mod pull;

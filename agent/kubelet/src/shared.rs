@@ -5,7 +5,6 @@ use crate::config::Config;
 use crate::garbage::Images;
 use crate::handle::{Allocation, Handle};
 use crate::mirrors::Mirrors;
-use crate::preparing::Preparations;
 use crate::pulls::Pulls;
 use agent_api::events::Recorder;
 use agent_api::{Api, get};
@@ -18,7 +17,7 @@ use agent_policy::PolicyKeeper;
 use agent_pressure::Pressure;
 use agent_resources::machine::Facts;
 use agent_resources::{Figures, group};
-use agent_runtime::{NamedTurns, PodRef, Resources, Runtime};
+use agent_runtime::{NamedTurns, PodRef, Resources, Runtime, Threads};
 use agent_sys::cgroup::Groups;
 use config_kube::k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use config_kube::quantity::Amount;
@@ -53,7 +52,7 @@ pub(crate) struct Shared {
     /// Turns to start a container, by its pod's uid.
     pub(crate) turns: NamedTurns,
     /// Threads that prepare containers.
-    pub(crate) preparing: Preparations,
+    pub(crate) preparing: Threads,
     /// Turns to walk through what pods have on the disk, and to remove it, by their namespace.
     pub(crate) walks: NamedTurns,
     pub(crate) removals: NamedTurns,

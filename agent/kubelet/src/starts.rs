@@ -8,7 +8,6 @@
 //! come to life. An agent that begins meanwhile finds what became of it, as the engine shows it.
 
 use crate::links;
-use crate::preparing;
 use crate::pull::NeededImage;
 use crate::shared::Shared;
 use crate::supplies::{Reading, Supplies};
@@ -19,7 +18,7 @@ use agent_launch::stage::Staged;
 use agent_launch::volumes::VolumeLocation;
 use agent_pods::Addresses;
 use agent_runtime::{
-    Container as Seen, ContainerKind, ContainerSpec, Error, ErrorClass, PodRef, Resources,
+    Container as Seen, ContainerKind, ContainerSpec, Error, ErrorClass, PodRef, Resources, apart,
     container_id, withheld,
 };
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
@@ -32,6 +31,9 @@ use tokio::task::JoinSet;
 
 /// Pause after the engine could not be reached.
 const RETRY: Duration = Duration::from_secs(2);
+/// How long the file systems of a container's volumes may be silent: its mounts are made in
+/// milliseconds.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// An attempt that is to be started.
 #[derive(Debug)]
@@ -223,7 +225,8 @@ async fn start(
     let place = shared.preparing.place(namespace).await.map_err(config)?;
     let prepared = {
         let (shared, order) = (shared.clone(), order.clone());
-        preparing::apart(place, move || prepare(&shared, &order, &sources, &volumes))
+        let prepare = move |_: &_| prepare(&shared, &order, &sources, &volumes);
+        apart(SILENCE, place, prepare)
     };
     let (mut launch, staged) = prepared.await.map_err(config)?;
     launch.spec.round = order.round;

@@ -4,6 +4,7 @@
 //! It checks that the agent's calls are in the order of the CSI specification, and misbehaves where
 //! a test asks for it.
 
+use crate::silent::Silent;
 use agent_csi::messages::{
     NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesResponse,
     NodeGetInfoResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
@@ -47,6 +48,8 @@ pub enum Fault {
     Idle,
     /// It puts a link to the machine's root in the place of the mount.
     Links,
+    /// It mounts a file system whose server never answers, until the volume is unpublished.
+    Silent,
 }
 
 /// A driver, with its sockets below the folder of a machine's volumes. Its mounts are removed
@@ -72,6 +75,8 @@ struct State {
     staged: BTreeMap<String, String>,
     /// Which volumes are published, by targets.
     published: BTreeMap<String, String>,
+    /// What is mounted and never answers, by targets.
+    silent: BTreeMap<String, Silent>,
     violations: Vec<String>,
 }
 
@@ -154,6 +159,7 @@ impl Driver {
         let mut own = self.state();
         own.staged = std::mem::take(&mut other.staged);
         own.published = std::mem::take(&mut other.published);
+        own.silent = std::mem::take(&mut other.silent);
         own.violations = std::mem::take(&mut other.violations);
     }
 
@@ -167,7 +173,8 @@ impl Drop for Driver {
         for socket in &self.sockets {
             fs::remove_file(socket).ok();
         }
-        let state = self.state();
+        let mut state = self.state();
+        state.silent.clear();
         for path in state.published.keys().chain(state.staged.values()) {
             unmount(path);
         }
@@ -213,7 +220,7 @@ async fn answer(
             return Ok(response(StreamBody::new(frames).boxed_unsync()));
         }
         Some(Fault::Refuses) => return Ok(ended(None, "13")),
-        Some(Fault::Lies | Fault::Idle | Fault::Links) | None => {}
+        Some(Fault::Lies | Fault::Idle | Fault::Links | Fault::Silent) | None => {}
     }
     let answer = {
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -358,11 +365,15 @@ impl State {
                 std::os::unix::fs::symlink("/", &target).ok();
                 return;
             }
-            Some(Fault::Hangs | Fault::Endless | Fault::Refuses | Fault::Lies) | None => {}
+            Some(Fault::Hangs | Fault::Endless | Fault::Refuses | Fault::Lies | Fault::Silent)
+            | None => {}
         }
+        let silent = &mut self.silent;
         self.published.entry(target.clone()).or_insert_with(|| {
             fs::create_dir_all(&target).expect("the folder above is there");
-            if staged.is_empty() {
+            if fault == Some(Fault::Silent) {
+                silent.insert(target.clone(), Silent::mount(Path::new(&target)));
+            } else if staged.is_empty() {
                 in_memory(&target);
             } else {
                 bind(&staged, &target);
@@ -373,6 +384,7 @@ impl State {
 
     fn unpublish(&mut self, request: &NodeUnpublishVolumeRequest) {
         self.note("Unpublish", &request.volume_id);
+        self.silent.remove(&request.target_path);
         if self.published.remove(&request.target_path).is_some() {
             unmount(&request.target_path);
         }

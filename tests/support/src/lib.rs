@@ -5,6 +5,7 @@
 //! [`network::with_peer`] for tests of the agent's network, by [`switch::Switch`] for tests of the
 //! networks of several machines, by [`callers::Caller`] for calls that must not fail, by
 //! [`network::with_addresses`] for crowds of callers, by [`csi::Driver`] for a driver of volumes,
+//! by [`silent::Silent`] for a file system that never answers,
 //! and by [`containers::container`] for a container of the engine. A software TPM and machines are
 //! in `tests-harness`.
 
@@ -20,4 +21,5 @@ pub mod csi;
 pub mod images;
 pub mod master;
 pub mod network;
+pub mod silent;
 pub mod switch;

@@ -36,7 +36,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("agent/port", &["sys"]),
     ("agent/claims", &["sys"]),
     ("agent/grpc", &[]),
-    ("agent/csi", &["sys", "api", "grpc"]),
+    ("agent/csi", &["sys", "confine", "api", "grpc"]),
     ("agent/cluster", &["sys", "proxy", "confine"]),
     ("agent/policy", &["sys", "cluster", "proxy"]),
     ("agent/proxy", &["sys", "port", "api"]),

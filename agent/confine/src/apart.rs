@@ -1,0 +1,187 @@
+//! Threads of their own for calls into the file systems of volumes.
+//!
+//! The file system of a volume can be a driver's (NFS, FUSE), whose server may be a pod's author's:
+//! when it is silent, the kernel holds the caller for as long as the server likes, in a call that
+//! nothing ends. So such calls take none of the runtime's threads, who waits for them gives up, and
+//! a thread that is held counts for its namespace until it ends.
+
+use crate::shares::{NamedTurns, Turn};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Longest time for which a thread is waited for. A namespace has as many as it ever uses at a
+/// time, so that one is left unless file systems hold them.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The threads, by namespace.
+#[derive(Debug)]
+pub struct Threads(NamedTurns);
+
+/// The steps of a call that is made apart: each time that the file system has answered.
+#[derive(Debug, Default)]
+pub struct Steps {
+    made: AtomicU64,
+    given_up: AtomicBool,
+}
+
+impl Steps {
+    /// Says that the file system has answered again.
+    ///
+    /// # Errors
+    /// Nobody waits for the rest.
+    pub fn step(&self) -> io::Result<()> {
+        self.made.fetch_add(1, Ordering::Relaxed);
+        if self.given_up.load(Ordering::Relaxed) {
+            return Err(io::Error::other("nobody waits for it any more"));
+        }
+        Ok(())
+    }
+}
+
+/// Tells the thread that nobody waits.
+struct Waiting(Arc<Steps>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.given_up.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Threads {
+    /// As many at the same time, and as many of them for each namespace. Each has a small stack, and
+    /// those that are held wait for nothing else.
+    pub fn new(all: usize, of_a_namespace: usize) -> Self {
+        Self(NamedTurns::new(all, of_a_namespace))
+    }
+
+    /// A thread of the namespace.
+    ///
+    /// # Errors
+    /// None is left for [`PATIENCE`].
+    pub async fn place(&self, namespace: &str) -> Result<Turn, String> {
+        let place = tokio::time::timeout(PATIENCE, self.0.turn(namespace)).await;
+        place.map_err(|_late| {
+            format!("file systems of volumes in the namespace {namespace} do not answer")
+        })
+    }
+}
+
+/// Does the work on a thread of its own, which keeps `held`, its place among others, until it ends.
+/// Where the caller is dropped, the thread goes on to its next [`Steps::step`].
+///
+/// # Errors
+/// There is no thread for it, or it makes no step for `silence`.
+pub async fn apart<T: Send + 'static>(
+    silence: Duration,
+    held: impl Send + 'static,
+    work: impl FnOnce(&Steps) -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    let (told, mut done) = oneshot::channel();
+    let steps = Arc::<Steps>::default();
+    let waiting = Waiting(steps.clone());
+    let thread = std::thread::Builder::new().name("apart".to_owned());
+    let thread = thread.spawn(move || {
+        let result = work(&steps);
+        drop(held);
+        // Nobody may wait any more: what was made goes with it.
+        drop(told.send(result));
+    });
+    thread.map_err(|error| format!("there is no thread for a volume's file system: {error}"))?;
+    let mut before = 0;
+    loop {
+        match tokio::time::timeout(silence, &mut done).await {
+            Ok(Ok(result)) => return result,
+            Ok(Err(_ended)) => return Err("the thread for the volume's files failed".to_owned()),
+            Err(_late) => {}
+        }
+        let made = waiting.0.made.load(Ordering::Relaxed);
+        if made == before {
+            let seconds = silence.as_secs();
+            return Err(format!(
+                "a volume's file system has not answered for {seconds} s"
+            ));
+        }
+        before = made;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    const SHORT: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// On a runtime with one thread, which nothing may hold.
+    #[tokio::test]
+    async fn a_file_system_that_is_silent_holds_threads_of_its_namespace_alone() {
+        let all = Threads::new(64, 8);
+        let mut silent = Vec::new();
+        for _ in 0..8 {
+            let (release, answer) = mpsc::channel::<()>();
+            silent.push(release);
+            let place = all.place("silent").await.unwrap();
+            let waits = move |_: &Steps| Ok(answer.recv().is_ok());
+            let told = apart(SHORT, place, waits).await.unwrap_err();
+            assert!(told.contains("has not answered"), "{told}");
+        }
+        let more = all.place("silent").await.unwrap_err();
+        assert!(more.contains("do not answer"), "{more}");
+        let place = all.place("quick").await.unwrap();
+        assert_eq!(
+            apart(LONG, place, |_| Ok(7)).await,
+            Ok(7),
+            "another one has"
+        );
+        drop(silent);
+        // The threads end one after the other.
+        while all.place("silent").await.is_err() {}
+    }
+
+    #[tokio::test]
+    async fn what_fails_says_why() {
+        let failed: Result<(), String> =
+            apart(LONG, (), |_| Err("no such volume".to_owned())).await;
+        assert_eq!(failed, Err("no such volume".to_owned()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_goes_on_is_waited_for_and_ends_with_its_caller() {
+        let (ask, asked) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
+        let slow = move |steps: &Steps| {
+            while asked.recv().is_ok() {
+                steps.step().map_err(|error| error.to_string())?;
+                tell.send(()).map_err(|error| error.to_string())?;
+            }
+            Ok(7)
+        };
+        let asks = async move {
+            for _ in 0..5 {
+                tokio::time::sleep(LONG * 9 / 10).await;
+                ask.send(()).unwrap();
+                told.recv().unwrap();
+            }
+        };
+        let (outcome, ()) = tokio::join!(apart(LONG, (), slow), asks);
+        assert_eq!(outcome, Ok(7));
+
+        let (ended, end) = oneshot::channel();
+        let endless = move |steps: &Steps| -> Result<(), String> {
+            let ends = loop {
+                if let Err(error) = steps.step() {
+                    break error;
+                }
+            };
+            drop(ended.send(ends.to_string()));
+            Ok(())
+        };
+        let dropped = tokio::time::timeout(SHORT, apart(LONG, (), endless)).await;
+        assert!(dropped.is_err());
+        assert!(end.await.unwrap().contains("nobody waits"));
+    }
+}
