@@ -72,21 +72,21 @@ fn run_with(
     let open = |path: &Path| File::options().read(true).write(true).open(path);
     let file = open(&arguments.partition).map_err(fault("open", &arguments.partition))?;
     let (mut disk, mut store) = (Partition(file), TpmStore { tpm, unlock });
-    let boot = BootFacts {
+    let facts = BootFacts {
         fresh: arguments.fresh,
         configuration: arguments.configuration.map(|digest| digest.0),
         recoverable: image.role == "master",
     };
     let svn = store.unlock.svn;
     let is_master = image.role == "master";
-    match engine::open(&mut disk, &mut store, boot).map_err(part)? {
+    match engine::open(&mut disk, &mut store, facts).map_err(part)? {
         OpenOutcome::Opened(opened) => {
             tell(output, &opened_report(&opened))?;
             // Without an answer init doesn't use the state, and nothing moves: this disk as it is,
             // or a copy from its last start, opens in another boot.
-            if let Some(InitAnswer { admitted }) = answer(input) {
+            if let Some(InitAnswer { admitted, boot }) = answer(input) {
                 opened
-                    .advance(&mut disk, &mut store, admitted.min(svn))
+                    .advance(&mut disk, &mut store, admitted.min(svn), boot)
                     .map_err(part)?;
             }
         }
@@ -108,7 +108,7 @@ fn run_with(
             tell(output, &without(reason, &image)?)?;
         }
         OpenOutcome::Closed(closed) => {
-            let made = engine::make(&mut disk, &mut store, svn, closed, boot).map_err(part)?;
+            let made = engine::make(&mut disk, &mut store, svn, closed, facts).map_err(part)?;
             let report = Report::Made {
                 key: made.volume,
                 recovery: made.recovery,
@@ -117,8 +117,8 @@ fn run_with(
             };
             tell(output, &report)?;
             // Without an answer there is no file system, and the next boot makes it anew.
-            if answer(input).is_some() {
-                engine::finish(&mut disk, &mut store, boot).map_err(part)?;
+            if let Some(InitAnswer { boot, .. }) = answer(input) {
+                engine::finish(&mut disk, &mut store, facts, boot).map_err(part)?;
             }
         }
     }
@@ -129,6 +129,7 @@ fn opened_report(opened: &engine::OpenVolume) -> Report {
     Report::Opened {
         key: opened.volume.clone(),
         generation: opened.generation(),
+        boot: opened.kept.boot,
         renewals: opened.kept.renewals,
         admin: opened.admin(),
     }
@@ -149,8 +150,8 @@ fn recover(
     };
     tell(output, &found.report())?;
     // Without an answer nothing was mounted or stored: the state stays bound to the other board.
-    if answer(input).is_some() {
-        found.bind(disk, store)?;
+    if let Some(InitAnswer { boot, .. }) = answer(input) {
+        found.bind(disk, store, boot)?;
     }
     Ok(())
 }
@@ -267,9 +268,14 @@ mod tests {
 
     #[test]
     fn an_answer_is_one_short_line() {
-        let read = |text: &str| answer(&mut text.as_bytes()).map(|answer| answer.admitted);
-        assert_eq!(read("admitted 7\nmore"), Some(7));
-        assert_eq!(read("admitted 7"), None, "cut");
-        assert_eq!(read(&format!("admitted {}\n", "7".repeat(100))), None);
+        let read = |text: &str| answer(&mut text.as_bytes());
+        let whole = InitAnswer {
+            admitted: 7,
+            boot: [9; 8],
+        };
+        let text = whole.to_text();
+        assert_eq!(read(&format!("{text}more")), Some(whole));
+        assert_eq!(read(text.trim_end()), None, "cut");
+        assert_eq!(read(&format!("{}{text}", "7".repeat(100))), None);
     }
 }

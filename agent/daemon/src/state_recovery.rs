@@ -11,6 +11,7 @@ use crate::state_medium::{Partition, TpmStore, fault, part};
 use agent_tpm::WrappedKey;
 use agent_volume::engine::{self, RecoveredVolume, Recovery};
 use agent_volume::{Reason, Report, header};
+use config_state::generation::BootNonce;
 use config_unlock::one_off::{OneOff, OneOffError};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -111,9 +112,15 @@ impl RecoveredState {
         }
     }
 
-    /// Binds the state to this board, and removes the one-off key, which can't be used again.
-    pub(crate) fn bind(self, disk: &mut Partition, store: &mut TpmStore) -> Result<(), Error> {
-        self.recovered.bind(disk, store, self.floor).map_err(part)?;
+    /// Binds the state to this board, in the boot with this value, and removes the one-off key, which can't be used again.
+    pub(crate) fn bind(
+        self,
+        disk: &mut Partition,
+        store: &mut TpmStore,
+        boot: BootNonce,
+    ) -> Result<(), Error> {
+        let bound = self.recovered.bind(disk, store, self.floor, boot);
+        bound.map_err(part)?;
         let zeros = vec![0; header::MAX_ONE_OFF];
         let removed = disk.0.write_all_at(&zeros, header::ONE_OFF);
         removed

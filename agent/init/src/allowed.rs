@@ -102,7 +102,7 @@ mod tests {
     fn state() -> (tempfile::TempDir, StateGeneration, PathBuf) {
         let dir = tempfile::tempdir().expect("a folder");
         let state = StateGeneration::of(dir.path(), &Zeroizing::new([7; 64]));
-        state.note(1).expect("noted");
+        state.note(1, [1; 8]).expect("noted");
         let list = dir.path().join("configurations");
         (dir, state, list)
     }
@@ -167,7 +167,8 @@ mod tests {
         check(&list, Some(&own), &[3; 32]).expect("listed");
         std::fs::remove_file(&list).expect("put back");
         assert!(refusal(&list, &own).contains("is gone"));
-        own.advance(1).expect("not older");
+        let advanced = own.advance(1, Some([1; 8]), [2; 8]);
+        advanced.expect("not older");
         assert!(refusal(&list, &own).contains("is gone"), "in the next boot");
         std::fs::write(dir.path().join("generation"), "any").expect("written");
         assert!(check(&list, Some(&own), &[3; 32]).is_err(), "no generation");

@@ -54,16 +54,8 @@ impl Fatal {
 
     /// The console line of a failure that doesn't stop the machine.
     pub fn warning(code: &'static str, cause: impl Into<Box<dyn Error + Send + Sync>>) -> String {
-        Self::hold(code, "", cause).as_warning()
-    }
-
-    /// Its console line if the machine goes on nevertheless.
-    pub fn as_warning(&self) -> String {
-        let causes = config_errors::chain(self.cause.as_ref());
-        format!(
-            "pratique: WARNING {}: {causes}; the machine goes on",
-            self.code
-        )
+        let causes = config_errors::chain(cause.into().as_ref());
+        format!("pratique: WARNING {code}: {causes}; the machine goes on")
     }
 
     /// The console line: code, the whole chain of causes, the cure.

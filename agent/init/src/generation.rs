@@ -5,6 +5,10 @@
 //! each boot the next one is written here, on the medium, before the agent moves header and TPM to
 //! it. A power cut between the two leaves the state one ahead, never behind and never further ahead.
 //!
+//! Such a boot can be repeated with another copy of the data, and either copy is one ahead then. So
+//! each boot draws a value, notes it here and has the agent put it into the TPM last: the copy for
+//! which the TPM did not move names another, and is refused from then on.
+//!
 //! The state is encrypted and not authenticated: other files can be rolled back unnoticed, or put
 //! together from older blocks. The text here is authenticated as a whole ([`config_state::generation`]).
 //! What must not be rolled back with other files is noted beside the number: that the state lists the
@@ -13,7 +17,7 @@
 //! key of the text is in a file that lasts as long as the boot.
 
 use agent_volume::header::VolumeKey;
-use config_state::generation::{Generation, GenerationKey, LIMIT, NoGeneration};
+use config_state::generation::{BootNonce, Generation, GenerationKey, LIMIT, NoGeneration};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -49,6 +53,11 @@ pub enum GenerationError {
         /// The header's.
         header: u64,
     },
+    /// It names neither the boot for which the TPM moved last, nor one that followed it.
+    #[error(
+        "the state's files are not of the boot that the TPM has recorded: they are of another copy of the disk, which was booted and cut off"
+    )]
+    OtherBoot,
     /// Its text is not one that this volume's machines wrote.
     #[error("the state's generation is not believed")]
     Untrusted(#[source] NoGeneration),
@@ -93,13 +102,19 @@ impl StateGeneration {
         file.write_all(self.key.bytes())
     }
 
-    /// Checks that the state has the generation of its header, `header`, or the one after it, and
-    /// notes the next generation.
+    /// Checks that the state has the generation of its header, `header`, or the one after it, and is
+    /// of the boot that the TPM has recorded, `kept`; notes the next generation as that of `boot`.
+    /// On another board, to which an admin moved the state, no TPM has recorded one.
     ///
     /// # Errors
-    /// [`GenerationError`]: the state is of another generation, its text is not authentic, or its
-    /// file cannot be read or written.
-    pub fn advance(&self, header: u64) -> Result<(), GenerationError> {
+    /// [`GenerationError`]: the state is of another generation or boot, its text is not authentic, or
+    /// its file cannot be read or written.
+    pub fn advance(
+        &self,
+        header: u64,
+        kept: Option<BootNonce>,
+        boot: BootNonce,
+    ) -> Result<(), GenerationError> {
         let next = header.saturating_add(1);
         // A state without a number is of no generation.
         let state = self.found()?.unwrap_or_default();
@@ -115,20 +130,26 @@ impl StateGeneration {
                 header,
             });
         }
+        if kept.is_some_and(|kept| !state.follows(kept)) {
+            return Err(GenerationError::OtherBoot);
+        }
         self.write(Generation {
             number: next,
+            boot,
+            after: kept.unwrap_or_default(),
             ..state
         })
     }
 
-    /// Notes the generation of a new state, of which nothing else is noted yet; it is on the medium
-    /// when this returns.
+    /// Notes the generation and the boot of a new state, of which nothing else is noted yet; it is on
+    /// the medium when this returns.
     ///
     /// # Errors
     /// [`GenerationError::File`] where the file cannot be written.
-    pub fn note(&self, number: u64) -> Result<(), GenerationError> {
+    pub fn note(&self, number: u64, boot: BootNonce) -> Result<(), GenerationError> {
         self.write(Generation {
             number,
+            boot,
             ..Generation::default()
         })
     }
@@ -197,9 +218,59 @@ fn replace(folder: &Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::{FILE, GenerationError, StateGeneration};
-    use config_state::generation::{Generation, GenerationKey, Joined, NoGeneration};
+    use config_state::generation::{BootNonce, Generation, GenerationKey, Joined, NoGeneration};
     use std::os::unix::fs::PermissionsExt as _;
     use zeroize::Zeroizing;
+
+    const BOOT: BootNonce = [1; 8];
+
+    /// Where the power goes off in a boot.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Cut {
+        BeforeHeader,
+        BeforeTpm,
+        No,
+    }
+
+    /// The generations of a machine's header and TPM, and the boot that the TPM has recorded.
+    #[derive(Debug, Clone, Copy)]
+    struct Machine {
+        header: u64,
+        tpm: u64,
+        kept: BootNonce,
+        boots: u8,
+    }
+
+    impl Machine {
+        /// With a state that was just made.
+        fn made(state: &StateGeneration) -> Self {
+            state.note(2, BOOT).expect("noted");
+            Self {
+                header: 2,
+                tpm: 2,
+                kept: BOOT,
+                boots: 1,
+            }
+        }
+
+        /// Does what init and agent do: first the state moves to the next generation, then the
+        /// header, then the TPM.
+        fn boot(&mut self, state: &StateGeneration, cut: Cut) -> Result<(), GenerationError> {
+            self.boots += 1;
+            let boot = [self.boots; 8];
+            state.advance(self.header, Some(self.kept), boot)?;
+            match cut {
+                Cut::BeforeHeader => {}
+                // A header that is further ahead does not open.
+                Cut::BeforeTpm => self.header = self.tpm + 1,
+                Cut::No => {
+                    self.header += 1;
+                    (self.tpm, self.kept) = (self.header, boot);
+                }
+            }
+            Ok(())
+        }
+    }
 
     fn state() -> (tempfile::TempDir, StateGeneration) {
         let dir = tempfile::tempdir().expect("a folder");
@@ -215,32 +286,86 @@ mod tests {
         std::fs::write(state.folder.join(FILE), text).expect("written");
     }
 
-    /// Does what init and agent do: first the state moves to the next generation, then, without a
-    /// power cut, the header.
     #[test]
     fn a_state_survives_a_power_cut_between_file_and_header() {
         let (_dir, state) = state();
-        state.note(1).expect("noted");
-        for header in [1, 2, 2, 2, 3, 4] {
-            state.advance(header).expect("not older");
+        let mut machine = Machine::made(&state);
+        // Each boot is cut off before the header moves, between header and TPM, or not at all.
+        for cut in [
+            Cut::No,
+            Cut::BeforeHeader,
+            Cut::BeforeHeader,
+            Cut::BeforeTpm,
+            Cut::BeforeTpm,
+            Cut::No,
+            Cut::BeforeTpm,
+            Cut::BeforeHeader,
+            Cut::No,
+        ] {
+            machine.boot(&state, cut).expect("not older");
         }
+    }
+
+    /// Somebody who has the disk keeps an older copy of the data alive: it is booted and cut off
+    /// beside each honest boot, so that it has the number of now.
+    #[test]
+    fn of_two_copies_that_boot_beside_each_other_only_the_one_that_the_tpm_moved_for_is_trusted() {
+        for cut in [Cut::BeforeHeader, Cut::BeforeTpm] {
+            let (_dir, honest) = state();
+            let (_other, older) = state();
+            let mut machine = Machine::made(&honest);
+            machine.boot(&honest, Cut::No).expect("not older");
+            put(&older, &text(&honest));
+            let before = machine;
+            machine.boot(&older, cut).expect("the TPM is where it was");
+            // The whole disk is put back, the header with it.
+            machine.header = before.header;
+            machine.boot(&honest, Cut::No).expect("not older");
+            let refused = machine.boot(&older, cut);
+            assert!(
+                matches!(refused, Err(GenerationError::OtherBoot)),
+                "{refused:?}"
+            );
+            machine
+                .boot(&honest, Cut::No)
+                .expect("the negative control");
+        }
+    }
+
+    /// The admin's one-off key is for one generation of the disk that the admin saw; the other
+    /// board's TPM can't be asked.
+    #[test]
+    fn a_state_that_is_moved_is_of_the_new_boards_boots_from_then_on() {
+        let (_dir, state) = state();
+        state.note(7, [1; 8]).expect("noted");
+        for boot in [[2; 8], [3; 8]] {
+            // The second time after a power cut.
+            state.advance(7, None, boot).expect("the admin's word");
+        }
+        let bound = state.advance(8, Some([3; 8]), [4; 8]);
+        bound.expect("what the new TPM has");
+        // After a power cut before the TPM had the value.
+        state.note(7, [1; 8]).expect("noted");
+        state.advance(7, None, [2; 8]).expect("the admin's word");
+        let bound = state.advance(8, Some([0; 8]), [4; 8]);
+        bound.expect("bound");
     }
 
     #[test]
     fn a_state_that_was_rolled_back_behind_its_header_is_refused() {
         let (_dir, state) = state();
-        state.note(1).expect("noted");
-        state.advance(1).expect("not older");
+        let mut machine = Machine::made(&state);
+        machine.boot(&state, Cut::No).expect("not older");
         let past = text(&state);
-        state.advance(2).expect("not older");
+        machine.boot(&state, Cut::No).expect("not older");
         put(&state, &past);
-        let refused = state.advance(3);
+        let refused = machine.boot(&state, Cut::No);
         assert!(
             matches!(
                 refused,
                 Err(GenerationError::Older {
-                    state: 2,
-                    header: 3
+                    state: 3,
+                    header: 4
                 })
             ),
             "{refused:?}"
@@ -251,15 +376,16 @@ mod tests {
     fn a_state_more_than_one_boot_ahead_of_its_header_is_refused() {
         let (_dir, state) = state();
         for (number, header) in [(9, 7), (u64::MAX, 7), (2, 0)] {
-            state.note(number).expect("noted");
-            let refused = state.advance(header);
+            state.note(number, BOOT).expect("noted");
+            let refused = state.advance(header, Some(BOOT), BOOT);
             assert!(
                 matches!(refused, Err(GenerationError::Ahead { .. })),
                 "{refused:?}"
             );
         }
-        state.note(8).expect("noted");
-        state.advance(7).expect("a power cut before the header");
+        state.note(8, BOOT).expect("noted");
+        let advanced = state.advance(7, Some(BOOT), BOOT);
+        advanced.expect("a power cut before the header");
     }
 
     /// The number of now with the fields of an older copy: by older blocks of the file's sector, by
@@ -272,11 +398,13 @@ mod tests {
             listed: true,
             joined: Some(Joined::Admitted),
             served: Some(5),
+            boot: BOOT,
+            ..Generation::default()
         };
         state.write(older).expect("written");
         let older = text(&state);
         for header in 7..12 {
-            state.advance(header).expect("a boot");
+            state.advance(header, Some(BOOT), BOOT).expect("a boot");
         }
         let now = text(&state);
         let plain = |text: &str| text.as_bytes().to_vec();
@@ -301,7 +429,7 @@ mod tests {
             ),
         ] {
             put(&state, &made);
-            let refused = state.advance(12).expect_err("refused");
+            let refused = state.advance(12, Some(BOOT), BOOT).expect_err("refused");
             assert!(
                 matches!(&refused, GenerationError::Untrusted(found) if *found == why),
                 "{refused:?}"
@@ -314,22 +442,23 @@ mod tests {
             assert_eq!(text(&state), made, "nothing is written over it");
         }
         put(&state, &now);
-        state.advance(12).expect("the negative control");
+        let advanced = state.advance(12, Some(BOOT), BOOT);
+        advanced.expect("the negative control");
     }
 
     #[test]
     fn a_mark_lasts_over_generations_until_it_is_taken_away() {
         let (_dir, state) = state();
-        state.note(1).expect("noted");
+        let mut machine = Machine::made(&state);
         let listed = || state.is_listed().expect("read");
         assert!(!listed());
         state.mark(true).expect("marked");
-        for header in [1, 2] {
-            state.advance(header).expect("not older");
+        for _boot in [1, 2] {
+            machine.boot(&state, Cut::No).expect("not older");
             assert!(listed());
         }
         state.mark(false).expect("taken away");
-        state.advance(3).expect("the generation stays");
+        machine.boot(&state, Cut::No).expect("the generation stays");
         assert!(!listed());
     }
 
@@ -341,13 +470,17 @@ mod tests {
             listed: true,
             joined: Some(Joined::Issued([7; 32])),
             served: Some(7),
+            boot: BOOT,
+            after: [2; 8],
         };
         state.write(noted).expect("written");
-        state.advance(7).expect("not older");
+        state.advance(7, Some(BOOT), [3; 8]).expect("not older");
         state.mark(false).expect("taken away");
         let expected = Generation {
             number: 8,
             listed: false,
+            boot: [3; 8],
+            after: BOOT,
             ..noted
         };
         assert_eq!(state.read().expect("read"), expected);
@@ -357,13 +490,13 @@ mod tests {
     fn a_state_without_a_generation_is_refused() {
         let (_dir, state) = state();
         assert!(matches!(
-            state.advance(1),
+            state.advance(1, None, BOOT),
             Err(GenerationError::Older { state: 0, .. })
         ));
         assert!(state.is_listed().is_err() && state.mark(true).is_err());
         for text in ["", "-1", "one", &"9".repeat(400)] {
             put(&state, text.as_bytes());
-            let refused = state.advance(1);
+            let refused = state.advance(1, None, BOOT);
             assert!(
                 matches!(refused, Err(GenerationError::Untrusted(_))),
                 "{text:?}"

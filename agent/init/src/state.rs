@@ -18,6 +18,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use agent_volume::generation::BootNonce;
 use agent_volume::header::{COPIES, DAMAGED, SIZE, VolumeKey, WrappingKey};
 use agent_volume::kept::MADE;
 use agent_volume::report::InitAnswer;
@@ -27,8 +28,8 @@ use crate::console::Console;
 use crate::fatal::Fatal;
 use crate::generation::StateGeneration;
 use crate::state_fault::{
-    CURE, Cause, LATER, RENEWED, StateError, check_moved, fatal, later, masters_cure,
-    recovery_cure, refused, system,
+    CURE, Cause, LATER, RENEWED, StateError, fatal, later, masters_cure, recovery_cure, refused,
+    system,
 };
 use crate::state_kept::{keeps_the_disk, unrecoverable};
 use crate::state_partition::{
@@ -130,10 +131,15 @@ fn mount_reported(
         Report::Opened {
             key,
             generation,
+            boot,
             admin,
             ..
         } => {
-            own_state(console, agent, partition, key, *generation, owner)?;
+            let of_header = OfHeader {
+                generation: *generation,
+                boot: Some(*boot),
+            };
+            own_state(console, agent, partition, key, of_header, owner)?;
             console.milestone(&opened_line(&report));
             Ok((*admin, Some(of(key))))
         }
@@ -201,29 +207,46 @@ fn new_state(
     key: &VolumeKey,
     recovery: Option<&WrappingKey>,
 ) -> Result<(), Fatal> {
-    if let Err(fatal) = format_and_mount(partition, key, Lasts::Kept { recovery }) {
+    let boot = draw()?;
+    if let Err(fatal) = format_and_mount(partition, key, Lasts::Kept { recovery, boot }) {
         drop(agent.finish(console, None));
         return Err(fatal);
     }
-    check_moved(
-        console,
-        agent.finish(console, Some(InitAnswer { admitted: 0 })),
-    )
+    let answer = InitAnswer { admitted: 0, boot };
+    agent.finish(console, Some(answer)).map_err(later)
 }
 
-/// Mounts the state of this machine, by its key and its header's generation, and has the agent move
-/// it to the next generation.
+/// What a state's files have to belong to.
+#[derive(Debug, Clone, Copy)]
+struct OfHeader {
+    /// The header's generation.
+    generation: u64,
+    /// The boot that this board's TPM has recorded; `None` where the state is of another board.
+    boot: Option<BootNonce>,
+}
+
+/// A value for this boot.
+fn draw() -> Result<BootNonce, Fatal> {
+    config_state::generation::draw().map_err(|cause| Fatal::retry("STATE", LATER, cause))
+}
+
+/// Mounts the state of this machine, by its key and what its header and the TPM say, and has the
+/// agent move it to the next generation.
+///
+/// A state that did not move is not used, as its header and floor would stay behind: any later copy
+/// of it would fit them.
 fn own_state(
     console: &Console,
     agent: WaitingAgent,
     partition: &StatePartition,
     key: &VolumeKey,
-    generation: u64,
+    of_header: OfHeader,
     owner: Owner,
 ) -> Result<(), Fatal> {
+    let boot = draw()?;
     let node = decrypt(partition, key)?;
     let state = StateGeneration::of(Path::new(OWN), key);
-    if let Err(cause) = usable(&node, &state, generation) {
+    if let Err(cause) = usable(&node, &state, of_header, boot) {
         // Without an answer the agent leaves header and TPM as they are: a master's cure begins from
         // this disk, or from a copy that was taken after its last start.
         drop(agent.finish(console, None));
@@ -232,11 +255,11 @@ fn own_state(
     if owner != Owner::Master {
         unrecoverable(console, Path::new(RECOVERY));
     }
-    let admitted = admitted();
-    check_moved(
-        console,
-        agent.finish(console, Some(InitAnswer { admitted })),
-    )
+    let answer = InitAnswer {
+        admitted: admitted(),
+        boot,
+    };
+    agent.finish(console, Some(answer)).map_err(later)
 }
 
 /// Mounts a state of another board that the admin's one-off key opened, and puts the master's keys
@@ -249,10 +272,15 @@ fn recovered_state(
     generation: u64,
     keys: &[u8],
 ) -> Result<(), Fatal> {
+    let boot = draw()?;
     let node = decrypt(partition, key)?;
     let state = StateGeneration::of(Path::new(OWN), key);
     // The header on the disk is still of the generation before.
-    let ready = usable(&node, &state, generation.saturating_sub(1))
+    let of_header = OfHeader {
+        generation: generation.saturating_sub(1),
+        boot: None,
+    };
+    let ready = usable(&node, &state, of_header, boot)
         .and_then(|()| take_over(keys).map_err(Cause::from))
         .and_then(|()| allowed::forget(Path::new(allowed::LIST), &state).map_err(Cause::from));
     if let Err(cause) = ready {
@@ -260,9 +288,8 @@ fn recovered_state(
         return Err(Fatal::hold("STATE", recovery_cure(&cause), cause));
     }
     // By now the state is bound to this board, or a reboot recovers it again.
-    agent
-        .finish(console, Some(InitAnswer { admitted: 0 }))
-        .map_err(later)
+    let answer = InitAnswer { admitted: 0, boot };
+    agent.finish(console, Some(answer)).map_err(later)
 }
 
 /// Puts the master's keys into the state, for the master to seal. It first removes what an earlier
@@ -284,12 +311,17 @@ fn admitted() -> u64 {
         .unwrap_or(0)
 }
 
-/// Mounts a volume that opened, and moves its files to the next generation unless they are of
-/// another than their header's. A file system in which the kernel found faults is not used.
-fn usable(node: &str, state: &StateGeneration, generation: u64) -> Result<(), Cause> {
+/// Mounts a volume that opened, and moves its files to the next generation, that of `boot`, unless
+/// they don't belong to their header. A file system in which the kernel found faults is not used.
+fn usable(
+    node: &str,
+    state: &StateGeneration,
+    of_header: OfHeader,
+    boot: BootNonce,
+) -> Result<(), Cause> {
     mount_state(node, "ext4", DISK)?;
     ext4::without_faults(&File::open(node)?)?;
-    state.advance(generation)?;
+    state.advance(of_header.generation, of_header.boot, boot)?;
     Ok(())
 }
 
@@ -300,6 +332,8 @@ enum Lasts<'a> {
     Kept {
         /// The key of its recovery slot, if it has one.
         recovery: Option<&'a WrappingKey>,
+        /// The value of this boot.
+        boot: BootNonce,
     },
     /// Nothing keeps it.
     UntilReboot,
@@ -321,7 +355,7 @@ fn format_and_mount(
     let node = decrypt(partition, key)?;
     format(&node).map_err(fatal)?;
     mount_state(&node, "ext4", DISK).map_err(system)?;
-    if let Lasts::Kept { recovery } = lasts {
+    if let Lasts::Kept { recovery, boot } = lasts {
         if let Some(recovery) = recovery {
             let text = zeroize::Zeroizing::new(hex::encode(recovery.as_slice()));
             keep(RECOVERY, text.as_bytes())
@@ -329,7 +363,7 @@ fn format_and_mount(
         }
         // The generation to which the agent moves header and TPM next.
         StateGeneration::of(Path::new(OWN), key)
-            .note(MADE + 1)
+            .note(MADE + 1, boot)
             .map_err(|cause| Fatal::hold("STATE", CURE, cause))?;
         write(&root.disk, &root.table.renamed(part.number, LABEL)).map_err(fatal)?;
     }

@@ -1,7 +1,6 @@
 //! Why a machine has no state, and what it and a person do next.
 
-use crate::console::Console;
-use crate::fatal::{AfterFailure, Fatal};
+use crate::fatal::Fatal;
 use crate::generation::GenerationError;
 use crate::gpt::GptError;
 use crate::unlock::UnlockError;
@@ -101,8 +100,8 @@ pub(crate) fn fatal(cause: StateError) -> Fatal {
     Fatal::hold("STATE", cure, cause)
 }
 
-/// A failure to get the key: the boot stops if only a person can fix it, as reboots would hide the
-/// reason and change nothing.
+/// A failure to get the key, or to move the state to its next generation: the boot stops if only a
+/// person can fix it, as reboots would hide the reason and change nothing.
 pub(crate) fn later(cause: UnlockError) -> Fatal {
     match cause {
         UnlockError::Authorization => Fatal::hold("STATE", CLEAR, cause),
@@ -114,22 +113,6 @@ pub(crate) fn later(cause: UnlockError) -> Fatal {
     }
 }
 
-/// A state that opened and did not move to its next generation. A temporary failure is only
-/// printed, and the next boot moves the state. A permanent one stops the boot: with generation and
-/// floor left behind, an older copy or an older image could come back.
-pub(crate) fn check_moved(
-    console: &Console,
-    outcome: Result<(), UnlockError>,
-) -> Result<(), Fatal> {
-    match outcome.map_err(later) {
-        Err(fatal) if fatal.then == AfterFailure::RebootLater => {
-            console.line(&fatal.as_warning());
-            Ok(())
-        }
-        outcome => outcome,
-    }
-}
-
 /// A system call that failed: the boot stops.
 pub(crate) fn system(cause: agent_sys::Error) -> Fatal {
     Fatal::hold("STATE", CURE, cause)
@@ -137,8 +120,7 @@ pub(crate) fn system(cause: agent_sys::Error) -> Fatal {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cause, check_moved, later, masters_cure, recovery_cure, refused};
-    use crate::console::Console;
+    use super::{Cause, later, masters_cure, recovery_cure, refused};
     use crate::fatal::{AfterFailure, Fatal};
     use crate::generation::GenerationError;
     use crate::unlock::UnlockError;
@@ -203,12 +185,5 @@ mod tests {
             later(UnlockError::Failed(70)).then,
             AfterFailure::RebootLater
         );
-        // The same for an open state, which would stay behind for ever. A temporary failure does
-        // not stop the boot.
-        let console = Console::open();
-        let refused = check_moved(&console, Err(UnlockError::Full)).expect_err("held");
-        assert_eq!(refused.then, AfterFailure::Hold);
-        check_moved(&console, Err(UnlockError::Failed(70))).expect("told");
-        check_moved(&console, Ok(())).expect("moved");
     }
 }

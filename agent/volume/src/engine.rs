@@ -8,12 +8,14 @@
 //! Guarantees: [`OpenOutcome::Opened`] has a key that an approved boot under this boot's
 //! configuration made, for a header that is not older than the last boot that opened it. A power
 //! cut after any write leaves a volume that opens or, while one is made, one that is made again.
-//! What this can't detect: a copy of the disk that was taken and restored within one generation, or
-//! a restored part of the volume behind its header.
+//! What this can't detect is a restored part of the volume behind its header, or a copy of the disk
+//! that was taken and restored within one generation: init finds those whose files do not name the
+//! boot for which the TPM moved ([`Kept::boot`]).
 
 use crate::header::{self, Header, HeaderError, VolumeKey, WrappingKey};
 use crate::kept::{Kept, MADE};
 use crate::reason::Reason;
+use config_state::generation::BootNonce;
 use std::error::Error;
 use std::fmt;
 
@@ -312,8 +314,8 @@ impl OpenVolume {
         self.header.generation
     }
 
-    /// Moves to the next generation: the header, then the TPM; and raises the floor if `floor` is
-    /// higher. Afterwards the TPM has one key, and a state that can't be recovered has no recovery
+    /// Moves to the next generation, of the boot with this value: the header, then the TPM; and
+    /// raises the floor if `floor` is higher. Afterwards the TPM has one key, and a state that can't be recovered has no recovery
     /// slot, which earlier versions made for each state.
     ///
     /// # Errors
@@ -324,6 +326,7 @@ impl OpenVolume {
         disk: &mut impl Disk,
         store: &mut S,
         floor: u64,
+        boot: BootNonce,
     ) -> Result<Self, VolumeError<S::Error>> {
         let generation = self
             .header
@@ -344,6 +347,7 @@ impl OpenVolume {
         disk.write(self.copy, &self.header.to_bytes())
             .map_err(VolumeError::Disk)?;
         self.kept.generation = generation;
+        self.kept.boot = boot;
         // An index has its floor in its policy for life: a higher one needs another index, and the
         // old one is deleted only after that. That deletion commits the rise: after a power cut
         // before it the older image still opens the volume, by the lower index, and deletes the
@@ -523,7 +527,7 @@ pub fn recover<S: Store>(
 }
 
 impl RecoveredVolume {
-    /// Binds the volume to this TPM for images from `floor` on: the key to the TPM, both copies of
+    /// Binds the volume to this TPM for images from `floor` on, in the boot with this value: the key to the TPM, both copies of
     /// the header in the next generation, then that generation to the TPM. A power cut leaves a
     /// volume that can be recovered again, or one that opens.
     ///
@@ -534,10 +538,12 @@ impl RecoveredVolume {
         disk: &mut impl Disk,
         store: &mut S,
         floor: u64,
+        boot: BootNonce,
     ) -> Result<(), VolumeError<S::Error>> {
         let mut kept = Kept {
             key: self.key,
             generation: self.header.generation,
+            boot: BootNonce::default(),
             renewals: 0,
         };
         let slots = store.slots().map_err(VolumeError::Store)?;
@@ -559,6 +565,7 @@ impl RecoveredVolume {
                 .map_err(VolumeError::Disk)?;
         }
         kept.generation = self.generation;
+        kept.boot = boot;
         store
             .write(slot, floor, &kept)
             .map_err(VolumeError::Store)?;
@@ -567,7 +574,7 @@ impl RecoveredVolume {
 }
 
 /// Notes that a state which was made in this boot has a file system: moves it from generation
-/// [`MADE`] to the next. From then on [`ClosedVolume::finished`] protects it.
+/// [`MADE`] to the next, of the boot with this value. From then on [`ClosedVolume::finished`] protects it.
 ///
 /// # Errors
 /// [`VolumeError`] of the disk, the TPM or the header's random bytes. A power cut in between leaves
@@ -575,14 +582,15 @@ impl RecoveredVolume {
 pub fn finish<S: Store>(
     disk: &mut impl Disk,
     store: &mut S,
-    boot: BootFacts,
+    facts: BootFacts,
+    boot: BootNonce,
 ) -> Result<(), VolumeError<S::Error>> {
-    let boot = BootFacts {
+    let facts = BootFacts {
         fresh: false,
-        ..boot
+        ..facts
     };
-    match open(disk, store, boot)? {
-        OpenOutcome::Opened(opened) => opened.advance(disk, store, 0).map(drop),
+    match open(disk, store, facts)? {
+        OpenOutcome::Opened(opened) => opened.advance(disk, store, 0, boot).map(drop),
         // Header or TPM were changed since the volume was made: the next boot finds and reports
         // that.
         OpenOutcome::Closed(_) => Ok(()),

@@ -19,6 +19,9 @@ struct State {
     recoverable: bool,
 }
 
+/// The value of each boot.
+const BOOT: BootNonce = [0xB0; 8];
+
 #[derive(Debug, Clone)]
 struct Machine(Rc<RefCell<State>>);
 
@@ -92,7 +95,7 @@ impl Machine {
     }
 
     fn finish(&self) -> Result<(), VolumeError<Off>> {
-        finish(&mut self.clone(), &mut self.clone(), self.kind(false))
+        finish(&mut self.clone(), &mut self.clone(), self.kind(false), BOOT)
     }
 
     fn make(&self, closed: ClosedVolume) -> Result<NewVolume, VolumeError<Off>> {
@@ -119,7 +122,7 @@ impl Machine {
     fn boot(&self, floor: u64) -> VolumeKey {
         let open = self.opened();
         let volume = open.volume.clone();
-        open.advance(&mut self.clone(), &mut self.clone(), floor)
+        open.advance(&mut self.clone(), &mut self.clone(), floor, BOOT)
             .unwrap();
         volume
     }
@@ -165,6 +168,28 @@ impl Store for Machine {
         self.spend()?;
         self.0.borrow_mut().slots[slot] = SlotContent::Absent;
         Ok(())
+    }
+}
+
+/// init tells copies of the files by it: the TPM has the value of a boot once it has the generation of
+/// that boot, and not before.
+#[test]
+fn the_tpm_records_which_boot_moved_the_state_with_the_generation() {
+    let (machine, _volume) = Machine::made();
+    for last in [1, 2, 3, usize::MAX] {
+        let cut = machine.copy();
+        let open = cut.opened();
+        let before = open.kept.clone();
+        let (mut disk, mut store) = (cut.with_power(last - 1).clone(), cut.clone());
+        let moved = open.advance(&mut disk, &mut store, 0, [9; 8]).is_ok();
+        let kept = cut.with_power(usize::MAX).opened().kept;
+        let expected = if last > 2 {
+            (before.generation + 1, [9; 8])
+        } else {
+            (before.generation, BOOT)
+        };
+        assert_eq!((kept.generation, kept.boot), expected, "{last}");
+        assert_eq!(moved, last > 3);
     }
 }
 
@@ -324,7 +349,7 @@ fn the_deletion_of_the_lower_index_raises_the_floor() {
         machine.0.borrow_mut().svn = 7;
         let open = machine.opened();
         machine.with_power(writes);
-        let advanced = open.advance(&mut machine.clone(), &mut machine.clone(), 7);
+        let advanced = open.advance(&mut machine.clone(), &mut machine.clone(), 7, BOOT);
         machine.with_power(usize::MAX);
         machine.0.borrow_mut().svn = 5;
         if writes == WRITES_OF_A_RISE {
@@ -350,7 +375,7 @@ fn a_newer_image_ends_a_rise_that_a_power_cut_left() {
             machine.0.borrow_mut().svn = svn;
             let open = machine.opened();
             machine.with_power(WRITES_OF_A_RISE - 1);
-            let cut = open.advance(&mut machine.clone(), &mut machine.clone(), svn);
+            let cut = open.advance(&mut machine.clone(), &mut machine.clone(), svn, BOOT);
             assert!(cut.is_err(), "{svn}: the power was not cut");
             machine.with_power(usize::MAX);
         };
@@ -405,7 +430,9 @@ impl Machine {
     fn recovered(&self, by: &Recovery) -> Result<VolumeKey, Reason> {
         let found = self.recover(by)?;
         let volume = found.volume.clone();
-        found.bind(&mut self.clone(), &mut self.clone(), 5).unwrap();
+        found
+            .bind(&mut self.clone(), &mut self.clone(), 5, BOOT)
+            .unwrap();
         Ok(volume)
     }
 }
@@ -531,7 +558,7 @@ proptest! {
             prop_assert_eq!(&open.volume, &volume);
             let cut = machine.with_power(writes);
             // It fails if the power was cut.
-            open.advance(&mut cut.clone(), &mut cut.clone(), floor).ok();
+            open.advance(&mut cut.clone(), &mut cut.clone(), floor, BOOT).ok();
             machine.with_power(usize::MAX);
         }
         prop_assert_eq!(machine.boot(0), volume);
@@ -555,7 +582,7 @@ proptest! {
                     prop_assert_eq!(&open.volume, &volume);
                     machine.with_power(writes);
                     // It fails if the power was cut.
-                    open.advance(&mut machine.clone(), &mut machine.clone(), svn).ok();
+                    open.advance(&mut machine.clone(), &mut machine.clone(), svn, BOOT).ok();
                     machine.with_power(usize::MAX);
                     raised |= newer && writes >= WRITES_OF_A_RISE;
                 }
@@ -592,7 +619,7 @@ proptest! {
         let there = moved(&machine, slots);
         let good = word(&made, generation);
         let found = there.recover(&good).unwrap();
-        let done = found.bind(&mut there.with_power(writes).clone(), &mut there.clone(), 5).is_ok();
+        let done = found.bind(&mut there.with_power(writes).clone(), &mut there.clone(), 5, BOOT).is_ok();
         there.with_power(usize::MAX);
         match there.look(false).unwrap() {
             OpenOutcome::Opened(open) => prop_assert_eq!(&open.volume, &made.volume),

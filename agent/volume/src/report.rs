@@ -1,10 +1,11 @@
 //! The agent's report to init about the state: lines of text over a pipe. (Only the agent can talk
 //! to the TPM.)
 //!
-//! `outcome WORD`, then its fields (`key`, `recovery`, `reason`, `generation`, `renewals`), one
-//! each, then `end`. init answers an opened or new state with [`InitAnswer`]: the floor that the
-//! machine's admission allows.
+//! `outcome WORD`, then its fields (`key`, `recovery`, `reason`, `generation`, `boot`, `renewals`),
+//! one each, then `end`. init answers an opened or new state with [`InitAnswer`]: the floor that the
+//! machine's admission allows, and this boot's value.
 
+use crate::generation::BootNonce;
 use crate::header::{VOLUME_KEY, VolumeKey, WRAPPING_KEY, WrappingKey};
 use crate::reason::Reason;
 use std::fmt;
@@ -26,6 +27,8 @@ pub enum Report {
         key: VolumeKey,
         /// Its generation.
         generation: u64,
+        /// The value of the boot for which the TPM last moved: the state's files name it.
+        boot: BootNonce,
         /// How often it was made anew before.
         renewals: u32,
         /// SHA-256 of the key of the admin who moved it to this board; `None` if it was made here.
@@ -104,12 +107,14 @@ impl Report {
             Self::Opened {
                 key,
                 generation,
+                boot,
                 renewals,
                 admin,
             } => {
                 line("outcome", "opened");
                 line("key", &hexed(key.as_slice()));
                 line("generation", &generation.to_string());
+                line("boot", &hexed(boot));
                 line("renewals", &renewals.to_string());
                 if let Some(admin) = admin {
                     line("admin", &hexed(admin));
@@ -172,6 +177,7 @@ impl Report {
             "opened" => Self::Opened {
                 key: bytes::<VOLUME_KEY>(next("key")?)?,
                 generation: next("generation")?.parse().ok()?,
+                boot: *bytes(next("boot")?)?,
                 renewals: next("renewals")?.parse().ok()?,
                 admin: match next("admin") {
                     Some(text) => Some(*bytes::<32>(text)?),
@@ -220,24 +226,33 @@ fn bytes<const N: usize>(text: &str) -> Option<Zeroizing<[u8; N]>> {
         .map(|()| out)
 }
 
-/// init's answer after the state is mounted: the security version of the machine's last admission,
-/// zero for none.
+/// init's answer after the state is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InitAnswer {
-    /// The version.
+    /// The security version of the machine's last admission, zero for none.
     pub admitted: u64,
+    /// This boot's value, which the state's files name already.
+    pub boot: BootNonce,
 }
 
 impl InitAnswer {
     /// The line.
     pub fn to_text(self) -> String {
-        format!("admitted {}\n", self.admitted)
+        format!(
+            "admitted {} boot {}\n",
+            self.admitted,
+            hex::encode(self.boot)
+        )
     }
 
     /// Parses the output of [`InitAnswer::to_text`]; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
-        let number = text.strip_prefix("admitted ")?.strip_suffix('\n')?;
-        number.parse().ok().map(|admitted| Self { admitted })
+        let values = text.strip_prefix("admitted ")?.strip_suffix('\n')?;
+        let (admitted, boot) = values.split_once(" boot ")?;
+        Some(Self {
+            admitted: admitted.parse().ok()?,
+            boot: *bytes(boot)?,
+        })
     }
 }
 
@@ -256,12 +271,14 @@ mod tests {
             Report::Opened {
                 key: key.clone(),
                 generation: 3,
+                boot: [5; 8],
                 renewals: 1,
                 admin: None,
             },
             Report::Opened {
                 key: key.clone(),
                 generation: 3,
+                boot: [0; 8],
                 renewals: 1,
                 admin: Some([9; 32]),
             },
@@ -303,11 +320,20 @@ mod tests {
             assert_eq!(Report::parse(&text.replace("end\n", "x 1\nend\n")), None);
             assert_eq!(Report::parse(&text), Some(report));
         }
-        assert_eq!(
-            InitAnswer::parse(&InitAnswer { admitted: 12 }.to_text()),
-            Some(InitAnswer { admitted: 12 })
-        );
-        assert_eq!(InitAnswer::parse("admitted x\n"), None);
+        let answer = InitAnswer {
+            admitted: u64::MAX,
+            boot: [0xA5; 8],
+        };
+        let text = answer.to_text();
+        assert!(text.len() <= MAX_ANSWER, "{text}");
+        assert_eq!(InitAnswer::parse(&text), Some(answer));
+        for other in [
+            "admitted x boot a5a5a5a5a5a5a5a5\n",
+            "admitted 1 boot a5\n",
+            "admitted 1\n",
+        ] {
+            assert_eq!(InitAnswer::parse(other), None);
+        }
     }
 
     proptest! {

@@ -7,6 +7,11 @@
 //! refuses every number but the header's and the next. What else must not be set back lies beside
 //! the number, under the same MAC.
 //!
+//! A boot that ends before the TPM moved can be repeated on another copy of the data, and each such
+//! boot writes the same number. So each boot also has a random value ([`BootNonce`]), which the TPM
+//! keeps, and the text names this boot's and the one that it follows: of all copies with the same
+//! number, the TPM's value fits only the one that it moved for.
+//!
 //! Guarantees of [`Generation::read`]: what it returns was written as a whole by a holder of the key;
 //! no other bytes of any length are read, nor are parts of several texts. It says nothing about when:
 //! an older text of the same volume is read, and its number is compared by init.
@@ -16,6 +21,7 @@
 
 use crate::header::VolumeKey;
 use ring::hmac;
+use ring::rand::{SecureRandom as _, SystemRandom};
 use std::fmt;
 use std::str::FromStr;
 use zeroize::Zeroizing;
@@ -33,6 +39,25 @@ const MAC: &str = "mac ";
 const BODY: usize = LENGTH - MAC.len() - 2 * HASH - 1;
 /// Bytes of SHA-256, and of the key.
 const HASH: usize = 32;
+
+/// A random value that init draws in each boot. Zeros stand for no boot: the TPM's record of a state
+/// that was just made or moved to this board, and texts and records from before there was the value.
+pub type BootNonce = [u8; 8];
+
+/// The value of a boot that begins now.
+///
+/// # Errors
+/// The system gives no random bytes.
+pub fn draw() -> Result<BootNonce, NoRandom> {
+    let mut value = BootNonce::default();
+    let drawn = SystemRandom::new().fill(&mut value);
+    drawn.map(|()| value).map_err(|_unspecified| NoRandom)
+}
+
+/// The system gives no random bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the system gives no random bytes")]
+pub struct NoRandom;
 
 /// The key of the MAC: HMAC-SHA-256 by the volume's key over a label. It is the same as long as the
 /// volume is, also on another board. Who has it can write any text, and can't open the volume.
@@ -52,6 +77,10 @@ pub struct Generation {
     /// The generation in which a master last began to serve the state's store: then the store says
     /// so, too. `None` before one did; never above the number.
     pub served: Option<u64>,
+    /// The value of the boot that wrote the number.
+    pub boot: BootNonce,
+    /// What the TPM kept when that boot began: the value of the boot before.
+    pub after: BootNonce,
 }
 
 /// How a machine joins a cluster, by which its state stays.
@@ -122,10 +151,7 @@ impl fmt::Display for Joined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Admitted => f.write_str("admitted"),
-            Self::Issued(digest) => {
-                f.write_str("issued ")?;
-                digest.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-            }
+            Self::Issued(digest) => write!(f, "issued {}", hex(digest)),
         }
     }
 }
@@ -139,7 +165,7 @@ impl FromStr for Joined {
         }
         let digits = text.strip_prefix("issued ");
         digits
-            .and_then(digest)
+            .and_then(unhex)
             .map(Self::Issued)
             .ok_or(NoGeneration::Malformed)
     }
@@ -151,7 +177,7 @@ impl Generation {
         let mut text = format!("{:<width$}\n", self.body(), width = BODY - 1);
         let mac = hmac::sign(&key.mac(), text.as_bytes());
         text.push_str(MAC);
-        text.extend(mac.as_ref().iter().map(|byte| format!("{byte:02x}")));
+        text.push_str(&hex(mac.as_ref()));
         text.push('\n');
         text
     }
@@ -162,7 +188,17 @@ impl Generation {
         let mut body = format!("{number:width$}\n", width = FIRST - 1);
         body.extend(self.joined.map(|joined| format!("joined {joined}\n")));
         body.extend(self.served.map(|served| format!("served {served}\n")));
+        for (name, value) in [("boot", self.boot), ("after", self.after)] {
+            let written = value != BootNonce::default();
+            body.extend(written.then(|| format!("{name} {}\n", hex(&value))));
+        }
         body
+    }
+
+    /// Whether the data is what the TPM last moved for, by the value that it keeps: of that boot, or
+    /// of one that followed it and ended before the TPM moved.
+    pub fn follows(&self, kept: BootNonce) -> bool {
+        self.boot == kept || self.after == kept
     }
 
     /// Reads a file's content, of which [`LIMIT`] bytes are enough. Total over all bytes.
@@ -173,7 +209,7 @@ impl Generation {
         let authenticated = bytes.split_at_checked(BODY).and_then(|(body, rest)| {
             let line = std::str::from_utf8(rest).ok()?;
             let digits = line.strip_prefix(MAC)?.strip_suffix('\n')?;
-            digest(digits).map(|mac| (body, mac))
+            unhex::<HASH>(digits).map(|mac| (body, mac))
         });
         let Some((body, mac)) = authenticated else {
             return Err(without(bytes));
@@ -207,6 +243,8 @@ pub(crate) fn fields(body: &str) -> Result<Generation, NoGeneration> {
         match line.split_once(' ') {
             Some(("joined", joined)) => read.joined = Some(joined.parse()?),
             Some(("served", served)) => read.served = Some(number(served)?),
+            Some(("boot", value)) => read.boot = unhex(value).ok_or(NoGeneration::Malformed)?,
+            Some(("after", value)) => read.after = unhex(value).ok_or(NoGeneration::Malformed)?,
             Some(_) | None => {}
         }
     }
@@ -223,13 +261,19 @@ fn number(digits: &str) -> Result<u64, NoGeneration> {
     digits.parse().map_err(|_none| NoGeneration::Malformed)
 }
 
-/// 32 bytes in lower-case hex, so that they have one text.
-fn digest(digits: &str) -> Option<[u8; 32]> {
-    let mut digest = [0; 32];
-    if digits.len() != 2 * digest.len() {
+/// Bytes in lower-case hex, so that they have one text.
+fn hex(bytes: &[u8]) -> String {
+    let mut digits = String::with_capacity(2 * bytes.len());
+    digits.extend(bytes.iter().map(|byte| format!("{byte:02x}")));
+    digits
+}
+
+fn unhex<const BYTES: usize>(digits: &str) -> Option<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
+    if digits.len() != 2 * BYTES {
         return None;
     }
-    for (byte, pair) in digest.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
+    for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
         let pair = std::str::from_utf8(pair).ok()?;
         if !pair
             .bytes()
@@ -239,7 +283,7 @@ fn digest(digits: &str) -> Option<[u8; 32]> {
         }
         *byte = u8::from_str_radix(pair, 16).ok()?;
     }
-    Some(digest)
+    Some(bytes)
 }
 
 #[cfg(test)]
@@ -270,11 +314,14 @@ mod tests {
                 (19, true, Some(15)),
                 (u64::MAX, true, Some(u64::MAX)),
             ] {
+                let before = u8::try_from(all.len()).expect("nine");
                 all.push(Generation {
                     number,
                     listed,
                     joined,
                     served,
+                    boot: [before + 1; 8],
+                    after: [before; 8],
                 });
             }
         }
@@ -312,10 +359,38 @@ mod tests {
             listed: true,
             joined: Some(Joined::Admitted),
             served: Some(6),
+            ..Generation::default()
         };
         let body = format!("{:31}\njoined admitted\nserved 6\n", "+7");
         let mac = "d555821372f17ca87a667d379e2d2682d13fa1bff3aa34ccc6a494c475a511fb";
         assert_eq!(one.text(&key(7)), format!("{body:186}\nmac {mac}\n"));
+        let later = Generation {
+            boot: *b"\x01of boot",
+            after: *b"\x02 before",
+            ..one
+        };
+        let body = format!("{body}boot 016f6620626f6f74\nafter 02206265666f7265\n");
+        let mac = "5e06babd3e4ebde6fbc86038404a35680cfdb807fd7edb0ce772e71c9f1591dd";
+        assert_eq!(later.text(&key(7)), format!("{body:186}\nmac {mac}\n"));
+    }
+
+    /// A boot that was cut off before the TPM moved is repeated on another copy of the data.
+    #[test]
+    fn of_two_boots_with_one_number_only_the_one_that_the_tpm_moved_for_is_followed() {
+        let [before, cut, moved] = [[1; 8], [2; 8], [3; 8]];
+        let of = |boot, after| Generation {
+            number: 9,
+            boot,
+            after,
+            ..Generation::default()
+        };
+        // While the TPM is where it was, both go on.
+        assert!(of(cut, before).follows(before) && of(moved, before).follows(before));
+        assert!(of(moved, before).follows(moved));
+        assert!(!of(cut, before).follows(moved));
+        // What the copy that was left behind was made into by then doesn't follow, either.
+        assert!(!of([4; 8], cut).follows(moved));
+        assert!(!Generation::default().follows(moved));
     }
 
     /// Somebody who has the disk and copies of it from other boots has, of the file's sector, the
@@ -390,6 +465,7 @@ mod tests {
             listed: true,
             joined: None,
             served: Some(15),
+            ..Generation::default()
         };
         let body = &chosen.text(&key)[..BODY];
         let [zeros, own] = ["00".repeat(32), "ab".repeat(32)];
@@ -455,7 +531,15 @@ mod tests {
         };
         let read = Generation::read(ahead.text(&key(7)).as_bytes(), &key(7));
         assert_eq!(read, Err(NoGeneration::Malformed));
-        for other in ["", "+", "1 +", "7\njoined x\n", "7\nserved +1\n"] {
+        for other in [
+            "",
+            "+",
+            "1 +",
+            "7\njoined x\n",
+            "7\nserved +1\n",
+            "7\nboot 01\n",
+            "7\nafter 0G00000000000000\n",
+        ] {
             let text = signed(other);
             let read = Generation::read(text.as_bytes(), &key(7));
             assert_eq!(read, Err(NoGeneration::Malformed), "{text}");

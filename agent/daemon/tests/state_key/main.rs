@@ -3,7 +3,9 @@
 mod recovery;
 
 use agent_tpm::Tpm;
+use agent_volume::generation::BootNonce;
 use agent_volume::header::{COPIES, DATA_OFFSET, SIZE};
+use agent_volume::report::InitAnswer;
 use agent_volume::{Reason, Report};
 use config_machine::state_key;
 use config_tpm::Digest;
@@ -55,6 +57,9 @@ const MASTER: Image = Image {
     role: "master",
     ..WORKER
 };
+/// The value of each boot, where it does not matter.
+const BOOT: BootNonce = [0xB0; 8];
+
 /// A running `agent state-key` that has sent its report.
 struct Asked {
     process: Child,
@@ -218,11 +223,21 @@ impl Machine {
 
 impl Asked {
     /// Answers and waits for the end.
-    fn end(mut self, admitted: u64) -> Report {
+    fn end(self, admitted: u64) -> Report {
+        self.answered(InitAnswer {
+            admitted,
+            boot: BOOT,
+        })
+    }
+
+    /// The same in the boot with this value, of a machine that was never admitted.
+    fn end_in(self, boot: BootNonce) -> Report {
+        self.answered(InitAnswer { admitted: 0, boot })
+    }
+
+    fn answered(mut self, answer: InitAnswer) -> Report {
         // If no answer is expected, nothing reads it.
-        self.input
-            .write_all(format!("admitted {admitted}\n").as_bytes())
-            .ok();
+        self.input.write_all(answer.to_text().as_bytes()).ok();
         drop(self.input);
         assert!(
             self.process.wait().expect("an end").success(),
@@ -364,6 +379,29 @@ fn a_boot_opens_the_state_once() {
     machine.start(WORKER, 3);
     let report = machine.ask(false).end(3);
     assert_temporary(&report, Reason::NotApproved);
+}
+
+/// init tells copies of the state's files by it.
+#[test]
+fn a_report_names_the_boot_for_which_the_tpm_moved() {
+    let mut machine = Machine::new();
+    machine.settled(WORKER);
+    let mut last = BOOT;
+    for boot in [[1; 8], [2; 8]] {
+        machine.boot(WORKER);
+        // Cut off, as by a power cut after init's own note.
+        let report = machine.ask(false).unanswered();
+        assert!(
+            matches!(report, Report::Opened { boot, .. } if boot == last),
+            "{report:?}"
+        );
+        let report = machine.ask(false).end_in(boot);
+        assert!(
+            matches!(report, Report::Opened { boot, .. } if boot == last),
+            "{report:?}"
+        );
+        last = boot;
+    }
 }
 
 /// A disk opens only if it is the machine's own, from its last boot.
@@ -608,7 +646,12 @@ fn a_full_nv_memory_of_the_tpm_is_named() {
     machine.boot(update);
     let mut asked = machine.ask(false);
     assert_eq!(opened(&asked.report), Some(key.clone()));
-    asked.input.write_all(b"admitted 4\n").expect("answered");
+    let answer = InitAnswer {
+        admitted: 4,
+        boot: BOOT,
+    };
+    let sent = asked.input.write_all(answer.to_text().as_bytes());
+    sent.expect("answered");
     let ended = asked.process.wait().expect("an end");
     assert_eq!(
         ended.code(),

@@ -47,7 +47,8 @@ pub(super) fn targets() -> io::Result<Vec<Target>> {
             kept(),
             Box::new(|input| {
                 if let Some(found) = Kept::parse(input) {
-                    assert_eq!(found.to_bytes().as_slice(), input, "two texts of one key");
+                    let again = Kept::parse(&found.to_bytes());
+                    assert_eq!(again, Some(found), "not what is kept again");
                 }
             }),
         ),
@@ -84,6 +85,8 @@ fn files() -> io::Result<Vec<Target>> {
         listed: true,
         joined: Some(Joined::Issued(DIGEST)),
         served: Some(6),
+        boot: [0xcd; 8],
+        after: [0xef; 8],
     };
     let noted = noted.text(&GenerationKey::of(&volume)).into_bytes();
     let whole = noted.clone();

@@ -119,6 +119,8 @@ fn generations() -> Vec<Vec<u8>> {
         listed: true,
         joined: Some(Joined::Issued([0xab; 32])),
         served: Some(6),
+        boot: [0xcd; 8],
+        after: [0xef; 8],
     };
     let admitted = Generation {
         joined: Some(Joined::Admitted),
