@@ -55,6 +55,7 @@ mod locks;
 mod machine_changes;
 mod next_step;
 mod policy;
+mod queue_rank;
 mod queue_writer;
 mod recent_evidence;
 mod record;

@@ -6,10 +6,9 @@ use crate::answer::ServiceAnswer;
 use crate::error::Error;
 use crate::inventory::ReferenceTables;
 use crate::policy::{NewRequest, QueuedRequest};
+use crate::queue_rank::QueueRank;
 use crate::record;
-use crate::request_queue::{
-    EK, EXPIRES, ID, LABEL, MACHINE, PROOF, QueueRank, REMOTE, RequestQueue,
-};
+use crate::request_queue::{EK, EXPIRES, ID, LABEL, MACHINE, PROOF, REMOTE, RequestQueue};
 use config_attest::Verdict;
 use config_attest::verifier::{Approval, Claimant};
 use config_kube::Machine;
