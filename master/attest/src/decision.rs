@@ -75,6 +75,14 @@ impl ExchangeService {
         }
     }
 
+    fn queue_writer(&self) -> QueueWriter<'_> {
+        QueueWriter {
+            client: &self.client,
+            queue: &self.queue,
+            inventory: &self.inventory,
+        }
+    }
+
     /// Puts a claimant into the queue and answers 202.
     async fn enqueue(
         &self,
@@ -91,12 +99,7 @@ impl ExchangeService {
             remote: &remote,
             now,
         };
-        let writer = QueueWriter {
-            client: &self.client,
-            queue: &self.queue,
-            inventory: &self.inventory,
-        };
-        match writer.enqueue(&submission, queued).await {
+        match self.queue_writer().enqueue(&submission, queued).await {
             Ok(answer) => {
                 if queued.to_create.is_some() {
                     self.records.queued(claimant, &queued.name, peer, now);
@@ -116,8 +119,7 @@ impl ExchangeService {
         claimant: Claimant,
         approval: &Approval,
     ) -> Result<Result<CertificateGrant, Box<Refusal>>, ServiceAnswer> {
-        let created =
-            queue_writer::create_machine(&self.client, &self.inventory, &claimant, approval).await;
+        let created = queue_writer::create_machine(&self.queue_writer(), &claimant, approval).await;
         let machine = match created {
             Ok(machine) => machine,
             Err(error) => {

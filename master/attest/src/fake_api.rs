@@ -1,11 +1,12 @@
-//! An API for unit tests that holds one Machine.
+//! APIs for unit tests: one that holds one Machine, one that holds the queue.
 
+use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::{Machine, ToJson as _};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use master_client::{Body, BoxFuture, Client, Resource, Transport, UserInfo, body};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// An API that answers reads with one Machine, or that there is none. A write is answered as it came
 /// where it was made from that version of the Machine, else with a conflict; nothing is stored.
@@ -20,12 +21,6 @@ impl FakeApi {
 
     fn answer(&self, sent: Option<Value>) -> (StatusCode, Value) {
         const VERSION: &str = "/metadata/resourceVersion";
-        let refuse = |code: StatusCode, reason: &str| {
-            let code_number = code.as_u16();
-            let status = json!({"kind": "Status", "status": "Failure", "code": code_number,
-                "reason": reason, "message": reason});
-            (code, status)
-        };
         match sent {
             None if self.0.is_null() => refuse(StatusCode::NOT_FOUND, "NotFound"),
             None => (StatusCode::OK, self.0.clone()),
@@ -37,6 +32,13 @@ impl FakeApi {
     }
 }
 
+fn refuse(code: StatusCode, reason: &str) -> (StatusCode, Value) {
+    let code_number = code.as_u16();
+    let status = json!({"kind": "Status", "status": "Failure", "code": code_number,
+        "reason": reason, "message": reason});
+    (code, status)
+}
+
 impl Transport for FakeApi {
     fn call(&self, request: Request<Body>, _: UserInfo) -> BoxFuture<'_, Response<Body>> {
         Box::pin(async move {
@@ -45,6 +47,67 @@ impl Transport for FakeApi {
             let sent =
                 (parts.method != Method::GET).then(|| serde_json::from_slice(&content).unwrap());
             let (status, answer) = self.answer(sent);
+            let mut answer = Response::new(body(answer.to_string()));
+            *answer.status_mut() = status;
+            answer
+        })
+    }
+
+    fn now(&self) -> jiff::Timestamp {
+        jiff::Timestamp::UNIX_EPOCH
+    }
+
+    fn resources(&self) -> Vec<Resource> {
+        Vec::new()
+    }
+}
+
+/// An API that answers reads with the requests of the queue and perhaps a Machine. It takes every
+/// write as it came and notes it; nothing is stored.
+#[derive(Debug)]
+pub(crate) struct FakeQueueApi {
+    requests: Value,
+    machine: Option<Value>,
+    written: Mutex<Vec<String>>,
+}
+
+impl FakeQueueApi {
+    pub(crate) fn new(requests: &[CertificateSigningRequest], machine: Option<Machine>) -> Self {
+        let requests: Vec<Value> = requests.iter().map(|one| one.to_tree().unwrap()).collect();
+        Self {
+            requests: json!({"kind": "CertificateSigningRequestList", "metadata": {}, "items": requests}),
+            machine: machine.map(|machine| machine.to_tree().unwrap()),
+            written: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn client(self: &Arc<Self>) -> Client {
+        Client::new(self.clone(), UserInfo::admin("test"))
+    }
+
+    /// Method and last part of the path of each write.
+    pub(crate) fn written(&self) -> Vec<String> {
+        self.written.lock().unwrap().clone()
+    }
+}
+
+impl Transport for FakeQueueApi {
+    fn call(&self, request: Request<Body>, _: UserInfo) -> BoxFuture<'_, Response<Body>> {
+        Box::pin(async move {
+            let (parts, content) = request.into_parts();
+            let content = content.collect().await.unwrap().to_bytes();
+            let last = parts.uri.path().rsplit('/').next().unwrap_or_default();
+            let is_list = last == "certificatesigningrequests";
+            let (status, answer) = match (parts.method, &self.machine) {
+                (Method::GET, _) if is_list => (StatusCode::OK, self.requests.clone()),
+                (Method::GET, Some(machine)) => (StatusCode::OK, machine.clone()),
+                (Method::GET, None) => refuse(StatusCode::NOT_FOUND, "NotFound"),
+                (method, _) => {
+                    let note = format!("{method} {last}");
+                    self.written.lock().unwrap().push(note);
+                    (StatusCode::OK, serde_json::from_slice(&content).unwrap())
+                }
+            };
             let mut answer = Response::new(body(answer.to_string()));
             *answer.status_mut() = status;
             answer

@@ -72,6 +72,7 @@ mod session_tables;
 mod settings;
 mod state_generation;
 mod statuses;
+mod strangers_requests;
 mod time;
 mod unproven;
 

@@ -9,6 +9,7 @@ use crate::policy::{NewRequest, QueuedRequest};
 use crate::queue_rank::QueueRank;
 use crate::record;
 use crate::request_queue::{EK, EXPIRES, ID, LABEL, MACHINE, PROOF, REMOTE, RequestQueue};
+use crate::strangers_requests::StrangersRequests;
 use config_attest::Verdict;
 use config_attest::verifier::{Approval, Claimant};
 use config_kube::Machine;
@@ -20,7 +21,7 @@ use config_kube::k8s_openapi::api::certificates::v1::{
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_protocol::Code;
-use master_client::{ApiError, Change, Client, DeleteParams, Gone, Key, Reason};
+use master_client::{ApiError, Change, Client, DeleteParams, Gone, Key, ListParams, Reason};
 use master_journal::APPROVED_REQUEST;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -61,7 +62,7 @@ impl QueueWriter<'_> {
     /// request's name.
     ///
     /// # Errors
-    /// The API rejects one of the writes.
+    /// The API rejects one of the writes, or has a Machine of the stranger's name.
     pub(crate) async fn enqueue(
         &self,
         submission: &Submission<'_>,
@@ -73,6 +74,9 @@ impl QueueWriter<'_> {
                 what: "the request that waits for a person",
                 source,
             };
+            self.check_has_no_machine(submission.claimant)
+                .await
+                .map_err(fail)?;
             for old in &new.replaces {
                 tracing::info!(
                     request = old,
@@ -113,6 +117,21 @@ impl QueueWriter<'_> {
         Ok(ServiceAnswer::queued(&message))
     }
 
+    /// Checks that a stranger has no Machine yet. The inventory may learn of it a moment later, where
+    /// the join that made it was cut: a request of that moment would name no Machine, and its
+    /// approval would still make one after this one was deleted.
+    async fn check_has_no_machine(&self, claimant: &Claimant) -> Result<(), ApiError> {
+        if !claimant.is_stranger() {
+            return Ok(());
+        }
+        let name = claimant.node_name();
+        if self.client.get_opt::<Machine>(None, name).await?.is_some() {
+            let why = format!("Machine {name} has just been made");
+            return Err(ApiError::new(Reason::Conflict, why));
+        }
+        Ok(())
+    }
+
     /// Creates a request. An object of the same name by another user is deleted first: it must not
     /// block the queue.
     async fn create(&self, object: &CertificateSigningRequest) -> Result<(), ApiError> {
@@ -135,6 +154,37 @@ impl QueueWriter<'_> {
         };
         self.queue.take(&Change::Set(written));
         Ok(())
+    }
+
+    /// Uses up the approval of a stranger, before it makes the Machine: the stranger's other requests
+    /// are deleted, approved or not, and its request names the Machine from then on. This is decided
+    /// by the API's copies, since the queue's may be older.
+    async fn spend(
+        &self,
+        ek: &str,
+        approval: &Approval,
+        machine: &str,
+    ) -> Result<CertificateSigningRequest, ApiError> {
+        let params = ListParams {
+            labels: Some(LABEL.to_owned()),
+            ..ListParams::default()
+        };
+        let all = self
+            .client
+            .list::<CertificateSigningRequest>(None, &params)
+            .await?
+            .items;
+        let found = StrangersRequests::of(all, ek, approval);
+        let StrangersRequests {
+            mut approved,
+            others,
+        } = found.map_err(|why| ApiError::new(Reason::Conflict, why))?;
+        for other in &others {
+            drop_request(self.client, self.queue, other).await?;
+        }
+        let notes = approved.metadata.annotations.get_or_insert_default();
+        notes.insert(MACHINE.to_owned(), machine.to_owned());
+        self.client.update(&approved).await
     }
 }
 
@@ -277,11 +327,10 @@ pub(crate) async fn check_name_is_free(client: &Client, claimant: &Claimant) -> 
 /// Creates the Machine of a stranger that is admitted; `None` where there is one.
 ///
 /// # Errors
-/// The request has made a Machine before or is gone, or the API did not create the Machine as it was
+/// The approval has made a Machine before or is gone, or the API did not create the Machine as it was
 /// sent.
 pub(crate) async fn create_machine(
-    client: &Client,
-    inventory: &ReferenceTables,
+    writer: &QueueWriter<'_>,
     claimant: &Claimant,
     approval: &Approval,
 ) -> Result<Option<Machine>, Error> {
@@ -290,7 +339,8 @@ pub(crate) async fn create_machine(
     };
     if let Approval::Person { request, by, .. } = approval {
         let name = machine.metadata.name.as_deref().unwrap_or_default();
-        let approved = spend(client, request, name)
+        let approved = writer
+            .spend(&claimant.party(), approval, name)
             .await
             .map_err(|source| Error::Api {
                 what: "the approved request",
@@ -306,33 +356,15 @@ pub(crate) async fn create_machine(
         what: "the new Machine",
         source,
     };
-    let made = client.create(&machine).await.map_err(fail)?;
+    let made = writer.client.create(&machine).await.map_err(fail)?;
     if made.spec != machine.spec {
         return Err(fail(ApiError::new(
             Reason::Invalid,
             "the API created a different Machine",
         )));
     }
-    inventory.take_written(made.clone());
+    writer.inventory.take_written(made.clone());
     Ok(Some(made))
-}
-
-/// Uses up the approval of a stranger, before it makes the Machine: the request names that Machine
-/// from then on. This is decided by the API's copy, since the queue's may be older.
-async fn spend(
-    client: &Client,
-    request: &str,
-    machine: &str,
-) -> Result<CertificateSigningRequest, ApiError> {
-    let mut object: CertificateSigningRequest = client.get(None, request).await?;
-    let notes = object.metadata.annotations.get_or_insert_default();
-    let before = notes.insert(MACHINE.to_owned(), machine.to_owned());
-    let status = object.status.as_ref();
-    if before.is_some() || status.is_some_and(|status| status.certificate.is_some()) {
-        let why = format!("request {request} has made a Machine before");
-        return Err(ApiError::new(Reason::Conflict, why));
-    }
-    client.update(&object).await
 }
 
 /// Reason and message of the condition Approved in a request.
@@ -350,4 +382,181 @@ fn approval_note(object: CertificateSigningRequest) -> String {
         approval.message.unwrap_or_default(),
     ]
     .join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_api::FakeQueueApi;
+    use crate::policy::PolicyDecision;
+    use config_attest::verifier::PriorApproval;
+    use config_kube::MachineSpec;
+    use config_kube::identity::DECIDED_BY;
+    use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition;
+    use jiff::Timestamp;
+    use std::sync::Arc;
+    use tests_machines::{EkKind, SoftMachine, World};
+
+    /// A stranger under the rule `queue`, with these claims beside its name.
+    fn stranger(machine: &SoftMachine, instance: &str) -> Claimant {
+        let mut world = World::new();
+        world.rule.policy = config_kube::PolicyName::Queue;
+        let mut machine = machine.clone();
+        instance.clone_into(&mut machine.claims.instance);
+        machine.boot(&world.image, "nocloud", b"version = 1\n");
+        world.claim(&machine).unwrap()
+    }
+
+    fn submission(claimant: &Claimant) -> Submission<'_> {
+        Submission {
+            claimant,
+            requests: Requests {
+                client: &[1],
+                serving: &[2],
+            },
+            remote: "192.0.2.1:4000",
+            now: SystemTime::UNIX_EPOCH,
+        }
+    }
+
+    fn queued(claimant: &Claimant) -> QueuedRequest {
+        let (now, prior) = (Timestamp::UNIX_EPOCH, PriorApproval::New);
+        let queue = RequestQueue::default();
+        let decision = queue.decide(claimant, &prior, [192, 0, 2, 1].into(), now);
+        let PolicyDecision::Queue(queued) = decision else {
+            unreachable!("it waits: {decision:?}")
+        };
+        queued
+    }
+
+    /// The claimant's request, with a condition of this type.
+    fn decided(claimant: &Claimant, word: &str) -> CertificateSigningRequest {
+        let queued = queued(claimant);
+        let mut object = object(
+            &submission(claimant),
+            &queued.name,
+            &queued.to_create.unwrap(),
+        );
+        ATTESTATION_USER.clone_into(object.spec.username.get_or_insert_default());
+        note(&mut object, DECIDED_BY, "jane at noon");
+        object.status.get_or_insert_default().conditions =
+            Some(vec![CertificateSigningRequestCondition {
+                type_: word.to_owned(),
+                status: "True".to_owned(),
+                ..CertificateSigningRequestCondition::default()
+            }]);
+        object
+    }
+
+    fn note(object: &mut CertificateSigningRequest, key: &str, value: &str) {
+        let notes = object.metadata.annotations.get_or_insert_default();
+        notes.insert(key.to_owned(), value.to_owned());
+    }
+
+    /// Whether a Machine is made of the first claimant by its approval where the API has these
+    /// requests, and what is written.
+    async fn makes(
+        claimant: &Claimant,
+        requests: Vec<CertificateSigningRequest>,
+    ) -> (bool, Vec<String>) {
+        let api = Arc::new(FakeQueueApi::new(&requests, None));
+        let (client, queue) = (api.client(), RequestQueue::default());
+        let inventory = ReferenceTables::new(Vec::new(), Arc::default());
+        let writer = QueueWriter {
+            client: &client,
+            queue: &queue,
+            inventory: &inventory,
+        };
+        let approval = Approval::Person {
+            request: queued(claimant).name,
+            id: claimant.id(),
+            by: "jane at noon".to_owned(),
+        };
+        let made = create_machine(&writer, claimant, &approval).await;
+        (made.is_ok_and(|made| made.is_some()), api.written())
+    }
+
+    /// The queue's copy said Approved; what the API has decides.
+    #[tokio::test]
+    async fn an_approval_that_is_not_the_apis_makes_no_machine() {
+        let machine = SoftMachine::new("worker-1", EkKind::P256);
+        let (first, second) = (stranger(&machine, "i-1"), stranger(&machine, "i-2"));
+        let good = || decided(&first, "Approved");
+        let name = good().metadata.name.unwrap();
+        // The controls: the approval alone, and beside another of the same machine, which goes with
+        // it, and one of another machine, which stays.
+        let posted = "POST machines".to_owned();
+        let own = vec![format!("PUT {name}"), posted.clone()];
+        assert_eq!(makes(&first, vec![good()]).await, (true, own));
+        let (other, stays) = (
+            decided(&second, "Approved"),
+            SoftMachine::new("worker-2", EkKind::P256),
+        );
+        let stays = decided(&stranger(&stays, "i-1"), "Approved");
+        let both = vec![
+            format!("DELETE {}", other.metadata.name.as_deref().unwrap()),
+            format!("PUT {name}"),
+            posted,
+        ];
+        let there = vec![good(), other.clone(), stays];
+        assert_eq!(makes(&first, there).await, (true, both));
+
+        let changed = |key: &str, value: &str| {
+            let mut object = good();
+            note(&mut object, key, value);
+            vec![object]
+        };
+        let (mut used, mut answered) = (other.clone(), other);
+        note(&mut used, MACHINE, "worker-1");
+        let certificate = ByteString(vec![1]);
+        answered.status.get_or_insert_default().certificate = Some(certificate);
+        for (what, there) in [
+            ("it is gone", vec![]),
+            ("it is undecided", vec![decided(&first, "Waits")]),
+            ("it is denied", vec![decided(&first, "Denied")]),
+            (
+                "it is for other evidence",
+                changed(ID, &second.id().to_text()),
+            ),
+            ("it is another machine's", changed(EK, "sha256:00")),
+            (
+                "another person approved it",
+                changed(DECIDED_BY, "joe at one"),
+            ),
+            ("it made a Machine", changed(MACHINE, "worker-1")),
+            ("another made a Machine", vec![good(), used]),
+            ("another has a certificate", vec![good(), answered]),
+            (
+                "another is denied",
+                vec![good(), decided(&second, "Denied")],
+            ),
+        ] {
+            assert_eq!(makes(&first, there).await, (false, vec![]), "{what}");
+        }
+    }
+
+    /// A join that was cut has made the Machine, and the inventory does not have it yet.
+    #[tokio::test]
+    async fn a_stranger_with_a_machine_is_not_queued() {
+        let claimant = stranger(&SoftMachine::new("worker-1", EkKind::P256), "i-1");
+        let queue = RequestQueue::default();
+        let inventory = ReferenceTables::new(Vec::new(), Arc::default());
+        let (queued, submission) = (queued(&claimant), submission(&claimant));
+        let made = Machine::named("worker-1", MachineSpec::default());
+        for (there, written) in [
+            (Some(made), vec![]),
+            (None, vec!["POST certificatesigningrequests".to_owned()]),
+        ] {
+            let api = Arc::new(FakeQueueApi::new(&[], there));
+            let client = api.client();
+            let writer = QueueWriter {
+                client: &client,
+                queue: &queue,
+                inventory: &inventory,
+            };
+            let outcome = writer.enqueue(&submission, &queued).await;
+            assert_eq!(outcome.is_ok(), !written.is_empty());
+            assert_eq!(api.written(), written);
+        }
+    }
 }

@@ -77,10 +77,10 @@ impl DecidedRequest {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct StoredRequest {
+pub(crate) struct StoredRequest {
     id: Digest,
-    ek: String,
-    decision: QueueDecision,
+    pub(crate) ek: String,
+    pub(crate) decision: QueueDecision,
     /// Whether its certificate was issued.
     answered: bool,
     /// Whether a Machine asked, or the approval has made one.
@@ -100,7 +100,7 @@ fn block(address: IpAddr) -> Option<Network> {
 }
 
 impl StoredRequest {
-    fn of(object: &CertificateSigningRequest) -> Option<Self> {
+    pub(crate) fn of(object: &CertificateSigningRequest) -> Option<Self> {
         let meta = &object.metadata;
         let ours = object.spec.username.as_deref() == Some(identity::ATTESTATION_USER)
             && object.spec.signer_name == identity::NODE_CLIENT_SIGNER
@@ -157,6 +157,23 @@ impl StoredRequest {
             revision: revision(object),
             rank,
             block,
+        })
+    }
+}
+
+impl StoredRequest {
+    /// Whether a Machine asked, or one was made by its approval. Earlier versions named no Machine:
+    /// their requests are known by the certificate.
+    pub(crate) fn is_used(&self) -> bool {
+        self.answered || self.of_machine
+    }
+
+    /// A person's approval in the request of this name.
+    pub(crate) fn approval(&self, name: &str) -> Option<Approval> {
+        (self.decision == QueueDecision::Approved).then(|| Approval::Person {
+            request: name.to_owned(),
+            id: self.id,
+            by: self.by.clone(),
         })
     }
 }
@@ -220,8 +237,9 @@ impl RequestQueue {
     /// The decision for a claimant: a person's, if there is one for this evidence; else a place in
     /// the queue, or a refusal where the queue is full.
     ///
-    /// An approval makes one Machine, or is about one. Once that is deleted, the approval does not
-    /// cover the stranger that comes with the same evidence: its request is replaced by a new one.
+    /// An approval makes one Machine, or is about one, and the others of the same machine are used up
+    /// with it. So the stranger that comes after the Machine was deleted waits for a person again: a
+    /// new request replaces all that it had.
     pub(crate) fn decide(
         &self,
         claimant: &Claimant,
@@ -239,31 +257,23 @@ impl RequestQueue {
         let live = |request: &StoredRequest| {
             request.decision == QueueDecision::Undecided && now < request.expires
         };
-        // Earlier versions named no Machine: their requests are known by the certificate.
-        let is_spent = |request: &StoredRequest| {
-            claimant.is_stranger() && (request.answered || request.of_machine)
-        };
-        let mut spent = None;
-        match requests.get(&name) {
+        let is_spent = claimant.is_stranger() && own().any(|(_, request)| request.is_used());
+        match requests.get(&name).filter(|request| request.id == id) {
             // Without a TPM the evidence id changes with the key only. A key that has had its
             // certificate and was replaced since must not come back on the old approval.
-            Some(request) if request.id == id && request.answered && !claimant.has_tpm() => {
+            Some(request) if request.answered && !claimant.has_tpm() => {
                 return PolicyDecision::Refuse(Code::NodeKeyInUse);
             }
-            Some(request) if request.id == id && is_spent(request) => spent = Some(name.clone()),
-            Some(request) if request.id == id && request.decision == QueueDecision::Approved => {
-                let (id, by) = (request.id, request.by.clone());
-                return PolicyDecision::Approve(Approval::Person {
-                    request: name,
-                    id,
-                    by,
-                });
-            }
-            Some(request) if request.id == id && live(request) => {
-                return PolicyDecision::Queue(QueuedRequest {
-                    name,
-                    to_create: None,
-                });
+            Some(request) if !is_spent => {
+                if let Some(approval) = request.approval(&name) {
+                    return PolicyDecision::Approve(approval);
+                }
+                if live(request) {
+                    return PolicyDecision::Queue(QueuedRequest {
+                        name,
+                        to_create: None,
+                    });
+                }
             }
             Some(_) | None => {}
         }
@@ -272,11 +282,9 @@ impl RequestQueue {
             .filter(|(_, request)| request.ek != ek && live(request))
             .collect();
         let mut replaces: Vec<String> = own()
-            .filter(|(_, request)| request.decision == QueueDecision::Undecided)
+            .filter(|(_, request)| is_spent || request.decision == QueueDecision::Undecided)
             .map(|(name, _)| name.clone())
             .collect();
-        // It has the name of the new one.
-        replaces.extend(spent.filter(|name| !replaces.contains(name)));
         if others.len() >= rule.max_waiting() {
             match displaced(&others, QueueRank::of(claimant), block(from)) {
                 Some(name) => replaces.push(name),
@@ -575,6 +583,51 @@ mod tests {
                 "{approved:?}"
             );
         }
+    }
+
+    /// Two approvals of one machine, with other claims: each is good until one has made a Machine.
+    #[test]
+    fn a_second_approval_admits_no_stranger_once_one_made_a_machine() {
+        let (first, second) = {
+            let mut world = World::new();
+            world.rule.policy = config_kube::PolicyName::Queue;
+            let mut machine = SoftMachine::new("worker-1", EkKind::P256);
+            machine.boot(&world.image, "nocloud", b"version = 1\n");
+            let first = world.claim(&machine).unwrap();
+            "another".clone_into(&mut machine.claims.instance);
+            (first, world.claim(&machine).unwrap())
+        };
+        let (one, two) = (request_name(&first), request_name(&second));
+        assert_ne!(one, two);
+        let approved = |claimant| object(claimant, &request_name(claimant), Some("Approved"));
+        let mut used = approved(&second);
+        let notes = used.metadata.annotations.get_or_insert_default();
+        notes.insert(MACHINE.to_owned(), "worker-1".to_owned());
+        let mut answered = approved(&second);
+        answered.status.get_or_insert_default().certificate = Some(ByteString(vec![1]));
+        let mut all = [one.clone(), two.clone()];
+        all.sort();
+
+        let queue = RequestQueue::default();
+        queue.take(&Change::Listed(vec![approved(&first), approved(&second)]));
+        for claimant in [&first, &second] {
+            let asked = decide(&queue, claimant, NOW);
+            assert!(matches!(asked, PolicyDecision::Approve(_)), "{asked:?}");
+        }
+        for used in [used, answered] {
+            queue.take(&Change::Listed(vec![approved(&first), used]));
+            for claimant in [&first, &second] {
+                let PolicyDecision::Queue(asked) = decide(&queue, claimant, NOW) else {
+                    unreachable!("it waits")
+                };
+                let replaced = asked.to_create.map(|new| new.replaces);
+                assert_eq!(replaced.as_deref(), Some(&all[..]));
+            }
+        }
+        // The new request has replaced both, and is approved.
+        queue.take(&Change::Listed(vec![approved(&first)]));
+        let asked = decide(&queue, &first, NOW);
+        assert!(matches!(asked, PolicyDecision::Approve(_)), "{asked:?}");
     }
 
     /// A person may decide before the answer to the write that created the request.

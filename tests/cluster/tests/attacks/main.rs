@@ -39,6 +39,7 @@ mod reboot_order;
 mod removal;
 mod retired_midway;
 mod rotation;
+mod second_approval;
 mod seized_tpm;
 mod session_table;
 mod site;
@@ -270,6 +271,7 @@ fn alone() -> Vec<(&'static str, Alone)> {
         removal::tpm_firmware_below_the_minimum_is_refused,
         removal::a_claim_beyond_its_approval_waits_for_a_new_one,
         removal::a_removed_machine_does_not_come_back_by_its_old_approval,
+        second_approval::a_second_approval_brings_no_removed_machine_back,
         removal::an_address_that_two_machines_claim_is_given_to_one,
         approval::a_draft_policy_shows_its_verdicts_and_decides_nothing,
         node_labels::labels_and_taints_of_a_rule_go_with_it_and_an_admins_stay,

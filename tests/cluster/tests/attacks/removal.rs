@@ -491,7 +491,7 @@ pub(crate) async fn a_claim_beyond_its_approval_waits_for_a_new_one() {
 
 /// How an admin removes a machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Removal {
+pub(crate) enum Removal {
     /// Its Machine and its Node are deleted.
     Deleted,
     /// It was retired before.
@@ -545,7 +545,7 @@ pub(crate) async fn a_removed_machine_does_not_come_back_by_its_old_approval() {
     lab.site.stop();
 }
 
-async fn approve(lab: &Lab, request: &CertificateSigningRequest) {
+pub(crate) async fn approve(lab: &Lab, request: &CertificateSigningRequest) {
     say(lab, request.metadata.name.as_deref().unwrap(), "Approved").await;
 }
 
@@ -572,7 +572,7 @@ async fn loses_its_answer(lab: &Lab, machine: &mut SoftMachine) -> Identity {
     identity(machine, &lab.until_accepted(machine).await)
 }
 
-async fn remove(lab: &Lab, machine: &SoftMachine, removal: Removal) {
+pub(crate) async fn remove(lab: &Lab, machine: &SoftMachine, removal: Removal) {
     if removal == Removal::RetiredFirst {
         let retired = json!({ "spec": { "retired": true } });
         lab.site.patch::<Machine>(&machine.node, &retired).await;
