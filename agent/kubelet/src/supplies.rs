@@ -50,6 +50,17 @@ struct Made {
     adopted: bool,
     /// The config maps and secrets that they show.
     shown: Option<Use>,
+    /// The pod is being removed from the machine: nothing is made for it any more.
+    closed: bool,
+}
+
+impl Made {
+    fn refuse_closed(&self) -> Result<(), String> {
+        if self.closed {
+            return Err("the pod is being removed from the machine".to_owned());
+        }
+        Ok(())
+    }
 }
 
 /// How config maps and secrets are read.
@@ -96,6 +107,12 @@ impl Supplies {
         self.changed.load(Ordering::Acquire)
     }
 
+    /// Ends the making of volumes, for good: what is still being made, also by a task that was
+    /// aborted in the middle of it, is there when this returns, and nothing comes after it.
+    pub(crate) async fn close(&self) {
+        self.made.lock().await.closed = true;
+    }
+
     /// The pod is over: its volumes are not kept up to date any more.
     pub(crate) fn end(&self) {
         if let Ok(mut made) = self.made.try_lock() {
@@ -115,6 +132,8 @@ impl Supplies {
         if let Some(shown) = made.images.get(volume) {
             return Ok(shown.clone());
         }
+        made.refuse_closed()
+            .map_err(|text| Error::new(ErrorClass::Volume, text))?;
         let fault = |error: String| {
             let text = format!("MountVolume.SetUp failed for volume {volume:?} : {error}");
             Error::new(ErrorClass::Config, text)
@@ -158,6 +177,7 @@ impl Supplies {
         at: &Addresses,
         reading: Reading,
     ) -> Result<Volumes, String> {
+        made.refuse_closed()?;
         let needs = volumes::needs(pod);
         // Before they are read, so that no change is missed; the earlier use ends after this one
         // has begun.

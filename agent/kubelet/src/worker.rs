@@ -597,6 +597,8 @@ impl Worker {
                 return self.unreachable(&error);
             }
         }
+        // Before anything goes: an aborted task may still be making volumes.
+        self.supplies.close().await;
         if let Err(error) = self.sandbox.remove(&self.shared).await {
             return self.unreachable(&error);
         }

@@ -1,15 +1,17 @@
 //! The first steps of a pod's task while the master does not answer.
 
 use super::*;
-use crate::kubelet::tests::shared;
+use crate::kubelet::tests::{shared, shared_of};
+use agent_api::{Answer, Api, Call, Lines};
 use agent_images::{Image, Keyring, PullPolicy};
 use agent_runtime::{
     Attached, Change, Command, ContainerSpec, ExecOutput, ImageSpace, Layers, Pause, Pending,
     Process, Progress, Resources, Runtime,
 };
+use bytes::Bytes;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Mutex, mpsc};
 use tokio::time::Instant as Moment;
 
 /// An engine without containers, which fetches an image for ever.
@@ -55,8 +57,8 @@ impl Runtime for Empty {
         self.other.share_processes(wanted)
     }
 
-    fn end_sharing<'a>(&'a self, pod_uid: &'a str) -> Pending<'a, ()> {
-        self.other.end_sharing(pod_uid)
+    fn end_sharing<'a>(&'a self, _pod_uid: &'a str) -> Pending<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn stop<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {
@@ -130,18 +132,41 @@ struct Scene {
     worker: Worker,
 }
 
+fn with_empty_engine(shared: Arc<Shared>) -> (Arc<Shared>, Arc<Mutex<Option<Moment>>>) {
+    let mut shared = Arc::into_inner(shared).unwrap();
+    let asked = Arc::<Mutex<Option<Moment>>>::default();
+    shared.runtime = Arc::new(Empty {
+        other: shared.runtime.clone(),
+        asked: asked.clone(),
+    });
+    // It is not asked for: the master is silent.
+    shared.node = tokio::sync::Mutex::new(Some((Arc::<Node>::default(), Instant::now())));
+    (Arc::new(shared), asked)
+}
+
+/// A master that blocks the thread which asks it for a token, as the making of volumes blocks it.
+#[derive(Debug)]
+struct Holding(Mutex<mpsc::Receiver<()>>);
+
+impl Api for Holding {
+    fn call(&self, _call: Call) -> Answer<'_, Bytes> {
+        Box::pin(async {
+            self.0.lock().unwrap().recv().unwrap();
+            let status = json!({"token": "secret", "expirationTimestamp": "2100-01-01T00:00:00Z"});
+            let token = json!({"metadata": {}, "spec": {"audiences": []}, "status": status});
+            Ok(token.to_string().into())
+        })
+    }
+
+    fn watch(&self, _path: String) -> Answer<'_, Lines> {
+        Box::pin(std::future::pending())
+    }
+}
+
 impl Scene {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut shared = Arc::into_inner(shared(dir.path())).unwrap();
-        let asked = Arc::<Mutex<Option<Moment>>>::default();
-        shared.runtime = Arc::new(Empty {
-            other: shared.runtime.clone(),
-            asked: asked.clone(),
-        });
-        // It is not asked for: the master is silent.
-        shared.node = tokio::sync::Mutex::new(Some((Arc::<Node>::default(), Instant::now())));
-        let shared = Arc::new(shared);
+        let (shared, asked) = with_empty_engine(shared(dir.path()));
         let containers = json!([{"name": "a", "image": "i", "imagePullPolicy": "Never"}]);
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"namespace": "n", "name": "p", "uid": "u"},
@@ -193,4 +218,44 @@ async fn volumes_that_failed_are_tried_again_when_what_they_show_has_changed() {
     scene.step().await;
     assert!(scene.asked().is_some());
     assert_eq!(scene.worker.notes.unmounted, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn volumes_that_are_still_being_made_at_a_pod_s_end_are_gone_with_it() {
+    // What is held is in memory.
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (answer, held) = mpsc::channel();
+    let shared = shared_of(dir.path(), Vec::new(), Arc::new(Holding(Mutex::new(held))));
+    let (shared, _asked) = with_empty_engine(shared);
+    let token = json!([{"serviceAccountToken": {"path": "token"}}]);
+    let volumes = json!([{"name": "t", "projected": {"sources": token}},
+        {"name": "e", "emptyDir": {}}]);
+    let pod = json!({
+        "metadata": {"namespace": "n", "name": "p", "uid": "u"},
+        "spec": {"hostNetwork": true, "containers": [{"name": "a"}], "volumes": volumes},
+    });
+    let pod: Arc<Pod> = Arc::new(serde_json::from_value(pod).unwrap());
+    let reference = agent_pods::pod_ref(&pod).unwrap();
+    let version = watch::channel(DesiredPod::Pod(pod.clone())).1;
+    let handles = (Arc::default(), Arc::default(), Allocation::default());
+    let mut worker = Worker::new(shared, reference, version, handles);
+
+    assert!(worker.has_volumes(&pod).await.is_none(), "they are made");
+    worker.set_up.keep(std::iter::empty());
+    let machine = worker.shared.config.machine.clone();
+    let news = worker.news.clone();
+    {
+        let mut finish = Box::pin(worker.finish(None, &[]));
+        let early = timeout(Duration::from_millis(500), &mut finish).await;
+        answer.send(()).unwrap();
+        let next = match early {
+            Ok(next) => next,
+            Err(_waits) => finish.await,
+        };
+        assert!(matches!(next, Next::Done));
+    }
+    news.notified().await;
+    for left in [machine.pod_dir("u"), machine.held_dir("u")] {
+        assert!(!left.exists(), "{}", left.display());
+    }
 }
