@@ -26,7 +26,7 @@ pub enum NotInForce {
         /// Its path below [`SETTINGS`].
         path: &'static str,
         /// What was wanted.
-        value: &'static str,
+        value: String,
         /// What it is for.
         why: &'static str,
         /// What the system said.
@@ -39,7 +39,7 @@ pub enum NotInForce {
         /// Its path below [`SETTINGS`].
         path: &'static str,
         /// What was wanted.
-        value: &'static str,
+        value: String,
         /// What it is for.
         why: &'static str,
         /// The actual value.
@@ -74,13 +74,11 @@ pub enum NotInForce {
 ///
 /// # Errors
 /// The kernel doesn't have it, refuses it, or shows another value afterwards.
-pub fn set(settings: &Path, setting: &Sysctl) -> Result<(), NotInForce> {
-    let Sysctl {
-        path, value, why, ..
-    } = *setting;
+pub fn set<V: AsRef<str>>(settings: &Path, setting: &Sysctl<V>) -> Result<(), NotInForce> {
+    let (path, why, value) = (setting.path, setting.why, setting.value.as_ref());
     let refused = |cause| NotInForce::Refused {
         path,
-        value,
+        value: value.to_owned(),
         why,
         cause,
     };
@@ -98,7 +96,7 @@ pub fn set(settings: &Path, setting: &Sysctl) -> Result<(), NotInForce> {
     }
     Err(NotInForce::Differs {
         path,
-        value,
+        value: value.to_owned(),
         why,
         found: found.trim().to_owned(),
     })
@@ -106,11 +104,29 @@ pub fn set(settings: &Path, setting: &Sysctl) -> Result<(), NotInForce> {
 
 /// Writes a table of settings; returns those that are not in force afterwards, each with its
 /// weight.
-pub fn apply(settings: &Path, table: &[Sysctl]) -> Vec<(Weight, NotInForce)> {
+pub fn apply<V: AsRef<str>>(settings: &Path, table: &[Sysctl<V>]) -> Vec<(Weight, NotInForce)> {
     table
         .iter()
         .filter_map(|setting| Some((setting.weight, set(settings, setting).err()?)))
         .collect()
+}
+
+/// Writes the settings that are shares of the machine's memory, by what `info` (`/proc/meminfo`)
+/// says of it; as [`apply`]. Without that the kernel's own values stay.
+///
+/// # Errors
+/// `info` can't be read.
+pub fn apply_shares(settings: &Path, info: &Path) -> io::Result<Vec<(Weight, NotInForce)>> {
+    let text = fs::read_to_string(info)?;
+    let kib = text.lines().find_map(|line| {
+        let value = line.strip_prefix("MemTotal:")?.strip_suffix("kB")?;
+        value.trim().parse::<u64>().ok()
+    });
+    let kib = kib.ok_or_else(|| io::Error::other("no line MemTotal"))?;
+    Ok(apply(
+        settings,
+        &kernel::of_memory(kib.saturating_mul(1024)),
+    ))
 }
 
 /// Checks that the kernel accepted the words of its command line, as far as it shows them, and that
@@ -180,9 +196,9 @@ fn lift(mut set: impl FnMut(Resource, u64, u64) -> nix::Result<()>) -> nix::Resu
 
 #[cfg(test)]
 mod tests {
-    use super::{NotInForce, apply, lift, prove, set};
+    use super::{NotInForce, apply, apply_shares, lift, prove, set};
     use config_machine::kernel::{
-        LAST, LOCKDOWN_STATE, Lockdown, PROOFS, SECURITY_MODULES, SYSCTLS, Weight,
+        LAST, LOCKDOWN_STATE, Lockdown, PROOFS, SECURITY_MODULES, SYSCTLS, Weight, of_memory,
     };
     use nix::sys::resource::{RLIM_INFINITY, Resource};
     use std::fs;
@@ -190,8 +206,10 @@ mod tests {
     /// A fake kernel: plain files that keep what is written to them.
     fn kernel() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
-        for setting in SYSCTLS.iter().chain([&LAST]) {
-            let path = folder.path().join(setting.path);
+        let shares = of_memory(0).map(|setting| setting.path);
+        let fixed = SYSCTLS.iter().chain([&LAST]).map(|setting| setting.path);
+        for path in fixed.chain(shares) {
+            let path = folder.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "9999999\n").unwrap();
         }
@@ -207,6 +225,22 @@ mod tests {
                 fs::read_to_string(folder.path().join(setting.path)).unwrap(),
                 setting.value
             );
+        }
+    }
+
+    #[test]
+    fn shares_are_of_the_memory_that_the_machine_has() {
+        let folder = kernel();
+        let info = folder.path().join("meminfo");
+        fs::write(&info, "MemTotal:        4194304 kB\nMemFree: 1 kB\n").unwrap();
+        assert!(apply_shares(folder.path(), &info).unwrap().is_empty());
+        for setting in of_memory(4 << 30) {
+            let written = fs::read_to_string(folder.path().join(setting.path)).unwrap();
+            assert_eq!(written, setting.value, "{}", setting.path);
+        }
+        for text in ["MemFree: 1 kB\n", "MemTotal: much kB\n"] {
+            fs::write(&info, text).unwrap();
+            assert!(apply_shares(folder.path(), &info).is_err(), "{text}");
         }
     }
 

@@ -318,8 +318,14 @@ fn delegate_controllers() {
 /// Writes the kernel's settings; if one that protects the machine is not in force, the boot ends
 /// here.
 fn harden(console: &Console) -> Result<(), Fatal> {
+    let settings = Path::new(hardening::SETTINGS);
+    let mut missing = hardening::apply(settings, &SYSCTLS);
+    match hardening::apply_shares(settings, Path::new("/proc/meminfo")) {
+        Ok(shares) => missing.extend(shares),
+        Err(cause) => console.line(&Fatal::warning("KERNEL", cause)),
+    }
     let mut first = None;
-    for (weight, cause) in hardening::apply(Path::new(hardening::SETTINGS), &SYSCTLS) {
+    for (weight, cause) in missing {
         match weight {
             Weight::Guard if first.is_none() => first = Some(cause),
             // The first one stops the boot; the others are printed, so that one boot shows them

@@ -1,11 +1,12 @@
 //! The hardening of the machines' kernel: tables of settings, each with its reason and the source
 //! that recommends it.
 //!
-//! [`WORDS`] are on the measured command line of every image. [`SYSCTLS`] are written by init
-//! before the first service starts, and read back. [`PROOFS`] are files that show whether the
-//! kernel ignored a word, [`MODULES`] the security modules that must be in force. If a setting
-//! that protects the machine is not in force, the machine does not start ([`Weight::Guard`]); for
-//! any other setting init prints a line ([`Weight::Service`]).
+//! [`WORDS`] are on the measured command line of every image. [`SYSCTLS`], and [`of_memory`] for the
+//! memory that the machine has, are written by init before the first service starts, and read back.
+//! [`PROOFS`] are files that show whether the kernel ignored a word, [`MODULES`] the security
+//! modules that must be in force. If a setting that protects the machine is not in force, the
+//! machine does not start ([`Weight::Guard`]); for any other setting init prints a line
+//! ([`Weight::Service`]).
 //!
 //! Recommended settings that are *not* here, and why:
 //! - `pti=on`: on processors with Meltdown the kernel does it by itself, and others need not pay
@@ -27,7 +28,7 @@
 
 mod sysctls;
 
-pub use sysctls::SYSCTLS;
+pub use sysctls::{SYSCTLS, of_memory};
 
 /// What init does if a setting is not in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,11 +74,11 @@ impl Word {
 
 /// A file below `/proc/sys`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sysctl {
+pub struct Sysctl<V = &'static str> {
     /// Its path below `/proc/sys`.
     pub path: &'static str,
     /// The value to write, and to read back.
-    pub value: &'static str,
+    pub value: V,
     /// What init does if it is not in force.
     pub weight: Weight,
     /// The reason, for a person.
@@ -373,7 +374,6 @@ mod tests {
         for (path, least) in [
             ("fs/file-max", 192),
             ("fs/epoll/max_user_watches", 128),
-            ("fs/aio-max-nr", 32),
             ("fs/inotify/max_user_watches", 80),
             ("fs/inotify/max_user_instances", 512),
         ] {
@@ -386,6 +386,22 @@ mod tests {
                 .any(|setting| setting.path == "fs/pipe-user-pages-soft" && setting.value == "0")
         );
         assert!(value("kernel/pty/max") >= 1 << 20);
+    }
+
+    /// A context for one request counts as one, and takes 120 of some 200 bytes that are charged to nobody.
+    #[test]
+    fn requests_of_asynchronous_io_that_are_charged_to_nobody_stay_a_small_part_of_memory() {
+        for memory in [1 << 30, 3_900_000_000, 1 << 38] {
+            let settings = of_memory(memory);
+            let requests = settings.iter().find(|one| one.path == "fs/aio-max-nr");
+            let requests = requests.unwrap().value.parse::<u64>().unwrap();
+            assert!(requests * 120 * 226 <= memory / 16, "{requests}");
+            // Databases ask for some thousand.
+            assert!(requests >= 2048, "{requests}");
+            let fixed = SYSCTLS.iter().map(|setting| setting.path);
+            let all: BTreeSet<&str> = settings.iter().map(|one| one.path).chain(fixed).collect();
+            assert_eq!(all.len(), settings.len() + SYSCTLS.len(), "listed once");
+        }
     }
 
     #[test]

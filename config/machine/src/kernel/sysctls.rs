@@ -3,20 +3,43 @@
 //! Some of the kernel's counters are of the whole machine, or of one user id, which is root for the
 //! machine's own programs and for containers of most images alike; a user namespace counts at the
 //! user who made it too, who is root. The kernel's defaults suit one user at one machine: a single
-//! pod could use them up for all. What is counted is charged to the memory of the pod that has it,
-//! and processes to its group, so that here these counters are raised to where a pod's own limits
-//! come first.
+//! pod could use them up for all. Where what is counted is charged to the memory of the pod that has
+//! it, and processes to its group, these counters are raised to where a pod's own limits come first.
+//!
+//! Where it is charged to nobody, only the counter keeps one pod from the machine's memory: it is a
+//! share of that ([`of_memory`]), and one pod can use it up.
 
-use super::{IO_URING, Source, Sysctl, guard, service};
+use super::{IO_URING, Source, Sysctl, Weight, guard, service};
 
 /// More than fits into any machine's memory, and far from where a sum would overflow: 2^40.
 const BEYOND_MEMORY: &str = "1099511627776";
 /// The most that the kernel takes for counters of 32 bits.
 const MOST: &str = "2147483647";
 
+/// Memory for one request that `fs/aio-max-nr` counts, in bytes. A context for one request
+/// (`io_setup(1)`) counts as one and takes as many as its page of a ring has room for: 120, each of
+/// 200 bytes of the kernel's memory (measured on 6.18). The ring is charged, these are not.
+const AIO_REQUEST: u64 = 32 << 10;
+
+/// Kernel settings whose values are shares of the machine's memory, in bytes.
+pub fn of_memory(memory: u64) -> [Sysctl<String>; 1] {
+    let share = |path, value, why| Sysctl {
+        path,
+        value,
+        weight: Weight::Service,
+        why,
+        source: Source::Ours,
+    };
+    [share(
+        "fs/aio-max-nr",
+        (memory / 16 / AIO_REQUEST).to_string(),
+        "requests of asynchronous I/O count for the machine, and are charged to nobody: a sixteenth of memory at most",
+    )]
+}
+
 /// Kernel settings, in the order in which init writes them: before any module is loaded, so that
 /// network cards that appear later inherit the values under `default`.
-pub const SYSCTLS: [Sysctl; 57] = [
+pub const SYSCTLS: [Sysctl; 56] = [
     service(
         "vm/overcommit_memory",
         "1",
@@ -65,12 +88,6 @@ pub const SYSCTLS: [Sysctl; 57] = [
         BEYOND_MEMORY,
         Source::Ours,
         "they count by user, and agent, containerd and root of a container are one; they are charged to their pods",
-    ),
-    service(
-        "fs/aio-max-nr",
-        BEYOND_MEMORY,
-        Source::Ours,
-        "requests of asynchronous I/O count for the machine; their rings are charged to their pods",
     ),
     service(
         "fs/pipe-user-pages-soft",

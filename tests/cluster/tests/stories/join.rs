@@ -3,7 +3,9 @@
 use crate::world::{Cluster, World, expect};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use config_machine::kernel::{LAST, Lockdown, PROOFS, Proof, SYSCTLS, Sysctl, same, words};
+use config_machine::kernel::{
+    LAST, Lockdown, PROOFS, Proof, SYSCTLS, Sysctl, of_memory, same, words,
+};
 use std::time::Duration;
 use tests_harness::cluster::{BOOT_LIMIT, Lab};
 use tests_harness::machine::{Blueprint, Cloud, SMBIOS_CONFIG};
@@ -261,15 +263,15 @@ fn no_limit_counts_by_user_id(log: &str) -> Result<()> {
 pub(crate) fn the_kernel_runs_with_the_settings_of_its_table(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let settings: Vec<Sysctl> = SYSCTLS.into_iter().chain([LAST]).collect();
-    let files = settings
-        .iter()
-        .map(|setting| format!("/proc/sys/{}", setting.path));
+    let shares = of_memory(0).map(|setting| setting.path);
+    let paths = settings.iter().map(|setting| setting.path).chain(shares);
+    let files = paths.map(|path| format!("/proc/sys/{path}"));
     let files: Vec<String> = files
         .chain(PROOFS.map(|proof| proof.path.to_owned()))
         .collect();
     let meltdown = "/sys/devices/system/cpu/vulnerabilities/meltdown";
     let script = format!(
-        "for f in {} {meltdown} /proc/cmdline /proc/self/limits; do echo \\\"$f: $(/bin/busybox cat $f)\\\"; done; \
+        "for f in {} {meltdown} /proc/cmdline /proc/self/limits /proc/meminfo; do echo \\\"$f: $(/bin/busybox cat $f)\\\"; done; \
          /bin/busybox cp /bin/busybox /scratch/busybox; /scratch/busybox echo executed; echo looked; \
          exec /bin/busybox sleep 100000",
         files.join(" ")
@@ -294,6 +296,17 @@ pub(crate) fn the_kernel_runs_with_the_settings_of_its_table(world: &mut World) 
         let found = shows(&format!("/proc/sys/{path}"));
         expect(
             found.is_some_and(|found| same(found, value)),
+            &format!("{path} is {found:?} and not {value}:\n{log}"),
+        )?;
+    }
+    let memory =
+        shows("/proc/meminfo").and_then(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB"));
+    let memory = memory.and_then(|kib| kib.trim().parse::<u64>().ok());
+    let memory = memory.ok_or_else(|| Error::Missing(format!("the machine's memory: {log}")))?;
+    for Sysctl { path, value, .. } in of_memory(memory * 1024) {
+        let found = shows(&format!("/proc/sys/{path}"));
+        expect(
+            found.is_some_and(|found| same(found, &value)),
             &format!("{path} is {found:?} and not {value}:\n{log}"),
         )?;
     }
