@@ -1,99 +1,227 @@
 //! Turns at what the machine does a few times at once, of which no single one takes all.
+//!
+//! Who waits gets a turn in the order of asking; who may not have one yet holds up nobody behind.
+//! However many wait, a change wakes only those to whom it gives a turn.
 
-use crate::turns::Turns;
-use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::oneshot;
+
+/// One turn in `PART`, and one at least, is kept for names that have none.
+const PART: usize = 4;
+
+/// How many turns there are, and which of them a name may have (pure).
+#[derive(Debug, Clone, Copy)]
+struct Share {
+    all: usize,
+    each: usize,
+    /// Those that only a name without a turn may take.
+    kept: usize,
+}
+
+impl Share {
+    fn new(all: usize, each: usize) -> Self {
+        let (all, each, kept) = (all.max(1), each.max(1), 0);
+        Self { all, each, kept }
+    }
+
+    /// None is kept where there is one turn.
+    fn with_reserve(self) -> Self {
+        let kept = (self.all / PART).max(1).min(self.all - 1);
+        Self { kept, ..self }
+    }
+
+    /// The turns at one place, at most as many: these leave one that is not kept, so that a name
+    /// whose turns at a place have no end may have one at another.
+    fn of_a_place(self, most: usize) -> Self {
+        let all = self.all.saturating_sub(self.kept + 1);
+        let all = all.clamp(1, most.max(1));
+        Self::new(all, all).with_reserve()
+    }
+
+    /// Whether a name that has `own` of the `taken` turns may have another.
+    fn allows(self, taken: usize, own: usize) -> bool {
+        let kept = if own == 0 { 0 } else { self.kept };
+        own < self.each && taken + kept < self.all
+    }
+}
 
 /// Turns, and how many of them go to those who share a name at the same time.
 #[derive(Debug)]
-pub struct NamedTurns {
-    all: Arc<Semaphore>,
-    each: usize,
-    /// Those of names that have or want a turn.
-    named: Turns<Semaphore>,
+pub struct NamedTurns(Arc<Table>);
+
+#[derive(Debug)]
+struct Table {
+    share: Share,
+    /// Each place's.
+    at_a_place: Option<Share>,
+    queue: Mutex<Queue>,
 }
 
-/// A turn, until it is dropped.
+/// By the number of their asking. Of those that wait none may have a turn.
+#[derive(Debug, Default)]
+struct Queue {
+    next: u64,
+    waiting: BTreeMap<u64, (Asked, oneshot::Sender<()>)>,
+    running: BTreeMap<u64, Asked>,
+}
+
+/// Who asked, and where.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Asked {
+    name: String,
+    place: String,
+}
+
+/// A turn, or a place among those who wait for one, until it is dropped.
 #[derive(Debug)]
 pub struct Turn {
-    // In this order: whose own turn is free finds one of all.
-    _of_all: Option<OwnedSemaphorePermit>,
-    _own: Option<OwnedSemaphorePermit>,
-    /// Keeps the name's turns the same for all.
-    _named: Arc<Semaphore>,
+    turns: Arc<Table>,
+    number: u64,
 }
 
 impl NamedTurns {
     /// As many turns, and as many of them for each name; one at least of both.
     pub fn new(all: usize, each: usize) -> Self {
-        Self {
-            all: Arc::new(Semaphore::new(all.max(1))),
-            each: each.max(1),
-            named: Turns::default(),
-        }
+        Self::of(Share::new(all, each), None)
     }
 
-    /// Waits for one of the name's turns, and then for one of all, so that who waits for the first
-    /// takes none of the second.
+    /// The same, of which the last quarter, one at least, goes only to names that have none.
+    pub fn with_reserve(all: usize, each: usize) -> Self {
+        Self::of(Share::new(all, each).with_reserve(), None)
+    }
+
+    /// As many turns at places, each of which has as many, or fewer where these would be nearly all.
+    /// Of all turns, and of each place's, the last quarter, one at least, goes only to names that
+    /// have none of them.
+    pub fn with_places(all: usize, of_a_place: usize) -> Self {
+        let share = Share::new(all, all).with_reserve();
+        Self::of(share, Some(share.of_a_place(of_a_place)))
+    }
+
+    fn of(share: Share, at_a_place: Option<Share>) -> Self {
+        let queue = Mutex::default();
+        Self(Arc::new(Table {
+            share,
+            at_a_place,
+            queue,
+        }))
+    }
+
+    /// Waits for one of the name's turns.
     ///
     /// Cancel-safe: who doesn't wait any more has no turn.
     pub async fn turn(&self, name: &str) -> Turn {
-        let named = self.named(name);
-        // Neither is ever closed.
-        let own = named.clone().acquire_owned().await.ok();
-        let of_all = self.all.clone().acquire_owned().await.ok();
-        Turn {
-            _of_all: of_all,
-            _own: own,
-            _named: named,
-        }
+        self.turn_at(name, "").await
     }
 
-    fn named(&self, name: &str) -> Arc<Semaphore> {
-        self.named.of(name, || Semaphore::new(self.each))
+    /// Waits for one of the name's turns at a place.
+    ///
+    /// Cancel-safe: who doesn't wait any more has no turn.
+    pub async fn turn_at(&self, name: &str, place: &str) -> Turn {
+        let (name, place) = (name.to_owned(), place.to_owned());
+        let (turn, called) = self.ask(Asked { name, place });
+        if let Some(called) = called {
+            // It is called, as the other end goes only with the turn.
+            called.await.ok();
+        }
+        turn
+    }
+
+    fn ask(&self, asked: Asked) -> (Turn, Option<oneshot::Receiver<()>>) {
+        let mut queue = self.0.lock();
+        let number = queue.next;
+        queue.next += 1;
+        let turns = self.0.clone();
+        let turn = Turn { turns, number };
+        let running: Vec<_> = queue.running.values().collect();
+        if self.0.refusal(&running, &asked).is_none() {
+            queue.running.insert(number, asked);
+            return (turn, None);
+        }
+        let (call, called) = oneshot::channel();
+        queue.waiting.insert(number, (asked, call));
+        (turn, Some(called))
+    }
+
+    /// How many turns nobody has.
+    pub fn free(&self) -> usize {
+        self.0.share.all - self.0.lock().running.len()
+    }
+}
+
+/// What has no turn left for an asker.
+enum Refusal {
+    /// All turns together.
+    All,
+    /// Those of the place.
+    Place,
+}
+
+impl Table {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refusal(&self, running: &[&Asked], asked: &Asked) -> Option<Refusal> {
+        let is_own = |one: &&&Asked| one.name == asked.name;
+        let own = running.iter().filter(is_own).count();
+        if !self.share.allows(running.len(), own) {
+            return Some(Refusal::All);
+        }
+        let there = running.iter().filter(|one| one.place == asked.place);
+        let own = there.clone().filter(is_own).count();
+        let refuses = |share: &Share| !share.allows(there.count(), own);
+        self.at_a_place.filter(refuses).map(|_share| Refusal::Place)
+    }
+
+    /// Gives turns to those who wait and may have one now. Looks once at each at most: a turn that is
+    /// given leaves less to all others, so who is refused stays refused, and with them all who ask
+    /// for the same.
+    fn call(&self, queue: &mut Queue) {
+        let mut running: Vec<_> = queue.running.values().collect();
+        let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
+        let mut called = Vec::new();
+        for (number, (asked, _)) in &queue.waiting {
+            if running.len() >= self.share.all {
+                break;
+            }
+            if names.contains(&asked.name) || places.contains(asked) {
+                continue;
+            }
+            match self.refusal(&running, asked) {
+                Some(Refusal::All) => {
+                    names.insert(&asked.name);
+                }
+                Some(Refusal::Place) => {
+                    places.insert(asked);
+                }
+                None => {
+                    running.push(asked);
+                    called.push(*number);
+                }
+            }
+        }
+        for number in called {
+            if let Some((asked, call)) = queue.waiting.remove(&number) {
+                queue.running.insert(number, asked);
+                // Who doesn't wait any more gives the turn back.
+                call.send(()).ok();
+            }
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut queue = self.turns.lock();
+        queue.waiting.remove(&self.number);
+        if queue.running.remove(&self.number).is_some() {
+            self.turns.call(&mut queue);
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::future::Future;
-    use std::pin::{Pin, pin};
-    use std::task::{Context, Poll, Waker};
-
-    fn now<F: Future>(wait: Pin<&mut F>) -> Option<F::Output> {
-        match wait.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(turn) => Some(turn),
-            Poll::Pending => None,
-        }
-    }
-
-    #[test]
-    fn many_of_one_name_leave_turns_to_another() {
-        let shares = NamedTurns::new(8, 2);
-        let turns: Vec<_> = (0..9).map(|_| Box::pin(shares.turn("a"))).collect();
-        let turns = turns
-            .into_iter()
-            .map(|mut turn| now(turn.as_mut()).ok_or(turn));
-        let (had, waiting): (Vec<_>, Vec<_>) = turns.partition(Result::is_ok);
-        assert_eq!((had.len(), waiting.len()), (2, 7));
-        let other = now(pin!(shares.turn("b")));
-        assert!(other.is_some());
-        assert_eq!(shares.all.available_permits(), 5);
-        drop(had);
-        let got = waiting.into_iter().filter_map(Result::err);
-        let got: Vec<_> = got.map(|mut turn| now(turn.as_mut())).collect();
-        assert_eq!(got.iter().flatten().count(), 2);
-        drop((got, other));
-        assert_eq!(shares.all.available_permits(), 8);
-        assert_eq!(shares.named("c").available_permits(), 2);
-        assert_eq!(shares.named.count(), 1);
-    }
-
-    #[test]
-    fn there_is_a_turn_for_everybody_at_least() {
-        let shares = NamedTurns::new(0, 0);
-        let turn = now(pin!(shares.turn("a")));
-        assert!(turn.is_some() && now(pin!(shares.turn("b"))).is_none());
-    }
-}
+#[path = "shares_tests.rs"]
+mod tests;

@@ -10,7 +10,6 @@ use crate::mirrors::{self, Mirrors};
 use crate::node;
 use crate::oom;
 use crate::pods::Pods;
-use crate::pulls::Pulls;
 use crate::ranges;
 use crate::shared::Shared;
 use agent_api::Api;
@@ -22,7 +21,7 @@ use agent_csi::Csi;
 use agent_journal::Journal;
 use agent_resources::machine::Facts;
 use agent_resources::{Counted, Figures};
-use agent_runtime::{NamedTurns, PodRef, Runtime, Threads};
+use agent_runtime::{NamedTurns, PULLS_OF_A_REGISTRY, PodRef, Runtime, Threads};
 use agent_server::{KubeletState, Parts, Server};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::sync::atomic::AtomicBool;
@@ -74,6 +73,7 @@ impl Kubelet {
         };
         let figures = Arc::new(Figures::of_machine(&config.node_name));
         let runtime = Counted::new(runtime, figures.done().clone());
+        let parallel_pulls = usize::try_from(config.parallel_pulls).unwrap_or(1);
         let shared = Shared {
             memory: facts.memory,
             folders: Arc::new(Folders::below(&config.machine.data)),
@@ -81,7 +81,7 @@ impl Kubelet {
             csi: Arc::new(Csi::open(drivers, api.clone())),
             facts,
             figures,
-            pulls: Pulls::new(usize::try_from(config.parallel_pulls).unwrap_or(1)),
+            pulls: NamedTurns::with_places(parallel_pulls, PULLS_OF_A_REGISTRY),
             config,
             api,
             runtime: Arc::new(runtime),

@@ -38,7 +38,6 @@ mod preemption;
 mod pressure;
 mod progress;
 mod pull;
-mod pulls;
 mod ranges;
 mod sandbox;
 mod shared;

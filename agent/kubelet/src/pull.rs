@@ -197,7 +197,7 @@ impl Puller {
         let (asked, begun) = (Instant::now(), OnceLock::new());
         let pull = async {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-            let _turn = shared.pulls.turn(namespace, &registry(image)).await;
+            let _turn = shared.pulls.turn_at(namespace, &registry(image)).await;
             let start = *begun.get_or_init(Instant::now);
             let fetched = runtime.obtain_image(image, policy, keys).await;
             fetched.map(|fetched| (fetched, start))
@@ -397,7 +397,7 @@ mod tests {
         let mut others = Vec::new();
         while shared.pulls.free() > 0 {
             let name = others.len().to_string();
-            others.push(shared.pulls.turn(&name, &name).await);
+            others.push(shared.pulls.turn_at(&name, &name).await);
         }
         assert_eq!(others.len(), turns);
         let mut fetches = Fetches::default();
@@ -417,7 +417,7 @@ mod tests {
         let shared = crate::kubelet::tests::shared(dir.path());
         let mut silent = Vec::new();
         for namespace in ["n", "n", "other"] {
-            silent.push(shared.pulls.turn(namespace, "silent.example").await);
+            silent.push(shared.pulls.turn_at(namespace, "silent.example").await);
         }
         let free = shared.pulls.free();
         let mut fetches = Fetches::default();
@@ -440,7 +440,7 @@ mod tests {
         let mut hostile = Vec::new();
         for number in 0..12 {
             let name = format!("{}.hostile.example", number / 4);
-            let turn = timeout(SOON / 10, shared.pulls.turn("hostile", &name));
+            let turn = timeout(SOON / 10, shared.pulls.turn_at("hostile", &name));
             hostile.extend(turn.await);
         }
         assert!(hostile.len() > 2, "it has {} turns", hostile.len());

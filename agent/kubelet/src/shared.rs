@@ -5,7 +5,6 @@ use crate::config::Config;
 use crate::garbage::Images;
 use crate::handle::{Allocation, Handle};
 use crate::mirrors::Mirrors;
-use crate::pulls::Pulls;
 use agent_api::events::Recorder;
 use agent_api::{Api, get};
 use agent_claims::Folders;
@@ -47,8 +46,9 @@ pub(crate) struct Shared {
     pub(crate) pressure: Mutex<Pressure>,
     /// When each image was first seen and last used.
     pub(crate) images: Images,
-    /// Turns to pull an image.
-    pub(crate) pulls: Pulls,
+    /// Turns to pull an image, by the pod's namespace and at registries: a registry may send as
+    /// slowly as it likes, and one host has as many names as its owner wants.
+    pub(crate) pulls: NamedTurns,
     /// Turns to start a container, by its pod's uid.
     pub(crate) turns: NamedTurns,
     /// Threads that prepare containers.
