@@ -74,20 +74,20 @@ pub(super) async fn check(
         let Some(about) = object(event, key) else {
             continue;
         };
-        // Repetitions of an event are counted also after its pod went.
-        if before.is_none_or(|before| get(before, key) != get(event, key)) {
-            belongs(request, reporter, event, about).await?;
-        }
+        let is_known = before.is_some_and(|before| get(before, key) == get(event, key));
+        belongs(request, reporter, event, about, is_known).await?;
     }
     Ok(())
 }
 
-/// Whether the object that an event is about belongs to the node.
+/// Whether the object that an event is about belongs to the node, also where the event was known to be
+/// about it before: with each update a node tells something new.
 async fn belongs(
     request: &Request<'_>,
     reporter: &Reporter<'_>,
     event: &Fields,
     about: &Fields,
+    is_known: bool,
 ) -> Result<(), ApiError> {
     let node = reporter.node;
     let (kind, namespace, name) = (
@@ -99,7 +99,7 @@ async fn belongs(
     let here = namespace == meta_text(event, "namespace");
     let is_own = match kind {
         "Node" => name == node && meta_text(event, "namespace") == "default",
-        "Pod" if here => runs_nowhere_else(request, reporter, about).await?,
+        "Pod" if here => runs_nowhere_else(request, reporter, about, is_known).await?,
         "PersistentVolumeClaim" if here => {
             let claim = Resource {
                 resource: "persistentvolumeclaims",
@@ -122,19 +122,20 @@ async fn belongs(
 }
 
 /// Whether a pod is the node's. Its last events may come after its end: an event may be about a
-/// deleted pod, and then names its UID. Where a pod of another node has the name by now, only for
-/// [`PREDECESSOR`]: nobody knows which UIDs there were, and who looks for events by the name sees
-/// these beside that pod's own.
+/// deleted pod, and then names its UID or was about it before: repetitions are counted on. Where a
+/// pod of another node has the name by now, only for [`PREDECESSOR`]: nobody knows which UIDs there
+/// were, and who looks for events by the name sees these beside that pod's own.
 async fn runs_nowhere_else(
     request: &Request<'_>,
     reporter: &Reporter<'_>,
     about: &Fields,
+    is_known: bool,
 ) -> Result<bool, ApiError> {
     let uid = text(about, "uid");
     let key = format!("pods/{}/{}", text(about, "namespace"), text(about, "name"));
     let stored = request.get(&key).await?.as_ref().and_then(read);
     let Some(pod) = stored else {
-        return Ok(!uid.is_empty());
+        return Ok(is_known || !uid.is_empty());
     };
     let runs_on = object(&pod, "spec").map_or("", |spec| text(spec, "nodeName"));
     let made = meta_text(&pod, "creationTimestamp").parse::<Timestamp>();

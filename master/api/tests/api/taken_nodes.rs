@@ -60,6 +60,14 @@ async fn made(server: &Local, path: &str, object: &Value) -> Value {
     answer
 }
 
+/// Deletes a pod, which is gone then.
+async fn gone(server: &Local, pod: &str) {
+    let (path, now) = (format!("{PODS}/{pod}"), json!({"gracePeriodSeconds": 0}));
+    server.admin_ask(Method::DELETE, &path, &now).await;
+    let (status, _) = server.admin_ask(Method::GET, &path, &Value::Null).await;
+    assert_eq!(status, StatusCode::NOT_FOUND, "{pod}");
+}
+
 /// A claim that a pod of each node has.
 async fn claims(server: &Local) {
     for name in ["n1", "n2"] {
@@ -129,14 +137,31 @@ async fn a_node_tells_of_itself_its_pods_and_their_claims_in_its_own_name() {
 }
 
 /// By an invented UID a node would tell of any pod; late events of a pod whose name another node's has
-/// by now are what that is for.
+/// by now are what that is for. An event that it told in that hour tells nothing new later.
 #[tokio::test]
 async fn a_node_tells_of_the_predecessor_of_anothers_pod_for_an_hour() {
     let (server, seconds) = cluster_with_clock().await;
     let own = Caller::new(&server, node("n1"));
     let before = |name: &str| json!({"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": name, "uid": "before"});
+    let names = ["on-n2", "on-n1", "went"];
+    for name in names {
+        let mut event = told("n1", &before(name));
+        event["metadata"] = json!({ "name": format!("of-{name}") });
+        own.posts(EVENTS, &event, 201).await;
+    }
     for (later, others) in [(0, 201), (3599, 201), (1, 403), (3600, 403)] {
-        seconds.fetch_add(later, Ordering::Relaxed);
+        let now = later + seconds.fetch_add(later, Ordering::Relaxed);
+        let now = Timestamp::from_second(now).unwrap();
+        let (last, micros) = (now.to_string(), format!("{now:.6}"));
+        let last = json!({"count": 2, "message": last, "lastTimestamp": last});
+        for (name, code) in names.into_iter().zip([others, 201, 201]) {
+            let code = if code == 201 { 200 } else { code };
+            own.patches(&format!("{EVENTS}/of-{name}"), &last, code)
+                .await;
+            let newer = json!({"series": {"count": later + 2, "lastObservedTime": micros}});
+            own.patches(&format!("{NEWER}/of-{name}"), &newer, code)
+                .await;
+        }
         // One that is gone, and one whose name its own pod has by now, at any time.
         for (about, code) in [
             (before("on-n2"), others),
@@ -206,10 +231,27 @@ async fn a_node_changes_only_events_that_it_reported() {
     .await;
     own.patches(&mine, &json!({"reportingInstance": "n2"}), 403)
         .await;
-    // It counts on after its pod went.
-    let pod = format!("{PODS}/on-n1?gracePeriodSeconds=0");
-    server.admin_ask(Method::DELETE, &pod, &Value::Null).await;
+    // It counts on after its pod went, and not once another node's has the name.
+    gone(&server, "on-n1").await;
     own.patches(&mine, &json!({"count": 3}), 200).await;
+    let others = json!({"metadata": {"name": "on-n1"}, "spec": {"nodeName": "n2",
+        "containers": [{"name": "c", "image": "x:1"}]}});
+    made(&server, PODS, &others).await;
+    own.patches(&mine, &json!({"count": 4}), 403).await;
+}
+
+#[tokio::test]
+async fn a_node_tells_no_more_of_a_claim_whose_pod_left_it() {
+    let server = cluster().await;
+    claims(&server).await;
+    let own = Caller::new(&server, node("n1"));
+    let mut event = told("n1", &about("PersistentVolumeClaim", "of-n1"));
+    event["metadata"] = json!({"name": "mine"});
+    own.posts(EVENTS, &event, 201).await;
+    let mine = format!("{EVENTS}/mine");
+    own.patches(&mine, &json!({"count": 2}), 200).await;
+    gone(&server, "keeper-n1").await;
+    own.patches(&mine, &json!({"count": 3}), 403).await;
 }
 
 #[tokio::test]
