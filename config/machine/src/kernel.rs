@@ -398,6 +398,33 @@ mod tests {
             assert!(requests * 120 * 226 <= memory / 16, "{requests}");
             // Databases ask for some thousand.
             assert!(requests >= 2048, "{requests}");
+        }
+    }
+
+    #[test]
+    fn buffers_of_sockets_are_a_share_of_memory_with_room_beside_a_pods_own_limit() {
+        for memory in [1 << 30, 3_900_000_000, 1 << 38, 1 << 44] {
+            let settings = of_memory(memory);
+            let numbers = |path: &str| {
+                let setting = settings.iter().find(|one| one.path == path).unwrap();
+                let numbers = setting
+                    .value
+                    .split(' ')
+                    .map(|one| one.parse::<u64>().unwrap());
+                numbers.collect::<Vec<_>>()
+            };
+            let part = |pages: u64| pages * 4096 * 100 / memory;
+            // What was not accepted is charged to nobody: no more than system programs leave.
+            let tcp = numbers("net/ipv4/tcp_mem");
+            assert!(tcp.is_sorted() && tcp.len() == 3, "{tcp:?}");
+            assert!((10..=13).contains(&part(tcp[2])), "{tcp:?}");
+            // Names are asked by sockets of which each has little waiting: theirs is the rest.
+            let udp = numbers("net/ipv4/udp_mem");
+            assert!(udp.is_sorted() && udp.len() == 3, "{udp:?}");
+            assert!(udp[2] >= 2 * udp[0] && part(udp[2]) <= 25, "{udp:?}");
+            let orphans = numbers("net/ipv4/tcp_max_orphans")[0];
+            assert!((orphans + 1) * 4096 >= memory || orphans == i32::MAX as u64);
+            assert!(i32::try_from(orphans).is_ok());
             let fixed = SYSCTLS.iter().map(|setting| setting.path);
             let all: BTreeSet<&str> = settings.iter().map(|one| one.path).chain(fixed).collect();
             assert_eq!(all.len(), settings.len() + SYSCTLS.len(), "listed once");

@@ -21,8 +21,18 @@ const MOST: &str = "2147483647";
 /// 200 bytes of the kernel's memory (measured on 6.18). The ring is charged, these are not.
 const AIO_REQUEST: u64 = 32 << 10;
 
+/// Bytes of a page, in which the kernel counts buffers.
+const PAGE: u64 = 4096;
+/// The most that the kernel takes for a number of orphans.
+const MOST_ORPHANS: u64 = i32::MAX as u64;
+
 /// Kernel settings whose values are shares of the machine's memory, in bytes.
-pub fn of_memory(memory: u64) -> [Sysctl<String>; 1] {
+pub fn of_memory(memory: u64) -> [Sysctl<String>; 4] {
+    // Thirty-seconds of memory, in pages: where use is free, where TCP saves, and the end.
+    let pages = |shares: [u64; 3]| {
+        let numbers = shares.map(|share| (memory / 32 * share / PAGE).to_string());
+        numbers.join(" ")
+    };
     let share = |path, value, why| Sysctl {
         path,
         value,
@@ -30,11 +40,28 @@ pub fn of_memory(memory: u64) -> [Sysctl<String>; 1] {
         why,
         source: Source::Ours,
     };
-    [share(
-        "fs/aio-max-nr",
-        (memory / 16 / AIO_REQUEST).to_string(),
-        "requests of asynchronous I/O count for the machine, and are charged to nobody: a sixteenth of memory at most",
-    )]
+    [
+        share(
+            "fs/aio-max-nr",
+            (memory / 16 / AIO_REQUEST).to_string(),
+            "requests of asynchronous I/O count for the machine, and are charged to nobody: a sixteenth of memory at most",
+        ),
+        share(
+            "net/ipv4/tcp_mem",
+            pages([2, 3, 4]),
+            "buffers of TCP count for the machine: an eighth (the kernel's is 3/32), no more, since nobody is charged for what comes before a connection is accepted",
+        ),
+        share(
+            "net/ipv4/udp_mem",
+            pages([4, 6, 8]),
+            "those of UDP: a quarter (the kernel's is 3/16), as each is charged to its pod; beyond an eighth only sockets get something that have almost nothing waiting, as clients of DNS",
+        ),
+        share(
+            "net/ipv4/tcp_max_orphans",
+            (memory / PAGE).min(MOST_ORPHANS).to_string(),
+            "connections that were closed before their data was taken count for the machine (4,096 with 1 GiB), and beyond that every close is a reset; the data of each, a page at least, stays charged to its pod",
+        ),
+    ]
 }
 
 /// Kernel settings, in the order in which init writes them: before any module is loaded, so that
