@@ -1,5 +1,6 @@
 //! Routes to other nodes' pods over a trusted L2 segment: one route for each of their ranges, by
-//! the node's address.
+//! the node's address. What is for the pods of a node that is not trusted goes nowhere: without a
+//! route it would go to the machine's router.
 
 use crate::error::Error;
 use agent_sys::netlink::Family;
@@ -17,6 +18,9 @@ pub struct Peer {
     pub addresses: Vec<IpAddr>,
     /// Its ranges of pod addresses.
     pub ranges: Vec<Cidr>,
+    /// Nothing is held against its machine. Otherwise its pods are not reached, and neither they nor
+    /// it are let in.
+    pub trusted: bool,
 }
 
 /// A node whose pods are not reached, and why.
@@ -28,18 +32,21 @@ pub struct Unreached {
     pub reason: String,
 }
 
-/// The routes that peers need, by destination; each with the peer's name. Of two peers with one
-/// range, the first has it.
-fn wanted(peers: &[Peer]) -> BTreeMap<(IpAddr, u8), (IpAddr, &str)> {
+/// The routes that peers need, by destination; each with its router, none where nothing is sent, and
+/// the peer's name. Of two peers with one range, the first that is trusted has it.
+fn wanted(peers: &[Peer]) -> BTreeMap<(IpAddr, u8), (Option<IpAddr>, &str)> {
     let mut all = BTreeMap::new();
-    for peer in peers {
+    let (trusted, others): (Vec<&Peer>, Vec<&Peer>) = peers.iter().partition(|peer| peer.trusted);
+    for peer in trusted.into_iter().chain(others) {
         for range in peer.ranges.iter().filter(|range| is_routed(range)) {
             let of_family = |own: &&IpAddr| own.is_ipv4() == range.address.is_ipv4();
-            let Some(gateway) = peer.addresses.iter().find(of_family) else {
+            let gateway = peer.addresses.iter().find(of_family).copied();
+            let gateway = gateway.filter(|_| peer.trusted);
+            if peer.trusted && gateway.is_none() {
                 continue;
-            };
+            }
             all.entry((range.network(), range.prefix))
-                .or_insert((*gateway, peer.name.as_str()));
+                .or_insert((gateway, peer.name.as_str()));
         }
     }
     all
@@ -61,10 +68,11 @@ pub(crate) fn is_routed(range: &Cidr) -> bool {
         && !network.is_unspecified()
 }
 
-/// The addresses of peers and their pods, as ranges.
+/// The addresses of trusted peers and their pods, as ranges.
 pub(crate) fn addresses(peers: &[Peer]) -> Vec<Cidr> {
-    let ranges = peers.iter().flat_map(|peer| &peer.ranges);
-    let own = peers.iter().flat_map(|peer| &peer.addresses);
+    let trusted = || peers.iter().filter(|peer| peer.trusted);
+    let ranges = trusted().flat_map(|peer| &peer.ranges);
+    let own = trusted().flat_map(|peer| &peer.addresses);
     let own = own.map(|address| Cidr {
         address: *address,
         prefix: Family::of(*address).bits(),
@@ -77,21 +85,23 @@ pub(crate) fn addresses(peers: &[Peer]) -> Vec<Cidr> {
 /// the routers.
 pub(crate) fn routed() -> Result<Vec<Cidr>, Error> {
     let known = Links::open()?.routes_by_routers()?.into_iter();
-    let ends = known.flat_map(|route| {
+    // Nothing comes in from where nothing is sent.
+    let by_routers = known.filter_map(|route| Some((route, route.gateway?)));
+    let ends = by_routers.flat_map(|(route, address)| {
         let range = Cidr {
             address: route.destination,
             prefix: route.prefix,
         };
-        let router = route.gateway.map(|address| Cidr {
+        let router = Cidr {
             address,
             prefix: Family::of(address).bits(),
-        });
-        [Some(range), router].into_iter().flatten()
+        };
+        [range, router]
     });
     Ok(ends.collect())
 }
 
-/// Peers with a range of a family of which they have no address.
+/// Trusted peers with a range of a family of which they have no address.
 fn without_router(peers: &[Peer]) -> Vec<Unreached> {
     let lacks = |peer: &&Peer, family: Family| {
         let mut ranges = peer.ranges.iter().filter(|range| is_routed(range));
@@ -99,7 +109,8 @@ fn without_router(peers: &[Peer]) -> Vec<Unreached> {
             && !peer.addresses.iter().any(|own| Family::of(*own) == family)
     };
     let all = Family::BOTH.into_iter().flat_map(|family| {
-        let those = peers.iter().filter(move |peer| lacks(peer, family));
+        let trusted = peers.iter().filter(|peer| peer.trusted);
+        let those = trusted.filter(move |peer| lacks(peer, family));
         let family = match family {
             Family::V4 => "IPv4",
             Family::V6 => "IPv6",
@@ -114,34 +125,41 @@ fn without_router(peers: &[Peer]) -> Vec<Unreached> {
 
 /// Makes the kernel's routes by routers those that peers need, and no others.
 pub(crate) fn route(peers: &[Peer]) -> Result<Vec<Unreached>, Error> {
-    let wanted = wanted(peers);
+    let wanted = wanted(peers).into_iter();
+    let wanted = wanted.map(|((destination, prefix), (gateway, name))| {
+        let route = Route {
+            destination,
+            prefix,
+            gateway,
+            link: 0,
+        };
+        (route, name)
+    });
+    let (reached, nowhere): (Vec<_>, Vec<_>) =
+        wanted.partition(|(route, _)| route.gateway.is_some());
     let mut links = Links::open()?;
     let there = links.routes_by_routers()?;
+    let mut unreached = without_router(peers);
+    let mut add = |links: &mut Links, all: &[(Route, &str)]| {
+        for (route, name) in all.iter().filter(|(route, _)| !there.contains(route)) {
+            if let Err(error) = links.add_route(route) {
+                unreached.push(Unreached {
+                    name: (*name).to_owned(),
+                    reason: error.to_string(),
+                });
+            }
+        }
+    };
+    // First: what was for a node that is no longer trusted goes to no other router meanwhile.
+    add(&mut links, &nowhere);
     let is_wanted = |route: &Route| {
-        let found = wanted.get(&(route.destination, route.prefix));
-        found.is_some_and(|(gateway, _)| Some(*gateway) == route.gateway)
+        let mut all = reached.iter().chain(&nowhere);
+        all.any(|(wanted, _)| wanted == route)
     };
     for route in there.iter().filter(|route| !is_wanted(route)) {
         links.remove_route(route)?;
     }
-    let mut unreached = without_router(peers);
-    for ((destination, prefix), (gateway, name)) in wanted {
-        let route = Route {
-            destination,
-            prefix,
-            gateway: Some(gateway),
-            link: 0,
-        };
-        if there.contains(&route) {
-            continue;
-        }
-        if let Err(error) = links.add_route(&route) {
-            unreached.push(Unreached {
-                name: name.to_owned(),
-                reason: error.to_string(),
-            });
-        }
-    }
+    add(&mut links, &reached);
     Ok(unreached)
 }
 
@@ -151,6 +169,8 @@ mod tests {
     use agent_sys::namespace::{Kind, hold, in_new, release};
     use agent_sys::netlink::links::VethPair;
     use std::fs::File;
+    use std::io::ErrorKind;
+    use std::net::UdpSocket;
     use std::os::fd::AsFd as _;
 
     fn peer(name: &str, address: &str, ranges: &[&str]) -> Peer {
@@ -158,6 +178,7 @@ mod tests {
             name: name.to_owned(),
             addresses: vec![address.parse().unwrap()],
             ranges: ranges.iter().map(|text| text.parse().unwrap()).collect(),
+            trusted: true,
         }
     }
 
@@ -179,8 +200,27 @@ mod tests {
             peer("b", "192.0.2.2", &["10.1.1.0/24"]),
         ];
         let route = wanted(&two).into_values().next().unwrap();
-        assert_eq!(route, ("192.0.2.1".parse().unwrap(), "a"));
+        assert_eq!(route, ("192.0.2.1".parse().ok(), "a"));
         assert_eq!(addresses(&two[..1]).len(), 2);
+    }
+
+    #[test]
+    fn what_is_for_a_node_that_is_not_trusted_goes_nowhere_unless_another_has_its_range() {
+        let mut a = peer(
+            "a",
+            "192.0.2.1",
+            &["10.1.1.0/24", "fd00:1::/64", "0.0.0.0/0"],
+        );
+        a.trusted = false;
+        let b = peer("b", "192.0.2.2", &["10.1.1.0/24"]);
+        let routes = wanted(std::slice::from_ref(&a));
+        assert!(routes.len() == 2 && routes.values().all(|(router, _)| router.is_none()));
+        assert_eq!(addresses(std::slice::from_ref(&a)), []);
+        assert_eq!(without_router(std::slice::from_ref(&a)), []);
+        let both = [a, b];
+        let routes = wanted(&both);
+        let of_b = ("192.0.2.2".parse().ok(), "b");
+        assert!(routes.len() == 2 && routes.values().any(|route| *route == of_b));
     }
 
     #[test]
@@ -195,7 +235,7 @@ mod tests {
         both.addresses.push("2001:db8::1".parse().unwrap());
         let routers: Vec<String> = wanted(&[both.clone()])
             .into_values()
-            .map(|(router, _)| router.to_string())
+            .map(|(router, _)| router.unwrap().to_string())
             .collect();
         assert_eq!(routers, ["192.0.2.1", "2001:db8::1"]);
         assert!(without_router(&[both.clone()]).is_empty());
@@ -232,8 +272,9 @@ mod tests {
                 let unreached = route(peers).unwrap();
                 let routes = Links::open().unwrap().routes_by_routers().unwrap();
                 let route = |route: &Route| {
-                    let gateway = route.gateway.unwrap();
-                    format!("{}/{} {gateway}", route.destination, route.prefix)
+                    let by = route.gateway.map(|own| own.to_string());
+                    let by = by.unwrap_or_else(|| "nowhere".to_owned());
+                    format!("{}/{} {by}", route.destination, route.prefix)
                 };
                 let mut routes: Vec<String> = routes.iter().map(route).collect();
                 routes.sort();
@@ -253,6 +294,30 @@ mod tests {
             assert_eq!(unreached, ["b"], "it is on no segment of this one");
             assert_eq!(seen(&[a]).0, ["10.1.1.0/24 192.0.2.1"]);
             assert_eq!(seen(&[moved]).0, ["10.1.1.0/24 192.0.2.3"]);
+            let v6 = "fd00:1::/64";
+            let mut both = peer("a", "192.0.2.1", &["10.1.1.0/24", v6]);
+            both.addresses.push("2001:db8::1".parse().unwrap());
+            links.add_address(segment, "2001:db8::9".parse().unwrap(), 64)?;
+            let mut suspect = both.clone();
+            suspect.trusted = false;
+            let led = ["10.1.1.0/24 192.0.2.1", "fd00:1::/64 2001:db8::1"];
+            let nowhere = ["10.1.1.0/24 nowhere", "fd00:1::/64 nowhere"];
+            for _ in 0..2 {
+                assert_eq!(
+                    seen(std::slice::from_ref(&both)),
+                    (led.map(Into::into).into(), vec![])
+                );
+                let left = seen(std::slice::from_ref(&suspect));
+                assert_eq!(left, (nowhere.map(Into::into).into(), vec![]));
+                assert_eq!(routed().unwrap(), []);
+                for pod in ["10.1.1.7", "fd00:1::7"] {
+                    let (any, to): (_, IpAddr) = (["0.0.0.0:0", "[::]:0"], pod.parse().unwrap());
+                    let socket = UdpSocket::bind(any[usize::from(to.is_ipv6())])
+                        .and_then(|socket| socket.connect((to, 9)));
+                    let refused = socket.unwrap_err().kind();
+                    assert_eq!(refused, ErrorKind::HostUnreachable, "{pod}");
+                }
+            }
             assert!(seen(&[]).0.is_empty());
             // Another program's route is left alone.
             assert!(links.remove_route(&other)?);

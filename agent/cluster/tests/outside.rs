@@ -386,6 +386,7 @@ fn pods_of_other_nodes_come_in_unchanged_while_an_agent_starts_anew() {
             ranges: RANGES_THERE
                 .map(|range| range.parse().expect("a range"))
                 .into(),
+            trusted: true,
         };
         let first = machine.agent();
         let a = pod(&first, "a");

@@ -26,8 +26,23 @@ pub struct Route {
     pub prefix: u8,
     /// The router; none where the addresses are on the link itself.
     pub gateway: Option<IpAddr>,
-    /// The link; 0 leaves it to the router's address.
+    /// The link; 0 leaves it to the router's address. With neither, nothing is sent there, and
+    /// senders get an error.
     pub link: u32,
+}
+
+impl Route {
+    fn is_unreachable(&self) -> bool {
+        self.gateway.is_none() && self.link == 0
+    }
+
+    fn kind(&self) -> u8 {
+        if self.is_unreachable() {
+            libc::RTN_UNREACHABLE
+        } else {
+            libc::RTN_UNICAST
+        }
+    }
 }
 
 impl Links {
@@ -112,7 +127,7 @@ impl Links {
     }
 
     fn put_route(&mut self, route: &Route, attributes: Attributes) -> Result<()> {
-        let scope = if route.gateway.is_some() {
+        let scope = if route.gateway.is_some() || route.is_unreachable() {
             libc::RT_SCOPE_UNIVERSE
         } else {
             libc::RT_SCOPE_LINK
@@ -131,7 +146,7 @@ impl Links {
             libc::RT_TABLE_MAIN,
             origin,
             scope,
-            libc::RTN_UNICAST,
+            route.kind(),
             0,
             0,
             0,
@@ -148,12 +163,16 @@ impl Links {
     /// If the kernel refuses.
     pub fn remove_route(&mut self, route: &Route) -> Result<bool> {
         let mut header = [0_u8; ROUTE_HEADER];
-        let [own_family, prefix, _, _, table, _, scope, ..] = &mut header;
+        let [own_family, prefix, _, _, table, origin, scope, kind, ..] = &mut header;
         *own_family = Family::of(route.destination).number();
         *prefix = route.prefix;
         *table = libc::RT_TABLE_MAIN;
         // Of whichever scope: with 0 the kernel finds none that leads into a link without a router.
         *scope = libc::RT_SCOPE_NOWHERE;
+        // Nothing else tells it from another route to the same addresses.
+        if route.is_unreachable() {
+            (*origin, *kind) = (BY_ROUTER, libc::RTN_UNREACHABLE);
+        }
         let attributes = route_attributes(route);
         let request = Message::new(libc::RTM_DELROUTE, 0, &header, attributes);
         let subject = route.destination.to_string();
@@ -164,7 +183,8 @@ impl Links {
         }
     }
 
-    /// The routes that were added without a link, by whichever process.
+    /// The routes that were added without a link, by whichever process: by routers, and where nothing
+    /// is sent.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -205,7 +225,7 @@ fn route_attributes(route: &Route) -> Attributes {
     }
 }
 
-/// A route by a router, as this program adds them.
+/// A route without a link, as this program adds them.
 fn routed(part: &Part) -> Option<Route> {
     let header = part.header(ROUTE_HEADER)?;
     let (prefix, table, origin) = (header.get(1)?, header.get(4)?, header.get(5)?);
@@ -216,10 +236,14 @@ fn routed(part: &Part) -> Option<Route> {
         address(found.1)
     };
     is_ours.then_some(())?;
+    let gateway = match *header.get(7)? {
+        libc::RTN_UNREACHABLE => None,
+        _ => Some(value(libc::RTA_GATEWAY)?),
+    };
     Some(Route {
         destination: value(libc::RTA_DST)?,
         prefix: *prefix,
-        gateway: Some(value(libc::RTA_GATEWAY)?),
+        gateway,
         link: 0,
     })
 }
