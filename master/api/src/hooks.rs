@@ -6,6 +6,7 @@ use master_client::BoxFuture;
 use master_gateway::ConnectionCheck;
 use master_listener::{DenyList, Extensions};
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -14,8 +15,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 pub struct NodeTarget {
     /// The node's name, which its serving certificate must contain.
     pub name: String,
-    /// Its `InternalIP`, else another of its addresses.
-    pub address: String,
+    /// Its first `InternalIP`, else its first `ExternalIP`. No name: a node that is taken over would
+    /// choose the name server that this server waits for.
+    pub address: IpAddr,
     /// `status.daemonEndpoints.kubeletEndpoint.Port`; 10250 if it is not set.
     pub port: u16,
 }

@@ -14,7 +14,7 @@ use rustls::{ClientConfig, RootCertStore};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -33,12 +33,12 @@ pub(crate) struct Dialer {
 }
 
 /// A node's own Node names where it is called, so a node that is taken over would have this server
-/// call services of its own host, or a cloud's metadata service.
+/// call services of its own host, or a cloud's metadata service at a link-local address.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no node is called at {0}: the address is of the loopback, link-local, multicast or unspecified"
 )]
-struct NotProxyable(String);
+struct NotProxyable(IpAddr);
 
 /// TLS settings for calls; made again when the authority's generation changes. To read a key and
 /// check it takes as long as half a handshake, so that no call does it by itself.
@@ -140,11 +140,10 @@ impl Dialer {
     ) -> Result<(TlsStream<TcpStream>, TlsSettings), Box<dyn std::error::Error + Send + Sync>> {
         let tls_settings = self.tls_settings()?;
         let settings = tls_settings.settings(&target.name, self.machines.clone());
-        let name = ServerName::try_from(target.address.clone())?;
-        let host = target.address.trim_matches(['[', ']']);
+        let name = ServerName::from(target.address);
+        let address = self.address(target)?;
         let connect = async {
-            let addresses = self.addresses(host, target.port).await?;
-            let socket = TcpStream::connect(&addresses[..]).await?;
+            let socket = TcpStream::connect(address).await?;
             socket.set_nodelay(true)?;
             let stream = TlsConnector::from(settings).connect(name, socket).await?;
             Ok::<_, Box<dyn std::error::Error + Send + Sync>>(stream)
@@ -153,21 +152,14 @@ impl Dialer {
         Ok((stream, tls_settings))
     }
 
-    /// Where a node is called: its address, or those that its name has.
-    async fn addresses(
-        &self,
-        host: &str,
-        port: u16,
-    ) -> Result<Vec<SocketAddr>, Box<dyn std::error::Error + Send + Sync>> {
-        let is_nodes = |address: &SocketAddr| {
-            let ip = address.ip().to_canonical();
-            is_proxyable(&ip) || (self.on_loopback && ip.is_loopback())
-        };
-        let found: Vec<_> = lookup_host((host, port)).await?.filter(is_nodes).collect();
-        if found.is_empty() {
-            return Err(NotProxyable(host.to_owned()).into());
+    /// Where a node is called.
+    fn address(&self, target: &NodeTarget) -> Result<SocketAddr, NotProxyable> {
+        let ip = target.address.to_canonical();
+        if is_proxyable(&ip) || (self.on_loopback && ip.is_loopback()) {
+            Ok(SocketAddr::new(target.address, target.port))
+        } else {
+            Err(NotProxyable(target.address))
         }
-        Ok(found)
     }
 
     async fn connect_to(
@@ -176,7 +168,7 @@ impl Dialer {
     ) -> Result<(TlsStream<TcpStream>, TlsSettings), DialError> {
         self.connect(target).await.map_err(|source| DialError {
             node: target.name.clone(),
-            address: format!("{}:{}", target.address, target.port),
+            address: SocketAddr::new(target.address, target.port).to_string(),
             source,
         })
     }
@@ -383,7 +375,6 @@ mod tests {
         );
     }
 
-    /// By its address and by a name, also where a name has nothing else.
     #[tokio::test]
     async fn no_node_is_called_at_the_masters_own_host_or_link() {
         let folder = tempfile::tempdir().unwrap();
@@ -395,7 +386,7 @@ mod tests {
             let machines = Arc::new(MachineDenyList::default());
             let dialer = Dialer::new(own.clone(), machines, listen.parse().unwrap()).unwrap();
             let name = "worker-1".to_owned();
-            let address = address.to_owned();
+            let address = address.parse().unwrap();
             dialer
                 .dial(NodeTarget {
                     name,
@@ -411,7 +402,6 @@ mod tests {
                 "127.9.9.9",
                 "::1",
                 "::ffff:127.0.0.1",
-                "localhost",
                 "0.0.0.0",
                 "::",
                 "169.254.169.254",
@@ -427,13 +417,11 @@ mod tests {
         assert!(service.accept().is_err(), "a connection came");
         // The control: a server of this host alone has its nodes there.
         let service = tokio::net::TcpListener::from_std(service).unwrap();
-        for address in ["127.0.0.1", "localhost"] {
-            let (error, came) = tokio::join!(call("127.0.0.1", address), async {
-                drop(service.accept().await.unwrap());
-            });
-            let ((), error) = (came, error.expect("it is no kubelet"));
-            assert!(!error.source.is::<NotProxyable>(), "{error:?}");
-        }
+        let (error, came) = tokio::join!(call("127.0.0.1", "127.0.0.1"), async {
+            drop(service.accept().await.unwrap());
+        });
+        let ((), error) = (came, error.expect("it is no kubelet"));
+        assert!(!error.source.is::<NotProxyable>(), "{error:?}");
         let error = call("127.0.0.1", "169.254.169.254").await.unwrap();
         assert!(error.source.is::<NotProxyable>(), "{error:?}");
     }

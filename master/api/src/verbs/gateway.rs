@@ -15,6 +15,7 @@ use master_listener::DenyList;
 use master_objects::Shallow;
 use master_schema::error::{ApiError, Reason, no_resource};
 use serde_json::Value;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// The kubelet's port if the Node object names none.
@@ -40,19 +41,18 @@ pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiErr
     let status = object.object("status")?;
     let (addresses, endpoints): (Vec<Value>, Value) =
         (status.read("addresses")?, status.read("daemonEndpoints")?);
+    // Upstream's server calls names as well. Every kubelet tells an address of its machine.
     let address = |kind: &str| {
-        let found = addresses
+        let mut told = addresses
             .iter()
-            .find(|address| address.get("type").is_some_and(|t| t == kind))?;
-        found.get("address")?.as_str().map(str::to_owned)
+            .filter(|address| address.get("type").is_some_and(|t| t == kind));
+        told.find_map(|told| told.get("address")?.as_str()?.parse().ok())
     };
-    let found = ["InternalIP", "ExternalIP", "InternalDNS", "Hostname"]
-        .into_iter()
-        .find_map(address);
-    let address = found.ok_or_else(|| {
+    let found = address("InternalIP").or_else(|| address("ExternalIP"));
+    let address: IpAddr = found.ok_or_else(|| {
         ApiError::new(
             Reason::ServiceUnavailable,
-            format!("node {node} has no address in its status yet"),
+            format!("node {node} has no IP address in its status"),
         )
     })?;
     let port = endpoints
@@ -184,7 +184,7 @@ async fn ask_reusing_connection(
     request: Request<Body>,
 ) -> Result<(Response<Incoming>, Driver, Option<NodeConnection>), ApiError> {
     let node = target.name.clone();
-    let address = format!("{}:{}", target.address, target.port);
+    let address = SocketAddr::new(target.address, target.port).to_string();
     if let Some((mut connection, driver)) = call.api.inner.idle_connections.take(&node, &address) {
         let question = copy(&request);
         match connection.send(question).await {

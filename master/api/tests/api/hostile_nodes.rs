@@ -2,14 +2,14 @@
 //! cut within its limit, for any path and status.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-use crate::common::Local;
+use crate::common::{Kubelet, Local};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use master_api::{DialError, NodeDialer, NodeStream, NodeTarget, Options};
 use master_client::{Body, BoxFuture, UserInfo};
 use master_gateway::NodeLimits;
 use master_listener::Peer;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -401,4 +401,56 @@ async fn one_node_does_not_hold_all_the_answers_that_are_read() {
     );
     drop(first);
     assert_eq!(ask(&local, &followed).await.status(), StatusCode::OK);
+}
+
+/// A name would have this server ask the name server that a hostile node chose, which may keep it
+/// waiting.
+#[tokio::test]
+async fn a_node_is_called_at_an_ip_address_and_at_no_name() {
+    let local = Local::new().await;
+    let kubelet = Kubelet::default();
+    assert!(local.api.set_node_dialer(Arc::new(kubelet.clone())));
+    let (name, address) = ("n.example.com", "192.0.2.7");
+    let told = |all: &[(&str, &str)]| -> Vec<Value> {
+        let told = |(kind, address): &(&str, &str)| json!({"type": kind, "address": address});
+        all.iter().map(told).collect()
+    };
+    for (number, (told, called)) in [
+        (
+            told(&[("Hostname", name), ("InternalIP", address)]),
+            address,
+        ),
+        (
+            told(&[("InternalIP", name), ("InternalIP", address)]),
+            address,
+        ),
+        (
+            told(&[("InternalIP", name), ("ExternalIP", address)]),
+            address,
+        ),
+        (told(&[("InternalIP", "2001:db8::7")]), "2001:db8::7"),
+        (
+            told(&[("InternalIP", name), ("ExternalIP", "localhost")]),
+            "",
+        ),
+        (told(&[("InternalDNS", name), ("Hostname", address)]), ""),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let node =
+            json!({"metadata": {"name": format!("n{number}")}, "status": {"addresses": told}});
+        let (status, answer) = local.admin_ask(Method::POST, "/api/v1/nodes", &node).await;
+        assert_eq!(status, StatusCode::CREATED, "{answer}");
+        let answer = ask(&local, &format!("/api/v1/nodes/n{number}/proxy/metrics")).await;
+        let asked = kubelet.asked.lock().unwrap().pop();
+        let found = asked.map_or(String::new(), |(target, _)| target.address.to_string());
+        assert_eq!(found, called, "{told:?}");
+        let is_called = answer.status() == StatusCode::OK;
+        let is_refused = answer.status() == StatusCode::SERVICE_UNAVAILABLE;
+        assert_eq!(
+            (is_called, is_refused),
+            (!called.is_empty(), called.is_empty())
+        );
+    }
 }

@@ -589,7 +589,7 @@ async fn log_requests_reach_the_pods_node_with_their_options() {
         asked.0,
         NodeTarget {
             name: "n1".to_owned(),
-            address: "10.0.0.9".to_owned(),
+            address: [10, 0, 0, 9].into(),
             port: 10251
         }
     );

@@ -52,7 +52,7 @@ impl NodeDialer for Dialer {
         Box::pin(async move {
             let stream = dial(kubelet, tls).await.map_err(|error| DialError {
                 node: target.name,
-                address: target.address,
+                address: target.address.to_string(),
                 source: error.into(),
             })?;
             Ok(Box::new(stream) as Box<dyn NodeStream>)

@@ -414,7 +414,7 @@ impl NodeDialer for Kubelet {
                 let source = std::io::Error::other("connection refused").into();
                 return Err(DialError {
                     node: target.name,
-                    address: target.address,
+                    address: target.address.to_string(),
                     source,
                 });
             }
