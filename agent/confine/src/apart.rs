@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Longest time for which a thread is waited for. A namespace has as many as it ever uses at a
-/// time, so that one is left unless file systems hold them.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Longest time for which a thread is waited for, also where all containers of a node start at once:
+/// others need theirs for much less, unless file systems hold them.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The threads, by namespace.
 #[derive(Debug)]
@@ -51,13 +51,15 @@ impl Drop for Waiting {
 }
 
 impl Threads {
-    /// As many at the same time, and as many of them for each namespace. Each has a small stack, and
-    /// those that are held wait for nothing else.
+    /// As many at the same time, and as many of them for each namespace; the last quarter goes only
+    /// to namespaces that have none. Each has a small stack, and those that are held wait for
+    /// nothing else.
     pub fn new(all: usize, of_a_namespace: usize) -> Self {
-        Self(NamedTurns::new(all, of_a_namespace))
+        Self(NamedTurns::with_reserve(all, of_a_namespace))
     }
 
-    /// A thread of the namespace.
+    /// A thread of the namespace. Who waits for one should have nothing that others need: it may
+    /// take as long as [`PATIENCE`].
     ///
     /// # Errors
     /// None is left for [`PATIENCE`].
@@ -129,7 +131,9 @@ mod tests {
             let told = apart(SHORT, place, waits).await.unwrap_err();
             assert!(told.contains("has not answered"), "{told}");
         }
+        tokio::time::pause();
         let more = all.place("silent").await.unwrap_err();
+        tokio::time::resume();
         assert!(more.contains("do not answer"), "{more}");
         let place = all.place("quick").await.unwrap();
         assert_eq!(
@@ -140,6 +144,22 @@ mod tests {
         drop(silent);
         // The threads end one after the other.
         while all.place("silent").await.is_err() {}
+    }
+
+    #[tokio::test]
+    async fn silent_file_systems_of_many_namespaces_leave_threads_to_those_that_have_none() {
+        let all = Threads::new(16, 4);
+        let mut silent = Vec::new();
+        for namespace in ["a", "b", "c"] {
+            for _ in 0..4 {
+                silent.push(all.place(namespace).await.unwrap());
+            }
+        }
+        for namespace in ["d", "e", "f", "g"] {
+            silent.push(all.place(namespace).await.expect("the first of its own"));
+        }
+        tokio::time::pause();
+        assert!(all.place("h").await.is_err(), "an author's many namespaces");
     }
 
     #[tokio::test]
@@ -166,6 +186,8 @@ mod tests {
                 ask.send(()).unwrap();
                 told.recv().unwrap();
             }
+            // The thread ends in real time.
+            tokio::time::resume();
         };
         let (outcome, ()) = tokio::join!(apart(LONG, (), slow), asks);
         assert_eq!(outcome, Ok(7));

@@ -99,6 +99,13 @@ impl NamedTurns {
         Self::of(share, Some(share.of_a_place(of_a_place)))
     }
 
+    /// As many turns at places, each of which is one name's own and has as many. Of all turns the
+    /// last quarter, one at least, goes only to names that have none.
+    pub fn with_own_places(all: usize, of_a_place: usize) -> Self {
+        let share = Share::new(all, all).with_reserve();
+        Self::of(share, Some(Share::new(of_a_place, of_a_place)))
+    }
+
     fn of(share: Share, at_a_place: Option<Share>) -> Self {
         let queue = Mutex::default();
         Self(Arc::new(Table {

@@ -60,6 +60,20 @@ fn the_last_turns_go_to_names_that_have_none() {
 }
 
 #[test]
+fn many_places_of_one_name_leave_turns_to_others() {
+    let turns = NamedTurns::with_own_places(8, 2);
+    let turn = |name: &str, place: &str| now(pin!(turns.turn_at(name, place)));
+    let at_one: Vec<_> = (0..8).filter_map(|_| turn("a", "pod")).collect();
+    assert_eq!(at_one.len(), 2);
+    drop(at_one);
+    let held = all_of(&turns, "a");
+    assert_eq!(held.len(), 6);
+    for name in ["b", "c"] {
+        assert!(turn(name, name).is_some(), "{name}");
+    }
+}
+
+#[test]
 fn a_namespace_with_many_registries_leaves_turns_to_the_pods_of_others() {
     for (all, most) in [(1, 1), (2, 1), (3, 2), (5, 4), (8, 6), (100, 75)] {
         let turns = NamedTurns::with_places(all, 4);

@@ -31,12 +31,13 @@ use tokio::task::JoinSet;
 
 /// Containers that are made and started at the same time: more only wait for the kernel's locks.
 const STARTS: usize = 8;
-/// Of these, those of one pod: an image may keep the runtime waiting.
+/// Of these, those of one pod: an image, or a volume's file system, may keep the runtime waiting.
 const STARTS_OF_A_POD: usize = 2;
 
-/// Threads that look into the volumes of containers before they start, and of these, those of one
-/// namespace: as many as there are starts.
-const PREPARED: usize = 64;
+/// Containers that are being prepared, each first by a thread that looks into its volumes, or wait
+/// for their turn to start; all together have less mounts and descriptors than there are. Of these,
+/// those of one namespace: as many as there are starts.
+const PREPARED: usize = 48;
 const PREPARED_OF_A_NAMESPACE: usize = STARTS;
 
 /// Walks through what pods have on the disk at the same time, and removals of it. Each blocks a
@@ -90,7 +91,7 @@ impl Kubelet {
             events,
             pressure: Mutex::default(),
             images: garbage::Images::default(),
-            turns: NamedTurns::new(STARTS, STARTS_OF_A_POD),
+            turns: NamedTurns::with_own_places(STARTS, STARTS_OF_A_POD),
             preparing: Threads::new(PREPARED, PREPARED_OF_A_NAMESPACE),
             walks: NamedTurns::new(WALKS, WALKS_OF_A_NAMESPACE),
             removals: NamedTurns::new(REMOVALS, WALKS_OF_A_NAMESPACE),

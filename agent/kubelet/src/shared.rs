@@ -49,7 +49,7 @@ pub(crate) struct Shared {
     /// Turns to pull an image, by the pod's namespace and at registries: a registry may send as
     /// slowly as it likes, and one host has as many names as its owner wants.
     pub(crate) pulls: NamedTurns,
-    /// Turns to start a container, by its pod's uid.
+    /// Turns to start a container, by its pod's namespace and uid.
     pub(crate) turns: NamedTurns,
     /// Threads that prepare containers.
     pub(crate) preparing: Threads,

@@ -218,17 +218,19 @@ async fn start(
         _ => None,
     };
     sources.env_files = env_files::read(&order.container, folder).map_err(config)?;
-    // What is prepared holds a descriptor for each mount.
-    let pod_id = pod.metadata.uid.as_deref().unwrap_or_default();
-    let _turn = shared.turns.turn(pod_id).await;
+    // The place is this container's until it runs, as what is prepared has mounts and descriptors.
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let place = shared.preparing.place(namespace).await.map_err(config)?;
+    let place = Arc::new(place);
     let prepared = {
         let (shared, order) = (shared.clone(), order.clone());
         let prepare = move |_: &_| prepare(&shared, &order, &sources, &volumes);
-        apart(SILENCE, place, prepare)
+        apart(SILENCE, place.clone(), prepare)
     };
     let (mut launch, staged) = prepared.await.map_err(config)?;
+    // Only now, as a file system that is silent would keep it from others.
+    let pod_id = pod.metadata.uid.as_deref().unwrap_or_default();
+    let _turn = shared.turns.turn_at(namespace, pod_id).await;
     launch.spec.round = order.round;
     let mut images = order.images.iter();
     let own = images.find(|(wanted, _)| wanted.volume.is_none());
@@ -306,13 +308,31 @@ mod tests {
     use crate::kubelet::tests::shared;
     use agent_runtime::ContainerState;
     use serde_json::json;
+    use std::time::Instant;
     use tests_support::containers;
+    use tests_support::silent::Silent;
 
     fn seen(pod: &PodRef, container: &str, attempt: u32) -> Seen {
         let mut seen = containers::container(pod.clone(), container, ContainerState::Created);
         seen.id = container_id(&pod.uid, container, attempt);
         seen.key.attempt = attempt;
         seen
+    }
+
+    fn order(pod: &Arc<Pod>, container: &Container) -> Order {
+        Order {
+            container: container.clone(),
+            pod: pod.clone(),
+            kind: ContainerKind::Main,
+            number: 1,
+            backoff: None,
+            round: 0,
+            target: None,
+            limits: Resources::default(),
+            sandbox: Sandbox::default(),
+            addresses: Addresses::default(),
+            images: Vec::new(),
+        }
     }
 
     #[tokio::test]
@@ -331,19 +351,8 @@ mod tests {
         let reference = agent_pods::pod_ref(&pod).unwrap();
         let supplies = Supplies::new(shared.clone(), reference.clone(), Arc::default());
         let mut starts = Starts::new(shared, Arc::default(), supplies);
-        starts.begin(Order {
-            container: pod.spec.as_ref().unwrap().containers[0].clone(),
-            pod: Arc::new(pod),
-            kind: ContainerKind::Main,
-            number: 1,
-            backoff: None,
-            round: 0,
-            target: None,
-            limits: Resources::default(),
-            sandbox: Sandbox::default(),
-            addresses: Addresses::default(),
-            images: Vec::new(),
-        });
+        let pod = Arc::new(pod);
+        starts.begin(order(&pod, &pod.spec.as_ref().unwrap().containers[0]));
         let all = [("a", 0), ("a", 1), ("b", 1)];
         let all = all.map(|(name, attempt)| seen(&reference, name, attempt));
         let whole = starts.whole(&reference, all.to_vec());
@@ -355,5 +364,66 @@ mod tests {
         let ended: Vec<_> = ended.iter().map(|one| (&*one.name, one.number)).collect();
         assert_eq!(ended, [("a", 1)]);
         assert_eq!(starts.whole(&reference, all.to_vec()), all);
+    }
+
+    /// Threads of this process that look into volumes.
+    fn threads_apart() -> usize {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+        names
+            .filter(|name| name.as_ref().is_ok_and(|name| name.trim() == "apart"))
+            .count()
+    }
+
+    #[tokio::test]
+    async fn starts_that_wait_for_silent_file_systems_keep_no_turn_from_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut shared = Arc::into_inner(shared(dir.path())).unwrap();
+        shared.config.cluster = None;
+        let shared = Arc::new(shared);
+        let (mut silent, mut all) = (Vec::new(), Vec::new());
+        for number in 0..4 {
+            let uid = format!("u{number}");
+            let mounts = json!([{"name": "v", "mountPath": "/v", "subPath": "silent/x"}]);
+            let containers = ["a", "b"].map(|name| json!({"name": name, "volumeMounts": mounts}));
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"namespace": "silent", "name": uid, "uid": uid},
+                "spec": {
+                    "containers": containers,
+                    "volumes": [{"name": "v", "emptyDir": {}}],
+                },
+            }))
+            .unwrap();
+            // In the place of a driver's volume.
+            let volume = shared
+                .config
+                .machine
+                .pod_dir(&uid)
+                .join("volumes/empty-dir/v/silent");
+            std::fs::create_dir_all(&volume).unwrap();
+            silent.push(Silent::mount(&volume));
+            let reference = agent_pods::pod_ref(&pod).unwrap();
+            let supplies = Supplies::new(shared.clone(), reference, Arc::default());
+            let mut starts = Starts::new(shared.clone(), Arc::default(), supplies);
+            let pod = Arc::new(pod);
+            for container in &pod.spec.as_ref().unwrap().containers {
+                starts.begin(order(&pod, container));
+            }
+            all.push(starts);
+        }
+        let begun = Instant::now();
+        while threads_apart() < 8 {
+            assert!(
+                begun.elapsed() < Duration::from_secs(50),
+                "they are prepared"
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let turn = tokio::time::timeout(Duration::from_secs(5), shared.turns.turn("other"));
+        assert!(
+            turn.await.is_ok(),
+            "a start of another namespace has a turn"
+        );
+        drop(silent);
     }
 }
