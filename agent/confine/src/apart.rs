@@ -6,11 +6,12 @@
 //! a thread that is held counts for its namespace until it ends.
 
 use crate::shares::{NamedTurns, Turn};
+use crate::turns::Turns;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
 
 /// Longest time for which a thread is waited for, also where all containers of a node start at once:
 /// others need theirs for much less, unless file systems hold them.
@@ -18,7 +19,18 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The threads, by namespace.
 #[derive(Debug)]
-pub struct Threads(NamedTurns);
+pub struct Threads {
+    places: NamedTurns,
+    /// What threads work at.
+    busy: Turns<Mutex<()>>,
+}
+
+/// A thread's place among those of its namespace, and what it works at.
+#[derive(Debug)]
+pub struct Place {
+    _turn: Turn,
+    _alone: OwnedMutexGuard<()>,
+}
 
 /// The steps of a call that is made apart: each time that the file system has answered.
 #[derive(Debug, Default)]
@@ -55,18 +67,29 @@ impl Threads {
     /// to namespaces that have none. Each has a small stack, and those that are held wait for
     /// nothing else.
     pub fn new(all: usize, of_a_namespace: usize) -> Self {
-        Self(NamedTurns::with_reserve(all, of_a_namespace))
+        Self {
+            places: NamedTurns::with_reserve(all, of_a_namespace),
+            busy: Turns::default(),
+        }
     }
 
-    /// A thread of the namespace. Who waits for one should have nothing that others need: it may
-    /// take as long as [`PATIENCE`].
+    /// A thread of the namespace for work at this volume, or this container: one at a time. Who
+    /// waits for it should have nothing that others need: it may take as long as [`PATIENCE`].
     ///
     /// # Errors
-    /// None is left for [`PATIENCE`].
-    pub async fn place(&self, namespace: &str) -> Result<Turn, String> {
-        let place = tokio::time::timeout(PATIENCE, self.0.turn(namespace)).await;
-        place.map_err(|_late| {
+    /// A thread works at it already, which nobody waits for any more; or none is left for
+    /// [`PATIENCE`].
+    pub async fn place(&self, namespace: &str, at: &str) -> Result<Place, String> {
+        let alone = self.busy.of(at, Mutex::default).try_lock_owned();
+        let alone =
+            alone.map_err(|_held| "an earlier attempt still waits for a volume's file system")?;
+        let turn = tokio::time::timeout(PATIENCE, self.places.turn(namespace)).await;
+        let turn = turn.map_err(|_late| {
             format!("file systems of volumes in the namespace {namespace} do not answer")
+        })?;
+        Ok(Place {
+            _turn: turn,
+            _alone: alone,
         })
     }
 }
@@ -123,19 +146,21 @@ mod tests {
     async fn a_file_system_that_is_silent_holds_threads_of_its_namespace_alone() {
         let all = Threads::new(64, 8);
         let mut silent = Vec::new();
-        for _ in 0..8 {
+        for number in 0..8 {
             let (release, answer) = mpsc::channel::<()>();
             silent.push(release);
-            let place = all.place("silent").await.unwrap();
+            let place = all.place("silent", &number.to_string()).await.unwrap();
             let waits = move |_: &Steps| Ok(answer.recv().is_ok());
             let told = apart(SHORT, place, waits).await.unwrap_err();
             assert!(told.contains("has not answered"), "{told}");
         }
+        let again = all.place("quick", "0").await.unwrap_err();
+        assert!(again.contains("an earlier attempt"), "{again}");
         tokio::time::pause();
-        let more = all.place("silent").await.unwrap_err();
+        let more = all.place("silent", "more").await.unwrap_err();
         tokio::time::resume();
         assert!(more.contains("do not answer"), "{more}");
-        let place = all.place("quick").await.unwrap();
+        let place = all.place("quick", "q").await.unwrap();
         assert_eq!(
             apart(LONG, place, |_| Ok(7)).await,
             Ok(7),
@@ -143,7 +168,7 @@ mod tests {
         );
         drop(silent);
         // The threads end one after the other.
-        while all.place("silent").await.is_err() {}
+        while all.place("silent", "more").await.is_err() {}
     }
 
     #[tokio::test]
@@ -151,15 +176,20 @@ mod tests {
         let all = Threads::new(16, 4);
         let mut silent = Vec::new();
         for namespace in ["a", "b", "c"] {
-            for _ in 0..4 {
-                silent.push(all.place(namespace).await.unwrap());
+            for number in 0..4 {
+                let at = format!("{namespace}{number}");
+                silent.push(all.place(namespace, &at).await.unwrap());
             }
         }
         for namespace in ["d", "e", "f", "g"] {
-            silent.push(all.place(namespace).await.expect("the first of its own"));
+            let place = all.place(namespace, namespace).await;
+            silent.push(place.expect("the first of its own"));
         }
         tokio::time::pause();
-        assert!(all.place("h").await.is_err(), "an author's many namespaces");
+        assert!(
+            all.place("h", "h").await.is_err(),
+            "an author's many namespaces"
+        );
     }
 
     #[tokio::test]

@@ -32,7 +32,7 @@ mod turns;
 mod upstream;
 pub mod users;
 
-pub use apart::{Steps, Threads, apart};
+pub use apart::{Place, Steps, Threads, apart};
 pub use capabilities::{
     Capabilities, TERMINALS, capabilities, capability_fault, resource_limits, withheld,
 };

@@ -6,7 +6,7 @@
 
 use crate::ledger::key;
 use crate::request::{Group, Request};
-use agent_confine::{Steps, Threads, Turns, apart};
+use agent_confine::{Steps, Threads, apart};
 use agent_sys::beneath::{Beneath, Links};
 use nix::fcntl::AtFlags;
 use nix::unistd::{Gid, fchownat};
@@ -16,7 +16,6 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::sync::Mutex;
 
 /// Permission bits that are added to every file (read and write) and, in addition, to every folder
 /// (search, and setgid, by which new files get the group); upstream's.
@@ -35,8 +34,6 @@ const WALKS_OF_A_NAMESPACE: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Groups {
     threads: Threads,
-    /// A lock for each volume that a thread is in.
-    volumes: Turns<Mutex<()>>,
     /// How long a file system may be silent.
     silence: Duration,
 }
@@ -45,7 +42,6 @@ impl Groups {
     pub(crate) fn new(silence: Duration) -> Self {
         Self {
             threads: Threads::new(WALKS, WALKS_OF_A_NAMESPACE),
-            volumes: Turns::default(),
             silence,
         }
     }
@@ -63,16 +59,13 @@ impl Groups {
         path: PathBuf,
     ) -> Result<(), String> {
         let key = key(&request.driver, &request.handle);
-        let volume = self.volumes.of(&key, Mutex::default).try_lock_owned();
-        let volume = volume
-            .map_err(|_held| "an earlier attempt still waits for the volume's file system")?;
-        let place = self.threads.place(&request.namespace).await?;
+        let place = self.threads.place(&request.namespace, &key).await?;
         let root = root.to_owned();
         let walk = move |steps: &Steps| {
             let given = give(&root, &path, group, steps);
             given.map_err(|error| error.to_string())
         };
-        apart(self.silence, (volume, place), walk).await
+        apart(self.silence, place, walk).await
     }
 }
 

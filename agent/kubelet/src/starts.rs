@@ -220,8 +220,11 @@ async fn start(
     sources.env_files = env_files::read(&order.container, folder).map_err(config)?;
     // The place is this container's until it runs, as what is prepared has mounts and descriptors.
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let place = shared.preparing.place(namespace).await.map_err(config)?;
-    let place = Arc::new(place);
+    let pod_id = pod.metadata.uid.as_deref().unwrap_or_default();
+    // A thread that was given up may still make and unmount what a second one would make.
+    let id = container_id(pod_id, &order.container.name, order.number);
+    let place = shared.preparing.place(namespace, &id).await;
+    let place = Arc::new(place.map_err(config)?);
     let prepared = {
         let (shared, order) = (shared.clone(), order.clone());
         let prepare = move |_: &_| prepare(&shared, &order, &sources, &volumes);
@@ -229,7 +232,6 @@ async fn start(
     };
     let (mut launch, staged) = prepared.await.map_err(config)?;
     // Only now, as a file system that is silent would keep it from others.
-    let pod_id = pod.metadata.uid.as_deref().unwrap_or_default();
     let _turn = shared.turns.turn_at(namespace, pod_id).await;
     launch.spec.round = order.round;
     let mut images = order.images.iter();
@@ -382,6 +384,11 @@ mod tests {
         shared.config.cluster = None;
         let shared = Arc::new(shared);
         let (mut silent, mut all) = (Vec::new(), Vec::new());
+        let starts_of = |pod: &Pod| {
+            let reference = agent_pods::pod_ref(pod).unwrap();
+            let supplies = Supplies::new(shared.clone(), reference, Arc::default());
+            Starts::new(shared.clone(), Arc::default(), supplies)
+        };
         for number in 0..4 {
             let uid = format!("u{number}");
             let mounts = json!([{"name": "v", "mountPath": "/v", "subPath": "silent/x"}]);
@@ -402,14 +409,12 @@ mod tests {
                 .join("volumes/empty-dir/v/silent");
             std::fs::create_dir_all(&volume).unwrap();
             silent.push(Silent::mount(&volume));
-            let reference = agent_pods::pod_ref(&pod).unwrap();
-            let supplies = Supplies::new(shared.clone(), reference, Arc::default());
-            let mut starts = Starts::new(shared.clone(), Arc::default(), supplies);
+            let mut starts = starts_of(&pod);
             let pod = Arc::new(pod);
             for container in &pod.spec.as_ref().unwrap().containers {
                 starts.begin(order(&pod, container));
             }
-            all.push(starts);
+            all.push((starts, pod));
         }
         let begun = Instant::now();
         while threads_apart() < 8 {
@@ -424,6 +429,22 @@ mod tests {
             turn.await.is_ok(),
             "a start of another namespace has a turn"
         );
+
+        // Given up, and tried again while its thread still waits.
+        let (given_up, pod) = all.remove(0);
+        drop(given_up);
+        let mut again = starts_of(&pod);
+        again.begin(order(&pod, &pod.spec.as_ref().unwrap().containers[0]));
+        let begun = Instant::now();
+        let ended = loop {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it is refused");
+            if let Some(ended) = again.ended(false).pop() {
+                break ended;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        let refused = ended.outcome.unwrap().unwrap_err().chain();
+        assert!(refused.contains("an earlier attempt"), "{refused}");
         drop(silent);
     }
 }
