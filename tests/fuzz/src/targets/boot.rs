@@ -11,7 +11,7 @@ use agent_net::dhcp::{Client, Output};
 use agent_proxy::{Known, Objects};
 use agent_volume::Kept;
 use agent_volume::header::{VOLUME_KEY, VolumeKey};
-use config_state::generation::{Generation, GenerationKey, Joined};
+use config_state::generation::{BootNonce, Generation, GenerationKey, Joined};
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -26,6 +26,9 @@ const WRITTEN: &str = "a file takes what is written";
 const DIGEST: [u8; 32] = [7; 32];
 /// The generation of the header that the boot has.
 const GENERATION: u64 = 7;
+/// The value of the boot before, and of this one.
+const BOOT: BootNonce = [0xcd; 8];
+const NEXT: BootNonce = [0xab; 8];
 /// The client of the segment's server.
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const TRANSACTION: u32 = 7;
@@ -85,7 +88,7 @@ fn files() -> io::Result<Vec<Target>> {
         listed: true,
         joined: Some(Joined::Issued(DIGEST)),
         served: Some(6),
-        boot: [0xcd; 8],
+        boot: BOOT,
         after: [0xef; 8],
     };
     let noted = noted.text(&GenerationKey::of(&volume)).into_bytes();
@@ -112,10 +115,12 @@ fn files() -> io::Result<Vec<Target>> {
             Box::new(move |input| {
                 let file = generations.path().join("generation");
                 fs::write(file, input).expect(WRITTEN);
-                let believed = generation.advance(GENERATION).is_ok();
+                let advanced = generation.advance(GENERATION, Some(BOOT), NEXT);
+                let believed = advanced.is_ok();
                 assert_eq!(believed, input == whole, "only what init wrote");
                 if believed {
-                    assert!(generation.advance(GENERATION + 1).is_ok());
+                    let again = generation.advance(GENERATION + 1, Some(NEXT), BOOT);
+                    assert!(again.is_ok());
                 }
             }),
         ),
@@ -125,7 +130,7 @@ fn files() -> io::Result<Vec<Target>> {
             Box::new(move |input| {
                 let list = lists.path().join("allowed");
                 fs::write(&list, input).expect(WRITTEN);
-                listing.note(GENERATION).expect(WRITTEN);
+                listing.note(GENERATION, BOOT).expect(WRITTEN);
                 if allowed::check(&list, Some(&listing), &DIGEST).is_ok() {
                     let found = String::from_utf8_lossy(input).contains(&hex::encode(DIGEST));
                     assert!(found, "a digest that is not listed");
