@@ -17,12 +17,15 @@ use tests_harness::{Error, Result};
 /// A pod under emulation: pull, unpack, start.
 const POD_LIMIT: Duration = Duration::from_secs(900);
 
-/// A pod on a node, in the host's network, that says a line and stays.
+/// A pod on a node, in the host's network, that says a line and stays. It tolerates that the node is
+/// away: on a slow host a machine boots for longer than the five minutes after which others are
+/// evicted.
 pub(crate) fn pod(name: &str, node: &str, script: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{story: {name}}}}}\nspec:\n  hostNetwork: true\n  \
          terminationGracePeriodSeconds: 1\n  nodeSelector: {{kubernetes.io/hostname: {node}, kubernetes.io/os: linux, \
-         kubernetes.io/arch: amd64}}\n  containers:\n  - name: main\n    \
+         kubernetes.io/arch: amd64}}\n  tolerations: [{{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute}}, \
+         {{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute}}]\n  containers:\n  - name: main\n    \
          image: registry.example/busybox:1\n    command: [\"/bin/busybox\", \"sh\", \"-c\", \"{script}\"]\n"
     )
 }
