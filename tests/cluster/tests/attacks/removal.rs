@@ -584,13 +584,8 @@ pub(crate) async fn remove(lab: &Lab, machine: &SoftMachine, removal: Removal) {
     }
 }
 
-/// It is asked about in a new request, and has nothing until that is approved.
-async fn waits_as_a_stranger(
-    lab: &Lab,
-    machine: &mut SoftMachine,
-    before: &CertificateSigningRequest,
-) {
-    machine.clock.clock += 1000;
+/// It joins and is queued: it has no Machine again.
+pub(crate) async fn is_queued_without_a_machine(lab: &Lab, machine: &SoftMachine) {
     let outcome = lab.join(machine).await;
     assert_eq!(
         (outcome.answer.status, code(&outcome)),
@@ -601,6 +596,16 @@ async fn waits_as_a_stranger(
     let machines: Vec<Machine> = lab.site.list().await;
     let named = |one: &Machine| one.metadata.name.as_deref() == Some(&machine.node);
     assert!(!machines.iter().any(named), "it has a Machine again");
+}
+
+/// It is asked about in a new request, and has nothing until that is approved.
+async fn waits_as_a_stranger(
+    lab: &Lab,
+    machine: &mut SoftMachine,
+    before: &CertificateSigningRequest,
+) {
+    machine.clock.clock += 1000;
+    is_queued_without_a_machine(lab, machine).await;
     let asked = request_of(lab, &machine.node).await;
     assert_ne!(asked.metadata.uid, before.metadata.uid, "the old request");
     // The control.
