@@ -39,6 +39,12 @@ fn refuse(code: StatusCode, reason: &str) -> (StatusCode, Value) {
     (code, status)
 }
 
+fn response((status, answer): (StatusCode, Value)) -> Response<Body> {
+    let mut response = Response::new(body(answer.to_string()));
+    *response.status_mut() = status;
+    response
+}
+
 impl Transport for FakeApi {
     fn call(&self, request: Request<Body>, _: UserInfo) -> BoxFuture<'_, Response<Body>> {
         Box::pin(async move {
@@ -46,10 +52,7 @@ impl Transport for FakeApi {
             let content = content.collect().await.unwrap().to_bytes();
             let sent =
                 (parts.method != Method::GET).then(|| serde_json::from_slice(&content).unwrap());
-            let (status, answer) = self.answer(sent);
-            let mut answer = Response::new(body(answer.to_string()));
-            *answer.status_mut() = status;
-            answer
+            response(self.answer(sent))
         })
     }
 
@@ -98,7 +101,7 @@ impl Transport for FakeQueueApi {
             let content = content.collect().await.unwrap().to_bytes();
             let last = parts.uri.path().rsplit('/').next().unwrap_or_default();
             let is_list = last == "certificatesigningrequests";
-            let (status, answer) = match (parts.method, &self.machine) {
+            response(match (parts.method, &self.machine) {
                 (Method::GET, _) if is_list => (StatusCode::OK, self.requests.clone()),
                 (Method::GET, Some(machine)) => (StatusCode::OK, machine.clone()),
                 (Method::GET, None) => refuse(StatusCode::NOT_FOUND, "NotFound"),
@@ -107,10 +110,7 @@ impl Transport for FakeQueueApi {
                     self.written.lock().unwrap().push(note);
                     (StatusCode::OK, serde_json::from_slice(&content).unwrap())
                 }
-            };
-            let mut answer = Response::new(body(answer.to_string()));
-            *answer.status_mut() = status;
-            answer
+            })
         })
     }
 
