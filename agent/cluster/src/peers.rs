@@ -152,10 +152,10 @@ pub(crate) fn route(peers: &[Peer]) -> Result<Vec<Unreached>, Error> {
     };
     // First: what was for a node that is no longer trusted goes to no other router meanwhile.
     add(&mut links, &nowhere);
-    let is_wanted = |route: &Route| {
-        let mut all = reached.iter().chain(&nowhere);
-        all.any(|(wanted, _)| wanted == route)
-    };
+    let end = |route: &Route| (route.destination, route.prefix);
+    let all = reached.iter().chain(&nowhere);
+    let all: BTreeMap<_, _> = all.map(|(route, _)| (end(route), route)).collect();
+    let is_wanted = |route: &Route| all.get(&end(route)).is_some_and(|wanted| *wanted == route);
     for route in there.iter().filter(|route| !is_wanted(route)) {
         links.remove_route(route)?;
     }
