@@ -19,6 +19,8 @@ const RANGES: &str = "pod_cidrs = [\"10.244.0.0/16\", \"fd00:10:244::/48\"]\nser
 /// The slot of the good worker; stories that refuse use the next one.
 const GOOD_SLOT: usize = 1;
 const OTHER_SLOT: usize = 2;
+/// Lines of each console, and of each of kubectl's lists, that a failed story shows.
+const SHOWN: usize = 80;
 
 /// The cluster and machines that the stories share, as far as they were started.
 #[derive(Debug, Default)]
@@ -60,6 +62,9 @@ impl World {
             guest.cut_power()?;
         }
         if outcome.is_err() {
+            if let Some(cluster) = &self.cluster {
+                cluster.show_state();
+            }
             // Whatever it left behind, the next story that wants it gets a new one.
             self.end_companion()?;
         }
@@ -209,6 +214,27 @@ impl World {
 }
 
 impl Cluster {
+    /// Prints what the cluster looks like: who reads of a failed story has no machine to ask.
+    fn show_state(&self) {
+        for words in [
+            &["get", "nodes,pods", "--all-namespaces", "-o", "wide"][..],
+            &["events", "--all-namespaces"],
+        ] {
+            match self.lab.kubectl(words) {
+                Ok(printed) => println!("$ kubectl {}\n{}", words.join(" "), ending(&printed)),
+                Err(error) => println!("{}", tests_harness::chain(&error)),
+            }
+        }
+        for machine in [&self.master, &self.worker] {
+            let console = machine.console_text();
+            println!(
+                "the console of {} ends:\n{}",
+                machine.name,
+                ending(&console)
+            );
+        }
+    }
+
     /// A second worker's blueprint and the user-data that it should have; the inventory does not
     /// know it.
     pub(crate) fn unregistered(&self, name: &str) -> Result<(Blueprint, String)> {
@@ -267,6 +293,13 @@ impl Cluster {
             .any(|line| line.starts_with(name) && line.split_whitespace().nth(1) == Some("Ready"));
         expect(!ready, &format!("{name} is Ready:\n{nodes}"))
     }
+}
+
+/// The last [`SHOWN`] lines of a text.
+fn ending(text: &str) -> String {
+    let lines: Vec<_> = text.lines().collect();
+    let first = lines.len().saturating_sub(SHOWN);
+    lines.get(first..).unwrap_or_default().join("\n")
 }
 
 /// Fails with a sentence unless `holds`.
