@@ -17,15 +17,26 @@ use tests_harness::{Error, Result};
 /// A pod under emulation: pull, unpack, start.
 const POD_LIMIT: Duration = Duration::from_secs(900);
 
-/// A pod on a node, in the host's network, that says a line and stays. It tolerates that the node is
-/// away: on a slow host a machine boots for longer than the five minutes after which others are
-/// evicted.
+/// On a slow host a machine boots for longer than the five minutes after which pods of a node that
+/// is away are evicted.
+const AWAY: &str = "{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute}, \
+                    {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute}";
+
+/// A pod on a node, in the host's network, that says a line and stays, also while the node is away.
 pub(crate) fn pod(name: &str, node: &str, script: &str) -> String {
+    pod_tolerating(AWAY, name, node, script)
+}
+
+/// The same for a node with any taints, as a master's machine has them.
+pub(crate) fn pod_anywhere(name: &str, node: &str, script: &str) -> String {
+    pod_tolerating("{operator: Exists}", name, node, script)
+}
+
+fn pod_tolerating(taints: &str, name: &str, node: &str, script: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{story: {name}}}}}\nspec:\n  hostNetwork: true\n  \
          terminationGracePeriodSeconds: 1\n  nodeSelector: {{kubernetes.io/hostname: {node}, kubernetes.io/os: linux, \
-         kubernetes.io/arch: amd64}}\n  tolerations: [{{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute}}, \
-         {{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute}}]\n  containers:\n  - name: main\n    \
+         kubernetes.io/arch: amd64}}\n  tolerations: [{taints}]\n  containers:\n  - name: main\n    \
          image: registry.example/busybox:1\n    command: [\"/bin/busybox\", \"sh\", \"-c\", \"{script}\"]\n"
     )
 }

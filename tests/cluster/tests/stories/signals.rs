@@ -1,6 +1,6 @@
 //! Signals from a pod that shares its machine's process ids: none reaches init, agent or master.
 
-use crate::join::pod;
+use crate::join::pod_anywhere;
 use crate::world::{Cluster, World, expect};
 use std::time::Duration;
 use tests_harness::Result;
@@ -33,7 +33,7 @@ pub(crate) fn no_signal_of_a_pod_reaches_init_agent_or_master(world: &mut World)
     )?;
     for node in ["worker-1", "master-1"] {
         let name = format!("after-{node}");
-        cluster.apply(&name, &tolerant(&name, node, "echo again"))?;
+        cluster.apply(&name, &pod_anywhere(&name, node, "echo again"))?;
         cluster.pod_log(&name, "again")?;
         cluster
             .lab
@@ -55,7 +55,7 @@ fn attack(cluster: &Cluster, node: &str, machine: &Machine) -> Result<Vec<String
          kill -9 $i 2>/dev/null; i=$((i + 1)); done; for s in {TO_INIT}; do kill -$s 1 2>/dev/null; done; echo all sent; \
          exec /bin/busybox sleep 100000"
     );
-    let manifest = tolerant(&name, node, &script).replace(
+    let manifest = pod_anywhere(&name, node, &script).replace(
         "  hostNetwork: true\n",
         "  hostNetwork: true\n  hostPID: true\n  restartPolicy: Never\n",
     );
@@ -98,12 +98,4 @@ fn damage(machine: &Machine, mark: usize) -> Vec<String> {
         })
         .map(str::to_owned)
         .collect()
-}
-
-/// A pod that runs on a master's machine, too.
-fn tolerant(name: &str, node: &str, script: &str) -> String {
-    pod(name, node, script).replace(
-        "  terminationGracePeriodSeconds: 1\n",
-        "  terminationGracePeriodSeconds: 1\n  tolerations: [{operator: Exists}]\n",
-    )
 }
