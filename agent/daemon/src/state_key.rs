@@ -129,7 +129,7 @@ fn opened_report(opened: &engine::OpenVolume) -> Report {
     Report::Opened {
         key: opened.volume.clone(),
         generation: opened.generation(),
-        boot: opened.kept.boot,
+        boots: opened.boots.clone(),
         renewals: opened.kept.renewals,
         admin: opened.admin(),
     }

@@ -167,7 +167,7 @@ mod tests {
         check(&list, Some(&own), &[3; 32]).expect("listed");
         std::fs::remove_file(&list).expect("put back");
         assert!(refusal(&list, &own).contains("is gone"));
-        let advanced = own.advance(1, Some([1; 8]), [2; 8]);
+        let advanced = own.advance(1, &[[1; 8]], [2; 8]);
         advanced.expect("not older");
         assert!(refusal(&list, &own).contains("is gone"), "in the next boot");
         std::fs::write(dir.path().join("generation"), "any").expect("written");

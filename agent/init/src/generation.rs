@@ -103,8 +103,8 @@ impl StateGeneration {
     }
 
     /// Checks that the state has the generation of its header, `header`, or the one after it, and is
-    /// of the boot that the TPM has recorded, `kept`; notes the next generation as that of `boot`.
-    /// On another board, to which an admin moved the state, no TPM has recorded one.
+    /// of a boot that the TPM has recorded, one of `kept`; notes the next generation as that of
+    /// `boot`, which follows the first of them. On another board, to which an admin moved the state, no TPM has recorded one.
     ///
     /// # Errors
     /// [`GenerationError`]: the state is of another generation or boot, its text is not authentic, or
@@ -112,7 +112,7 @@ impl StateGeneration {
     pub fn advance(
         &self,
         header: u64,
-        kept: Option<BootNonce>,
+        kept: &[BootNonce],
         boot: BootNonce,
     ) -> Result<(), GenerationError> {
         let next = header.saturating_add(1);
@@ -130,13 +130,13 @@ impl StateGeneration {
                 header,
             });
         }
-        if kept.is_some_and(|kept| !state.follows(kept)) {
+        if !kept.is_empty() && !kept.iter().any(|kept| state.follows(*kept)) {
             return Err(GenerationError::OtherBoot);
         }
         self.write(Generation {
             number: next,
             boot,
-            after: kept.unwrap_or_default(),
+            after: kept.first().copied().unwrap_or_default(),
             ..state
         })
     }
@@ -258,7 +258,7 @@ mod tests {
         fn boot(&mut self, state: &StateGeneration, cut: Cut) -> Result<(), GenerationError> {
             self.boots += 1;
             let boot = [self.boots; 8];
-            state.advance(self.header, Some(self.kept), boot)?;
+            state.advance(self.header, &[self.kept], boot)?;
             match cut {
                 Cut::BeforeHeader => {}
                 // A header that is further ahead does not open.
@@ -306,6 +306,24 @@ mod tests {
         }
     }
 
+    /// Where a rise of the floor was cut off, the TPM has a boot of either image.
+    #[test]
+    fn a_state_follows_any_boot_that_the_tpm_has_and_no_other() {
+        for (kept, follows) in [
+            (&[BOOT][..], true),
+            (&[[7; 8], BOOT], true),
+            (&[BOOT, [7; 8]], true),
+            (&[[7; 8], [8; 8]], false),
+        ] {
+            let (_dir, state) = state();
+            state.note(2, BOOT).expect("noted");
+            let advanced = state.advance(2, kept, [3; 8]);
+            assert_eq!(advanced.is_ok(), follows, "{kept:?}: {advanced:?}");
+            let next = state.advance(3, &kept[..1], [4; 8]);
+            assert_eq!(next.is_ok(), follows, "{kept:?}: {next:?}");
+        }
+    }
+
     /// Somebody who has the disk keeps an older copy of the data alive: it is booted and cut off
     /// beside each honest boot, so that it has the number of now.
     #[test]
@@ -340,14 +358,14 @@ mod tests {
         state.note(7, [1; 8]).expect("noted");
         for boot in [[2; 8], [3; 8]] {
             // The second time after a power cut.
-            state.advance(7, None, boot).expect("the admin's word");
+            state.advance(7, &[], boot).expect("the admin's word");
         }
-        let bound = state.advance(8, Some([3; 8]), [4; 8]);
+        let bound = state.advance(8, &[[3; 8]], [4; 8]);
         bound.expect("what the new TPM has");
         // After a power cut before the TPM had the value.
         state.note(7, [1; 8]).expect("noted");
-        state.advance(7, None, [2; 8]).expect("the admin's word");
-        let bound = state.advance(8, Some([0; 8]), [4; 8]);
+        state.advance(7, &[], [2; 8]).expect("the admin's word");
+        let bound = state.advance(8, &[[0; 8]], [4; 8]);
         bound.expect("bound");
     }
 
@@ -377,14 +395,14 @@ mod tests {
         let (_dir, state) = state();
         for (number, header) in [(9, 7), (u64::MAX, 7), (2, 0)] {
             state.note(number, BOOT).expect("noted");
-            let refused = state.advance(header, Some(BOOT), BOOT);
+            let refused = state.advance(header, &[BOOT], BOOT);
             assert!(
                 matches!(refused, Err(GenerationError::Ahead { .. })),
                 "{refused:?}"
             );
         }
         state.note(8, BOOT).expect("noted");
-        let advanced = state.advance(7, Some(BOOT), BOOT);
+        let advanced = state.advance(7, &[BOOT], BOOT);
         advanced.expect("a power cut before the header");
     }
 
@@ -404,7 +422,7 @@ mod tests {
         state.write(older).expect("written");
         let older = text(&state);
         for header in 7..12 {
-            state.advance(header, Some(BOOT), BOOT).expect("a boot");
+            state.advance(header, &[BOOT], BOOT).expect("a boot");
         }
         let now = text(&state);
         let plain = |text: &str| text.as_bytes().to_vec();
@@ -429,7 +447,7 @@ mod tests {
             ),
         ] {
             put(&state, &made);
-            let refused = state.advance(12, Some(BOOT), BOOT).expect_err("refused");
+            let refused = state.advance(12, &[BOOT], BOOT).expect_err("refused");
             assert!(
                 matches!(&refused, GenerationError::Untrusted(found) if *found == why),
                 "{refused:?}"
@@ -442,7 +460,7 @@ mod tests {
             assert_eq!(text(&state), made, "nothing is written over it");
         }
         put(&state, &now);
-        let advanced = state.advance(12, Some(BOOT), BOOT);
+        let advanced = state.advance(12, &[BOOT], BOOT);
         advanced.expect("the negative control");
     }
 
@@ -474,7 +492,7 @@ mod tests {
             after: [2; 8],
         };
         state.write(noted).expect("written");
-        state.advance(7, Some(BOOT), [3; 8]).expect("not older");
+        state.advance(7, &[BOOT], [3; 8]).expect("not older");
         state.mark(false).expect("taken away");
         let expected = Generation {
             number: 8,
@@ -490,13 +508,13 @@ mod tests {
     fn a_state_without_a_generation_is_refused() {
         let (_dir, state) = state();
         assert!(matches!(
-            state.advance(1, None, BOOT),
+            state.advance(1, &[], BOOT),
             Err(GenerationError::Older { state: 0, .. })
         ));
         assert!(state.is_listed().is_err() && state.mark(true).is_err());
         for text in ["", "-1", "one", &"9".repeat(400)] {
             put(&state, text.as_bytes());
-            let refused = state.advance(1, None, BOOT);
+            let refused = state.advance(1, &[], BOOT);
             assert!(
                 matches!(refused, Err(GenerationError::Untrusted(_))),
                 "{text:?}"

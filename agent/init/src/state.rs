@@ -131,13 +131,13 @@ fn mount_reported(
         Report::Opened {
             key,
             generation,
-            boot,
+            boots,
             admin,
             ..
         } => {
             let of_header = OfHeader {
                 generation: *generation,
-                boot: Some(*boot),
+                boots,
             };
             own_state(console, agent, partition, key, of_header, owner)?;
             console.milestone(&opened_line(&report));
@@ -218,11 +218,11 @@ fn new_state(
 
 /// What a state's files have to belong to.
 #[derive(Debug, Clone, Copy)]
-struct OfHeader {
+struct OfHeader<'a> {
     /// The header's generation.
     generation: u64,
-    /// The boot that this board's TPM has recorded; `None` where the state is of another board.
-    boot: Option<BootNonce>,
+    /// The boots that this board's TPM has recorded; none where the state is of another board.
+    boots: &'a [BootNonce],
 }
 
 /// A value for this boot.
@@ -240,7 +240,7 @@ fn own_state(
     agent: WaitingAgent,
     partition: &StatePartition,
     key: &VolumeKey,
-    of_header: OfHeader,
+    of_header: OfHeader<'_>,
     owner: Owner,
 ) -> Result<(), Fatal> {
     let boot = draw()?;
@@ -278,7 +278,7 @@ fn recovered_state(
     // The header on the disk is still of the generation before.
     let of_header = OfHeader {
         generation: generation.saturating_sub(1),
-        boot: None,
+        boots: &[],
     };
     let ready = usable(&node, &state, of_header, boot)
         .and_then(|()| take_over(keys).map_err(Cause::from))
@@ -316,12 +316,12 @@ fn admitted() -> u64 {
 fn usable(
     node: &str,
     state: &StateGeneration,
-    of_header: OfHeader,
+    of_header: OfHeader<'_>,
     boot: BootNonce,
 ) -> Result<(), Cause> {
     mount_state(node, "ext4", DISK)?;
     ext4::without_faults(&File::open(node)?)?;
-    state.advance(of_header.generation, of_header.boot, boot)?;
+    state.advance(of_header.generation, of_header.boots, boot)?;
     Ok(())
 }
 

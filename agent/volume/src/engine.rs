@@ -100,6 +100,9 @@ pub struct OpenVolume {
     pub kept: Kept,
     /// The lowest security version of images that open it.
     pub floor: u64,
+    /// The boots for which the TPM moved last: the one that [`Self::advance`] follows and, while a
+    /// rise of the floor is not done, that of the lower floor.
+    pub boots: Vec<BootNonce>,
     recoverable: bool,
     header: Header,
     copy: usize,
@@ -199,6 +202,9 @@ fn trusted(
     boot: BootFacts,
 ) -> Result<OpenVolume, Reason> {
     let mut best: Option<OpenVolume> = None;
+    // Until the deletion of the lower index commits a rise of the floor, boots of the older image
+    // follow the one that is there, and boots of the newer image the other.
+    let mut boots = Vec::new();
     let (mut older, mut foreign) = (false, false);
     for (slot, found) in slots.iter().enumerate() {
         let Some((floor, kept)) = kept(found) else {
@@ -208,11 +214,7 @@ fn trusted(
             let Some(volume) = header.open(&kept.key) else {
                 continue;
             };
-            // The header has the TPM's generation or, after a power cut between the two writes, the
-            // next one. Every other header that this key opens is from an older copy of the disk.
-            if header.generation != kept.generation
-                && Some(header.generation) != kept.generation.checked_add(1)
-            {
+            if !is_current(header, kept) {
                 older = true;
                 continue;
             }
@@ -220,6 +222,7 @@ fn trusted(
                 foreign = true;
                 continue;
             }
+            boots.push(kept.boot);
             // By floor first: a power cut while the floor was raised leaves the key of the lower
             // floor in the other slot.
             let newer = |best: &OpenVolume| {
@@ -232,6 +235,7 @@ fn trusted(
                     volume,
                     kept,
                     floor,
+                    boots: Vec::new(),
                     recoverable: boot.recoverable,
                     header,
                     copy: *copy,
@@ -241,11 +245,25 @@ fn trusted(
         }
     }
     match best {
-        Some(open) => Ok(open),
+        Some(open) => {
+            let others = boots.into_iter().filter(|boot| *boot != open.kept.boot);
+            let boots = [open.kept.boot].into_iter().chain(others.take(1));
+            Ok(OpenVolume {
+                boots: boots.collect(),
+                ..open
+            })
+        }
         None if foreign => Err(Reason::OtherConfiguration),
         None if older => Err(Reason::OlderCopy),
         None => Err(why(slots)),
     }
+}
+
+/// Whether the header has the TPM's generation or, after a power cut between the two writes, the next
+/// one. Every other header that the TPM's key opens is from an older copy of the disk.
+fn is_current(header: &Header, kept: &Kept) -> bool {
+    header.generation == kept.generation
+        || Some(header.generation) == kept.generation.checked_add(1)
 }
 
 /// The copies that parse as headers, and whether one has the mark of a damaged volume.

@@ -1,6 +1,7 @@
 //! The engine against a disk and a TPM in memory, with the power cut after each write.
 
 use super::*;
+use config_state::generation::Generation;
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -389,6 +390,52 @@ fn a_newer_image_ends_a_rise_that_a_power_cut_left() {
         assert_eq!(machine.boot(0), volume);
         machine.0.borrow_mut().svn = 5;
         assert_eq!(machine.reason(), Reason::Floor(7), "{order}");
+    }
+}
+
+/// Boots while the floor is being raised, the older image's among them, each cut off at any write:
+/// init's own text, which it writes first, is believed by the next boot.
+#[test]
+fn a_cut_rise_leaves_files_that_the_next_boot_takes_for_the_states_own() {
+    let images = [7, 5, 7, 7];
+    for cuts in 0..usize::pow(WRITES_OF_A_RISE + 1, 4) {
+        let (machine, volume) = Machine::made();
+        let mut text = Generation {
+            number: machine.opened().generation(),
+            boot: BOOT,
+            ..Generation::default()
+        };
+        let (mut closed, mut rest) = (false, cuts);
+        for (svn, boot) in images.into_iter().zip(1..) {
+            let writes = rest % (WRITES_OF_A_RISE + 1);
+            rest /= WRITES_OF_A_RISE + 1;
+            machine.0.borrow_mut().svn = svn;
+            if closed && svn == 5 {
+                assert_eq!(machine.reason(), Reason::Floor(7), "{cuts}, boot {boot}");
+                continue;
+            }
+            let open = machine.opened();
+            let at = format!(
+                "{cuts}, boot {boot}: {text:?} by {open:?} and {:?}",
+                open.boots
+            );
+            let ahead = text.number.checked_sub(open.generation());
+            assert!(ahead.is_some_and(|ahead| ahead <= 1), "{at}");
+            assert!(open.boots.iter().any(|kept| text.follows(*kept)), "{at}");
+            let value = [boot; 8];
+            text = Generation {
+                number: open.generation() + 1,
+                boot: value,
+                after: open.boots[0],
+                ..text
+            };
+            machine.with_power(writes);
+            let moved = open.advance(&mut machine.clone(), &mut machine.clone(), svn, value);
+            machine.with_power(usize::MAX);
+            closed |= svn == 7 && moved.is_ok();
+        }
+        machine.0.borrow_mut().svn = 7;
+        assert_eq!(machine.boot(7), volume);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The agent's report to init about the state: lines of text over a pipe. (Only the agent can talk
 //! to the TPM.)
 //!
-//! `outcome WORD`, then its fields (`key`, `recovery`, `reason`, `generation`, `boot`, `renewals`),
+//! `outcome WORD`, then its fields (`key`, `recovery`, `reason`, `generation`, `boots`, `renewals`),
 //! one each, then `end`. init answers an opened or new state with [`InitAnswer`]: the floor that the
 //! machine's admission allows, and this boot's value.
 
@@ -15,6 +15,8 @@ use zeroize::Zeroizing;
 pub const MAX_REPORT: usize = 34 << 10;
 /// Most bytes of the master's keys in a report.
 pub const MAX_KEYS: usize = 16 << 10;
+/// Most boots of a report: the TPM has two places for a key.
+pub const MOST_BOOTS: usize = 2;
 /// Most bytes of an answer.
 pub const MAX_ANSWER: usize = 64;
 
@@ -27,8 +29,9 @@ pub enum Report {
         key: VolumeKey,
         /// Its generation.
         generation: u64,
-        /// The value of the boot for which the TPM last moved: the state's files name it.
-        boot: BootNonce,
+        /// The values of the boots for which the TPM last moved, [`MOST_BOOTS`] at most: the state's
+        /// files name one of them. The first is the one that this boot follows.
+        boots: Vec<BootNonce>,
         /// How often it was made anew before.
         renewals: u32,
         /// SHA-256 of the key of the admin who moved it to this board; `None` if it was made here.
@@ -107,14 +110,14 @@ impl Report {
             Self::Opened {
                 key,
                 generation,
-                boot,
+                boots,
                 renewals,
                 admin,
             } => {
                 line("outcome", "opened");
                 line("key", &hexed(key.as_slice()));
                 line("generation", &generation.to_string());
-                line("boot", &hexed(boot));
+                line("boots", &hexed(&boots.concat()));
                 line("renewals", &renewals.to_string());
                 if let Some(admin) = admin {
                     line("admin", &hexed(admin));
@@ -177,7 +180,7 @@ impl Report {
             "opened" => Self::Opened {
                 key: bytes::<VOLUME_KEY>(next("key")?)?,
                 generation: next("generation")?.parse().ok()?,
-                boot: *bytes(next("boot")?)?,
+                boots: boots(next("boots")?)?,
                 renewals: next("renewals")?.parse().ok()?,
                 admin: match next("admin") {
                     Some(text) => Some(*bytes::<32>(text)?),
@@ -211,6 +214,13 @@ impl Report {
         // Each report has exactly one text, so comparing the text finds what the parser skipped.
         (*report.to_text() == *text).then_some(report)
     }
+}
+
+fn boots(text: &str) -> Option<Vec<BootNonce>> {
+    let bytes = hex::decode(text).ok()?;
+    let (boots, rest) = bytes.as_chunks();
+    let fits = (1..=MOST_BOOTS).contains(&boots.len()) && rest.is_empty();
+    fits.then(|| boots.to_vec())
 }
 
 fn keys(text: &str) -> Option<Zeroizing<Vec<u8>>> {
@@ -271,14 +281,14 @@ mod tests {
             Report::Opened {
                 key: key.clone(),
                 generation: 3,
-                boot: [5; 8],
+                boots: vec![[5; 8]],
                 renewals: 1,
                 admin: None,
             },
             Report::Opened {
                 key: key.clone(),
                 generation: 3,
-                boot: [0; 8],
+                boots: vec![[0; 8], [5; 8]],
                 renewals: 1,
                 admin: Some([9; 32]),
             },

@@ -392,12 +392,12 @@ fn a_report_names_the_boot_for_which_the_tpm_moved() {
         // Cut off, as by a power cut after init's own note.
         let report = machine.ask(false).unanswered();
         assert!(
-            matches!(report, Report::Opened { boot, .. } if boot == last),
+            matches!(&report, Report::Opened { boots, .. } if *boots == [last]),
             "{report:?}"
         );
         let report = machine.ask(false).end_in(boot);
         assert!(
-            matches!(report, Report::Opened { boot, .. } if boot == last),
+            matches!(&report, Report::Opened { boots, .. } if *boots == [last]),
             "{report:?}"
         );
         last = boot;
