@@ -146,12 +146,16 @@ fn with_empty_engine(shared: Arc<Shared>) -> (Arc<Shared>, Arc<Mutex<Option<Mome
 
 /// A master that blocks the thread which asks it for a token, as the making of volumes blocks it.
 #[derive(Debug)]
-struct Holding(Mutex<mpsc::Receiver<()>>);
+struct Holding {
+    asked: mpsc::Sender<()>,
+    answer: Mutex<mpsc::Receiver<()>>,
+}
 
 impl Api for Holding {
     fn call(&self, _call: Call) -> Answer<'_, Bytes> {
         Box::pin(async {
-            self.0.lock().unwrap().recv().unwrap();
+            self.asked.send(()).unwrap();
+            self.answer.lock().unwrap().recv().unwrap();
             let status = json!({"token": "secret", "expirationTimestamp": "2100-01-01T00:00:00Z"});
             let token = json!({"metadata": {}, "spec": {"audiences": []}, "status": status});
             Ok(token.to_string().into())
@@ -225,7 +229,12 @@ async fn volumes_that_are_still_being_made_at_a_pod_s_end_are_gone_with_it() {
     // What is held is in memory.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let (answer, held) = mpsc::channel();
-    let shared = shared_of(dir.path(), Vec::new(), Arc::new(Holding(Mutex::new(held))));
+    let (asked, is_asked) = mpsc::channel();
+    let master = Holding {
+        asked,
+        answer: Mutex::new(held),
+    };
+    let shared = shared_of(dir.path(), Vec::new(), Arc::new(master));
     let (shared, _asked) = with_empty_engine(shared);
     let token = json!([{"serviceAccountToken": {"path": "token"}}]);
     let volumes = json!([{"name": "t", "projected": {"sources": token}},
@@ -241,6 +250,8 @@ async fn volumes_that_are_still_being_made_at_a_pod_s_end_are_gone_with_it() {
     let mut worker = Worker::new(shared, reference, version, handles);
 
     assert!(worker.has_volumes(&pod).await.is_none(), "they are made");
+    let asked = tokio::task::spawn_blocking(move || is_asked.recv());
+    asked.await.unwrap().unwrap();
     worker.set_up.keep(std::iter::empty());
     let machine = worker.shared.config.machine.clone();
     let news = worker.news.clone();
