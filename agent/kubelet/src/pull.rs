@@ -13,6 +13,7 @@ use crate::shared::Shared;
 use crate::starts::AtItsEnd;
 use agent_api::{ApiError, get};
 use agent_images::{Image, Keyring, PullPolicy, PullSecret, Reference};
+use agent_resources::TimedWork;
 use agent_runtime::{Error, ErrorClass, PodRef};
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, Secret};
@@ -210,6 +211,8 @@ impl Puller {
             events.normal("Pulling", progress::text(image, after, stage));
         });
         let (fetched, start) = pull.await?;
+        let done = shared.figures.done();
+        done.took(TimedWork::Pull(fetched.size), start.elapsed());
         let [took, all] = [start, asked].map(|since| since.elapsed().as_millis());
         let text = format!(
             "Successfully pulled image {image:?} in {took}ms ({all}ms including waiting). Image size: {} bytes.",

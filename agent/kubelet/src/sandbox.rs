@@ -9,11 +9,13 @@ use agent_launch::network;
 use agent_launch::resolver::Resolver;
 use agent_pods::{Addresses, is_on_host, is_plain};
 use agent_proxy::HostPort;
+use agent_resources::TimedWork;
 use agent_runtime::{Error, ErrorClass};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::api::node::v1::RuntimeClass;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The handlers of RuntimeClasses that this node has: one runtime, by its own name and by that of
 /// the runtime which most nodes with containerd have.
@@ -54,14 +56,12 @@ impl Own {
             return Err(failed(shared, pod, &fault));
         }
         let own_users = wanted.users;
-        let sandboxes = shared.sandboxes.clone();
+        let (sandboxes, begun) = (shared.sandboxes.clone(), Instant::now());
         let made = tokio::task::spawn_blocking(move || sandboxes.make(&wanted))
             .await
             .map_err(|error| Error::caused(ErrorClass::Unavailable, "make the sandbox", error))?;
         let sandbox = made.map_err(|error| {
-            if own_users {
-                shared.figures.done().user_pod_failed();
-            }
+            shared.figures.done().sandbox_failed(own_users);
             let reason = if matches!(error, agent_cluster::Error::NoRange) {
                 "NetworkNotReady"
             } else {
@@ -71,6 +71,8 @@ impl Own {
             shared.events.warning(pod, reason, message.clone());
             Error::new(ErrorClass::Unavailable, message)
         })?;
+        let done = shared.figures.done();
+        done.took(TimedWork::Sandbox, begun.elapsed());
         if shared.config.cluster.is_some()
             && !sandbox.addresses.is_empty()
             && !shared.policies.admit(&self.uid, pod).await
@@ -91,7 +93,7 @@ impl Own {
         for text in Resolver::of(pod, &machines.unwrap_or_default(), dns).faults {
             shared.events.warning(pod, "DNSConfigForming", text);
         }
-        shared.figures.done().pod(own_users);
+        done.pod(own_users);
         self.found = Some(sandbox.clone());
         self.publish(shared, pod);
         Ok(sandbox)

@@ -15,7 +15,7 @@ use agent_pods::{Pending, Refusal, beyond, misfit, misfit_in_turn, misplaced};
 use agent_policy::PolicyKeeper;
 use agent_pressure::Pressure;
 use agent_resources::machine::Facts;
-use agent_resources::{Figures, group};
+use agent_resources::{Figures, TimedWork, group};
 use agent_runtime::{NamedTurns, PodRef, Resources, Runtime, Threads};
 use agent_sys::cgroup::Groups;
 use config_kube::k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
@@ -202,9 +202,11 @@ impl Shared {
         limits: Resources,
     ) -> io::Result<()> {
         self.weigh().await?;
+        let begun = Instant::now();
         let limits = capacity::of_pod(&self.config, limits);
         let set = move || group::limit(&Groups::mounted(), &group, limits);
         let set = tokio::task::spawn_blocking(set).await;
+        self.figures.done().took(TimedWork::Limits, begun.elapsed());
         set.map_err(io::Error::other).flatten()
     }
 

@@ -29,6 +29,7 @@ use agent_pods::{
 };
 use agent_probes::{Hooks, Probes};
 use agent_resources::qos::pod_resources;
+use agent_resources::{TimedWork, WorkerStep};
 use agent_runtime::{
     Container as Seen, ContainerKind, ContainerState, Error, ErrorClass, PodRef, container_id,
 };
@@ -151,12 +152,20 @@ impl Worker {
 
     /// Runs until the pod is gone or the kubelet ends; containers outlive the latter.
     pub(crate) async fn run(mut self) {
+        let mut for_what = WorkerStep::Create;
         loop {
             let wanted = self.wanted.borrow_and_update().clone();
+            let begun = Instant::now();
             let next = match &wanted {
                 DesiredPod::Pod(pod) => self.step(pod).await,
                 DesiredPod::Gone(grace) => self.step_orphan(*grace).await,
             };
+            if self.notes.ending.is_some() {
+                for_what = WorkerStep::Kill;
+            }
+            let done = self.shared.figures.done();
+            done.took(TimedWork::Step(for_what), begun.elapsed());
+            for_what = WorkerStep::Sync;
             let wait = match next {
                 Next::Done => return,
                 Next::Wait(at) => {
@@ -171,7 +180,10 @@ impl Worker {
             tokio::select! {
                 // All three only say "look again"; the look sees everything, so none is lost by
                 // being dropped.
-                changed = self.wanted.changed() => if changed.is_err() { return },
+                changed = self.wanted.changed() => match changed {
+                    Ok(()) => for_what = WorkerStep::Update,
+                    Err(_ended) => return,
+                },
                 () = self.news.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }

@@ -3,17 +3,13 @@
 //!
 //! Bounded: every label is a word of this program, or an exit code.
 
+use crate::timed::{Timed, TimedWork, Times};
 use agent_runtime::{Container, ContainerKind, ContainerState};
 use config_figures::Text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Upper bounds of durations in seconds: from calls of the engine to starts of pods whose images
-/// have to be pulled.
-const BOUNDS: [f64; 15] = [
-    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0,
-];
 /// Roots of the paths that the kubelet answers; requests for others are counted together.
 const ROOTS: [&str; 14] = [
     "attach",
@@ -34,30 +30,6 @@ const ROOTS: [&str; 14] = [
 /// Those of them whose answers go on for long.
 const LONG: [&str; 4] = ["attach", "containerLogs", "exec", "portForward"];
 
-/// Durations.
-#[derive(Debug, Clone, Copy, Default)]
-struct Times {
-    /// By [`BOUNDS`]; the last counts what is above all of them.
-    counts: [u64; BOUNDS.len() + 1],
-    /// Seconds.
-    sum: f64,
-}
-
-impl Times {
-    fn add(&mut self, took: Duration) {
-        let took = took.as_secs_f64();
-        let at = BOUNDS.iter().position(|bound| took <= *bound);
-        if let Some(count) = self.counts.get_mut(at.unwrap_or(BOUNDS.len())) {
-            *count = count.saturating_add(1);
-        }
-        self.sum += took;
-    }
-
-    fn total(&self) -> u64 {
-        self.counts.iter().sum()
-    }
-}
-
 /// Counts by one label.
 type ByWord = BTreeMap<&'static str, u64>;
 
@@ -77,6 +49,8 @@ struct Counts {
     preemptions: BTreeMap<String, u64>,
     calls: BTreeMap<&'static str, Times>,
     call_errors: ByWord,
+    sandbox_errors: u64,
+    timed: Timed,
     /// By method and path.
     requests: BTreeMap<(&'static str, &'static str), u64>,
 }
@@ -130,7 +104,22 @@ impl Done {
         }
     }
 
-    /// A sandbox with users of its own could not be made.
+    /// A sandbox could not be made, which was to have users of its own or not.
+    pub fn sandbox_failed(&self, own_users: bool) {
+        let mut all = self.lock();
+        all.sandbox_errors = all.sandbox_errors.saturating_add(1);
+        drop(all);
+        if own_users {
+            self.user_pod_failed();
+        }
+    }
+
+    /// TimedWork was done in this time.
+    pub fn took(&self, work: TimedWork, took: Duration) {
+        self.lock().timed.add(work, took);
+    }
+
+    /// A sandbox with users of its own, or a container in one, could not be made.
     pub fn user_pod_failed(&self) {
         let mut all = self.lock();
         all.user_pod_errors = all.user_pod_errors.saturating_add(1);
@@ -260,7 +249,7 @@ impl Done {
         let name = "kubelet_pod_start_duration_seconds";
         let help = "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run";
         text.family(name, "histogram", help);
-        histogram(&mut text, name, &all.pod_starts);
+        all.pod_starts.tell(&mut text, name, "");
         words(&mut text, &all);
         let name = "kubelet_preemptions";
         let help = "Cumulative number of pod preemptions by preemption resource";
@@ -270,6 +259,13 @@ impl Done {
         }
         calls(&mut text, &all.calls);
         requests(&mut text, &all);
+        text.single(
+            "kubelet_run_podsandbox_errors_total",
+            "counter",
+            "Cumulative number of pods' sandboxes that could not be made",
+            all.sandbox_errors,
+        );
+        all.timed.tell(&mut text);
         text.finish()
     }
 }
@@ -352,8 +348,7 @@ fn calls(text: &mut Text, calls: &BTreeMap<&'static str, Times>) {
     let help = "Duration in seconds of runtime operations. Broken down by operation type.";
     text.family(name, "histogram", help);
     for (operation, times) in calls {
-        let labels = label(operation);
-        text.histogram(name, &labels, &BOUNDS, &times.counts, times.sum);
+        times.tell(text, name, &label(operation));
     }
 }
 
@@ -370,18 +365,6 @@ fn requests(text: &mut Text, all: &Counts) {
     }
 }
 
-/// The samples of a histogram without labels.
-fn histogram(text: &mut Text, name: &str, times: &Times) {
-    let (bucket, mut total) = (format!("{name}_bucket"), 0);
-    for (bound, count) in BOUNDS.iter().zip(times.counts) {
-        total += count;
-        text.sample(&bucket, &format!("le=\"{bound}\""), total);
-    }
-    text.sample(&bucket, "le=\"+Inf\"", times.total());
-    text.sample(&format!("{name}_sum"), "", times.sum);
-    text.sample(&format!("{name}_count"), "", times.total());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -394,7 +377,8 @@ mod tests {
         let done = Done::default();
         done.pod(false);
         done.pod(true);
-        done.user_pod_failed();
+        done.sandbox_failed(true);
+        done.sandbox_failed(false);
         done.pod_runs(Duration::from_millis(700));
         done.container(ContainerKind::Main, true);
         done.container(ContainerKind::Sidecar, false);
@@ -414,6 +398,7 @@ mod tests {
             "kubelet_started_pods_total 2",
             "kubelet_started_user_namespaced_pods_total 1",
             "kubelet_started_user_namespaced_pods_errors_total 1",
+            "kubelet_run_podsandbox_errors_total 2",
             "kubelet_pod_start_duration_seconds_bucket{le=\"0.5\"} 0",
             "kubelet_pod_start_duration_seconds_bucket{le=\"1\"} 1",
             "kubelet_pod_start_duration_seconds_count 1",
@@ -431,7 +416,7 @@ mod tests {
         ] {
             assert!(told.lines().any(|told| told == line), "{line}:\n{told}");
         }
-        assert_eq!(told.matches("# TYPE ").count(), 16);
+        assert_eq!(told.matches("# TYPE ").count(), 22);
     }
 
     fn container(id: &str, state: ContainerState) -> Container {

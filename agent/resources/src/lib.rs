@@ -42,6 +42,7 @@ mod stall;
 mod stored;
 mod subjects;
 mod summary;
+mod timed;
 
 pub use candidates::DiskUse;
 pub use counted::Counted;
@@ -51,3 +52,4 @@ pub use done::Done;
 pub use figures::{Figures, MetricsRequest};
 pub use probed::Probed;
 pub use subjects::{Disk, Links, Subjects};
+pub use timed::{TimedWork, WorkerStep};

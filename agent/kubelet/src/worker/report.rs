@@ -6,9 +6,11 @@ use crate::names::pod_path;
 use crate::shared::Shared;
 use agent_api::{ApiError, STRATEGIC_MERGE, send};
 use agent_pods::{PodFacts, base, change, status};
+use agent_resources::TimedWork;
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
 use std::sync::Arc;
+use std::time::Instant;
 
 impl Worker {
     /// Writes the status where it differs from what was written last; returns what is written now.
@@ -32,6 +34,7 @@ impl Worker {
         let is_known = self.told && self.written.as_ref() == Some(&status);
         let uid = self.shown_as.clone();
         let (shared, pod, path) = (self.shared.clone(), pod.clone(), pod_path(&self.pod));
+        let begun = Instant::now();
         async move {
             if is_known {
                 return Ok(None);
@@ -46,7 +49,10 @@ impl Worker {
             let path = format!("{path}/status");
             let api = &*shared.api;
             match send(api, http::Method::PATCH, path, STRATEGIC_MERGE, &change).await {
-                Ok(()) => {}
+                Ok(()) => shared
+                    .figures
+                    .done()
+                    .took(TimedWork::Status, begun.elapsed()),
                 // Gone: the watch says so soon, and ending must not wait for it.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),

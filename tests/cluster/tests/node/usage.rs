@@ -55,6 +55,42 @@ async fn what_images_take_is_told_before_the_first_pod() {
     assert!(number(&images, "/inodesUsed") > 2, "{images}");
 }
 
+/// How often the kubelet did its own work, of which the times are told.
+async fn work_is_told(site: &Site) {
+    let own = site.kubelet_get("/metrics").await;
+    let count = |sample: &str| {
+        let found = own.lines().find_map(|line| line.strip_prefix(sample));
+        let count = found.and_then(|count| count.trim().parse::<u64>().ok());
+        count.unwrap_or_else(|| panic!("no {sample}:\n{own}"))
+    };
+    // Two pods, whose image was there or was pulled for one of them.
+    for (sample, least) in [
+        (
+            r#"pod_worker_duration_seconds_count{operation_type="create"}"#,
+            2,
+        ),
+        (
+            r#"pod_worker_duration_seconds_count{operation_type="sync"}"#,
+            1,
+        ),
+        (
+            r#"run_podsandbox_duration_seconds_count{runtime_handler=""}"#,
+            2,
+        ),
+        ("run_podsandbox_errors_total", 0),
+        (
+            r#"cgroup_manager_duration_seconds_count{operation_type="update"}"#,
+            2,
+        ),
+        ("pod_status_sync_duration_seconds_count", 2),
+    ] {
+        assert!(
+            count(&format!("kubelet_{sample}")) >= least,
+            "{sample}:\n{own}"
+        );
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_kubelet_reports_what_its_containers_use() {
     let site = Site::new().await;
@@ -91,6 +127,7 @@ async fn the_kubelet_reports_what_its_containers_use() {
         assert!(pod["containers"][0]["startTime"].is_string(), "{pod}");
     }
 
+    work_is_told(&site).await;
     let resource = site.kubelet_get("/metrics/resource").await;
     for name in ["busy", "idle"] {
         let of = format!("{{container=\"main\",namespace=\"default\",pod=\"{name}\"}}");
