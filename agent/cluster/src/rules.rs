@@ -13,7 +13,9 @@
 //! - `by-connection`: addresses of the set `machines` are no endpoints of services, except for the
 //!   machine's own programs. Errors (ICMP) go through the chain `errors`: the kernel, and with it
 //!   every NetworkPolicy, judges them by the connection of the packet that they quote, never by their
-//!   sender. A pod sends them about its own connections alone, to the machine, too.
+//!   sender. A pod sends them about its own connections alone, to the machine, too; and that packets
+//!   are too large only where the other end knows the connection by the pod's own address, since that
+//!   end then sends smaller ones to this address, whatever the connection.
 //! - `through`: what fits no connection that is known is dropped, and what the kernel looks up none
 //!   for, since no policy would judge it; pods may connect anywhere; connections from outside to pods are dropped; all other forwarding is dropped.
 //! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by
@@ -35,14 +37,14 @@
 use crate::address::{edges, gateway, of_number};
 use crate::machine_only::machine_only;
 use crate::rule_steps::{
-    DESTINATION_PORT, ICMP, ICMP_V6, OWN_LINK, SOURCE_PORT, TCP, UDP, elsewhere, end, from_a_pod,
-    has, mask, not_by, not_of_tunnel, of_names, of_tunnel, to_a_pod,
+    DESTINATION_PORT, ICMP, ICMP_V6, OWN_LINK, SOURCE_PORT, TCP, TOO_LARGE, TOO_LARGE_V6, UDP,
+    elsewhere, end, from_a_pod, has, mask, not_by, not_of_tunnel, of_names, of_tunnel, to_a_pod,
 };
 use agent_proxy::table::{LEAVES_AS_NODE, POD_LINKS};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{
     ChainKind, Change, DESTINATION_CHANGED, ESTABLISHED_OR_RELATED, Hook, INVALID, NAME_BYTES, NEW,
-    Step, Verdict, name_key,
+    SOURCE_CHANGED, Step, Verdict, name_key,
 };
 use agent_sys::netlink::links::octets;
 use config_model::format::Cidr;
@@ -404,12 +406,23 @@ impl Rules {
     }
 
     /// Errors out of pods, by the connections that they quote: those of the pod itself pass. One
-    /// that quotes no connection is for nobody.
-    fn errors(&self) -> [Change; 4] {
-        let icmp = match self.family {
-            Family::V4 => ICMP,
-            Family::V6 => ICMP_V6,
+    /// that quotes no connection is for nobody. That packets are too large is for nobody either where
+    /// addresses of the connection were changed: its receiver remembers it for an address, which is
+    /// then that of the machine or of a service, and sends smaller packets to all who have it.
+    fn errors(&self) -> [Change; 5] {
+        let (icmp, too_large) = match self.family {
+            Family::V4 => (ICMP, TOO_LARGE),
+            Family::V6 => (ICMP_V6, TOO_LARGE_V6),
         };
+        let too_large = vec![
+            Step::LoadTransport {
+                offset: 0,
+                length: u32::try_from(too_large.len()).unwrap_or_default(),
+                to: 0,
+            },
+            Step::Is(0, too_large.to_vec()),
+        ];
+        let changed = has(Step::LoadStatus(0), SOURCE_CHANGED | DESTINATION_CHANGED);
         let errors = [
             has(Step::LoadState(0), RELATED | INVALID),
             vec![Step::LoadProtocol(0), Step::Is(0, vec![icmp])],
@@ -422,6 +435,7 @@ impl Rules {
         };
         [
             rule(BY_CONNECTION, &errors),
+            rule(ERRORS, &[too_large, changed, end(Verdict::Drop)]),
             rule(ERRORS, &of_the_pod(Step::LoadClient(BEHIND_NAME))),
             rule(ERRORS, &of_the_pod(Step::LoadServer(BEHIND_NAME))),
             rule(ERRORS, &[end(Verdict::Drop)]),

@@ -98,14 +98,16 @@ impl Node {
     }
 
     /// Serves port 80 of a pod at an address of a service, and at port 30080 of the node at one of
-    /// its own, which is the machine's from now on.
-    fn publish(&self, protocol: &str, name: &str, cluster_ip: IpAddr, own: IpAddr) {
+    /// its own, which is the machine's from now on; `policy`: that of the service for traffic from
+    /// outside.
+    fn publish(&self, [protocol, policy]: [&str; 2], name: &str, cluster_ip: IpAddr, own: IpAddr) {
         let mut links = Links::open().unwrap();
         links
             .add_address(LOOPBACK, own, self.family.bits())
             .unwrap();
         let service = json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": {
             "type": "NodePort", "clusterIP": cluster_ip, "clusterIPs": [cluster_ip],
+            "externalTrafficPolicy": policy,
             "ports": [{"protocol": protocol, "port": 80, "nodePort": 30_080}],
         }});
         let service = Service::read(serde_json::from_value(service).unwrap());
@@ -359,7 +361,7 @@ fn a_pod_reaches_itself_through_a_service_and_a_port_of_the_node() {
             Family::V6 => ["fd00:96::10", "2001:db8::1"],
         }
         .map(|text| text.parse().unwrap());
-        node.publish("TCP", "a", cluster_ip, own);
+        node.publish(["TCP", "Cluster"], "a", cluster_ip, own);
         let listener = node.serve("a", 80);
         // No policy selects it; then one that lets nobody reach it.
         let closed = json!({"podSelector": {"matchLabels": {"app": "a"}}});

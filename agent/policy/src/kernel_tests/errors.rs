@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
 use tests_harness::wait::eventually;
 
 /// What forged errors quote of a connection.
@@ -180,7 +181,7 @@ fn errors_about_a_pods_own_connections_come_whichever_end_it_is() {
             Family::V6 => ["fd00:96::10", "2001:db8::1"],
         }
         .map(|text| text.parse().unwrap());
-        node.publish("UDP", "b", cluster_ip, own);
+        node.publish(["UDP", "Cluster"], "b", cluster_ip, own);
         // b gets and a sends; nothing the other way.
         let to_b = json!({"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [{
             "from": [{"podSelector": {"matchLabels": {"app": "a"}}}],
@@ -207,9 +208,23 @@ fn errors_about_a_pods_own_connections_come_whichever_end_it_is() {
     });
 }
 
-/// Two networks beyond the machine's: `far` is a router on its segment, and passes on packets of
-/// 1,280 bytes at most to `beyond`.
-fn with_routers(node: &Node, test: impl FnOnce(IpAddr, IpAddr)) {
+/// Two networks beyond the machine's, and the machine's address on its segment.
+struct Routers {
+    machine: IpAddr,
+    /// A router on the segment, which passes on packets of 1,280 bytes at most to `beyond`.
+    far: IpAddr,
+    beyond: IpAddr,
+    /// The network namespace of `far`.
+    place: PathBuf,
+}
+
+impl Routers {
+    fn within_far<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        namespace::inside(&[(Kind::Network, &self.place)], || Ok(work())).unwrap()
+    }
+}
+
+fn with_routers(node: &Node, test: impl FnOnce(&Routers)) {
     let (bits, machine, far, beyond) = match node.family {
         Family::V4 => ([24, 24], "192.0.2.1", "192.0.2.2", "198.51.100.0"),
         Family::V6 => ([64, 64], "2001:db8::1", "2001:db8::2", "2001:db8:1::"),
@@ -221,7 +236,7 @@ fn with_routers(node: &Node, test: impl FnOnce(IpAddr, IpAddr)) {
     for place in &places {
         in_new(&[Kind::Network], || namespace::hold(Kind::Network, place)).unwrap();
     }
-    let join = |near: &str, number: u8, place: &std::path::Path, mtu: u32| {
+    let join = |near: &str, number: u8, place: &Path, mtu: u32| {
         let mut links = Links::open().unwrap();
         links
             .add_veth_pair(&VethPair {
@@ -268,7 +283,12 @@ fn with_routers(node: &Node, test: impl FnOnce(IpAddr, IpAddr)) {
     })
     .unwrap();
     links.add_route(&route(Some(far), segment)).unwrap();
-    test(far, beyond);
+    test(&Routers {
+        machine,
+        far,
+        beyond,
+        place: places[0].clone(),
+    });
     for place in &places {
         namespace::release(place).unwrap();
     }
@@ -280,7 +300,8 @@ fn routers_errors_come_to_the_pod_whose_packets_they_are_about() {
         // It is reached by nobody, and reaches all.
         let to_a = json!({"podSelector": {"matchLabels": {"app": "a"}}});
         node.say(&[to_a]);
-        with_routers(node, |far, beyond| {
+        with_routers(node, |routers| {
+            let (far, beyond) = (routers.far, routers.beyond);
             let any = node.any();
             let bind = || node.within("a", || UdpSocket::bind((any, 0)).unwrap());
             // A closed port.
@@ -316,6 +337,85 @@ fn routers_errors_come_to_the_pod_whose_packets_they_are_about() {
                 client.send_to(&[0; 1400], (beyond, 9)).ok();
                 largest() == Some(1280)
             });
+        });
+    });
+}
+
+/// Type and code of the error that says that a packet is too large.
+fn too_large(family: Family) -> (u8, u8) {
+    match family {
+        Family::V4 => (3, 4),
+        Family::V6 => (2, 0),
+    }
+}
+
+/// Type and code of the error that says that a port is closed.
+fn closed(family: Family) -> (u8, u8) {
+    match family {
+        Family::V4 => (3, 3),
+        Family::V6 => (1, 4),
+    }
+}
+
+#[test]
+fn no_pod_makes_the_packets_to_its_machine_smaller_by_an_error_about_its_own_connection() {
+    Node::with(&["c"], |node| {
+        node.say(&[]);
+        with_routers(node, |routers| {
+            let any = node.any();
+            let of_c = || node.within("c", || UdpSocket::bind((any, 0)).unwrap());
+            let of_far = || routers.within_far(|| UdpSocket::bind((any, 0)).unwrap());
+            let forge = node.within("c", || icmp(node.family));
+            let largest = || {
+                let ask = || Links::open().unwrap().largest_packet_to(routers.machine);
+                routers.within_far(ask).unwrap()
+            };
+            // What `there` sent to `own`, which c has, was too large; then, that the port of c is
+            // closed, which the program in far sees.
+            let tell = |there: SocketAddr, own: SocketAddr, program: &UdpSocket| {
+                let of = |kind| error(kind, there, own);
+                program.set_read_timeout(Some(SECOND)).unwrap();
+                send(&forge, &of(too_large(node.family)), there.ip());
+                until("a refusal", || {
+                    send(&forge, &of(closed(node.family)), there.ip());
+                    let told = program.recv(&mut [0; 8]);
+                    told.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+                });
+            };
+            assert_eq!(largest(), Some(1500));
+            // The first datagrams over a new link may be lost.
+            let first = of_c();
+            first.connect((routers.far, 9)).unwrap();
+            is_refused(&first);
+            // It calls, and has the machine's address there.
+            let (client, server) = (of_c(), of_far());
+            let [from, to] = connect(&client, &server, routers.far);
+            assert_eq!(from.ip(), routers.machine);
+            server.connect(from).unwrap();
+            let own = SocketAddr::new(node.at("c"), client.local_addr().unwrap().port());
+            tell(to, own, &server);
+            assert_eq!(largest(), Some(1500), "about a call of its own");
+            // It is called at a port of the machine, by a caller that it sees as itself.
+            let cluster_ip: IpAddr = match node.family {
+                Family::V4 => "10.96.0.10",
+                Family::V6 => "fd00:96::10",
+            }
+            .parse()
+            .unwrap();
+            node.publish(["UDP", "Local"], "c", cluster_ip, routers.machine);
+            let server = node.within("c", || UdpSocket::bind((any, 80)).unwrap());
+            let client = of_far();
+            for socket in [&client, &server] {
+                socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            }
+            client.connect((routers.machine, 30_080)).unwrap();
+            client.send(b"who").unwrap();
+            let (_, from) = server.recv_from(&mut [0; 8]).unwrap();
+            assert_eq!(from.ip(), routers.far);
+            server.send_to(b"me", from).unwrap();
+            client.recv(&mut [0; 8]).unwrap();
+            tell(from, SocketAddr::new(node.at("c"), 80), &client);
+            assert_eq!(largest(), Some(1500), "about a call to it");
         });
     });
 }

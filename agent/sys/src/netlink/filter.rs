@@ -258,6 +258,9 @@ pub enum Share {
 /// Bit of [`Step::LoadStatus`]: a packet before this one made it (`IPS_CONFIRMED`).
 pub const KNOWN: u32 = 8;
 
+/// Bit of [`Step::LoadStatus`]: it has another source than its client knows (`IPS_SRC_NAT`).
+pub const SOURCE_CHANGED: u32 = 16;
+
 /// Bit of [`Step::LoadStatus`]: it has another destination than its client knows (`IPS_DST_NAT`).
 pub const DESTINATION_CHANGED: u32 = 32;
 
