@@ -17,7 +17,9 @@
 //!   are too large only where the other end knows the connection by the pod's own address, since that
 //!   end then sends smaller ones to this address, whatever the connection.
 //! - `through`: what fits no connection that is known is dropped, and what the kernel looks up none
-//!   for, since no policy would judge it; pods may connect anywhere; connections from outside to pods are dropped; all other forwarding is dropped.
+//!   for, since no policy would judge it; pods may connect anywhere; connections from outside to pods
+//!   are dropped, those that a node began as a peer, too, as soon as it is none; all other forwarding
+//!   is dropped.
 //! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by
 //!   the tunnel or not at all. `from-pods` then lets in what carries an address of a pod by the
 //!   tunnel only, which has proved whose it is.
@@ -506,30 +508,43 @@ impl Rules {
     }
 
     fn through(&self, alone: bool, tunnel: bool) -> Vec<Change> {
-        let known = has(Step::LoadState(0), ESTABLISHED_OR_RELATED);
+        let known = || has(Step::LoadState(0), ESTABLISHED_OR_RELATED);
+        let way = |number| vec![Step::LoadDirection(0), Step::Is(0, vec![number])];
+        let (of_the_client, of_the_server) = (way(0), way(1));
+        let as_another = has(Step::LoadStatus(0), SOURCE_CHANGED);
         // Only the services' table gives connections another destination.
         let by_a_service = has(Step::LoadStatus(0), DESTINATION_CHANGED);
+        let error = has(Step::LoadState(0), RELATED);
         let of_none = has(Step::LoadState(0), INVALID);
         // The kernel looks up no connection for some types of ICMPv6 (neighbours, routers, groups),
         // so that no NetworkPolicy judges them. They concern one link, and none is forwarded.
         let unjudged = || has(Step::LoadState(0), UNTRACKED);
         let accept = || vec![Step::Verdict(Verdict::Accept)];
         let with = |parts: &[Vec<Step>]| rule("through", parts);
+        let of_peers = |prefix: &u8| self.of_a_peer(self.family.source_offset(), *prefix);
+        // First: nearly all packets are of these. Answers to what left as the machine come from
+        // anywhere, all else from pods here and from peers alone: a node that is no peer any more is
+        // not heard by its connections of before either.
         let mut rules = vec![
-            // First: nearly all packets are of these.
-            with(&[known, accept()]),
+            with(&[known(), as_another, of_the_server, accept()]),
+            with(&[known(), from_a_pod(), accept()]),
+        ];
+        let of_peers_known = |prefix| with(&[known(), of_peers(prefix), accept()]);
+        rules.extend(self.sizes.iter().map(of_peers_known));
+        rules.extend([
             // Such a packet's addresses are not changed back: its receiver would reset a connection
             // that goes on.
             with(&[of_none, end(Verdict::Drop)]),
             with(&[unjudged(), from_a_pod(), end(Verdict::Drop)]),
             with(&[unjudged(), to_a_pod(), end(Verdict::Drop)]),
             with(&[from_a_pod(), accept()]),
-            with(&[by_a_service, accept()]),
-        ];
-        rules.extend(self.sizes.iter().map(|prefix| {
-            let of_peers = self.of_a_peer(self.family.source_offset(), *prefix);
-            with(&[to_a_pod(), of_peers, accept()])
-        }));
+            // What a service led to a pod of a peer comes back from there, and from nowhere else.
+            with(&[by_a_service, of_the_client, accept()]),
+            // Of any router.
+            with(&[error, accept()]),
+        ]);
+        let of_peers_new = |prefix| with(&[to_a_pod(), of_peers(prefix), accept()]);
+        rules.extend(self.sizes.iter().map(of_peers_new));
         rules.push(with(&[to_a_pod(), end(Verdict::Drop)]));
         if tunnel {
             // Other machines' pods have no way through this one.
@@ -648,12 +663,11 @@ mod tests {
             assert_eq!(of("from-pods").len(), 4);
             assert_eq!(of(BY_CONNECTION).len(), 2);
             assert!(of(TO_MACHINES).len() >= 4);
-            // What goes on is let through by the first rule, and no name is looked at for it.
-            let known = has(Step::LoadState(0), ESTABLISHED_OR_RELATED);
-            assert_eq!(
-                of("through")[0],
-                [known, vec![Step::Verdict(Verdict::Accept)]].concat()
-            );
+            // Of what goes on, answers to what left as the machine are let through by the first rule,
+            // which looks at no name, and what a pod sends by the next one.
+            let looks = |steps: &Vec<Step>| steps.contains(&Step::LoadInName(0));
+            assert_eq!(of("through").iter().position(looks), Some(1));
+            assert!(of("through")[1].ends_with(&[Step::Verdict(Verdict::Accept)]));
             for chain in [BY_CONNECTION, "own-answers"] {
                 let named = |steps: &Vec<Step>| {
                     matches!(steps[0], Step::LoadInName(_) | Step::LoadOutName(_))

@@ -200,7 +200,8 @@ impl Sandboxes {
 
     /// Other nodes with their ranges of pod addresses: routes lead there, and their pods and they
     /// themselves may speak to pods here. Those that were given before and are not among these go.
-    /// What is for pods of a node that is not trusted goes nowhere, and neither they nor it are let in.
+    /// What is for pods of a node that is not trusted goes nowhere, and neither they nor it are let in,
+    /// not by connections of before either.
     ///
     /// # Errors
     /// If the kernel refuses; to be tried again. A node that is not on a segment of this one can't

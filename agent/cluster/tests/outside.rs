@@ -9,7 +9,7 @@ use agent_sys::netlink::links::{LOOPBACK, Links, Route, VethPair};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -177,6 +177,18 @@ fn call(from: IpAddr, to: IpAddr, port: u16) -> (TcpStream, UdpSocket) {
     socket.connect((to, port)).expect("it is called");
     let stream = TcpStream::connect_timeout(&(to, port).into(), PATIENCE);
     (stream.expect("it is reached"), socket)
+}
+
+/// The neighbour as a node of the cluster.
+fn neighbour() -> Peer {
+    Peer {
+        name: "n2".to_owned(),
+        addresses: NEIGHBOUR.map(at).into(),
+        ranges: RANGES_THERE
+            .map(|range| range.parse().expect("a range"))
+            .into(),
+        trusted: true,
+    }
 }
 
 /// A service with a port of the node, and its endpoints by node.
@@ -380,14 +392,7 @@ fn datagrams_of_a_caller_outside_go_where_the_service_leads_now_wherever_it_call
 #[test]
 fn pods_of_other_nodes_come_in_unchanged_while_an_agent_starts_anew() {
     Machine::with(|machine| {
-        let peer = Peer {
-            name: "n2".to_owned(),
-            addresses: NEIGHBOUR.map(at).into(),
-            ranges: RANGES_THERE
-                .map(|range| range.parse().expect("a range"))
-                .into(),
-            trusted: true,
-        };
+        let peer = neighbour();
         let first = machine.agent();
         let a = pod(&first, "a");
         let unreached = first.give_peers(std::slice::from_ref(&peer));
@@ -428,5 +433,135 @@ fn pods_of_other_nodes_come_in_unchanged_while_an_agent_starts_anew() {
         let reached = machine.there(|| TcpStream::connect_timeout(&to, SILENCE));
         assert!(reached.is_err(), "{reached:?}");
         second.remove("a").expect("it goes");
+    });
+}
+
+/// Datagrams between a pod and the neighbour, each way at least one.
+struct Flow {
+    name: String,
+    pod: UdpSocket,
+    neighbour: UdpSocket,
+}
+
+impl Flow {
+    /// The client calls at `to` until the server hears it, and the server answers: the first
+    /// datagram over a new link may be lost.
+    fn begin(name: &str, [client, server]: [&UdpSocket; 2], to: SocketAddr) {
+        let mut text = [0; 8];
+        let mut call = || {
+            client.send_to(b"who", to).expect("it is sent");
+            server.recv_from(&mut text).ok()
+        };
+        server.set_read_timeout(Some(SILENCE)).expect("a limit");
+        let called = (0..PATIENCE.as_secs()).find_map(|_| call());
+        let (_, from) = called.expect(name);
+        for socket in [client, server] {
+            socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        }
+        server.send_to(b"me", from).expect("it is sent");
+        let (_, by) = client.recv_from(&mut text).expect(name);
+        assert_eq!(by, to, "{name}");
+    }
+
+    /// The neighbour calls a pod from one of its addresses.
+    fn from(machine: &Machine, pod: &Sandbox, own: IpAddr, address: IpAddr) -> Self {
+        let name = format!("from {address}");
+        let bind = |address| UdpSocket::bind((address, 0)).expect("a socket");
+        let (neighbour, pod) = (machine.there(|| bind(address)), within(pod, || bind(own)));
+        let to = pod.local_addr().expect("an address");
+        Self::begin(&name, [&neighbour, &pod], to);
+        neighbour.connect(to).expect("an address");
+        Self {
+            name,
+            pod,
+            neighbour,
+        }
+    }
+
+    /// A pod calls at an address, which leads to one of the neighbour.
+    fn to(machine: &Machine, pod: &Sandbox, own: IpAddr, [to, end]: [SocketAddr; 2]) -> Self {
+        let name = format!("to {to}");
+        let bind = |address: SocketAddr| UdpSocket::bind(address).expect("a socket");
+        let pod = within(pod, || bind((own, 0).into()));
+        let neighbour = machine.there(|| bind(end));
+        Self::begin(&name, [&pod, &neighbour], to);
+        let back = pod.local_addr().expect("an address");
+        neighbour.connect(back).expect("an address");
+        Self {
+            name,
+            pod,
+            neighbour,
+        }
+    }
+
+    /// What the pod hears next, but calls.
+    fn heard(&self) -> String {
+        let mut text = [0; 32];
+        let mut next = || {
+            let got = self.pod.recv(&mut text).expect(&self.name);
+            String::from_utf8_lossy(&text[..got]).into_owned()
+        };
+        let first = next();
+        if first == "who" { self.heard() } else { first }
+    }
+
+    /// The neighbour sends on, and the pod hears it.
+    fn goes_on(&self, when: &str) {
+        self.neighbour.send(when.as_bytes()).expect("it is sent");
+        assert_eq!(self.heard(), when, "{}", self.name);
+    }
+
+    /// The neighbour sends on, and the next that the pod hears is its machine.
+    fn is_silent(&self, when: &str) {
+        self.neighbour.send(b"theirs").expect("it is sent");
+        let to = self.pod.local_addr().expect("an address");
+        let any = ["0.0.0.0:0", "[::]:0"][usize::from(to.is_ipv6())];
+        let machine = UdpSocket::bind(any).expect("a socket");
+        machine.send_to(b"machine", to).expect("it is sent");
+        assert_eq!(self.heard(), "machine", "{} {when}", self.name);
+    }
+}
+
+#[test]
+fn a_node_that_is_not_trusted_or_gone_is_not_heard_by_connections_of_before() {
+    Machine::with(|machine| {
+        let agent = machine.agent();
+        let a = pod(&agent, "a");
+        let trusted = neighbour();
+        let give = |peers: &[Peer]| assert_eq!(agent.give_peers(peers).expect("routes"), []);
+        give(std::slice::from_ref(&trusted));
+        let ends: Vec<(&str, &str)> = POD_THERE.iter().map(|at| ("n2", *at)).collect();
+        let web = known(vec![service("web", 30_085, "Cluster", &ends)], Vec::new());
+        let mut rules = Rules::default();
+        rules.apply(&web, "n1", &NODE.map(at)).expect("rules");
+        let flows = (0..2).flat_map(|place| {
+            let (own, there) = (a.addresses[place], at(POD_THERE[place]));
+            let cluster_ip = at(["10.96.0.185", "fd00:96::185"][place]);
+            let direct: SocketAddr = (there, 81).into();
+            let service = [(cluster_ip, 80).into(), (there, 80).into()];
+            [
+                Flow::from(machine, &a, own, there),
+                Flow::from(machine, &a, own, at(NEIGHBOUR[place])),
+                Flow::to(machine, &a, own, [direct, direct]),
+                Flow::to(machine, &a, own, service),
+            ]
+        });
+        let flows: Vec<Flow> = flows.collect();
+        let goes_on = |when| flows.iter().for_each(|flow| flow.goes_on(when));
+        let is_silent = |when| flows.iter().for_each(|flow| flow.is_silent(when));
+        goes_on("at first");
+        let suspect = Peer {
+            trusted: false,
+            ..trusted.clone()
+        };
+        give(&[suspect]);
+        is_silent("without trust");
+        give(std::slice::from_ref(&trusted));
+        goes_on("with trust again");
+        give(&[]);
+        is_silent("without its Node");
+        give(&[trusted]);
+        goes_on("with its Node again");
+        agent.remove("a").expect("it goes");
     });
 }

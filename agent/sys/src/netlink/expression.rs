@@ -208,6 +208,7 @@ pub(super) fn expression(family: Family, step: &Step) -> (&'static str, Attribut
         Step::LoadTransport { offset, length, to } => payload(2, *offset, *length, *to),
         Step::LoadState(at) => connection(0, *at),
         Step::LoadStatus(at) => connection(2, *at),
+        Step::LoadDirection(at) => connection(1, *at),
         Step::LoadClient(at) => side(end(family), 0, *at),
         Step::LoadServer(at) => side(end(family), 1, *at),
         // `NFT_CT_PROTO_SRC`.

@@ -130,6 +130,9 @@ pub enum Step {
     LoadState(Register),
     /// Loads what was done to its connection, a set of bits in the machine's order.
     LoadStatus(Register),
+    /// Loads, in one byte, 0 where the packet goes as its connection's first one, and 1 where it goes
+    /// the other way.
+    LoadDirection(Register),
     /// Loads the address that began its connection, whichever way this packet goes, before any
     /// change of sources; ends the rule where it is of no connection.
     LoadClient(Register),
