@@ -1,12 +1,12 @@
 //! Routes to other nodes' pods over a trusted L2 segment: one route for each of their ranges, by
-//! the node's address. What is for the pods of a node that is not trusted goes nowhere: without a
-//! route it would go to the machine's router.
+//! the node's address. What is for the pods of a node that is not trusted, or that is on no segment
+//! of this one, goes nowhere: without a route it would go to the machine's router.
 
 use crate::error::Error;
 use agent_sys::netlink::Family;
 use agent_sys::netlink::links::{Links, Route};
 use config_model::format::Cidr;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// Another node.
@@ -32,22 +32,26 @@ pub struct Unreached {
     pub reason: String,
 }
 
+/// The addresses of a route: the first one, and the prefix.
+type End = (IpAddr, u8);
+
 /// The routes that peers need, by destination; each with its router, none where nothing is sent, and
-/// the peer's name. Of two peers with one range, the first that is trusted has it.
-fn wanted(peers: &[Peer]) -> BTreeMap<(IpAddr, u8), (Option<IpAddr>, &str)> {
-    let mut all = BTreeMap::new();
-    let (trusted, others): (Vec<&Peer>, Vec<&Peer>) = peers.iter().partition(|peer| peer.trusted);
-    for peer in trusted.into_iter().chain(others) {
-        for range in peer.ranges.iter().filter(|range| is_routed(range)) {
+/// the peer's name. Of two peers with one range, the first that is trusted and has a router's address
+/// has it.
+fn wanted(peers: &[Peer]) -> BTreeMap<End, (Option<IpAddr>, &str)> {
+    let routes = peers.iter().flat_map(|peer| {
+        let ranges = peer.ranges.iter().filter(|range| is_routed(range));
+        ranges.map(|range| {
             let of_family = |own: &&IpAddr| own.is_ipv4() == range.address.is_ipv4();
-            let gateway = peer.addresses.iter().find(of_family).copied();
-            let gateway = gateway.filter(|_| peer.trusted);
-            if peer.trusted && gateway.is_none() {
-                continue;
-            }
-            all.entry((range.network(), range.prefix))
-                .or_insert((gateway, peer.name.as_str()));
-        }
+            let router = peer.addresses.iter().find(of_family).copied();
+            let end = (range.network(), range.prefix);
+            (end, (router.filter(|_| peer.trusted), peer.name.as_str()))
+        })
+    });
+    let (led, nowhere): (Vec<_>, Vec<_>) = routes.partition(|(_, (router, _))| router.is_some());
+    let mut all = BTreeMap::new();
+    for (end, route) in led.into_iter().chain(nowhere) {
+        all.entry(end).or_insert(route);
     }
     all
 }
@@ -123,43 +127,40 @@ fn without_router(peers: &[Peer]) -> Vec<Unreached> {
     all.collect()
 }
 
-/// Makes the kernel's routes by routers those that peers need, and no others.
+/// Makes the kernel's routes by routers those that peers need, and no others. Each takes the place of
+/// an earlier one at once, and where the kernel refuses it nothing is sent: without a route, packets
+/// for pods would go to the machine's router.
 pub(crate) fn route(peers: &[Peer]) -> Result<Vec<Unreached>, Error> {
-    let wanted = wanted(peers).into_iter();
-    let wanted = wanted.map(|((destination, prefix), (gateway, name))| {
-        let route = Route {
-            destination,
-            prefix,
+    let wanted = wanted(peers);
+    let mut links = Links::open()?;
+    let there = links.routes_by_routers()?;
+    let end = |route: &Route| (route.destination, route.prefix);
+    let known: BTreeSet<_> = there.iter().map(|one| (end(one), one.gateway)).collect();
+    let mut unreached = without_router(peers);
+    // First what leads nowhere: a node that is not trusted any more gets nothing meanwhile.
+    let (nowhere, led): (Vec<_>, Vec<_>) =
+        wanted.iter().partition(|(_, (router, _))| router.is_none());
+    for ((destination, prefix), (gateway, name)) in nowhere.into_iter().chain(led) {
+        let by = |gateway| Route {
+            destination: *destination,
+            prefix: *prefix,
             gateway,
             link: 0,
         };
-        (route, name)
-    });
-    let (reached, nowhere): (Vec<_>, Vec<_>) =
-        wanted.partition(|(route, _)| route.gateway.is_some());
-    let mut links = Links::open()?;
-    let there = links.routes_by_routers()?;
-    let mut unreached = without_router(peers);
-    let mut add = |links: &mut Links, all: &[(Route, &str)]| {
-        for (route, name) in all.iter().filter(|(route, _)| !there.contains(route)) {
-            if let Err(error) = links.add_route(route) {
-                unreached.push(Unreached {
-                    name: (*name).to_owned(),
-                    reason: error.to_string(),
-                });
-            }
+        if known.contains(&(end(&by(*gateway)), *gateway)) {
+            continue;
         }
-    };
-    // First: what was for a node that is no longer trusted goes to no other router meanwhile.
-    add(&mut links, &nowhere);
-    let end = |route: &Route| (route.destination, route.prefix);
-    let all = reached.iter().chain(&nowhere);
-    let all: BTreeMap<_, _> = all.map(|(route, _)| (end(route), route)).collect();
-    let is_wanted = |route: &Route| all.get(&end(route)).is_some_and(|wanted| *wanted == route);
-    for route in there.iter().filter(|route| !is_wanted(route)) {
+        if let Err(error) = links.add_route(&by(*gateway)) {
+            unreached.push(Unreached {
+                name: (*name).to_owned(),
+                reason: error.to_string(),
+            });
+            links.add_route(&by(None))?;
+        }
+    }
+    for route in there.iter().filter(|one| !wanted.contains_key(&end(one))) {
         links.remove_route(route)?;
     }
-    add(&mut links, &reached);
     Ok(unreached)
 }
 
@@ -226,18 +227,20 @@ mod tests {
     #[test]
     fn a_range_is_reached_by_an_address_of_its_family() {
         let mut both = peer("a", "192.0.2.1", &["10.1.1.0/24", "fd00:1::/64"]);
-        assert_eq!(wanted(&[both.clone()]).len(), 1);
+        let peers = [both.clone()];
+        let routes: Vec<_> = wanted(&peers).into_values().collect();
+        assert_eq!(routes, [("192.0.2.1".parse().ok(), "a"), (None, "a")]);
         let unreached = without_router(&[both.clone()]);
         assert!(
             unreached[0].reason.contains("no IPv6 address"),
             "{unreached:?}"
         );
         both.addresses.push("2001:db8::1".parse().unwrap());
-        let routers: Vec<String> = wanted(&[both.clone()])
+        let by: Vec<String> = wanted(&[both.clone()])
             .into_values()
             .map(|(router, _)| router.unwrap().to_string())
             .collect();
-        assert_eq!(routers, ["192.0.2.1", "2001:db8::1"]);
+        assert_eq!(by, ["192.0.2.1", "2001:db8::1"]);
         assert!(without_router(&[both.clone()]).is_empty());
         assert_eq!(addresses(&[both]).len(), 4);
     }
@@ -290,10 +293,17 @@ mod tests {
             let elsewhere = peer("b", "198.51.100.1", &["10.1.2.0/24"]);
             let moved = peer("a", "192.0.2.3", &["10.1.1.0/24"]);
             let (routes, unreached) = seen(&[a.clone(), elsewhere]);
-            assert_eq!(routes, ["10.1.1.0/24 192.0.2.1"]);
+            assert_eq!(routes, ["10.1.1.0/24 192.0.2.1", "10.1.2.0/24 nowhere"]);
             assert_eq!(unreached, ["b"], "it is on no segment of this one");
-            assert_eq!(seen(&[a]).0, ["10.1.1.0/24 192.0.2.1"]);
+            assert_eq!(seen(std::slice::from_ref(&a)).0, ["10.1.1.0/24 192.0.2.1"]);
             assert_eq!(seen(&[moved]).0, ["10.1.1.0/24 192.0.2.3"]);
+            // It moves out of the segment, and in again.
+            let away = peer("a", "198.51.100.1", &["10.1.1.0/24"]);
+            for _ in 0..2 {
+                let left = (vec!["10.1.1.0/24 nowhere".to_owned()], vec!["a".to_owned()]);
+                assert_eq!(seen(std::slice::from_ref(&away)), left);
+            }
+            assert_eq!(seen(std::slice::from_ref(&a)).0, ["10.1.1.0/24 192.0.2.1"]);
             let v6 = "fd00:1::/64";
             let mut both = peer("a", "192.0.2.1", &["10.1.1.0/24", v6]);
             both.addresses.push("2001:db8::1".parse().unwrap());
