@@ -15,11 +15,14 @@ const RETRY_ROUTES: Duration = Duration::from_secs(10);
 /// `own`: this node's name.
 pub async fn keep_routes(sandboxes: Arc<Sandboxes>, view: View, own: String) {
     let mut changes = view.changes();
-    let mut known: Vec<Peer> = Vec::new();
+    // Not even an empty list is in force yet: an earlier agent may have left routes.
+    let mut known: Option<Vec<Peer>> = None;
     let mut logged: Vec<Unreached> = Vec::new();
     loop {
         let peers = peers(&changes.borrow_and_update(), &own);
-        if let Some(peers) = peers.filter(|peers| *peers != known || !logged.is_empty()) {
+        if let Some(peers) =
+            peers.filter(|peers| known.as_ref() != Some(peers) || !logged.is_empty())
+        {
             let (sandboxes, given) = (Arc::clone(&sandboxes), peers.clone());
             let outcome = tokio::task::spawn_blocking(move || sandboxes.give_peers(&given)).await;
             match outcome {
@@ -28,7 +31,7 @@ pub async fn keep_routes(sandboxes: Arc<Sandboxes>, view: View, own: String) {
                         let (node, reason) = (&one.name, &one.reason);
                         tracing::warn!(node, reason, "no route to a node's pods");
                     }
-                    (known, logged) = (peers, unreached);
+                    (known, logged) = (Some(peers), unreached);
                 }
                 Ok(Err(error)) => {
                     tracing::error!(
@@ -67,7 +70,13 @@ fn peers(known: &Known, own: &str) -> Option<Vec<Peer>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SandboxOptions;
+    use agent_sys::namespace::{Kind, in_new};
+    use agent_sys::netlink::links::Links;
     use serde_json::json;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+    const PAUSE: Duration = Duration::from_millis(10);
 
     fn node(range: &str, taint: Option<&str>) -> Arc<Node> {
         let taint = taint.map(|key| json!({"key": key, "effect": "NoExecute"}));
@@ -103,6 +112,51 @@ mod tests {
             ("b", "10.1.1.0/24")
         );
         assert_eq!(peer.addresses.len(), 1);
+    }
+
+    #[test]
+    fn an_agent_that_starts_alone_takes_away_the_routes_of_nodes_that_are_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let agent = || {
+            Sandboxes::open(SandboxOptions {
+                run: dir.path().join("pods"),
+                ledger: dir.path().join("addresses.json"),
+                alone: true,
+                tunnel: false,
+            })
+        };
+        in_new(&[Kind::Network], || {
+            let peer = Peer {
+                name: "b".to_owned(),
+                addresses: vec!["192.0.2.1".parse().unwrap()],
+                ranges: vec!["10.1.1.0/24".parse().unwrap()],
+                trusted: false,
+            };
+            agent().unwrap().give_peers(&[peer]).unwrap();
+            let routes = || Links::open().unwrap().routes_by_routers().unwrap();
+            assert_eq!(routes().len(), 1);
+            let view = View::default();
+            view.take(Arc::new(known([("a", node("10.1.0.0/24", None))])));
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let kept = keep_routes(Arc::new(agent().unwrap()), view, "a".to_owned());
+                let gone = async {
+                    while !routes().is_empty() {
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                };
+                // Cancel-safe: the test ends with either.
+                tokio::select! {
+                    () = kept => unreachable!("it ends with its view"),
+                    outcome = tokio::time::timeout(PATIENCE, gone) => outcome.unwrap(),
+                }
+            });
+            Ok(())
+        })
+        .unwrap();
     }
 
     #[test]
