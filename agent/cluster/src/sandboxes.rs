@@ -201,15 +201,16 @@ impl Sandboxes {
     /// Other nodes with their ranges of pod addresses: routes lead there, and their pods and they
     /// themselves may speak to pods here. Those that were given before and are not among these go.
     /// What is for pods of a node that is not trusted goes nowhere, and neither they nor it are let in,
-    /// not by connections of before either.
+    /// not by connections of before either, also where the kernel refuses routes.
     ///
     /// # Errors
     /// If the kernel refuses; to be tried again. A node that is not on a segment of this one can't
     /// be a router, which is told for it alone.
     pub fn give_peers(&self, peers: &[Peer]) -> Result<Vec<Unreached>, Error> {
-        let unreached = peers::route(peers)?;
+        let unreached = peers::route(peers);
+        // Whatever became of the routes: a node that is not trusted any more is let in no longer.
         self.let_in(peers::addresses(peers))?;
-        Ok(unreached)
+        unreached
     }
 
     /// Makes the tunnel to other machines' pods as it is planned from what the kernel holds, and
