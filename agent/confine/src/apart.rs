@@ -95,7 +95,8 @@ impl Threads {
 }
 
 /// Does the work on a thread of its own, which keeps `held`, its place among others, until it ends.
-/// Where the caller is dropped, the thread goes on to its next [`Steps::step`].
+/// Where the caller is dropped, the thread goes on to its next [`Steps::step`], and drops the result
+/// before `held`.
 ///
 /// # Errors
 /// There is no thread for it, or it makes no step for `silence`.
@@ -110,15 +111,18 @@ pub async fn apart<T: Send + 'static>(
     let thread = std::thread::Builder::new().name("apart".to_owned());
     let thread = thread.spawn(move || {
         let result = work(&steps);
-        drop(held);
-        // Nobody may wait any more: what was made goes with it.
-        drop(told.send(result));
+        // Where nobody waits any more, the result goes before its place is free: its end (an
+        // unmount, say) would otherwise undo what the next one at the same place has made.
+        drop(told.send((result, held)));
     });
     thread.map_err(|error| format!("there is no thread for a volume's file system: {error}"))?;
     let mut before = 0;
     loop {
         match tokio::time::timeout(silence, &mut done).await {
-            Ok(Ok(result)) => return result,
+            Ok(Ok((result, held))) => {
+                drop(held);
+                return result;
+            }
             Ok(Err(_ended)) => return Err("the thread for the volume's files failed".to_owned()),
             Err(_late) => {}
         }
@@ -197,6 +201,40 @@ mod tests {
         let failed: Result<(), String> =
             apart(LONG, (), |_| Err("no such volume".to_owned())).await;
         assert_eq!(failed, Err("no such volume".to_owned()));
+    }
+
+    /// A result whose end takes as long as the test says.
+    struct Slow {
+        ends: mpsc::Sender<()>,
+        may_end: mpsc::Receiver<()>,
+    }
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            self.ends.send(()).ok();
+            self.may_end.recv().ok();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_result_that_nobody_takes_is_gone_before_its_place_is_free() {
+        let all = Threads::new(4, 4);
+        let place = all.place("a", "v").await.unwrap();
+        let (go_on, gone_on) = mpsc::channel::<()>();
+        let (ends, ending) = mpsc::channel();
+        let (let_end, may_end) = mpsc::channel::<()>();
+        let work = move |_: &Steps| {
+            gone_on.recv().ok();
+            Ok(Slow { ends, may_end })
+        };
+        let dropped = tokio::time::timeout(SHORT, apart(LONG, place, work)).await;
+        assert!(dropped.is_err(), "nobody waits");
+        drop(go_on);
+        ending.recv().unwrap();
+        let refused = all.place("a", "v").await.unwrap_err();
+        assert!(refused.contains("an earlier attempt"), "{refused}");
+        drop(let_end);
+        while all.place("a", "v").await.is_err() {}
     }
 
     #[tokio::test(start_paused = true)]
