@@ -34,6 +34,8 @@ mod ownership;
 mod paths;
 mod registry;
 mod request;
+#[cfg(test)]
+mod served;
 mod usage;
 mod volume;
 

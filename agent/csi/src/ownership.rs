@@ -1,8 +1,9 @@
 //! Gives the files of a volume the pod's group (`fsGroup`), where the CSI driver leaves that to the
 //! node.
 //!
-//! The file system is the driver's and may never answer, or have millions of files: it is walked on
-//! a thread of its own.
+//! The file system is the driver's: it may never answer, tell entries without end, or have millions
+//! of files. So it is walked on a thread of its own, each entry is treated as it is read, and what
+//! is kept, the names of folders that are still to be read, has a bound in bytes.
 
 use crate::ledger::key;
 use crate::request::{Group, Request};
@@ -10,9 +11,11 @@ use agent_confine::{Steps, Threads, apart};
 use agent_sys::beneath::{Beneath, Links};
 use nix::fcntl::AtFlags;
 use nix::unistd::{Gid, fchownat};
+use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,10 +24,15 @@ use std::time::Duration;
 /// (search, and setgid, by which new files get the group); upstream's.
 const FILE: u32 = 0o660;
 const FOLDER: u32 = 0o2110;
-/// Most files and folders that are visited in a volume.
-const MAX_FILES: u64 = 4_000_000;
-/// Most names of one folder, all of which are in memory at once.
-const MOST_NAMES: usize = 1_000_000;
+/// Most entries that are read in a volume, each folder's `.` and `..` among them.
+const MOST_ENTRIES: u64 = 4_000_000;
+/// Most bytes of the names of folders that are still to be read, in one walk: room for 220,000
+/// folders side by side whose names are as long as a UUID. The walks of a namespace have 32 MiB at
+/// most, all of a node 256 MiB.
+const MOST_WAITING: usize = 8 << 20;
+/// Its first allocation. As it is a power of two, and longer than any name, doubling it ends at
+/// exactly [`MOST_WAITING`].
+const FIRST_WAITING: usize = 4096;
 
 /// Volumes that are walked at the same time, and of these, those of one namespace.
 const WALKS: usize = 32;
@@ -61,9 +69,10 @@ impl Groups {
         let key = key(&request.driver, &request.handle);
         let place = self.threads.place(&request.namespace, &key).await?;
         let root = root.to_owned();
+        let name = request.name.clone();
         let walk = move |steps: &Steps| {
             let given = give(&root, &path, group, steps);
-            given.map_err(|error| error.to_string())
+            given.map_err(|error| format!("volume {name}: {error}"))
         };
         apart(self.silence, place, walk).await
     }
@@ -74,8 +83,8 @@ impl Groups {
 /// mode already.
 ///
 /// # Errors
-/// A system call fails, nobody waits for it any more, or the volume has more than [`MAX_FILES`]
-/// files and folders.
+/// The file system fails, nobody waits for it any more, or the volume has more than
+/// [`MOST_ENTRIES`] entries, or too many folders for [`MOST_WAITING`].
 fn give(root: &Path, path: &Path, group: Group, steps: &Steps) -> io::Result<()> {
     let volume = Beneath::root(root)?.dir(path)?;
     let own = std::fs::metadata(held(&volume))?;
@@ -83,37 +92,114 @@ fn give(root: &Path, path: &Path, group: Group, steps: &Steps) -> io::Result<()>
     if group.only_on_mismatch && own.gid() == group.id && own.mode() & whole == whole {
         return Ok(());
     }
-    let mut left = MAX_FILES;
-    let mut folders = vec![PathBuf::new()];
-    while let Some(at) = folders.pop() {
-        let folder = volume.dir(&at)?;
-        for name in folder.names(MOST_NAMES)? {
-            steps.step()?;
-            left = left.checked_sub(1).ok_or_else(|| {
-                io::Error::other(format!("it has more than {MAX_FILES} files and folders"))
-            })?;
-            let gid = Some(Gid::from_raw(group.id));
-            fchownat(
-                folder.as_fd(),
-                name.as_os_str(),
-                None,
-                gid,
-                AtFlags::AT_SYMLINK_NOFOLLOW,
-            )?;
-            let Ok(place) = folder.handle(Path::new(&name), Links::Refused) else {
-                // A link has no mode of its own.
-                continue;
-            };
-            let wider = if place.is_dir() { FILE | FOLDER } else { FILE };
-            std::fs::set_permissions(held(&place), Permissions::from_mode(place.mode() | wider))?;
-            if place.is_dir() {
-                folders.push(at.join(name));
-            }
-        }
-    }
+    let mut walk = Walk {
+        volume: &volume,
+        group: Gid::from_raw(group.id),
+        steps,
+        left: MOST_ENTRIES,
+        waiting: Names(Vec::with_capacity(FIRST_WAITING)),
+    };
+    walk.all()?;
     // Last: `only_on_mismatch` takes the folder's own group as a sign that all below it has it.
     volume.set_group(group.id)?;
     volume.set_mode(own.mode() & 0o7777 | whole)
+}
+
+/// A volume that is being given a group.
+struct Walk<'a> {
+    volume: &'a Beneath,
+    group: Gid,
+    steps: &'a Steps,
+    /// Entries that may still be read.
+    left: u64,
+    waiting: Names,
+}
+
+/// Names, one after the other, each with a NUL after it.
+struct Names(Vec<u8>);
+
+impl Names {
+    /// # Errors
+    /// It would be more than [`MOST_WAITING`] bytes.
+    fn push(&mut self, name: &OsStr) -> io::Result<()> {
+        if self.0.len() + name.len() >= MOST_WAITING {
+            return Err(io::Error::other(format!(
+                "it has too many folders side by side (more than {} MiB of names) to give them \
+                 the pod's fsGroup; put fewer into one folder, or start the pod without fsGroup",
+                MOST_WAITING >> 20
+            )));
+        }
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.push(0);
+        Ok(())
+    }
+
+    /// The last name, unless it is before `begin`.
+    fn pop(&mut self, begin: usize) -> Option<OsString> {
+        let (_, names) = self.0.get(begin..)?.split_last()?;
+        let before = names.iter().rposition(|byte| *byte == 0);
+        let at = before.map_or(0, |nul| nul + 1);
+        let name = names.get(at..)?.to_vec();
+        self.0.truncate(begin + at);
+        Some(OsString::from_vec(name))
+    }
+}
+
+impl Walk<'_> {
+    /// Walks from folder to folder; what is in a folder comes before what is beside it, so that few
+    /// names wait.
+    fn all(&mut self) -> io::Result<()> {
+        let mut at = PathBuf::new();
+        self.folder(&at)?;
+        // Where the waiting names of each folder on the way to the present one begin.
+        let mut begins = vec![0];
+        while let Some(begin) = begins.last() {
+            if let Some(name) = self.waiting.pop(*begin) {
+                at.push(name);
+                begins.push(self.waiting.0.len());
+                self.folder(&at)?;
+            } else {
+                begins.pop();
+                at.pop();
+            }
+        }
+        Ok(())
+    }
+
+    /// Treats what is in a folder; its folders then wait.
+    fn folder(&mut self, at: &Path) -> io::Result<()> {
+        let folder = self.volume.dir(at)?;
+        for name in folder.entries()? {
+            self.steps.step()?;
+            self.left = self.left.checked_sub(1).ok_or_else(|| {
+                io::Error::other(format!(
+                    "it has more than {MOST_ENTRIES} files and folders, too many to give them \
+                     the pod's fsGroup; start the pod without fsGroup"
+                ))
+            })?;
+            let Some(name) = name? else {
+                continue;
+            };
+            if self.entry(&folder, &name)? {
+                self.waiting.push(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives one entry of a folder the group; true for a folder.
+    fn entry(&self, folder: &Beneath, name: &OsStr) -> io::Result<bool> {
+        let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
+        fchownat(folder.as_fd(), name, None, Some(self.group), flags)?;
+        let Ok(place) = folder.handle(Path::new(name), Links::Refused) else {
+            // A link has no mode of its own.
+            return Ok(false);
+        };
+        let wider = if place.is_dir() { FILE | FOLDER } else { FILE };
+        let wider = Permissions::from_mode(place.mode() | wider);
+        std::fs::set_permissions(held(&place), wider)?;
+        Ok(place.is_dir())
+    }
 }
 
 /// The path in `/proc` of an open descriptor, for calls that take only a path.
@@ -122,49 +208,5 @@ fn held(place: &impl AsFd) -> PathBuf {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs;
-
-    #[test]
-    fn all_in_a_volume_gets_the_group_and_nothing_beyond_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let (volume, outside) = (dir.path().join("v"), dir.path().join("outside"));
-        fs::create_dir_all(volume.join("a/b")).unwrap();
-        fs::write(volume.join("a/b/f"), "").unwrap();
-        fs::set_permissions(volume.join("a/b/f"), Permissions::from_mode(0o600)).unwrap();
-        fs::write(&outside, "").unwrap();
-        std::os::unix::fs::symlink(&outside, volume.join("link")).unwrap();
-        let before = fs::metadata(&outside).unwrap();
-        let give = |id, only_on_mismatch| {
-            let given = true;
-            let group = Group {
-                id,
-                given,
-                only_on_mismatch,
-            };
-            give(dir.path(), Path::new("v"), group, &Steps::default()).unwrap();
-        };
-        give(7, false);
-        let meta = |path: &str| fs::symlink_metadata(volume.join(path)).unwrap();
-        for path in ["", "a", "a/b", "a/b/f", "link"] {
-            assert_eq!(meta(path).gid(), 7, "{path}");
-        }
-        assert_eq!(meta("a/b/f").mode() & 0o7777, 0o660);
-        assert_eq!(meta("a").mode() & 0o2070, 0o2070);
-        let after = fs::metadata(&outside).unwrap();
-        assert_eq!((after.gid(), after.mode()), (before.gid(), before.mode()));
-
-        fs::write(volume.join("new"), "").unwrap();
-        let new = || meta("new").gid();
-        fs::set_permissions(volume.join("new"), Permissions::from_mode(0o600)).unwrap();
-        give(7, true);
-        assert_eq!(
-            meta("new").mode() & 0o777,
-            0o600,
-            "as the folder had the group"
-        );
-        give(8, true);
-        assert_eq!(new(), 8);
-    }
-}
+#[path = "ownership_tests.rs"]
+mod tests;

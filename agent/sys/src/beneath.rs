@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
-use nix::dir::Dir;
+use nix::dir::{Dir, Entry, OwningIter};
 use nix::errno::Errno;
 use nix::fcntl::{
     OFlag, OpenHow, RenameFlags, ResolveFlag, openat, openat2, readlinkat, renameat2,
@@ -32,7 +32,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 pub use crate::usage::Usage;
-use crate::usage::Walk;
+use crate::usage::{Walk, is_dot};
 
 /// How often a look-up is repeated after a concurrent rename disturbed it (`EAGAIN`).
 const TRIES: u32 = 64;
@@ -114,6 +114,24 @@ impl PathHandle {
 impl AsFd for PathHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// The entries of a folder: their names, and `None` for `.` and `..`. A bad server (NFS, FUSE) tells
+/// entries without end, these as well: who reads counts each.
+#[derive(Debug)]
+pub struct Entries(OwningIter);
+
+impl Iterator for Entries {
+    type Item = io::Result<Option<OsString>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let named = |entry: Entry| {
+            let name = entry.file_name();
+            (!is_dot(name)).then(|| OsStr::from_bytes(name.to_bytes()).to_owned())
+        };
+        let entry = self.0.next()?;
+        Some(entry.map(named).map_err(io::Error::from))
     }
 }
 
@@ -475,24 +493,30 @@ impl Beneath {
         }
     }
 
-    /// At most `most` names of entries in the folder, in no order.
+    /// At most `most` names of entries in the folder, in no order. All are in memory at once: where
+    /// there may be many, [`Beneath::entries`] has one.
     ///
     /// # Errors
     /// The system's.
     pub fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
-        let mut dir = self.read_dir()?;
         let mut names = Vec::new();
-        for entry in dir.iter() {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                names.push(OsStr::from_bytes(name).to_owned());
-            }
+        // Two more, for `.` and `..`, which a bad server could repeat for ever.
+        for name in self.entries()?.take(most.saturating_add(2)) {
             if names.len() >= most {
                 break;
             }
+            names.extend(name?);
         }
         Ok(names)
+    }
+
+    /// The folder's entries, one after the other as its file system tells them: however many there
+    /// are, only one is in memory.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn entries(&self) -> io::Result<Entries> {
+        Ok(Entries(self.read_dir()?.into_iter()))
     }
 
     pub(crate) fn read_dir(&self) -> io::Result<Dir> {

@@ -401,6 +401,6 @@ fn id(stat: &FileStat) -> Id {
     (stat.st_dev, stat.st_ino)
 }
 
-fn is_dot(name: &CStr) -> bool {
+pub(crate) fn is_dot(name: &CStr) -> bool {
     name == c"." || name == c".."
 }
