@@ -9,6 +9,8 @@ use crate::ledger::key;
 use crate::request::{Group, Request};
 use agent_confine::{Steps, Threads, apart};
 use agent_sys::beneath::{Beneath, Links};
+use config_errors::chain;
+use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::unistd::{Gid, fchownat};
 use std::ffi::{OsStr, OsString};
@@ -74,7 +76,46 @@ impl Groups {
             let given = give(&root, &path, group, steps);
             given.map_err(|error| format!("volume {name}: {error}"))
         };
-        apart(self.silence, place, walk).await
+        let refused = apart(self.silence, place, walk).await?;
+        if let Some((path, error)) = &refused.first {
+            tracing::warn!(
+                driver = request.driver,
+                namespace = request.namespace,
+                name = request.name,
+                failures = refused.failures,
+                ?path,
+                error = chain(error),
+                "the file system of a volume refuses some files the pod's group"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// What the file system refused to change. As upstream, a pod starts nevertheless.
+#[derive(Debug, Default)]
+struct Refused {
+    failures: u64,
+    /// The first of them: its path in the volume, and why.
+    first: Option<(PathBuf, io::Error)>,
+}
+
+impl Refused {
+    /// Keeps a refusal.
+    ///
+    /// # Errors
+    /// It failed for another reason.
+    fn note(&mut self, change: io::Result<()>, path: impl FnOnce() -> PathBuf) -> io::Result<()> {
+        let Err(error) = change else {
+            return Ok(());
+        };
+        let refusals = [Errno::EPERM, Errno::EACCES, Errno::EROFS, Errno::EOPNOTSUPP];
+        if !is_one_of(&error, &refusals) {
+            return Err(error);
+        }
+        self.failures += 1;
+        self.first.get_or_insert_with(|| (path(), error));
+        Ok(())
     }
 }
 
@@ -85,12 +126,12 @@ impl Groups {
 /// # Errors
 /// The file system fails, nobody waits for it any more, or the volume has more than
 /// [`MOST_ENTRIES`] entries, or too many folders for [`MOST_WAITING`].
-fn give(root: &Path, path: &Path, group: Group, steps: &Steps) -> io::Result<()> {
+fn give(root: &Path, path: &Path, group: Group, steps: &Steps) -> io::Result<Refused> {
     let volume = Beneath::root(root)?.dir(path)?;
     let own = std::fs::metadata(held(&volume))?;
     let whole = FILE | FOLDER;
     if group.only_on_mismatch && own.gid() == group.id && own.mode() & whole == whole {
-        return Ok(());
+        return Ok(Refused::default());
     }
     let mut walk = Walk {
         volume: &volume,
@@ -98,11 +139,14 @@ fn give(root: &Path, path: &Path, group: Group, steps: &Steps) -> io::Result<()>
         steps,
         left: MOST_ENTRIES,
         waiting: Names(Vec::with_capacity(FIRST_WAITING)),
+        refused: Refused::default(),
     };
     walk.all()?;
+    let mut refused = walk.refused;
     // Last: `only_on_mismatch` takes the folder's own group as a sign that all below it has it.
-    volume.set_group(group.id)?;
-    volume.set_mode(own.mode() & 0o7777 | whole)
+    refused.note(volume.set_group(group.id), PathBuf::new)?;
+    refused.note(volume.set_mode(own.mode() & 0o7777 | whole), PathBuf::new)?;
+    Ok(refused)
 }
 
 /// A volume that is being given a group.
@@ -113,6 +157,7 @@ struct Walk<'a> {
     /// Entries that may still be read.
     left: u64,
     waiting: Names,
+    refused: Refused,
 }
 
 /// Names, one after the other, each with a NUL after it.
@@ -168,8 +213,18 @@ impl Walk<'_> {
 
     /// Treats what is in a folder; its folders then wait.
     fn folder(&mut self, at: &Path) -> io::Result<()> {
-        let folder = self.volume.dir(at)?;
-        for name in folder.entries()? {
+        let opened = self.volume.dir(at).and_then(|folder| {
+            let entries = folder.entries()?;
+            Ok((folder, entries))
+        });
+        let (folder, entries) = match opened {
+            // Meanwhile it went, and something else may have its name.
+            Err(error) if is_one_of(&error, &[Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP]) => {
+                return Ok(());
+            }
+            opened => opened?,
+        };
+        for name in entries {
             self.steps.step()?;
             self.left = self.left.checked_sub(1).ok_or_else(|| {
                 io::Error::other(format!(
@@ -180,26 +235,41 @@ impl Walk<'_> {
             let Some(name) = name? else {
                 continue;
             };
-            if self.entry(&folder, &name)? {
-                self.waiting.push(&name)?;
+            match self.entry(&folder, at, &name) {
+                // Meanwhile it went, as files of a volume in use do.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                is_dir => {
+                    if is_dir? {
+                        self.waiting.push(&name)?;
+                    }
+                }
             }
         }
         Ok(())
     }
 
     /// Gives one entry of a folder the group; true for a folder.
-    fn entry(&self, folder: &Beneath, name: &OsStr) -> io::Result<bool> {
+    fn entry(&mut self, folder: &Beneath, at: &Path, name: &OsStr) -> io::Result<bool> {
         let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
-        fchownat(folder.as_fd(), name, None, Some(self.group), flags)?;
-        let Ok(place) = folder.handle(Path::new(name), Links::Refused) else {
+        let given = fchownat(folder.as_fd(), name, None, Some(self.group), flags);
+        let path = || at.join(name);
+        self.refused.note(given.map_err(io::Error::from), path)?;
+        let place = match folder.handle(Path::new(name), Links::Refused) {
             // A link has no mode of its own.
-            return Ok(false);
+            Err(error) if is_one_of(&error, &[Errno::ELOOP]) => return Ok(false),
+            place => place?,
         };
         let wider = if place.is_dir() { FILE | FOLDER } else { FILE };
         let wider = Permissions::from_mode(place.mode() | wider);
-        std::fs::set_permissions(held(&place), wider)?;
+        let widened = std::fs::set_permissions(held(&place), wider);
+        self.refused.note(widened, path)?;
         Ok(place.is_dir())
     }
+}
+
+fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
+    let raw = error.raw_os_error();
+    errnos.iter().any(|errno| raw == Some(*errno as i32))
 }
 
 /// The path in `/proc` of an open descriptor, for calls that take only a path.

@@ -130,3 +130,31 @@ async fn a_server_that_repeats_the_folder_itself_for_ever_keeps_no_thread() {
     let why = end.recv_timeout(LIMIT).unwrap();
     assert!(why.contains("nobody waits"), "{why}");
 }
+
+#[test]
+fn what_went_meanwhile_or_is_refused_keeps_no_other_file_from_the_group() {
+    let files = vec![
+        ("a", Fate::Given),
+        ("gone", Fate::Gone),
+        ("refused", Fate::Refused),
+        ("z", Fate::Given),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::mount(dir.path(), files);
+    let refused = give(dir.path(), Path::new(""), group(7), &Steps::default()).unwrap();
+    assert_eq!(refused.failures, 2, "its group and its mode");
+    let (path, error) = refused.first.unwrap();
+    assert_eq!(path, Path::new("refused"));
+    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    assert_eq!(served.given(), ["a", "z"]);
+}
+
+#[test]
+fn a_file_that_cannot_be_looked_at_is_no_link() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = vec![("a", Fate::Given), ("bad", Fate::Fails)];
+    let _served = Served::mount(dir.path(), files);
+    let given = give(dir.path(), Path::new(""), group(7), &Steps::default());
+    let error = given.unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::EIO as i32));
+}

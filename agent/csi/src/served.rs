@@ -2,14 +2,24 @@
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 /// What happens to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
+    /// It takes group and mode.
+    Given,
+    /// It is told, but gone when it is looked for.
+    Gone,
+    /// It keeps group and mode (EPERM).
+    Refused,
+    /// It is found once, and then the server fails (EIO).
+    Fails,
     /// It is told again and again, without end.
     ForEver,
 }
@@ -20,6 +30,7 @@ type Files = Vec<(&'static str, Fate)>;
 #[derive(Debug)]
 pub(crate) struct Served {
     path: PathBuf,
+    given: Arc<Mutex<BTreeSet<&'static str>>>,
 }
 
 impl Served {
@@ -30,11 +41,22 @@ impl Served {
         let options = format!("fd={number},rootmode=40000,user_id=0,group_id=0");
         let (none, options) = (MsFlags::empty(), Some(options.as_str()));
         mount(Some("served"), path, Some("fuse"), none, options).expect("a mount");
-        let mut server = Server { device, files };
+        let given = Arc::default();
+        let mut server = Server {
+            device,
+            files,
+            found: BTreeSet::new(),
+            given: Arc::clone(&given),
+        };
         // It ends with the mount.
         std::thread::spawn(move || while server.answer().is_ok() {});
         let path = path.to_owned();
-        Self { path }
+        Self { path, given }
+    }
+
+    /// The files that took a group or a mode.
+    pub(crate) fn given(&self) -> Vec<&'static str> {
+        self.given.lock().unwrap().iter().copied().collect()
     }
 }
 
@@ -49,13 +71,18 @@ impl Drop for Served {
 struct Server {
     device: File,
     files: Files,
+    /// Files that were looked for.
+    found: BTreeSet<usize>,
+    given: Arc<Mutex<BTreeSet<&'static str>>>,
 }
 
 /// The number of the folder; that of the first file is 1 more.
 const FOLDER: u64 = 1;
 /// Operations of `fuse_opcode` in `linux/fuse.h`.
+const LOOKUP: u32 = 1;
 const FORGET: u32 = 2;
 const GETATTR: u32 = 3;
+const SETATTR: u32 = 4;
 const INIT: u32 = 26;
 const OPENDIR: u32 = 27;
 const READDIR: u32 = 28;
@@ -76,7 +103,9 @@ impl Server {
         let body = match operation {
             FORGET | BATCH_FORGET => return Ok(()),
             INIT => Ok(init()),
+            LOOKUP => self.look_up(&request[HEADER..length - 1]),
             GETATTR => Ok(with_attributes(16, node)),
+            SETATTR => self.set(node),
             OPENDIR => Ok(vec![0; 16]),
             RELEASEDIR => Ok(Vec::new()),
             READDIR => Ok(self.read_folder(u64_at(HEADER + 8))),
@@ -92,6 +121,34 @@ impl Server {
         answer.extend(id.to_ne_bytes());
         answer.extend(body);
         self.device.write_all(&answer)
+    }
+
+    fn look_up(&mut self, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        let mut files = self.files.iter();
+        let index = files.position(|file| file.0.as_bytes() == name);
+        let index = index.ok_or(Errno::ENOENT)?;
+        let first = self.found.insert(index);
+        match self.files[index].1 {
+            Fate::Gone => Err(Errno::ENOENT),
+            Fate::Fails if !first => Err(Errno::EIO),
+            Fate::Fails | Fate::Given | Fate::Refused | Fate::ForEver => {
+                let node = FOLDER + 1 + index as u64;
+                let mut entry = with_attributes(40, node);
+                entry[..8].copy_from_slice(&node.to_ne_bytes());
+                Ok(entry)
+            }
+        }
+    }
+
+    fn set(&self, node: u64) -> Result<Vec<u8>, Errno> {
+        let index = usize::try_from(node).unwrap().checked_sub(2);
+        if let Some((name, fate)) = index.map(|index| self.files[index]) {
+            if fate == Fate::Refused {
+                return Err(Errno::EPERM);
+            }
+            self.given.lock().unwrap().insert(name);
+        }
+        Ok(with_attributes(16, node))
     }
 
     /// The files from an offset on (`fuse_dirent`), as many as fit into a page.
