@@ -91,6 +91,8 @@ struct Level {
 struct Found {
     usage: Usage,
     folders: BTreeMap<Id, OsString>,
+    /// Bytes of their names.
+    names: usize,
     /// Files with several names (hard links), and their bytes: not in `usage`, as the same file may
     /// lie in another folder, too.
     several: BTreeMap<Id, u64>,
@@ -362,7 +364,8 @@ impl Walk {
             if is_dot(name) {
                 continue;
             }
-            if self.usage.entries + found.usage.entries >= self.most {
+            let waiting = self.waiting + found.names;
+            if self.usage.entries + found.usage.entries >= self.most || waiting > MAX_WAITING {
                 found.usage.more = true;
                 return Ok(true);
             }
@@ -388,6 +391,7 @@ impl Found {
         let is_folder = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
         if is_folder {
             let name = OsStr::from_bytes(name.to_bytes());
+            self.names += name.len();
             self.folders.insert(id, name.to_owned());
         } else if stat.st_nlink > 1 {
             self.several.insert(id, bytes);

@@ -179,6 +179,19 @@ fn usage_counts_each_file_once_and_says_if_it_is_incomplete() {
     assert!(!deep.more && deep.entries == 24, "{deep:?}");
 }
 
+/// 16 MiB of names, of 255 bytes each, are of 65,793 folders.
+#[test]
+fn usage_takes_no_more_names_of_one_folder_than_of_many() {
+    // In memory, as so many new folders take a disk seconds.
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    for number in 0..65_900 {
+        fs::create_dir(dir.path().join(format!("{number:0255}"))).unwrap();
+    }
+    let folder = Beneath::root(dir.path()).unwrap();
+    let usage = folder.usage(500_000).unwrap();
+    assert!(usage.more && usage.entries < 65_800, "{usage:?}");
+}
+
 #[test]
 fn usage_counts_what_is_deeper_than_the_descriptors_that_it_holds() {
     let (_dir, folder) = folder();
