@@ -115,11 +115,11 @@ fn files() -> io::Result<Vec<Target>> {
             Box::new(move |input| {
                 let file = generations.path().join("generation");
                 fs::write(file, input).expect(WRITTEN);
-                let advanced = generation.advance(GENERATION, Some(BOOT), NEXT);
+                let advanced = generation.advance(GENERATION, &[BOOT], NEXT);
                 let believed = advanced.is_ok();
                 assert_eq!(believed, input == whole, "only what init wrote");
                 if believed {
-                    let again = generation.advance(GENERATION + 1, Some(NEXT), BOOT);
+                    let again = generation.advance(GENERATION + 1, &[NEXT], BOOT);
                     assert!(again.is_ok());
                 }
             }),
