@@ -74,11 +74,6 @@ impl QueueWriter<'_> {
                 what: "the request that waits for a person",
                 source,
             };
-            let _alone = if submission.claimant.is_stranger() {
-                Some(self.queue.strangers.lock().await)
-            } else {
-                None
-            };
             self.check_has_no_machine(submission.claimant)
                 .await
                 .map_err(fail)?;
@@ -342,7 +337,6 @@ pub(crate) async fn create_machine(
     let Some(mut machine) = claimant.to_make() else {
         return Ok(None);
     };
-    let _alone = writer.queue.strangers.lock().await;
     if let Approval::Person { request, by, .. } = approval {
         let name = machine.metadata.name.as_deref().unwrap_or_default();
         let approved = writer
@@ -539,35 +533,6 @@ mod tests {
         ] {
             assert_eq!(makes(&first, there).await, (false, vec![]), "{what}");
         }
-    }
-
-    /// While the Machine of an approval is made, the same machine asks with other claims.
-    #[tokio::test]
-    async fn no_request_is_left_beside_the_machine_that_another_exchange_makes() {
-        let machine = SoftMachine::new("worker-1", EkKind::P256);
-        let (first, second) = (stranger(&machine, "i-1"), stranger(&machine, "i-2"));
-        let api = Arc::new(FakeQueueApi::new(&[decided(&first, "Approved")], None));
-        let (client, queue) = (api.client(), RequestQueue::default());
-        let inventory = ReferenceTables::new(Vec::new(), Arc::default());
-        let writer = QueueWriter {
-            client: &client,
-            queue: &queue,
-            inventory: &inventory,
-        };
-        let approval = Approval::Person {
-            request: queued(&first).name,
-            id: first.id(),
-            by: "jane at noon".to_owned(),
-        };
-        let (asks, submission) = (queued(&second), submission(&second));
-        let (made, waits) = tokio::join!(
-            create_machine(&writer, &first, &approval),
-            writer.enqueue(&submission, &asks),
-        );
-        assert!(made.is_ok_and(|made| made.is_some()));
-        assert!(waits.is_err(), "it has a Machine: {:?}", api.written());
-        let posted = "POST certificatesigningrequests".to_owned();
-        assert!(!api.written().contains(&posted), "{:?}", api.written());
     }
 
     /// A join that was cut has made the Machine, and the inventory does not have it yet.

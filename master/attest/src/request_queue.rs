@@ -182,10 +182,6 @@ impl StoredRequest {
 #[derive(Debug, Default)]
 pub(crate) struct RequestQueue {
     requests: RwLock<BTreeMap<String, StoredRequest>>,
-    /// Held from a look at what the API has to the write that rests on it. Else two exchanges of one
-    /// stranger could leave a request beside the Machine that the other has made: its approval would
-    /// make the machine anew after an admin deleted it.
-    pub(crate) strangers: tokio::sync::Mutex<()>,
 }
 
 impl RequestQueue {
