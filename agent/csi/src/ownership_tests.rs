@@ -119,14 +119,17 @@ async fn a_server_that_repeats_the_folder_itself_for_ever_keeps_no_thread() {
     let dir = tempfile::tempdir().unwrap();
     let _served = Served::mount(dir.path(), vec![(".", Fate::ForEver)]);
     let (ended, end) = mpsc::channel();
+    let (go, may_go) = mpsc::channel::<()>();
     let root = dir.path().to_owned();
     let walk = move |steps: &Steps| {
+        may_go.recv().unwrap();
         let given = give(&root, Path::new(""), group(7), steps);
         ended.send(given.unwrap_err().to_string()).ok();
         Ok(())
     };
     let dropped = tokio::time::timeout(Duration::from_millis(20), apart(LIMIT, (), walk)).await;
     assert!(dropped.is_err(), "nobody waits");
+    go.send(()).unwrap();
     let why = end.recv_timeout(LIMIT).unwrap();
     assert!(why.contains("nobody waits"), "{why}");
 }
