@@ -139,18 +139,7 @@ impl Times {
 
     /// The samples of a histogram, with these labels or none.
     pub(crate) fn tell(&self, text: &mut Text, name: &str, labels: &str) {
-        if !labels.is_empty() {
-            text.histogram(name, labels, &BOUNDS, &self.counts, self.sum);
-            return;
-        }
-        let (bucket, mut total) = (format!("{name}_bucket"), 0);
-        for (bound, count) in BOUNDS.iter().zip(self.counts) {
-            total += count;
-            text.sample(&bucket, &format!("le=\"{bound}\""), total);
-        }
-        text.sample(&bucket, "le=\"+Inf\"", self.total());
-        text.sample(&format!("{name}_sum"), "", self.sum);
-        text.sample(&format!("{name}_count"), "", self.total());
+        text.histogram(name, labels, &BOUNDS, &self.counts, self.sum);
     }
 }
 

@@ -69,7 +69,7 @@ impl Text {
         self.sample(name, "", value);
     }
 
-    /// A histogram's samples. `counts` has one more element than `bounds`: the values above all of
+    /// A histogram's samples, with these labels or none. `counts` has one more element than `bounds`: the values above all of
     /// them.
     pub fn histogram(
         &mut self,
@@ -80,13 +80,14 @@ impl Text {
         sum: f64,
     ) {
         let bucket = format!("{name}_bucket");
+        let comma = if labels.is_empty() { "" } else { "," };
         let mut total = 0;
         for (bound, count) in bounds.iter().zip(counts) {
             total += count;
-            self.sample(&bucket, &format!("{labels},le=\"{bound}\""), total);
+            self.sample(&bucket, &format!("{labels}{comma}le=\"{bound}\""), total);
         }
         total += counts.last().copied().unwrap_or_default();
-        self.sample(&bucket, &format!("{labels},le=\"+Inf\""), total);
+        self.sample(&bucket, &format!("{labels}{comma}le=\"+Inf\""), total);
         self.sample(&format!("{name}_sum"), labels, sum);
         self.sample(&format!("{name}_count"), labels, total);
     }
