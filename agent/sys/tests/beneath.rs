@@ -7,7 +7,7 @@ use agent_sys::beneath::{Beneath, Links};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn folder() -> (tempfile::TempDir, Beneath) {
@@ -198,19 +198,27 @@ fn usage_counts_what_is_deeper_than_the_descriptors_that_it_holds() {
     let chain = |name: &str| {
         let mut at = folder.dir(Path::new("")).unwrap();
         for _ in 0..100 {
-            // Which of the two is counted first is not known: one of them waits on the way back.
-            drop(at.make_dirs(Path::new("side"), 0o700).unwrap());
-            drop(at.make_dirs(Path::new("tail"), 0o700).unwrap());
-            at = at.make_dirs(Path::new(name), 0o700).unwrap();
+            // Folders are entered in the order of their inode numbers, and while others remove
+            // files, a new one may get any number. The chain goes on in the middle one of three,
+            // so that one of the other two waits on the way back.
+            let mut made = ["one", "two", "three"].map(|side| {
+                let side = PathBuf::from(format!("{side} {}", &name[..1]));
+                let folder = at.make_dirs(&side, 0o700).unwrap();
+                (nix::sys::stat::fstat(&folder).unwrap().st_ino, side)
+            });
+            made.sort();
+            at.rename(&made[1].1, Path::new(name)).unwrap();
+            at = at.dir(Path::new(name)).unwrap();
         }
     };
     chain("d");
     let usage = folder.usage(10_000).unwrap();
     assert!(!usage.more && usage.entries == 300, "{usage:?}");
     chain(&"y".repeat(200));
+    let usage = folder.usage(10_000).unwrap();
     assert!(
-        folder.usage(10_000).unwrap().more,
-        "it can't be held again: no path is so long"
+        usage.more,
+        "it can't be held again: no path is so long: {usage:?}"
     );
 }
 
