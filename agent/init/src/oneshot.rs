@@ -174,21 +174,9 @@ pub(crate) fn drain(pipe: &mut Option<PipeReader>, shown: &mut ProgramOutput<'_>
 
 #[cfg(test)]
 mod tests {
-    use super::{OneshotError, ProgramOutput, drain, run};
+    use super::{ProgramOutput, drain};
     use crate::console::Console;
-    use agent_sys::process::Program;
     use std::io::Write as _;
-    use std::time::{Duration, Instant};
-
-    fn shell(script: &str) -> Program {
-        Program {
-            path: "/bin/sh".to_owned(),
-            arguments: vec!["-c".to_owned(), script.to_owned()],
-            environment: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
-            cgroup: None,
-            oom_score: 0,
-        }
-    }
 
     #[test]
     fn the_output_of_an_exited_program_is_read_to_its_end() {
@@ -201,39 +189,5 @@ mod tests {
         let (mut pipe, mut shown) = (Some(reader), ProgramOutput::new(&console, "test"));
         drain(&mut pipe, &mut shown);
         assert!(pipe.is_none() && shown.splitter.finish().is_none());
-    }
-
-    // One test: it reaps every child of this process.
-    #[test]
-    fn a_oneshot_program_ends_with_its_code_or_is_ended() {
-        let console = Console::open();
-        let limit = Duration::from_secs(20);
-        assert!(matches!(
-            run(&console, "test", &shell("exit 3"), limit),
-            Ok(3)
-        ));
-        assert!(matches!(
-            run(&console, "test", &shell("kill -9 $$"), limit),
-            Err(OneshotError::Signal(9))
-        ));
-        let absent = Program {
-            path: "/nonexistent".to_owned(),
-            ..shell("")
-        };
-        assert!(matches!(
-            run(&console, "test", &absent, limit),
-            Err(OneshotError::Start(_))
-        ));
-        let begin = Instant::now();
-        let slow = run(
-            &console,
-            "test",
-            &shell("exec sleep 60"),
-            Duration::from_millis(300),
-        );
-        assert!(
-            matches!(slow, Err(OneshotError::TooLong(_))) && begin.elapsed() < limit,
-            "{slow:?}"
-        );
     }
 }
