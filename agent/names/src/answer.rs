@@ -1,11 +1,12 @@
 //! Makes DNS answers (RFC 1035, RFC 6891) from the cluster's names (pure).
 
+use super::index::Index;
 use super::zone::{Data, Kind, Outcome, look_up};
 use agent_proxy::DOMAIN;
-use agent_proxy::Known;
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA, CNAME, PTR, SOA, SRV, TXT};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 /// Seconds for which an answer may be kept: as upstream's DNS, so that changes are seen soon.
@@ -132,9 +133,10 @@ pub enum Resolution {
 }
 
 /// Answers a question from the zone.
-pub fn answer(known: &Known, question: &Question) -> Resolution {
+pub fn answer(index: &Index, question: &Question) -> Resolution {
     let kind = kind(question.query.query_type());
     let mut name = question.name();
+    let mut told = Told::default();
     let mut answer = question.answer(ResponseCode::NoError);
     answer.metadata.authoritative = true;
     if question.query.query_type() == RecordType::SOA && name == DOMAIN {
@@ -142,7 +144,7 @@ pub fn answer(known: &Known, question: &Question) -> Resolution {
         return Resolution::Whole(answer);
     }
     for step in 0..MOST_NAMES {
-        let (Ok(owner), outcome) = (absolute(&name), look_up(known, &name, kind)) else {
+        let (Ok(owner), outcome) = (absolute(&name), look_up(index, &name, kind)) else {
             return Resolution::Whole(question.answer(ResponseCode::ServFail));
         };
         let found = match outcome {
@@ -165,7 +167,7 @@ pub fn answer(known: &Known, question: &Question) -> Resolution {
             if let Data::Cname(other) = &data {
                 next = Some(other.clone());
             }
-            add(&mut answer, &owner, data);
+            add(&mut answer, &mut told, &owner, data);
         }
         match next.filter(|_| kind != Kind::Cname) {
             Some(other) => name = other,
@@ -202,7 +204,14 @@ fn absolute(name: &str) -> Result<Name, hickory_proto::ProtoError> {
     Ok(name)
 }
 
-fn add(answer: &mut Message, owner: &Name, data: Data) {
+/// What an answer has of targets: one may have several addresses, and a host several ports.
+#[derive(Debug, Default)]
+struct Told {
+    targets: BTreeSet<(u16, String)>,
+    addresses: BTreeSet<(String, IpAddr)>,
+}
+
+fn add(answer: &mut Message, told: &mut Told, owner: &Name, data: Data) {
     let rdata = match data {
         Data::Address(address) => Some(address_data(address)),
         Data::Text(text) => Some(RData::TXT(TXT::new(vec![text.to_owned()]))),
@@ -213,27 +222,18 @@ fn add(answer: &mut Message, owner: &Name, data: Data) {
             weight,
             host,
             address,
-        } => absolute(&host).ok().and_then(|host| {
-            let beside = Record::from_rdata(host.clone(), TTL, address_data(address));
-            if !is_among_ends(&answer.additionals, &beside) {
+        } => absolute(&host).ok().and_then(|target| {
+            if told.addresses.insert((host.clone(), address)) {
+                let beside = Record::from_rdata(target.clone(), TTL, address_data(address));
                 answer.add_additional(beside);
             }
-            // A host with addresses of both families is one target. Its addresses are neighbours,
-            // in a circle.
-            let target = RData::SRV(SRV::new(0, weight, port, host));
-            let target = Record::from_rdata(owner.clone(), TTL, target);
-            (!is_among_ends(&answer.answers, &target)).then_some(target.data)
+            let is_new = told.targets.insert((port, host));
+            is_new.then(|| RData::SRV(SRV::new(0, weight, port, target)))
         }),
     };
     if let Some(rdata) = rdata {
         answer.add_answer(Record::from_rdata(owner.clone(), TTL, rdata));
     }
-}
-
-/// Whether a record is the first or the last of these.
-fn is_among_ends(records: &[Record], record: &Record) -> bool {
-    let mut ends = [records.first(), records.last()].into_iter().flatten();
-    ends.any(|end| end == record)
 }
 
 fn address_data(address: IpAddr) -> RData {

@@ -24,7 +24,7 @@ fn whole(said: Resolution) -> Message {
 #[test]
 fn an_answer_repeats_the_question_whatever_its_letters() {
     let asked = question("WEB.shop.svc.cluster.LOCAL", RecordType::A, Some(4096));
-    let said = whole(answer(&cluster::known(), &asked));
+    let said = whole(answer(&cluster::index(), &asked));
     let read = Message::from_vec(&written(&said, asked.limit).unwrap()).unwrap();
     assert_eq!(read.metadata.id, asked.message.metadata.id);
     assert_eq!(read.queries, asked.message.queries);
@@ -36,27 +36,27 @@ fn an_answer_repeats_the_question_whatever_its_letters() {
 #[test]
 fn what_is_missing_may_be_remembered_for_a_while() {
     let asked = question("none.shop.svc.cluster.local", RecordType::A, None);
-    let said = whole(answer(&cluster::known(), &asked));
+    let said = whole(answer(&cluster::index(), &asked));
     assert_eq!(said.metadata.response_code, ResponseCode::NXDomain);
     assert_eq!(said.authorities.len(), 1);
-    let unknown = whole(answer(&Known::default(), &asked));
+    let unknown = whole(answer(&Index::default(), &asked));
     assert_eq!(unknown.metadata.response_code, ResponseCode::ServFail);
 }
 
 #[test]
 fn names_that_stand_for_others_are_followed() {
     let inside = question("chain.shop.svc.cluster.local", RecordType::A, None);
-    let said = whole(answer(&cluster::known(), &inside));
+    let said = whole(answer(&cluster::index(), &inside));
     assert_eq!(said.answers.len(), 2, "{said:?}");
     let outside = question("out.shop.svc.cluster.local", RecordType::A, None);
-    let Resolution::Then(said, name) = answer(&cluster::known(), &outside) else {
+    let Resolution::Then(said, name) = answer(&cluster::index(), &outside) else {
         unreachable!("another server is to be asked")
     };
     assert_eq!(said.answers.len(), 1);
     assert_eq!(name.to_ascii(), "example.com.");
     let foreign = question("example.com", RecordType::A, None);
     assert!(matches!(
-        answer(&cluster::known(), &foreign),
+        answer(&cluster::index(), &foreign),
         Resolution::Foreign
     ));
 }
@@ -68,7 +68,7 @@ fn a_long_answer_is_cut_for_datagrams_alone() {
         RecordType::SRV,
         None,
     );
-    let said = whole(answer(&cluster::known(), &asked));
+    let said = whole(answer(&cluster::index(), &asked));
     assert_eq!((said.answers.len(), said.additionals.len()), (2, 2));
     let cut = Message::from_vec(&written(&said, 60).unwrap()).unwrap();
     assert!(cut.metadata.truncation && cut.answers.is_empty());
@@ -81,8 +81,14 @@ fn what_fits_of_a_long_answer_stays_in_it() {
     let asked = question("many.example.", RecordType::A, None);
     let mut said = asked.answer(ResponseCode::NoError);
     let owner = absolute("many.example").unwrap();
+    let mut told = Told::default();
     for last in 0..200 {
-        add(&mut said, &owner, Data::Address([10, 1, 0, last].into()));
+        add(
+            &mut said,
+            &mut told,
+            &owner,
+            Data::Address([10, 1, 0, last].into()),
+        );
     }
     for limit in [512, 700, 1232] {
         let bytes = written(&said, limit).unwrap();
@@ -94,6 +100,35 @@ fn what_fits_of_a_long_answer_stays_in_it() {
         let cut = Message::from_vec(&bytes).unwrap();
         assert!(cut.metadata.truncation);
         assert_eq!(cut.answers, said.answers[..cut.answers.len()]);
+    }
+}
+
+#[test]
+fn an_answer_has_each_target_and_each_of_their_addresses_once() {
+    let asked = question("web.example.", RecordType::SRV, None);
+    let owner = absolute("web.example").unwrap();
+    let target = |port, last: u16, is_v6| Data::Srv {
+        port,
+        weight: 1,
+        host: format!("pod-{last}.web.example"),
+        address: if is_v6 {
+            [0xfd00, 0, 0, 0, 0, 0, 0, last].into()
+        } else {
+            format!("10.1.0.{last}").parse().unwrap()
+        },
+    };
+    let ports = [80, 90].into_iter();
+    let found: Vec<Data> = ports
+        .flat_map(|port| (0..3).flat_map(move |last| [(port, last, false), (port, last, true)]))
+        .map(|(port, last, is_v6)| target(port, last, is_v6))
+        .collect();
+    for id in 0..12 {
+        let mut said = asked.answer(ResponseCode::NoError);
+        let mut told = Told::default();
+        for data in turned(found.clone(), id) {
+            add(&mut said, &mut told, &owner, data);
+        }
+        assert_eq!((said.answers.len(), said.additionals.len()), (6, 6), "{id}");
     }
 }
 
@@ -178,7 +213,7 @@ fn a_refusal_repeats_what_it_refuses() {
 #[test]
 fn the_zone_itself_is_described() {
     let asked = question("cluster.local", RecordType::SOA, None);
-    let said = whole(answer(&cluster::known(), &asked));
+    let said = whole(answer(&cluster::index(), &asked));
     assert_eq!(said.answers, authority().into_iter().collect::<Vec<_>>());
     assert!(said.authorities.is_empty());
 }
@@ -187,7 +222,7 @@ proptest! {
     #[test]
     fn any_bytes_have_an_answer_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(asked) = Question::read(&bytes)
-            && let Resolution::Whole(said) = answer(&cluster::known(), &asked)
+            && let Resolution::Whole(said) = answer(&cluster::index(), &asked)
         {
             prop_assert!(written(&said, asked.limit).is_none_or(|bytes| bytes.len() <= asked.limit));
         }

@@ -3,7 +3,7 @@
 //! Enter by [`Names`], the name server of a node from its agent's start on: until the master tells
 //! what there is, it answers as an earlier agent left names ([`snapshot`]), then from what the node
 //! knows of services (`agent_proxy::View`). [`serve`] is its server alone. [`zone`] finds what a
-//! name means (pure); [`answer`] makes messages of it (pure). The server listens, asks the machine's
+//! name means by the [`index`] of a state, and [`answer`] makes messages of it (all pure). The server listens, asks the machine's
 //! own servers for all other names, and remembers their answers for a while; clients have shares, so
 //! that none takes what others need.
 //!
@@ -12,6 +12,7 @@
 
 pub mod answer;
 mod forward;
+pub mod index;
 mod life;
 mod server;
 mod shares;

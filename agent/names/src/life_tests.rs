@@ -1,4 +1,5 @@
 use super::*;
+use crate::index::Index;
 use crate::zone::{Kind, Outcome, look_up};
 use agent_proxy::Node;
 use std::os::unix::fs::MetadataExt as _;
@@ -30,9 +31,12 @@ fn names(folder: &Path) -> Names {
     })
 }
 
+fn asked(names: &Names) -> Outcome {
+    look_up(&Index::of(names.answered.now()), WEB, Kind::A)
+}
+
 fn is_found(names: &Names) -> bool {
-    let answer = look_up(&names.answered.now(), WEB, Kind::A);
-    matches!(answer, Outcome::Found(_))
+    matches!(asked(names), Outcome::Found(_))
 }
 
 /// What an agent leaves that knows these names.
@@ -84,10 +88,7 @@ async fn names_are_as_an_earlier_agent_left_them_until_the_master_has_told_all()
 async fn the_first_agent_of_a_boot_answers_as_soon_as_services_are_known() {
     let folder = tempfile::tempdir().unwrap();
     let names = names(folder.path());
-    assert_eq!(
-        look_up(&names.answered.now(), WEB, Kind::A),
-        Outcome::Unknown
-    );
+    assert_eq!(asked(&names), Outcome::Unknown);
     let lists = async {
         let mut known = crate::zone::tests::known();
         known.namespaces = None;
@@ -115,10 +116,7 @@ fn what_no_agent_of_this_boot_left_is_not_answered() {
     ] {
         std::fs::write(&path, other).unwrap();
         let names = names(folder.path());
-        assert_eq!(
-            look_up(&names.answered.now(), WEB, Kind::A),
-            Outcome::Unknown
-        );
+        assert_eq!(asked(&names), Outcome::Unknown);
         assert!(names.own.borrow().is_empty());
     }
 }

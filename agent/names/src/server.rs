@@ -2,6 +2,7 @@
 
 use super::answer::{Question, Resolution, answer, written};
 use super::forward::Forwarder;
+use super::index::Index;
 use super::shares::Shares;
 use agent_proxy::{NAME_SERVER_PORT, View};
 use config_errors::chain;
@@ -11,7 +12,7 @@ use hickory_proto::op::Message;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -55,6 +56,8 @@ pub struct Settings {
 #[derive(Debug)]
 struct Server {
     view: View,
+    /// Of what the view knew when it was last asked.
+    index: RwLock<Index>,
     clients: Vec<Cidr>,
     own: watch::Receiver<Vec<IpAddr>>,
     forwarder: Forwarder,
@@ -93,6 +96,7 @@ pub async fn serve(settings: Settings, view: View) -> io::Result<()> {
     } = settings;
     let server = Arc::new(Server {
         view,
+        index: RwLock::default(),
         clients: settings.clients,
         own: settings.own,
         forwarder: Forwarder::new(resolv_conf, addresses, stub_domains),
@@ -183,6 +187,22 @@ impl Server {
         Ok(())
     }
 
+    /// What the node knows itself of a question.
+    fn resolved(&self, question: &Question) -> Resolution {
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        if index.is_of(&self.view.now()) {
+            return answer(&index, question);
+        }
+        drop(index);
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        // Another question may have brought it up to date meanwhile.
+        let known = self.view.now();
+        if !index.is_of(&known) {
+            index.take(known);
+        }
+        answer(&index, question)
+    }
+
     /// The answer's bytes; none where nothing is sent. `limit`: its most bytes, where the client's
     /// word does not count.
     async fn answered(
@@ -196,7 +216,7 @@ impl Server {
             Ok(question) => question,
             Err(refusal) => return refusal,
         };
-        let said = answer(&self.view.now(), &question);
+        let said = self.resolved(&question);
         drop(turn);
         let message = match said {
             Resolution::Whole(message) => message,

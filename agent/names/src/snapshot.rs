@@ -19,7 +19,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Most bytes: some 100,000 services. A cluster with more has no snapshot.
+/// Most bytes: some 50,000 services of two pods each. A cluster with more has no snapshot.
 const MOST: u64 = 16 << 20;
 /// The version of the format; no other one is read.
 const VERSION: u32 = 1;
@@ -90,7 +90,7 @@ enum Line {
         alias: Option<String>,
         ports: Vec<Named>,
     },
-    /// Of a headless service: the names of others need no endpoints.
+    /// Of a service that is there and no alias: the others' endpoints have no names.
     Slice {
         namespace: String,
         name: String,
@@ -186,7 +186,7 @@ impl Snapshot {
         line(&mut output, &head)?;
         let services = self.known.services.iter().flatten();
         let slices = self.known.slices.iter().flatten();
-        let slices = slices.filter(|(key, slice)| self.is_of_headless(key, slice));
+        let slices = slices.filter(|(key, slice)| self.has_names(key, slice));
         let namespaces = self.known.namespaces.iter().flatten().cloned();
         let lines = namespaces
             .map(Line::Namespace)
@@ -201,14 +201,15 @@ impl Snapshot {
         output.flush()
     }
 
-    fn is_of_headless(&self, key: &Key, slice: &Slice) -> bool {
+    /// Whether a slice's endpoints have names.
+    fn has_names(&self, key: &Key, slice: &Slice) -> bool {
         let service = Key {
             namespace: key.namespace.clone(),
             name: slice.service.clone(),
         };
         let services = self.known.services.as_ref();
         let service = services.and_then(|all| all.get(&service));
-        service.is_some_and(|service| service.headless)
+        service.is_some_and(|service| service.external_name.is_none())
     }
 
     /// Reads one that [`Self::write`] wrote.
@@ -417,4 +418,4 @@ impl<R: Read> Lines<R> {
 
 #[cfg(test)]
 #[path = "snapshot_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -4,11 +4,10 @@
 //! Names of pods by their addresses (`10-1-0-2.ns.pod.…`) say nothing that is proved: any address
 //! has one in any namespace.
 
-use agent_proxy::DOMAIN;
-use agent_proxy::{Endpoint, Key, Known, Service, Slice, Whole};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::index::Index;
+use agent_proxy::{DOMAIN, Endpoint, Key, Known, Protocol, Service, Slice};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 
 /// What a question is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,22 +66,24 @@ pub enum Outcome {
 }
 
 /// Finds the meaning of a name; the name is in lower case, without the dot at its end.
-pub fn look_up(known: &Known, name: &str, kind: Kind) -> Outcome {
+pub fn look_up(index: &Index, name: &str, kind: Kind) -> Outcome {
     if let Some(address) = reversed(name) {
-        return reverse(known, address, kind);
+        return reverse(index, address, kind);
     }
     let Some(inner) = below(name, DOMAIN) else {
         return Outcome::Foreign;
     };
-    let Some(whole) = known.whole() else {
+    let known = index.known();
+    if known.whole().is_none() {
         return Outcome::Unknown;
-    };
+    }
     let labels: Vec<&str> = inner.split('.').filter(|label| !label.is_empty()).collect();
     let of_kind = |found: Option<Vec<Data>>| {
         found.map_or(Outcome::Missing, |found| {
             Outcome::Found(found.into_iter().filter(|data| fits(data, kind)).collect())
         })
     };
+    let named = |service: &str, namespace: &str| Named::find(index, service, namespace);
     match labels.as_slice() {
         [] | ["svc" | "pod"] => Outcome::Found(Vec::new()),
         ["dns-version"] => of_kind(Some(vec![Data::Text("1.1.0")])),
@@ -91,13 +92,17 @@ pub fn look_up(known: &Known, name: &str, kind: Kind) -> Outcome {
             let address = dashed(pod).filter(|_| is_there(known, namespace));
             of_kind(address.map(|address| vec![Data::Address(address)]))
         }
-        [service, namespace, "svc"] => of_kind(of_service(whole, service, namespace)),
+        [service, namespace, "svc"] => {
+            of_kind(named(service, namespace).and_then(|named| named.itself(kind)))
+        }
         [port, protocol, service, namespace, "svc"]
             if port.starts_with('_') && protocol.starts_with('_') =>
         {
-            of_kind(ports(whole, port, protocol, service, namespace))
+            of_kind(named(service, namespace).and_then(|named| named.port(port, protocol)))
         }
-        [host, service, namespace, "svc"] => of_kind(of_host(whole, host, service, namespace)),
+        [host, service, namespace, "svc"] => {
+            of_kind(named(service, namespace).and_then(|named| named.host(host, kind)))
+        }
         _ => Outcome::Missing,
     }
 }
@@ -107,8 +112,12 @@ fn is_there(known: &Known, namespace: &str) -> bool {
     if let Some(namespaces) = &known.namespaces {
         return namespaces.contains(namespace);
     }
-    let mut services = known.services.iter().flat_map(BTreeMap::keys);
-    services.any(|key| key.namespace == namespace)
+    let first = key("", namespace);
+    let services = known.services.iter();
+    let mut services = services.flat_map(|all| all.range(first.clone()..));
+    services
+        .next()
+        .is_some_and(|(key, _)| key.namespace == namespace)
 }
 
 /// The address that the name of a pod says, with dashes in place of dots or colons. Whether a pod
@@ -153,126 +162,167 @@ fn full(service: &str, namespace: &str) -> String {
     format!("{service}.{namespace}.svc.{DOMAIN}")
 }
 
-/// The slices of a service, which are its namespace's.
-fn slices_of<'a>(whole: Whole<'a>, wanted: &'a Key) -> impl Iterator<Item = &'a Arc<Slice>> {
-    let from = Key {
-        namespace: wanted.namespace.clone(),
-        name: String::new(),
-    };
-    let of_namespace = whole
-        .1
-        .range(from..)
-        .take_while(|(key, _)| key.namespace == wanted.namespace);
-    of_namespace
-        .map(|(_, slice)| slice)
-        .filter(|slice| slice.service == wanted.name)
-}
-
 /// The name of an endpoint below its service's: its host name, or its address with dashes.
 fn host_of(endpoint: &Endpoint) -> String {
-    let dashed = || endpoint.address.to_string().replace(['.', ':'], "-");
-    endpoint.hostname.clone().unwrap_or_else(dashed)
+    let hostname = endpoint.hostname.clone();
+    hostname.unwrap_or_else(|| with_dashes(endpoint.address))
 }
 
-fn of_service(whole: Whole<'_>, name: &str, namespace: &str) -> Option<Vec<Data>> {
-    let key = key(name, namespace);
-    let service = whole.0.get(&key)?;
-    if let Some(other) = &service.external_name {
-        return Some(vec![Data::Cname(
-            other.trim_end_matches('.').to_lowercase(),
-        )]);
-    }
-    if !service.headless {
-        return Some(
-            service
-                .addresses
-                .iter()
-                .copied()
-                .map(Data::Address)
-                .collect(),
-        );
-    }
-    let ready = slices_of(whole, &key).flat_map(|slice| &slice.endpoints);
-    let ready = ready.filter(|endpoint| endpoint.ready);
-    let addresses: BTreeSet<Data> = ready.map(|one| Data::Address(one.address)).collect();
-    Some(addresses.into_iter().collect())
+fn with_dashes(address: IpAddr) -> String {
+    address.to_string().replace(['.', ':'], "-")
 }
 
-fn of_host(whole: Whole<'_>, host: &str, service: &str, namespace: &str) -> Option<Vec<Data>> {
-    let key = key(service, namespace);
-    let found = whole.0.get(&key)?;
-    // `_tcp.web.…` is a step on the way to a port's name.
-    if host.starts_with('_') {
-        let known = found.ports.iter().map(|port| port.protocol.name());
-        let mut known = known.map(|name| format!("_{}", name.to_lowercase()));
-        return known.any(|name| name == host).then(Vec::new);
-    }
-    if !found.headless {
-        return None;
-    }
-    let endpoints = slices_of(whole, &key).flat_map(|slice| &slice.endpoints);
-    let own = endpoints.filter(|endpoint| endpoint.ready && host_of(endpoint) == host);
-    let addresses: BTreeSet<Data> = own.map(|one| Data::Address(one.address)).collect();
-    (!addresses.is_empty()).then(|| addresses.into_iter().collect())
+/// A service that a name is about.
+struct Named<'a> {
+    index: &'a Index,
+    key: Key,
+    service: &'a Service,
 }
 
-/// Named ports: of the service's own name where it has an address, of each endpoint's where it has
-/// not.
-fn ports(
-    whole: Whole<'_>,
-    port: &str,
-    protocol: &str,
-    name: &str,
-    namespace: &str,
-) -> Option<Vec<Data>> {
-    let key = key(name, namespace);
-    let service = whole.0.get(&key)?;
-    let (port, protocol) = (port.strip_prefix('_')?, protocol.strip_prefix('_')?);
-    let is = |own: &str, of: agent_proxy::Protocol| {
-        !own.is_empty() && own == port && of.name().eq_ignore_ascii_case(protocol)
-    };
-    let mut found = BTreeSet::new();
-    if service.headless {
-        for slice in slices_of(whole, &key) {
-            let ports = slice.ports.iter().filter(|own| is(&own.name, own.protocol));
-            for own in ports {
-                let ready = slice.endpoints.iter().filter(|endpoint| endpoint.ready);
-                found.extend(ready.map(|endpoint| Data::Srv {
+impl<'a> Named<'a> {
+    fn find(index: &'a Index, name: &str, namespace: &str) -> Option<Self> {
+        let key = key(name, namespace);
+        let service = index.service(&key)?;
+        Some(Self {
+            index,
+            key,
+            service,
+        })
+    }
+
+    fn name(&self) -> String {
+        full(&self.key.name, &self.key.namespace)
+    }
+
+    /// Its ready endpoints: all, or those of which [`host_of`] says this.
+    fn endpoints<'b>(
+        &'b self,
+        host: Option<&'b str>,
+    ) -> impl Iterator<Item = (&'b Slice, &'b Endpoint)> {
+        let slices = self.index.slices_of(&self.key);
+        let all = slices.flat_map(|slice| slice.endpoints.iter().map(move |one| (slice, one)));
+        let said = host.and_then(dashed);
+        let said = said.filter(|address| host == Some(with_dashes(*address).as_str()));
+        let is = move |one: &Endpoint| match &one.hostname {
+            _ if host.is_none() => true,
+            Some(own) => host == Some(own.as_str()),
+            None => said == Some(one.address),
+        };
+        all.filter(move |(_, one)| one.ready && is(one))
+    }
+
+    /// Its addresses, an alias, or, where it is headless, the addresses of its ready endpoints:
+    /// without one there is no such name (section 2.4.1). Asked where it is, all of its ports,
+    /// also those without a name: the specification has none for this name, and those who look for
+    /// members of a group ask for them (CoreDNS answers so).
+    fn itself(&self, kind: Kind) -> Option<Vec<Data>> {
+        if let Some(other) = &self.service.external_name {
+            let other = other.trim_end_matches('.').to_lowercase();
+            return Some(vec![Data::Cname(other)]);
+        }
+        if self.is_empty() {
+            None
+        } else if kind == Kind::Srv {
+            Some(self.ports(None, |_, _| true))
+        } else if self.service.headless {
+            let endpoints = self.endpoints(None).map(|(_, one)| one.address);
+            let addresses: BTreeSet<IpAddr> = endpoints.collect();
+            Some(data(addresses))
+        } else {
+            Some(data(self.service.addresses.iter().copied()))
+        }
+    }
+
+    /// The ready endpoints of a host name, also where the service has an address: pods whose
+    /// `subdomain` it is find each other so (beyond the specification, as CoreDNS).
+    fn host(&self, host: &str, kind: Kind) -> Option<Vec<Data>> {
+        self.is_no_alias()?;
+        // `_tcp.web.…` is a step on the way to a port's name.
+        if let Some(protocol) = host.strip_prefix('_') {
+            let ports = &self.service.ports;
+            let has = ports.iter().any(|port| is_named(port.protocol, protocol));
+            let is_there = has && !self.is_empty();
+            return is_there.then(Vec::new);
+        }
+        let own = self.endpoints(Some(host)).map(|(_, one)| one.address);
+        let addresses: BTreeSet<IpAddr> = own.collect();
+        if addresses.is_empty() {
+            None
+        } else if kind == Kind::Srv {
+            Some(self.ports(Some(host), |_, _| true))
+        } else {
+            Some(data(addresses))
+        }
+    }
+
+    /// A named port.
+    fn port(&self, port: &str, protocol: &str) -> Option<Vec<Data>> {
+        self.is_no_alias()?;
+        let (port, protocol) = (port.strip_prefix('_')?, protocol.strip_prefix('_')?);
+        let is =
+            |name: &str, of: Protocol| !name.is_empty() && name == port && is_named(of, protocol);
+        let found = self.ports(None, is);
+        let mut ports = self.service.ports.iter();
+        let is_there = !self.service.headless && ports.any(|own| is(&own.name, own.protocol));
+        (is_there || !found.is_empty()).then_some(found)
+    }
+
+    /// An alias has no names below its own (section 2.5).
+    fn is_no_alias(&self) -> Option<()> {
+        self.service.external_name.is_none().then_some(())
+    }
+
+    /// Whether it is headless and nobody answers for it.
+    fn is_empty(&self) -> bool {
+        self.service.headless && self.endpoints(None).next().is_none()
+    }
+
+    /// Its ports: of the service's own name where it has an address, of each endpoint's where it
+    /// has not, or where those of a host are asked for.
+    fn ports(&self, host: Option<&str>, is: impl Fn(&str, Protocol) -> bool) -> Vec<Data> {
+        let mut found = BTreeSet::new();
+        let name = self.name();
+        if self.service.headless || host.is_some() {
+            for (slice, endpoint) in self.endpoints(host) {
+                let ports = slice.ports.iter().filter(|own| is(&own.name, own.protocol));
+                found.extend(ports.map(|own| Data::Srv {
                     port: own.port,
                     weight: 0,
-                    host: format!("{}.{}", host_of(endpoint), full(name, namespace)),
+                    host: format!("{}.{name}", host_of(endpoint)),
                     address: endpoint.address,
                 }));
             }
+        } else {
+            let ports = self.service.ports.iter();
+            for own in ports.filter(|own| is(&own.name, own.protocol)) {
+                found.extend(self.service.addresses.iter().map(|address| Data::Srv {
+                    port: own.port,
+                    weight: 0,
+                    host: name.clone(),
+                    address: *address,
+                }));
+            }
         }
-    } else {
-        let ports = service
-            .ports
-            .iter()
-            .filter(|own| is(&own.name, own.protocol));
-        for own in ports {
-            found.extend(service.addresses.iter().map(|address| Data::Srv {
-                port: own.port,
-                weight: 0,
-                host: full(name, namespace),
-                address: *address,
-            }));
+        // All hosts have the same share (RFC 2782 knows none for no host), however many addresses.
+        let share = u16::try_from(100 / targets(&found).max(1))
+            .unwrap_or(1)
+            .max(1);
+        let mut found: Vec<Data> = found.into_iter().collect();
+        for data in &mut found {
+            if let Data::Srv { weight, .. } = data {
+                *weight = share;
+            }
         }
+        found
     }
-    if found.is_empty() && !has_port(service, port, protocol) {
-        return None;
-    }
-    // All hosts have the same share (RFC 2782 knows none for no host), however many addresses.
-    let share = u16::try_from(100 / targets(&found).max(1))
-        .unwrap_or(1)
-        .max(1);
-    let mut found: Vec<Data> = found.into_iter().collect();
-    for data in &mut found {
-        if let Data::Srv { weight, .. } = data {
-            *weight = share;
-        }
-    }
-    Some(found)
+}
+
+fn data(addresses: impl IntoIterator<Item = IpAddr>) -> Vec<Data> {
+    addresses.into_iter().map(Data::Address).collect()
+}
+
+fn is_named(protocol: Protocol, name: &str) -> bool {
+    protocol.name().eq_ignore_ascii_case(name)
 }
 
 /// How many targets these addresses have.
@@ -284,13 +334,6 @@ fn targets(found: &BTreeSet<Data>) -> usize {
         }
     }
     targets.len()
-}
-
-fn has_port(service: &Service, port: &str, protocol: &str) -> bool {
-    service
-        .ports
-        .iter()
-        .any(|own| own.name == port && own.protocol.name().eq_ignore_ascii_case(protocol))
 }
 
 /// The address that a name for reverse look-ups means (RFC 1035, section 3.5; RFC 3596, section
@@ -318,41 +361,27 @@ fn reversed(name: &str) -> Option<IpAddr> {
     (count == 32).then(|| Ipv6Addr::from(number).into())
 }
 
-/// The names of an address: the service's that has it, or an endpoint's of a headless service.
-/// Other addresses may have names elsewhere.
-fn reverse(known: &Known, address: IpAddr, kind: Kind) -> Outcome {
-    let Some(whole) = known.whole() else {
+/// The names of an address: the service's that has it, or else those of its ready endpoints, in all
+/// services. Other addresses may have names elsewhere.
+fn reverse(index: &Index, address: IpAddr, kind: Kind) -> Outcome {
+    if index.known().whole().is_none() {
         return Outcome::Foreign;
-    };
-    let mut names = BTreeSet::new();
-    for (key, service) in whole.0 {
-        if service.addresses.contains(&address) {
-            names.insert(full(&key.name, &key.namespace));
-        }
     }
-    for (key, slice) in whole.1 {
-        let own = slice.endpoints.iter().filter(|one| one.address == address);
-        let mut own = own.peekable();
-        // Nearly all slices are passed over here: who asks for names of addresses must not cost
-        // more than others.
-        if own.peek().is_none() {
-            continue;
+    let services = index.services_at(address);
+    let mut names: BTreeSet<String> = services
+        .map(|key| full(&key.name, &key.namespace))
+        .collect();
+    if names.is_empty() {
+        let slices = index.slices_at(address).filter(|(key, _)| {
+            let service = index.service(key);
+            service.is_some_and(|service| service.external_name.is_none())
+        });
+        for (key, slice) in slices {
+            let service = full(&key.name, &key.namespace);
+            let own = slice.endpoints.iter();
+            let own = own.filter(|one| one.ready && one.address == address);
+            names.extend(own.map(|one| format!("{}.{service}", host_of(one))));
         }
-        let service = self::key(&slice.service, &key.namespace);
-        if whole
-            .0
-            .get(&service)
-            .is_none_or(|service| !service.headless)
-        {
-            continue;
-        }
-        names.extend(own.map(|one| {
-            format!(
-                "{}.{}",
-                host_of(one),
-                full(&service.name, &service.namespace)
-            )
-        }));
     }
     if names.is_empty() {
         return Outcome::Foreign;

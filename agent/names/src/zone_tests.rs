@@ -1,6 +1,7 @@
 use super::*;
-use agent_proxy::{Port, Protocol, SlicePort};
+use agent_proxy::{Port, SlicePort};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 fn key(namespace: &str, name: &str) -> Key {
     Key {
@@ -21,54 +22,93 @@ fn endpoint(address: &str, hostname: Option<&str>, ready: bool) -> Endpoint {
     }
 }
 
-/// A service with an address, a headless one with three endpoints, and a name of something outside.
-pub(crate) fn known() -> Known {
-    let port = Port {
-        name: "web".to_owned(),
+fn port(name: &str, port: u16) -> Port {
+    Port {
+        name: name.to_owned(),
         protocol: Protocol::Tcp,
-        port: 80,
+        port,
         node_port: None,
+    }
+}
+
+fn slice(service: &str, ports: &[(&str, u16)], endpoints: &[Endpoint]) -> Slice {
+    let port = |(name, port): &(&str, u16)| SlicePort {
+        name: (*name).to_owned(),
+        protocol: Protocol::Tcp,
+        port: *port,
     };
+    Slice {
+        service: service.to_owned(),
+        ports: ports.iter().map(port).collect(),
+        endpoints: endpoints.to_vec(),
+    }
+}
+
+/// A service with an address, headless ones of which two of three endpoints are ready and none is,
+/// and names of something outside and of another service.
+pub(crate) fn known() -> Known {
     let web = Service {
         addresses: vec!["10.96.0.10".parse().unwrap(), "fd00::10".parse().unwrap()],
-        ports: vec![port.clone()],
+        ports: vec![port("web", 80), port("", 90)],
         ..Service::default()
     };
-    let data = Service {
+    let headless = Service {
         headless: true,
-        ports: vec![port],
+        ports: vec![port("web", 80), port("", 90)],
         ..Service::default()
     };
-    let out = Service {
-        external_name: Some("Example.com.".to_owned()),
+    let alias = |name: &str| Service {
+        external_name: Some(name.to_owned()),
         ..Service::default()
     };
-    let chain = Service {
-        external_name: Some("web.shop.svc.cluster.local".to_owned()),
-        ..Service::default()
-    };
-    let slice = Slice {
-        service: "data".to_owned(),
-        ports: vec![SlicePort {
-            name: "web".to_owned(),
-            protocol: Protocol::Tcp,
-            port: 8080,
-        }],
-        endpoints: vec![
-            endpoint("10.1.0.2", Some("data-0"), true),
-            endpoint("10.1.0.3", None, true),
-            endpoint("10.1.0.4", Some("data-2"), false),
-        ],
-    };
-    let services = [("web", web), ("data", data), ("out", out), ("chain", chain)];
+    let ports = [("web", 8080), ("", 9090)];
+    let behind_web = [
+        endpoint("10.1.0.7", Some("web-0"), true),
+        endpoint("10.1.0.8", None, true),
+        endpoint("10.1.0.9", Some("web-2"), false),
+    ];
+    let behind_data = [
+        endpoint("10.1.0.2", Some("data-0"), true),
+        endpoint("10.1.0.3", None, true),
+        endpoint("10.1.0.4", Some("data-2"), false),
+    ];
+    let services = [
+        ("web", web),
+        ("data", headless.clone()),
+        ("idle", headless),
+        ("out", alias("Example.com.")),
+        ("chain", alias("web.shop.svc.cluster.local")),
+    ];
+    let slices = [
+        ("web-x", slice("web", &ports, &behind_web)),
+        ("data-x", slice("data", &ports, &behind_data)),
+        (
+            "idle-x",
+            slice(
+                "idle",
+                &ports,
+                &[endpoint("10.1.0.5", Some("idle-0"), false)],
+            ),
+        ),
+        // Written by hand: an alias has no endpoints.
+        (
+            "out-x",
+            slice("out", &ports, &[endpoint("10.1.0.6", Some("out-0"), true)]),
+        ),
+    ];
     let services = services.map(|(name, service)| (Arc::new(key("shop", name)), Arc::new(service)));
+    let slices = slices.map(|(name, slice)| (Arc::new(key("shop", name)), Arc::new(slice)));
     Known {
         services: Some(services.into()),
-        slices: Some([(Arc::new(key("shop", "data-x")), Arc::new(slice))].into()),
+        slices: Some(slices.into()),
         nodes: Some(BTreeMap::new()),
         namespaces: Some(["bare", "shop"].map(str::to_owned).into()),
         ..Known::default()
     }
+}
+
+pub(crate) fn index() -> Index {
+    Index::of(Arc::new(known()))
 }
 
 fn found(name: &str, kind: Kind) -> Vec<String> {
@@ -83,7 +123,7 @@ fn found(name: &str, kind: Kind) -> Vec<String> {
         Data::Ptr(name) | Data::Cname(name) => name.clone(),
         Data::Text(text) => (*text).to_owned(),
     };
-    let outcome = look_up(&known(), name, kind);
+    let outcome = look_up(&index(), name, kind);
     if let Outcome::Found(found) = outcome {
         return found.iter().map(words).collect();
     }
@@ -120,9 +160,71 @@ fn headless_services_have_those_of_their_ready_endpoints() {
         ["Missing"]
     );
     assert_eq!(
-        found("data-0.web.shop.svc.cluster.local", Kind::A),
-        ["Missing"]
+        found("data.shop.svc.cluster.local", Kind::Aaaa),
+        [""; 0],
+        "but the name is there"
     );
+}
+
+/// The specification, 2.4.1: a resolver goes on with its search path then.
+#[test]
+fn a_headless_service_without_ready_endpoints_has_no_name() {
+    let idle = "idle.shop.svc.cluster.local";
+    for below in ["", "idle-0.", "10-1-0-5.", "_tcp.", "_web._tcp."] {
+        for kind in [Kind::A, Kind::Aaaa, Kind::Srv, Kind::Other] {
+            let name = format!("{below}{idle}");
+            assert_eq!(found(&name, kind), ["Missing"], "{name} {kind:?}");
+        }
+    }
+}
+
+/// As CoreDNS: StatefulSets whose service has an address find their pods so.
+#[test]
+fn endpoints_have_names_below_a_service_that_has_an_address() {
+    let of = |host: &str| found(&format!("{host}.web.shop.svc.cluster.local"), Kind::A);
+    assert_eq!(of("web-0"), ["10.1.0.7"]);
+    assert_eq!(of("10-1-0-8"), ["10.1.0.8"]);
+    for missing in ["web-2", "10-1-0-7", "10-1-0-9", "data-0", "10-1-0-2"] {
+        assert_eq!(of(missing), ["Missing"], "{missing}");
+    }
+    assert_eq!(
+        found("web-0.web.shop.svc.cluster.local", Kind::Aaaa),
+        [""; 0]
+    );
+    for alias in ["out-0.out", "10-1-0-6.out", "web-0.chain", "_tcp.out"] {
+        let name = format!("{alias}.shop.svc.cluster.local");
+        assert_eq!(found(&name, Kind::A), ["Missing"], "{name}");
+    }
+}
+
+/// As CoreDNS: programs that look for members of their group ask so.
+#[test]
+fn all_ports_are_found_by_the_plain_names_of_services_and_endpoints() {
+    assert_eq!(
+        found("web.shop.svc.cluster.local", Kind::Srv),
+        [
+            "50 80 web.shop.svc.cluster.local 10.96.0.10",
+            "50 80 web.shop.svc.cluster.local fd00::10",
+            "50 90 web.shop.svc.cluster.local 10.96.0.10",
+            "50 90 web.shop.svc.cluster.local fd00::10",
+        ]
+    );
+    assert_eq!(
+        found("data.shop.svc.cluster.local", Kind::Srv),
+        [
+            "25 8080 10-1-0-3.data.shop.svc.cluster.local 10.1.0.3",
+            "25 8080 data-0.data.shop.svc.cluster.local 10.1.0.2",
+            "25 9090 10-1-0-3.data.shop.svc.cluster.local 10.1.0.3",
+            "25 9090 data-0.data.shop.svc.cluster.local 10.1.0.2",
+        ]
+    );
+    for (host, service, address) in [("data-0", "data", "10.1.0.2"), ("web-0", "web", "10.1.0.7")] {
+        let name = format!("{host}.{service}.shop.svc.cluster.local");
+        assert_eq!(
+            found(&name, Kind::Srv),
+            [8080, 9090].map(|port| format!("50 {port} {name} {address}"))
+        );
+    }
 }
 
 #[test]
@@ -146,6 +248,11 @@ fn named_ports_are_found_by_service_records() {
         ["Missing"]
     );
     assert_eq!(found("_tcp.web.shop.svc.cluster.local", Kind::A), [""; 0]);
+    assert_eq!(
+        found("_._tcp.web.shop.svc.cluster.local", Kind::Srv),
+        ["Missing"],
+        "a port without a name has none here"
+    );
 }
 
 #[test]
@@ -160,7 +267,7 @@ fn names_that_are_not_there_are_told_apart_from_those_without_such_records() {
     );
     assert_eq!(found("example.com", Kind::A), ["Foreign"]);
     assert_eq!(found("mycluster.local", Kind::A), ["Foreign"]);
-    let nothing = look_up(&Known::default(), "web.shop.svc.cluster.local", Kind::A);
+    let nothing = look_up(&Index::default(), "web.shop.svc.cluster.local", Kind::A);
     assert_eq!(nothing, Outcome::Unknown);
 }
 
@@ -211,6 +318,16 @@ fn addresses_have_names() {
         found("2.0.1.10.in-addr.arpa", Kind::Ptr),
         ["data-0.data.shop.svc.cluster.local"]
     );
+    assert_eq!(
+        found("8.0.1.10.in-addr.arpa", Kind::Ptr),
+        ["10-1-0-8.web.shop.svc.cluster.local"]
+    );
+    assert_eq!(found("8.0.1.10.in-addr.arpa", Kind::A), [""; 0]);
+    // Of endpoints that are not ready, and of those of an alias.
+    for last in [4, 5, 6, 9] {
+        let name = format!("{last}.0.1.10.in-addr.arpa");
+        assert_eq!(found(&name, Kind::Ptr), ["Foreign"], "{name}");
+    }
     let name = "0.1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.f.ip6.arpa";
     assert_eq!(found(name, Kind::Ptr), ["web.shop.svc.cluster.local"]);
     assert_eq!(found("1.1.1.1.in-addr.arpa", Kind::Ptr), ["Foreign"]);

@@ -425,13 +425,13 @@ fn service_of(key: &Key, slice: &Slice) -> Key {
 }
 
 /// An object by its key, as it was and as it is.
-type Change<'a, T> = (&'a Arc<Key>, Option<&'a T>, Option<&'a T>);
+pub type ChangedObject<'a, T> = (&'a Arc<Key>, Option<&'a T>, Option<&'a T>);
 
 /// The objects that differ between two states: one merge of two sorted maps.
-fn changes<'a, T: PartialEq>(
+pub fn changes<'a, T: PartialEq>(
     before: Option<&'a Objects<T>>,
     after: Option<&'a Objects<T>>,
-) -> Vec<Change<'a, T>> {
+) -> Vec<ChangedObject<'a, T>> {
     let mut old = before.into_iter().flatten().peekable();
     let mut new = after.into_iter().flatten().peekable();
     let mut found = Vec::new();

@@ -80,6 +80,20 @@ fn dig_finds_services_and_pods_by_datagrams_and_connections_of_both_families() {
             assert_eq!(answer(&asked), [format!("IN SRV 0 100 80 {web}.")]);
             let beside = records(files, &format!("{way} +additional {asked}"));
             assert_eq!(beside, ["IN A 10.96.0.7", "IN AAAA fd00:96::7"]);
+            // Asked so, members of a group are found by the plain name, too.
+            let asked = format!("{web} SRV");
+            assert_eq!(answer(&asked), [format!("IN SRV 0 100 80 {web}.")]);
+            let beside = records(files, &format!("{way} +additional {asked}"));
+            assert_eq!(beside, ["IN A 10.96.0.7", "IN AAAA fd00:96::7"]);
+            let pod = "pod-7.many.shop.svc.cluster.local";
+            assert_eq!(
+                answer(&format!("{pod} SRV")),
+                [format!("IN SRV 0 100 8080 {pod}.")]
+            );
+            // A pod below a service that has an address.
+            let pod = "pod-3.web.shop.svc.cluster.local";
+            assert_eq!(answer(&format!("{pod} A")), ["IN A 10.1.1.3"]);
+            assert_eq!(answer("-x 10.1.1.3"), [format!("IN PTR {pod}.")]);
             for address in ["10.96.0.7", "fd00:96::7"] {
                 assert_eq!(answer(&format!("-x {address}")), [format!("IN PTR {web}.")]);
             }
@@ -132,8 +146,11 @@ fn dig_gets_as_much_as_its_datagrams_hold_and_the_rest_by_a_connection() {
             held.is_sorted() && *plain > held[0] && held[0] >= 25,
             "{held:?}"
         );
-        let whole = dig(files, &format!("+tcp {many}"));
-        assert_eq!(number(&whole, "ANSWER:"), usize::from(MANY));
+        for kind in ["A", "SRV"] {
+            let asked = format!("+tcp many.shop.svc.cluster.local {kind}");
+            let whole = dig(files, &asked);
+            assert_eq!(number(&whole, "ANSWER:"), usize::from(MANY), "{kind}");
+        }
     });
 }
 
@@ -147,6 +164,9 @@ fn dig_hears_how_long_there_is_nothing_and_why_it_gets_no_answer() {
             ("nobody.shop.svc.cluster.local A", "NXDOMAIN"),
             ("web.nowhere.svc.cluster.local AAAA", "NXDOMAIN"),
             ("_https._tcp.web.shop.svc.cluster.local SRV", "NXDOMAIN"),
+            // A headless service without endpoints.
+            ("idle.shop.svc.cluster.local A", "NXDOMAIN"),
+            ("_http._tcp.idle.shop.svc.cluster.local SRV", "NXDOMAIN"),
             (&*format!("{web} MX"), "NOERROR"),
             ("cluster.local A", "NOERROR"),
         ] {

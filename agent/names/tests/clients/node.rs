@@ -7,7 +7,6 @@ use agent_sys::netlink::links::{LOOPBACK, Links};
 use config_kube::k8s_openapi::api::core::v1 as core;
 use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -33,11 +32,11 @@ fn service(name: &str, spec: &Value) -> (Arc<Key>, Arc<Service>) {
     )
 }
 
-/// The slice of a headless service: pods that have names, and addresses of 10.1.0.0/24.
-fn slice(service: &str, pods: u8) -> (Arc<Key>, Arc<Slice>) {
+/// The slice of a service: pods that have names, and addresses of 10.1.`net`.0/24.
+fn slice(service: &str, net: u8, pods: u8) -> (Arc<Key>, Arc<Slice>) {
     let endpoint = |number: u8| {
         json!({
-            "addresses": [format!("10.1.0.{number}")], "hostname": format!("pod-{number}"),
+            "addresses": [format!("10.1.{net}.{number}")], "hostname": format!("pod-{number}"),
             "conditions": {"ready": true},
         })
     };
@@ -81,6 +80,7 @@ fn view() -> View {
     let services = [
         service("web", &web),
         service("many", &headless),
+        service("idle", &headless),
         service("alias", &alias),
         (key, Arc::new(Service::read(kube_dns))),
     ];
@@ -89,7 +89,12 @@ fn view() -> View {
         |_| true,
         |known: &mut Known| {
             known.services = Some(services.iter().cloned().collect());
-            known.slices = Some(BTreeMap::from([slice("many", MANY)]));
+            let slices = [
+                slice("many", 0, MANY),
+                slice("web", 1, 3),
+                slice("idle", 2, 0),
+            ];
+            known.slices = Some(slices.into());
             known.name_servers = vec![SERVER];
         },
     );

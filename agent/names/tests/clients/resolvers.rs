@@ -79,6 +79,7 @@ fn glibc_and_musl_find_services_and_pods_by_every_name_that_they_have() {
                 assert_eq!(found("ahosts"), ["10.96.0.7", "fd00:96::7"], "{name}");
             }
             assert_eq!(with(program, "ahostsv4", "pod-7.many"), ["10.1.0.7"]);
+            assert_eq!(with(program, "ahostsv4", "pod-3.web"), ["10.1.1.3"]);
             assert!(with(program, "ahostsv4", "nobody").is_empty());
         }
         // Before 1.2.4 musl takes what a datagram holds.
@@ -92,6 +93,7 @@ fn glibc_and_musl_find_services_and_pods_by_every_name_that_they_have() {
         assert_eq!(back("10.96.0.7"), ["web.shop.svc.cluster.local"]);
         assert_eq!(back("fd00:96::7"), ["web.shop.svc.cluster.local"]);
         assert_eq!(back("10.1.0.7"), ["pod-7.many.shop.svc.cluster.local"]);
+        assert_eq!(back("10.1.1.3"), ["pod-3.web.shop.svc.cluster.local"]);
         std::fs::write(
             files.join("resolv.conf"),
             RESOLV_CONF.replace("127.0.0.1", "10.96.0.10"),

@@ -7,6 +7,7 @@ use agent_init::ext4::{Ext4Error, without_faults};
 use agent_init::generation::StateGeneration;
 use agent_init::{allowed, spcr};
 use agent_names::answer::{Question, Resolution, answer, written};
+use agent_names::index::Index;
 use agent_net::dhcp::{Client, Output};
 use agent_proxy::{Known, Objects};
 use agent_volume::Kept;
@@ -187,8 +188,9 @@ fn resolve(input: &[u8]) {
     let Ok(asked) = Question::read(input) else {
         return;
     };
-    for known in [&Known::default(), &empty] {
-        if let Resolution::Whole(said) = answer(known, &asked) {
+    for known in [Known::default(), empty] {
+        let index = Index::of(known.into());
+        if let Resolution::Whole(said) = answer(&index, &asked) {
             let bytes = written(&said, asked.limit);
             assert!(bytes.is_none_or(|bytes| bytes.len() <= asked.limit));
         }

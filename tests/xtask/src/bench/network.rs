@@ -33,6 +33,7 @@ pub(super) fn network(services: u32) -> Outcome {
     for test in [
         "services_of_a_large_cluster",
         "names_of_a_large_cluster",
+        "names_of_endpoints_of_a_large_cluster",
         "policies_over_the_pods_of_a_node",
         "sandboxes_one_after_the_other",
         "a_pod_sends_to_another_of_its_node",
