@@ -391,19 +391,33 @@ fn relink(place: &Beneath, dir: &Beneath) -> io::Result<()> {
     Ok(())
 }
 
-/// True if the folder's files are exactly `entries`.
+/// True if the folder's files are exactly `entries`: nothing else is there either, however deep
+/// (upstream's rule). A folder below the top may outlive a file in it.
 fn is_current(dir: &Beneath, entries: &[Entry]) -> bool {
     let same = |entry: &Entry| {
         let bytes =
             inside(&entry.path).and_then(|path| dir.read(&path, entry.bytes.len() as u64).ok());
         bytes.is_some_and(|bytes| bytes == entry.bytes)
     };
-    let tops: BTreeSet<OsString> = entries
+    entries.iter().all(same) && has_no_other(dir, entries).unwrap_or(false)
+}
+
+/// Whether each name in the folder is that of one of `entries`, or of a folder on the way to one.
+fn has_no_other(dir: &Beneath, entries: &[Entry]) -> io::Result<bool> {
+    let files: BTreeSet<PathBuf> = entries
         .iter()
-        .filter_map(|entry| Some(entry.path.split('/').next()?.into()))
+        .filter_map(|entry| inside(&entry.path))
         .collect();
-    let there = dir.names(entries.len() + 1).unwrap_or_default();
-    there.len() == tops.len()
-        && there.iter().all(|name| tops.contains(name))
-        && entries.iter().all(same)
+    let above = files.iter().flat_map(|file| file.ancestors().skip(1));
+    let folders: BTreeSet<&Path> = above.chain([Path::new("")]).collect();
+    for folder in &folders {
+        // One name more than are wanted is enough to know.
+        for name in dir.dir(folder)?.names(files.len() + 1)? {
+            let path = folder.join(name);
+            if !files.contains(&path) && !folders.contains(path.as_path()) {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
 }

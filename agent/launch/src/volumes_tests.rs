@@ -67,6 +67,39 @@ fn an_update_replaces_all_files_and_removes_what_is_gone() {
 }
 
 #[test]
+fn what_is_gone_from_its_source_goes_from_below_a_folder_that_stays() {
+    let dir = in_memory();
+    let keys = |of: &str| json!([{"key": of, "path": format!("conf/deep/{of}")}]);
+    let secret = json!({"secret": {"name": "s", "optional": true, "items": keys("b")}});
+    let map = json!({"configMap": {"name": "m", "items": [{"key": "a", "path": "conf/a"}]}});
+    let pod = pod(json!({"projected": {"sources": [map, secret]}}));
+    let with = |secret: Option<Value>| {
+        let secret = secret.map(|secret| serde_json::from_value(secret).unwrap());
+        Sources {
+            secrets: [("s".to_owned(), secret)].into(),
+            ..sources(&json!({"a": "1"}))
+        }
+    };
+    let there = with(Some(json!({"data": {"b": "Mg=="}})));
+    let place = prepare(&pod, dir.path(), &there).unwrap()["v"].clone();
+    let file = place.join("conf/deep/b");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "2");
+    // Nothing that is still wanted has changed.
+    prepare(&pod, dir.path(), &with(None)).unwrap();
+    assert!(!place.join("conf/deep").exists(), "{}", file.display());
+    assert_eq!(fs::read_to_string(place.join("conf/a")).unwrap(), "1");
+    let before = fs::read_link(place.join("..data")).unwrap();
+    prepare(&pod, dir.path(), &with(None)).unwrap();
+    let after = fs::read_link(place.join("..data")).unwrap();
+    assert_eq!(after, before, "nothing changed, nothing is written");
+    // The same for one of two files in one folder.
+    prepare(&pod, dir.path(), &there).unwrap();
+    let other = with(Some(json!({"data": {"c": "Mg=="}})));
+    prepare(&pod, dir.path(), &other).unwrap();
+    assert!(!file.exists(), "a key that was removed");
+}
+
+#[test]
 fn chosen_keys_get_their_paths_and_modes() {
     let dir = in_memory();
     let volume = json!({"configMap": {"name": "m", "items": [{"key": "a", "path": "sub/x", "mode": 0o400}]}});
