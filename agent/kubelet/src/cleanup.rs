@@ -8,6 +8,7 @@ use agent_launch::container::termination_file;
 use agent_launch::{links, stage};
 use agent_pods::{MAX_LOGS, PodFacts, find};
 use agent_runtime::{ContainerKey, ContainerState, PodRef};
+use agent_server::log_end;
 use agent_sys::beneath::Beneath;
 use std::fs;
 use std::io;
@@ -16,8 +17,9 @@ use std::sync::Arc;
 
 /// Longest termination message (upstream's limit).
 const MAX_MESSAGE: u64 = 4096;
-/// Longest end of a log that stands for a termination message (upstream's limit).
-const MAX_LOG_MESSAGE: u64 = 2048;
+/// Most lines and bytes of a log's end that stand for a termination message (upstream's limits).
+const MAX_LOG_LINES: u64 = 80;
+const MAX_LOG_MESSAGE: usize = 2048;
 /// Names that are removed in one turn: about a second's work.
 const SLICE: u64 = 100_000;
 /// Where control groups are.
@@ -48,14 +50,9 @@ pub(crate) fn termination_message(
         .ok()?
         .dir(&log_folder(&seen.key.pod, &seen.key.container))
         .ok()?;
-    let log = tail(
-        &dir,
-        Path::new(&log_name(seen.key.attempt)),
-        MAX_LOG_MESSAGE,
-    )?;
-    let text = |line: &str| line.splitn(4, ' ').nth(3).map(str::to_owned);
-    let lines: Vec<String> = log.lines().filter_map(text).collect();
-    Some(lines.join("\n"))
+    let name = log_name(seen.key.attempt);
+    let end = log_end(dir, &name, MAX_LOG_LINES, MAX_LOG_MESSAGE).ok()?;
+    (!end.is_empty()).then(|| String::from_utf8_lossy(&end).into_owned())
 }
 
 /// The last `limit` bytes of a file as text.
@@ -289,6 +286,39 @@ mod tests {
         let message = ended.message().unwrap();
         assert_eq!(message.len() as u64, MAX_MESSAGE);
         assert!(message.ends_with("the end"));
+    }
+
+    #[test]
+    fn the_end_of_a_log_stands_for_the_message_as_the_container_wrote_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ended = Ended::new(dir.path());
+        let folder = log_folder(&ended.seen[0].key.pod, "a");
+        let folder = ended.config.machine.logs.join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        let write = |lines: &[(&str, &str)]| {
+            let line = |(tag, text): &(&str, &str)| {
+                format!("2026-01-01T00:00:00.000000000Z stderr {tag} {text}\n")
+            };
+            let all: String = lines.iter().map(line).collect();
+            fs::write(folder.join("0.log"), all).unwrap();
+        };
+        write(&[("F", "it is  over"), ("P", "one "), ("F", "line")]);
+        assert_eq!(ended.message(), None, "the policy is another");
+        let container = &mut ended.pod.spec.as_mut().unwrap().containers[0];
+        container.termination_message_policy = Some("FallbackToLogsOnError".to_owned());
+        assert_eq!(ended.message().unwrap(), "it is  over\none line\n");
+
+        // As many lines as upstream takes, or as many bytes of them.
+        write(&[("F", "short words"); 100]);
+        assert_eq!(ended.message().unwrap(), "short words\n".repeat(80));
+        let long = "x".repeat(99);
+        write(&[("F", long.as_str()); 100]);
+        let message = ended.message().unwrap();
+        assert_eq!(message.len(), MAX_LOG_MESSAGE);
+        assert!(message.ends_with(&format!("{long}\n")));
+
+        fs::write(ended.place(), "the file").unwrap();
+        assert_eq!(ended.message().unwrap(), "the file", "it comes first");
     }
 
     #[test]

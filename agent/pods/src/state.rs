@@ -16,6 +16,9 @@ use config_kube::k8s_openapi::api::core::v1::{
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::time::Duration;
 
+/// Bytes of the termination messages of a pod's containers, for each of their two states.
+const MAX_MESSAGES: usize = 12 << 10;
+
 impl Scene<'_> {
     pub(crate) fn container(&self, container: &Container, kind: ContainerKind) -> ContainerStatus {
         let seen = latest(self.facts.seen, &container.name);
@@ -205,6 +208,19 @@ impl Scene<'_> {
         })
     }
 
+    /// Why the attempt did not start, or its termination message. The containers of a pod share
+    /// [`MAX_MESSAGES`] evenly (upstream's rule).
+    fn message(&self, seen: &Seen, start_error: Option<&String>) -> Option<String> {
+        let message = start_error.cloned().or_else(|| (self.messages)(&seen.id))?;
+        let spec = self.facts.pod.spec.as_ref();
+        let containers = spec.map_or(0, |spec| {
+            let inits = spec.init_containers.as_ref().map_or(0, Vec::len);
+            let debuggers = spec.ephemeral_containers.as_ref().map_or(0, Vec::len);
+            spec.containers.len() + inits + debuggers
+        });
+        Some(beginning(message, MAX_MESSAGES / containers.max(1)))
+    }
+
     fn terminated(&self, seen: &Seen) -> Option<ContainerState> {
         let State::Exited {
             started_at,
@@ -230,7 +246,7 @@ impl Scene<'_> {
             started_at: Some(Time(*started_at)),
             finished_at: Some(Time(*finished_at)),
             reason: Some(reason.to_owned()),
-            message: start_error.clone().or_else(|| (self.messages)(&seen.id)),
+            message: self.message(seen, start_error.as_ref()),
             signal: None,
         };
         Some(ContainerState {
@@ -238,6 +254,14 @@ impl Scene<'_> {
             ..ContainerState::default()
         })
     }
+}
+
+/// The beginning of a text, of at most so many bytes and whole characters.
+fn beginning(mut text: String, most: usize) -> String {
+    let fits = |end: &usize| text.is_char_boundary(*end);
+    let end = (0..=most.min(text.len())).rev().find(fits);
+    text.truncate(end.unwrap_or_default());
+    text
 }
 
 /// The mounts of volumes. A read-only mount here is always recursively read-only (KEP-3857).
@@ -291,6 +315,12 @@ fn spoken(wait: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::notes::Notes;
+    use crate::status::{Addresses, status};
+    use crate::{PodFacts, pod_ref};
+    use agent_runtime::ContainerKey;
+    use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
+    use jiff::Timestamp;
     use serde_json::json;
 
     #[test]
@@ -306,5 +336,78 @@ mod tests {
             {"name": "b", "mountPath": "/b"},
         ]);
         assert_eq!(serde_json::to_value(told).unwrap(), wanted);
+    }
+
+    #[test]
+    fn the_containers_of_a_pod_share_what_their_messages_may_have() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"namespace": "n", "name": "p", "uid": "u"},
+            "spec": {
+                "restartPolicy": "Never",
+                "initContainers": [{"name": "i"}],
+                "containers": [{"name": "a"}, {"name": "b"}, {"name": "c"}],
+            },
+        }))
+        .unwrap();
+        let ended = |(name, kind, start_error): (&str, _, Option<String>)| Seen {
+            id: name.to_owned(),
+            key: ContainerKey {
+                pod: pod_ref(&pod).unwrap(),
+                container: name.to_owned(),
+                kind,
+                attempt: 0,
+            },
+            image: String::new(),
+            image_id: String::new(),
+            state: State::Exited {
+                started_at: Timestamp::UNIX_EPOCH,
+                finished_at: Timestamp::UNIX_EPOCH,
+                code: i32::from(kind == ContainerKind::Main),
+                oom_killed: false,
+                start_error,
+            },
+            backoff: None,
+            round: 0,
+            this_boot: true,
+            stop_signal: None,
+            needs: None,
+            user: None,
+        };
+        let long = "x".repeat(4096);
+        let (init, main) = (ContainerKind::Init, ContainerKind::Main);
+        let seen = [
+            ("i", init, None),
+            ("a", main, None),
+            ("b", main, None),
+            ("c", main, Some(long.clone())),
+        ]
+        .map(ended);
+        let facts = PodFacts {
+            pod: &pod,
+            seen: &seen,
+            notes: &Notes::default(),
+            refused: false,
+            now: Timestamp::UNIX_EPOCH,
+        };
+        let message = |id: &str| {
+            let text = if id == "b" { "short" } else { long.as_str() };
+            Some(text.to_owned())
+        };
+        let (old, at) = (PodStatus::default(), Addresses::default());
+        let told = status(facts, &old, None, &at, &message);
+        let lists = [told.init_container_statuses, told.container_statuses];
+        let lengths = lists.into_iter().flatten().flatten().map(|own| {
+            let ended = own.state.unwrap().terminated.unwrap();
+            ended.message.unwrap().len()
+        });
+        assert_eq!(lengths.collect::<Vec<_>>(), [3072, 3072, 5, 3072]);
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        assert_eq!(beginning("abc".to_owned(), 3), "abc");
+        assert_eq!(beginning("abc".to_owned(), 2), "ab");
+        assert_eq!(beginning("aäb".to_owned(), 2), "a");
+        assert_eq!(beginning("ä".to_owned(), 1), "");
     }
 }

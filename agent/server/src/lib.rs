@@ -20,6 +20,8 @@ mod reviews;
 mod running;
 mod zpages;
 
+pub use reader::log_end;
+
 use agent_api::Api;
 use agent_claims::Folders;
 use agent_cluster::{Sandboxes, link_name, rules};

@@ -16,6 +16,9 @@ const BLOCK: u64 = 64 * 1024;
 const HEAD: usize = 64;
 /// Longest line of a file that is looked at: the writer's longest, with its head.
 const MAX_LINE: u64 = 64 * 1024;
+/// Bytes of a file, from its end, in which the last lines are looked for where their number of bytes
+/// is limited, too: in these are far more lines than anybody asks for, or far more bytes.
+const NEAR: u64 = 256 * 1024;
 /// Looks for the files of a log before it counts as one whose files change all the time: what is
 /// there then is taken.
 const LOOKS: usize = 8;
@@ -37,6 +40,29 @@ pub(crate) struct LogOptions {
     pub(crate) limit_bytes: Option<u64>,
     /// `Stdout` or `Stderr` alone.
     pub(crate) stream: Option<&'static str>,
+    /// The last lines are looked for in so many bytes at the end of each file.
+    near: Option<u64>,
+}
+
+/// The last `lines` lines of a container's log as the container wrote them; of these the last
+/// `bytes` bytes. `name` is the log's in the folder `dir`. What is read is bounded, however long the
+/// lines are: this is for callers that ask often, and for a few lines and bytes.
+///
+/// # Errors
+/// The log is not there, is no regular file, or can't be read.
+pub fn log_end(dir: Beneath, name: &str, lines: u64, bytes: usize) -> io::Result<Vec<u8>> {
+    let options = LogOptions {
+        tail_lines: Some(lines),
+        near: Some(NEAR),
+        ..LogOptions::default()
+    };
+    let mut reader = Reader::open(dir, name, options)?;
+    let mut end = Vec::new();
+    while let Some(text) = reader.piece()? {
+        end.extend(text);
+        end.drain(..end.len().saturating_sub(bytes));
+    }
+    Ok(end)
 }
 
 impl LogOptions {
@@ -155,7 +181,8 @@ impl Reader {
                 break;
             };
             let mut file = file.into_inner();
-            let (at, found) = tail_offset(&mut file, missing)?;
+            let near = self.options.near.unwrap_or(u64::MAX);
+            let (at, found) = tail_offset(&mut file, missing, near)?;
             missing -= found;
             file.seek(SeekFrom::Start(at))?;
             self.file = Some((BufReader::new(file), inode));
@@ -292,8 +319,9 @@ impl Reader {
 }
 
 /// Where the last `lines` lines of a file begin, and how many there are. The file is read once,
-/// whatever its lines are.
-fn tail_offset(file: &mut (impl Read + Seek), lines: u64) -> io::Result<(u64, u64)> {
+/// whatever its lines are, and not much more than its last `most` bytes: where these have fewer
+/// lines, the first of them is the last part of a line.
+fn tail_offset(file: &mut (impl Read + Seek), lines: u64, most: u64) -> io::Result<(u64, u64)> {
     let length = file.seek(SeekFrom::End(0))?;
     let (mut at, mut found) = (length, 0);
     if lines == 0 {
@@ -302,6 +330,9 @@ fn tail_offset(file: &mut (impl Read + Seek), lines: u64) -> io::Result<(u64, u6
     // Where a line begins of which it is yet to be seen whether the one before it goes on in it.
     let mut next = None;
     while at > 0 {
+        if length - at >= most {
+            return Ok((next.unwrap_or(length), lines));
+        }
         let start = at.saturating_sub(BLOCK);
         file.seek(SeekFrom::Start(start))?;
         let mut block = Vec::new();
@@ -606,11 +637,32 @@ mod tests {
         begins.reverse();
         for wanted in [1, 2, 3, 1000, 9999, begins.len(), begins.len() + 1] {
             let mut file = Counted(io::Cursor::new(all.clone().into_bytes()), 0);
-            let found = tail_offset(&mut file, wanted as u64).unwrap();
+            let found = tail_offset(&mut file, wanted as u64, u64::MAX).unwrap();
             let count = wanted.min(begins.len());
             assert_eq!(found, (begins[count - 1] as u64, count as u64));
             assert!(file.1 <= all.len() + all.len() / 8, "{} bytes read", file.1);
         }
+    }
+
+    #[test]
+    fn the_end_of_a_log_is_what_the_container_wrote_last() {
+        let (_dir, path) = log();
+        let end = |lines, bytes| {
+            let folder = Beneath::root(path.parent().unwrap()).unwrap();
+            String::from_utf8(log_end(folder, "0.log", lines, bytes).unwrap()).unwrap()
+        };
+        assert_eq!(end(3, 2048), "two\nlong three\nfour\n");
+        assert_eq!(end(3, 12), " three\nfour\n");
+        assert_eq!(end(0, 2048), "");
+        // A line of two mebibytes.
+        let part = line(1, "stdout", "P", &"x".repeat(16 << 10)).repeat(128);
+        fs::write(&path, part + &line(1, "stdout", "F", "  end")).unwrap();
+        assert_eq!(end(80, 8), "xx  end\n");
+        let mut file = Counted(io::Cursor::new(fs::read(&path).unwrap()), 0);
+        let (at, _) = tail_offset(&mut file, 80, NEAR).unwrap();
+        let near = usize::try_from(NEAR + BLOCK).unwrap();
+        assert!(file.1 <= near + near / 8, "{} bytes read", file.1);
+        assert!(file.0.get_ref().len() - usize::try_from(at).unwrap() <= near);
     }
 
     proptest! {
