@@ -10,6 +10,7 @@ use agent_pods::{MAX_LOGS, PodFacts, find};
 use agent_runtime::{ContainerKey, ContainerState, PodRef};
 use agent_server::log_end;
 use agent_sys::beneath::Beneath;
+use agent_sys::mounted::detach_below;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -85,8 +86,13 @@ pub(crate) async fn clear_in_turns(
     }
 }
 
-/// Removes them, but no more than `most` names of its folder; false where some are left.
+/// Removes them, but no more than `most` names of its folder; false where some are left. What
+/// containers have mounted in a volume and shared with the machine is taken out first: it would keep
+/// the folder.
 fn clear(config: &Config, pod: &PodRef, cgroup: Option<&str>, most: u64) -> io::Result<bool> {
+    for folder in config.machine.folders_of_pods() {
+        detach_below(&folder, Path::new(&pod.uid)).map_err(io::Error::other)?;
+    }
     stage::forget(&config.machine, &pod.uid)?;
     let pods = config.machine.data.join("pods");
     let removed = match Beneath::root(&pods) {
@@ -183,8 +189,10 @@ mod tests {
     use super::*;
     use crate::config::tests::config;
     use agent_pods::Notes;
+    use agent_sys::mount::{Limits, make_private, mount};
     use config_kube::k8s_openapi::api::core::v1::Pod;
     use jiff::Timestamp;
+    use nix::sched::{CloneFlags, unshare};
     use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
     use nix::sys::stat::{Mode, SFlag, makedev, mknod};
     use serde_json::json;
@@ -319,6 +327,35 @@ mod tests {
 
         fs::write(ended.place(), "the file").unwrap();
         assert_eq!(ended.message().unwrap(), "the file", "it comes first");
+    }
+
+    /// Needs root.
+    #[test]
+    fn what_a_container_left_mounted_in_a_volume_goes_with_the_pod() {
+        let dir = tempfile::tempdir().unwrap();
+        let work = || {
+            // A mount namespace of the thread's own.
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            make_private("/").unwrap();
+            let config = config(dir.path());
+            let machine = &config.machine;
+            let (own, held) = (machine.pod_dir("u"), machine.held_dir("u"));
+            for folder in [&own, &held] {
+                let place = folder.join("v/m");
+                fs::create_dir_all(&place).unwrap();
+                let limits = Limits::default();
+                mount("tmpfs", &place.to_string_lossy(), "tmpfs", limits, "").unwrap();
+                fs::write(place.join("f"), "").unwrap();
+            }
+            let pod = PodRef {
+                namespace: "n".into(),
+                name: "p".into(),
+                uid: "u".into(),
+            };
+            assert!(clear(&config, &pod, None, u64::MAX).unwrap());
+            assert!(!own.exists() && !held.exists());
+        };
+        std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
     }
 
     #[test]

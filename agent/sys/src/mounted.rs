@@ -1,20 +1,25 @@
 //! The mounts of a process as the kernel lists them (proc_pid_mountinfo(5)), and what may be
 //! changed of a mount namespace that this process is not in.
 
-use std::ffi::OsString;
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStringExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use nix::libc;
+use nix::mount::{MntFlags, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
+use crate::beneath::Beneath;
 use crate::error::{Context, Result};
 use crate::mount::Limits;
+
+/// Mounts one upon another that are taken away; far more than anybody needs.
+const LAYERS: usize = 1024;
 
 /// A mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,6 +97,73 @@ fn list(name: &str) -> Result<Vec<Mounted>> {
         all.push(mounted.at("read", name)?);
     }
     Ok(all)
+}
+
+/// Takes the mounts at `path` in the folder `root`, and all below it, out of the tree; the kernel
+/// ends each when its last user is gone. Copies of them elsewhere keep what is mounted in them. No
+/// link is followed, and no such mount is entered: containers may have made both, and file systems
+/// whose server is silent.
+///
+/// Assumption: nobody but this machine's own programs can change what `root` means, and nobody
+/// mounts anything there meanwhile.
+///
+/// # Errors
+/// The kernel refuses, a link or another mount is on the way, or there are more mounts one upon
+/// another than anybody needs.
+pub fn detach_below(root: &Path, path: &Path) -> Result<()> {
+    let name = root.to_string_lossy();
+    let whole = match root.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found.at("find", &name)?,
+    };
+    for _ in 0..LAYERS {
+        let points = outermost(own()?, &whole.join(path));
+        if points.is_empty() {
+            return Ok(());
+        }
+        let root = Beneath::root(&whole).at("open", &name)?;
+        for point in points {
+            let below = point.strip_prefix(&whole).unwrap_or(&point);
+            detach_at(&root, below).at("detach", &point.to_string_lossy())?;
+        }
+    }
+    Err(io::Error::from(io::ErrorKind::ResourceBusy)).at("detach all mounts in", &name)
+}
+
+/// Where something is mounted at or below `top` and not in another such mount.
+fn outermost(all: Vec<Mounted>, top: &Path) -> Vec<PathBuf> {
+    let points = all.into_iter().map(|mount| mount.point);
+    let mut points: Vec<PathBuf> = points.filter(|point| point.starts_with(top)).collect();
+    // A folder comes before all that is in it, and these before all others.
+    points.sort_unstable();
+    points.dedup_by(|point, before| point.starts_with(before));
+    points
+}
+
+/// Detaches the mount at a path below a folder, with all that is mounted in it.
+fn detach_at(root: &Beneath, path: &Path) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let parent = root.dir_here(parent)?;
+    // Else copies of the mount would lose what is mounted in them, too.
+    make_private(parent.as_fd(), name)?;
+    let target = format!("/proc/thread-self/fd/{}", parent.as_fd().as_raw_fd());
+    let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;
+    Ok(umount2(&Path::new(&target).join(name), flags)?)
+}
+
+/// Makes the mount with this name in a folder private, and all that is mounted in it.
+fn make_private(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set: 0,
+        attr_clr: 0,
+        propagation: libc::MS_PRIVATE,
+        userns_fd: 0,
+    };
+    let flags = libc::AT_RECURSIVE | libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
+    let name = CString::new(name.as_bytes())?;
+    set_attributes(parent.as_raw_fd(), &name, flags, &attributes)
 }
 
 /// The device of what is at `path`, where it lies in that file system, and its whole path, found by
@@ -175,22 +247,22 @@ impl Namespace {
     }
 }
 
-fn restrict_root() -> io::Result<()> {
-    let attributes = libc::mount_attr {
-        attr_set: libc::MOUNT_ATTR_NODEV,
-        attr_clr: 0,
-        propagation: 0,
-        userns_fd: 0,
-    };
+/// Sets what holds for the mount at a path, which begins at `folder` if it is relative.
+fn set_attributes(
+    folder: RawFd,
+    path: &CStr,
+    flags: libc::c_int,
+    attributes: &libc::mount_attr,
+) -> io::Result<()> {
     // SAFETY: the path ends with NUL; the structure has the kernel's layout and the stated length;
     // both outlive the call, and the kernel writes nowhere.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
-            libc::AT_FDCWD,
-            c"/".as_ptr(),
-            0,
-            std::ptr::from_ref(&attributes),
+            folder,
+            path.as_ptr(),
+            flags,
+            std::ptr::from_ref(attributes),
             size_of::<libc::mount_attr>(),
         )
     };
@@ -201,9 +273,23 @@ fn restrict_root() -> io::Result<()> {
     }
 }
 
+fn restrict_root() -> io::Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_NODEV,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    set_attributes(libc::AT_FDCWD, c"/", 0, &attributes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mount;
+    use nix::mount::MsFlags;
+    use std::fs;
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn a_line_of_the_kernels_says_what_is_mounted_where_and_what_it_refuses() {
@@ -227,6 +313,85 @@ mod tests {
         }
     }
 
+    /// Needs root.
+    #[test]
+    fn mounts_below_a_folder_go_and_what_they_show_or_a_link_leads_to_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        in_own_namespace(|| {
+            let [pods, outside] = ["pods", "outside"].map(|name| base.join(name));
+            let volume = pods.join("u/a volume");
+            for folder in [
+                &volume.join("m"),
+                &volume.join("shown"),
+                &pods.join("u2/m"),
+                &outside,
+            ] {
+                fs::create_dir_all(folder).unwrap();
+            }
+            // One upon another, and one in another; and a file.
+            memory(&volume.join("m"));
+            memory(&volume.join("m"));
+            memory(&volume.join("m/inner"));
+            fs::write(volume.join("message"), "").unwrap();
+            bind(Path::new("/proc/version"), &volume.join("message"));
+            // What is mounted elsewhere, too, and propagates between the two.
+            memory(&outside);
+            memory(&outside.join("below"));
+            mount::share_all().unwrap();
+            bind(&outside, &volume.join("shown"));
+            symlink(&outside, pods.join("u/link")).unwrap();
+            memory(&pods.join("u2/m"));
+
+            detach_below(&pods, Path::new("u")).unwrap();
+            fs::remove_dir_all(pods.join("u")).unwrap();
+            for stays in [&outside, &outside.join("below"), &pods.join("u2/m")] {
+                assert!(is_mount(stays), "{}", stays.display());
+            }
+            detach_below(&base.join("none"), Path::new("u")).unwrap();
+            // As if a container had put a link on the way after the list was read.
+            fs::create_dir(pods.join("u3")).unwrap();
+            symlink(&outside, pods.join("u3/link")).unwrap();
+            let root = Beneath::root(&pods).unwrap();
+            for path in ["u3/link/below", "u3/link", "u2/m/nothing"] {
+                detach_at(&root, Path::new(path)).unwrap_err();
+            }
+            assert!(is_mount(&outside.join("below")) && is_mount(&outside));
+        });
+    }
+
+    /// Runs `work` in a mount namespace of its own, on a thread that ends with it.
+    fn in_own_namespace(work: impl FnOnce() + Send) {
+        let work = || {
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            mount::make_private("/").unwrap();
+            work();
+        };
+        thread::scope(|scope| scope.spawn(work).join()).unwrap();
+    }
+
+    /// Mounts a file system in memory in a folder, which it makes.
+    fn memory(at: &Path) {
+        fs::create_dir_all(at).unwrap();
+        mount::mount(
+            "tmpfs",
+            &at.to_string_lossy(),
+            "tmpfs",
+            Limits::default(),
+            "",
+        )
+        .unwrap();
+    }
+
+    fn is_mount(path: &Path) -> bool {
+        own().unwrap().iter().any(|mount| mount.point == *path)
+    }
+
+    fn bind(from: &Path, to: &Path) {
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+        nix::mount::mount(Some(from), to, None::<&str>, flags, None::<&str>).unwrap();
+    }
+
     #[test]
     fn a_place_is_found_by_the_mount_that_it_lies_on() {
         let own = own().unwrap();
@@ -234,7 +399,7 @@ mod tests {
         let (device, root, whole) = place_of(dir.path(), &own).unwrap();
         assert_eq!(whole, dir.path().canonicalize().unwrap());
         assert!(root.ends_with(dir.path().file_name().unwrap()));
-        std::fs::write(dir.path().join("f"), "").unwrap();
+        fs::write(dir.path().join("f"), "").unwrap();
         let below = place_of(&dir.path().join("f"), &own).unwrap();
         assert_eq!((below.0, below.1), (device, root.join("f")));
         place_of(&dir.path().join("g"), &own).unwrap_err();

@@ -218,7 +218,8 @@ async fn a_machine_without_privileged_pods_mounts_no_drivers_volume_and_says_why
 }
 
 /// The containers of a driver's pod as charts have them: a registrar without rights, and the
-/// driver, which mounts where all pods of the machine see it.
+/// driver, which mounts where all pods of the machine see it. What it mounts in the pod's own volume
+/// goes with the pod.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_privileged_container_mounts_below_the_folder_of_volumes_is_mounted_on_the_machine()
 {
@@ -229,12 +230,20 @@ async fn what_a_privileged_container_mounts_below_the_folder_of_volumes_is_mount
     registrar["name"] = json!("registrar");
     registrar["volumeMounts"] = json!([{"name": "registration", "mountPath": "/registration"}]);
     let mut driver = shell(
-        "mkdir -p /plugins/d/m && mount -t tmpfs x /plugins/d/m && echo driven > /plugins/d/m/f && echo mounted; exec sleep 100000",
+        "mkdir -p /plugins/d/m /own/m && mount -t tmpfs x /plugins/d/m && mount -t tmpfs x /own/m && echo driven > /plugins/d/m/f && echo mounted; exec sleep 100000",
     );
+    // Mounted in the volume that the machine sees, too.
+    driver["terminationMessagePath"] = json!("/own/message");
     driver["securityContext"] = json!({"privileged": true});
-    driver["volumeMounts"] =
-        json!([{"name": "plugins", "mountPath": "/plugins", "mountPropagation": "Bidirectional"}]);
-    let volumes = json!([{"name": "registration", "hostPath": path("plugins_registry")}, {"name": "plugins", "hostPath": path("plugins")}]);
+    driver["volumeMounts"] = json!([
+        {"name": "plugins", "mountPath": "/plugins", "mountPropagation": "Bidirectional"},
+        {"name": "own", "mountPath": "/own", "mountPropagation": "Bidirectional"},
+    ]);
+    let volumes = json!([
+        {"name": "registration", "hostPath": path("plugins_registry")},
+        {"name": "plugins", "hostPath": path("plugins")},
+        {"name": "own", "emptyDir": {}},
+    ]);
     let spec = json!({"containers": [driver, registrar], "volumes": volumes, "terminationGracePeriodSeconds": 0});
     cluster.create("driver", spec).await;
     says(&cluster, "driver", "mounted").await;
@@ -245,8 +254,17 @@ async fn what_a_privileged_container_mounts_below_the_folder_of_volumes_is_mount
         sock.exists().then_some(())
     })
     .await;
+    let uid = cluster.pod("driver").await.unwrap().metadata.uid.unwrap();
+    let folder = data.join("pods").join(uid);
+    let own = agent_sys::mounted::own().unwrap();
+    let is_below = own.iter().any(|mount| mount.point.starts_with(&folder));
+    assert!(is_below, "{own:?}");
     cluster.delete("driver", 0).await;
     gone(&cluster, "driver").await;
+    eventually("the end of the pod's folder", || async {
+        (!folder.exists()).then_some(())
+    })
+    .await;
     assert!(file.exists(), "what it mounted outlives it");
     nix::mount::umount(&data.join("plugins/d/m")).unwrap();
 }
