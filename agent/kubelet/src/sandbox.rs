@@ -4,7 +4,7 @@
 use crate::config::Config;
 use crate::shared::Shared;
 use agent_api::get;
-use agent_cluster::{Sandbox, Sandboxes};
+use agent_cluster::{Sandbox, SandboxSpec, Sandboxes};
 use agent_launch::network;
 use agent_launch::resolver::Resolver;
 use agent_pods::{Addresses, is_on_host, is_plain};
@@ -45,34 +45,17 @@ impl Own {
         if let Some(found) = &self.found {
             return Ok(found.clone());
         }
-        if let Err(fault) = runs_in_class(shared, pod).await {
-            return Err(failed(shared, pod, &fault));
-        }
+        let class = runs_in_class(shared, pod).await;
+        let handler =
+            class.map_err(|unfit| failed(shared, pod, unfit.handler.as_deref(), &unfit.fault))?;
         let wanted =
-            network::wanted(pod, &self.uid).map_err(|fault| failed(shared, pod, &fault))?;
+            network::wanted(pod, &self.uid).map_err(|fault| failed(shared, pod, None, &fault))?;
         let own = shared.sandboxes.own_addresses().into_iter();
         let own: Vec<IpAddr> = own.map(|(address, _)| address).collect();
         if let Some(fault) = network::port_fault(pod, &own).filter(|_| !own.is_empty()) {
-            return Err(failed(shared, pod, &fault));
+            return Err(failed(shared, pod, Some(handler), &fault));
         }
-        let own_users = wanted.users;
-        let (sandboxes, begun) = (shared.sandboxes.clone(), Instant::now());
-        let made = tokio::task::spawn_blocking(move || sandboxes.make(&wanted))
-            .await
-            .map_err(|error| Error::caused(ErrorClass::Unavailable, "make the sandbox", error))?;
-        let sandbox = made.map_err(|error| {
-            shared.figures.done().sandbox_failed(own_users);
-            let reason = if matches!(error, agent_cluster::Error::NoRange) {
-                "NetworkNotReady"
-            } else {
-                "FailedCreatePodSandBox"
-            };
-            let message = error.chain();
-            shared.events.warning(pod, reason, message.clone());
-            Error::new(ErrorClass::Unavailable, message)
-        })?;
-        let done = shared.figures.done();
-        done.took(TimedWork::Sandbox, begun.elapsed());
+        let sandbox = make(shared, pod, wanted, handler).await?;
         if shared.config.cluster.is_some()
             && !sandbox.addresses.is_empty()
             && !shared.policies.admit(&self.uid, pod).await
@@ -93,7 +76,7 @@ impl Own {
         for text in Resolver::of(pod, &machines.unwrap_or_default(), dns).faults {
             shared.events.warning(pod, "DNSConfigForming", text);
         }
-        done.pod(own_users);
+        shared.figures.done().pod(has_own_users(pod));
         self.found = Some(sandbox.clone());
         self.publish(shared, pod);
         Ok(sandbox)
@@ -159,9 +142,45 @@ impl Own {
     }
 }
 
-/// A sandbox that can't be made as the pod asks for it, told in upstream's words. Who made the pod
-/// may change what it refers to, so that it is tried again.
-fn failed(shared: &Shared, pod: &Pod, fault: &str) -> Error {
+/// Makes the sandbox of a pod that is run by this handler.
+async fn make(
+    shared: &Arc<Shared>,
+    pod: &Pod,
+    wanted: SandboxSpec,
+    handler: &'static str,
+) -> Result<Sandbox, Error> {
+    let (sandboxes, begun) = (shared.sandboxes.clone(), Instant::now());
+    let made = tokio::task::spawn_blocking(move || sandboxes.make(&wanted)).await;
+    let done = shared.figures.done();
+    done.took(TimedWork::Sandbox(handler), begun.elapsed());
+    if !matches!(made, Ok(Ok(_))) {
+        done.pod_failed(has_own_users(pod), Some(handler));
+    }
+    let made =
+        made.map_err(|error| Error::caused(ErrorClass::Unavailable, "make the sandbox", error))?;
+    made.map_err(|error| {
+        let reason = if matches!(error, agent_cluster::Error::NoRange) {
+            "NetworkNotReady"
+        } else {
+            "FailedCreatePodSandBox"
+        };
+        let message = error.chain();
+        shared.events.warning(pod, reason, message.clone());
+        Error::new(ErrorClass::Unavailable, message)
+    })
+}
+
+/// Whether the pod has users of its own.
+fn has_own_users(pod: &Pod) -> bool {
+    pod.spec.as_ref().and_then(|spec| spec.host_users) == Some(false)
+}
+
+/// A sandbox that can't be made as the pod asks for it, told in upstream's words, and counted: with
+/// the handler where upstream's kubelet would have asked its runtime. Who made the pod may change
+/// what it refers to, so that it is tried again.
+fn failed(shared: &Shared, pod: &Pod, handler: Option<&str>, fault: &str) -> Error {
+    let done = shared.figures.done();
+    done.pod_failed(has_own_users(pod), handler);
     let text = format!("Failed to create pod sandbox: {fault}");
     shared
         .events
@@ -169,14 +188,32 @@ fn failed(shared: &Shared, pod: &Pod, fault: &str) -> Error {
     Error::new(ErrorClass::Unavailable, text)
 }
 
-/// Whether this node has the runtime of the pod's class: it runs all containers by crun.
-async fn runs_in_class(shared: &Shared, pod: &Pod) -> Result<(), String> {
+/// Why a pod's RuntimeClass can't be had here.
+#[derive(Debug)]
+struct Unfit {
+    /// The class's handler, where the class is known.
+    handler: Option<String>,
+    fault: String,
+}
+
+impl From<String> for Unfit {
+    fn from(fault: String) -> Self {
+        Self {
+            handler: None,
+            fault,
+        }
+    }
+}
+
+/// The handler of the pod's class, `""` where it names none, if this node has its runtime: it runs
+/// all containers by crun.
+async fn runs_in_class(shared: &Shared, pod: &Pod) -> Result<&'static str, Unfit> {
     let class = pod.spec.as_ref();
     let Some(name) = class.and_then(|spec| spec.runtime_class_name.as_deref()) else {
-        return Ok(());
+        return Ok("");
     };
     if !is_plain(name) {
-        return Err(format!("{name:?} is no name of a RuntimeClass"));
+        return Err(format!("{name:?} is no name of a RuntimeClass").into());
     }
     let path = format!("/apis/node.k8s.io/v1/runtimeclasses/{name}");
     let class: RuntimeClass = get(&*shared.api, path)
@@ -185,11 +222,15 @@ async fn runs_in_class(shared: &Shared, pod: &Pod) -> Result<(), String> {
     handled(&class.handler)
 }
 
-fn handled(handler: &str) -> Result<(), String> {
+fn handled(handler: &str) -> Result<&'static str, Unfit> {
     let known = HANDLERS.join(" and ");
-    let fault = || format!("no runtime for {handler:?} is configured: this node has {known} alone");
-    let found = HANDLERS.contains(&handler);
-    found.then_some(()).ok_or_else(fault)
+    let unfit = || Unfit {
+        // A label of metrics: what is none is told as no handler.
+        handler: Some(if is_plain(handler) { handler } else { "" }.to_owned()),
+        fault: format!("no runtime for {handler:?} is configured: this node has {known} alone"),
+    };
+    let found = HANDLERS.into_iter().find(|own| *own == handler);
+    found.ok_or_else(unfit)
 }
 
 /// The node's address at which it answers names of the cluster, if it does.
@@ -202,14 +243,83 @@ pub(crate) fn resolver(config: &Config, sandboxes: &Sandboxes) -> Option<IpAddr>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubelet::tests::shared_of;
+    use agent_api::{Answer, Api, ApiError, Call, Lines};
+    use bytes::Bytes;
+    use serde_json::json;
 
     #[test]
     fn a_class_names_the_runtime_by_its_own_name_or_by_that_of_most_nodes() {
-        handled("crun").unwrap();
-        handled("runc").unwrap();
+        assert_eq!(handled("crun").unwrap(), "crun");
+        assert_eq!(handled("runc").unwrap(), "runc");
+        let unfit = handled("kata").unwrap_err();
         assert_eq!(
-            handled("kata").unwrap_err(),
-            "no runtime for \"kata\" is configured: this node has crun and runc alone"
+            (unfit.fault.as_str(), unfit.handler.as_deref()),
+            (
+                "no runtime for \"kata\" is configured: this node has crun and runc alone",
+                Some("kata")
+            )
         );
+        let unfit = handled("a\"b").unwrap_err();
+        assert_eq!(unfit.handler.as_deref(), Some(""), "it is a label");
+    }
+
+    /// A master that has one RuntimeClass.
+    #[derive(Debug)]
+    struct OneClass;
+
+    impl Api for OneClass {
+        fn call(&self, call: Call) -> Answer<'_, Bytes> {
+            let known = call.path.ends_with("/sealed");
+            Box::pin(async move {
+                if !known {
+                    return Err(ApiError::from_answer(404, b""));
+                }
+                Ok(Bytes::from_static(
+                    br#"{"metadata":{"name":"sealed"},"handler":"kata"}"#,
+                ))
+            })
+        }
+
+        fn watch(&self, _path: String) -> Answer<'_, Lines> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[tokio::test]
+    async fn each_pod_that_gets_no_sandbox_is_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = shared_of(dir.path(), Vec::new(), Arc::new(OneClass));
+        for (uid, spec) in [
+            ("a", json!({"runtimeClassName": "absent"})),
+            (
+                "b",
+                json!({"runtimeClassName": "sealed", "hostUsers": false}),
+            ),
+            (
+                "c",
+                json!({"hostname": "x".repeat(80), "setHostnameAsFQDN": true, "subdomain": "y"}),
+            ),
+            // This node has no range of addresses.
+            ("d", json!({})),
+        ] {
+            let mut pod = json!({"metadata": {"namespace": "n", "name": "p", "uid": uid}});
+            pod["spec"] = spec;
+            pod["spec"]["containers"] = json!([]);
+            let pod = serde_json::from_value(pod).unwrap();
+            let mut own = Own::find(&shared, uid);
+            own.make(&shared, &pod).await.unwrap_err();
+        }
+        let told = shared.figures.done().text("n", &[]);
+        for line in [
+            "kubelet_started_pods_total 4",
+            "kubelet_started_pods_errors_total 4",
+            "kubelet_started_user_namespaced_pods_errors_total 1",
+            "kubelet_run_podsandbox_errors_total{runtime_handler=\"kata\"} 1",
+            "kubelet_run_podsandbox_errors_total{runtime_handler=\"\"} 1",
+            "kubelet_run_podsandbox_duration_seconds_count{runtime_handler=\"\"} 1",
+        ] {
+            assert!(told.lines().any(|told| told == line), "{line}:\n{told}");
+        }
     }
 }

@@ -33,8 +33,9 @@ const SIZES: [(u64, &str); 13] = [
 pub enum TimedWork {
     /// One step of a pod's task.
     Step(WorkerStep),
-    /// A pod's sandbox was made.
-    Sandbox,
+    /// A pod's sandbox was made, or could not be, by this handler of its RuntimeClass; `""` where it
+    /// names none.
+    Sandbox(&'static str),
     /// The limits of a pod's control group were set.
     Limits,
     /// A pod's status was written, from the look that found it changed.
@@ -90,7 +91,7 @@ impl TimedWork {
     fn family(self) -> Family {
         match self {
             Self::Step(_) => STEPS,
-            Self::Sandbox => SANDBOXES,
+            Self::Sandbox(_) => SANDBOXES,
             Self::Limits => GROUPS,
             Self::Status => STATUSES,
             Self::Pull(_) => PULLS,
@@ -104,8 +105,8 @@ impl TimedWork {
             Self::Step(WorkerStep::Update) | Self::Limits => "update",
             Self::Step(WorkerStep::Kill) => "kill",
             Self::Step(WorkerStep::Sync) => "sync",
-            // All pods have one runtime, as those of upstream's that name no class.
-            Self::Sandbox | Self::Status => "",
+            Self::Sandbox(handler) => handler,
+            Self::Status => "",
             Self::Pull(bytes) => {
                 let of_size = SIZES.iter().rfind(|(least, _)| *least <= bytes);
                 of_size.map_or("N/A", |(_, word)| word)
@@ -177,7 +178,8 @@ mod tests {
             TimedWork::Step(WorkerStep::Kill),
             TimedWork::Step(WorkerStep::Sync),
             TimedWork::Step(WorkerStep::Sync),
-            TimedWork::Sandbox,
+            TimedWork::Sandbox(""),
+            TimedWork::Sandbox("crun"),
             TimedWork::Limits,
             TimedWork::Status,
             TimedWork::Pull(2_038_489),
@@ -199,6 +201,7 @@ mod tests {
             "kubelet_pod_worker_duration_seconds_bucket{operation_type=\"sync\",le=\"0.01\"} 0",
             "kubelet_pod_worker_duration_seconds_bucket{operation_type=\"sync\",le=\"0.025\"} 2",
             "kubelet_run_podsandbox_duration_seconds_count{runtime_handler=\"\"} 1",
+            "kubelet_run_podsandbox_duration_seconds_count{runtime_handler=\"crun\"} 1",
             "kubelet_cgroup_manager_duration_seconds_count{operation_type=\"update\"} 1",
             "kubelet_pod_status_sync_duration_seconds_bucket{le=\"0.025\"} 1",
             "kubelet_pod_status_sync_duration_seconds_sum 0.02",

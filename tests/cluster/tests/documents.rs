@@ -153,6 +153,33 @@ fn every_anchor_leads_to_a_heading() {
     assert!(count > 15, "{count} anchors");
 }
 
+/// The names in backticks of a text.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn the_guide_names_each_family_of_cadvisors_metrics_and_denies_none() {
+    let guide = read("master/admin/GUIDE.md");
+    let part = guide.split("`/metrics/cadvisor` has, ").nth(1).unwrap();
+    let part = part.split("\n## ").next().unwrap();
+    let (there, absent) = part.split_once("Not there: ").unwrap();
+    let told = read("agent/resources/src/golden/cadvisor.txt");
+    let families = told
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    for family in families {
+        let is_named = |text: &str| {
+            names(text).any(|name| match name.strip_suffix('*') {
+                Some(prefix) => !prefix.is_empty() && family.starts_with(prefix),
+                None => name == family,
+            })
+        };
+        assert!(is_named(there), "{family} is not in the guide");
+        assert!(!is_named(absent), "{family} is not absent");
+    }
+}
+
 /// Links of the form [`function`](…/file.rs): the function's name and the file.
 fn functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split("[`").skip(1).filter_map(|rest| {

@@ -77,7 +77,8 @@ async fn work_is_told(site: &Site) {
             r#"run_podsandbox_duration_seconds_count{runtime_handler=""}"#,
             2,
         ),
-        ("run_podsandbox_errors_total", 0),
+        ("started_pods_total", 2),
+        ("started_pods_errors_total", 0),
         (
             r#"cgroup_manager_duration_seconds_count{operation_type="update"}"#,
             2,
