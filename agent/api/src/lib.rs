@@ -127,6 +127,11 @@ pub trait Api: Send + Sync + fmt::Debug + 'static {
 
     /// Opens a watch; `path` carries its query (`watch=true&…`).
     fn watch(&self, path: String) -> Answer<'_, Lines>;
+
+    /// Metrics of the way to the master, in Prometheus' text format; none where nothing is counted.
+    fn figures(&self) -> String {
+        String::new()
+    }
 }
 
 /// GET of one object or list.

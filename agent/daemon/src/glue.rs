@@ -2,7 +2,7 @@
 
 use crate::time::Clock;
 use agent_api::{Answer, Api, ApiError, Call, Lines};
-use agent_enroll::MasterClient;
+use agent_enroll::{IdentityFigures, MasterClient};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use std::sync::Arc;
@@ -12,6 +12,8 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub(crate) struct MasterApi {
     pub(crate) client: MasterClient,
+    /// What `client` did, and how long its certificate lasts.
+    pub(crate) figures: IdentityFigures,
     /// Notified when the API server is unreachable, so that discovery runs again.
     pub(crate) doubt: Arc<Notify>,
     /// The clock, compared with the Date of each answer of the API.
@@ -64,5 +66,9 @@ impl Api for MasterApi {
                 Err(answer) => Err(ApiError::from_answer(answer.status.as_u16(), &answer.body)),
             }
         })
+    }
+
+    fn figures(&self) -> String {
+        self.figures.text()
     }
 }

@@ -105,9 +105,11 @@ pub(crate) async fn serve(
     state_record::tell(&arguments.run, &clock.notices());
     let sandboxes = Arc::new(sandboxes(arguments, machine, on_machine)?);
     let tunnel = Tunnel::new(machine, &identity, &sandboxes, &view);
+    let figures = identity.figures();
     let condition = roots::keep_condition(identity.pins, identity.certificate, clock.notices());
     let api = Arc::new(MasterApi {
         client: identity.client,
+        figures,
         doubt,
         clock,
     });

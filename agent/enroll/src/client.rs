@@ -4,6 +4,7 @@ use crate::endpoint::{Endpoints, tls};
 use crate::identity::CertificateSlot;
 use crate::{Error, connector::Connector};
 use bytes::{Bytes, BytesMut};
+use config_figures::Requests;
 use config_tls::Pins;
 use futures_util::{Stream, stream};
 use http::{Method, Request, StatusCode, header};
@@ -14,7 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::ClientConfig;
 use std::pin::Pin as Pinned;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 
 /// Longest wait for the head of an answer.
@@ -62,6 +63,7 @@ struct Shared {
     endpoints: Endpoints,
     tls: Arc<ClientConfig>,
     client: RwLock<HttpClient>,
+    requests: Requests,
 }
 
 impl MasterClient {
@@ -81,6 +83,7 @@ impl MasterClient {
                 endpoints,
                 tls,
                 client,
+                requests: Requests::default(),
             }),
         })
     }
@@ -96,8 +99,14 @@ impl MasterClient {
         content_type: &str,
         body: Bytes,
     ) -> Result<Answer, Error> {
-        let response = self.send(method, path, content_type, body).await?;
-        answer(response).await
+        let (host, word) = (self.host(), method.to_string());
+        let begun = Instant::now();
+        let whole = match self.send(method, path, content_type, body).await {
+            Ok(response) => answer(response).await,
+            Err(error) => Err(error),
+        };
+        self.shared.requests.took(&host, &word, begun.elapsed());
+        whole
     }
 
     /// Opens a watch; `Err` of the inner result is the answer where its status is not 200.
@@ -123,6 +132,16 @@ impl MasterClient {
             .unwrap_or_else(PoisonError::into_inner) = fresh;
     }
 
+    /// What this client asked, and how that ended.
+    pub(crate) fn requests(&self) -> &Requests {
+        &self.shared.requests
+    }
+
+    /// The endpoint by which the API is named.
+    fn host(&self) -> String {
+        self.shared.endpoints.first().to_string()
+    }
+
     async fn send(
         &self,
         method: Method,
@@ -130,10 +149,10 @@ impl MasterClient {
         content_type: &str,
         body: Bytes,
     ) -> Result<http::Response<Incoming>, Error> {
-        let authority = self.shared.endpoints.first().to_string();
+        let (host, word) = (self.host(), method.to_string());
         let uri = http::Uri::builder()
             .scheme("https")
-            .authority(authority)
+            .authority(host.as_str())
             .path_and_query(path)
             .build();
         let mut request = Request::builder()
@@ -154,10 +173,14 @@ impl MasterClient {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        match timeout(HEAD_TIMEOUT, client.request(request)).await {
+        let response = match timeout(HEAD_TIMEOUT, client.request(request)).await {
             Ok(outcome) => outcome.map_err(Error::Exchange),
             Err(_elapsed) => Err(Error::Silent(HEAD_TIMEOUT)),
-        }
+        };
+        let code = response.as_ref().ok();
+        let code = code.map(|response| response.status().as_u16());
+        self.shared.requests.answered(&host, &word, code);
+        response
     }
 }
 

@@ -4,6 +4,7 @@ use crate::Error;
 use crate::client::MasterClient;
 use crate::endpoint::Endpoints;
 use crate::exchange::{Accepted, Cost, IdentityProof, Party, blocking};
+use crate::figures::{FailedRenewals, IdentityFigures};
 use crate::identity::{CertificateSlot, PinnedRoots};
 use crate::keys::NodeKey;
 use crate::pace::{Backoff, Cadence, NextAction, fraction, spread};
@@ -101,6 +102,20 @@ pub struct Identity {
     pub pins: Pins,
     /// The cluster's pinned roots, which verify the master as a client.
     pub roots: PinnedRoots,
+    /// How often the certificates could not be renewed.
+    pub failed_renewals: FailedRenewals,
+}
+
+impl Identity {
+    /// Its metrics.
+    pub fn figures(&self) -> IdentityFigures {
+        IdentityFigures {
+            client: self.client.clone(),
+            certificate: Arc::clone(&self.certificate),
+            serving: Arc::clone(&self.serving),
+            failed: self.failed_renewals.clone(),
+        }
+    }
 }
 
 /// Joins, and joins again, until the end of the process.
@@ -129,6 +144,7 @@ pub struct Renewer {
     cadence: Cadence,
     /// The zero of the monotonic clock.
     start: Instant,
+    failed: FailedRenewals,
 }
 
 impl Enroller {
@@ -213,6 +229,7 @@ impl Enroller {
         });
         let (serving, certificate) = (Arc::clone(&self.serving), Arc::clone(&self.client));
         let (pins, roots) = (self.party.pins.clone(), self.roots.clone());
+        let failed = FailedRenewals::default();
         let identity = Identity {
             node,
             client: client.clone(),
@@ -220,6 +237,7 @@ impl Enroller {
             certificate,
             pins,
             roots,
+            failed_renewals: failed.clone(),
         };
         Ok((
             identity,
@@ -228,6 +246,7 @@ impl Enroller {
                 client,
                 cadence,
                 start: Instant::now(),
+                failed,
             },
         ))
     }
@@ -370,6 +389,7 @@ impl Renewer {
                     }
                 }
                 Err(failed) => {
+                    self.failed.one_more();
                     if next != NextAction::Renew {
                         self.enroller.next_endorsement_key(&failed);
                     }

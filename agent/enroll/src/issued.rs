@@ -5,6 +5,7 @@ use crate::Error;
 use crate::client::MasterClient;
 use crate::endpoint::Endpoints;
 use crate::enroller::Identity;
+use crate::figures::FailedRenewals;
 use crate::identity::CertificateSlot;
 use crate::keys::NodeKey;
 use crate::request::is_for;
@@ -130,6 +131,7 @@ pub fn put_in_use(
             certificate,
             pins,
             roots: roots.into(),
+            failed_renewals: FailedRenewals::default(),
         },
         Expiry { not_after },
     ))

@@ -139,6 +139,7 @@ async fn a_node_joins_speaks_with_its_tpm_key_and_renews_without_a_lapse() {
             .enroll()
             .await;
     assert_eq!(identity.node, "worker-1");
+    let figures = identity.figures();
     let first = whoami(&identity.client).await;
     assert!(
         first.starts_with("system:node:worker-1 ") && first.ends_with(" h2"),
@@ -160,22 +161,59 @@ async fn a_node_joins_speaks_with_its_tpm_key_and_renews_without_a_lapse() {
         [SESSIONS_PATH, RENEWALS_PATH, RENEWALS_PATH]
     );
     keeper.abort();
+    let told = figures.text();
+    let asked = format!(r#"host="127.0.0.1:{}",method="GET"}}"#, master.port);
+    let took = format!(r#"host="127.0.0.1:{}",verb="GET"}}"#, master.port);
+    let figure = |name: &str| figure(&told, name);
+    assert_eq!(
+        figure(&format!(
+            r#"rest_client_requests_total{{code="200",{asked}"#
+        )),
+        Some(2),
+        "{told}"
+    );
+    assert_eq!(
+        figure(&format!(
+            "rest_client_request_duration_seconds_count{{{took}"
+        )),
+        Some(2),
+        "{told}"
+    );
+    for of in ["client", "server"] {
+        let left = figure(&format!("kubelet_certificate_manager_{of}_ttl_seconds"));
+        assert!(left.is_some_and(|left| left > 0), "{told}");
+    }
+}
+
+/// The value of a sample, by its name and labels.
+fn figure(told: &str, name: &str) -> Option<i64> {
+    let found = told.lines().find_map(|line| line.strip_prefix(name));
+    found.and_then(|value| value.trim().parse().ok())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_renewal_is_followed_by_joining_anew() {
     let master = Master::start(Behaviour::RefusesRenewals).await;
-    let (_identity, keeper, mut lines, _machine) =
+    let (identity, keeper, mut lines, _machine) =
         node(&master, &[("127.0.0.1", master.port)], master.pin)
             .await
             .enroll()
             .await;
+    let failures = || {
+        let told = identity.figures().text();
+        let client = "kubelet_certificate_manager_client_expiration_renew_errors";
+        let both = [client, "kubelet_server_expiration_renew_errors"];
+        both.map(|name| figure(&told, name))
+    };
+    assert_eq!(failures(), [Some(0), Some(0)]);
     let keeper = tokio::spawn(keeper.keep());
     assert_eq!(
         told(&mut lines, "refused").await,
         "refused REFUSED see the master (step 2, challenge)"
     );
     told(&mut lines, "renewed").await;
+    let failed = failures();
+    assert!(failed[0] >= Some(1) && failed[0] == failed[1], "{failed:?}");
     assert_eq!(
         master.hellos()[..3],
         [SESSIONS_PATH, RENEWALS_PATH, SESSIONS_PATH]
@@ -243,6 +281,18 @@ async fn a_watch_comes_line_by_line_and_an_answer_has_a_limit() {
         .request(Method::GET, "/huge", "", Bytes::new())
         .await;
     assert!(matches!(huge, Err(Error::TooLarge(_))));
+    let told = identity.figures().text();
+    let asked = |code: &str| {
+        let labels = format!(
+            r#"code="{code}",host="127.0.0.1:{}",method="GET""#,
+            master.port
+        );
+        figure(&told, &format!("rest_client_requests_total{{{labels}}}"))
+    };
+    assert_eq!((asked("200"), asked("404")), (Some(2), Some(1)), "{told}");
+    let took = format!(r#"host="127.0.0.1:{}",verb="GET""#, master.port);
+    let name = format!("rest_client_request_duration_seconds_count{{{took}}}");
+    assert_eq!(figure(&told, &name), Some(1), "watches have no duration");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

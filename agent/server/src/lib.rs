@@ -431,7 +431,7 @@ impl Server {
         self.health.note("healthz", [("ping", true)]);
     }
 
-    /// Metrics of the kubelet's work, and of the agent's process.
+    /// Metrics of the kubelet's work, of its way to the master, and of the agent's process.
     async fn own_figures(&self) -> Response<Body> {
         let parts = &self.parts;
         self.ask_drivers();
@@ -441,7 +441,7 @@ impl Server {
         let disks = parts.figures.disks().clone();
         let claims = tokio::task::spawn_blocking(move || disks.claims()).await;
         let own = agent_sys::figures::of_this_process().text();
-        let told = done + &claims.unwrap_or_default() + &own;
+        let told = done + &claims.unwrap_or_default() + &parts.api.figures() + &own;
         answer(StatusCode::OK, config_figures::CONTENT_TYPE, told.into())
     }
 

@@ -49,6 +49,10 @@ impl Api for NoMaster {
     fn watch(&self, _path: String) -> Answer<'_, Lines> {
         Box::pin(std::future::pending())
     }
+
+    fn figures(&self) -> String {
+        "kubelet_server_expiration_renew_errors 3\n".to_owned()
+    }
 }
 
 /// A kubelet without pods.
@@ -279,6 +283,8 @@ async fn the_agents_figures_are_for_the_master_alone() {
         .find_map(|line| line.strip_prefix("process_resident_memory_bytes "))
         .and_then(|bytes| bytes.parse::<u64>().ok());
     assert!(memory.is_some_and(|bytes| bytes > 0), "{figures}");
+    let of_api = "kubelet_server_expiration_renew_errors 3";
+    assert!(figures.lines().any(|line| line == of_api), "{figures}");
     let other = lab.ask(own, Some("system:node:other"), "/metrics").await;
     assert_eq!(other.as_deref(), Some("HTTP/1.1 403 Forbidden"));
 }

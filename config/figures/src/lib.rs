@@ -1,12 +1,14 @@
-//! Metrics of a program: Prometheus' text format, the kernel's figures about a process, and how
-//! checks of health ended. Pure: the caller reads `/proc`.
+//! Metrics of a program: Prometheus' text format, the kernel's figures about a process, how checks
+//! of health ended, and a client's requests. Pure: the caller reads `/proc` and the clock.
 
 mod health;
 mod process;
+mod requests;
 mod text;
 
 pub use health::{HEALTH, Health};
 pub use process::{FILES, Process};
+pub use requests::Requests;
 pub use text::{Figure, Text};
 
 /// The media type of [`Text`].

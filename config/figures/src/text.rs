@@ -59,6 +59,7 @@ impl Text {
         }
         let _infallible = match value {
             Figure::Whole(value) => write!(self.0, " {value}"),
+            Figure::Real(value) if value.is_infinite() && value > 0.0 => write!(self.0, " +Inf"),
             Figure::Real(value) => write!(self.0, " {value}"),
         };
     }
