@@ -264,15 +264,22 @@ fn beginning(mut text: String, most: usize) -> String {
     text
 }
 
-/// The mounts of volumes. A read-only mount here is always recursively read-only (KEP-3857).
+/// The mounts of volumes. A read-only mount here is recursively read-only whatever the pod asks for
+/// (KEP-3857); only a mount that the machine mounts below it later may be writable, where the volume
+/// shows those.
 fn volume_mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
     let status = |mount: &VolumeMount| {
         let read_only = mount.read_only == Some(true);
+        let later = matches!(
+            mount.mount_propagation.as_deref(),
+            Some("HostToContainer" | "Bidirectional")
+        );
+        let recursive = if later { "Disabled" } else { "Enabled" };
         VolumeMountStatus {
             name: mount.name.clone(),
             mount_path: mount.mount_path.clone(),
             read_only: mount.read_only,
-            recursive_read_only: read_only.then(|| "Enabled".to_owned()),
+            recursive_read_only: read_only.then(|| recursive.to_owned()),
             ..VolumeMountStatus::default()
         }
     };
@@ -328,12 +335,18 @@ mod tests {
         let mounts = json!([
             {"name": "a", "mountPath": "/a", "readOnly": true, "recursiveReadOnly": "IfPossible"},
             {"name": "b", "mountPath": "/b"},
+            {"name": "c", "mountPath": "/c", "readOnly": true, "recursiveReadOnly": "Disabled"},
+            {"name": "d", "mountPath": "/d", "readOnly": true},
+            {"name": "e", "mountPath": "/e", "readOnly": true, "mountPropagation": "HostToContainer"},
         ]);
         let container = json!({"name": "c", "volumeMounts": mounts});
         let told = volume_mounts(&serde_json::from_value(container).unwrap());
         let wanted = json!([
             {"name": "a", "mountPath": "/a", "readOnly": true, "recursiveReadOnly": "Enabled"},
             {"name": "b", "mountPath": "/b"},
+            {"name": "c", "mountPath": "/c", "readOnly": true, "recursiveReadOnly": "Enabled"},
+            {"name": "d", "mountPath": "/d", "readOnly": true, "recursiveReadOnly": "Enabled"},
+            {"name": "e", "mountPath": "/e", "readOnly": true, "recursiveReadOnly": "Disabled"},
         ]);
         assert_eq!(serde_json::to_value(told).unwrap(), wanted);
     }
