@@ -18,6 +18,7 @@ pub mod fronts;
 mod health;
 mod left_out;
 pub mod notices;
+mod picking;
 mod proxy;
 pub mod served;
 mod status;

@@ -16,6 +16,9 @@
 //! behind the front.
 
 use crate::fronts::{Front, Fronts};
+use crate::picking::{
+    CLIENTS, Chain, ENDPOINTS, ENDPOINTS_INSIDE, STAYING, STAYING_INSIDE, picking, places,
+};
 use crate::view::Protocol;
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{
@@ -30,22 +33,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub const TABLE: &str = "pratique-services";
 /// Fronts, and the chains that pick for them.
 pub(crate) const FRONTS: &str = "fronts";
-/// Fronts with a number, and their endpoints.
-const ENDPOINTS: &str = "endpoints";
 /// Where this node's pods and its own programs are led, where that is elsewhere than where others
-/// are, and the endpoints there.
+/// are.
 pub(crate) const FRONTS_OF_PODS: &str = "fronts-of-pods";
 const FRONTS_OF_NODE: &str = "fronts-of-node";
-const ENDPOINTS_INSIDE: &str = "endpoints-inside";
 /// What the names of the links to pods begin with.
 pub const POD_LINKS: &str = "pod-";
 /// Fronts without endpoints, whose callers get a refusal.
 const EMPTY: &str = "empty";
-/// Clients of fronts, and the endpoints with which they stay.
-const CLIENTS: &str = "clients";
-/// Endpoints with their fronts, as far as clients may stay with them; the same of those inside.
-const STAYING: &str = "staying";
-const STAYING_INSIDE: &str = "staying-inside";
 /// The set of fronts with `loadBalancerSourceRanges`, and the chain that accepts their allowed
 /// sources.
 const RESTRICTED: &str = "restricted";
@@ -66,7 +61,7 @@ const BEFORE_FILTER: i32 = -1;
 /// Place in headers (RFC 768, RFC 9293).
 const DESTINATION_PORT: u32 = 2;
 /// Bytes of a register.
-const REGISTER: u32 = 4;
+pub(crate) const REGISTER: u32 = 4;
 
 /// The entries of maps and sets, and the chains that they need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -76,31 +71,6 @@ pub struct Entries {
     /// By the lengths of their prefixes.
     sources: BTreeMap<u8, BTreeSet<Vec<u8>>>,
     chains: BTreeSet<Chain>,
-}
-
-/// A chain that picks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Chain {
-    endpoints: u32,
-    affinity: Option<u32>,
-    as_node: bool,
-    inside: bool,
-}
-
-impl Chain {
-    fn name(self) -> Name {
-        let mut name = format!("pick-{}", self.endpoints);
-        if let Some(seconds) = self.affinity {
-            name = format!("{name}-stay-{seconds}");
-        }
-        if self.as_node {
-            name.push_str("-as-node");
-        }
-        if self.inside {
-            name.push_str("-inside");
-        }
-        name.into()
-    }
 }
 
 pub(crate) fn front_key(front: Front) -> Vec<u8> {
@@ -144,15 +114,6 @@ impl Entries {
         }
         self.chains.insert(chain);
         Some(chain.name())
-    }
-}
-
-/// Where a chain finds endpoints, and those with which clients may stay.
-fn places(chain: Chain) -> (&'static str, &'static str) {
-    if chain.inside {
-        (ENDPOINTS_INSIDE, STAYING_INSIDE)
-    } else {
-        (ENDPOINTS, STAYING)
     }
 }
 
@@ -546,12 +507,12 @@ const fn endpoint_bytes(family: Family) -> u32 {
 }
 
 /// Bytes of an address, a protocol and a port.
-const fn front_bytes(family: Family) -> u32 {
+pub(crate) const fn front_bytes(family: Family) -> u32 {
     family.bytes() + 2 * REGISTER
 }
 
 /// Loads a packet's front into the registers from one on.
-fn load_front(family: Family, at: u32) -> Vec<Step> {
+pub(crate) fn load_front(family: Family, at: u32) -> Vec<Step> {
     let behind = at + family.bytes() / REGISTER;
     vec![
         Step::LoadNetwork {
@@ -566,64 +527,6 @@ fn load_front(family: Family, at: u32) -> Vec<Step> {
             to: behind + 1,
         },
     ]
-}
-
-/// The rules of a chain that picks one of a number of endpoints.
-///
-/// Registers: a front and what follows it, then an endpoint. There is no room for the front once
-/// more behind the endpoint of IPv6, so that it is loaded anew right before it where both are asked
-/// for, and at the first register after that.
-fn picking(family: Family, chain: Chain) -> Vec<Change> {
-    let behind_front = front_bytes(family) / REGISTER;
-    let endpoint = behind_front + family.bytes() / REGISTER;
-    let mark = chain.as_node.then_some(Step::SetMark(LEAVES_AS_NODE));
-    let client = Step::LoadNetwork {
-        offset: family.source_offset(),
-        length: family.bytes(),
-        to: behind_front,
-    };
-    let remember = chain.affinity.map(|seconds| Step::Remember {
-        key: 0,
-        map: CLIENTS,
-        value: endpoint,
-        milliseconds: u64::from(seconds).saturating_mul(1000),
-    });
-    let there = Step::Destination {
-        address: endpoint,
-        port: endpoint + family.bytes() / REGISTER,
-    };
-    let find = |map| Step::Find {
-        key: 0,
-        map,
-        to: endpoint,
-    };
-    let (endpoints, staying) = places(chain);
-    let mut rules = Vec::new();
-    if let Some(remember) = &remember {
-        let mut steps = load_front(family, 0);
-        steps.extend([client.clone(), find(CLIENTS)]);
-        let before = endpoint - behind_front;
-        steps.extend(load_front(family, before));
-        steps.push(Step::In(before, staying.into()));
-        steps.extend(load_front(family, 0));
-        steps.extend([client.clone(), remember.clone()]);
-        steps.extend(mark.clone());
-        steps.push(there.clone());
-        rules.push(rule_of(chain.name(), steps));
-    }
-    let mut steps = load_front(family, 0);
-    steps.push(Step::LoadRandom {
-        below: chain.endpoints,
-        to: behind_front,
-    });
-    steps.push(find(endpoints));
-    if let Some(remember) = remember {
-        steps.extend([client, remember]);
-    }
-    steps.extend(mark);
-    steps.push(there);
-    rules.push(rule_of(chain.name(), steps));
-    rules
 }
 
 /// A map with nothing in it.
@@ -672,7 +575,7 @@ fn rule(chain: &'static str, steps: Vec<Step>) -> Change {
     rule_of(chain.into(), steps)
 }
 
-fn rule_of(chain: Name, steps: Vec<Step>) -> Change {
+pub(crate) fn rule_of(chain: Name, steps: Vec<Step>) -> Change {
     Change::AddRule {
         table: TABLE,
         chain,

@@ -48,7 +48,8 @@ fn serve(family: Family, name: &'static str) -> u16 {
 
 fn ask(family: Family, port: u16) -> Result<String, std::io::ErrorKind> {
     let address = service_at(family, port);
-    let mut stream = TcpStream::connect(address).map_err(|error| error.kind())?;
+    let called = TcpStream::connect_timeout(&address, Duration::from_secs(60));
+    let mut stream = called.map_err(|error| error.kind())?;
     let mut text = String::new();
     stream
         .read_to_string(&mut text)
@@ -128,6 +129,68 @@ fn callers_reach_every_endpoint_and_stay_where_they_should() {
         filter.apply(&difference(family, &held, &wanted)).unwrap();
         assert!((0..8).all(|_| ask(81).unwrap() != first));
         assert_eq!(ask(82).unwrap(), "a");
+    });
+}
+
+#[test]
+fn a_client_whose_endpoint_goes_stays_with_the_next_one() {
+    in_a_network(|family, filter| {
+        let names = ["a", "b", "c"];
+        let ports = names.map(|name| serve(family, name));
+        let front = front(family, 81, Protocol::Tcp);
+        let of = |ports: &[u16]| entries(&[(front, pick(family, ports, Some(600)))].into());
+        let all_but = |name: &str| {
+            let others = names.iter().zip(ports).filter(|(other, _)| **other != name);
+            others.map(|(_, port)| port).collect::<Vec<_>>()
+        };
+        let mut held = of(&ports);
+        filter.apply(&all(family, &held)).unwrap();
+        let mut own = ask(family, 81).unwrap();
+        // Whichever it is led to by chance, a client that does not stay calls both of the others in
+        // 16 calls, but for one run of 2^15.
+        for round in 1..=3 {
+            let before = own;
+            let rest = of(&all_but(&before));
+            filter.apply(&difference(family, &held, &rest)).unwrap();
+            own = ask(family, 81).unwrap();
+            assert_ne!(own, before, "it is gone");
+            let stays = || (0..16).all(|_| ask(family, 81).unwrap() == own);
+            assert!(stays(), "round {round}");
+            held = of(&ports);
+            filter.apply(&difference(family, &rest, &held)).unwrap();
+            assert!(stays(), "round {round}, as the other is back");
+        }
+    });
+}
+
+#[test]
+fn a_client_that_can_not_be_remembered_is_served_all_the_same() {
+    with_a_pod(|family, filter, pod| {
+        Links::open()
+            .unwrap()
+            .add_address(LOOPBACK, host(family), family.bits())
+            .unwrap();
+        let ports = ["a", "b"].map(|name| serve(family, name));
+        let wanted = [(
+            front(family, 81, Protocol::Tcp),
+            pick(family, &ports, Some(600)),
+        )];
+        let mut changes = all(family, &entries(&wanted.into()));
+        for change in &mut changes {
+            if let Change::AddMemory { most, .. } = change {
+                *most = 1;
+            }
+        }
+        filter.apply(&changes).unwrap();
+        let asked = || {
+            let names = (0..64).map(|_| ask(family, 81).unwrap());
+            names.collect::<HashSet<String>>().len()
+        };
+        let of_pod = || inside(&[(Kind::Network, pod)], || Ok(asked())).unwrap();
+        assert_eq!(of_pod(), 1, "the pod is remembered");
+        // Each of the two is missed by all of these calls in one of 2^63 runs.
+        assert_eq!(asked(), 2, "there is no room for the machine itself");
+        assert_eq!(of_pod(), 1, "the pod still is");
     });
 }
 

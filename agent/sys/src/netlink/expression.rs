@@ -43,11 +43,15 @@ fn bitwise(of: Register, mask: &[u8], flip: &[u8]) -> (&'static str, Attributes)
     ("bitwise", data)
 }
 
-fn remembered(key: Register, map: &str, value: Register) -> Attributes {
-    let update = 1;
+/// `NFT_DYNSET_OP_UPDATE` and `NFT_DYNSET_OP_DELETE`.
+const UPDATE: u32 = 1;
+const DELETE: u32 = 2;
+
+/// What changes a map's element (`NFTA_DYNSET_*`).
+fn element(operation: u32, key: Register, map: &str, value: Register) -> Attributes {
     Attributes::new()
         .text(1, map)
-        .network_number(3, update)
+        .network_number(3, operation)
         .network_number(4, register(key))
         .network_number(5, register(value))
 }
@@ -55,10 +59,10 @@ fn remembered(key: Register, map: &str, value: Register) -> Attributes {
 /// What counts a packet under a key and holds where that is beyond its share (`NFTA_DYNSET_*`,
 /// `NFTA_CONNLIMIT_*`, `NFTA_LIMIT_*`; both count what is over by a flag).
 fn beyond(key: Register, set: &str, share: Share) -> (&'static str, Attributes) {
-    let (update, over) = (1, 1);
+    let over = 1;
     let dynset = Attributes::new()
         .text(1, set)
-        .network_number(3, update)
+        .network_number(3, UPDATE)
         .network_number(4, register(key));
     let long = |number: u64| number.to_be_bytes();
     let (dynset, name, of_share) = match share {
@@ -229,9 +233,10 @@ pub(super) fn expression(family: Family, step: &Step) -> (&'static str, Attribut
             value,
             milliseconds,
         } => {
-            let data = remembered(*key, map, *value);
+            let data = element(UPDATE, *key, map, *value);
             ("dynset", data.bytes(6, &milliseconds.to_be_bytes()))
         }
+        Step::Forget { key, map, value } => ("dynset", element(DELETE, *key, map, *value)),
         Step::Beyond { key, set, share } => beyond(*key, set, *share),
         Step::Untracked => ("notrack", Attributes::new()),
         Step::LoadRandom { below, to } => random(*below, *to),

@@ -1,0 +1,128 @@
+//! The chains that pick an endpoint for a connection (pure).
+//!
+//! A client stays with an endpoint where its service asks for it: a map, which the chains fill,
+//! holds clients with their endpoints, each for the service's time. A client whose endpoint is gone
+//! gets another one, with which it stays from then on. Where the map is full, further clients are
+//! led to endpoints as those of other services are, and stay with none.
+
+use crate::table::{LEAVES_AS_NODE, REGISTER, front_bytes, load_front, rule_of};
+use agent_sys::netlink::Family;
+use agent_sys::netlink::filter::{Change, Name, Step};
+
+/// Fronts with a number, and their endpoints; the same for callers inside.
+pub(crate) const ENDPOINTS: &str = "endpoints";
+pub(crate) const ENDPOINTS_INSIDE: &str = "endpoints-inside";
+/// Clients of fronts, and the endpoints with which they stay.
+pub(crate) const CLIENTS: &str = "clients";
+/// Endpoints with their fronts, as far as clients may stay with them; the same of those inside.
+pub(crate) const STAYING: &str = "staying";
+pub(crate) const STAYING_INSIDE: &str = "staying-inside";
+
+/// A chain that picks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Chain {
+    /// Among how many.
+    pub(crate) endpoints: u32,
+    /// Seconds for which a client stays with one.
+    pub(crate) affinity: Option<u32>,
+    /// Whether the connection leaves with the node's own address.
+    pub(crate) as_node: bool,
+    /// Whether it is for this node's pods and its own programs alone.
+    pub(crate) inside: bool,
+}
+
+impl Chain {
+    /// Its name in the kernel.
+    pub(crate) fn name(self) -> Name {
+        let mut name = format!("pick-{}", self.endpoints);
+        if let Some(seconds) = self.affinity {
+            name = format!("{name}-stay-{seconds}");
+        }
+        if self.as_node {
+            name.push_str("-as-node");
+        }
+        if self.inside {
+            name.push_str("-inside");
+        }
+        name.into()
+    }
+}
+
+/// Where a chain finds endpoints, and those with which clients may stay.
+pub(crate) fn places(chain: Chain) -> (&'static str, &'static str) {
+    if chain.inside {
+        (ENDPOINTS_INSIDE, STAYING_INSIDE)
+    } else {
+        (ENDPOINTS, STAYING)
+    }
+}
+
+/// The rules of a chain that picks one of a number of endpoints.
+///
+/// Registers: a front and what follows it, then an endpoint. There is no room for the front once
+/// more behind the endpoint of IPv6, so that it is loaded anew right before it where both are asked
+/// for, and at the first register after that.
+pub(crate) fn picking(family: Family, chain: Chain) -> Vec<Change> {
+    let behind_front = front_bytes(family) / REGISTER;
+    let endpoint = behind_front + family.bytes() / REGISTER;
+    let client = Step::LoadNetwork {
+        offset: family.source_offset(),
+        length: family.bytes(),
+        to: behind_front,
+    };
+    let find = |map| Step::Find {
+        key: 0,
+        map,
+        to: endpoint,
+    };
+    let (endpoints, staying) = places(chain);
+    let any = || {
+        let mut steps = load_front(family, 0);
+        steps.push(Step::LoadRandom {
+            below: chain.endpoints,
+            to: behind_front,
+        });
+        steps.push(find(endpoints));
+        steps
+    };
+    let mark = chain.as_node.then_some(Step::SetMark(LEAVES_AS_NODE));
+    let there = Step::Destination {
+        address: endpoint,
+        port: endpoint + family.bytes() / REGISTER,
+    };
+    let leads = |steps: Vec<Step>| {
+        let end = mark.iter().chain([&there]).cloned();
+        rule_of(chain.name(), steps.into_iter().chain(end).collect())
+    };
+    let mut rules = Vec::new();
+    if let Some(seconds) = chain.affinity {
+        let remember = Step::Remember {
+            key: 0,
+            map: CLIENTS,
+            value: endpoint,
+            milliseconds: u64::from(seconds).saturating_mul(1000),
+        };
+        // A client whose endpoint is there stays with it.
+        let mut steps = load_front(family, 0);
+        steps.extend([client.clone(), find(CLIENTS)]);
+        let before = endpoint - behind_front;
+        steps.extend(load_front(family, before));
+        steps.push(Step::In(before, staying.into()));
+        steps.extend(load_front(family, 0));
+        steps.extend([client.clone(), remember.clone()]);
+        rules.push(leads(steps));
+        // Any other will stay with the next one. What is known of it is of an endpoint that is gone,
+        // and would keep its value.
+        let forget = Step::Forget {
+            key: 0,
+            map: CLIENTS,
+            value: endpoint,
+        };
+        let mut steps = any();
+        steps.extend([client, forget, remember]);
+        rules.push(leads(steps));
+    }
+    // Also a client that can't be remembered.
+    rules.push(leads(any()));
+    rules
+}
