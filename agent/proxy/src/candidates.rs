@@ -84,6 +84,13 @@ pub(crate) fn nearest<'a>(
         .unwrap_or(Near::Anywhere)
 }
 
+/// The endpoints that serve, wherever they run and also on their way out: datagrams go on to them.
+pub(crate) fn serving(endpoints: &[(&Endpoint, u16)]) -> Vec<(IpAddr, u16)> {
+    let own = endpoints.iter().filter(|(one, _)| one.serving);
+    let own = own.map(|(one, port)| (one.address, *port));
+    own.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
 /// The endpoints that take connections: those that are ready, and where there is none, those that
 /// still serve on their way out (KEP-1669).
 pub(crate) fn candidates(endpoints: &[(&Endpoint, u16)], near: Near<'_>) -> Vec<(IpAddr, u16)> {

@@ -1,9 +1,9 @@
 //! Where the services of a cluster are called, and which endpoints answer there (pure).
 
 use crate::NAME_SERVER_PORT;
-use crate::candidates::{Near, candidates, endpoints, nearest};
+use crate::candidates::{Near, candidates, endpoints, nearest, serving};
 use crate::health::health_ports;
-use crate::view::{HostPort, Key, Known, Objects, Protocol, Service, Slice, Whole};
+use crate::view::{Endpoint, HostPort, Key, Known, Objects, Protocol, Service, Slice, Whole};
 use agent_sys::netlink::Family;
 use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +51,10 @@ pub struct Pick {
     /// The endpoints for this node's pods and own programs, where callers from elsewhere reach none
     /// but those of this node; empty where there is no such difference.
     pub inside: Vec<(IpAddr, u16)>,
+    /// Of a front of datagrams: the endpoints to which clients go on to send that are there, whether
+    /// or not others come to them. As connections of TCP do, such a flow stays while its endpoint
+    /// serves, whatever policies, hints and the way out of its pod are (upstream's rule).
+    pub serving: Vec<(IpAddr, u16)>,
     /// Ranges whose callers alone may come; empty where all may.
     pub sources: Vec<Cidr>,
 }
@@ -177,12 +181,13 @@ pub(crate) fn of_host_port(
 /// Endpoints by address and port, for fronts of datagrams.
 pub type Datagrams = BTreeMap<(IpAddr, u16), BTreeSet<(IpAddr, u16)>>;
 
-/// The endpoints of fronts of datagrams that lead elsewhere than before.
+/// The endpoints of fronts of datagrams that lead elsewhere than before, with those that still serve.
 pub fn changed_datagrams(before: &Fronts, after: &Fronts) -> Datagrams {
     let all = before.keys().chain(after.keys());
     let ends = |fronts: &Fronts, front: &Front| {
         let pick = fronts.get(front)?;
         let ends = pick.endpoints.iter().chain(&pick.inside);
+        let ends = ends.chain(&pick.serving);
         Some(ends.copied().collect::<BTreeSet<_>>())
     };
     all.filter(|front| front.protocol == Protocol::Udp)
@@ -222,15 +227,14 @@ fn of_family(
     for port in &service.ports {
         let of_port = by_port.get(&(&*port.name, port.protocol));
         let of_port = of_port.map(Vec::as_slice).unwrap_or_default();
-        let (every, local) = if service.name_server {
-            let own = here.name_servers.iter();
-            let own = own.filter(|at| Family::of(**at) == family);
-            let own: Vec<_> = own.map(|at| (*at, NAME_SERVER_PORT)).collect();
-            (own.clone(), own)
-        } else {
-            let near = nearest(of_port, here.node, here.zone);
-            let local = candidates(of_port, Near::Node(here.node));
-            (candidates(of_port, near), local)
+        let own = Some(here.name_servers).filter(|_| service.name_server);
+        let Ends {
+            every,
+            local,
+            still,
+        } = match own {
+            Some(servers) => of_name_servers(family, servers),
+            None => of_endpoints(of_port, here, port.protocol),
         };
         let pick = |local_only: bool, from_outside: bool| Pick {
             endpoints: if local_only { &local } else { &every }.clone(),
@@ -242,6 +246,7 @@ fn of_family(
             } else {
                 Vec::new()
             },
+            serving: still.clone(),
             sources: Vec::new(),
         };
         let mut add = |source: Source, addresses: &[IpAddr], port_number: u16, pick: &Pick| {
@@ -277,6 +282,39 @@ fn of_family(
         add(Source::Claimed, &service.external, port.port, &outside);
     }
     all
+}
+
+/// Where a port of a service leads.
+struct Ends {
+    /// Callers of this node.
+    every: Vec<(IpAddr, u16)>,
+    /// Those who are to reach endpoints of this node alone.
+    local: Vec<(IpAddr, u16)>,
+    /// Datagrams of callers who were led there before.
+    still: Vec<(IpAddr, u16)>,
+}
+
+fn of_endpoints(of_port: &[(&Endpoint, u16)], here: Here<'_>, protocol: Protocol) -> Ends {
+    let near = nearest(of_port, here.node, here.zone);
+    Ends {
+        every: candidates(of_port, near),
+        local: candidates(of_port, Near::Node(here.node)),
+        still: match protocol {
+            Protocol::Udp => serving(of_port),
+            Protocol::Tcp => Vec::new(),
+        },
+    }
+}
+
+/// The node's own name servers, wherever a caller is.
+fn of_name_servers(family: Family, servers: &[IpAddr]) -> Ends {
+    let own = servers.iter().filter(|at| Family::of(**at) == family);
+    let own: Vec<_> = own.map(|at| (*at, NAME_SERVER_PORT)).collect();
+    Ends {
+        every: own.clone(),
+        local: own,
+        still: Vec::new(),
+    }
 }
 
 /// Whose callers may come to a service's balancers. The node's own programs come from a balancer's

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::served::tests::histories;
-use crate::view::{Endpoint, HostPort, Key, Port, Protocol, Service, Slice, SlicePort};
+use crate::view::{Endpoint, Hints, HostPort, Key, Port, Protocol, Service, Slice, SlicePort};
 use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::dump::Held;
 use agent_sys::netlink::filter::{Change, Values};
@@ -64,6 +64,95 @@ fn key(name: &str) -> Arc<Key> {
     })
 }
 
+/// Gives the network these addresses, both at its loopback link.
+fn lead_to_the_host(host: IpAddr, service: IpAddr) -> Result<(), agent_sys::Error> {
+    let bits = Family::of(host).bits();
+    let mut links = Links::open()?;
+    links.switch_on(LOOPBACK)?;
+    links.add_address(LOOPBACK, host, bits)?;
+    links.add_route(&Route {
+        destination: service,
+        prefix: bits,
+        gateway: None,
+        link: LOOPBACK,
+    })
+}
+
+/// A server of datagrams, and its port.
+fn server(host: IpAddr) -> (UdpSocket, u16) {
+    let socket = UdpSocket::bind((host, 0)).unwrap();
+    let limit = Some(Duration::from_secs(60));
+    socket.set_read_timeout(limit).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    (socket, port)
+}
+
+#[test]
+fn a_client_of_datagrams_stays_while_its_endpoint_serves() {
+    PLACES.into_iter().for_each(stays_while_it_serves);
+}
+
+fn stays_while_it_serves(place: Place) {
+    let [host, service, any] = place.map(|at| at.parse::<IpAddr>().unwrap());
+    in_new(&[Kind::Network], || {
+        lead_to_the_host(host, service)?;
+        let ((first, of_first), (second, of_second)) = (server(host), server(host));
+        // Both, and what the first one has become.
+        let known = |change: &dyn Fn(&mut Endpoint, bool)| {
+            let mut all = (*known(place, &[of_first, of_second])).clone();
+            for slice in all.slices.get_or_insert_default().values_mut() {
+                let slice = Arc::make_mut(slice);
+                let is_first = slice.ports[0].port == of_first;
+                change(&mut slice.endpoints[0], is_first);
+            }
+            Arc::new(all)
+        };
+        let ready = |endpoint: &mut Endpoint, is_first: bool| endpoint.ready = is_first;
+        let going = |endpoint: &mut Endpoint, is_first: bool| {
+            (endpoint.ready, endpoint.terminating) = (!is_first, is_first);
+        };
+        let elsewhere = |endpoint: &mut Endpoint, is_first: bool| {
+            endpoint.hints = Some(Box::new(Hints {
+                nodes: vec![if is_first { "n2" } else { "n1" }.to_owned()],
+                zones: Vec::new(),
+            }));
+        };
+        let ended = |endpoint: &mut Endpoint, is_first: bool| {
+            going(endpoint, is_first);
+            endpoint.serving = !is_first;
+        };
+        let mut rules = Rules::default();
+        let mut buffer = [0; 8];
+        let client = UdpSocket::bind((any, 0)).unwrap();
+        client.connect((service, 53)).unwrap();
+        let mut hear = |server: &UdpSocket, what: &str| {
+            client.send(what.as_bytes()).unwrap();
+            let got = server.recv(&mut buffer);
+            assert_eq!(
+                got.unwrap_or_else(|error| panic!("{what}: {error}")),
+                what.len()
+            );
+        };
+        rules.apply(&known(&ready), "n1", &[])?;
+        hear(&first, "ready");
+        rules.apply(&known(&elsewhere), "n1", &[])?;
+        hear(&first, "hints");
+        rules.apply(&known(&going), "n1", &[])?;
+        hear(&first, "going");
+        Rules::default().apply(&known(&going), "n1", &[])?;
+        hear(&first, "anew");
+        // A client that comes now has the other one.
+        let next = UdpSocket::bind((any, 0)).unwrap();
+        next.connect((service, 53)).unwrap();
+        next.send(b"new").unwrap();
+        assert_eq!(second.recv(&mut [0; 8]).unwrap(), 3);
+        rules.apply(&known(&ended), "n1", &[])?;
+        hear(&second, "ended");
+        Ok(())
+    })
+    .unwrap();
+}
+
 #[test]
 fn a_client_that_goes_on_to_send_reaches_the_next_endpoint() {
     PLACES.into_iter().for_each(reaches_the_next_endpoint);
@@ -71,26 +160,10 @@ fn a_client_that_goes_on_to_send_reaches_the_next_endpoint() {
 
 fn reaches_the_next_endpoint(place: Place) {
     let [host, service, any] = place.map(|at| at.parse::<IpAddr>().unwrap());
-    let family = Family::of(host);
     let known = |ports: &[u16]| known(place, ports);
     in_new(&[Kind::Network], || {
-        let mut links = Links::open()?;
-        links.switch_on(LOOPBACK)?;
-        links.add_address(LOOPBACK, host, family.bits())?;
-        links.add_route(&Route {
-            destination: service,
-            prefix: family.bits(),
-            gateway: None,
-            link: LOOPBACK,
-        })?;
-        let server = || {
-            let socket = UdpSocket::bind((host, 0)).unwrap();
-            let limit = Some(Duration::from_secs(60));
-            socket.set_read_timeout(limit).unwrap();
-            let port = socket.local_addr().unwrap().port();
-            (socket, port)
-        };
-        let ((first, of_first), (second, of_second)) = (server(), server());
+        lead_to_the_host(host, service)?;
+        let ((first, of_first), (second, of_second)) = (server(host), server(host));
         let client = UdpSocket::bind((any, 0)).unwrap();
         client.connect((service, 53)).unwrap();
         let other = UdpSocket::bind((any, 0)).unwrap();

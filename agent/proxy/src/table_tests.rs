@@ -45,6 +45,7 @@ fn any_fronts(family: Family) -> impl Strategy<Value = Fronts> {
             as_node,
             silent,
             inside: inside.then(|| (at(family, 4, 1), 1)).into_iter().collect(),
+            serving: Vec::new(),
             sources: sources
                 .into_iter()
                 .map(|(last, prefix)| Cidr {
