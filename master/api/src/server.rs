@@ -28,7 +28,7 @@ use master_wire::Encoding;
 use master_wire::path::{Query, Target, Verb};
 use master_wire::respond::{out_of_time, respond};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 impl Service for ApiServer {
@@ -87,7 +87,8 @@ impl ApiServer {
     /// Creates what every cluster has from the start. `/readyz` fails until it is done.
     ///
     /// # Errors
-    /// The store or the API refuses one of the writes; a later call creates what is missing.
+    /// The store or the API refuses one of the writes; a later call creates what is missing. What
+    /// concerns services is told instead, and is for [`Self::keep_services`] to make.
     pub async fn prepare(&self) -> Result<(), ApiError> {
         let client = self.client(UserInfo::admin("system:apiserver"));
         let Inner {
@@ -95,9 +96,16 @@ impl ApiServer {
         } = &*self.inner;
         let made = |part| prepared.is(part);
         master_initial::create(&client, &options.roles, |part| made(Hook::of(part))).await?;
-        services::prepare(&options.ranges, &client).await?;
+        services::prepare(&options.ranges, &client).await;
         made(Hook::Service);
         Ok(())
+    }
+
+    /// Keeps the services that every cluster has, and the endpoints of the API's, until it is
+    /// dropped: looks after them at once and then with this pause.
+    pub async fn keep_services(&self, pause: Duration) {
+        let client = self.client(UserInfo::admin("system:apiserver"));
+        services::keep(&self.inner.options.ranges, &client, pause).await;
     }
 
     /// Checks once that all service addresses and node ports are allocated to their services,

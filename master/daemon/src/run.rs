@@ -37,6 +37,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long the master waits for the agent's socket: at boot both start together.
 const ATTESTOR_TIMEOUT: Duration = Duration::from_secs(120);
+/// Between two looks at the services that every cluster has (upstream's).
+const SERVICES_PERIOD: Duration = Duration::from_secs(10);
 /// Open files at most: connections (see `ServeOptions`), twice, as each may go on to a node.
 const DESCRIPTORS: u64 = 65_536;
 /// The part of them for the store, the keys, the logs and the runtime itself.
@@ -266,10 +268,12 @@ fn control_plane(
     service: &Arc<AttestationService>,
     scheduling: master_schedule::Options,
     controllers: Controllers,
-) -> [BoxFuture<'static, ()>; 4] {
+) -> [BoxFuture<'static, ()>; 5] {
     let client = |user| api.client(UserInfo::authenticated(user, Vec::<String>::new()));
     let (attestation, usage) = (service.clone(), api.usage().clone());
+    let server = api.clone();
     [
+        Box::pin(async move { server.keep_services(SERVICES_PERIOD).await }),
         Box::pin(async move { Box::pin(attestation.run()).await }),
         Box::pin(master_usage::run(
             client(USAGE_USER),

@@ -1,7 +1,7 @@
 //! Cluster IPs: chosen at random from the ranges of the `ServiceCIDR` objects, recorded in
 //! `IPAddress` objects.
 
-use super::{Allocation, Owner, below, has_address, reserved, texts};
+use super::{Allocation, Owner, below, defaults, has_address, reserved, texts};
 use crate::plugin::{Admitted, Request};
 use master_network::family_of;
 use master_objects::store_error;
@@ -145,6 +145,13 @@ impl Allocation<'_> {
             .is_none())
     }
 
+    /// The service for which an address is kept, where it is another one than this.
+    fn kept_for(&self, address: IpAddr) -> Option<String> {
+        let (namespace, name) = defaults::keeper(&self.plugin.ranges, address)?;
+        let keeper = format!("{namespace}/{name}");
+        (keeper != self.owner.text()).then_some(keeper)
+    }
+
     /// The range of a requested address, if the address is free.
     async fn take_asked<'r>(
         &self,
@@ -159,7 +166,12 @@ impl Allocation<'_> {
                 .is_some_and(|(offset, (first, last))| (first..=last).contains(&offset))
         });
         let why = match fits {
-            Some((_, entry)) if self.is_free(&key(address)).await? => return Ok(entry),
+            Some((_, entry)) if self.is_free(&key(address)).await? => {
+                let Some(keeper) = self.kept_for(address) else {
+                    return Ok(entry);
+                };
+                format!("provided IP is kept for the service {keeper}")
+            }
             Some(_) => "provided IP is already allocated".to_owned(),
             None => {
                 let family = family_of(address);
@@ -203,7 +215,7 @@ impl Allocation<'_> {
             let upper = first + reserved(size, 16, 256, 16);
             for _ in 0..PROBES {
                 let address = range.at(upper + below(last - upper + 1));
-                if self.is_free(&key(address)).await? {
+                if self.kept_for(address).is_none() && self.is_free(&key(address)).await? {
                     return Ok((address, entry));
                 }
             }
@@ -228,12 +240,13 @@ impl Allocation<'_> {
         let taken: BTreeSet<u128> = names.filter_map(|address| range.offset(address)).collect();
         let (first, upper, last) = bounds;
         let start = upper + below(last - upper + 1);
-        // Ends at the latest one step after the number of taken addresses, however large the range
-        // is.
-        let mut offsets = (start..=last).chain(upper..start).chain(first..upper);
-        Ok(offsets
-            .find(|offset| !taken.contains(offset))
-            .map(|offset| range.at(offset)))
+        // Ends at the latest one step after the number of taken and kept addresses, however large
+        // the range is.
+        let offsets = (start..=last).chain(upper..start).chain(first..upper);
+        let mut free = offsets
+            .filter(|offset| !taken.contains(offset))
+            .map(|offset| range.at(offset));
+        Ok(free.find(|address| self.kept_for(*address).is_none()))
     }
 
     /// Adds the operation that allocates an address.

@@ -25,7 +25,7 @@ use master_store::{Op, Reader};
 use serde_json::Value;
 use std::sync::Arc;
 
-pub use defaults::prepare;
+pub use defaults::{keep, prepare};
 pub use ranges::Ranges;
 pub use repair::run as repair;
 

@@ -26,6 +26,7 @@ mod python;
 mod retired;
 mod rights;
 mod service_for_names;
+mod services_of_all;
 mod subresources;
 mod taken_nodes;
 mod tokens;
