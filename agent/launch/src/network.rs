@@ -204,7 +204,14 @@ pub fn service_variables(known: &Known, pod: &Pod) -> Option<Vec<(String, String
 
 fn variables(name: &str, service: &Service) -> Vec<(String, String)> {
     let name = name.to_uppercase().replace('-', "_");
-    let (Some(address), Some(first)) = (service.addresses.first(), service.ports.first()) else {
+    let ports = service.ports.iter();
+    let ports = ports.map(|port| (&*port.name, port.protocol.name(), port.port));
+    let mut ports: Vec<(&str, &str, u16)> = ports.collect();
+    // In their order in the service.
+    for (place, port, number) in &service.sctp_ports {
+        ports.insert((*place).min(ports.len()), (port.as_str(), "SCTP", *number));
+    }
+    let (Some(address), Some((_, _, first))) = (service.addresses.first(), ports.first()) else {
         return Vec::new();
     };
     let host = if address.is_ipv6() {
@@ -214,23 +221,22 @@ fn variables(name: &str, service: &Service) -> Vec<(String, String)> {
     };
     let mut all = vec![
         (format!("{name}_SERVICE_HOST"), address.to_string()),
-        (format!("{name}_SERVICE_PORT"), first.port.to_string()),
+        (format!("{name}_SERVICE_PORT"), first.to_string()),
     ];
-    for port in service.ports.iter().filter(|port| !port.name.is_empty()) {
-        let own = port.name.to_uppercase().replace('-', "_");
-        all.push((format!("{name}_SERVICE_PORT_{own}"), port.port.to_string()));
+    for (port, _, number) in ports.iter().filter(|(port, ..)| !port.is_empty()) {
+        let own = port.to_uppercase().replace('-', "_");
+        all.push((format!("{name}_SERVICE_PORT_{own}"), number.to_string()));
     }
-    for (number, port) in service.ports.iter().enumerate() {
-        let protocol = port.protocol.name();
+    for (place, (_, protocol, number)) in ports.iter().enumerate() {
         let small = protocol.to_lowercase();
-        let url = format!("{small}://{host}:{}", port.port);
-        if number == 0 {
+        let url = format!("{small}://{host}:{number}");
+        if place == 0 {
             all.push((format!("{name}_PORT"), url.clone()));
         }
-        let prefix = format!("{name}_PORT_{}_{protocol}", port.port);
+        let prefix = format!("{name}_PORT_{number}_{protocol}");
         all.push((prefix.clone(), url));
         all.push((format!("{prefix}_PROTO"), small));
-        all.push((format!("{prefix}_PORT"), port.port.to_string()));
+        all.push((format!("{prefix}_PORT"), number.to_string()));
         all.push((format!("{prefix}_ADDR"), address.to_string()));
     }
     all
@@ -434,6 +440,28 @@ mod tests {
                 "SIX_SERVICE_PORT=1",
             ]
         );
+    }
+
+    #[test]
+    fn ports_of_sctp_have_variables_in_their_place() {
+        let ports = json!([
+            {"name": "a", "port": 1, "protocol": "SCTP"}, {"name": "b", "port": 2, "protocol": "TCP"},
+            {"name": "c", "port": 3, "protocol": "SCTP"},
+        ]);
+        let spec = json!({"clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ports": ports});
+        let all = variables_of(&[("shop", "db", spec)], &pod(json!({})));
+        for line in [
+            "DB_SERVICE_PORT=1",
+            "DB_SERVICE_PORT_A=1",
+            "DB_SERVICE_PORT_B=2",
+            "DB_SERVICE_PORT_C=3",
+            "DB_PORT=sctp://10.96.0.9:1",
+            "DB_PORT_1_SCTP_PROTO=sctp",
+            "DB_PORT_2_TCP=tcp://10.96.0.9:2",
+            "DB_PORT_3_SCTP_PORT=3",
+        ] {
+            assert!(all.iter().any(|own| own == line), "{line}: {all:?}");
+        }
     }
 
     #[test]

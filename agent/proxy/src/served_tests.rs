@@ -103,6 +103,7 @@ fn any_service() -> impl Strategy<Value = Service> {
                     balancers,
                     sources,
                     ports,
+                    sctp_ports: Vec::new(),
                     affinity,
                     internal_local,
                     external_local,

@@ -113,6 +113,9 @@ pub struct Service {
     pub sources: Vec<Cidr>,
     /// Its ports.
     pub ports: Vec<Port>,
+    /// Its ports of SCTP, which nodes do not serve, each by its place among all, its name and its
+    /// number: variables of pods tell of all ports.
+    pub sctp_ports: Vec<(usize, String, u16)>,
     /// Seconds for which a client stays with an endpoint; none where it does not.
     pub affinity: Option<u32>,
     /// Whether callers inside of the cluster reach only endpoints of their node.
@@ -157,6 +160,12 @@ impl Service {
             let seconds = seconds.and_then(|seconds| u32::try_from(seconds).ok());
             seconds.unwrap_or(AFFINITY_SECONDS)
         });
+        let all_ports = spec.ports.iter().flatten().enumerate();
+        let sctp_ports = all_ports.filter_map(|(place, port)| {
+            let number = u16::try_from(port.port).ok()?;
+            let is_sctp = port.protocol.as_deref() == Some("SCTP");
+            is_sctp.then(|| (place, port.name.clone().unwrap_or_default(), number))
+        });
         let external_local = spec.external_traffic_policy.as_deref() == Some("Local");
         let is_balanced = spec.type_.as_deref() == Some("LoadBalancer");
         Self {
@@ -174,6 +183,7 @@ impl Service {
                 .collect(),
             sources: sources.collect(),
             ports: spec.ports.iter().flatten().filter_map(port).collect(),
+            sctp_ports: sctp_ports.collect(),
             affinity,
             internal_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
             external_local,
