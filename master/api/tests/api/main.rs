@@ -29,6 +29,7 @@ mod service_for_names;
 mod services_of_all;
 mod subresources;
 mod taken_nodes;
+mod templates;
 mod tokens;
 mod tunnels;
 mod unread;

@@ -47,9 +47,9 @@ impl Wrong {
 const MAX_FAULTS: usize = 100;
 
 impl Schemas {
-    /// Checks an object against the definition `name`, removes unknown fields, nulls and empty
-    /// maps, puts the zero value of its type in place of a null in a list, and writes each
-    /// quantity in its canonical form.
+    /// Checks an object against the definition `name`, removes unknown fields, nulls, empty maps
+    /// and the zero values that upstream's types leave out, puts the zero value of its type in
+    /// place of a null in a list, and writes each quantity in its canonical form.
     ///
     /// Guarantee: what has no fault can be read as the type of the definition. Everybody who
     /// follows the kind reads it, so one object that cannot be read would concern all.
@@ -130,6 +130,7 @@ impl Schemas {
                 {
                     false
                 }
+                Some(field) if field.omitted && is_zero(&self.nodes[field.node], value) => false,
                 Some(field) => {
                     self.value(field.node, value, path, checked);
                     true
@@ -209,6 +210,17 @@ fn rewrite(value: &mut Value, quantity: Quantity) {
 
 fn is_empty(value: &Value) -> bool {
     value.as_object().is_some_and(Map::is_empty)
+}
+
+/// Whether a value of the right type is the zero value.
+fn is_zero(node: &Node, value: &Value) -> bool {
+    match (node, value) {
+        (Node::Array(_), Value::Array(items)) => items.is_empty(),
+        (Node::String, Value::String(text)) => text.is_empty(),
+        (Node::Boolean, Value::Bool(truth)) => !truth,
+        (Node::Integer(_), Value::Number(number)) => number.as_i64() == Some(0),
+        _ => false,
+    }
 }
 
 /// The expected type, if a simple value has another one.
@@ -318,7 +330,9 @@ impl Integer {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Source, definitions};
     use super::*;
+    use config_kube::k8s_openapi::api::apps::v1::Deployment;
     use serde_json::json;
 
     fn checked(definition: &Value, object: &Value) -> (Value, Vec<String>) {
@@ -351,6 +365,58 @@ mod tests {
             "texts": ["a", ""], "numbers": [0], "truths": [false], "anything": [null],
         });
         assert_eq!(checked(&definition, &nulls), (zeros, Vec::new()));
+    }
+
+    #[test]
+    fn zero_values_that_upstreams_types_leave_out_are_absent() {
+        let source = Source::of::<Deployment>();
+        let schemas = Schemas::compile(&definitions(std::slice::from_ref(&source)));
+        let checked = |object: &Value| {
+            let mut fields = object.as_object().unwrap().clone();
+            let found = schemas.check(source.name(), &mut fields);
+            (Value::Object(fields), found)
+        };
+        let container = |more: Value| {
+            let mut container = json!({"name": "c", "ports": [{"containerPort": 0}], "env": [{"name": "A"}],
+                "securityContext": {"privileged": false, "runAsUser": 0}, "volumeMounts": [{"name": "", "mountPath": ""}],
+                "livenessProbe": {"httpGet": {"port": 0}, "terminationGracePeriodSeconds": 0}});
+            for (pointer, value) in more.as_object().unwrap() {
+                let (place, field) = pointer.rsplit_once('/').unwrap();
+                container.pointer_mut(place).unwrap()[field] = value.clone();
+            }
+            container
+        };
+        let deployment = |spec: Value, container: &Value| {
+            let mut spec_of_pods = json!({"containers": [container], "hostUsers": false, "enableServiceLinks": false,
+                "terminationGracePeriodSeconds": 0, "priority": 0});
+            let fields = spec_of_pods.as_object_mut().unwrap();
+            fields.extend(spec.as_object().unwrap().clone());
+            json!({"spec": {"replicas": 0, "template": {"spec": spec_of_pods}}})
+        };
+        let zeros = json!({"/tty": false, "/stdin": false, "/args": [], "/command": [], "/workingDir": "",
+            "/ports/0/hostPort": 0, "/ports/0/name": "", "/env/0/value": "", "/volumeMounts/0/readOnly": false,
+            "/volumeMounts/0/subPath": "", "/livenessProbe/initialDelaySeconds": 0, "/livenessProbe/httpGet/path": "",
+            "/livenessProbe/httpGet/httpHeaders": []});
+        let pods = json!({"hostNetwork": false, "nodeName": "", "tolerations": [], "volumes": [],
+            "imagePullSecrets": []});
+        let mut written = deployment(pods, &container(zeros));
+        written["spec"]["paused"] = false.into();
+        written["metadata"] = json!({"generateName": "", "finalizers": [], "managedFields": []});
+        let mut kept = deployment(json!({}), &container(json!({})));
+        kept["metadata"] = json!({"managedFields": []});
+        assert_eq!(checked(&written), (kept, Checked::default()));
+        // What is no zero value of the field's type is left for those who judge it.
+        let others = json!({"hostNetwork": true, "volumes": [{"name": ""}], "nodeName": "n"});
+        let others = deployment(
+            others,
+            &container(json!({"/args": [""], "/livenessProbe/periodSeconds": -1})),
+        );
+        assert_eq!(checked(&others).0, others);
+        let wrong = deployment(
+            json!({"hostNetwork": 0, "volumes": "", "nodeName": false}),
+            &container(json!({})),
+        );
+        assert_eq!(checked(&wrong).1.wrong.len(), 3);
     }
 
     #[test]

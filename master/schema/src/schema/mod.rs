@@ -7,6 +7,7 @@
 
 mod check;
 mod merge;
+mod omitted;
 mod position;
 mod source;
 
@@ -33,6 +34,8 @@ struct Field {
     atomic: Option<bool>,
     /// The value if the field is absent.
     absent: Absent,
+    /// Whether the zero value of its type is its absence.
+    omitted: bool,
 }
 
 /// The type of a value.
@@ -135,7 +138,7 @@ impl Schemas {
             return Node::IntOrString;
         }
         match schema.get("type").and_then(Value::as_str) {
-            Some("object") => self.object(schema, definitions),
+            Some("object") => self.object(name, schema, definitions),
             Some("array") => match schema.get("items") {
                 Some(items) => Node::Array(self.add(items, definitions)),
                 None => Node::Any,
@@ -155,7 +158,7 @@ impl Schemas {
         }
     }
 
-    fn object(&mut self, schema: &Value, definitions: &Map<String, Value>) -> Node {
+    fn object(&mut self, name: &str, schema: &Value, definitions: &Map<String, Value>) -> Node {
         if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
             let required = schema.get("required").and_then(Value::as_array);
             let fields = properties.iter().map(|(field, schema)| {
@@ -168,6 +171,7 @@ impl Schemas {
                         schema,
                         required.is_some_and(|names| names.iter().any(|name| name == field)),
                     ),
+                    omitted: omitted::is_omitted(name, field),
                 };
                 (field.as_str().into(), found)
             });

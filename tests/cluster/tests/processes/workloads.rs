@@ -135,7 +135,7 @@ impl Cluster {
 #[test]
 fn kubectl_rolls_out_undoes_pauses_scales_and_restarts_a_deployment() {
     let cluster = Cluster::start();
-    cluster.kubectl("create deployment web --image=registry.example/web:1 --replicas=3");
+    cluster.create(&web("Deployment").replace("replicas: 2", "replicas: 3"));
     cluster.while_pods_run(|| {
         cluster.rolled_out();
         cluster.kubectl("set image deployment/web web=registry.example/web:2");
@@ -342,7 +342,8 @@ fn with_nodes(cluster: &Cluster, what: impl FnOnce()) {
     while_played(|| play_nodes(cluster, &NODES), what);
 }
 
-/// The manifest of a workload named `web`, with two pods where there are two nodes.
+/// The manifest of a workload named `web`, with two pods where there are two nodes. Its template has
+/// zero values, which kubectl, as a client with Go's types, leaves out of what it writes.
 fn web(kind: &str) -> String {
     let (group, more) = match kind {
         "ReplicationController" => ("v1", "replicas: 2, selector: {app: web}"),
@@ -361,7 +362,8 @@ fn web(kind: &str) -> String {
     format!(
         "apiVersion: {group}\nkind: {kind}\nmetadata: {{name: web, annotations: {{kubernetes.io/change-cause: first}}}}\n\
          spec: {{{more}, template: {{metadata: {{labels: {{app: web}}}}, \
-         spec: {{{restart}containers: [{{name: web, image: \"registry.example/web:1\"}}]}}}}}}\n"
+         spec: {{{restart}hostNetwork: false, tolerations: [], \
+         containers: [{{name: web, image: \"registry.example/web:1\", tty: false, env: []}}]}}}}}}\n"
     )
 }
 
