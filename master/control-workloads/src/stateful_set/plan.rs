@@ -277,7 +277,9 @@ impl Work<'_> {
         spare.is_empty()
     }
 
-    /// Ends pods of other revisions, from the last, as many as may be missing at once.
+    /// Ends pods of other revisions, each time from the last: those that do not serve, as that costs
+    /// nothing, then others, as long as no more than may be missing do not serve. All wanted places
+    /// count for that, also those below the partition and those without a pod (upstream from 1.37).
     fn renew(&mut self) {
         let Some(partition) = self.partition() else {
             return;
@@ -289,32 +291,29 @@ impl Work<'_> {
             .and_then(|one| one.rolling_update.as_ref());
         let most = rolling.and_then(|one| one.max_unavailable.as_ref());
         let most = most.map_or(1, |given| amount(given, self.replicas, Round::Down).max(1));
-        let from = partition.max(self.first);
         let places = self.places.iter().rev();
-        let places = places.filter(|(place, _)| **place >= from && self.is_wanted(**place));
+        let places = places.filter(|(place, _)| self.is_wanted(**place));
         let places: Vec<(i32, Arc<OwnedPod>)> = places
             .map(|(place, pod)| (*place, Arc::clone(pod)))
             .collect();
-        let (mut down, mut above) = (0_i32, self.end());
-        for (place, pod) in places {
-            // Those between that are not there.
-            down = down.saturating_add(above - place - 1);
-            above = place;
-            if down >= most {
-                return;
-            }
-            let old = pod.label(HASH) != self.update && pod.deleted.is_none();
-            if old && down < most {
-                down += 1;
-                self.steps
-                    .push(Step::Delete(self.name(place), pod.uid.clone()));
-            } else if !self.is_available(&pod) {
-                down += 1;
-            }
-            if down >= most {
-                return;
-            }
-        }
+        let (serving, others): (Vec<_>, Vec<_>) = places
+            .into_iter()
+            .partition(|(_, pod)| self.is_available(pod));
+        let serve = i32::try_from(serving.len()).unwrap_or(i32::MAX);
+        let spare = most.saturating_sub(self.replicas.saturating_sub(serve));
+        let spare = usize::try_from(spare).unwrap_or_default();
+        // One that ended by itself goes anyway, as its place is filled anew.
+        let is_old = |(place, pod): &(i32, Arc<OwnedPod>)| {
+            *place >= partition
+                && pod.label(HASH) != self.update
+                && pod.deleted.is_none()
+                && !pod.ended()
+        };
+        let others = others.into_iter().filter(is_old);
+        let ends = others.chain(serving.into_iter().filter(is_old).take(spare));
+        let ends = ends.map(|(place, pod)| Step::Delete(self.name(place), pod.uid.clone()));
+        let ends: Vec<Step> = ends.collect();
+        self.steps.extend(ends);
     }
 
     fn forget(&mut self) {

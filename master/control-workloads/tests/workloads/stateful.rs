@@ -506,3 +506,52 @@ fn pods_that_are_not_there_count_among_those_that_may_be_missing() {
         "one is missing, and one more may be"
     );
 }
+
+#[test]
+fn all_wanted_places_count_among_those_that_may_be_missing() {
+    // How many may be missing, the partition, and what is done where the pods of the first two
+    // places do not serve: they are replaced at no cost, unless they are to stay.
+    for (most, partition, expected) in [
+        (2, 0, "-1 -0"),
+        (3, 0, "-1 -0 -4"),
+        (2, 1, "-1"),
+        (2, 2, ""),
+        (3, 2, "-4"),
+        (4, 2, "-4 -3"),
+    ] {
+        let rolling = json!({"maxUnavailable": most, "partition": partition});
+        let strategy = json!({"type": "RollingUpdate", "rollingUpdate": rolling});
+        let spec = json!({"podManagementPolicy": "Parallel", "updateStrategy": strategy});
+        let mut world = World::new(5, spec);
+        world.settle();
+        for name in ["web-0", "web-1"] {
+            world.pods.get_mut(name).unwrap().ready = None;
+        }
+        world.image("two");
+        world.act();
+        world.act();
+        assert_eq!(world.log.join(" "), expected, "{most} from {partition} on");
+    }
+    // The same for a place without a pod below the others.
+    let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}});
+    let spec = json!({"podManagementPolicy": "Parallel", "updateStrategy": rolling});
+    let mut world = World::new(4, spec);
+    world.settle();
+    world.pods.remove("web-0");
+    world.scene.stand.remove::<OwnedPod>(&key("web-0"));
+    world.image("two");
+    world.act();
+    world.act();
+    assert_eq!(world.log, ["+0", "-3"]);
+}
+
+#[test]
+fn a_pod_that_ended_is_deleted_once_during_a_rollout() {
+    let mut world = World::new(2, json!({"podManagementPolicy": "Parallel"}));
+    world.settle();
+    world.pods.get_mut("web-0").unwrap().phase = "Failed".into();
+    world.image("two");
+    world.act();
+    world.act();
+    assert_eq!(world.log, ["-0"]);
+}
