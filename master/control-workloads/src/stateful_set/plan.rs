@@ -60,9 +60,6 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration
     let Some(spec) = &set.spec else {
         return (Vec::new(), None);
     };
-    if is_leaving(&set.metadata) {
-        return (Vec::new(), None);
-    }
     if !facts.revision_changes.is_empty() {
         let changes = facts.revision_changes.iter().cloned();
         let own = changes.map(|change| Step::Revision(revision::Step::Own(change)));
@@ -102,6 +99,10 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration
     if status != before {
         work.steps.push(Step::Status(Box::new(status)));
     }
+    // Nothing but its status changes any more.
+    if is_leaving(&set.metadata) {
+        return work.done();
+    }
     // The revision comes first, as the status names it, and pods are made once it is seen. The
     // status does not wait for that: clients look for the generation right after their change.
     if let Some(revised) = revised {
@@ -113,8 +114,7 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration
     if work.fill() && work.empty() {
         work.renew();
     }
-    let wake = work.wake.and_then(|wake| Duration::try_from(wake).ok());
-    (work.steps, wake)
+    work.done()
 }
 
 /// Pods by the ordinal in their names.
@@ -126,6 +126,11 @@ fn places(facts: &Facts) -> BTreeMap<i32, &Arc<OwnedPod>> {
 }
 
 impl Work<'_> {
+    fn done(self) -> (Vec<Step>, Option<Duration>) {
+        let wake = self.wake.and_then(|wake| Duration::try_from(wake).ok());
+        (self.steps, wake)
+    }
+
     fn is_wanted(&self, place: i32) -> bool {
         (self.first..self.end()).contains(&place)
     }
@@ -143,8 +148,14 @@ impl Work<'_> {
         self.spec.pod_management_policy.as_deref() != Some("Parallel")
     }
 
+    /// Whether a pod serves and is to go on.
     fn is_available(&mut self, pod: &OwnedPod) -> bool {
-        if &*pod.phase != "Running" || pod.deleted.is_some() {
+        pod.deleted.is_none() && self.serves(pod)
+    }
+
+    /// Whether a pod has been ready for long enough; one that is being deleted may be so, too.
+    fn serves(&mut self, pod: &OwnedPod) -> bool {
+        if &*pod.phase != "Running" {
             return false;
         }
         let least = self.spec.min_ready_seconds.unwrap_or_default();
@@ -335,7 +346,7 @@ impl Work<'_> {
         for pod in &pods {
             let runs = &*pod.phase == "Running" && pod.ready.is_some();
             ready += i32::from(runs);
-            available += i32::from(self.is_available(pod));
+            available += i32::from(self.serves(pod));
             if pod.deleted.is_none() {
                 current += i32::from(pod.label(HASH) == self.current);
                 updated += i32::from(pod.label(HASH) == self.update);

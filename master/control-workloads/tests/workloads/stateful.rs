@@ -2,6 +2,7 @@
 
 use crate::{Scene, at, kept, key, pod_of};
 use config_kube::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 use master_control_workloads::stateful_set::{OwnedClaim, StatefulSets, Step, ordinal};
 use master_control_workloads::workload::kept::Kept;
@@ -554,4 +555,23 @@ fn a_pod_that_ended_is_deleted_once_during_a_rollout() {
     world.act();
     world.act();
     assert_eq!(world.log, ["-0"]);
+}
+
+#[test]
+fn the_status_counts_pods_that_serve_until_they_are_gone_and_those_of_a_set_that_is_deleted() {
+    let mut world = World::new(2, json!({}));
+    world.settle();
+    let counts = |world: &World| {
+        let status = world.set.0.status.clone().unwrap();
+        let (ready, available) = (status.ready_replicas, status.available_replicas);
+        (status.replicas, ready.unwrap(), available.unwrap())
+    };
+    world.pods.get_mut("web-1").unwrap().deleted = Some(at(0));
+    world.act();
+    assert_eq!(counts(&world), (2, 2, 2));
+    world.set.0.metadata.deletion_timestamp = Some(Time(at(0)));
+    world.pods.remove("web-1");
+    world.scene.stand.remove::<OwnedPod>(&key("web-1"));
+    assert_eq!(world.settle(), "", "its pods are not made anew");
+    assert_eq!(counts(&world), (1, 1, 1));
 }
