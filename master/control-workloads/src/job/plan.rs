@@ -323,6 +323,10 @@ impl Work<'_> {
             let words = "Job has exceeded the specified maximal number of failed indexes";
             return end(false, "MaxFailedIndexesExceeded", words);
         }
+        let ended = failed.saturating_add(number(self.completed.len()));
+        if failed > 0 && self.spec.completions.is_some_and(|all| ended >= all) {
+            return end(false, "FailedIndexes", "Job has failed indexes");
+        }
         if let Some(rule) = policy::is_enough(self.spec, &self.completed) {
             return end(
                 true,
@@ -340,13 +344,6 @@ impl Work<'_> {
         let words = "Reached expected number of succeeded pods";
         if complete {
             return end(true, "CompletionsReached", words);
-        }
-        let all = self
-            .spec
-            .completions
-            .is_some_and(|all| self.successes().saturating_add(failed) >= all);
-        if all && failed > 0 {
-            return end(false, "FailedIndexes", "Job has failed indexes");
         }
         None
     }

@@ -440,6 +440,27 @@ fn a_success_policy_ends_the_job_early() {
 }
 
 #[test]
+fn a_job_whose_indexes_all_ended_with_a_failure_fails_whatever_its_success_policy_says() {
+    let policy = json!({"rules": [{"succeededIndexes": "1"}]});
+    let spec = json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed", "successPolicy": policy,
+        "backoffLimitPerIndex": 0, "backoffLimit": 2_147_483_647});
+    // Which pod ends first, and how the Job ends: it is complete where the rule matches before the
+    // other index fails.
+    for (first, last, expected) in [
+        ("p1", Some("p2"), pair("Failed", "FailedIndexes")),
+        ("p2", None, pair("Complete", "SuccessPolicy")),
+    ] {
+        let mut world = World::new(spec.clone());
+        world.settle();
+        for name in [Some(first), last].into_iter().flatten() {
+            world.end(name, i32::from(name == "p1"));
+            world.settle();
+        }
+        assert_eq!(world.says(), expected, "{first} is first");
+    }
+}
+
+#[test]
 fn a_job_of_another_controller_is_left_alone() {
     let mut world = World::new(json!({"completions": 1, "managedBy": "example.com/own"}));
     assert_eq!(world.steps(), []);
