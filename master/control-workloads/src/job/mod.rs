@@ -108,9 +108,15 @@ impl Controller for Jobs {
             .pods
             .of(job.metadata.uid.as_deref().unwrap_or_default());
         let wants = |_: &Key, pod: &OwnedPod| job.wants(&pod.labels);
+        // A finished Job takes no pod, so that one without its owner outlives it (upstream).
+        let owner_changes = if Status::of(&job).is_finished() {
+            Vec::new()
+        } else {
+            self.pods.owner_changes(&job.metadata, &pods, wants)
+        };
         Some(Facts {
             key: key.clone(),
-            owner_changes: self.pods.owner_changes(&job.metadata, &pods, wants),
+            owner_changes,
             failing: self.failures.of(key).is_some(),
             job,
             pods,

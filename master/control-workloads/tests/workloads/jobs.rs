@@ -3,6 +3,7 @@
 use crate::{Scene, at, epoch, kept, key, pod_of};
 use config_kube::k8s_openapi::api::batch::v1::Job;
 use master_control_workloads::job::{self, Jobs, Status, Step};
+use master_control_workloads::workload::claim::OwnerChange;
 use master_control_workloads::workload::kept::Kept;
 use master_control_workloads::workload::pod::{JobPart, OwnedPod, Owner};
 use proptest::prelude::*;
@@ -458,6 +459,28 @@ fn a_job_whose_indexes_all_ended_with_a_failure_fails_whatever_its_success_polic
         }
         assert_eq!(world.says(), expected, "{first} is first");
     }
+}
+
+#[test]
+fn a_finished_job_adopts_and_releases_nothing() {
+    let mut world = World::new(json!({"completions": 1}));
+    world.settle();
+    world.end("p1", 0);
+    world.pods.get_mut("p1").unwrap().owner = None;
+    let adopted = |step: &Step| matches!(step, Step::Own(OwnerChange::Adopt(..)));
+    assert!(
+        world.steps().iter().any(adopted),
+        "until then it takes what it selects"
+    );
+    world.pods.get_mut("p1").unwrap().owner = pod_of("Job", "web", "p1").owner;
+    world.settle();
+    assert_eq!(world.says().0, "Complete");
+    let pod = world.pods.get_mut("p1").unwrap();
+    let owner = pod.owner.take();
+    assert_eq!(world.steps(), [], "somebody wants to keep this pod");
+    let pod = world.pods.get_mut("p1").unwrap();
+    (pod.owner, pod.labels) = (owner, Arc::default());
+    assert_eq!(world.steps(), []);
 }
 
 #[test]
