@@ -305,6 +305,8 @@ type Owned = (Arc<Key>, Arc<OwnedPod>);
 /// What stands on a node.
 #[derive(Debug, Default)]
 struct OnNode<'a> {
+    /// Whether there is a node of this name.
+    known: bool,
     begins: bool,
     stays: bool,
     pods: Vec<&'a Owned>,
@@ -395,7 +397,7 @@ fn stand<'a>(facts: &'a Facts, spec: &DaemonSetSpec) -> BTreeMap<&'a str, OnNode
     for (key, place) in &facts.nodes {
         let (begins, stays) = fits(pod, &tolerations, &key.name, place);
         let node = all.entry(&key.name).or_default();
-        (node.begins, node.stays) = (begins, stays);
+        (node.known, node.begins, node.stays) = (true, begins, stays);
     }
     for owned in &facts.pods {
         let target = owned.1.target();
@@ -490,8 +492,12 @@ impl Work<'_> {
             .filter(|(_, pod)| pod.deleted.is_none())
             .collect();
         if !node.stays {
+            // The node may come back soon and its pods still run. Pod garbage collection waits for that
+            // before it deletes them, but never deletes one that is not bound yet.
             for owned in present {
-                self.end(owned);
+                if node.known || owned.1.node.is_empty() {
+                    self.end(owned);
+                }
             }
             return;
         }
@@ -599,7 +605,7 @@ impl Work<'_> {
         let before = set.status.clone().unwrap_or_default();
         let (mut desired, mut scheduled, mut stray) = (0, 0, 0);
         let (mut ready, mut updated, mut available) = (0, 0, 0);
-        for node in nodes.values() {
+        for node in nodes.values().filter(|node| node.known) {
             // The oldest speaks for its node (upstream): during a surge that is the old one, so that a
             // rollout ends once the new ones serve alone.
             let counted = node.pods.iter().copied().filter(|(_, pod)| counts(pod));

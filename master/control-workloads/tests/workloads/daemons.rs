@@ -264,6 +264,29 @@ fn each_node_that_fits_gets_one_pod() {
 }
 
 #[test]
+fn pods_of_a_node_that_is_gone_are_left_to_pod_garbage_collection() {
+    let mut world = World::rolling(0, 1);
+    world.settle();
+    let gone = Key::cluster("n1");
+    world.scene.stand.remove::<NodeFacts>(&gone);
+    world.settle();
+    assert_eq!(world.nodes(), ["n1", "n2", "n3"], "n1 may come back");
+    let status = world.set.0.status.clone().unwrap();
+    let counts = (status.desired_number_scheduled, status.number_ready);
+    assert_eq!((counts, status.number_misscheduled), ((2, 2), 0));
+    world.node("n1", &[]);
+    world.settle();
+    assert_eq!((world.nodes(), world.made), (vec!["n1", "n2", "n3"], 3));
+    // One that is not bound yet is nobody else's to delete.
+    let pod = world.pods.values_mut().find(|pod| &*pod.node == "n1");
+    let pod = pod.unwrap();
+    (pod.node, pod.meant_for) = ("".into(), "n1".into());
+    world.scene.stand.remove::<NodeFacts>(&gone);
+    world.settle();
+    assert_eq!(world.nodes(), ["n2", "n3"]);
+}
+
+#[test]
 fn a_pod_that_ended_is_replaced_and_a_second_one_goes() {
     let mut world = World::rolling(0, 1);
     world.settle();
