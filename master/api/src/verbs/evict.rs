@@ -43,8 +43,8 @@ pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, 
         let mut ops = Vec::new();
         if !needs_no_budget(&pod) {
             ops = count_in_budget(call, &pod).await?;
-            set_disruption_target(&mut pod, &call.clock().text());
         }
+        set_disruption_target(&mut pod, &call.clock().text());
         ops.extend(delete::operation(call, &entry, &pod, &options)?);
         ops.extend(admitted.ops);
         if options.dry_run {
@@ -246,17 +246,23 @@ fn insufficient(status: &mut Fields, generation: i64, now: &str) {
     status.insert("conditions".to_owned(), Value::Array(conditions));
 }
 
-/// Sets the pod's condition `DisruptionTarget`.
+/// Sets the pod's condition `DisruptionTarget`; where it holds already, it keeps its time.
 fn set_disruption_target(pod: &mut Fields, now: &str) {
     let generation = get(metadata(pod), "generation").clone();
     let Some(status) = object_mut(pod, "status") else {
         return;
     };
     let mut conditions = items(status, "conditions").to_vec();
-    conditions.retain(|one| !is_type(one, "DisruptionTarget"));
+    let before = conditions
+        .iter()
+        .position(|one| is_type(one, "DisruptionTarget"))
+        .map(|at| conditions.remove(at))
+        .filter(|one| one.get("status").is_some_and(|status| status == "True"));
+    let since = before.and_then(|one| one.get("lastTransitionTime").cloned());
     conditions.push(json!({
         "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
-        "message": "Eviction API: evicting", "lastProbeTime": null, "lastTransitionTime": now,
+        "message": "Eviction API: evicting", "lastProbeTime": null,
+        "lastTransitionTime": since.unwrap_or_else(|| now.into()),
         "observedGeneration": generation,
     }));
     status.insert("conditions".to_owned(), Value::Array(conditions));
@@ -282,6 +288,9 @@ mod tests {
         let conditions = pod["status"]["conditions"].as_array().unwrap();
         assert_eq!(conditions[1]["type"], "DisruptionTarget");
         assert_eq!(conditions[1]["observedGeneration"], 3);
+        let first = pod.clone();
+        set_disruption_target(pod.as_object_mut().unwrap(), "2026-01-01T00:01:00Z");
+        assert_eq!(pod, first, "it holds since the first eviction");
     }
 
     #[test]

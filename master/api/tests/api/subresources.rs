@@ -219,6 +219,31 @@ async fn a_pod_that_is_not_ready_is_evicted_as_its_budgets_policy_says() {
     }
 }
 
+/// So a Job whose failure policy ignores disruptions does not count it, whatever it was doing.
+#[tokio::test]
+async fn a_pod_that_has_not_run_yet_says_that_it_is_evicted() {
+    let server = Local::new().await;
+    create(&server, PODS, pod("p")).await;
+    let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}});
+    create(&server, &format!("{PODS}/p/binding"), binding).await;
+    let evict = json!({"kind": "Eviction", "apiVersion": "policy/v1", "metadata": {"name": "p"}});
+    create(&server, &format!("{PODS}/p/eviction"), evict).await;
+    let (_, going) = server
+        .admin_ask(Method::GET, &format!("{PODS}/p"), &Value::Null)
+        .await;
+    assert!(going["metadata"]["deletionTimestamp"].is_string());
+    assert_eq!(going["status"]["phase"], "Pending");
+    let conditions = going["status"]["conditions"].as_array().unwrap();
+    let target = conditions
+        .iter()
+        .find(|one| one["type"] == "DisruptionTarget");
+    let target = target.unwrap();
+    assert_eq!(
+        (&target["status"], &target["reason"]),
+        (&json!("True"), &json!("EvictionByEvictionAPI"))
+    );
+}
+
 #[tokio::test]
 async fn pods_are_bound_by_the_older_path_too() {
     let server = Local::new().await;
