@@ -23,8 +23,11 @@ const QUARANTINE: Duration = Duration::from_secs(40);
 /// How many ended pods beyond the limit one change concerns.
 const MAX_KEYS_PER_CHANGE: usize = 64;
 
-/// Ended pods that are not being deleted, the oldest first.
-type Ended = Arc<Mutex<BTreeSet<(Option<Timestamp>, Key)>>>;
+/// Ended pods that are not being deleted, in the order in which they go.
+type Ended = Arc<Mutex<BTreeSet<(Rank, Key)>>>;
+
+/// By which an ended pod goes: those that their kubelet evicted first, and then the oldest.
+type Rank = (bool, Option<Timestamp>);
 
 /// Since when nodes that pods name are gone.
 type Gone = Arc<Mutex<HashMap<Arc<str>, Instant>>>;
@@ -48,7 +51,7 @@ pub struct Facts {
     orphaned: Option<Duration>,
     /// Whether its node is out of service.
     off: bool,
-    /// Whether more ended pods are kept than may be, and this one is older than those that stay.
+    /// Whether more ended pods are kept than may be, and this one goes before those that stay.
     spare: bool,
 }
 
@@ -212,19 +215,23 @@ impl PodGc {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let spare = ended.len().saturating_sub(MAX_ENDED_PODS);
         let last = spare.checked_sub(1).and_then(|last| ended.iter().nth(last));
-        pod.deleted.is_none() && last.is_some_and(|last| (pod.created, key) <= (last.0, &last.1))
+        pod.deleted.is_none() && last.is_some_and(|last| (rank(pod), key) <= (last.0, &last.1))
     }
 }
 
-/// Counts the pods that have ended; the oldest of those beyond the limit.
+fn rank(pod: &PodView) -> Rank {
+    (!pod.evicted, pod.created)
+}
+
+/// Counts the pods that have ended; the first of those beyond the limit.
 fn count_ended(ended: &Ended, delta: &Delta<PodView>) -> Vec<Key> {
     let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
     let counts = |pod: &PodView| pod.ended() && pod.deleted.is_none();
     if let Some(before) = delta.before.as_deref().filter(|pod| counts(pod)) {
-        ended.remove(&(before.created, (*delta.key).clone()));
+        ended.remove(&(rank(before), (*delta.key).clone()));
     }
     if let Some(after) = delta.after.as_deref().filter(|pod| counts(pod)) {
-        ended.insert((after.created, (*delta.key).clone()));
+        ended.insert((rank(after), (*delta.key).clone()));
     }
     let spare = ended
         .len()

@@ -57,6 +57,8 @@ pub struct PodView {
     pub phase: Arc<str>,
     /// Whether it counts as ready.
     pub ready: bool,
+    /// Whether its kubelet ended it as the node was short of something.
+    pub evicted: bool,
     /// Whether the kubelet made it itself.
     pub mirror: bool,
     /// Its tolerations of taints that drive pods out.
@@ -108,6 +110,7 @@ impl View for PodView {
         let tolerations = tolerations.into_iter().flatten().filter(drives_out);
         let node = spec.and_then(|spec| spec.node_name.as_deref());
         let phase = status.and_then(|status| status.phase.as_deref());
+        let reason = status.and_then(|status| status.reason.as_deref());
         Self {
             uid: uid(&pod.metadata),
             generation: pod.metadata.generation.unwrap_or_default(),
@@ -116,6 +119,7 @@ impl View for PodView {
             node: COMMON.nodes.intern(node.unwrap_or_default().into()),
             phase: COMMON.phases.intern(phase.unwrap_or("Pending").into()),
             ready: conditions.is_some_and(|list| list.iter().any(ready)),
+            evicted: phase == Some("Failed") && reason == Some("Evicted"),
             mirror: annotations.is_some_and(|all| all.contains_key("kubernetes.io/config.mirror")),
             tolerations: COMMON.tolerations.intern(tolerations.cloned().collect()),
             claims: claims(&pod),

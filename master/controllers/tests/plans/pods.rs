@@ -206,21 +206,24 @@ fn deleted_pods_without_a_kubelet_are_removed_at_once() {
 }
 
 #[test]
-fn the_oldest_of_too_many_ended_pods_are_deleted() {
+fn evicted_pods_and_then_the_oldest_of_too_many_ended_ones_are_deleted() {
     let mut scene = Scene::<pod_gc::PodGc>::new();
     scene.set(named("a"), node("True"));
     let mut last = Vec::new();
     for index in 0..12_503_i64 {
         let created = Some(scene.clock.1 - SignedDuration::from_secs(index));
+        // The youngest was evicted by its kubelet.
+        let evicted = index == 0;
         let ended = PodView {
-            phase: "Succeeded".into(),
+            phase: if evicted { "Failed" } else { "Succeeded" }.into(),
+            evicted,
             created,
             ..pod("a")
         };
         last = scene.set(key(&format!("p{index:05}")), ended);
     }
-    let oldest = ["p12502", "p12501", "p12500"];
-    assert_eq!(last[1..], oldest.map(key), "those are planned");
-    let keys = ["p12502", "p12501", "p12500", "p12499", "p00000"].map(key);
-    assert_eq!(scene.busy(&keys.each_ref(), 0), oldest);
+    let first = ["p00000", "p12502", "p12501"];
+    assert_eq!(last[1..], first.map(key), "those are planned");
+    let keys = ["p00000", "p12502", "p12501", "p12500", "p00001"].map(key);
+    assert_eq!(scene.busy(&keys.each_ref(), 0), first);
 }
