@@ -3,7 +3,7 @@
 use crate::desired::DesiredPod;
 use agent_pods::{AllocatedPod, Eviction, Waiting, as_given};
 use agent_runtime::PodRef;
-use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use tokio::sync::{Notify, watch};
@@ -17,6 +17,27 @@ pub(crate) struct Handle {
     /// Its eviction, once the node under pressure has chosen it.
     pub(crate) chosen: Arc<OnceLock<Eviction>>,
     pub(crate) allocation: Allocation,
+    pub(crate) found: FoundStatus,
+}
+
+/// The status of a pod as its task found it last, before the master has it: for callers of the
+/// kubelet. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FoundStatus(Arc<Mutex<Option<Arc<PodStatus>>>>);
+
+impl FoundStatus {
+    /// Takes note of a status.
+    pub(crate) fn set(&self, status: &PodStatus) {
+        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if found.as_deref() != Some(status) {
+            *found = Some(Arc::new(status.clone()));
+        }
+    }
+
+    fn get(&self) -> Option<Arc<PodStatus>> {
+        let found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        found.clone()
+    }
 }
 
 /// The resources with which the node has admitted a pod. Clones share them.
@@ -130,6 +151,14 @@ impl Handle {
 
     fn phase(&self) -> Option<String> {
         self.latest()?.status.as_ref()?.phase.clone()
+    }
+
+    /// The pod's status: as its task found it last, or else as the master shows it.
+    pub(crate) fn status(&self) -> Option<PodStatus> {
+        match self.found.get() {
+            Some(found) => Some(PodStatus::clone(&found)),
+            None => self.latest()?.status.clone(),
+        }
     }
 
     /// The last version of the pod, if the master still has it.

@@ -5,6 +5,7 @@ use crate::cluster;
 use crate::config::Config;
 use crate::configz;
 use crate::garbage;
+use crate::handle::Handle;
 use crate::links;
 use crate::mirrors::{self, Mirrors};
 use crate::node;
@@ -23,7 +24,7 @@ use agent_resources::machine::Facts;
 use agent_resources::{Counted, Figures};
 use agent_runtime::{NamedTurns, PULLS_OF_A_REGISTRY, PodRef, Runtime, Threads};
 use agent_server::{KubeletState, Parts, Server};
-use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
@@ -183,6 +184,11 @@ impl KubeletState for Shared {
 
     fn pod(&self, namespace: &str, name: &str) -> Option<PodRef> {
         self.pod_named(namespace, name)
+    }
+
+    fn status(&self, pod: &PodRef) -> Option<PodStatus> {
+        let handles = self.handles();
+        handles.get(&pod.uid).and_then(Handle::status)
     }
 
     fn uid_of(&self, shown: &str) -> String {

@@ -2,7 +2,7 @@
 
 use crate::cleanup;
 use crate::desired::{DesiredPod, orphan_grace};
-use crate::handle::{Allocation, Handle};
+use crate::handle::{Allocation, FoundStatus, Handle};
 use crate::names::{is_plain, pod_ref};
 use crate::sandbox::Own;
 use crate::shared::Shared;
@@ -340,7 +340,13 @@ impl Pods {
         let news = Arc::new(Notify::new());
         let chosen = Arc::new(OnceLock::new());
         let allocation = Allocation::default();
-        let told = (news.clone(), chosen.clone(), allocation.clone());
+        let found = FoundStatus::default();
+        let told = (
+            news.clone(),
+            chosen.clone(),
+            allocation.clone(),
+            found.clone(),
+        );
         let worker = Worker::new(self.shared.clone(), pod.clone(), receiver, told);
         let uid = pod.uid.clone();
         self.handles().insert(
@@ -351,6 +357,7 @@ impl Pods {
                 news,
                 chosen,
                 allocation,
+                found,
             },
         );
         self.tasks.spawn(async move {

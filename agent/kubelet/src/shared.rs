@@ -294,7 +294,7 @@ fn beside<'a>(
 #[cfg(test)]
 mod tests {
     use crate::desired::DesiredPod;
-    use crate::handle::{Allocation, Handle};
+    use crate::handle::{Allocation, FoundStatus, Handle};
     use crate::kubelet::tests::shared_with;
     use agent_pods::pod_ref;
     use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -311,6 +311,7 @@ mod tests {
             news: Arc::default(),
             chosen: Arc::default(),
             allocation: Allocation::default(),
+            found: FoundStatus::default(),
         }
     }
 

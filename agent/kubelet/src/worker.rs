@@ -12,7 +12,7 @@ mod volumes;
 
 use crate::config::RESYNC;
 use crate::desired::DesiredPod;
-use crate::handle::Allocation;
+use crate::handle::{Allocation, FoundStatus};
 use crate::names::pod_path;
 use crate::pull::{ContainerImages, Failed, Fetches, NeededImage};
 use crate::sandbox::Own;
@@ -83,6 +83,8 @@ pub(crate) struct Worker {
     /// Whether the node has admitted the pod: pods and pressure that come later are no reason to
     /// refuse it then.
     allocation: Allocation,
+    /// What the kubelet's callers see of the pod's status.
+    found: FoundStatus,
     supplies: Supplies,
     set_up: SetUp,
     fetches: Fetches,
@@ -106,7 +108,12 @@ impl Worker {
         shared: Arc<Shared>,
         pod: PodRef,
         wanted: watch::Receiver<DesiredPod>,
-        (news, chosen, allocation): (Arc<Notify>, Arc<OnceLock<Eviction>>, Allocation),
+        (news, chosen, allocation, found): (
+            Arc<Notify>,
+            Arc<OnceLock<Eviction>>,
+            Allocation,
+            FoundStatus,
+        ),
     ) -> Self {
         let (runtime, events) = (shared.runtime.clone(), shared.events.clone());
         let counted = shared.figures.probed();
@@ -136,6 +143,7 @@ impl Worker {
             seen_at: Some(Instant::now()),
             refused: None,
             allocation,
+            found,
             supplies,
             set_up: SetUp::default(),
             fetches: Fetches::default(),

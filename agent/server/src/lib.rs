@@ -36,7 +36,7 @@ use agent_sys::namespace::Kind;
 use agent_tunnel::{ForwardTarget, Reach, Tunnel, TunnelRefusal, Tunnels};
 use config_figures::Health;
 use config_kube::k8s_openapi::List;
-use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use config_kube::local_volume::SERVED;
 use config_machine::power::{Order, is_order};
 use config_tunnel::port::{FOLDER, PortPath};
@@ -64,6 +64,9 @@ pub trait KubeletState: Send + Sync + fmt::Debug + 'static {
 
     /// A pod by namespace and name; the newest where one of the same name still ends.
     fn pod(&self, namespace: &str, name: &str) -> Option<PodRef>;
+
+    /// The pod's status as the kubelet found it last, whether or not the master has it yet.
+    fn status(&self, pod: &PodRef) -> Option<PodStatus>;
 
     /// The UID under which a pod runs here, by the UID of its object in the API. They differ for
     /// static pods.

@@ -4,9 +4,10 @@ use crate::Parts;
 use crate::reader::{LogOptions, Reader};
 use agent_pods::{MAX_LOGS, is_plain, log_file, log_folder, log_name};
 use agent_port::{Body, text};
-use agent_runtime::ContainerState;
+use agent_runtime::{ContainerState as State, container_id};
 use agent_sys::beneath::Beneath;
 use bytes::Bytes;
+use config_kube::k8s_openapi::api::core::v1::{ContainerState, PodStatus};
 use futures_util::{StreamExt, stream};
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
@@ -37,9 +38,15 @@ pub(crate) fn answer(
     let Some(reference) = parts.node.pod(namespace, pod) else {
         return text(StatusCode::NOT_FOUND, &format!("pod {pod:?} not found\n"));
     };
+    let status = parts.node.status(&reference).unwrap_or_default();
+    let id = match attempt(&status, pod, container, options.previous) {
+        Ok(id) => id,
+        Err(fault) => return text(StatusCode::BAD_REQUEST, &format!("{fault}\n")),
+    };
     let opened = is_plain(container).then(|| {
         let dir = Beneath::root(&parts.logs)?.dir(&log_folder(&reference, container))?;
-        Ok(log_number(&dir, options.previous)?.map(|number| (dir, number)))
+        let of = |number| container_id(&reference.uid, container, number);
+        Ok(log_number(&dir, |number| of(number) == id)?.map(|number| (dir, number)))
     });
     let opened: std::io::Result<Option<_>> = opened.unwrap_or(Ok(None));
     let (dir, number) = match opened {
@@ -48,13 +55,7 @@ pub(crate) fn answer(
             return broken(container, &error);
         }
         Ok(None) | Err(_) => {
-            let what = if options.previous {
-                "previous terminated container"
-            } else {
-                "container"
-            };
-            let message =
-                format!("{what} {container:?} in pod {pod:?} not found: it has not started\n");
+            let message = format!("the log of container {container:?} in pod {pod:?} is gone\n");
             return text(StatusCode::BAD_REQUEST, &message);
         }
     };
@@ -79,18 +80,61 @@ pub(crate) fn answer(
     }
 }
 
-/// The number of the newest attempt that has a log, or of the one before it.
-fn log_number(dir: &Beneath, previous: bool) -> std::io::Result<Option<u32>> {
+/// The id of the attempt whose log is asked for, by the pod's status; or why there is none, in the
+/// words of upstream's kubelet (`validateContainerLogStatus`). With `previous` it is the last one
+/// that ended before the one which runs or is to run: between two attempts the newest.
+fn attempt(
+    status: &PodStatus,
+    pod: &str,
+    container: &str,
+    previous: bool,
+) -> Result<String, String> {
+    let of = format!("container {container:?} in pod {pod:?}");
+    let lists = [
+        &status.container_statuses,
+        &status.init_container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    let mut all = lists.into_iter().flatten().flatten();
+    let own = all.find(|own| own.name == container);
+    let own = own.ok_or_else(|| format!("{of} is not available"))?;
+    let state = own.state.clone().unwrap_or_default();
+    let last = own.last_state.as_ref().and_then(ended);
+    let id = if previous {
+        last.ok_or_else(|| format!("previous terminated {of} not found"))?
+    } else if state.running.is_some() {
+        let id = own.container_id.as_deref();
+        id.ok_or_else(|| format!("{of} is not available"))?
+    } else if state.terminated.is_some() {
+        let id = ended(&state).or(last);
+        id.ok_or_else(|| format!("{of} is terminated"))?
+    } else if let Some(last) = last {
+        last
+    } else {
+        let waiting = state.waiting.unwrap_or_default();
+        let why = match waiting.reason.as_deref() {
+            Some("ErrImagePull") => "image can't be pulled",
+            Some("ImagePullBackOff") => "trying and failing to pull image",
+            Some(reason) => reason,
+            None => return Err(format!("{of} is waiting to start - no logs yet")),
+        };
+        return Err(format!("{of} is waiting to start: {why}"));
+    };
+    // Statuses name the engine, too: `containerd://`.
+    Ok(id.rsplit('/').next().unwrap_or_default().to_owned())
+}
+
+/// The id of the attempt that has ended.
+fn ended(state: &ContainerState) -> Option<&str> {
+    state.terminated.as_ref()?.container_id.as_deref()
+}
+
+/// The number of the attempt that has a log and is meant.
+fn log_number(dir: &Beneath, is_meant: impl Fn(u32) -> bool) -> std::io::Result<Option<u32>> {
     let number =
         |name: std::ffi::OsString| name.to_str()?.strip_suffix(".log")?.parse::<u32>().ok();
-    let mut all: Vec<u32> = dir
-        .names(MAX_LOGS)?
-        .into_iter()
-        .filter_map(number)
-        .collect();
-    all.sort_unstable();
-    let newest = all.pop();
-    Ok(if previous { all.pop() } else { newest })
+    let mut all = dir.names(MAX_LOGS)?.into_iter().filter_map(number);
+    Ok(all.find(|number| is_meant(*number)))
 }
 
 /// The answer where a log can't be read. The error names no path.
@@ -146,13 +190,14 @@ async fn runs(parts: &Parts, uid: &str, path: &std::path::Path) -> bool {
     seen.iter().any(|seen| {
         let key = &seen.key;
         let log = log_file(&parts.logs, &key.pod, &key.container, key.attempt);
-        log == path && !matches!(seen.state, ContainerState::Exited { .. })
+        log == path && !matches!(seen.state, State::Exited { .. })
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
     use std::fs;
     use std::os::unix::fs::symlink;
     use std::sync::mpsc;
@@ -163,6 +208,67 @@ mod tests {
         std::thread::spawn(move || sender.send(work()));
         let limit = Duration::from_secs(60);
         receiver.recv_timeout(limit).expect("reading a log hangs")
+    }
+
+    /// What is read of a container of this status, `current` being its newest attempt.
+    fn asked(state: &Value, last: &Value, previous: bool) -> Result<String, String> {
+        let own = json!({
+            "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 3,
+            "containerID": "containerd://current", "state": state, "lastState": last,
+        });
+        let status = serde_json::from_value(json!({"initContainerStatuses": [own]}));
+        attempt(&status.unwrap(), "p", "c", previous)
+    }
+
+    #[test]
+    fn the_previous_log_is_that_of_the_last_state() {
+        let waits = |reason: &str| json!({"waiting": {"reason": reason}});
+        let ended = |id: &str| json!({"terminated": {"exitCode": 1, "containerID": format!("containerd://{id}")}});
+        let (runs, none) = (json!({"running": {}}), json!({}));
+        for (state, last, previous, wanted) in [
+            (waits("CrashLoopBackOff"), ended("current"), true, "current"),
+            (
+                waits("CrashLoopBackOff"),
+                ended("current"),
+                false,
+                "current",
+            ),
+            (runs.clone(), ended("before"), true, "before"),
+            (runs.clone(), ended("before"), false, "current"),
+            (ended("current"), ended("before"), true, "before"),
+            (ended("current"), ended("before"), false, "current"),
+        ] {
+            assert_eq!(
+                asked(&state, &last, previous).as_deref(),
+                Ok(wanted),
+                "{state} {last} {previous}"
+            );
+        }
+        for state in [runs, ended("current"), waits("ContainerCreating")] {
+            assert_eq!(
+                asked(&state, &none, true).unwrap_err(),
+                r#"previous terminated container "c" in pod "p" not found"#
+            );
+        }
+    }
+
+    #[test]
+    fn why_a_container_has_no_log_yet_is_told_in_upstreams_words() {
+        for (reason, words) in [
+            ("ContainerCreating", "ContainerCreating"),
+            ("PodInitializing", "PodInitializing"),
+            ("CreateContainerConfigError", "CreateContainerConfigError"),
+            ("ErrImagePull", "image can't be pulled"),
+            ("ImagePullBackOff", "trying and failing to pull image"),
+        ] {
+            let state = json!({"waiting": {"reason": reason}});
+            assert_eq!(
+                asked(&state, &json!({}), false).unwrap_err(),
+                format!(r#"container "c" in pod "p" is waiting to start: {words}"#)
+            );
+        }
+        let unknown = attempt(&PodStatus::default(), "p", "other", false).unwrap_err();
+        assert_eq!(unknown, r#"container "other" in pod "p" is not available"#);
     }
 
     #[test]

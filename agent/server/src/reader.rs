@@ -28,7 +28,7 @@ const LOOKS: usize = 8;
 pub(crate) struct LogOptions {
     /// What comes later, too.
     pub(crate) follow: bool,
-    /// The log of the attempt before the newest.
+    /// The log of the attempt that ended last, before the one that runs or is to run.
     pub(crate) previous: bool,
     /// Each line begins with its time.
     pub(crate) timestamps: bool,

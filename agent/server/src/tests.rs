@@ -12,7 +12,7 @@ use agent_resources::machine::Facts;
 use agent_runtime::{Containerd, Options, PodRef, Registries};
 use bytes::Bytes;
 use config_kube::identity::APISERVER_KUBELET_USER;
-use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use config_machine::power::Order;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
@@ -69,6 +69,10 @@ impl KubeletState for Idle {
     }
 
     fn pod(&self, _namespace: &str, _name: &str) -> Option<PodRef> {
+        None
+    }
+
+    fn status(&self, _pod: &PodRef) -> Option<PodStatus> {
         None
     }
 

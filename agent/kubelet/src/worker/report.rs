@@ -31,6 +31,7 @@ impl Worker {
             &self.addresses(pod),
             &messages,
         );
+        self.found.set(&status);
         let is_known = self.told && self.written.as_ref() == Some(&status);
         let uid = self.shown_as.clone();
         let (shared, pod, path) = (self.shared.clone(), pod.clone(), pod_path(&self.pod));

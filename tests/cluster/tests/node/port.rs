@@ -254,6 +254,58 @@ async fn the_kubelets_port_answers_the_master_alone_and_gives_it_logs() {
         StatusCode::BAD_REQUEST
     );
     assert!(ask("/pods").await.1.contains("\"talks\""));
+    logs_between_attempts(&cluster, |path| {
+        let master = master.clone();
+        async move { get(at, master, path).await.unwrap() }
+    })
+    .await;
+}
+
+/// Logs of a container that waits for its next attempt, and why one that never started has none.
+async fn logs_between_attempts<F: Future<Output = (StatusCode, String)>>(
+    cluster: &Cluster,
+    ask: impl Fn(&'static str) -> F,
+) {
+    let script =
+        "n=$(cat /v/n 2>/dev/null || echo 0); echo attempt $n; echo $((n+1)) > /v/n; exit 7";
+    let mut crashes = shell(script);
+    crashes["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+    let volumes = json!([{"name": "v", "emptyDir": {}}]);
+    let spec = json!({"containers": [crashes], "volumes": volumes});
+    cluster.create("crashes", spec).await;
+    let waits = || async {
+        let status = cluster.pod("crashes").await?.status?;
+        let own = status.container_statuses?.into_iter().next()?;
+        own.state?.waiting?;
+        let last = own.last_state?.terminated?;
+        Some((own.restart_count, last.container_id))
+    };
+    let (attempt, [whole, previous]) = eventually("a look between two attempts", || async {
+        let before = waits().await?;
+        let whole = ask("/containerLogs/default/crashes/main").await;
+        let previous = ask("/containerLogs/default/crashes/main?previous=true").await;
+        // The next attempt may have begun meanwhile.
+        (waits().await? == before).then_some((before.0, [whole, previous]))
+    })
+    .await;
+    let wanted = (StatusCode::OK, format!("attempt {attempt}\n"));
+    assert_eq!((&whole, &previous), (&wanted, &wanted));
+
+    let mut absent = shell("true");
+    absent["image"] = json!("registry.example/absent:1");
+    cluster
+        .create("absent", json!({"containers": [absent]}))
+        .await;
+    let reason = "/containerStatuses/0/state/waiting/reason";
+    cluster
+        .reaches("absent", reason, json!("ErrImagePull"))
+        .await;
+    let (code, told) = ask("/containerLogs/default/absent/main").await;
+    assert_eq!(code, StatusCode::BAD_REQUEST, "{told}");
+    let waits = r#"container "main" in pod "absent" is waiting to start: "#;
+    let why = told.trim_end().strip_prefix(waits);
+    let whys = ["image can't be pulled", "trying and failing to pull image"];
+    assert!(why.is_some_and(|why| whys.contains(&why)), "{told}");
 }
 
 /// Gives a subject the right to read these subresources of nodes.
