@@ -26,6 +26,8 @@ pub(crate) const HANDLERS: [&str; 2] = ["crun", "runc"];
 pub(crate) struct Own {
     uid: String,
     found: Option<Sandbox>,
+    /// Whether it is being removed.
+    is_leaving: bool,
 }
 
 impl Own {
@@ -34,6 +36,7 @@ impl Own {
         Self {
             uid: uid.to_owned(),
             found: shared.sandboxes.find(uid),
+            is_leaving: false,
         }
     }
 
@@ -82,20 +85,22 @@ impl Own {
         Ok(sandbox)
     }
 
-    /// Removes it; nothing is done where there is none.
+    /// Removes it; nothing is done where there is none. Its ports of the node go first: another pod
+    /// may have its addresses as soon as they are given back.
     ///
     /// # Errors
     /// If something of it is left; to be tried again.
     pub(crate) async fn remove(&mut self, shared: &Arc<Shared>) -> Result<(), Error> {
+        self.is_leaving = true;
+        if let Some(view) = &shared.config.cluster {
+            view.publish(&self.uid, &[]);
+        }
         shared.runtime.end_sharing(&self.uid).await?;
         let (sandboxes, uid) = (shared.sandboxes.clone(), self.uid.clone());
         let removed = tokio::task::spawn_blocking(move || sandboxes.remove(&uid)).await;
         match removed {
             Ok(Ok(())) => {
                 shared.policies.dismiss(&self.uid);
-                if let Some(view) = &shared.config.cluster {
-                    view.publish(&self.uid, &[]);
-                }
                 self.found = None;
                 Ok(())
             }
@@ -108,8 +113,11 @@ impl Own {
         }
     }
 
-    /// Tells the service proxy which ports of the node the pod has.
+    /// Tells the service proxy which ports of the node the pod has, unless its sandbox is going.
     pub(crate) fn publish(&self, shared: &Shared, pod: &Pod) {
+        if self.is_leaving {
+            return;
+        }
         let (Some(view), Some(sandbox), Some(spec)) =
             (&shared.config.cluster, &self.found, &pod.spec)
         else {
@@ -243,8 +251,9 @@ pub(crate) fn resolver(config: &Config, sandboxes: &Sandboxes) -> Option<IpAddr>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet::tests::shared_of;
+    use crate::kubelet::tests::{shared, shared_of};
     use agent_api::{Answer, Api, ApiError, Call, Lines};
+    use agent_sys::namespace::{Kind, in_new};
     use bytes::Bytes;
     use serde_json::json;
 
@@ -321,5 +330,45 @@ mod tests {
         ] {
             assert!(told.lines().any(|told| told == line), "{line}:\n{told}");
         }
+    }
+
+    #[test]
+    fn ports_of_the_node_are_closed_before_their_pods_addresses_are_another_pods() {
+        in_new(&[Kind::Network], || {
+            let port = json!({"containerPort": 80, "hostPort": 8080});
+            let pod = json!({
+                "metadata": {"namespace": "shop", "name": "web", "uid": "a"},
+                "spec": {"containers": [{"name": "main", "image": "x", "ports": [port]}]},
+            });
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let shared = shared(dir.path());
+                let range = ["10.1.0.0/24".parse().unwrap()];
+                shared.sandboxes.give_ranges(&range).unwrap();
+                let wanted = SandboxSpec {
+                    uid: "a".to_owned(),
+                    network: true,
+                    ..SandboxSpec::default()
+                };
+                shared.sandboxes.make(&wanted).unwrap();
+                let ports = || shared.config.cluster.as_ref().unwrap().now();
+                let mut own = Own::find(&shared, "a");
+                own.publish(&shared, &pod);
+                assert_eq!(ports().host_ports.len(), 1);
+                // The engine does not answer, so that the sandbox stays for now; the pod's next step
+                // comes before another try.
+                assert!(own.remove(&shared).await.is_err() && own.is_there());
+                own.publish(&shared, &pod);
+                assert_eq!(ports().host_ports, []);
+                shared.sandboxes.remove("a").unwrap();
+            });
+            Ok(())
+        })
+        .unwrap();
     }
 }
