@@ -195,53 +195,39 @@ pub struct Queue {
 /// What repetitions of an event have in common: whose it is, reason and message.
 type Key = ((Option<String>, Option<String>), Cow<'static, str>, String);
 
+/// The occurrences of one event that were written.
+#[derive(Debug)]
+struct Series {
+    /// The event's name.
+    name: String,
+    count: i32,
+    first: Timestamp,
+}
+
 /// Writes events until every recorder is gone.
 pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
-    let mut known: HashMap<Key, (String, i32)> = HashMap::new();
+    let mut known: HashMap<Key, Series> = HashMap::new();
     let source = EventSource {
         component: Some(queue.component.to_owned()),
         host: Some(node),
     };
     while let Some(news) = queue.receiver.recv().await {
-        let namespace = news
-            .about
-            .namespace
-            .clone()
-            .unwrap_or_else(|| "default".to_owned());
-        let path = format!("/api/v1/namespaces/{namespace}/events");
         let about = (news.about.uid.clone(), news.about.field_path.clone());
         let key = (about, news.reason.clone(), news.message.clone());
-        let result = if let Some((name, count)) = known.get_mut(&key) {
-            *count = count.saturating_add(1);
-            let change = json!({"count": *count, "lastTimestamp": Time(news.at)});
-            send(
-                &*api,
-                Method::PATCH,
-                format!("{path}/{name}"),
-                STRATEGIC_MERGE,
-                &change,
-            )
-            .await
-        } else {
-            if known.len() >= KNOWN {
-                known.clear();
-            }
-            let name = format!(
+        if known.len() >= KNOWN && !known.contains_key(&key) {
+            known.clear();
+        }
+        let series = known.entry(key.clone()).or_insert_with(|| Series {
+            name: format!(
                 "{}.{:x}",
                 news.about.name.as_deref().unwrap_or("unknown"),
                 news.at.as_nanosecond()
-            );
-            known.insert(key.clone(), (name.clone(), 1));
-            send(
-                &*api,
-                Method::POST,
-                path,
-                JSON,
-                &event(news, name, namespace, &source),
-            )
-            .await
-        };
-        if let Err(error) = result {
+            ),
+            count: 0,
+            first: news.at,
+        });
+        series.count = series.count.saturating_add(1);
+        if let Err(error) = put(&*api, news, series, &source).await {
             known.remove(&key);
             tracing::debug!(error = error.chain(), "cannot write an event");
             if matches!(error, ApiError::Status { code: 429, .. }) {
@@ -251,10 +237,33 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
     }
 }
 
-fn event(news: Occurrence, name: String, namespace: String, source: &EventSource) -> Event {
+/// Counts a repetition in the event that is there. The master removes events after a while: one that
+/// is gone is made anew with its count and its first time (upstream's rule).
+async fn put(
+    api: &dyn Api,
+    news: Occurrence,
+    series: &Series,
+    source: &EventSource,
+) -> Result<(), ApiError> {
+    let namespace = news.about.namespace.clone();
+    let namespace = namespace.unwrap_or_else(|| "default".to_owned());
+    let path = format!("/api/v1/namespaces/{namespace}/events");
+    if series.count > 1 {
+        let change = json!({"count": series.count, "lastTimestamp": Time(news.at)});
+        let own = format!("{path}/{}", series.name);
+        match send(api, Method::PATCH, own, STRATEGIC_MERGE, &change).await {
+            Err(error) if error.is_not_found() => {}
+            counted => return counted,
+        }
+    }
+    let event = event(news, series, namespace, source);
+    send(api, Method::POST, path, JSON, &event).await
+}
+
+fn event(news: Occurrence, series: &Series, namespace: String, source: &EventSource) -> Event {
     Event {
         metadata: ObjectMeta {
-            name: Some(name),
+            name: Some(series.name.clone()),
             namespace: Some(namespace),
             ..ObjectMeta::default()
         },
@@ -262,8 +271,8 @@ fn event(news: Occurrence, name: String, namespace: String, source: &EventSource
         type_: Some(if news.warning { "Warning" } else { "Normal" }.to_owned()),
         reason: Some(news.reason.into_owned()),
         message: Some(news.message),
-        count: Some(1),
-        first_timestamp: Some(Time(news.at)),
+        count: Some(series.count),
+        first_timestamp: Some(Time(series.first)),
         last_timestamp: Some(Time(news.at)),
         source: Some(source.clone()),
         reporting_component: source.component.clone(),
@@ -277,23 +286,23 @@ mod tests {
     use super::*;
     use crate::{Answer, Call, Lines};
     use bytes::Bytes;
+    use std::collections::VecDeque;
     use std::sync::Mutex;
     use tokio::time::Instant;
 
-    /// A master that refuses the first event as one too many.
+    /// A master that answers with these codes in turn, and with success after them.
     #[derive(Debug, Default)]
-    struct Busy(Mutex<Vec<(Method, Instant)>>);
+    struct Scripted {
+        codes: Mutex<VecDeque<u16>>,
+        calls: Mutex<Vec<(Call, Instant)>>,
+    }
 
-    impl Api for Busy {
+    impl Api for Scripted {
         fn call(&self, call: Call) -> Answer<'_, Bytes> {
-            let mut calls = self
-                .0
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            calls.push((call.method, Instant::now()));
-            let answer = match calls.len() {
-                1 => Err(ApiError::from_answer(429, b"{}")),
-                _ => Ok(Bytes::from_static(b"{}")),
+            self.calls.lock().unwrap().push((call, Instant::now()));
+            let answer = match self.codes.lock().unwrap().pop_front() {
+                None | Some(200) => Ok(Bytes::from_static(b"{}")),
+                Some(code) => Err(ApiError::from_answer(code, b"{}")),
             };
             Box::pin(std::future::ready(answer))
         }
@@ -303,20 +312,50 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn an_event_that_is_one_too_many_is_dropped_and_the_next_one_waits() {
-        let ((recorder, queue), api) = (Recorder::new(), Arc::new(Busy::default()));
-        for _ in 0..3 {
+    /// What a master that answers so is sent for an event that comes this often.
+    async fn sent(codes: &[u16], times: usize) -> Vec<(Call, Instant)> {
+        let (recorder, queue) = Recorder::new();
+        let api = Arc::new(Scripted {
+            codes: Mutex::new(codes.iter().copied().collect()),
+            ..Scripted::default()
+        });
+        for _ in 0..times {
             recorder.node(&Node::default(), false, "Rebooted", "again");
         }
         drop(recorder);
-        let began = Instant::now();
         write(queue, api.clone(), "n".to_owned()).await;
-        let calls = api.0.lock().unwrap();
-        let methods: Vec<_> = calls.iter().map(|(method, _)| method.clone()).collect();
+        std::mem::take(&mut *api.calls.lock().unwrap())
+    }
+
+    fn methods(calls: &[(Call, Instant)]) -> Vec<Method> {
+        calls.iter().map(|(call, _)| call.method.clone()).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_is_one_too_many_is_dropped_and_the_next_one_waits() {
+        let began = Instant::now();
+        let calls = sent(&[429], 3).await;
         // What was refused is not there to be counted.
-        assert_eq!(methods, [Method::POST, Method::POST, Method::PATCH]);
+        assert_eq!(methods(&calls), [Method::POST, Method::POST, Method::PATCH]);
         assert!(calls[0].1 == began && calls[1].1 >= began + REFUSED);
+    }
+
+    #[tokio::test]
+    async fn an_event_that_the_master_removed_is_made_anew_and_counts_on() {
+        let calls = sent(&[200, 404], 3).await;
+        let [first, _, again, next] = &calls[..] else {
+            panic!("{calls:?}");
+        };
+        let expected = [Method::POST, Method::PATCH, Method::POST, Method::PATCH];
+        assert_eq!(methods(&calls), expected);
+        let event = |call: &Call| serde_json::from_slice::<Event>(&call.body).unwrap();
+        let (first, again) = (event(&first.0), event(&again.0));
+        assert_eq!((first.count, again.count), (Some(1), Some(2)));
+        assert_eq!(again.first_timestamp, first.first_timestamp);
+        let name = again.metadata.name.unwrap();
+        assert!(next.0.path.ends_with(&name), "{} {name}", next.0.path);
+        let change: serde_json::Value = serde_json::from_slice(&next.0.body).unwrap();
+        assert_eq!(change["count"], 3);
     }
 
     #[test]
