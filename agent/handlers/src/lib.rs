@@ -45,8 +45,26 @@ pub struct Target {
     pub host: Option<IpAddr>,
 }
 
+/// Why a probe did not pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProbeFault {
+    /// The container's program failed it, in words for an event of the pod.
+    Failed(String),
+    /// The program was not asked: the engine is away, say, or the container has no such port. This
+    /// says nothing of the container.
+    Unknown(String),
+}
+
+impl From<ProbeFault> for String {
+    fn from(fault: ProbeFault) -> Self {
+        match fault {
+            ProbeFault::Failed(why) | ProbeFault::Unknown(why) => why,
+        }
+    }
+}
+
 /// How an action went.
-type Outcome = Result<(), String>;
+type Outcome = Result<(), ProbeFault>;
 
 /// What an event may warn of though a probe passed.
 pub type Warning = String;
@@ -55,34 +73,44 @@ impl Target {
     /// Acts as a probe says, once, within `limit`.
     ///
     /// # Errors
-    /// Why the probe failed, as text for an event of the pod.
-    pub async fn probe(&self, probe: &Probe, limit: Duration) -> Result<Option<Warning>, String> {
+    /// It did not pass, or could not be made.
+    pub async fn probe(
+        &self,
+        probe: &Probe,
+        limit: Duration,
+    ) -> Result<Option<Warning>, ProbeFault> {
         let outcome = if let Some(exec) = &probe.exec {
             self.run(exec, limit).await
         } else if let Some(get) = &probe.http_get {
             let asked = timeout(limit, self.ask(get)).await;
-            return asked.map_err(|_elapsed| late(limit))?;
+            return asked.map_err(|_elapsed| ProbeFault::Failed(late(limit)))?;
         } else if let Some(tcp) = &probe.tcp_socket {
             self.connect(tcp, limit).await
         } else if let Some(grpc) = &probe.grpc {
             self.ask_health(grpc, limit).await
         } else {
-            Err("the probe names no action that is available".to_owned())
+            let why = "the probe names no action that is available";
+            Err(ProbeFault::Unknown(why.to_owned()))
         };
         outcome.map(|()| None)
     }
 
     /// Asks over HTTP. A redirect to another host is not followed and passes with a warning
     /// (upstream's rule).
-    async fn ask(&self, get: &HTTPGetAction) -> Result<Option<Warning>, String> {
-        let place = self.asked(get)?;
-        let Answer { status, body, .. } = http::follow(get, place, PROBE_AGENT).await?;
+    async fn ask(&self, get: &HTTPGetAction) -> Result<Option<Warning>, ProbeFault> {
+        let place = self.asked(get).map_err(ProbeFault::Unknown)?;
+        let answer = http::follow(get, place, PROBE_AGENT).await;
+        let answer = answer.map_err(|failure| ProbeFault::Failed(failure.into()))?;
+        let Answer { status, body, .. } = answer;
         match status {
             200..=299 => Ok(None),
             300..=399 => Ok(Some(format!(
                 "Probe terminated redirects, Response body: {body}"
             ))),
-            _ => Err(format!("HTTP probe failed with statuscode: {status}")),
+            _ => {
+                let why = format!("HTTP probe failed with statuscode: {status}");
+                Err(ProbeFault::Failed(why))
+            }
         }
     }
 
@@ -91,9 +119,9 @@ impl Target {
     ///
     /// # Errors
     /// Why it failed; not for events, because a hook's output may be secret.
-    pub async fn hook(&self, hook: &LifecycleHandler, limit: Duration) -> Outcome {
+    pub async fn hook(&self, hook: &LifecycleHandler, limit: Duration) -> Result<(), String> {
         if let Some(exec) = &hook.exec {
-            self.run(exec, limit).await
+            self.run(exec, limit).await.map_err(String::from)
         } else if let Some(get) = &hook.http_get {
             let asked = timeout(limit, self.get_by_hook(get)).await;
             asked.map_err(|_elapsed| late(limit))?.map(drop)
@@ -112,12 +140,18 @@ impl Target {
             .runtime
             .exec(&self.id, command, limit)
             .await
-            .map_err(|error| error.chain())?;
-        if done.code == 0 {
-            Ok(())
-        } else {
-            Err(String::from_utf8_lossy(&done.output).into_owned())
-        }
+            .map_err(|error| ProbeFault::Unknown(error.chain()))?;
+        let why = match done.code {
+            Some(0) => return Ok(()),
+            Some(_) => String::from_utf8_lossy(&done.output).into_owned(),
+            // Upstream's words.
+            None => format!(
+                "command timed out: {:?} timed out after {}s",
+                command.join(" "),
+                limit.as_secs()
+            ),
+        };
+        Err(ProbeFault::Failed(why))
     }
 
     /// What an action over HTTP asks for.
@@ -138,21 +172,20 @@ impl Target {
     }
 
     async fn connect(&self, tcp: &TCPSocketAction, limit: Duration) -> Outcome {
-        let port = self.port(&tcp.port)?;
+        let port = self.port(&tcp.port).map_err(ProbeFault::Unknown)?;
         let place = self.place(tcp.host.as_deref());
         let connected = timeout(limit, dial::connect(&place, port))
             .await
-            .map_err(|_elapsed| late(limit))?;
-        connected
-            .map(drop)
-            .map_err(|error| format!("connect to {place}:{port}: {error}"))
+            .map_err(|_elapsed| ProbeFault::Failed(late(limit)))?;
+        let failed = |error| ProbeFault::Failed(format!("connect to {place}:{port}: {error}"));
+        connected.map(drop).map_err(failed)
     }
 
     async fn ask_health(&self, action: &GRPCAction, limit: Duration) -> Outcome {
-        let port = u16::try_from(action.port)
-            .map_err(|error| format!("{} is no port: {error}", action.port))?;
+        let port = port_number(action.port).map_err(ProbeFault::Unknown)?;
         let service = action.service.as_deref().unwrap_or_default();
-        grpc::check(&self.place(None), port, service, PROBE_AGENT, limit).await
+        let checked = grpc::check(&self.place(None), port, service, PROBE_AGENT, limit).await;
+        checked.map_err(ProbeFault::Failed)
     }
 
     /// The host that an action names, or the pod's.
@@ -166,20 +199,27 @@ impl Target {
             .map_or_else(own, str::to_owned)
     }
 
+    /// The number of a port, which may be named, or written as text; errors in upstream's words.
     fn port(&self, port: &IntOrString) -> Result<u16, String> {
-        let number = match port {
-            IntOrString::Int(number) => Some(*number),
-            IntOrString::String(name) => {
-                let named = |port: &&ContainerPort| port.name.as_deref() == Some(name);
-                let mut ports = self.container.ports.iter().flatten();
-                let found = ports.find(named).map(|port| port.container_port);
-                found.or_else(|| name.parse().ok())
-            }
+        let name = match port {
+            IntOrString::Int(number) => return port_number(*number),
+            IntOrString::String(name) => name,
         };
-        number
-            .and_then(|number| u16::try_from(number).ok())
-            .ok_or_else(|| format!("the container has no port {port:?}"))
+        let named = |port: &&ContainerPort| port.name.as_deref() == Some(name);
+        let mut ports = self.container.ports.iter().flatten();
+        let number = match ports.find(named) {
+            Some(port) => port.container_port,
+            None => name
+                .parse()
+                .map_err(|_no_number| format!("strconv.Atoi: parsing {name:?}: invalid syntax"))?,
+        };
+        port_number(number)
     }
+}
+
+fn port_number(number: i32) -> Result<u16, String> {
+    let port = u16::try_from(number).ok().filter(|port| *port > 0);
+    port.ok_or_else(|| format!("invalid port number: {number}"))
 }
 
 /// A place and a port as URLs and headers write them.
@@ -193,4 +233,70 @@ fn address(place: &str, port: u16) -> String {
 
 fn late(limit: Duration) -> String {
     format!("timed out after {} s", limit.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent_runtime::{Containerd, Options, Registries};
+    use serde_json::{Value, json};
+    use tokio::net::TcpListener;
+
+    /// What a probe finds of a container whose engine is away, and that has the port `web`.
+    async fn probed(probe: Value) -> Result<Option<Warning>, ProbeFault> {
+        let engine = Containerd::new(Options {
+            socket: "/nowhere/containerd.sock".into(),
+            state: "/nowhere/state".into(),
+            fifos: "/nowhere/fifos".into(),
+            logs: "/nowhere/logs".into(),
+            registries: Registries::new(Vec::new(), "registry.example", Vec::new()),
+            programs: None,
+            archives: Vec::new(),
+        });
+        let container = json!({"name": "a", "ports": [{"name": "web", "containerPort": 8080}]});
+        let target = Target {
+            runtime: Arc::new(engine),
+            id: "id".to_owned(),
+            container: serde_json::from_value(container).unwrap(),
+            host: None,
+        };
+        let probe = serde_json::from_value(probe).unwrap();
+        target.probe(&probe, Duration::from_secs(5)).await
+    }
+
+    #[tokio::test]
+    async fn a_probe_that_cannot_be_made_says_nothing_of_the_container() {
+        let away = probed(json!({"exec": {"command": ["true"]}})).await;
+        assert!(matches!(away, Err(ProbeFault::Unknown(_))), "{away:?}");
+        for (probe, why) in [
+            (
+                json!({"httpGet": {"port": "http"}}),
+                "strconv.Atoi: parsing \"http\": invalid syntax",
+            ),
+            (
+                json!({"tcpSocket": {"port": "http"}}),
+                "strconv.Atoi: parsing \"http\": invalid syntax",
+            ),
+            (
+                json!({"tcpSocket": {"port": "65536"}}),
+                "invalid port number: 65536",
+            ),
+            (json!({"grpc": {"port": 0}}), "invalid port number: 0"),
+            (json!({}), "the probe names no action that is available"),
+        ] {
+            let found = probed(probe).await;
+            assert_eq!(found, Err(ProbeFault::Unknown(why.to_owned())));
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        for probe in [
+            json!({"httpGet": {"port": port}}),
+            json!({"tcpSocket": {"port": port.to_string()}}),
+            json!({"grpc": {"port": port}}),
+        ] {
+            let found = probed(probe).await;
+            assert!(matches!(found, Err(ProbeFault::Failed(_))), "{found:?}");
+        }
+    }
 }

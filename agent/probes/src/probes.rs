@@ -3,10 +3,11 @@
 //!
 //! The startup probe comes first and alone; then liveness and readiness side by side. A failed
 //! liveness or startup probe marks the container dead; ending it is the pod machine's work. While a
-//! deleted pod ends, readiness alone is asked for: it may serve to its end.
+//! deleted pod ends, readiness alone is asked for: it may serve to its end. A probe that could not
+//! be made, as while the engine is away, changes no verdict.
 
 use agent_api::events::Recorder;
-use agent_handlers::Target;
+use agent_handlers::{ProbeFault, Target, Warning};
 use agent_pods::{Death, HookProgress, Notes, Verdict, between, find};
 use agent_resources::Probed;
 use agent_runtime::{Container as Seen, ContainerKind, ContainerState, Runtime};
@@ -19,12 +20,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 /// Defaults of the API (upstream's).
 const PERIOD: u64 = 10;
 const TIMEOUT: u64 = 1;
 const FAILURES: u32 = 3;
+/// How often a probe is tried that says nothing of the container (upstream's).
+const TRIES: usize = 3;
 
 type Verdicts = Arc<Mutex<BTreeMap<String, Verdict>>>;
 
@@ -211,6 +214,38 @@ fn rest(delay: Duration, started_at: Timestamp, now: Timestamp) -> Duration {
     delay.saturating_sub(between(started_at, now))
 }
 
+/// How a probe is repeated: what it says, or the API's defaults.
+struct Pace {
+    /// How often in a row it must pass, and may fail.
+    needed: u32,
+    allowed: u32,
+    /// How long one may take.
+    limit: Duration,
+    period: Duration,
+    delay: Duration,
+}
+
+impl Pace {
+    fn of(probe: &Probe) -> Self {
+        let seconds = |value: Option<i32>, default: u64| {
+            let value = value.and_then(|value| u64::try_from(value).ok());
+            Duration::from_secs(value.unwrap_or(default))
+        };
+        let times = |value: Option<i32>, default: u32| {
+            let value = value.and_then(|value| u32::try_from(value).ok());
+            value.unwrap_or(default).max(1)
+        };
+        let least = Duration::from_secs(1);
+        Self {
+            needed: times(probe.success_threshold, 1),
+            allowed: times(probe.failure_threshold, FAILURES),
+            limit: seconds(probe.timeout_seconds, TIMEOUT).max(least),
+            period: seconds(probe.period_seconds, PERIOD).max(least),
+            delay: seconds(probe.initial_delay_seconds, 0),
+        }
+    }
+}
+
 /// The task of one container.
 struct Prober {
     events: Recorder,
@@ -258,60 +293,71 @@ impl Prober {
     /// Probes until it is decided (a startup probe that passes, or one that declares the container
     /// dead) or of no interest.
     async fn repeat(&self, role: Role, probe: &Probe) {
-        let seconds = |value: Option<i32>, default: u64| {
-            Duration::from_secs(
-                value
-                    .and_then(|value| u64::try_from(value).ok())
-                    .unwrap_or(default),
-            )
-        };
-        let times = |value: Option<i32>, default: u32| {
-            value
-                .and_then(|value| u32::try_from(value).ok())
-                .unwrap_or(default)
-                .max(1)
-        };
-        let (needed, allowed) = (
-            times(probe.success_threshold, 1),
-            times(probe.failure_threshold, FAILURES),
-        );
-        let limit = seconds(probe.timeout_seconds, TIMEOUT).max(Duration::from_secs(1));
-        let period = seconds(probe.period_seconds, PERIOD).max(Duration::from_secs(1));
-        let delay = seconds(probe.initial_delay_seconds, 0);
-        sleep(rest(delay, self.started_at, Timestamp::now())).await;
+        let pace = Pace::of(probe);
+        sleep(rest(pace.delay, self.started_at, Timestamp::now())).await;
+        // A period is the time from one beginning to the next; what takes longer is followed at once
+        // (upstream's ticker).
+        let mut turns = interval(pace.period);
+        turns.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let (mut good, mut bad) = (0_u32, 0_u32);
-        while self.matters(role) {
+        loop {
+            turns.tick().await;
+            if !self.matters(role) {
+                return;
+            }
             let begun = Instant::now();
-            let outcome = self.target.probe(probe, limit).await;
+            let outcome = self.ask(probe, pace.limit).await;
             // One that was under way when the pod's end began may have failed because of that.
             if !self.matters(role) {
                 return;
             }
-            let (name, took) = (&self.target.container.name, begun.elapsed());
-            let events = self.events.of(&self.pod, name);
-            self.probed
-                .count(&self.pod, name, role.name(), outcome.is_ok(), took);
+            self.tell(role, &outcome, begun.elapsed());
             match outcome {
-                Ok(warning) => {
-                    (good, bad) = (good.saturating_add(1), 0);
-                    if let Some(warning) = warning {
-                        let text = format!("{} probe warning: {warning}", role.name());
-                        events.warning("ProbeWarning", text);
-                    }
-                }
-                Err(why) => {
-                    (good, bad) = (0, bad.saturating_add(1));
-                    let text = format!("{} probe failed: {why}", role.name());
-                    events.warning("Unhealthy", text);
-                }
+                Ok(_) => (good, bad) = (good.saturating_add(1), 0),
+                Err(ProbeFault::Failed(_)) => (good, bad) = (0, bad.saturating_add(1)),
+                Err(ProbeFault::Unknown(_)) => continue,
             }
-            if good >= needed && self.passed(role) {
+            if good >= pace.needed && self.passed(role) {
                 return;
             }
-            if bad >= allowed && self.failed(role) {
+            if bad >= pace.allowed && self.failed(role) {
                 return;
             }
-            sleep(period).await;
+        }
+    }
+
+    /// Asks, and again where that says nothing of the container.
+    async fn ask(&self, probe: &Probe, limit: Duration) -> Result<Option<Warning>, ProbeFault> {
+        let mut asked = self.target.probe(probe, limit).await;
+        for _ in 1..TRIES {
+            if !matches!(asked, Err(ProbeFault::Unknown(_))) {
+                break;
+            }
+            asked = self.target.probe(probe, limit).await;
+        }
+        asked
+    }
+
+    /// Counts a probe, unless it could not be made (upstream's rule), and writes its event.
+    fn tell(&self, role: Role, outcome: &Result<Option<Warning>, ProbeFault>, took: Duration) {
+        let (name, role) = (&self.target.container.name, role.name());
+        let events = self.events.of(&self.pod, name);
+        if !matches!(outcome, Err(ProbeFault::Unknown(_))) {
+            self.probed
+                .count(&self.pod, name, role, outcome.is_ok(), took);
+        }
+        match outcome {
+            Ok(None) => {}
+            Ok(Some(warning)) => {
+                events.warning("ProbeWarning", format!("{role} probe warning: {warning}"));
+            }
+            Err(ProbeFault::Failed(why)) => {
+                events.warning("Unhealthy", format!("{role} probe failed: {why}"));
+            }
+            Err(ProbeFault::Unknown(why)) => {
+                let text = format!("{role} probe errored and resulted in unknown state: {why}");
+                events.warning("Unhealthy", text);
+            }
         }
     }
 
@@ -361,12 +407,12 @@ mod tests {
     use super::*;
     use agent_resources::Figures;
     use agent_runtime::{Containerd, Options, Registries};
-    use config_kube::k8s_openapi::api::core::v1::{HTTPGetAction, PodSpec};
-    use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+    use config_kube::k8s_openapi::api::core::v1::PodSpec;
+    use serde_json::{Value, json};
     use tokio::net::TcpListener;
 
-    /// A container that one failed liveness probe declares dead, and its task.
-    fn prober(dir: &std::path::Path, port: u16) -> Prober {
+    /// A container with such a liveness probe, whose engine is away, and its task.
+    fn prober(dir: &std::path::Path, liveness: Value) -> Prober {
         let engine = Containerd::new(Options {
             socket: dir.join("containerd.sock"),
             state: dir.join("state"),
@@ -376,19 +422,9 @@ mod tests {
             programs: None,
             archives: Vec::new(),
         });
-        let get = HTTPGetAction {
-            port: IntOrString::Int(port.into()),
-            ..HTTPGetAction::default()
-        };
-        let liveness = Probe {
-            http_get: Some(get),
-            failure_threshold: Some(1),
-            timeout_seconds: Some(60),
-            ..Probe::default()
-        };
         let container = Container {
             name: "a".to_owned(),
-            liveness_probe: Some(liveness),
+            liveness_probe: serde_json::from_value(liveness).unwrap(),
             ..Container::default()
         };
         let spec = PodSpec {
@@ -436,9 +472,9 @@ mod tests {
     #[test]
     fn a_container_begins_as_its_status_says_if_that_is_of_the_same_attempt() {
         let container = |probes: &[&str]| -> Container {
-            let mut own = serde_json::json!({"name": "a"});
+            let mut own = json!({"name": "a"});
             for probe in probes {
-                own[*probe] = serde_json::json!({"tcpSocket": {"port": 1}});
+                own[*probe] = json!({"tcpSocket": {"port": 1}});
             }
             serde_json::from_value(own).unwrap()
         };
@@ -447,11 +483,11 @@ mod tests {
             container(&["startupProbe", "readinessProbe"]),
         );
         let first = |container: &Container, started: bool, ready: bool, id: &str| {
-            let status = serde_json::json!({
+            let status = json!({
                 "name": "a", "containerID": "containerd://id", "image": "", "imageID": "", "restartCount": 0,
                 "started": started, "ready": ready,
             });
-            let pod = serde_json::json!({"status": {"containerStatuses": [status]}});
+            let pod = json!({"status": {"containerStatuses": [status]}});
             let first = first_verdict(&serde_json::from_value(pod).unwrap(), container, id);
             (first.started, first.ready)
         };
@@ -466,7 +502,10 @@ mod tests {
     async fn verdict(deleted_meanwhile: bool) -> Option<Death> {
         let dir = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let prober = prober(dir.path(), listener.local_addr().unwrap().port());
+        let port = listener.local_addr().unwrap().port();
+        let liveness =
+            json!({"httpGet": {"port": port}, "failureThreshold": 1, "timeoutSeconds": 60});
+        let prober = prober(dir.path(), liveness);
         let (verdicts, ends) = (prober.verdicts.clone(), prober.ends.clone());
         let running = tokio::spawn(prober.run());
         let (connection, _) = listener.accept().await.unwrap();
@@ -480,5 +519,42 @@ mod tests {
     async fn a_probe_that_is_under_way_when_its_pod_is_deleted_counts_no_failure() {
         assert_eq!(verdict(false).await, Some(Death::Liveness));
         assert_eq!(verdict(true).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_cannot_be_made_is_repeated_and_declares_nothing_dead() {
+        for handler in [
+            json!({"exec": {"command": ["true"]}}),
+            json!({"httpGet": {"port": "unnamed"}}),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut liveness = handler.clone();
+            liveness["failureThreshold"] = json!(1);
+            let prober = prober(dir.path(), liveness);
+            let verdicts = prober.verdicts.clone();
+            let running = tokio::spawn(prober.run());
+            sleep(Duration::from_secs(60)).await;
+            assert!(!running.is_finished(), "{handler}");
+            assert_eq!(lock(&verdicts)["id"].dead, None, "{handler}");
+            running.abort();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_period_counts_from_the_beginning_of_a_probe() {
+        let dir = tempfile::tempdir().unwrap();
+        // It takes connections, and never answers.
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let liveness = json!({"httpGet": {"port": port}, "periodSeconds": 5, "timeoutSeconds": 5});
+        let prober = prober(dir.path(), liveness);
+        let (verdicts, begun) = (prober.verdicts.clone(), Instant::now());
+        tokio::spawn(prober.run()).await.unwrap();
+        assert_eq!(lock(&verdicts)["id"].dead, Some(Death::Liveness));
+        assert_eq!(
+            begun.elapsed().as_secs(),
+            15,
+            "three probes of five seconds"
+        );
     }
 }

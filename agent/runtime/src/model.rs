@@ -308,8 +308,8 @@ pub struct User {
 /// What a command in a container printed and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecOutput {
-    /// Exit code.
-    pub code: i32,
+    /// Exit code; none where it took longer than it may, and was killed.
+    pub code: Option<i32>,
     /// Both outputs together, cut at 10 KiB.
     pub output: Vec<u8>,
 }

@@ -337,13 +337,13 @@ async fn an_archive_on_the_machine_needs_no_registry_and_commands_run_inside() {
         .unwrap();
     assert_eq!(
         (done.code, done.output.as_slice()),
-        (4, b"inside\n".as_slice())
+        (Some(4), b"inside\n".as_slice())
     );
     let late = agent
         .exec(&id, &command("sleep 600"), Duration::from_millis(300))
         .await
-        .unwrap_err();
-    assert!(late.chain().contains("timed out"), "{}", late.chain());
+        .unwrap();
+    assert_eq!(late.code, None, "it was killed");
 
     agent.stop(&id).await.unwrap();
     assert!(

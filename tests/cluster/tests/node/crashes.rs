@@ -2,7 +2,7 @@
 //! runs afterwards, once, and leaves nothing when its pod goes.
 
 use crate::cluster::{Cluster, shell};
-use crate::site::{RUNTIME, Site, eventually, subdir};
+use crate::site::{RUNTIME, Site, eventually, subdir, texts};
 use agent_runtime::{ContainerState, Runtime as _};
 use serde_json::json;
 use std::cell::RefCell;
@@ -136,4 +136,41 @@ async fn a_start_outlives_a_shim_or_containerd_that_is_killed_at_any_step_of_it(
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_whose_probes_find_no_containerd_is_not_restarted_and_stays_in_service() {
+    let cluster = Cluster::new().await;
+    let mut main = shell(&format!("exec {PROGRAM} 100000"));
+    // It takes longer than its period: one of each kind is always under way.
+    let script = "echo probed > /proc/1/fd/1; exec busybox sleep 2";
+    let probe = json!({
+        "exec": {"command": ["/bin/sh", "-c", script]},
+        "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 1,
+    });
+    (main["livenessProbe"], main["readinessProbe"]) = (probe.clone(), probe);
+    let spec = json!({"containers": [main], "terminationGracePeriodSeconds": 1});
+    cluster.create("p", spec).await;
+    // Looks at its container and its readiness, once the container was restarted or probed so often.
+    let probed = async |times: usize| {
+        eventually(&format!("{times} probes"), || async {
+            let pod = cluster.pod("p").await?;
+            let status = pod.status.clone()?;
+            let restarts = status.container_statuses?.first()?.restart_count;
+            let mut conditions = status.conditions?.into_iter();
+            let ready = conditions.find(|one| one.type_ == "Ready")?;
+            let log = cluster.log(&pod, 0);
+            let done = restarts > 0 || texts(&log).len() >= times;
+            (done && log.contains("probed")).then_some((restarts, ready, texts(&log).len()))
+        })
+        .await
+    };
+    let (restarts, ready, before) = probed(4).await;
+    assert_eq!((restarts, ready.status.as_str()), (0, "True"));
+    cluster.site.engine.kill_containerd().unwrap();
+    let (restarts, after, _) = probed(before + 6).await;
+    assert_eq!(restarts, 0);
+    // It was never false: that would have another time.
+    assert_eq!(after, ready);
+    leaves_nothing(&cluster, "p").await;
 }

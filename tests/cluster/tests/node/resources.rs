@@ -84,7 +84,7 @@ async fn run(cluster: &Cluster, id: &str, script: &str) {
     let command = ["/bin/sh", "-c", script].map(str::to_owned);
     let agent = cluster.site.agent();
     let done = agent_runtime::Runtime::exec(&*agent, id, &command, LIMIT).await;
-    assert_eq!(done.unwrap().code, 0);
+    assert_eq!(done.unwrap().code, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
