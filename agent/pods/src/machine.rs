@@ -19,7 +19,7 @@ use crate::ending::{Ending, probe_grace};
 use crate::notes::Notes;
 use crate::policy::{RestartPolicy, Triggers, is_replaced, outdated, restart, round, waits};
 use crate::resize::is_resized;
-use agent_runtime::{Container as Seen, ContainerKind, ContainerState};
+use agent_runtime::{Container as Seen, ContainerKind, ContainerState, ExitCause};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use jiff::Timestamp;
 use std::time::Duration;
@@ -31,8 +31,9 @@ pub const EVICTION_GRACE: Duration = Duration::from_secs(1);
 /// Time between two attempts of a resize that waits for room.
 const PENDING_RETRY: Duration = Duration::from_secs(5);
 
-/// How long a failed pull is called `ErrImagePull` before it is called `ImagePullBackOff`.
-pub(crate) const PULL_ERROR_SHOWN: Duration = Duration::from_secs(3);
+/// How long a failed pull is called `ErrImagePull` before it is called `ImagePullBackOff`, and a
+/// failed start `RunContainerError` before it is called `CrashLoopBackOff`.
+pub(crate) const ERROR_SHOWN: Duration = Duration::from_secs(3);
 
 /// Why a pod's containers must all end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -511,6 +512,9 @@ fn step(facts: PodFacts<'_>, container: &Container, kind: ContainerKind, plan: &
             if let Some((at, backoff)) = facts.next(seen) {
                 if waits(at, backoff, facts.now) {
                     plan.wake_at(at);
+                    if let Some((_, until)) = start_error(seen, facts.now) {
+                        plan.wake_at(until);
+                    }
                 } else {
                     let next = seen.key.attempt.saturating_add(1);
                     start(facts, container, kind, next, Some(backoff), plan);
@@ -518,6 +522,20 @@ fn step(facts: PodFacts<'_>, container: &Container, kind: ContainerKind, plan: &
             }
         }
     }
+}
+
+/// Why an attempt could not be started, and until when that is shown; none after that.
+pub(crate) fn start_error(seen: &Seen, now: Timestamp) -> Option<(&str, Timestamp)> {
+    let ContainerState::Exited {
+        cause: ExitCause::NotStarted(why),
+        finished_at,
+        ..
+    } = &seen.state
+    else {
+        return None;
+    };
+    let until = later(*finished_at, ERROR_SHOWN);
+    waits(until, ERROR_SHOWN, now).then_some((why.as_str(), until))
 }
 
 fn start(
@@ -536,7 +554,7 @@ fn start(
         && failure.retry_at > facts.now
     {
         // Also when the status has to change from `ErrImagePull` to `ImagePullBackOff`.
-        let shown = later(failure.at, PULL_ERROR_SHOWN);
+        let shown = later(failure.at, ERROR_SHOWN);
         plan.wake_at(if shown > facts.now {
             shown.min(failure.retry_at)
         } else {

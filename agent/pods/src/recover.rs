@@ -2,10 +2,15 @@
 
 use crate::containers::find;
 use crate::names::pod_ref;
-use agent_runtime::{Container as Seen, ContainerKind, ContainerState as State, User};
-use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, ContainerUser, Pod};
+use agent_runtime::{Container as Seen, ContainerKind, ContainerState as State, ExitCause, User};
+use config_kube::k8s_openapi::api::core::v1::{
+    ContainerStateTerminated, ContainerStatus, ContainerUser, Pod,
+};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
+
+/// Exit code of a container that is lost (upstream's).
+pub(crate) const LOST: i32 = 137;
 
 /// Adds to `seen` an attempt for each container that the pod's status has and containerd does not
 /// (its state was lost). All count as exited, so that a container that did its work before is not
@@ -45,17 +50,23 @@ fn lost(pod: &Pod, status: &ContainerStatus, kind: ContainerKind, now: Timestamp
     let ended = state
         .terminated
         .as_ref()
-        .or_else(|| status.last_state.as_ref()?.terminated.as_ref());
-    let time = |time: &Option<Time>| time.as_ref().map_or(now, |time| time.0);
-    let state = State::Exited {
-        started_at: ended.map_or(now, |ended| time(&ended.started_at)),
-        finished_at: ended.map_or(now, |ended| time(&ended.finished_at)),
-        // A container that ran when the status was written: nobody saw its exit code.
-        code: ended
-            .filter(|_| state.running.is_none())
-            .map_or(255, |ended| ended.exit_code),
-        oom_killed: ended.is_some_and(|ended| ended.reason.as_deref() == Some("OOMKilled")),
-        start_error: None,
+        .or_else(|| status.last_state.as_ref()?.terminated.as_ref())
+        .filter(|_| state.running.is_none());
+    let time = |time: Option<&Time>| time.map_or(now, |time| time.0);
+    let state = match (ended, &state.running) {
+        (Some(ended), _) => State::Exited {
+            started_at: time(ended.started_at.as_ref()),
+            finished_at: time(ended.finished_at.as_ref()),
+            code: ended.exit_code,
+            cause: cause(ended),
+        },
+        // It ran when the status was written.
+        (None, running) => State::Exited {
+            started_at: time(running.as_ref().and_then(|own| own.started_at.as_ref())),
+            finished_at: now,
+            code: LOST,
+            cause: ExitCause::Lost,
+        },
     };
     Some(Seen {
         id,
@@ -78,6 +89,17 @@ fn lost(pod: &Pod, status: &ContainerStatus, kind: ContainerKind, now: Timestamp
     })
 }
 
+/// The cause of an end, from the status.
+fn cause(ended: &ContainerStateTerminated) -> ExitCause {
+    match ended.reason.as_deref() {
+        Some("StartError") => ExitCause::NotStarted(ended.message.clone().unwrap_or_default()),
+        Some("OOMKilled") => ExitCause::OutOfMemory,
+        Some("Unknown") => ExitCause::Unseen,
+        Some("ContainerStatusUnknown") => ExitCause::Lost,
+        Some(_) | None => ExitCause::Own,
+    }
+}
+
 /// The user of the first process, from the status.
 fn user(user: &ContainerUser) -> Option<User> {
     let user = user.linux.as_ref()?;
@@ -88,4 +110,70 @@ fn user(user: &ContainerUser) -> Option<User> {
         gid: number(user.gid)?,
         groups: groups.copied().map(number).collect::<Option<_>>()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// The state of the container of a pod whose status says so, and of which containerd knows
+    /// nothing.
+    fn recovered(state: &Value, last: &Value) -> State {
+        let status = json!({
+            "name": "a", "containerID": "containerd://id", "image": "i", "imageID": "", "ready": false,
+            "restartCount": 1, "state": state, "lastState": last,
+        });
+        let pod = json!({
+            "metadata": {"name": "p", "namespace": "n", "uid": "u"},
+            "spec": {"containers": [{"name": "a"}]}, "status": {"containerStatuses": [status]},
+        });
+        let now = Timestamp::from_second(100).unwrap();
+        let pod = serde_json::from_value(pod).unwrap();
+        recover(&pod, Vec::new(), now).remove(0).state
+    }
+
+    fn ended(code: i32, cause: ExitCause) -> State {
+        State::Exited {
+            started_at: Timestamp::from_second(10).unwrap(),
+            finished_at: Timestamp::from_second(20).unwrap(),
+            code,
+            cause,
+        }
+    }
+
+    #[test]
+    fn a_lost_container_ended_as_its_status_says_or_nobody_knows_how() {
+        let of = |code: i32, reason: &str| {
+            json!({"terminated": {
+                "exitCode": code, "reason": reason, "message": "why",
+                "startedAt": "1970-01-01T00:00:10Z", "finishedAt": "1970-01-01T00:00:20Z",
+            }})
+        };
+        for (code, cause) in [
+            (0, ExitCause::Own),
+            (7, ExitCause::Own),
+            (137, ExitCause::OutOfMemory),
+            (128, ExitCause::NotStarted("why".to_owned())),
+            (255, ExitCause::Unseen),
+            (137, ExitCause::Lost),
+        ] {
+            let status = of(code, cause.reason(code));
+            let expected = ended(code, cause);
+            assert_eq!(recovered(&status, &json!({})), expected);
+            assert_eq!(recovered(&json!({"waiting": {}}), &status), expected);
+        }
+        let running = json!({"running": {"startedAt": "1970-01-01T00:00:30Z"}});
+        let lost = State::Exited {
+            started_at: Timestamp::from_second(30).unwrap(),
+            finished_at: Timestamp::from_second(100).unwrap(),
+            code: 137,
+            cause: ExitCause::Lost,
+        };
+        assert_eq!(
+            recovered(&running, &of(7, "Error")),
+            lost,
+            "the attempt before"
+        );
+    }
 }

@@ -46,7 +46,7 @@ pub fn quiet_until(facts: PodFacts<'_>) -> Option<Timestamp> {
 mod tests {
     use super::*;
     use crate::notes::{Failure, Notes};
-    use agent_runtime::{Container as Seen, ContainerKey, ContainerKind, PodRef};
+    use agent_runtime::{Container as Seen, ContainerKey, ContainerKind, ExitCause, PodRef};
     use config_kube::k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
@@ -75,8 +75,7 @@ mod tests {
                 started_at: Timestamp::UNIX_EPOCH,
                 finished_at,
                 code: 0,
-                oom_killed: false,
-                start_error: None,
+                cause: ExitCause::Own,
             },
             backoff: None,
             round: 0,

@@ -226,7 +226,7 @@ pub(crate) fn allocated(facts: PodFacts<'_>) -> Option<BTreeMap<String, Quantity
 #[cfg(test)]
 mod tests {
     use super::*;
-    use agent_runtime::{ContainerKey, PodRef};
+    use agent_runtime::{ContainerKey, ExitCause, PodRef};
     use jiff::Timestamp;
     use serde_json::{Value, json};
 
@@ -388,8 +388,7 @@ mod tests {
             code: 0,
             started_at: Timestamp::UNIX_EPOCH,
             finished_at: Timestamp::UNIX_EPOCH,
-            oom_killed: false,
-            start_error: None,
+            cause: ExitCause::Own,
         };
         assert!(!is_resized(&new, &seen));
         assert_eq!(cpu(&as_running(&new, &[seen])), Amount::units(2));

@@ -15,8 +15,8 @@ use crate::resize::{is_resized, needs};
 use crate::simulation_story::{Behaviour, GATE, OWN_GRACE, Story, Traits, described};
 use crate::status::{Addresses, base, status};
 use agent_runtime::{
-    Container as Seen, ContainerKey, ContainerKind, ContainerState, Error, ErrorClass, PodRef,
-    container_id,
+    Container as Seen, ContainerKey, ContainerKind, ContainerState, Error, ErrorClass, ExitCause,
+    PodRef, container_id,
 };
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use jiff::Timestamp;
@@ -198,8 +198,7 @@ impl World {
                     started_at,
                     finished_at: now,
                     code,
-                    oom_killed: false,
-                    start_error: None,
+                    cause: ExitCause::Own,
                 };
             }
         }

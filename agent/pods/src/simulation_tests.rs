@@ -1,6 +1,7 @@
 //! The pod machine driven through whole lives: random pods, and pods for one rule each.
 
 mod changes;
+mod reasons;
 mod stories;
 mod volumes;
 

@@ -1,13 +1,14 @@
 //! One container's part of the pod's status: state, last state, readiness, resources.
 
 use crate::backoff::between;
-use crate::containers::{initial, latest, previous};
-use crate::machine::{End, PULL_ERROR_SHOWN};
+use crate::containers::{initial, latest, mains, previous};
+use crate::machine::{ERROR_SHOWN, End, start_error};
 use crate::notes::{Failure, HookProgress};
 use crate::policy::waits;
+use crate::recover::LOST;
 use crate::resize::given;
 use crate::status::Scene;
-use agent_runtime::{Container as Seen, ContainerKind, ContainerState as State, User};
+use agent_runtime::{Container as Seen, ContainerKind, ContainerState as State, ExitCause, User};
 use config_kube::k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
     ContainerStateWaiting, ContainerStatus, ContainerUser, LinuxContainerUser,
@@ -18,6 +19,10 @@ use std::time::Duration;
 
 /// Bytes of the termination messages of a pod's containers, for each of their two states.
 const MAX_MESSAGES: usize = 12 << 10;
+/// The message of a container that is lost, and that another attempt follows (upstream's).
+const LOST_WHILE_RUNNING: &str = "The container could not be located when the pod was deleted.  The container used to be Running";
+/// The message of one that none follows.
+const LOST_AT_THE_END: &str = "The container could not be located when the pod was terminated";
 
 impl Scene<'_> {
     pub(crate) fn container(&self, container: &Container, kind: ContainerKind) -> ContainerStatus {
@@ -31,7 +36,10 @@ impl Scene<'_> {
         let running = seen.is_some_and(|seen| {
             matches!(seen.state, State::Running { .. }) && !self.facts.notes.is_held(&seen.id)
         });
-        let (state, last) = self.states(container, seen, before);
+        let (mut state, last) = self.states(container, seen, before);
+        if state.waiting.is_some() && self.was_due(container, kind) {
+            state = unknown();
+        }
         let ended_well =
             seen.is_some_and(|seen| matches!(seen.state, State::Exited { code: 0, .. }));
         ContainerStatus {
@@ -164,7 +172,7 @@ impl Scene<'_> {
     }
 
     fn failed(&self, failure: &Failure) -> ContainerState {
-        let shown = between(failure.at, self.facts.now) < PULL_ERROR_SHOWN;
+        let shown = between(failure.at, self.facts.now) < ERROR_SHOWN;
         if failure.reason == "ErrImagePull" && !shown {
             let message = format!(
                 "Back-off pulling image {:?}: ErrImagePull: {}",
@@ -189,6 +197,9 @@ impl Scene<'_> {
         }
         let pod = &self.facts.pod.metadata;
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        if let Some((why, _)) = start_error(seen, self.facts.now) {
+            return Some(waiting("RunContainerError", why));
+        }
         if self.facts.was_asked(seen) && !waits(at, wait, self.facts.now) {
             return Some(waiting("ContainerCreating", ""));
         }
@@ -208,10 +219,17 @@ impl Scene<'_> {
         })
     }
 
-    /// Why the attempt did not start, or its termination message. The containers of a pod share
-    /// [`MAX_MESSAGES`] evenly (upstream's rule).
-    fn message(&self, seen: &Seen, start_error: Option<&String>) -> Option<String> {
-        let message = start_error.cloned().or_else(|| (self.messages)(&seen.id))?;
+    /// Why the attempt did not start, that it is lost, or its termination message. The containers of
+    /// a pod share [`MAX_MESSAGES`] evenly (upstream's rule).
+    fn message(&self, seen: &Seen, cause: &ExitCause) -> Option<String> {
+        let message = match cause {
+            ExitCause::NotStarted(why) => why.clone(),
+            ExitCause::Lost if self.facts.next(seen).is_some() => LOST_WHILE_RUNNING.to_owned(),
+            ExitCause::Lost => LOST_AT_THE_END.to_owned(),
+            ExitCause::Own | ExitCause::OutOfMemory | ExitCause::Unseen => {
+                (self.messages)(&seen.id)?
+            }
+        };
         let spec = self.facts.pod.spec.as_ref();
         let containers = spec.map_or(0, |spec| {
             let inits = spec.init_containers.as_ref().map_or(0, Vec::len);
@@ -221,32 +239,49 @@ impl Scene<'_> {
         Some(beginning(message, MAX_MESSAGES / containers.max(1)))
     }
 
+    /// Of a pod that is over, a container that is known to have run, or whose turn had come: if it
+    /// is not known how it ended, it counts as failed (upstream's rule).
+    fn was_due(&self, container: &Container, kind: ContainerKind) -> bool {
+        let (pod, seen) = (self.facts.pod, self.facts.seen);
+        let inits = initial(pod);
+        let ran = |one: &Container| {
+            latest(seen, &one.name).is_some_and(|seen| seen.state != State::Created)
+        };
+        let due = match kind {
+            ContainerKind::Main => {
+                let succeeded = |one: &Container| {
+                    latest(seen, &one.name)
+                        .is_some_and(|seen| matches!(seen.state, State::Exited { code: 0, .. }))
+                };
+                inits.last().is_none_or(succeeded) || mains(pod).iter().any(ran)
+            }
+            ContainerKind::Init | ContainerKind::Sidecar => {
+                let last = inits.iter().rposition(ran).unwrap_or_default();
+                let mut due = inits.iter().take(last.saturating_add(1));
+                due.any(|one| one.name == container.name)
+            }
+            ContainerKind::Ephemeral => false,
+        };
+        self.over && due
+    }
+
     fn terminated(&self, seen: &Seen) -> Option<ContainerState> {
         let State::Exited {
             started_at,
             finished_at,
             code,
-            oom_killed,
-            start_error,
+            cause,
         } = &seen.state
         else {
             return None;
-        };
-        // A failed start has no exit code of the container's own; after an OOM kill the code is
-        // that of SIGKILL, and does not name the cause.
-        let reason = match (start_error, oom_killed, code) {
-            (Some(_), ..) => "StartError",
-            (None, true, _) => "OOMKilled",
-            (None, false, 0) => "Completed",
-            (None, false, _) => "Error",
         };
         let terminated = ContainerStateTerminated {
             container_id: Some(format!("containerd://{}", seen.id)),
             exit_code: *code,
             started_at: Some(Time(*started_at)),
             finished_at: Some(Time(*finished_at)),
-            reason: Some(reason.to_owned()),
-            message: self.message(seen, start_error.as_ref()),
+            reason: Some(cause.reason(*code).to_owned()),
+            message: self.message(seen, cause),
             signal: None,
         };
         Some(ContainerState {
@@ -294,6 +329,20 @@ fn user(user: &User) -> ContainerUser {
             gid: user.gid.into(),
             supplemental_groups: Some(user.groups.iter().copied().map(i64::from).collect()),
         }),
+    }
+}
+
+/// The state of a container of which nothing is known, although it was to run (upstream's).
+fn unknown() -> ContainerState {
+    let terminated = ContainerStateTerminated {
+        exit_code: LOST,
+        reason: Some(ExitCause::Lost.reason(LOST).to_owned()),
+        message: Some(LOST_AT_THE_END.to_owned()),
+        ..ContainerStateTerminated::default()
+    };
+    ContainerState {
+        terminated: Some(terminated),
+        ..ContainerState::default()
     }
 }
 
@@ -362,7 +411,7 @@ mod tests {
             },
         }))
         .unwrap();
-        let ended = |(name, kind, start_error): (&str, _, Option<String>)| Seen {
+        let ended = |(name, kind, cause): (&str, _, _)| Seen {
             id: name.to_owned(),
             key: ContainerKey {
                 pod: pod_ref(&pod).unwrap(),
@@ -376,8 +425,7 @@ mod tests {
                 started_at: Timestamp::UNIX_EPOCH,
                 finished_at: Timestamp::UNIX_EPOCH,
                 code: i32::from(kind == ContainerKind::Main),
-                oom_killed: false,
-                start_error,
+                cause,
             },
             backoff: None,
             round: 0,
@@ -389,10 +437,10 @@ mod tests {
         let long = "x".repeat(4096);
         let (init, main) = (ContainerKind::Init, ContainerKind::Main);
         let seen = [
-            ("i", init, None),
-            ("a", main, None),
-            ("b", main, None),
-            ("c", main, Some(long.clone())),
+            ("i", init, ExitCause::Own),
+            ("a", main, ExitCause::Own),
+            ("b", main, ExitCause::Own),
+            ("c", main, ExitCause::NotStarted(long.clone())),
         ]
         .map(ended);
         let facts = PodFacts {

@@ -224,7 +224,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) facts: PodFacts<'a>,
     pub(crate) end: Option<End>,
     /// It ends, and nothing runs any more.
-    over: bool,
+    pub(crate) over: bool,
     sandbox: bool,
     pub(crate) messages: &'a dyn Fn(&str) -> Option<String>,
 }

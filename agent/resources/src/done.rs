@@ -79,17 +79,8 @@ fn word(kind: ContainerKind) -> &'static str {
 /// Upstream's word for an end.
 fn reason(state: &ContainerState) -> &'static str {
     match state {
-        ContainerState::Exited {
-            start_error: Some(_),
-            ..
-        } => "StartError",
-        ContainerState::Exited {
-            oom_killed: true, ..
-        } => "OOMKilled",
-        ContainerState::Exited { code: 0, .. } => "Completed",
-        ContainerState::Exited { .. }
-        | ContainerState::Created
-        | ContainerState::Running { .. } => "Error",
+        ContainerState::Exited { code, cause, .. } => cause.reason(*code),
+        ContainerState::Created | ContainerState::Running { .. } => "Error",
     }
 }
 
@@ -384,7 +375,7 @@ fn requests(text: &mut Text, all: &Counts) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use agent_runtime::PodRef;
+    use agent_runtime::{ExitCause, PodRef};
     use jiff::Timestamp;
     use tests_support::containers;
 
@@ -454,21 +445,20 @@ mod tests {
     fn each_end_counts_once_and_those_of_earlier_kubelets_do_not() {
         let done = Done::default();
         let (began, ended) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
-        let exited = |code, oom_killed| ContainerState::Exited {
+        let exited = |code, cause| ContainerState::Exited {
             started_at: began,
             finished_at: ended,
             code,
-            oom_killed,
-            start_error: None,
+            cause,
         };
         let running = ContainerState::Running { started_at: began };
-        let old = container("old", exited(1, false));
+        let old = container("old", exited(1, ExitCause::Own));
         done.looked(None, &[old.clone(), container("a", running)]);
         done.begins("quick".to_owned(), "u");
         let all = [
             old,
-            container("a", exited(137, true)),
-            container("quick", exited(0, false)),
+            container("a", exited(137, ExitCause::OutOfMemory)),
+            container("quick", exited(0, ExitCause::Own)),
         ];
         for _ in 0..3 {
             done.looked(Some("u"), &all);

@@ -29,6 +29,7 @@ pub(crate) const FINISHED: &str = "pratique.dev/finished-at";
 pub(crate) const EXIT_CODE: &str = "pratique.dev/exit-code";
 pub(crate) const OOM: &str = "pratique.dev/oom-killed";
 pub(crate) const START_ERROR: &str = "pratique.dev/start-error";
+const UNSEEN: &str = "pratique.dev/end-unseen";
 
 /// Type of a runtime specification in containerd's messages.
 pub(crate) const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
@@ -71,6 +72,8 @@ pub(crate) struct End {
     pub(crate) at: Timestamp,
     pub(crate) code: i32,
     pub(crate) start_error: Option<String>,
+    /// Nobody saw it.
+    pub(crate) unseen: bool,
 }
 
 impl End {
@@ -82,6 +85,9 @@ impl End {
         ];
         if let Some(error) = &self.start_error {
             labels.push((START_ERROR, clip(error, MAX_ERROR)));
+        }
+        if self.unseen {
+            labels.push((UNSEEN, "true".to_owned()));
         }
         labels
     }
@@ -163,6 +169,7 @@ impl Record {
                 .and_then(|code| code.parse().ok())
                 .unwrap_or(255),
             start_error: text(START_ERROR),
+            unseen: labels.contains_key(UNSEEN),
         });
         Some(Self {
             key,
@@ -227,11 +234,13 @@ mod tests {
             time.clone(),
             any::<i32>(),
             proptest::option::of("[ -~]{0,40}"),
+            any::<bool>(),
         )
-            .prop_map(|(at, code, start_error)| End {
+            .prop_map(|(at, code, start_error, unseen)| End {
                 at,
                 code,
                 start_error,
+                unseen,
             });
         let identity = (
             "[a-z]{1,8}",
@@ -327,6 +336,7 @@ mod tests {
             at: Timestamp::UNIX_EPOCH,
             code: 128,
             start_error: Some("é".repeat(4000)),
+            unseen: false,
         };
         assert!(
             end.labels()

@@ -54,8 +54,8 @@ pub use log::{KEPT_LOGS, LOG_WRITES, LONGEST_LOG, rotated};
 pub use mapped::show;
 pub use model::{
     Change, Confinement, Container, ContainerKey, ContainerKind, ContainerSpec, ContainerState,
-    ExecOutput, GroupsPolicy, Layers, Mount, Pause, PodNamespaces, PodRef, Resources, Runtime,
-    SharedNamespaces, User, UserNamespace, container_id,
+    ExecOutput, ExitCause, GroupsPolicy, Layers, Mount, Pause, PodNamespaces, PodRef, Resources,
+    Runtime, SharedNamespaces, User, UserNamespace, container_id,
 };
 pub use process::{Attached, Command, Control, Input, Output, Outputs, Process};
 pub use programs::Programs;

@@ -240,6 +240,35 @@ pub struct ContainerSpec {
     pub log_path: PathBuf,
 }
 
+/// How an attempt came to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExitCause {
+    /// By itself, or by a signal.
+    Own,
+    /// The kernel killed it for memory.
+    OutOfMemory,
+    /// Its first process could not be started: why.
+    NotStarted(String),
+    /// Nobody saw its end: the machine went down under it, say.
+    Unseen,
+    /// The engine has no record of it, though it ran.
+    Lost,
+}
+
+impl ExitCause {
+    /// Upstream's word for an end with this exit code, in the container's status and in metrics.
+    pub fn reason(&self, code: i32) -> &'static str {
+        match self {
+            Self::NotStarted(_) => "StartError",
+            Self::OutOfMemory => "OOMKilled",
+            Self::Unseen => "Unknown",
+            Self::Lost => "ContainerStatusUnknown",
+            Self::Own if code == 0 => "Completed",
+            Self::Own => "Error",
+        }
+    }
+}
+
 /// The state of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ContainerState {
@@ -256,12 +285,11 @@ pub enum ContainerState {
         started_at: Timestamp,
         /// When it ended, or was found gone.
         finished_at: Timestamp,
-        /// Exit code; 128 + signal for a signal; 255 if nobody saw the end.
+        /// Exit code; 128 + signal for a signal; 255 if nobody saw the end, and 137 if the engine
+        /// has no record of it (upstream's).
         code: i32,
-        /// The kernel killed it for memory.
-        oom_killed: bool,
-        /// Why its first process could not be started, if it could not.
-        start_error: Option<String>,
+        /// How it came to that.
+        cause: ExitCause,
     },
 }
 

@@ -5,6 +5,7 @@ use crate::backoff::later;
 use crate::machine::{EVICTION_GRACE, end_of};
 use crate::notes::{Eviction, Notes};
 use crate::simulation_story::{Behaviour, Fault, GATE, Traits, described};
+use agent_runtime::{ContainerState, ExitCause};
 use config_kube::k8s_openapi::api::core::v1::PodCondition;
 use config_kube::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -149,6 +150,14 @@ impl World {
                 }
                 self.break_off(|_| false);
                 self.seen.iter_mut().for_each(|seen| seen.this_boot = false);
+                for seen in &mut self.seen {
+                    if let ContainerState::Exited {
+                        code: 255, cause, ..
+                    } = &mut seen.state
+                    {
+                        *cause = ExitCause::Unseen;
+                    }
+                }
                 self.forget();
             }
         }

@@ -80,6 +80,7 @@ impl Containerd {
                     at: Timestamp::now(),
                     code: CODE_START_ERROR,
                     start_error: Some(error.chain()),
+                    unseen: false,
                 };
                 self.note(&id, end.labels()).await?;
                 Err(error)

@@ -5,7 +5,7 @@ use super::Containerd;
 use crate::labels::{self, End, Record};
 use crate::log::Fifos;
 use crate::memory;
-use crate::model::{Container, ContainerState};
+use crate::model::{Container, ContainerState, ExitCause};
 use crate::signals::signal_name;
 use agent_containerd::{CALL_LIMIT, Error, ErrorClass, failed, is_absent, request, unlimited};
 use agent_images::SNAPSHOTTER;
@@ -118,6 +118,7 @@ impl Containerd {
                         at,
                         code,
                         start_error: None,
+                        unseen: false,
                     },
                 )
                 .await
@@ -132,6 +133,7 @@ impl Containerd {
                             at: Timestamp::now(),
                             code: CODE_UNKNOWN,
                             start_error: None,
+                            unseen: true,
                         },
                     )
                     .await
@@ -192,8 +194,12 @@ impl Containerd {
                 started_at,
                 finished_at: end.at,
                 code: end.code,
-                oom_killed: record.oom_killed,
-                start_error: end.start_error,
+                cause: match end.start_error {
+                    Some(why) => ExitCause::NotStarted(why),
+                    None if record.oom_killed => ExitCause::OutOfMemory,
+                    None if end.unseen => ExitCause::Unseen,
+                    None => ExitCause::Own,
+                },
             },
             None if running => ContainerState::Running { started_at },
             None => ContainerState::Created,

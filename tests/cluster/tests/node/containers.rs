@@ -3,8 +3,8 @@
 
 use crate::site::{IMAGE, LIMIT, RUNTIME, Site, eventually, subdir, texts};
 use agent_runtime::{
-    Change, Container, ContainerSpec, ContainerState, Containerd, ErrorClass, PullPolicy, Runtime,
-    container_id,
+    Change, Container, ContainerSpec, ContainerState, Containerd, ErrorClass, ExitCause,
+    PullPolicy, Runtime, container_id,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -295,7 +295,7 @@ async fn faults_are_reported_with_their_class_and_leave_nothing_running() {
             record.state,
             ContainerState::Exited {
                 code: 128,
-                start_error: Some(_),
+                cause: ExitCause::NotStarted(_),
                 ..
             }
         ),
@@ -382,7 +382,7 @@ async fn ends_by_memory(site: &Site, agent: &Containerd) {
             state,
             ContainerState::Exited {
                 code: 137,
-                oom_killed: true,
+                cause: ExitCause::OutOfMemory,
                 ..
             }
         ),

@@ -148,6 +148,11 @@ async fn create_pods_that_end(cluster: &Cluster) {
     cluster
         .create("never", json!({"containers": [never]}))
         .await;
+    let mut programless = shell("true");
+    programless["command"] = json!(["/no/such/program"]);
+    cluster
+        .create("programless", json!({"containers": [programless]}))
+        .await;
     let mut keyless = shell("true");
     keyless["env"] =
         json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "none", "key": "k"}}}]);
@@ -207,6 +212,14 @@ async fn ends_of_containers_have_the_reasons_that_users_know() {
     cluster
         .reaches("never", &waiting, json!("ErrImageNeverPull"))
         .await;
+    let started = cluster
+        .reaches("programless", &waiting, json!("RunContainerError"))
+        .await;
+    let last = &started["containerStatuses"][0]["lastState"]["terminated"];
+    assert_eq!(
+        (&last["reason"], &last["exitCode"]),
+        (&json!("StartError"), &json!(128))
+    );
     cluster
         .reaches("keyless", &waiting, json!("CreateContainerConfigError"))
         .await;
