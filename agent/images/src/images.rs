@@ -140,7 +140,7 @@ impl Images {
         let reference = Reference::parse(text).map_err(|error| {
             Error::caused(
                 ErrorClass::InvalidImageName,
-                format!("image {text:?}"),
+                format!("Failed to apply default image tag {text:?}"),
                 error,
             )
         })?;
@@ -159,7 +159,7 @@ impl Images {
     ) -> Result<Image, Error> {
         let reference = self.reference(text)?;
         let never = |what: &str| {
-            let message = format!("container image {text:?} {what} with pull policy of Never");
+            let message = format!("Container image {text:?} {what} with pull policy of Never");
             Error::new(ErrorClass::ImageNeverPull, message)
         };
         if policy == PullPolicy::Always {

@@ -596,16 +596,13 @@ impl Worker {
     /// Writes the events of a start that failed, and remembers it. `image` is the one that could
     /// not be fetched, if that is why.
     fn put_off(&mut self, pod: &Pod, name: &str, image: &str, error: &Error) {
-        let events = self.shared.events.of(pod, name);
-        if error.class == ErrorClass::ImagePull {
-            let text = format!("Failed to pull image {image:?}: {}", error.chain());
-            events.warning("Failed", text);
-            events.warning("Failed", "Error: ErrImagePull");
-        } else if error.class == ErrorClass::Volume {
-            let events = &self.shared.events;
+        let events = &self.shared.events;
+        if error.class == ErrorClass::Volume {
             events.warning(pod, "FailedMount", error.chain());
         } else {
-            events.warning("Failed", format!("Error: {}", error.chain()));
+            for (reason, text) in agent_pods::start_failed(image, error) {
+                events.of(pod, name).warning(reason, text);
+            }
         }
         agent_pods::remember(&mut self.notes, name, (image, error), Timestamp::now());
     }

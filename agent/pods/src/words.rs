@@ -3,43 +3,81 @@
 
 use crate::notes::{Death, HookProgress, Notes};
 use crate::policy::{has_new_image, is_replaced, restarts};
-use agent_runtime::{Container as Seen, ContainerKind};
+use agent_runtime::{Container as Seen, ContainerKind, Error, ErrorClass};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use serde_json::json;
 
-/// The events of containers that wait between two attempts: the container's name, whether the event
-/// is a warning, and its message.
-pub fn waits<'a>(status: &'a PodStatus, pod: &str) -> Vec<(&'a str, bool, String)> {
+/// An event of a container that waits between two attempts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitEvent<'a> {
+    /// The container's name.
+    pub container: &'a str,
+    /// Its reason.
+    pub reason: &'static str,
+    /// It is a warning.
+    pub warning: bool,
+    /// Its message.
+    pub message: String,
+}
+
+/// The events of the containers of a pod that wait between two attempts.
+pub fn waits<'a>(status: &'a PodStatus, pod: &str) -> Vec<WaitEvent<'a>> {
     let all = status
         .init_container_statuses
         .iter()
         .chain(&status.container_statuses)
         .flatten();
-    let told = all.filter_map(|container| {
-        let waiting = container.state.as_ref()?.waiting.as_ref()?;
-        let message = waiting.message.as_deref().unwrap_or_default();
-        match waiting.reason.as_deref()? {
-            "CrashLoopBackOff" => Some((
-                container.name.as_str(),
-                true,
-                format!(
-                    "Back-off restarting failed container {} in pod {pod}",
-                    container.name
-                ),
-            )),
-            "ImagePullBackOff" => Some((
-                container.name.as_str(),
-                false,
-                message
-                    .split(": ErrImagePull")
-                    .next()
-                    .unwrap_or_default()
-                    .to_owned(),
-            )),
-            _ => None,
+    let mut told = Vec::new();
+    for container in all {
+        let state = container.state.as_ref();
+        let Some(waiting) = state.and_then(|state| state.waiting.as_ref()) else {
+            continue;
+        };
+        let name = container.name.as_str();
+        let mut tell = |reason, warning, message| {
+            told.push(WaitEvent {
+                container: name,
+                reason,
+                warning,
+                message,
+            });
+        };
+        match waiting.reason.as_deref() {
+            Some("CrashLoopBackOff") => {
+                let text = format!("Back-off restarting failed container {name} in pod {pod}");
+                tell("BackOff", true, text);
+            }
+            Some("ImagePullBackOff") => {
+                let message = waiting.message.as_deref().unwrap_or_default();
+                let text = message.split(": ErrImagePull").next().unwrap_or_default();
+                tell("BackOff", false, text.to_owned());
+                tell("Failed", true, "Error: ImagePullBackOff".to_owned());
+            }
+            Some(_) | None => {}
         }
-    });
-    told.collect()
+    }
+    told
+}
+
+/// The events of a container whose start failed, by reason and message; all are warnings. `image` is
+/// the one that could not be fetched, if that is why.
+pub fn start_failed(image: &str, error: &Error) -> Vec<(&'static str, String)> {
+    let why = error.chain();
+    let (cause, class) = match error.class {
+        ErrorClass::ImagePull => {
+            let text = format!("Failed to pull image {image:?}: {why}");
+            (("Failed", text), "ErrImagePull")
+        }
+        ErrorClass::ImageNeverPull => (("ErrImageNeverPull", why), "ErrImageNeverPull"),
+        ErrorClass::InvalidImageName => (("InspectFailed", why), "InvalidImageName"),
+        ErrorClass::Unavailable
+        | ErrorClass::Volume
+        | ErrorClass::Config
+        | ErrorClass::Create
+        | ErrorClass::Start
+        | ErrorClass::NotFound => return vec![("Failed", format!("Error: {why}"))],
+    };
+    vec![cause, ("Failed", format!("Error: {class}"))]
 }
 
 /// The message of the `Killing` event: why a container is being ended.
@@ -135,5 +173,66 @@ mod tests {
             r#"Pod resize Deferred: {{{init},"containers":[{{"name":"c","resources":{asked}}}],"generation":2,"error":"too \"much\""}}"#
         );
         assert_eq!(resize(&pod, "Deferred", Some("too \"much\"")), text);
+    }
+
+    #[test]
+    fn a_failed_start_has_upstreams_events() {
+        let events = |class| {
+            let told = start_failed("a:1", &Error::new(class, "why"));
+            let told = told.into_iter();
+            let texts = told.map(|(reason, message)| format!("{reason} {message}"));
+            texts.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            events(ErrorClass::ImagePull),
+            [
+                "Failed Failed to pull image \"a:1\": why",
+                "Failed Error: ErrImagePull"
+            ]
+        );
+        assert_eq!(
+            events(ErrorClass::ImageNeverPull),
+            ["ErrImageNeverPull why", "Failed Error: ErrImageNeverPull"]
+        );
+        assert_eq!(
+            events(ErrorClass::InvalidImageName),
+            ["InspectFailed why", "Failed Error: InvalidImageName"]
+        );
+        assert_eq!(events(ErrorClass::Start), ["Failed Error: why"]);
+    }
+
+    #[test]
+    fn a_container_that_waits_for_its_image_has_two_events() {
+        let state = |reason: &str, message: &str| json!({"waiting": {"reason": reason, "message": message}});
+        let status = |name: &str, state: serde_json::Value| json!({"name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+        let pulls = state(
+            "ImagePullBackOff",
+            "Back-off pulling image \"a:1\": ErrImagePull: why",
+        );
+        let status = json!({"containerStatuses": [
+            status("a", state("CrashLoopBackOff", "back-off 10s")),
+            status("b", pulls),
+            status("c", state("ContainerCreating", "")),
+        ]});
+        let status = serde_json::from_value(status).unwrap();
+        let event = |container, reason, warning, message: &str| WaitEvent {
+            container,
+            reason,
+            warning,
+            message: message.to_owned(),
+        };
+        assert_eq!(
+            waits(&status, "p"),
+            [
+                event(
+                    "a",
+                    "BackOff",
+                    true,
+                    "Back-off restarting failed container a in pod p"
+                ),
+                event("b", "BackOff", false, "Back-off pulling image \"a:1\""),
+                event("b", "Failed", true, "Error: ImagePullBackOff"),
+            ]
+        );
     }
 }

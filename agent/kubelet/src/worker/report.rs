@@ -115,15 +115,15 @@ impl Worker {
     }
 }
 
-/// An event for each container that begins to wait between two attempts.
+/// The events of containers that begin to wait between two attempts.
 fn tell_back_off(shared: &Shared, pod: &Pod, status: &PodStatus) {
     let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
-    for (name, failed, text) in agent_pods::waits(status, pod_name) {
-        let events = shared.events.of(pod, name);
-        if failed {
-            events.warning("BackOff", text);
+    for event in agent_pods::waits(status, pod_name) {
+        let events = shared.events.of(pod, event.container);
+        if event.warning {
+            events.warning(event.reason, event.message);
         } else {
-            events.normal("BackOff", text);
+            events.normal(event.reason, event.message);
         }
     }
 }

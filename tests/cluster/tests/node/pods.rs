@@ -212,6 +212,11 @@ async fn ends_of_containers_have_the_reasons_that_users_know() {
     cluster
         .reaches("never", &waiting, json!("ErrImageNeverPull"))
         .await;
+    let message = cluster.event("ErrImageNeverPull").await;
+    assert_eq!(
+        message,
+        "Container image \"registry.example/never:1\" is not present with pull policy of Never"
+    );
     let started = cluster
         .reaches("programless", &waiting, json!("RunContainerError"))
         .await;
