@@ -119,6 +119,14 @@ impl<'a> Data<'a> {
         }
     }
 
+    /// What is said of a key that is not there (upstream's words).
+    fn missing_key(self) -> &'static str {
+        match self {
+            Self::Secret(_) => "references non-existent secret key",
+            Self::Map(_) | Self::Absent => "references non-existent config key",
+        }
+    }
+
     fn keys(self) -> BTreeSet<&'a str> {
         let (text, bytes) = match self {
             Self::Map(map) => (map.data.as_ref(), map.binary_data.as_ref()),
@@ -226,7 +234,7 @@ impl Collector<'_> {
             match data.get(&item.key) {
                 Some(bytes) => self.add(&item.path, self.mode(item.mode), bytes)?,
                 None if optional == Some(true) => {}
-                None => return Err(format!("references non-existent config key: {}", item.key)),
+                None => return Err(format!("{}: {}", data.missing_key(), item.key)),
             }
         }
         Ok(())

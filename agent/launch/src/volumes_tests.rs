@@ -150,6 +150,39 @@ fn a_projected_volume_holds_the_files_of_all_its_sources() {
 }
 
 #[test]
+fn a_key_that_is_not_there_is_told_with_the_kind_of_its_object() {
+    let dir = in_memory();
+    let mut sources = sources(&json!({"a": "1"}));
+    let secret = json!({"data": {"a": "MQ=="}});
+    let secret = serde_json::from_value(secret).unwrap();
+    sources.secrets.insert("s".to_owned(), Some(secret));
+    let items = json!([{"key": "b", "path": "b"}]);
+    let projected = |source: Value| json!({"projected": {"sources": [source]}});
+    for (volume, kind) in [
+        (
+            json!({"configMap": {"name": "m", "items": items}}),
+            "config",
+        ),
+        (
+            json!({"secret": {"secretName": "s", "items": items}}),
+            "secret",
+        ),
+        (
+            projected(json!({"configMap": {"name": "m", "items": items}})),
+            "config",
+        ),
+        (
+            projected(json!({"secret": {"name": "s", "items": items}})),
+            "secret",
+        ),
+    ] {
+        let fault = prepare(&pod(volume), dir.path(), &sources).unwrap_err();
+        let words = format!("references non-existent {kind} key: b");
+        assert!(fault.ends_with(&words), "{fault}");
+    }
+}
+
+#[test]
 fn an_object_that_is_named_many_times_is_refused_before_it_is_copied() {
     let dir = in_memory();
     let map = json!({"a": "x".repeat(1 << 20)});
