@@ -29,8 +29,8 @@ pub struct TaintEviction {
     nodes: Store<NodeView>,
     /// Of pods whose nodes have taints without a time: UID, and when that was seen first.
     seen: Mutex<HashMap<Key, (String, Timestamp)>>,
-    /// UIDs of pods that are to be deleted after a time.
-    waiting: Mutex<HashMap<Key, String>>,
+    /// Of pods that are to be deleted after a time: UID, and when.
+    waiting: Mutex<HashMap<Key, (String, Timestamp)>>,
 }
 
 /// A pod, and what the `NoExecute` taints of its node mean for it.
@@ -102,9 +102,7 @@ impl Controller for TaintEviction {
         let seen = self.seen(key, uid.filter(|_| timeless), now.wall);
         let stays = |pod: &PodView| stays(pod, (&taints, seen), now.wall);
         let living = pod.as_deref().filter(|pod| !is_over(pod));
-        let left = living.and_then(stays);
-        let waits = living.filter(|_| left.is_some_and(|left| !left.is_zero()));
-        let waited = self.waited(key, living, waits);
+        let (left, waited) = self.left(key, living, living.and_then(stays), now.wall);
         Some(Facts {
             key: key.clone(),
             pod: pod?,
@@ -177,14 +175,33 @@ impl TaintEviction {
         }
     }
 
-    /// Whether a living pod was to be deleted after a time; from now on it is if it `waits`.
-    fn waited(&self, key: &Key, living: Option<&PodView>, waits: Option<&PodView>) -> bool {
+    /// How long a living pod may stay that may stay so long by the taints of its node, and whether it
+    /// was to be deleted after a time already. That time is not put off by a taint which takes the
+    /// place of the first one: a node is not ready, and then unreachable (upstream).
+    fn left(
+        &self,
+        key: &Key,
+        living: Option<&PodView>,
+        by_taints: Option<Duration>,
+        now: Timestamp,
+    ) -> (Option<Duration>, bool) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = match waits {
-            Some(pod) => waiting.insert(key.clone(), pod.uid.clone()),
-            None => waiting.remove(key),
+        let before = waiting.remove(key);
+        let Some(pod) = living else {
+            return (None, false);
         };
-        before.is_some() && before.as_ref() == living.map(|pod| &pod.uid)
+        let before = before.filter(|(uid, _)| *uid == pod.uid);
+        let before = before.map(|(_, until)| until);
+        let Some(left) = by_taints else {
+            return (None, before.is_some());
+        };
+        let until = now.checked_add(left).unwrap_or(Timestamp::MAX);
+        let until = before.map_or(until, |before| before.min(until));
+        if before.is_some() || !left.is_zero() {
+            waiting.insert(key.clone(), (pod.uid.clone(), until));
+        }
+        let left = Duration::try_from(until.duration_since(now)).unwrap_or_default();
+        (Some(left), before.is_some())
     }
 }
 
@@ -232,29 +249,21 @@ fn stays(pod: &PodView, taints: (&[Taint], Timestamp), now: Timestamp) -> Option
 }
 
 fn stays_with(pod: &PodView, taint: &Taint, seen: Timestamp, now: Timestamp) -> Option<Duration> {
-    let tolerations: Vec<_> = pod
-        .tolerations
-        .iter()
-        .filter(|toleration| tolerates(toleration, taint))
-        .collect();
     let ours = taint.key == NOT_READY || taint.key == UNREACHABLE;
-    let allowed = if tolerations.is_empty() {
-        if ours && !pod.mirror {
-            DEFAULT_TOLERATION
-        } else {
-            Duration::ZERO
+    let mut tolerations = pod.tolerations.iter();
+    let allowed = match tolerations.find(|toleration| tolerates(toleration, taint)) {
+        // Upstream: of those that tolerate a taint the first counts; without a time, for ever.
+        Some(toleration) => {
+            let seconds = toleration.toleration_seconds?;
+            Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
         }
-    } else {
-        // Upstream: the shortest of those that name a time; without any that does, for ever.
-        let seconds = tolerations
-            .iter()
-            .filter_map(|toleration| toleration.toleration_seconds)
-            .min()?;
-        Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+        None if ours && !pod.mirror => DEFAULT_TOLERATION,
+        None => Duration::ZERO,
     };
     let since = taint.time_added.as_ref().map_or(seen, |time| time.0);
     // A pod that came to the taint has its time from then on.
-    let since = pod.created.map_or(since, |created| since.max(created));
+    let came = pod.bound.or(pod.created);
+    let since = came.map_or(since, |came| since.max(came));
     let passed = Duration::try_from(now.duration_since(since)).unwrap_or_default();
     Some(allowed.saturating_sub(passed))
 }

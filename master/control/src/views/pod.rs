@@ -53,6 +53,8 @@ pub struct PodView {
     pub deleted: Option<Timestamp>,
     /// The node that it is bound to; empty where it is not.
     pub node: Arc<str>,
+    /// When it was bound to it, where its status says that.
+    pub bound: Option<Timestamp>,
     /// Phase; `Pending` where there is none yet.
     pub phase: Arc<str>,
     /// Whether it counts as ready.
@@ -100,6 +102,11 @@ impl View for PodView {
         let ready =
             |condition: &PodCondition| condition.type_ == "Ready" && condition.status == "True";
         let conditions = status.and_then(|status| status.conditions.as_ref());
+        let bound = |condition: &PodCondition| {
+            let is_bound = condition.type_ == "PodScheduled" && condition.status == "True";
+            let since = condition.last_transition_time.as_ref();
+            since.filter(|_| is_bound).map(|time| time.0)
+        };
         let drives_out = |toleration: &&Toleration| {
             !matches!(
                 toleration.effect.as_deref(),
@@ -116,6 +123,7 @@ impl View for PodView {
             generation: pod.metadata.generation.unwrap_or_default(),
             created: created(&pod.metadata),
             deleted: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
+            bound: conditions.and_then(|list| list.iter().find_map(bound)),
             node: COMMON.nodes.intern(node.unwrap_or_default().into()),
             phase: COMMON.phases.intern(phase.unwrap_or("Pending").into()),
             ready: conditions.is_some_and(|list| list.iter().any(ready)),

@@ -1,6 +1,6 @@
 //! Pods of nodes that fall silent, are tainted or gone.
 
-use super::{Scene, UNREACHABLE, key, named, node, pod, taint};
+use super::{NOT_READY, Scene, UNREACHABLE, key, named, node, pod, taint};
 use config_kube::k8s_openapi::api::core::v1::Toleration;
 use jiff::{SignedDuration, Timestamp};
 use master_control::controller::Plan;
@@ -130,6 +130,81 @@ fn a_pod_that_comes_to_an_old_taint_has_its_time_from_then_on() {
         eviction_of(late, "maintenance", 3600),
         Plan::wait(Duration::from_secs(60))
     );
+}
+
+/// Else one that waited for a node for longer than it tolerates the taint would be deleted as it is
+/// bound.
+#[test]
+fn a_pod_that_waited_for_its_node_has_its_time_from_when_it_was_bound() {
+    let hours = |hours| Some(Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours));
+    let waited = PodView {
+        created: hours(400_000),
+        bound: hours(500_001),
+        tolerations: vec![toleration("maintenance", Some(60))].into(),
+        ..pod("a")
+    };
+    assert_eq!(
+        eviction_of(waited, "maintenance", 3620),
+        Plan::wait(Duration::from_secs(40))
+    );
+}
+
+#[test]
+fn the_first_toleration_of_a_taint_counts() {
+    let (for_ever, briefly) = (
+        || toleration("maintenance", None),
+        || toleration("maintenance", Some(30)),
+    );
+    let wait = Plan::wait(Duration::from_secs(30));
+    assert_eq!(
+        eviction("maintenance", vec![for_ever(), briefly()], 0),
+        Plan::nothing()
+    );
+    assert_eq!(
+        eviction("maintenance", vec![briefly(), for_ever()], 0),
+        wait
+    );
+    let another = toleration("other", Some(1));
+    assert_eq!(
+        eviction("maintenance", vec![another, briefly()], 0),
+        wait,
+        "it tolerates another taint"
+    );
+}
+
+/// As a node whose kubelet says that it is not ready falls silent.
+#[test]
+fn a_taint_in_the_place_of_another_one_puts_nothing_off() {
+    let mut scene = Scene::<taint_eviction::TaintEviction>::new();
+    let tolerations = [NOT_READY, UNREACHABLE, "maintenance"];
+    let times = [Some(60), Some(60), Some(10)];
+    let tolerations = tolerations.iter().zip(times);
+    let tolerations = tolerations.map(|(key, seconds)| toleration(key, seconds));
+    let tolerant = PodView {
+        tolerations: tolerations.collect(),
+        ..pod("a")
+    };
+    scene.set(key("p"), tolerant);
+    let start = scene.clock.1;
+    let tainted = |keys: &[&str], seconds| {
+        let since = start + SignedDuration::from_secs(seconds);
+        let taints = keys.iter().map(|key| taint(key, "NoExecute", since));
+        let mut bad = node("Unknown");
+        bad.taints = taints.collect();
+        bad
+    };
+    let wait = |seconds| Plan::wait(Duration::from_secs(seconds));
+    scene.set(named("a"), tainted(&[NOT_READY], 0));
+    assert_eq!(scene.plan(&key("p"), 0), wait(60));
+    scene.set(named("a"), tainted(&[UNREACHABLE], 40));
+    assert_eq!(scene.plan(&key("p"), 40), wait(20));
+    scene.set(named("a"), tainted(&[UNREACHABLE, "maintenance"], 42));
+    assert_eq!(scene.plan(&key("p"), 42), wait(10), "one may hurry it on");
+    assert_eq!(scene.actions(&key("p"), 52).len(), 1);
+    scene.set(named("a"), node("True"));
+    assert_eq!(scene.actions(&key("p"), 53).len(), 1, "it is spared");
+    scene.set(named("a"), tainted(&[UNREACHABLE], 54));
+    assert_eq!(scene.plan(&key("p"), 54), wait(60), "it is there anew");
 }
 
 #[test]
