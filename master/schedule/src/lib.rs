@@ -52,7 +52,7 @@ mod unschedulable;
 
 pub use capacity::{Capacity, Driver};
 pub use choose::{Placement, choose};
-pub use event::{ClusterEvent, NodeChange, PodUsage};
+pub use event::{ClusterEvent, NodeChange, PodChange, PodLeft, PodUsage};
 pub use key::PodKey;
 pub use node::NodeInfo;
 pub use plugins::Plugins;

@@ -8,16 +8,16 @@ pub use pod_info::{PodInfo, PodReader};
 pub use writes::{Write, Written};
 
 use crate::capacity::{Capacity, Driver};
-use crate::choose::{choose, choose_on};
-use crate::event::{ClusterEvent, PodUsage};
+use crate::choose::{Placement, choose, choose_on};
+use crate::event::{ClusterEvent, PodChange, PodUsage};
 use crate::key::PodKey;
 use crate::node::NodeInfo;
 use crate::plugins::Plugins;
 use crate::preempt::{Budget, Budgets, NoPreemption, Preemption, preempt};
 use crate::profile::Profile;
-use crate::queue::Queue;
+use crate::queue::{Queue, Waiting};
 use crate::request::PodRequest;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{KeptPlace, Snapshot};
 use crate::storage::Limits;
 use crate::terms::Labels;
 use crate::unschedulable::Unschedulable;
@@ -266,9 +266,9 @@ impl Scheduler {
 
     fn pod_gone(&mut self, key: &PodKey) -> Vec<ClusterEvent> {
         self.queue.remove(key);
-        self.snapshot.release(key);
-        let held = self.snapshot.remove(key);
-        held.map(ClusterEvent::Left).into_iter().collect()
+        let kept = self.snapshot.release(key).map(ClusterEvent::from);
+        let held = self.snapshot.remove(key).map(ClusterEvent::from);
+        kept.into_iter().chain(held).collect()
     }
 
     /// Applies a pod; returns what may help others.
@@ -278,24 +278,34 @@ impl Scheduler {
             State::Ended => return self.pod_gone(&key),
             State::On(node, request) => {
                 self.queue.remove(&key);
-                self.snapshot.release(&key);
+                let kept = self.snapshot.release(&key);
+                let left = kept.filter(|place| *place.node != *node);
                 let demand = Arc::clone(&request.demand);
                 let before = self.snapshot.demand(&key);
+                let mut events: Vec<ClusterEvent> = left.into_iter().map(Into::into).collect();
                 if self.snapshot.place(*request, &node) {
-                    let freed = before.and_then(|before| before.needed.beyond(&demand.needed));
-                    let freed = freed.map(ClusterEvent::Freed);
-                    return [ClusterEvent::Placed(PodUsage(demand))]
-                        .into_iter()
-                        .chain(freed)
-                        .collect();
+                    let needed = before.as_ref().map(|before| &before.needed);
+                    let freed = needed.and_then(|needed| needed.beyond(&demand.needed));
+                    events.extend(freed.map(ClusterEvent::Freed));
+                    let before = before.filter(|before| before.labels != demand.labels);
+                    events.push(ClusterEvent::Placed(PodChange {
+                        before: before.map(PodUsage),
+                        now: PodUsage(demand),
+                    }));
                 }
+                return events;
             }
             State::NotOurs(uid) if !self.snapshot.holds(&key, &uid) => {
                 self.queue.remove(&key);
-                self.snapshot.release(&key);
+                return self
+                    .snapshot
+                    .release(&key)
+                    .map(Into::into)
+                    .into_iter()
+                    .collect();
             }
             State::Waits(request, nominated) if !self.snapshot.holds(&key, &request.uid) => {
-                self.nominated(&request, nominated.as_deref());
+                let left = self.nominated(&request, nominated.as_deref());
                 if !self.queue.push(*request, now) && !self.overflowed {
                     self.overflowed = true;
                     let waiting = self.queue.len();
@@ -304,6 +314,7 @@ impl Scheduler {
                         "the queue is full: further pods are added as these are placed"
                     );
                 }
+                return left.map(Into::into).into_iter().collect();
             }
             // It is about to appear on the node where it was assumed.
             State::NotOurs(_) | State::Waits(..) => {}
@@ -312,14 +323,17 @@ impl Scheduler {
     }
 
     /// Keeps the place again on which others end for a pod that is new here: this process may have
-    /// begun after they were asked to. From then on its own decisions count.
-    fn nominated(&mut self, request: &PodRequest, node: Option<&str>) {
-        if !self.queue.knows(&request.key, &request.uid) {
-            self.snapshot.release(&request.key);
-            if let Some(node) = node {
-                self.snapshot.reserve(request.clone(), node);
-            }
+    /// begun after they were asked to. From then on its own decisions count. Returns the place that
+    /// was kept elsewhere for another pod of this name.
+    fn nominated(&mut self, request: &PodRequest, node: Option<&str>) -> Option<KeptPlace> {
+        if self.queue.knows(&request.key, &request.uid) {
+            return None;
         }
+        let before = self.snapshot.release(&request.key);
+        if let Some(node) = node {
+            self.snapshot.reserve(request.clone(), node);
+        }
+        before.filter(|place| Some(&*place.node) != node)
     }
 
     /// Decides for the next pod and returns the write that follows.
@@ -329,47 +343,66 @@ impl Scheduler {
         if let Some(node) = self.snapshot.assumed_on(key, uid) {
             return Some(self.bind(waiting, node));
         }
-        let kept = self.snapshot.reserved_for(&waiting.request.key);
+        let kept = self.snapshot.kept_place(key);
+        let node = self.snapshot.reserved_for(key);
         let reserved = self.snapshot.take_reserved(&waiting.request);
-        let there = kept.and_then(|node| choose_on(&waiting.request, &self.snapshot, node));
+        let there = node.and_then(|node| choose_on(&waiting.request, &self.snapshot, node));
         let decision = there.map_or_else(|| choose(&waiting.request, &self.snapshot), Ok);
         self.snapshot.restore_reserved(reserved);
-        match decision {
-            Ok(placement) => {
-                if let Some(bindings) = self.snapshot.bindings(&waiting.request, &placement.node) {
-                    return self.claim(&waiting, &placement.node, bindings, (seen, now));
-                }
-                tracing::debug!(
-                    pod = %waiting.request.key, node = placement.node, feasible = placement.feasible,
-                    waited_ms = waiting.age(now).as_millis(), "binding"
-                );
-                self.snapshot.release(&waiting.request.key);
-                placement.assume(waiting.request.clone(), &mut self.snapshot);
-                // The API shows it there later, which is no news then.
-                self.help(
-                    &ClusterEvent::Placed(PodUsage(Arc::clone(&waiting.request.demand))),
-                    now,
-                );
-                Some(self.bind(waiting, placement.node))
-            }
-            Err(why) => {
-                let refusing = why.refusing();
-                let preemption = self.preempt(&waiting.request, &why);
-                // Those that waited for this place find another one (upstream).
-                let displaced = match &preemption {
-                    Some(Ok(found)) => {
-                        let priority = waiting.request.priority;
-                        self.snapshot.displace(&found.node, priority)
-                    }
-                    Some(Err(_)) | None => Vec::new(),
-                };
-                let lost_place =
-                    kept.is_some() && self.snapshot.reserved_for(&waiting.request.key).is_none();
-                self.queue
-                    .unschedulable(&waiting.request.key, refusing, seen, now);
-                Some(self.report(waiting, &why, preemption, lost_place, displaced))
-            }
+        let write = match decision {
+            Ok(placement) => self.settle(waiting, placement, (seen, now)),
+            Err(why) => Some(self.refuse(waiting, &why, (seen, now))),
+        };
+        let counts_on = |place: &KeptPlace| self.snapshot.counts_on(&place.key);
+        if let Some(left) = kept.filter(|place| counts_on(place) != Some(&*place.node)) {
+            self.help(&left.into(), now);
         }
+        write
+    }
+
+    /// Binds a pod to its node, or has its claims bound first.
+    fn settle(
+        &mut self,
+        waiting: Waiting,
+        placement: Placement,
+        (seen, now): (u64, Instant),
+    ) -> Option<Write> {
+        if let Some(bindings) = self.snapshot.bindings(&waiting.request, &placement.node) {
+            return self.claim(&waiting, &placement.node, bindings, (seen, now));
+        }
+        tracing::debug!(
+            pod = %waiting.request.key, node = placement.node, feasible = placement.feasible,
+            waited_ms = waiting.age(now).as_millis(), "binding"
+        );
+        self.snapshot.release(&waiting.request.key);
+        placement.assume(waiting.request.clone(), &mut self.snapshot);
+        // The API shows it there later, which is no news then.
+        let placed = PodChange::new(Arc::clone(&waiting.request.demand));
+        self.help(&ClusterEvent::Placed(placed), now);
+        Some(self.bind(waiting, placement.node))
+    }
+
+    /// Says why a pod fits nowhere, and has less important ones end for it.
+    fn refuse(
+        &mut self,
+        waiting: Waiting,
+        why: &Unschedulable,
+        (seen, now): (u64, Instant),
+    ) -> Write {
+        let PodRequest { key, priority, .. } = &waiting.request;
+        let had_place = self.snapshot.reserved_for(key).is_some();
+        let preemption = self.preempt(&waiting.request, why);
+        // Those that waited for this place find another one (upstream).
+        let displaced = match &preemption {
+            Some(Ok(found)) => self.snapshot.displace(&found.node, *priority),
+            Some(Err(_)) | None => Vec::new(),
+        };
+        let lost_place = had_place && self.snapshot.reserved_for(key).is_none();
+        self.queue.unschedulable(key, why.refusing(), seen, now);
+        for place in &displaced {
+            self.help(&place.clone().into(), now);
+        }
+        self.report(waiting, why, preemption, lost_place, displaced)
     }
 
     /// The pods that are to end for one that fits nowhere; none where their end cannot help.
@@ -389,18 +422,21 @@ impl Scheduler {
             }
             Unschedulable::NoneFits { .. } => {}
         }
-        if let Some(node) = self.snapshot.release(&pod.key)
-            && self.snapshot.awaits_ends(&node, pod.priority)
-        {
-            self.snapshot.reserve(pod.clone(), &node);
-            return Some(Err(NoPreemption::Waits));
-        }
+        let kept = self.snapshot.reserved_for(&pod.key);
         let reserved = self.snapshot.take_reserved(pod);
-        let found = preempt(pod, &mut self.snapshot, &self.budgets);
+        let found = if kept.is_some_and(|node| self.snapshot.awaits_ends(node, pod.priority)) {
+            Err(NoPreemption::Waits)
+        } else {
+            preempt(pod, &mut self.snapshot, &self.budgets)
+        };
         self.snapshot.restore_reserved(reserved);
-        if let Ok(preemption) = &found {
+        match &found {
             // Less important pods must not take the place before it is free.
-            self.snapshot.reserve(pod.clone(), &preemption.node);
+            Ok(preemption) => self.snapshot.reserve(pod.clone(), &preemption.node),
+            Err(NoPreemption::Waits) => {}
+            Err(NoPreemption::Never | NoPreemption::Nowhere { .. }) => {
+                self.snapshot.release(&pod.key);
+            }
         }
         Some(found)
     }
@@ -410,8 +446,8 @@ impl Scheduler {
         let (key, uid, result) = match outcome {
             Outcome::Bind { key, uid, result } => (key, uid, result),
             Outcome::Claimed { result, bindings } => return self.claimed(result, &bindings, now),
-            Outcome::ConditionWritten { displaced } => {
-                for key in &displaced {
+            Outcome::ConditionWritten { again } => {
+                for key in &again {
                     self.queue.retry(key, now);
                 }
                 return;
@@ -427,7 +463,7 @@ impl Scheduler {
             }
             Err(Unbound::Refused(error)) => {
                 if let Some(held) = self.snapshot.forget(&key, &uid) {
-                    self.help(&ClusterEvent::Left(held), now);
+                    self.help(&held.into(), now);
                 }
                 if error.is_not_found() {
                     tracing::debug!(pod = %key, "pod was deleted before it was bound");

@@ -26,6 +26,17 @@ pub(crate) struct Placed {
     assumed: bool,
 }
 
+/// A place that is or was kept for a pod.
+#[derive(Debug, Clone)]
+pub(crate) struct KeptPlace {
+    pub(crate) key: PodKey,
+    pub(crate) uid: String,
+    pub(crate) priority: i32,
+    pub(crate) node: Arc<str>,
+    /// What counts there for it.
+    pub(crate) usage: PodUsage,
+}
+
 impl Placed {
     pub(crate) fn node(&self) -> NodeId {
         self.node
@@ -206,6 +217,12 @@ impl Snapshot {
         Some(self.reserved.get(key)?.node)
     }
 
+    /// The node on which a pod counts, because it is there or a place is kept for it.
+    pub(crate) fn counts_on(&self, key: &PodKey) -> Option<&str> {
+        let placed = self.placed.get(key).or_else(|| self.reserved.get(key))?;
+        Some(self.name(placed.node))
+    }
+
     /// Places a pod on a node, as the API shows it; returns whether anything is new for other pods.
     pub fn place(&mut self, request: PodRequest, node: &str) -> bool {
         let known = self.placed.get(&request.key).is_some_and(|placed| {
@@ -288,27 +305,35 @@ impl Snapshot {
         self.reserved.insert(key, placed);
     }
 
-    /// Keeps no place for a pod any longer; returns the node.
-    pub(crate) fn release(&mut self, key: &PodKey) -> Option<Arc<str>> {
-        let placed = self.reserved.remove(key)?;
-        let node = Arc::clone(self.nodes.name(placed.node));
-        self.unload(&placed);
-        self.nodes.drop_empty(placed.node);
-        Some(node)
+    /// The place that is kept for a pod.
+    pub(crate) fn kept_place(&self, key: &PodKey) -> Option<KeptPlace> {
+        let placed = self.reserved.get(key)?;
+        Some(KeptPlace {
+            key: key.clone(),
+            uid: placed.uid.to_string(),
+            priority: placed.priority,
+            node: Arc::clone(self.nodes.name(placed.node)),
+            usage: PodUsage(Arc::clone(&placed.demand)),
+        })
     }
 
-    /// Keeps no place on a node any longer for less important pods; returns them with their UIDs.
-    pub(crate) fn displace(&mut self, node: &str, priority: i32) -> Vec<(PodKey, String)> {
+    /// Keeps no place for a pod any longer; returns the one that it had.
+    pub(crate) fn release(&mut self, key: &PodKey) -> Option<KeptPlace> {
+        let place = self.kept_place(key)?;
+        let placed = self.reserved.remove(key)?;
+        self.unload(&placed);
+        self.nodes.drop_empty(placed.node);
+        Some(place)
+    }
+
+    /// Keeps no place on a node any longer for less important pods; returns their places.
+    pub(crate) fn displace(&mut self, node: &str, priority: i32) -> Vec<KeptPlace> {
         let node = self.nodes.find(node);
         let on_it = |placed: &Placed| Some(placed.node) == node && placed.priority < priority;
         let displaced = self.reserved.iter().filter(|(_, placed)| on_it(placed));
-        let displaced: Vec<_> = displaced
-            .map(|(key, placed)| (key.clone(), placed.uid.to_string()))
-            .collect();
-        for (key, _) in &displaced {
-            self.release(key);
-        }
-        displaced
+        let displaced: Vec<PodKey> = displaced.map(|(key, _)| key.clone()).collect();
+        let places = displaced.iter().filter_map(|key| self.release(key));
+        places.collect()
     }
 
     /// Keeps places only for the pods with these keys.
@@ -343,9 +368,9 @@ impl Snapshot {
     }
 
     /// Whether pods of a lower priority end on a node.
-    pub(crate) fn awaits_ends(&self, node: &str, priority: i32) -> bool {
-        let (mut placed, node) = (self.placed.values(), self.nodes.find(node));
-        placed.any(|pod| pod.leaving && pod.priority < priority && Some(pod.node) == node)
+    pub(crate) fn awaits_ends(&self, node: NodeId, priority: i32) -> bool {
+        let mut placed = self.placed.values();
+        placed.any(|pod| pod.leaving && pod.priority < priority && pod.node == node)
     }
 
     /// The lowest priority of placed pods.

@@ -1,7 +1,7 @@
 //! What wakes a pod that fitted nowhere: changes that can help it, and no others.
 
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use jiff::Timestamp;
 use master_client::{
     Body, BoxFuture, Change, Client, Gone, Key, Resource, Transport, UserInfo, body,
@@ -11,16 +11,26 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Takes every write and does nothing; keeps the paths.
+/// What every write is answered with, as nobody reads more of it.
+const POD: &str = r#"{"kind": "Pod", "apiVersion": "v1", "metadata": {}}"#;
+const CONFLICT: &str =
+    r#"{"kind": "Status", "status": "Failure", "code": 409, "reason": "Conflict"}"#;
+
+/// Takes every write and does nothing; keeps the paths. Refuses requests of a method.
 #[derive(Debug, Default)]
-struct Paths(Mutex<Vec<String>>);
+struct Paths(Mutex<Vec<String>>, Mutex<Option<Method>>);
 
 impl Transport for Paths {
     fn call(&self, request: Request<Body>, _: UserInfo) -> BoxFuture<'_, Response<Body>> {
         let mut paths = self.0.lock().expect("nobody panics");
         paths.push(request.uri().path().to_owned());
-        let mut answer = Response::new(body("{}"));
-        *answer.status_mut() = StatusCode::CREATED;
+        let refused = self.1.lock().expect("nobody panics");
+        let (status, text) = match &*refused {
+            Some(method) if method == request.method() => (StatusCode::CONFLICT, CONFLICT),
+            Some(_) | None => (StatusCode::CREATED, POD),
+        };
+        let mut answer = Response::new(body(text));
+        *answer.status_mut() = status;
         Box::pin(std::future::ready(answer))
     }
 
@@ -32,6 +42,9 @@ impl Transport for Paths {
         Vec::new()
     }
 }
+
+/// Where pods are written.
+const PODS: &str = "/api/v1/namespaces/default/pods/";
 
 struct Scene {
     scheduler: Scheduler,
@@ -82,6 +95,11 @@ impl Scene {
 
     /// Decides until nothing is left to decide; whether a pod was bound.
     async fn binds(&mut self) -> bool {
+        !self.bound().await.is_empty()
+    }
+
+    /// The same; the names of the pods that were bound, in their order.
+    async fn bound(&mut self) -> Vec<String> {
         // After every backoff, and before pods are tried without a change.
         self.now += Duration::from_secs(60);
         let now = self.now;
@@ -93,7 +111,18 @@ impl Scene {
             }
         }
         let paths = self.paths.0.lock().expect("nobody panics");
-        paths.iter().any(|path| path.ends_with("/binding"))
+        let bound = paths.iter().filter_map(|path| {
+            let pod = path.strip_prefix(PODS)?.strip_suffix("/binding")?;
+            Some(pod.to_owned())
+        });
+        bound.collect()
+    }
+
+    /// Whether the last decisions had a pod end, which has a node: nothing else is written to it.
+    fn ended(&self, pod: &str) -> bool {
+        let paths = self.paths.0.lock().expect("nobody panics");
+        let path = format!("{PODS}{pod}/");
+        paths.iter().any(|written| written.starts_with(&path))
     }
 }
 
@@ -164,6 +193,7 @@ const LESS_MEMORY: Event = |scene, _| scene.pod(&mate("else", "else", 81, "1Mi")
 const COMES: Event = |scene, _| scene.pod(&mate("third", "else", 82, "1Mi"));
 const GOES: Event = |scene, _| scene.gone("else");
 const WEB_GOES: Event = |scene, _| scene.gone("web");
+const WEB_IS_RENAMED: Event = |scene, _| scene.pod(&mate("web", "other", 80, "1Gi"));
 
 /// Each pod that is woken for nothing costs a look at every node.
 fn cases() -> Vec<Case> {
@@ -187,14 +217,14 @@ fn cases() -> Vec<Case> {
             "NodeResourcesFit",
             json!({"containers": four}),
             plain(),
-            &[NAMESPACE, LABELS, LESS_MEMORY, COMES],
+            &[NAMESPACE, LABELS, LESS_MEMORY, COMES, WEB_IS_RENAMED],
             |scene, node| scene.node(&larger(node)),
         ),
         case(
             "NodePorts",
             json!({"containers": port}),
             plain(),
-            &[NAMESPACE, LESS_MEMORY, COMES, GOES],
+            &[NAMESPACE, LESS_MEMORY, COMES, GOES, WEB_IS_RENAMED],
             WEB_GOES,
         ),
         case(
@@ -238,11 +268,25 @@ fn cases() -> Vec<Case> {
             WEB_GOES,
         ),
         case(
+            "InterPodAffinity",
+            json!({"affinity": {"podAntiAffinity": required(term("web"))}}),
+            plain(),
+            &[LESS_MEMORY, COMES, GOES],
+            WEB_IS_RENAMED,
+        ),
+        case(
             "PodTopologySpread",
             json!({"topologySpreadConstraints": spread}),
             plain(),
             &[NAMESPACE, LESS_MEMORY, COMES, GOES],
             WEB_GOES,
+        ),
+        case(
+            "PodTopologySpread",
+            json!({"topologySpreadConstraints": spread}),
+            plain(),
+            &[NAMESPACE, LESS_MEMORY, COMES, GOES],
+            WEB_IS_RENAMED,
         ),
     ]
 }
@@ -359,4 +403,96 @@ async fn a_place_that_goes_with_a_nodes_label_no_longer_counts_either() {
     let bare = NodeInfo::of(&node("b", "500m", &json!({})));
     scene.see(ClusterChange::Nodes(Change::Set(bare)));
     assert!(scene.binds().await);
+}
+
+/// A pod that asks for so much, and what else it has.
+fn asking(name: &str, requests: &Value, more: &Value) -> Pod {
+    let container = json!({"name": "c", "resources": {"requests": requests}});
+    let mut pod = json!({"metadata": {"namespace": "default", "name": name, "uid": name},
+        "spec": {"containers": [container]}});
+    for (part, fields) in more.as_object().expect("parts") {
+        for (field, value) in fields.as_object().expect("fields") {
+            pod[part][field] = value.clone();
+        }
+    }
+    serde_json::from_value(pod).expect("a pod")
+}
+
+/// A pod on a node that is being deleted, for the reason that its condition gives.
+fn leaving(name: &str, cpu: &str, node: &str, reason: &str) -> Pod {
+    let why = json!([{"type": "DisruptionTarget", "status": "True", "reason": reason}]);
+    let more = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"nodeName": node, "priority": 5}, "status": {"conditions": why}});
+    asking(name, &json!({"cpu": cpu}), &more)
+}
+
+/// A more important pod for which others end on a node.
+fn nominated(name: &str, requests: &Value, node: &str) -> Pod {
+    let more = json!({"spec": {"priority": 10}, "status": {"nominatedNodeName": node}});
+    asking(name, requests, &more)
+}
+
+/// A node of four processors, of which a pod that ends for a more important one uses three; a place of
+/// one and a half is kept for that one, and another pod needs one. The other node's memory is full.
+fn kept() -> Scene {
+    let nodes = [
+        node("n", "4", &json!({"disk": "ssd"})),
+        node("m", "2", &json!({})),
+    ];
+    let whole = json!({"cpu": "10m", "memory": "8Gi"});
+    let on_m = json!({"spec": {"nodeName": "m", "priority": 20}});
+    let pods = [
+        leaving("low", "3", "n", "PreemptionByScheduler"),
+        asking("whole", &whole, &on_m),
+    ];
+    let mut scene = Scene::new(&nodes, &pods);
+    let requests = json!({"cpu": "1500m", "memory": "1Gi"});
+    scene.pod(&nominated("high", &requests, "n"));
+    let ssd = json!({"spec": {"nodeSelector": {"disk": "ssd"}}});
+    scene.pod(&asking("small", &json!({"cpu": "1"}), &ssd));
+    scene
+}
+
+#[tokio::test]
+async fn a_pod_that_is_deleted_leaves_the_place_that_was_kept_for_it() {
+    let mut scene = kept();
+    assert!(!scene.binds().await, "a place is kept");
+    scene.gone("high");
+    assert_eq!(scene.bound().await, ["small"]);
+}
+
+/// Else it would wait until any pod leaves any node.
+#[tokio::test]
+async fn a_pod_that_finds_another_place_leaves_the_one_that_was_kept_for_it() {
+    let mut scene = kept();
+    assert!(!scene.binds().await, "a place is kept");
+    let more = json!({"spec": {"nodeName": "m", "priority": 20}});
+    let less = json!({"cpu": "10m", "memory": "1Gi"});
+    // That helps those alone that need memory.
+    scene.pod(&asking("whole", &less, &more));
+    assert_eq!(scene.bound().await, ["high", "small"]);
+}
+
+#[tokio::test]
+async fn a_pod_is_tried_again_if_another_one_does_not_end_for_it() {
+    for refused in [None, Some(Method::DELETE), Some(Method::PATCH)] {
+        let on_n = json!({"spec": {"nodeName": "n", "priority": 0}});
+        let low = asking("low", &json!({"cpu": "2"}), &on_n);
+        let mut scene = Scene::new(&[node("n", "2", &json!({}))], &[low]);
+        let more = json!({"spec": {"priority": 10}});
+        scene.pod(&asking("high", &json!({"cpu": "2"}), &more));
+        scene
+            .paths
+            .1
+            .lock()
+            .expect("nobody panics")
+            .clone_from(&refused);
+        let write = scene
+            .scheduler
+            .decide(scene.now)
+            .expect("others are to end");
+        scene.scheduler.written(write.await, scene.now);
+        assert!(scene.ended("low"));
+        assert_eq!(scene.wakes(), refused.is_some(), "{refused:?}");
+    }
 }

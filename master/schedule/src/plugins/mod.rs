@@ -95,6 +95,11 @@ impl Plugins {
 
     /// Whether a pod that these refused may find a node after an event.
     pub(crate) fn wake(self, pod: &PodRequest, event: &ClusterEvent, snapshot: &Snapshot) -> bool {
+        if let ClusterEvent::Left(left) = event
+            && !left.concerns(pod)
+        {
+            return false;
+        }
         let kind = event.kind();
         kind == EventKind::Anything
             || self

@@ -1,7 +1,7 @@
 //! Affinity and anti-affinity to pods in the same topology domain (upstream: `InterPodAffinity`).
 
 use super::plugin::{Candidate, Filter, MAX_NODE_SCORE, Obstacle, Plugin};
-use crate::event::{ClusterEvent, EventKind};
+use crate::event::{ClusterEvent, EventKind, PodUsage};
 use crate::groups::Count;
 use crate::node::{NodeId, NodeInfo};
 use crate::request::{Demand, PodRequest};
@@ -231,11 +231,14 @@ fn wakes(pod: &PodRequest, event: &ClusterEvent, snapshot: &Snapshot) -> bool {
     let own = &pod.demand.affinity;
     let means_any =
         |terms: &[Term], pod: &Demand| terms.iter().any(|term| means(term, pod, snapshot));
+    let kept_it_off = |pods: &PodUsage| {
+        means_any(&own.refused, &pods.0) || means_any(&pods.0.affinity.refused, &pod.demand)
+    };
     match event {
-        ClusterEvent::Placed(pods) => means_any(&own.required, &pods.0),
-        ClusterEvent::Left(pods) => {
-            means_any(&own.refused, &pods.0) || means_any(&pods.0.affinity.refused, &pod.demand)
+        ClusterEvent::Placed(pods) => {
+            means_any(&own.required, &pods.now.0) || pods.before.as_ref().is_some_and(kept_it_off)
         }
+        ClusterEvent::Left(pods) => kept_it_off(&pods.usage),
         ClusterEvent::Node(node) => {
             let in_all = |node: &NodeInfo| {
                 let mut required = own.required.iter();

@@ -37,7 +37,7 @@ impl Filter for Ports<'_> {
 
 fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
     match event {
-        ClusterEvent::Left(pods) => collide(&pod.demand.ports, &pods.0.ports),
+        ClusterEvent::Left(pods) => collide(&pod.demand.ports, &pods.usage.0.ports),
         ClusterEvent::Node(_) | ClusterEvent::Anything => true,
         ClusterEvent::NodeGone(_)
         | ClusterEvent::Placed(_)

@@ -2,7 +2,7 @@
 //! the system for pods that ask for nothing).
 
 use super::plugin::{Candidate, Filter, MAX_NODE_SCORE, Obstacle, Plugin};
-use crate::event::{ClusterEvent, EventKind};
+use crate::event::{ClusterEvent, EventKind, PodUsage};
 use crate::node::NodeId;
 use crate::node::NodeInfo;
 use crate::request::PodRequest;
@@ -254,14 +254,17 @@ fn normal(sums: &[Option<f64>]) -> Vec<i64> {
 
 fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
     let hard = || pod.spreads.iter().filter(|spread| spread.hard);
+    let counts = |pods: &PodUsage| {
+        pods.0.namespace == pod.demand.namespace
+            && hard().any(|spread| spread.selects(&pods.0.labels))
+    };
     // With a node a domain comes or goes, and the emptiest one may be another.
     let has_all = |node: &NodeInfo| hard().all(|spread| node.labels.contains_key(&spread.topology));
     match event {
-        // Each pod that comes or goes in one domain changes what is allowed in others.
-        ClusterEvent::Placed(pods) | ClusterEvent::Left(pods) => {
-            pods.0.namespace == pod.demand.namespace
-                && hard().any(|spread| spread.selects(&pods.0.labels))
-        }
+        // Each pod that comes or goes in one domain, or is counted no longer, changes what is
+        // allowed in others.
+        ClusterEvent::Placed(pods) => counts(&pods.now) || pods.before.as_ref().is_some_and(counts),
+        ClusterEvent::Left(pods) => counts(&pods.usage),
         ClusterEvent::Node(node) => node.ever(has_all),
         ClusterEvent::NodeGone(node) => has_all(node),
         ClusterEvent::Anything => true,

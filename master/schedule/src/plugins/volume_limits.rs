@@ -60,7 +60,7 @@ impl Filter for Wanted<'_> {
 
 fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
     match event {
-        ClusterEvent::Left(held) => !held.0.claims.is_empty(),
+        ClusterEvent::Left(held) => !held.usage.0.claims.is_empty(),
         ClusterEvent::Claim(key) => pod.claims.iter().any(|own| own.key == *key),
         ClusterEvent::Anything => true,
         ClusterEvent::Node(_)

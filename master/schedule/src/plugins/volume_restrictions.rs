@@ -37,7 +37,7 @@ impl Filter for Taken {
 fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
     let mut claims = pod.claims.iter();
     match event {
-        ClusterEvent::Left(held) => claims.any(|own| held.0.claims.contains(&own.key)),
+        ClusterEvent::Left(held) => claims.any(|own| held.usage.0.claims.contains(&own.key)),
         ClusterEvent::Claim(key) => claims.any(|own| own.key == *key),
         ClusterEvent::Anything => true,
         ClusterEvent::Node(_)

@@ -6,6 +6,7 @@ use crate::key::PodKey;
 use crate::preempt::{NoPreemption, Preemption, Victim};
 use crate::queue::Waiting;
 use crate::request::PodRequest;
+use crate::snapshot::KeptPlace;
 use crate::storage::Bindings;
 use crate::unschedulable::Unschedulable;
 use config_errors::chain;
@@ -32,8 +33,9 @@ pub(super) enum Outcome {
         uid: String,
         result: Result<(), Unbound>,
     },
-    /// A pod's condition was written. These have lost their places to it.
-    ConditionWritten { displaced: Vec<PodKey> },
+    /// A pod's condition was written. These are to be tried again: those that have lost their places
+    /// to it, and itself where one did not end that is to make room for it.
+    ConditionWritten { again: Vec<PodKey> },
     /// What a claim needs to get its volume was written, or not.
     Claimed {
         result: Result<(), ApiError>,
@@ -97,7 +99,7 @@ impl Scheduler {
         why: &Unschedulable,
         preemption: Option<Result<Preemption, NoPreemption>>,
         lost_place: bool,
-        displaced: Vec<(PodKey, String)>,
+        displaced: Vec<KeptPlace>,
     ) -> Write {
         let recorder = self.recorder(&waiting.request);
         let PodRequest {
@@ -153,14 +155,16 @@ impl Scheduler {
                 message,
             )
             .await;
-            for (key, uid) in &displaced {
+            for KeptPlace { key, uid, .. } in &displaced {
                 denominate(&client, key, uid).await;
             }
-            if let Some(preemption) = preemption {
-                make_room(&client, &recorder, &uid, preemption).await;
+            let mut again: Vec<PodKey> = displaced.into_iter().map(|place| place.key).collect();
+            if let Some(preemption) = preemption
+                && !make_room(&client, &recorder, &uid, preemption).await
+            {
+                again.push(key);
             }
-            let displaced = displaced.into_iter().map(|(key, _)| key).collect();
-            Written(Outcome::ConditionWritten { displaced })
+            Written(Outcome::ConditionWritten { again })
         })
     }
 }
@@ -233,9 +237,16 @@ async fn denominate(client: &Client, key: &PodKey, uid: &str) {
     }
 }
 
-/// Ends the victims of a preemption. What fails is tried again with the pod that needs the room.
-async fn make_room(client: &Client, recorder: &Recorder, preemptor: &str, preemption: Preemption) {
+/// Ends the victims of a preemption; whether all of them end. What fails is tried again with the pod
+/// that needs the room.
+async fn make_room(
+    client: &Client,
+    recorder: &Recorder,
+    preemptor: &str,
+    preemption: Preemption,
+) -> bool {
     let Preemption { node, victims, .. } = preemption;
+    let mut all_end = true;
     for Victim {
         key,
         uid,
@@ -276,10 +287,13 @@ async fn make_room(client: &Client, recorder: &Recorder, preemptor: &str, preemp
                 .await;
             }
             Err(error) => {
+                // One that is gone already wakes the pod by its event.
+                all_end &= error.is_not_found();
                 tracing::debug!(pod = %key, error = chain(&error), "cannot preempt a pod");
             }
         }
     }
+    all_end
 }
 
 /// The time for a condition.
