@@ -249,6 +249,21 @@ pub fn preempt(
     best.map(|(_, preemption)| preemption).ok_or(none)
 }
 
+/// Whether less important pods end for a pod on the node where a place is kept for it, so that no
+/// others need to (upstream: `PodEligibleToPreemptOthers`). None end for it on a node that cannot take
+/// it any more, whichever pods end.
+pub(crate) fn awaits_victims(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> bool {
+    let Some(candidate) = snapshot.candidate(node) else {
+        return false;
+    };
+    if !pod.may_preempt || !snapshot.has_victims(node, pod.priority) {
+        return false;
+    }
+    let filters = Prepared::of(pod, snapshot);
+    let first_obstacle = filters.first_obstacle(&candidate, &mut Plugins::default());
+    first_obstacle.iter().all(|obstacle| !obstacle.lasting)
+}
+
 /// The pods of a lower priority on some nodes, by node.
 fn lower_on(nodes: &[NodeId], priority: i32, snapshot: &Snapshot) -> ByNode {
     let mut found: ByNode = nodes.iter().map(|node| (*node, Vec::new())).collect();

@@ -7,12 +7,15 @@ use crate::profile::Profile;
 use crate::resources::{self, Resources};
 use crate::storage::PodClaim;
 use crate::terms::{Affinity, Labels, Spread};
-use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration, Volume};
+use config_kube::k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, Toleration, Volume};
 use master_client::Key;
 use std::sync::Arc;
 
 /// Kinds whose pods are spread although they ask for nothing (upstream).
 const REPLICATED: [&str; 3] = ["ReplicaSet", "ReplicationController", "StatefulSet"];
+
+/// Why a pod ends for a more important one, in its condition `DisruptionTarget`.
+pub(crate) const PREEMPTED: &str = "PreemptionByScheduler";
 
 /// A pod's requirements, read once.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +41,8 @@ pub struct PodRequest {
     pub(crate) claims: Arc<Vec<PodClaim>>,
     /// Whether it is being deleted.
     pub(crate) leaving: bool,
+    /// Whether a scheduler ends it for a more important pod.
+    pub(crate) preempted: bool,
     /// When it began, or else when it came, in seconds since 1970.
     pub(crate) since: i64,
     /// Whether others may have to end for it.
@@ -73,6 +78,10 @@ impl PodRequest {
         let namespace = meta.namespace.as_deref().unwrap_or_default();
         let labels = meta.labels.clone().unwrap_or_default();
         let claims = claims(spec, namespace, meta.name.as_deref().unwrap_or_default());
+        let leaving = meta.deletion_timestamp.is_some();
+        let conditions = pod.status.as_ref();
+        let conditions = conditions.and_then(|status| status.conditions.as_deref());
+        let conditions = conditions.unwrap_or_default();
         Self {
             key: PodKey::of(pod),
             uid: meta.uid.clone().unwrap_or_default(),
@@ -81,7 +90,8 @@ impl PodRequest {
             profile: Profile::default_profile(),
             spreads: Arc::new(Spread::of(spec, &labels)),
             images: Arc::new(images(spec)),
-            leaving: meta.deletion_timestamp.is_some(),
+            leaving,
+            preempted: leaving && conditions.iter().any(is_preempted),
             since: {
                 let status = pod.status.as_ref();
                 let began = status.and_then(|status| status.start_time.as_ref());
@@ -119,6 +129,13 @@ impl PodRequest {
             ..self
         }
     }
+}
+
+/// Whether a condition says that a scheduler ends the pod for a more important one.
+fn is_preempted(condition: &PodCondition) -> bool {
+    condition.type_ == "DisruptionTarget"
+        && condition.status == "True"
+        && condition.reason.as_deref() == Some(PREEMPTED)
 }
 
 /// The claims of a pod's volumes, those that are made for it alone among them.

@@ -13,7 +13,7 @@ use crate::event::{ClusterEvent, PodChange, PodUsage};
 use crate::key::PodKey;
 use crate::node::NodeInfo;
 use crate::plugins::Plugins;
-use crate::preempt::{Budget, Budgets, NoPreemption, Preemption, preempt};
+use crate::preempt::{Budget, Budgets, NoPreemption, Preemption, awaits_victims, preempt};
 use crate::profile::Profile;
 use crate::queue::{Queue, Waiting};
 use crate::request::PodRequest;
@@ -424,7 +424,7 @@ impl Scheduler {
         }
         let kept = self.snapshot.reserved_for(&pod.key);
         let reserved = self.snapshot.take_reserved(pod);
-        let found = if kept.is_some_and(|node| self.snapshot.awaits_ends(node, pod.priority)) {
+        let found = if kept.is_some_and(|node| awaits_victims(pod, &self.snapshot, node)) {
             Err(NoPreemption::Waits)
         } else {
             preempt(pod, &mut self.snapshot, &self.budgets)

@@ -23,6 +23,8 @@ pub(crate) struct Placed {
     /// When it began, in seconds since 1970.
     since: i64,
     leaving: bool,
+    /// Whether it is leaving for a more important one.
+    preempted: bool,
     assumed: bool,
 }
 
@@ -228,6 +230,7 @@ impl Snapshot {
         let known = self.placed.get(&request.key).is_some_and(|placed| {
             self.nodes.find(node) == Some(placed.node)
                 && placed.leaving == request.leaving
+                && placed.preempted == request.preempted
                 && placed.priority == request.priority
                 && (Arc::ptr_eq(&placed.demand, &request.demand) || placed.demand == request.demand)
         });
@@ -367,10 +370,10 @@ impl Snapshot {
         }
     }
 
-    /// Whether pods of a lower priority end on a node.
-    pub(crate) fn awaits_ends(&self, node: NodeId, priority: i32) -> bool {
+    /// Whether pods of a lower priority end on a node for a more important one.
+    pub(crate) fn has_victims(&self, node: NodeId, priority: i32) -> bool {
         let mut placed = self.placed.values();
-        placed.any(|pod| pod.leaving && pod.priority < priority && pod.node == node)
+        placed.any(|pod| pod.preempted && pod.priority < priority && pod.node == node)
     }
 
     /// The lowest priority of placed pods.
@@ -453,6 +456,7 @@ impl Snapshot {
             priority: request.priority,
             since: request.since,
             leaving: request.leaving,
+            preempted: request.preempted,
             assumed,
         }
     }

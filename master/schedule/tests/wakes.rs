@@ -473,6 +473,36 @@ async fn a_pod_that_finds_another_place_leaves_the_one_that_was_kept_for_it() {
     assert_eq!(scene.bound().await, ["high", "small"]);
 }
 
+/// Two nodes, and a pod that is to have the place of another one on the first.
+fn awaiting(reason: &str) -> (Scene, Node) {
+    let nodes = ["n", "m"].map(|name| node(name, "2", &json!({})));
+    let low = json!({"spec": {"nodeName": "m", "priority": 0}});
+    let pods = [
+        leaving("ends", "2", "n", reason),
+        asking("low", &json!({"cpu": "2"}), &low),
+    ];
+    let mut scene = Scene::new(&nodes, &pods);
+    scene.pod(&nominated("high", &json!({"cpu": "2"}), "n"));
+    let [first, _] = nodes;
+    (scene, first)
+}
+
+/// A node may die while pods end there, and then they stay for as long as it is known.
+#[tokio::test]
+async fn a_pod_whose_node_cannot_take_it_any_more_has_others_end_elsewhere() {
+    let (mut scene, node) = awaiting("PreemptionByScheduler");
+    assert!(!scene.binds().await && !scene.ended("low"), "it waits");
+    scene.node(&with_spec(node, &json!({"unschedulable": true})));
+    assert!(!scene.binds().await && scene.ended("low"));
+    assert!(!scene.ended("ends"));
+}
+
+#[tokio::test]
+async fn a_pod_waits_only_for_those_that_end_for_more_important_ones() {
+    let (mut scene, _) = awaiting("DeletionByTaintManager");
+    assert!(!scene.binds().await && scene.ended("low"));
+}
+
 #[tokio::test]
 async fn a_pod_is_tried_again_if_another_one_does_not_end_for_it() {
     for refused in [None, Some(Method::DELETE), Some(Method::PATCH)] {

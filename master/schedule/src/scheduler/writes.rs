@@ -5,7 +5,7 @@ use super::Scheduler;
 use crate::key::PodKey;
 use crate::preempt::{NoPreemption, Preemption, Victim};
 use crate::queue::Waiting;
-use crate::request::PodRequest;
+use crate::request::{PREEMPTED, PodRequest};
 use crate::snapshot::KeptPlace;
 use crate::storage::Bindings;
 use crate::unschedulable::Unschedulable;
@@ -256,7 +256,7 @@ async fn make_room(
         let about = subject(&key, &uid);
         let name = recorder.component();
         let message = format!("{name}: preempting to accommodate a higher priority pod");
-        let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+        let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": PREEMPTED,
             "message": message, "observedGeneration": generation, "lastProbeTime": null, "lastTransitionTime": now(client)});
         let patch = Patch::Strategic(
             json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}}),
