@@ -6,6 +6,7 @@
 use crate::key::PodKey;
 use crate::plugins::Plugins;
 use crate::request::PodRequest;
+use jiff::Timestamp;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -87,9 +88,14 @@ impl Queue {
     /// Adds a pod, or updates its requirements; false if the queue is full.
     ///
     /// A pod that waits with the same requirements keeps its position: only its own status changed.
-    pub fn push(&mut self, request: PodRequest, now: Instant) -> bool {
+    pub fn push(&mut self, mut request: PodRequest, now: Instant) -> bool {
         let key = request.key.clone();
         if let Some(waiting) = self.pods.get_mut(&key) {
+            if waiting.request.uid == request.uid {
+                // The API may not show yet what was written last.
+                request.unscheduled = waiting.request.unscheduled.or(request.unscheduled);
+                waiting.request.unscheduled = request.unscheduled;
+            }
             waiting.request.generation = request.generation;
             if waiting.request == request {
                 return true;
@@ -199,6 +205,15 @@ impl Queue {
         };
         why.clone_into(&mut waiting.reported);
         true
+    }
+
+    /// Since when a pod has been known to be pending: the time of its condition, which stays while
+    /// only the reason changes.
+    pub(crate) fn unscheduled_since(&mut self, key: &PodKey, now: Timestamp) -> Timestamp {
+        let waiting = self.pods.get_mut(key);
+        waiting.map_or(now, |waiting| {
+            *waiting.request.unscheduled.get_or_insert(now)
+        })
     }
 
     /// The cluster changed by an event that may help pods which these plugins refused; those of

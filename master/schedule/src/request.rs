@@ -8,6 +8,7 @@ use crate::resources::{self, Resources};
 use crate::storage::PodClaim;
 use crate::terms::{Affinity, Labels, Spread};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, Toleration, Volume};
+use jiff::Timestamp;
 use master_client::Key;
 use std::sync::Arc;
 
@@ -43,6 +44,8 @@ pub struct PodRequest {
     pub(crate) leaving: bool,
     /// Whether a scheduler ends it for a more important pod.
     pub(crate) preempted: bool,
+    /// Since when its condition `PodScheduled` has been false, where it says that.
+    pub(crate) unscheduled: Option<Timestamp>,
     /// When it began, or else when it came, in seconds since 1970.
     pub(crate) since: i64,
     /// Whether others may have to end for it.
@@ -92,6 +95,7 @@ impl PodRequest {
             images: Arc::new(images(spec)),
             leaving,
             preempted: leaving && conditions.iter().any(is_preempted),
+            unscheduled: conditions.iter().find_map(unscheduled_since),
             since: {
                 let status = pod.status.as_ref();
                 let began = status.and_then(|status| status.start_time.as_ref());
@@ -136,6 +140,13 @@ fn is_preempted(condition: &PodCondition) -> bool {
     condition.type_ == "DisruptionTarget"
         && condition.status == "True"
         && condition.reason.as_deref() == Some(PREEMPTED)
+}
+
+/// Since when a condition says that the pod has no node.
+fn unscheduled_since(condition: &PodCondition) -> Option<Timestamp> {
+    let says_so = condition.type_ == "PodScheduled" && condition.status == "False";
+    let since = condition.last_transition_time.as_ref();
+    since.filter(|_| says_so).map(|time| time.0)
 }
 
 /// The claims of a pod's volumes, those that are made for it alone among them.

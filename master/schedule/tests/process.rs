@@ -2,6 +2,7 @@
 
 use config_kube::k8s_openapi::api::core::v1::{Event, Node, Pod};
 use config_kube::k8s_openapi::api::scheduling::v1::PriorityClass;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use futures_util::future::BoxFuture;
 use master_api::{ApiServer, Options};
 use master_client::{Client, ListParams, Patch, UserInfo};
@@ -143,6 +144,16 @@ impl Cluster {
         Some((condition.reason?, condition.message?))
     }
 
+    /// The time of that condition of the pod `web`, once its message says something.
+    async fn waits_since(&self, says: &str) -> Option<Time> {
+        let conditions = self.read("web").await.status?.conditions?;
+        let condition = conditions.into_iter().find(|condition| {
+            let message = condition.message.as_deref().unwrap_or_default();
+            condition.type_ == "PodScheduled" && message.contains(says)
+        });
+        condition?.last_transition_time
+    }
+
     async fn events(&self, reason: &str) -> Vec<String> {
         let list = self
             .admin
@@ -235,6 +246,34 @@ async fn a_pod_that_fits_nowhere_says_why_and_is_bound_when_room_comes() {
     cluster.node("large", "4").await;
     let node = eventually("the pod is bound", || Box::pin(cluster.node_of("web"))).await;
     assert_eq!(node, "large");
+}
+
+/// The condition's time says since when the pod has waited, not since when for this reason.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pending_pod_says_since_when_it_waits_whatever_for() {
+    let mut cluster = cluster().await;
+    cluster.pod("web", |_| ()).await;
+    let first = eventually("it waits", || {
+        Box::pin(cluster.waits_since("no nodes available"))
+    })
+    .await;
+    // It is tried again after more than a second.
+    cluster.node("small", "100m").await;
+    let second = eventually("it says why", || {
+        Box::pin(cluster.waits_since("Insufficient cpu"))
+    })
+    .await;
+    assert_eq!(second, first);
+    cluster.stop().await;
+    let cordon = Patch::Merge(json!({"spec": {"unschedulable": true}}));
+    let cordoned = cluster.admin.patch::<Node>(None, "small", &cordon);
+    cordoned.await.expect("the node takes no pods");
+    cluster.start();
+    let third = eventually("it says why", || {
+        Box::pin(cluster.waits_since("unschedulable"))
+    })
+    .await;
+    assert_eq!(third, first, "also by another process");
 }
 
 #[tokio::test(flavor = "multi_thread")]

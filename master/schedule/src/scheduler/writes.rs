@@ -13,6 +13,7 @@ use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use futures_util::future::BoxFuture;
+use jiff::Timestamp;
 use master_client::{ApiError, Client, DeleteParams, NewEvent, Patch, Recorder, Severity};
 use serde_json::{Value, json};
 
@@ -126,6 +127,7 @@ impl Scheduler {
         };
         let change = self.queue.report(&key, &message) || preemption.is_some() || lost_place;
         let client = self.client.clone();
+        let since = self.queue.unscheduled_since(&key, client.now());
         Box::pin(async move {
             let about = subject(&key, &uid);
             if change {
@@ -136,7 +138,7 @@ impl Scheduler {
                 };
                 let condition = json!({
                     "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
-                    "observedGeneration": generation, "lastProbeTime": null, "lastTransitionTime": now(&client),
+                    "observedGeneration": generation, "lastProbeTime": null, "lastTransitionTime": text(since),
                 });
                 let patch = unscheduled(&uid, &condition, nominated);
                 let written = client
@@ -257,7 +259,7 @@ async fn make_room(
         let name = recorder.component();
         let message = format!("{name}: preempting to accommodate a higher priority pod");
         let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": PREEMPTED,
-            "message": message, "observedGeneration": generation, "lastProbeTime": null, "lastTransitionTime": now(client)});
+            "message": message, "observedGeneration": generation, "lastProbeTime": null, "lastTransitionTime": text(client.now())});
         let patch = Patch::Strategic(
             json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}}),
         );
@@ -296,9 +298,9 @@ async fn make_room(
     all_end
 }
 
-/// The time for a condition.
-fn now(client: &Client) -> String {
-    client.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+/// A time as conditions have it.
+fn text(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// What is written as `nominatedNodeName`: the node on which other pods are preempted for this one.
