@@ -3,8 +3,10 @@
 use crate::node::NodeId;
 use crate::request::Demand;
 use crate::terms::{Affinity, Labels};
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 
 /// Pods on one node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,6 +25,8 @@ impl Count {
 
 /// Pods by node.
 type ByNode = HashMap<NodeId, Count, BuildHasherDefault<NumberHasher>>;
+/// Pods by their labels and node.
+type ByLabels = HashMap<Arc<Labels>, ByNode>;
 
 /// Hashes numbers of nodes by one multiplication. No client chooses them, so they need no hash that
 /// is hard to foresee; each decision looks up hundreds.
@@ -50,9 +54,9 @@ impl Hasher for NumberHasher {
 /// places of others. Invariant: it holds the placed pods, each once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PodGroups {
-    by_labels: HashMap<Box<str>, HashMap<Labels, ByNode>>,
+    by_labels: HashMap<Box<str>, ByLabels>,
     /// Replicas, by their owner's UID.
-    by_owner: HashMap<String, ByNode>,
+    by_owner: HashMap<String, ByLabels>,
     /// Pods with affinity or anti-affinity, by their terms: replicas have the same terms, even
     /// where each has a label of its own.
     asking: HashMap<Affinity, ByNode>,
@@ -72,20 +76,50 @@ impl<'a> AffinityGroup<'a> {
     }
 }
 
-/// Replicas of one owner by node, those that are being deleted not counted.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Replicas<'a>(&'a ByNode);
+/// Pods like one another by node, those that are being deleted not counted.
+#[derive(Debug, Clone)]
+pub(crate) struct AlikePods<'a>(Cow<'a, ByNode>);
 
-impl<'a> Replicas<'a> {
+impl AlikePods<'_> {
     /// How many are on a node.
-    pub(crate) fn on(self, node: NodeId) -> usize {
+    pub(crate) fn on(&self, node: NodeId) -> usize {
         self.0.get(&node).copied().unwrap_or_default().staying()
     }
 
     /// Nodes on which they are, and how many on each.
-    pub(crate) fn nodes(self) -> impl Iterator<Item = (NodeId, usize)> + 'a {
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (NodeId, usize)> {
         self.0.iter().map(|(node, count)| (*node, count.staying()))
     }
+}
+
+/// Adds a pod to those of its labels.
+fn enter(groups: &mut ByLabels, labels: &Arc<Labels>, add: impl FnOnce(&mut ByNode)) {
+    match groups.get_mut(labels) {
+        Some(nodes) => add(nodes),
+        None => add(groups.entry(Arc::clone(labels)).or_default()),
+    }
+}
+
+/// Takes a pod off its node; whether none are left there or elsewhere.
+fn take(nodes: &mut ByNode, node: NodeId, leaving: bool) -> bool {
+    if let Some(count) = nodes.get_mut(&node) {
+        count.all = count.all.saturating_sub(1);
+        count.leaving = count.leaving.saturating_sub(usize::from(leaving));
+        if count.all == 0 {
+            nodes.remove(&node);
+        }
+    }
+    nodes.is_empty()
+}
+
+/// Takes a pod from those of its labels; whether none are left of any labels.
+fn leave(groups: &mut ByLabels, labels: &Labels, node: NodeId, leaving: bool) -> bool {
+    if let Some(nodes) = groups.get_mut(labels)
+        && take(nodes, node, leaving)
+    {
+        groups.remove(labels);
+    }
+    groups.is_empty()
 }
 
 impl PodGroups {
@@ -99,15 +133,13 @@ impl PodGroups {
             Some(namespace) => namespace,
             None => self.by_labels.entry(demand.namespace.clone()).or_default(),
         };
-        match namespace.get_mut(&demand.labels) {
-            Some(nodes) => add(nodes),
-            None => add(namespace.entry(demand.labels.clone()).or_default()),
-        }
+        enter(namespace, &demand.labels, add);
         if let Some(owner) = &demand.owner {
-            match self.by_owner.get_mut(owner) {
-                Some(nodes) => add(nodes),
-                None => add(self.by_owner.entry(owner.clone()).or_default()),
-            }
+            let own = match self.by_owner.get_mut(owner) {
+                Some(own) => own,
+                None => self.by_owner.entry(owner.clone()).or_default(),
+            };
+            enter(own, &demand.labels, add);
         }
         if !demand.affinity.is_empty() {
             match self.asking.get_mut(&demand.affinity) {
@@ -118,29 +150,14 @@ impl PodGroups {
     }
 
     pub(crate) fn remove(&mut self, demand: &Demand, node: NodeId, leaving: bool) {
-        /// Whether none are left.
-        fn take(nodes: &mut ByNode, node: NodeId, leaving: bool) -> bool {
-            if let Some(count) = nodes.get_mut(&node) {
-                count.all = count.all.saturating_sub(1);
-                count.leaving = count.leaving.saturating_sub(usize::from(leaving));
-                if count.all == 0 {
-                    nodes.remove(&node);
-                }
-            }
-            nodes.is_empty()
-        }
         if let Some(namespace) = self.by_labels.get_mut(&*demand.namespace)
-            && let Some(nodes) = namespace.get_mut(&demand.labels)
-            && take(nodes, node, leaving)
+            && leave(namespace, &demand.labels, node, leaving)
         {
-            namespace.remove(&demand.labels);
-            if namespace.is_empty() {
-                self.by_labels.remove(&*demand.namespace);
-            }
+            self.by_labels.remove(&*demand.namespace);
         }
         if let Some(owner) = &demand.owner
-            && let Some(nodes) = self.by_owner.get_mut(owner)
-            && take(nodes, node, leaving)
+            && let Some(own) = self.by_owner.get_mut(owner)
+            && leave(own, &demand.labels, node, leaving)
         {
             self.by_owner.remove(owner);
         }
@@ -163,9 +180,29 @@ impl PodGroups {
         selected.flat_map(|(_, nodes)| nodes.iter().map(|(node, count)| (*node, *count)))
     }
 
-    /// Replicas of an owner; none where it has none.
-    pub(crate) fn replicas(&self, owner: &str) -> Option<Replicas<'_>> {
-        self.by_owner.get(owner).map(Replicas)
+    /// Pods that have certain labels: those of a pod's owner, or where it has none, of its
+    /// namespace. Pods of a ReplicaSet have the same labels, so that there is nothing to add up.
+    pub(crate) fn alike(&self, pod: &Demand, wanted: &BTreeMap<&str, &str>) -> AlikePods<'_> {
+        let groups = match &pod.owner {
+            Some(owner) => self.by_owner.get(owner),
+            None => self.by_labels.get(&*pod.namespace),
+        };
+        let has = |labels: &Labels| {
+            let mut wanted = wanted.iter();
+            wanted.all(|(key, value)| labels.get(*key).is_some_and(|own| own == value))
+        };
+        let groups = groups.into_iter().flatten();
+        let mut alike = groups.filter(|(labels, _)| has(labels));
+        let mut all = match alike.next() {
+            Some((_, nodes)) => Cow::Borrowed(nodes),
+            None => Cow::default(),
+        };
+        for (node, count) in alike.flat_map(|(_, nodes)| nodes) {
+            let sum = all.to_mut().entry(*node).or_default();
+            sum.all += count.all;
+            sum.leaving += count.leaving;
+        }
+        AlikePods(all)
     }
 
     /// All namespaces in which pods are.

@@ -9,9 +9,9 @@
 //! topology domains (`topology`), so that they look at no single pod and compare no names. Of more than a hundred
 //! nodes a decision looks at a part, and the next one begins behind it.
 //!
-//! The loop follows pods, nodes and namespaces through the API, maintains the snapshot (`snapshot`)
-//! and the queue of pending pods (`queue`; an event wakes those that the refusing plugins say it
-//! helps), and writes its decisions: a Binding, or the condition and event that say why there is
+//! The loop follows pods, nodes, namespaces and Services (`services`) through the API, maintains the
+//! snapshot (`snapshot`) and the queue of pending pods (`queue`; an event wakes those that the
+//! refusing plugins say it helps), and writes its decisions: a Binding, or the condition and event that say why there is
 //! none. A pod that is being bound counts on its node at once (assumed), until the API shows it
 //! there or the bind fails. There are no tasks and no channels: the loop holds its writes as
 //! futures, a bounded number of them, and drops them when it ends.
@@ -43,6 +43,7 @@ mod request;
 mod resources;
 mod run;
 mod scheduler;
+mod services;
 mod snapshot;
 mod storage;
 mod taints;
@@ -63,6 +64,7 @@ pub use request::PodRequest;
 pub use resources::{Resources, needed};
 pub use run::{Options, run};
 pub use scheduler::{ClusterChange, PodInfo, PodReader, Scheduler, Write, Written};
+pub use services::ServiceSelector;
 pub use snapshot::Snapshot;
 pub use storage::{Limits, Storage};
 pub use unschedulable::Unschedulable;

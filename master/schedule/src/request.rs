@@ -13,7 +13,11 @@ use master_client::Key;
 use std::sync::Arc;
 
 /// Kinds whose pods are spread although they ask for nothing (upstream).
-const REPLICATED: [&str; 3] = ["ReplicaSet", "ReplicationController", "StatefulSet"];
+const REPLICATED: [(&str, &str); 3] = [
+    ("apps/v1", "ReplicaSet"),
+    ("v1", "ReplicationController"),
+    ("apps/v1", "StatefulSet"),
+];
 
 /// Why a pod ends for a more important one, in its condition `DisruptionTarget`.
 pub(crate) const PREEMPTED: &str = "PreemptionByScheduler";
@@ -58,7 +62,7 @@ pub struct PodRequest {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Demand {
     pub(crate) namespace: Box<str>,
-    pub(crate) labels: Labels,
+    pub(crate) labels: Arc<Labels>,
     pub(crate) affinity: Affinity,
     /// The owner of the replicas, which are spread.
     pub(crate) owner: Option<String>,
@@ -77,7 +81,9 @@ impl PodRequest {
         let spec = pod.spec.as_ref().unwrap_or(&empty);
         let mut owners = meta.owner_references.iter().flatten();
         let controller = owners.find(|owner| owner.controller == Some(true));
-        let owner = controller.filter(|owner| REPLICATED.contains(&owner.kind.as_str()));
+        let owner = controller.filter(|owner| {
+            REPLICATED.contains(&(owner.api_version.as_str(), owner.kind.as_str()))
+        });
         let namespace = meta.namespace.as_deref().unwrap_or_default();
         let labels = meta.labels.clone().unwrap_or_default();
         let claims = claims(spec, namespace, meta.name.as_deref().unwrap_or_default());
@@ -106,7 +112,7 @@ impl PodRequest {
             demand: Arc::new(Demand {
                 namespace: namespace.into(),
                 affinity: Affinity::of(spec, namespace, &labels),
-                labels,
+                labels: Arc::new(labels),
                 owner: owner.map(|owner| owner.uid.clone()),
                 needed: resources::needed(pod),
                 scored: resources::scored(pod),

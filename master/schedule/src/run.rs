@@ -57,6 +57,7 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
         ListParams::default(),
         |budget: PodDisruptionBudget| Budget::of(&budget),
     );
+    let mut services = storage::follow(&client);
     let mut claims = storage::follow(&client);
     let mut volumes = storage::follow(&client);
     let mut classes = storage::follow(&client);
@@ -75,6 +76,7 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
             () = &mut shutdown => return,
             change = nodes.next() => Some(ClusterChange::Nodes(change)),
             change = budgets.next() => Some(ClusterChange::Budgets(change)),
+            change = services.next() => Some(ClusterChange::Services(change)),
             change = claims.next() => Some(ClusterChange::Claims(change)),
             change = volumes.next() => Some(ClusterChange::Volumes(change)),
             change = classes.next() => Some(ClusterChange::Classes(change)),

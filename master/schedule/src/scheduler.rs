@@ -17,6 +17,7 @@ use crate::preempt::{Budget, Budgets, NoPreemption, Preemption, awaits_victims, 
 use crate::profile::Profile;
 use crate::queue::{Queue, Waiting};
 use crate::request::PodRequest;
+use crate::services::ServiceSelector;
 use crate::snapshot::{KeptPlace, Snapshot};
 use crate::storage::Limits;
 use crate::terms::Labels;
@@ -31,10 +32,11 @@ use std::time::Instant;
 use writes::{Outcome, Unbound};
 
 /// What is followed, and must be listed completely before decisions are made.
-const FOLLOWED: [&str; 10] = [
+const FOLLOWED: [&str; 11] = [
     "pods",
     "nodes",
     "namespaces",
+    "services",
     "budgets",
     "claims",
     "volumes",
@@ -69,6 +71,8 @@ pub enum ClusterChange {
     Nodes(Change<NodeInfo>),
     /// Changes of namespaces: name and labels.
     Namespaces(Change<(String, Labels)>),
+    /// Changes of Services.
+    Services(Change<(Key, ServiceSelector)>),
     /// Changes of disruption budgets.
     Budgets(Change<Budget>),
     /// Changes of volume claims.
@@ -132,6 +136,7 @@ impl Scheduler {
             ClusterChange::Pods(change) => self.pod_changed(change, now),
             ClusterChange::Nodes(change) => self.node_changed(change, now),
             ClusterChange::Namespaces(change) => self.namespace_changed(change, now),
+            ClusterChange::Services(change) => self.service_changed(change),
             ClusterChange::Budgets(change) => self.budget_changed(change),
             ClusterChange::Claims(change) => self.claim_changed(change, now),
             ClusterChange::Volumes(change) => self.volume_changed(change, now),
@@ -179,6 +184,21 @@ impl Scheduler {
             }
             Change::Set(budget) => drop(self.budgets.insert(budget.key.clone(), budget)),
             Change::Deleted(gone) => drop(self.budgets.remove(&PodKey::from(gone.key))),
+        }
+    }
+
+    /// No node is refused because of Services, so that no pod waits for a change of them.
+    fn service_changed(&mut self, change: Change<(Key, ServiceSelector)>) {
+        match change {
+            Change::Listed(all) => {
+                self.snapshot.clear_services();
+                for (key, selector) in all {
+                    self.snapshot.set_service(key, selector);
+                }
+                self.listed.insert("services");
+            }
+            Change::Set((key, selector)) => self.snapshot.set_service(key, selector),
+            Change::Deleted(gone) => self.snapshot.remove_service(&gone.key),
         }
     }
 

@@ -6,6 +6,7 @@ use crate::key::PodKey;
 use crate::node::{NodeId, NodeInfo};
 use crate::nodes::{Candidate, Nodes};
 use crate::request::{Demand, PodRequest};
+use crate::services::{ServiceSelector, Services};
 use crate::storage::{Bindings, Storage, VolumeRequirements};
 use crate::terms::{Labels, Namespaces};
 use crate::topology::Topologies;
@@ -75,6 +76,7 @@ pub struct Snapshot {
     placed: HashMap<PodKey, Placed>,
     groups: PodGroups,
     namespaces: Namespaces,
+    services: Services,
     storage: Storage,
     /// How many pods use a claim.
     claims: HashMap<Key, usize>,
@@ -166,6 +168,25 @@ impl Snapshot {
             .bindings(node)
             .ok()
             .filter(|bindings| *bindings != Bindings::default())
+    }
+
+    /// A Service's selector, by which pods that ask for nothing are spread.
+    pub fn set_service(&mut self, key: Key, selector: ServiceSelector) {
+        self.services.set(key, selector);
+    }
+
+    /// Removes a Service.
+    pub fn remove_service(&mut self, key: &Key) {
+        self.services.remove(key);
+    }
+
+    /// Removes all Services.
+    pub(crate) fn clear_services(&mut self) {
+        self.services = Services::default();
+    }
+
+    pub(crate) fn services(&self) -> &Services {
+        &self.services
     }
 
     pub(crate) fn namespaces(&self) -> &Namespaces {

@@ -79,6 +79,7 @@ impl Scene {
             ClusterChange::Nodes(Change::Listed(vec![NodeInfo::of(&node)])),
             ClusterChange::Pods(Change::Listed(Vec::new())),
             ClusterChange::Namespaces(Change::Listed(Vec::new())),
+            ClusterChange::Services(Change::Listed(Vec::new())),
             ClusterChange::Budgets(Change::Listed(Vec::new())),
             ClusterChange::Claims(Change::Listed(Vec::new())),
             ClusterChange::Volumes(Change::Listed(Vec::new())),

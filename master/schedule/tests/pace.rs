@@ -5,7 +5,10 @@
 //! --nocapture`; `PACE_ONLY` names one of the kinds of pods. Processor time is that of the thread
 //! which decides.
 
-use master_schedule::{Budget, Budgets, NodeInfo, PodKey, PodRequest, Snapshot, choose, preempt};
+use master_client::{Key, View};
+use master_schedule::{
+    Budget, Budgets, NodeInfo, PodKey, PodRequest, ServiceSelector, Snapshot, choose, preempt,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,16 +17,22 @@ use tests_harness::pace::{number, spent_by_thread};
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOST: &str = "kubernetes.io/hostname";
 
-/// Kinds of pods: without an owner, of a ReplicaSet, with constraints on their spread, that refuse
-/// each other, and the same where each has a label of its own, as those of a StatefulSet have.
-const KINDS: [&str; 6] = [
+/// Kinds of pods: without an owner, of a ReplicaSet, both among [`SERVICES`] of which one selects
+/// them, with constraints on their spread, that refuse each other, and the same where each has a
+/// label of its own, as those of a StatefulSet have.
+const KINDS: [&str; 8] = [
     "bare",
     "replicas",
+    "served-bare",
+    "served-replicas",
     "spread-zones",
     "spread-nodes",
     "anti-affinity",
     "stateful",
 ];
+
+/// Services of the namespace of pods that are served.
+const SERVICES: usize = 1000;
 
 fn node(at: usize) -> NodeInfo {
     let name = format!("node-{at:05}");
@@ -68,7 +77,7 @@ fn request(kind: &str, app: usize, at: usize, requests: &Value) -> PodRequest {
         pod["metadata"]["labels"]["statefulset.kubernetes.io/pod-name"] = name.into();
     }
     match kind {
-        "bare" | "even" => pod["metadata"]["ownerReferences"] = json!([]),
+        "bare" | "served-bare" | "even" => pod["metadata"]["ownerReferences"] = json!([]),
         "spread-zones" => pod["spec"]["topologySpreadConstraints"] = spread(ZONE),
         "spread-nodes" => pod["spec"]["topologySpreadConstraints"] = spread(HOST),
         "anti-affinity" | "stateful" => {
@@ -97,6 +106,16 @@ fn place(kind: &str, nodes: usize, pods: usize) -> (Vec<Duration>, Vec<usize>) {
         let node = node(at);
         used.insert(node.name().to_owned(), 0);
         snapshot.set_node(node);
+    }
+    let served = if kind.starts_with("served") {
+        SERVICES
+    } else {
+        0
+    };
+    for app in (0..served).map(|app| format!("app-{app}")) {
+        let service = json!({"spec": {"selector": {"app": app}}});
+        let service = serde_json::from_value(service).expect("a Service");
+        snapshot.set_service(Key::new("default", &app), ServiceSelector::read(service));
     }
     let each = (nodes * 3 / 5).max(1);
     let mut first = pod(kind, 0, 0);

@@ -348,64 +348,6 @@ fn a_soft_constraint_weighs() {
     );
 }
 
-/// A pod of a controller.
-fn owned(name: &str, kind: &str, change: impl FnOnce(&mut Value)) -> PodRequest {
-    pod(name, "web", |pod| {
-        pod["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": kind,
-            "name": "web", "uid": "owner", "controller": true}]);
-        change(pod);
-    })
-}
-
-/// As in a rollout: the old pod's place is the best one for its successor.
-#[test]
-fn a_replica_that_is_being_deleted_keeps_none_away() {
-    let mut snapshot = cluster();
-    snapshot.remove_node("x");
-    let leaves = |pod: &mut Value| {
-        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-    };
-    snapshot.place(owned("p1", "ReplicaSet", leaves), "b1");
-    snapshot.place(owned("p2", "ReplicaSet", |_| ()), "a1");
-    let next = owned("p3", "ReplicaSet", |_| ());
-    assert_eq!(chosen(&next, &snapshot), "b1");
-}
-
-#[test]
-fn only_pods_of_replicated_workloads_are_spread_unasked() {
-    for (kind, expected) in [
-        ("ReplicaSet", "b1"),
-        ("ReplicationController", "b1"),
-        ("StatefulSet", "b1"),
-        ("Job", "a1"),
-    ] {
-        let mut snapshot = cluster();
-        snapshot.remove_node("x");
-        // Its place is the emptiest one by what is requested.
-        for (number, node) in ["a2", "b1"].into_iter().enumerate() {
-            let busy = pod(&format!("busy{number}"), "busy", |pod| {
-                let requests = json!({"cpu": "8", "memory": "8Gi"});
-                pod["spec"]["containers"][0]["resources"] = json!({"requests": requests});
-            });
-            snapshot.place(busy, node);
-        }
-        snapshot.place(owned("p1", kind, |_| ()), "a1");
-        let next = owned("p2", kind, |_| ());
-        assert_eq!(chosen(&next, &snapshot), expected, "{kind}");
-    }
-}
-
-#[test]
-fn replicas_that_ask_for_nothing_are_spread_over_zones_and_nodes() {
-    let mut snapshot = cluster();
-    snapshot.remove_node("x");
-    let replica = |name: &str| owned(name, "ReplicaSet", |_| ());
-    snapshot.place(replica("p1"), "a1");
-    assert_eq!(chosen(&replica("p2"), &snapshot), "b1");
-    snapshot.place(replica("p2"), "b1");
-    assert_eq!(chosen(&replica("p3"), &snapshot), "a2");
-}
-
 #[test]
 fn a_node_that_has_the_image_is_chosen_among_equal_ones() {
     let with = |name: &str, bytes: i64| {

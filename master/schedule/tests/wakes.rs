@@ -66,6 +66,7 @@ impl Scene {
         for change in [
             ClusterChange::Nodes(Change::Listed(nodes.iter().map(NodeInfo::of).collect())),
             ClusterChange::Namespaces(Change::Listed(Vec::new())),
+            ClusterChange::Services(Change::Listed(Vec::new())),
             ClusterChange::Budgets(Change::Listed(Vec::new())),
             ClusterChange::Claims(Change::Listed(Vec::new())),
             ClusterChange::Volumes(Change::Listed(Vec::new())),

@@ -153,6 +153,7 @@ impl Process for Scheduling {
             ClusterChange::Limits(Change::Listed(Vec::new())),
             ClusterChange::Drivers(Change::Listed(Vec::new())),
             ClusterChange::Capacities(Change::Listed(Vec::new())),
+            ClusterChange::Services(Change::Listed(Vec::new())),
         ];
         for change in none {
             self.scheduler.see(change, now.instant);

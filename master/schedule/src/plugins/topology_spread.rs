@@ -186,27 +186,35 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
     Some(normal(&sums))
 }
 
-/// Without constraints: replicas of one owner are spread over nodes and, less so, over zones. Upstream
-/// knows replicas by the selectors of that owner and of Services; the owner's UID finds the same pods,
-/// except those that only a Service selects.
+/// Without constraints: pods of the same Services are spread over nodes and, less so, over zones; of
+/// those that a ReplicaSet, ReplicationController or StatefulSet owns, the replicas alone. Upstream
+/// knows replicas by the selector of their owner (`DefaultSelector`); its UID finds the same pods, as
+/// the owner adopts all that it selects.
 fn usual(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) -> Option<Vec<i64>> {
-    let owner = pod.demand.owner.as_ref()?;
+    let demand = &*pod.demand;
+    let selected = snapshot.services().selecting(demand);
+    if demand.owner.is_none() && selected.is_empty() {
+        return None;
+    }
     let whole = |pods: usize| i64::try_from(pods).unwrap_or(i64::MAX);
-    let replicas = snapshot.groups().replicas(owner);
+    let alike = snapshot.groups().alike(demand, &selected);
+    let everywhere = !pod.node_preferences.requires();
+    let counts = |node: &NodeInfo| pod.node_preferences.allow(&node.name, &node.labels);
     let mut zones = snapshot.topologies().tally(FAILURE_ZONE);
-    let mut domains = zones.clone();
-    if let (Some(zones), Some(domains)) = (&mut zones, &mut domains) {
-        for (node, pods) in replicas.iter().flat_map(|replicas| replicas.nodes()) {
-            zones.add(node, whole(pods));
-        }
+    if let Some(zones) = &mut zones {
         for node in candidates {
-            domains.open(node.id);
+            zones.open(node.id);
+        }
+        for (node, pods) in alike.nodes() {
+            if everywhere || snapshot.node(node).is_some_and(counts) {
+                zones.add_if_open(node, whole(pods));
+            }
         }
     }
-    let domains = domains.iter().flat_map(Tally::numbers).count();
+    let domains = zones.iter().flat_map(Tally::numbers).count();
     let (over_nodes, over_zones) = (weight(candidates.len()), weight(domains));
     let sum = |node: &Candidate<'_>| {
-        let here = replicas.map_or(0, |replicas| whole(replicas.on(node.id)));
+        let here = whole(alike.on(node.id));
         let zone = zones.as_ref().filter(|zones| zones.has_domain(node.id));
         let zone = zone.map_or(0.0, |zones| {
             let pods = zones.get(node.id).unwrap_or_default();
