@@ -81,11 +81,17 @@ impl World {
         }
         // A controller waits half a minute to see what it wrote: no watch lags as long.
         self.see_all();
-        self.processes.pass(Duration::from_secs(seconds));
+        self.pass(Duration::from_secs(seconds));
         self.renew_all().await;
         if self.scenario.disruption && self.dice.below(4) == 0 {
             self.come_back_unseen().await;
         }
+    }
+
+    /// Time goes on.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.processes.pass(time);
+        self.waits.pass(time);
     }
 
     /// A machine comes back, and what is due is done by those who have yet to see that.

@@ -62,6 +62,7 @@ impl World {
         let deleted = std::mem::take(&mut self.history.deleted);
         if self.scenario.scope != Scope::Workloads {
             self.check_laws(&deleted);
+            self.check_waits();
         }
         self.check_identities();
         if self.scenario.scope == Scope::Parts {

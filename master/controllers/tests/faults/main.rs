@@ -24,6 +24,7 @@ mod pods;
 mod rest;
 mod scheduling;
 mod simulation;
+mod waits;
 mod world;
 mod wrong;
 
@@ -200,8 +201,8 @@ fn workloads_reach_their_spec_after_any_sequence_of_events() {
 }
 
 /// The same for a whole control plane, with real schedulers and machines of limited capacity: no
-/// scheduler overcommits a node or binds a pod twice; no node whose kubelet reports becomes
-/// unreachable; nothing with a living owner is collected.
+/// scheduler overcommits a node or binds a pod twice; no pod waits for long while a node has room;
+/// no node whose kubelet reports becomes unreachable; nothing with a living owner is collected.
 #[test]
 fn a_control_plane_keeps_its_promises_through_refused_calls_lost_watches_and_restarts() {
     let faults = Faults {

@@ -18,6 +18,7 @@ impl World {
     /// Runs without faults until everything is stable.
     pub(crate) async fn settle(&mut self) {
         self.processes.api.mend();
+        self.waits.calm();
         self.mend().await;
         self.make_last_wishes().await;
         let (mut why, mut longer) = (String::new(), SHORT);
@@ -46,7 +47,7 @@ impl World {
             }
             if is_whole {
                 // Kubelets renew their leases all the while, so that something is always due soon.
-                self.processes.pass(longer);
+                self.pass(longer);
                 longer = LONGEST.min(longer * 2);
                 self.renew_all().await;
             } else if !self.processes.wait() {

@@ -11,6 +11,7 @@ use super::parts::{self, Part};
 use super::pods::{app, has_ended, is_bound, is_finite, name, phase, running, uid};
 use super::scheduling::Scheduling;
 use super::simulation::{Day, Process, Processes, Worker};
+use super::waits::Waits;
 use super::{Scenario, Scope};
 use config_kube::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use config_kube::k8s_openapi::api::batch::v1::Job;
@@ -73,6 +74,7 @@ pub(crate) struct World {
     pub(crate) style: Style,
     pub(crate) machines: Vec<Machine>,
     pub(crate) seen: Seen,
+    pub(crate) waits: Waits,
     pub(crate) parts: Vec<Box<dyn Part>>,
     _folder: TempDir,
 }
@@ -220,6 +222,7 @@ impl World {
             style,
             machines: Vec::new(),
             seen: Seen::default(),
+            waits: Waits::default(),
             parts: Vec::new(),
             _folder: folder,
         }

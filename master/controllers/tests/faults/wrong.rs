@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 use tokio::runtime::Runtime;
 
 /// A revision of the store, or something else that invariants see.
@@ -352,6 +353,34 @@ fn of_control_plane() -> Vec<Wrong> {
     ]
 }
 
+/// A place is kept for `b` until that is gone.
+fn of_waits() -> Vec<Wrong> {
+    fn pass(world: &mut World, rounds: usize) {
+        for _ in 0..rounds {
+            world.pass(Duration::from_secs(10));
+        }
+    }
+    let asking = |name, cpu: &str, more: &Value| {
+        let asked = json!({"requests": {"cpu": cpu}});
+        let spec = json!({"containers": [{"name": "c", "resources": asked}]});
+        pod("any", name, &with(json!({"spec": spec}), more))
+    };
+    let nominated = json!({"status": {"nominatedNodeName": "n0"}});
+    vec![wrong(
+        "a waits while n0 has room, for 8 rounds",
+        [
+            node("n0", "True", &json!({})),
+            asking("ends", "300m", &on("n0")),
+            asking("b", "800m", &nominated),
+            asking("a", "600m", &json!({})),
+            Step::World(|world| pass(world, 8)),
+            Step::Gone("pods", "b"),
+            Step::World(|world| pass(world, 7)),
+            Step::World(|world| pass(world, 1)),
+        ],
+    )]
+}
+
 /// A machine runs a pod of a StatefulSet.
 fn run(world: &mut World, number: usize) {
     let pod = named("db-0", &owned("apps/v1", "StatefulSet", "db"));
@@ -391,6 +420,7 @@ fn every_invariant_fails_when_a_history_breaks_it_and_not_before() {
             Scope::ControlPlane,
             of_control_plane(),
         ),
+        table(include_str!("waits.rs"), Scope::ControlPlane, of_waits()),
     ];
     tables.extend(parts::wrong::tables());
     let mut said = BTreeSet::new();
