@@ -7,6 +7,7 @@ use config_kube::k8s_openapi::api::core::v1::{Event, EventSource, ObjectReferenc
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use jiff::{SignedDuration, Timestamp};
 use master_schema::error::Reason;
+use serde_json::json;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -63,16 +64,20 @@ pub struct Recorder {
 
 type Key = (String, String, String);
 
+/// The occurrences of one event.
 #[derive(Debug, Clone)]
 struct Known {
+    /// The event's name.
     name: String,
     count: i32,
+    first: Timestamp,
+    /// When the last one was written.
     written: Timestamp,
 }
 
 enum Step {
-    Create(String),
-    Count(String, i32),
+    Create(Known),
+    Count(Known),
     Nothing,
 }
 
@@ -110,17 +115,24 @@ impl Recorder {
             .unwrap_or_else(|| "default".to_owned());
         let written = match self.step(key.clone(), about.name.as_deref().unwrap_or_default(), now) {
             Step::Nothing => return,
-            Step::Create(name) => {
-                self.client
-                    .add(&self.event(&name, &namespace, about, event, now))
-                    .await
+            Step::Create(known) => {
+                let event = self.event(&known, &namespace, about, event);
+                self.client.add(&event).await
             }
-            Step::Count(name, count) => {
-                let change = serde_json::json!({"count": count, "lastTimestamp": Time(now)});
-                self.client
-                    .patch::<Event>(Some(&namespace), &name, &Patch::Merge(change))
-                    .await
-                    .map(drop)
+            Step::Count(known) => {
+                let change = json!({"count": known.count, "lastTimestamp": Time(now)});
+                let change = Patch::Merge(change);
+                let client = &self.client;
+                let counted = client.patch::<Event>(Some(&namespace), &known.name, &change);
+                match counted.await {
+                    // It was deleted, as events are after a while: made anew, it counts on
+                    // (upstream's rule).
+                    Err(error) if error.is_not_found() => {
+                        let event = self.event(&known, &namespace, about, event);
+                        client.add(&event).await
+                    }
+                    counted => counted.map(drop),
+                }
             }
         };
         if let Err(error) = written {
@@ -152,30 +164,27 @@ impl Recorder {
                 return Step::Nothing;
             }
             before.written = now;
-            return Step::Count(before.name.clone(), before.count);
+            return Step::Count(before.clone());
         }
         if known.len() >= MAX_REMEMBERED {
             forget_older_half(&mut known);
         }
-        let name = format!("{object}.{:x}", now.as_nanosecond());
-        known.insert(
-            key,
-            Known {
-                name: name.clone(),
-                count: 1,
-                written: now,
-            },
-        );
-        Step::Create(name)
+        let new = Known {
+            name: format!("{object}.{:x}", now.as_nanosecond()),
+            count: 1,
+            first: now,
+            written: now,
+        };
+        known.insert(key, new.clone());
+        Step::Create(new)
     }
 
     fn event(
         &self,
-        name: &str,
+        known: &Known,
         namespace: &str,
         about: ObjectReference,
         it: &NewEvent<'_>,
-        now: Timestamp,
     ) -> Event {
         let mut message = it.message.clone();
         message.truncate(
@@ -190,7 +199,7 @@ impl Recorder {
         };
         Event {
             metadata: ObjectMeta {
-                name: Some(name.to_owned()),
+                name: Some(known.name.clone()),
                 namespace: Some(namespace.to_owned()),
                 ..ObjectMeta::default()
             },
@@ -199,10 +208,10 @@ impl Recorder {
             reason: Some(it.reason.to_owned()),
             action: Some(it.action.to_owned()),
             message: Some(message),
-            count: Some(1),
-            first_timestamp: Some(Time(now)),
-            last_timestamp: Some(Time(now)),
-            event_time: Some(MicroTime(now)),
+            count: Some(known.count),
+            first_timestamp: Some(Time(known.first)),
+            last_timestamp: Some(Time(known.written)),
+            event_time: Some(MicroTime(known.written)),
             reporting_component: Some(self.component.clone().into_owned()),
             reporting_instance: Some(self.component.clone().into_owned()),
             source: Some(EventSource {
@@ -240,6 +249,86 @@ pub fn reference<T: Object>(object: &T) -> ObjectReference {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Body, Transport, UserInfo, body};
+    use config_kube::k8s_openapi::api::core::v1::Node;
+    use http::{Method, Request, Response, StatusCode};
+    use http_body_util::BodyExt as _;
+    use serde_json::Value;
+    use std::sync::Arc;
+
+    /// An API whose events are gone before they are counted, and a clock that a minute passes by at
+    /// each request.
+    #[derive(Debug, Default)]
+    struct Forgetful(Mutex<Vec<(Method, String, Value)>>);
+
+    impl Transport for Forgetful {
+        fn call(
+            &self,
+            request: Request<Body>,
+            _user: UserInfo,
+        ) -> crate::BoxFuture<'_, Response<Body>> {
+            Box::pin(async move {
+                let (head, sent) = request.into_parts();
+                let sent = sent.collect().await.unwrap().to_bytes();
+                let gone = head.method == Method::PATCH;
+                let (method, path) = (head.method, head.uri.path().to_owned());
+                let sent = serde_json::from_slice(&sent).unwrap();
+                self.0.lock().unwrap().push((method, path, sent));
+                let status = json!({"kind": "Status", "code": 404, "reason": "NotFound"});
+                let mut answer = Response::new(body(status.to_string()));
+                if gone {
+                    *answer.status_mut() = StatusCode::NOT_FOUND;
+                }
+                answer
+            })
+        }
+
+        fn now(&self) -> Timestamp {
+            let calls = i64::try_from(self.0.lock().unwrap().len()).unwrap();
+            Timestamp::from_second(60 * calls).unwrap()
+        }
+
+        fn resources(&self) -> Vec<crate::Resource> {
+            Vec::new()
+        }
+    }
+
+    #[tokio::test]
+    async fn an_event_that_is_gone_is_made_anew_and_counts_on() {
+        let api = Arc::new(Forgetful::default());
+        let recorder = Recorder::new(Client::new(api.clone(), UserInfo::admin("test")), "tests");
+        let node = Node {
+            metadata: ObjectMeta {
+                name: Some("n".to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..Node::default()
+        };
+        let event = NewEvent {
+            severity: Severity::Normal,
+            reason: "Seen",
+            action: "See",
+            message: "again".to_owned(),
+        };
+        for _ in 0..2 {
+            recorder.record(&node, &event).await;
+        }
+        let calls = std::mem::take(&mut *api.0.lock().unwrap());
+        let [
+            (Method::POST, at, first),
+            (Method::PATCH, own, _),
+            (Method::POST, again, anew),
+        ] = &calls[..]
+        else {
+            panic!("{calls:?}");
+        };
+        assert_eq!(at, again);
+        let name = anew["metadata"]["name"].as_str().unwrap();
+        assert_eq!(*own, format!("{at}/{name}"));
+        assert_eq!((&first["count"], &anew["count"]), (&json!(1), &json!(2)));
+        assert_eq!(first["firstTimestamp"], anew["firstTimestamp"]);
+        assert_ne!(first["lastTimestamp"], anew["lastTimestamp"]);
+    }
 
     #[test]
     fn the_older_half_is_forgotten_at_once() {
@@ -247,6 +336,7 @@ mod tests {
             let known = Known {
                 name: String::new(),
                 count: 1,
+                first: Timestamp::UNIX_EPOCH,
                 written: Timestamp::UNIX_EPOCH + SignedDuration::from_secs(second),
             };
             ((second.to_string(), String::new(), String::new()), known)
