@@ -2,7 +2,7 @@
 //! while an agent starts anew. The machine and its neighbour are network namespaces. Needs root.
 
 use agent_cluster::{Peer, Sandbox, SandboxOptions, SandboxSpec, Sandboxes};
-use agent_proxy::{HostPort, Key, Known, Protocol, Rules, Service, Slice};
+use agent_proxy::{HostPort, Key, Known, Protocol, Rules, Service, ServiceRange, Slice};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::links::{LOOPBACK, Links, Route, VethPair};
@@ -382,6 +382,112 @@ fn datagrams_of_a_caller_outside_go_where_the_service_leads_now_wherever_it_call
                 lead(&[&a]);
                 arrive(&first, "fourth");
             }
+        }
+        for name in ["a", "b"] {
+            agent.remove(name).expect("it goes");
+        }
+    });
+}
+
+/// A range of services of each family, and an address in it.
+const SERVICE_RANGES: [&str; 2] = ["10.96.0.0/16", "fd00:96::/112"];
+const OF_SERVICES: [&str; 2] = ["10.96.0.185", "fd00:96::185"];
+
+/// Who calls there by each protocol hears that there is nobody.
+fn is_refused(to: IpAddr) {
+    let stream = TcpStream::connect_timeout(&(to, 80).into(), PATIENCE);
+    let heard = stream.expect_err("nobody answers").kind();
+    assert_eq!(heard, ErrorKind::ConnectionRefused, "{to}");
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    socket.connect((to, 80)).expect("it is called");
+    // The packet filter tells the machine's own callers already as they send.
+    socket.send(b"who").ok();
+    let heard = socket.recv(&mut [0; 8]).expect_err("nobody answers").kind();
+    assert_eq!(heard, ErrorKind::ConnectionRefused, "{to}");
+}
+
+#[test]
+fn nobody_outside_answers_in_the_place_of_a_service_that_is_not_there() {
+    Machine::with(|machine| {
+        let agent = machine.agent();
+        let (a, b) = (pod(&agent, "a"), pod(&agent, "b"));
+        // The neighbour is the machine's router, and answers whatever comes to it.
+        let mut links = Links::open().expect("links");
+        for (to, router) in OF_SERVICES.map(at).into_iter().zip(NEIGHBOUR.map(at)) {
+            let bits = Family::of(to).bits();
+            let route = Route {
+                destination: to,
+                prefix: bits,
+                gateway: Some(router),
+                link: 0,
+            };
+            links.add_route(&route).expect("a route");
+            machine.there(|| {
+                let mut links = Links::open().expect("links");
+                links.add_address(LOOPBACK, to, bits).expect("an address");
+            });
+        }
+        let others = OF_SERVICES.map(|to| {
+            machine.there(|| {
+                let datagrams = UdpSocket::bind((at(to), 80)).expect("a socket");
+                datagrams.set_nonblocking(true).expect("a setting");
+                (
+                    TcpListener::bind((at(to), 80)).expect("a socket"),
+                    datagrams,
+                )
+            })
+        });
+        for to in OF_SERVICES.map(at) {
+            let called = within(&a, || {
+                TcpStream::connect_timeout(&(to, 80).into(), PATIENCE)
+            });
+            called.expect("the neighbour, while the ranges of services are not known");
+        }
+        // A service that has the addresses for a while.
+        let ends: Vec<String> = b.addresses.iter().map(IpAddr::to_string).collect();
+        let ends: Vec<(&str, &str)> = ends.iter().map(|at| ("n1", &**at)).collect();
+        let service = service("web", 30_085, "Cluster", &ends);
+        let with = |services: Vec<Known>| {
+            let range = |text: &str| ServiceRange(vec![text.parse().expect("a range")]);
+            let ranges = SERVICE_RANGES.map(|text| (text.to_owned(), Arc::new(range(text))));
+            Arc::new(Known {
+                service_ranges: Some(ranges.into()),
+                nodes: Some([].into()),
+                ..(*known(services, Vec::new())).clone()
+            })
+        };
+        let mut rules = Rules::default();
+        let mut lead = |known: &Arc<Known>| rules.apply(known, "n1", &NODE.map(at)).expect("rules");
+        lead(&with(vec![service]));
+        let callers = OF_SERVICES.map(at).into_iter().zip(&a.addresses);
+        let callers = callers.zip(&b.addresses).map(|((to, from), end)| {
+            let server = Server::of(&b, *end);
+            let (_, socket) = within(&a, || call(*from, to, 80));
+            socket.send(b"who").expect("it is sent");
+            let got = server.datagrams.recv(&mut [0; 8]);
+            assert_eq!(got.expect("a datagram of the service's"), 3);
+            socket
+        });
+        let callers: Vec<UdpSocket> = callers.collect();
+        lead(&with(Vec::new()));
+        for socket in &callers {
+            socket.send(b"secret").expect("it is sent");
+            let heard = socket.recv(&mut [0; 8]).expect_err("nobody answers");
+            assert_eq!(heard.kind(), ErrorKind::ConnectionRefused);
+        }
+        for to in OF_SERVICES.map(at) {
+            within(&a, || is_refused(to));
+            is_refused(to);
+        }
+        for (connections, datagrams) in &others {
+            let got = datagrams.recv(&mut [0; 8]).expect_err("nothing came");
+            assert_eq!(got.kind(), ErrorKind::WouldBlock);
+            connections.set_nonblocking(true).expect("a setting");
+            // The one of before.
+            connections.accept().expect("a caller");
+            assert!(connections.accept().is_err());
         }
         for name in ["a", "b"] {
             agent.remove(name).expect("it goes");

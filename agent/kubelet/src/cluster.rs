@@ -1,4 +1,4 @@
-//! What the node follows of the cluster: services, their endpoints and other nodes, network
+//! What the node follows of the cluster: services, their ranges and endpoints, other nodes, network
 //! policies, namespaces and pods, once for all who need it (the service proxy, names, pods'
 //! variables, routes, the packet filter). It stays as it was while the master is away.
 
@@ -6,7 +6,7 @@ use crate::shared::Shared;
 use agent_api::{ApiError, Backoff, WatchEvent};
 use agent_policy::model as policy;
 use agent_policy::{World, name_namespaces};
-use agent_proxy::{Key, Known, Node, Service, Slice, View};
+use agent_proxy::{Key, Known, Node, Service, ServiceRange, Slice, View};
 use config_errors::chain;
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
@@ -63,7 +63,7 @@ macro_rules! followed {
 
 use config_kube::k8s_openapi::api::core::v1 as core;
 use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
-use config_kube::k8s_openapi::api::networking::v1::NetworkPolicy;
+use config_kube::k8s_openapi::api::networking::v1::{NetworkPolicy, ServiceCIDR};
 
 followed!(
     Service,
@@ -85,6 +85,18 @@ followed!(
     Known,
     slices,
     |object: EndpointSlice| (Arc::new(Key::of(&object.metadata)), Self::read(object))
+);
+followed!(
+    ServiceRange,
+    ServiceCIDR,
+    String,
+    "/apis/networking.k8s.io/v1/servicecidrs",
+    Known,
+    service_ranges,
+    |object: ServiceCIDR| (
+        object.metadata.name.clone().unwrap_or_default(),
+        Some(Self::read(object))
+    )
 );
 followed!(
     Node,
@@ -132,7 +144,7 @@ followed!(
     Self::keyed
 );
 
-/// Follows services, endpoints and nodes, and what network policies are made of, for ever.
+/// Follows services, their ranges, endpoints and nodes, and what network policies are made of, for ever.
 pub(crate) async fn follow(shared: Arc<Shared>, view: View) {
     let world = shared.policies.view();
     tokio::join!(
@@ -141,6 +153,7 @@ pub(crate) async fn follow(shared: Arc<Shared>, view: View) {
         follow_kind::<policy::Policy>(&shared, world),
         follow_kind::<Service>(&shared, &view),
         follow_kind::<Slice>(&shared, &view),
+        follow_kind::<ServiceRange>(&shared, &view),
         follow_kind::<Node>(&shared, &view),
         name_namespaces(world, &view),
     );

@@ -1,5 +1,6 @@
 use super::*;
 use crate::fronts::{Fronts, MOST_HOST_FRONTS, of_service};
+use crate::ranges::MOST_RANGES;
 use crate::served::{Served, tests::histories};
 use crate::table::{self, Entries, difference, entries};
 use crate::view::{Endpoint, HostPort, Known, Objects, SlicePort};
@@ -144,6 +145,9 @@ fn what_is_of_no_namespace_fits_in_the_frame() {
         fronts.retain(|front, _| Family::of(front.address) == family);
         assert!((4096..=MOST_HOST_FRONTS).contains(&fronts.len()));
         let mut bytes = encoded_length(family, &table::all(family, &entries(&fronts)));
+        let single = |number: u16| at(family, 96, number * 2);
+        let ranges = (0..u16::try_from(MOST_RANGES).unwrap()).map(|one| (single(one), single(one)));
+        bytes += encoded_length(family, &table::service_ranges(&ranges.collect::<Vec<_>>()));
         // Each number of endpoints in turn, with all chains that there are, while all fits.
         let (mut counted, mut chains) = (0, Vec::new());
         for ports in 1.. {

@@ -4,7 +4,7 @@
 //! Enter by [`View`]: what the node knows of services, their endpoints and nodes, filled by the
 //! kubelet's watches and read by all. [`fronts`] says where services are called and who answers
 //! there, [`served`] which of these a change moves, and [`table`] what the packet filter should
-//! hold for them (all pure). [`Proxy`] applies the difference to what it holds, in one transaction,
+//! hold for them; what is for an address of services and is led nowhere is refused (all pure). [`Proxy`] applies the difference to what it holds, in one transaction,
 //! and opens the ports at which load balancers ask for endpoints of this node, and whether it
 //! serves at all.
 //!
@@ -20,6 +20,7 @@ mod left_out;
 pub mod notices;
 mod picking;
 mod proxy;
+mod ranges;
 pub mod served;
 mod status;
 pub mod table;
@@ -30,8 +31,8 @@ pub use left_out::LeftOut;
 pub use proxy::{Proxy, Rules};
 pub use status::{HEALTH_PORT, STATUS_PORT};
 pub use view::{
-    Endpoint, Hints, HostPort, Key, Known, Node, Objects, Port, Protocol, Service, Slice,
-    SlicePort, View, Whole,
+    Endpoint, Hints, HostPort, Key, Known, Node, Objects, Port, Protocol, Service, ServiceRange,
+    Slice, SlicePort, View, Whole,
 };
 
 /// Where the node's name server answers for the cluster's service for names, beside the port of DNS:

@@ -4,13 +4,14 @@ use crate::earlier;
 use crate::fronts::{self, Fronts, Here};
 use crate::health;
 use crate::left_out::LeftOut;
+use crate::ranges::{self, Ranges};
 use crate::served::{Moves, Served};
 use crate::status::{self, Freshness};
 use crate::table::{self, Chains};
 use crate::view::{Known, View};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::connections::{Connections, Flow, MOST_FLOWS};
-use agent_sys::netlink::filter::Filter;
+use agent_sys::netlink::filter::{Change, Filter};
 use config_errors::chain;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -48,8 +49,8 @@ pub struct Rules {
 enum InstalledTable {
     /// None: there is nothing to serve yet.
     Absent,
-    /// A table with these chains.
-    Present(Filter, Chains),
+    /// A table with these chains, and these addresses that services alone have, once they are known.
+    Present(Filter, Chains, Option<Ranges>),
     /// A table whose chains without use can't be removed.
     Crowded,
 }
@@ -78,9 +79,10 @@ impl Rules {
             name_servers: &known.name_servers,
         };
         let mut moves = self.served.take(known, here);
+        let ranges = |family| ranges::of_services(known, addresses, family);
         let families = Family::BOTH.into_iter();
         let lost: Vec<Family> = families
-            .filter(|family| !self.lead(*family, &moves.of(*family)))
+            .filter(|family| !self.lead(*family, &moves.of(*family), ranges(*family)))
             .collect();
         if !lost.is_empty() {
             let all = Moves {
@@ -91,7 +93,7 @@ impl Rules {
                 let anew = matches!(self.installed.get(&family), Some(InstalledTable::Crowded));
                 let own = all.of(family);
                 moves.before.extend(earlier(family));
-                let table = install(family, &own.after, anew);
+                let table = install(family, &own.after, ranges(family), anew);
                 let table = table.inspect_err(|_| *self = Self::default())?;
                 moves.after.extend(own.after);
                 self.installed.insert(family, table);
@@ -109,13 +111,17 @@ impl Rules {
 
     /// Makes moves in the kernel; false where it is not as it was left, and nothing of it is known
     /// any more.
-    fn lead(&mut self, family: Family, moves: &Moves) -> bool {
-        let (filter, chains) = match self.installed.get_mut(&family) {
+    fn lead(&mut self, family: Family, moves: &Moves, ranges: Option<Ranges>) -> bool {
+        let (filter, chains, held) = match self.installed.get_mut(&family) {
             None | Some(InstalledTable::Crowded) => return false,
-            Some(InstalledTable::Absent) => return moves.after.is_empty(),
-            Some(InstalledTable::Present(filter, chains)) => (filter, chains),
+            Some(InstalledTable::Absent) => return is_nothing(&moves.after, ranges.as_ref()),
+            Some(InstalledTable::Present(filter, chains, held)) => (filter, chains, held),
         };
-        let changes = chains.lead(&moves.before, &moves.after);
+        let mut changes = chains.lead(&moves.before, &moves.after);
+        if let Some(ranges) = ranges.filter(|ranges| held.as_ref() != Some(ranges)) {
+            changes.extend(table::service_ranges(&ranges));
+            *held = Some(ranges);
+        }
         if changes.is_empty() {
             return true;
         }
@@ -168,10 +174,11 @@ fn earlier(family: Family) -> Fronts {
 fn install(
     family: Family,
     fronts: &Fronts,
+    ranges: Option<Ranges>,
     anew: bool,
 ) -> Result<InstalledTable, agent_sys::Error> {
     let mut filter = Filter::open(family)?;
-    if fronts.is_empty() {
+    if is_nothing(fronts, ranges.as_ref()) {
         let removed = filter.apply(&table::none());
         // A kernel without IPv6 may have no tables for it.
         return match family {
@@ -180,17 +187,29 @@ fn install(
         };
     }
     let wanted = table::entries(fronts);
+    let known = ranges
+        .iter()
+        .flat_map(|ranges| table::service_ranges(ranges));
+    let known: Vec<Change> = known.collect();
+    let with_ranges = |table: Vec<Change>| [table, known.clone()].concat();
+    let whole_anew = || with_ranges(table::anew(family, &wanted));
     if anew {
-        filter.apply(&table::anew(family, &wanted))?;
-    } else if let Err(error) = filter.apply(&table::all(family, &wanted)) {
+        filter.apply(&whole_anew())?;
+    } else if let Err(error) = filter.apply(&with_ranges(table::all(family, &wanted))) {
         // The table is of an earlier version, or another program has changed it.
         tracing::warn!(
             error = chain(&error),
             "the Service nftables table can't be kept; making it anew"
         );
-        filter.apply(&table::anew(family, &wanted))?;
+        filter.apply(&whole_anew())?;
     }
-    Ok(InstalledTable::Present(filter, Chains::of(family, &wanted)))
+    let chains = Chains::of(family, &wanted);
+    Ok(InstalledTable::Present(filter, chains, ranges))
+}
+
+/// Whether no table is needed.
+fn is_nothing(fronts: &Fronts, ranges: Option<&Ranges>) -> bool {
+    fronts.is_empty() && ranges.is_none_or(Vec::is_empty)
 }
 
 impl Proxy {

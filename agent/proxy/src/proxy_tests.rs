@@ -5,7 +5,7 @@ use crate::served::tests::histories;
 use crate::view::{Endpoint, Hints, HostPort, Key, Port, Protocol, Service, Slice, SlicePort};
 use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::dump::Held;
-use agent_sys::netlink::filter::{Change, Values};
+use agent_sys::netlink::filter::Values;
 use agent_sys::netlink::links::{LOOPBACK, Links, Route};
 use proptest::prelude::*;
 use std::net::UdpSocket;

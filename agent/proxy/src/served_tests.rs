@@ -1,6 +1,8 @@
 use super::*;
 use crate::fronts::{add_host_ports, fronts};
-use crate::view::{Endpoint, Hints, HostPort, Node, Port, Protocol, Service, SlicePort};
+use crate::view::{
+    Endpoint, Hints, HostPort, Node, Port, Protocol, Service, ServiceRange, SlicePort,
+};
 use config_model::format::Cidr;
 use proptest::prelude::*;
 
@@ -183,14 +185,20 @@ fn any_known() -> impl Strategy<Value = Known> {
         };
         (last.to_string(), vec![port])
     });
-    let node = (0_u8..3, proptest::collection::vec(any::<bool>(), 0..2));
+    let servers = proptest::collection::vec(any::<bool>(), 0..2);
+    // Some have addresses of services, by mistake.
+    let addresses = proptest::collection::vec((any::<bool>(), 0_u8..3), 0..3);
+    let node = (0_u8..3, servers, addresses);
+    let ranges = proptest::collection::vec((any::<bool>(), 0_u8..3, 0_u8..4), 0..3);
     (
         proptest::collection::btree_map(0_u8..5, any_service(), 0..5),
         proptest::collection::btree_map(0_u8..5, any_slice(), 0..5),
         proptest::collection::vec(port, 0..3),
         node,
+        ranges,
     )
-        .prop_map(|(services, slices, host_ports, (zone, servers))| {
+        .prop_map(|(services, slices, host_ports, node, ranges)| {
+            let (zone, servers, addresses) = node;
             let services = services.into_iter();
             let services =
                 services.map(|(name, service)| (key(&service_name(name)), Arc::new(service)));
@@ -198,11 +206,22 @@ fn any_known() -> impl Strategy<Value = Known> {
             let slices = slices.map(|(name, slice)| (key(&format!("l{name}")), Arc::new(slice)));
             let node = Node {
                 zone: (zone > 0).then(|| format!("z{zone}")),
+                addresses: addresses
+                    .into_iter()
+                    .map(|(six, last)| at(six, "96", last))
+                    .collect(),
                 ..Node::default()
+            };
+            let range = |(six, last, shorter): (bool, u8, u8)| {
+                let prefix = if six { 128 } else { 32 } - shorter;
+                let address = at(six, "96", last);
+                let range = ServiceRange(vec![Cidr { address, prefix }]);
+                (format!("{address}/{prefix}"), Arc::new(range))
             };
             Known {
                 services: Some(services.collect()),
                 slices: Some(slices.collect()),
+                service_ranges: Some(ranges.into_iter().map(range).collect()),
                 nodes: Some([("n1".to_owned(), Arc::new(node))].into()),
                 host_ports,
                 name_servers: servers.into_iter().map(|six| at(six, "1", 1)).collect(),

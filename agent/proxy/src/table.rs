@@ -11,6 +11,9 @@
 //! node alone (`externalTrafficPolicy: Local`): what they reach is in maps of their own, which are
 //! asked first.
 //!
+//! What this node's pods and own programs begin to send to an address that services alone have, and
+//! no map leads elsewhere, is refused: who is there outside of the cluster is not asked.
+//!
 //! Fronts that are open to some ranges of callers alone are in a set, and their ranges in one set
 //! for each length of a prefix: a rule masks a caller's address to that length, and looks for it
 //! behind the front.
@@ -22,7 +25,7 @@ use crate::picking::{
 use crate::view::Protocol;
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{
-    ChainKind, Change, Hook, NEW, Name, Step, Value, Values, Verdict,
+    ChainKind, Change, DESTINATION_CHANGED, Hook, NEW, Name, Step, Value, Values, Verdict,
 };
 use agent_sys::netlink::links::octets;
 use config_model::format::Cidr;
@@ -49,6 +52,10 @@ const SOURCES: &str = "sources";
 const SERVICES: &str = "services";
 /// The chain that rejects packets to Services without endpoints.
 const NOBODY: &str = "nobody";
+/// The set of addresses that services alone have, and the chain that refuses what is for one of them
+/// and is led nowhere.
+const RANGES: &str = "service-ranges";
+const UNKNOWN: &str = "unknown";
 /// Most clients that are remembered.
 const MOST_CLIENTS: u32 = 65_536;
 /// The bit of a packet's mark for connections that leave with the node's own address: upstream's.
@@ -178,6 +185,12 @@ fn maps_and_sets(family: Family) -> Vec<Change> {
         set(RESTRICTED.into(), front),
     ];
     let mut changes: Vec<Change> = filled.into_iter().flatten().collect();
+    // What it holds stays until it is known which these are ([`service_ranges`]).
+    changes.push(Change::AddRanges {
+        table: TABLE,
+        name: RANGES.into(),
+        ranges: Vec::new(),
+    });
     changes.push(Change::AddMemory {
         table: TABLE,
         name: CLIENTS,
@@ -190,9 +203,10 @@ fn maps_and_sets(family: Family) -> Vec<Change> {
 
 /// The chains that every table has: those at which the kernel's hooks enter, and those that they
 /// lead to.
-fn chains() -> [Change; 10] {
+fn chains() -> [Change; 11] {
     [
         branch(SERVICES.into()),
+        branch(UNKNOWN.into()),
         branch(NOBODY.into()),
         branch(SOURCES.into()),
         base("admission", ChainKind::Filter, Hook::Prerouting, BEFORE_NAT),
@@ -225,12 +239,14 @@ fn rules(family: Family) -> Vec<Change> {
     for chain in ["admission", "own-admission"] {
         changes.extend(admission(family, chain));
     }
-    let of_pod = vec![
-        Step::LoadInName(0),
-        Step::Is(0, POD_LINKS.as_bytes().to_vec()),
-    ];
+    let of_pod = || {
+        vec![
+            Step::LoadInName(0),
+            Step::Is(0, POD_LINKS.as_bytes().to_vec()),
+        ]
+    };
     let led = |by| [load_front(family, 0), vec![Step::Follow(0, by)]].concat();
-    changes.push(rule("callers", [of_pod, led(FRONTS_OF_PODS)].concat()));
+    changes.push(rule("callers", [of_pod(), led(FRONTS_OF_PODS)].concat()));
     changes.push(rule("own-callers", led(FRONTS_OF_NODE)));
     for chain in ["callers", "own-callers"] {
         changes.push(rule(
@@ -242,6 +258,9 @@ fn rules(family: Family) -> Vec<Change> {
     for chain in ["nobody-there", "nobody-there-own"] {
         changes.extend(refusals(family, chain));
     }
+    changes.push(led_nowhere(family, "nobody-there", of_pod()));
+    changes.push(led_nowhere(family, "nobody-there-own", Vec::new()));
+    changes.extend(refused(UNKNOWN, Vec::new()));
     changes.push(leaving());
     changes
 }
@@ -487,18 +506,60 @@ fn admitting(family: Family, prefix: u8) -> [Change; 3] {
 /// TCP: a caller that is still sending its first packet sees the ICMP error only when it sends the
 /// next, a second later.
 fn refusals(family: Family, chain: &'static str) -> [Change; 2] {
-    let told = |answer| {
-        let of_empty = vec![Step::In(0, EMPTY.into()), Step::Count, answer];
-        [load_front(family, 0), of_empty].concat()
-    };
+    let of_empty = [load_front(family, 0), vec![Step::In(0, EMPTY.into())]];
+    refused(chain, of_empty.concat())
+}
+
+/// The rules by which packets for which these steps hold are refused.
+fn refused(chain: &'static str, when: Vec<Step>) -> [Change; 2] {
     let tcp = vec![
         Step::LoadProtocol(0),
         Step::Is(0, vec![Protocol::Tcp.number()]),
     ];
+    let told = |answer| vec![Step::Count, answer];
     [
-        rule(chain, [tcp, told(Step::Reset)].concat()),
-        rule(chain, told(Step::Reject)),
+        rule(chain, [tcp, when.clone(), told(Step::Reset)].concat()),
+        rule(chain, [when, told(Step::Reject)].concat()),
     ]
+}
+
+/// The rule that finds what begins a connection to an address that services alone have, and is led
+/// nowhere by one; `by`: conditions for who sends it. Upstream drops it where no service has the
+/// address; here callers hear as soon as with a service that has no endpoints yet.
+fn led_nowhere(family: Family, chain: &'static str, by: Vec<Step>) -> Change {
+    let begins = NEW.to_ne_bytes().to_vec();
+    let led = DESTINATION_CHANGED.to_ne_bytes().to_vec();
+    let mask = |mask: &Vec<u8>| Step::Mask {
+        of: 0,
+        mask: mask.clone(),
+    };
+    let mut steps = vec![
+        Step::LoadState(0),
+        mask(&begins),
+        Step::Is(0, begins),
+        Step::LoadNetwork {
+            offset: family.destination_offset(),
+            length: family.bytes(),
+            to: 0,
+        },
+        Step::In(0, RANGES.into()),
+        Step::LoadStatus(0),
+        mask(&led),
+        Step::IsNot(0, led),
+    ];
+    steps.extend(by);
+    steps.push(Step::Verdict(Verdict::Goto(UNKNOWN.into())));
+    rule(chain, steps)
+}
+
+/// The changes by which these addresses, and no others, are those that services alone have.
+pub(crate) fn service_ranges(ranges: &[(IpAddr, IpAddr)]) -> [Change; 2] {
+    let all = Change::AddRanges {
+        table: TABLE,
+        name: RANGES.into(),
+        ranges: ranges.to_vec(),
+    };
+    [cleared(RANGES.into()), all]
 }
 
 /// Bytes of an address and a port, each in whole registers.

@@ -322,6 +322,51 @@ fn callers_of_a_service_without_endpoints_are_refused() {
 }
 
 #[test]
+fn callers_of_what_no_service_has_are_refused() {
+    with_a_pod(|family, filter, pod| {
+        Links::open()
+            .unwrap()
+            .add_address(LOOPBACK, host(family), family.bits())
+            .unwrap();
+        let server = serve(family, "a");
+        let wanted = [(
+            front(family, 81, Protocol::Tcp),
+            pick(family, &[server], None),
+        )];
+        filter
+            .apply(&all(family, &entries(&wanted.into())))
+            .unwrap();
+        let of_pod = |work: &(dyn Fn() + Sync)| {
+            let work = || {
+                work();
+                Ok(())
+            };
+            inside(&[(Kind::Network, pod)], work).unwrap();
+        };
+        let passes = |address: SocketAddr| {
+            let called = TcpStream::connect_timeout(&address, Duration::from_millis(100));
+            // Nobody answers, as there is no machine behind this one.
+            assert_eq!(called.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+        };
+        let refused = || {
+            let refused = [std::io::ErrorKind::ConnectionRefused; 2];
+            assert_eq!(heard(family), refused);
+            assert_eq!(ask(family, 81).unwrap(), "a", "what a service has");
+            passes(SocketAddr::new(at(family, 97, 1), 80));
+        };
+        let range = |net| (at(family, net, 0), at(family, net, 9));
+        for ranges in [vec![range(96)], vec![range(95), range(96)]] {
+            filter.apply(&service_ranges(&ranges)).unwrap();
+            refused();
+            of_pod(&refused);
+        }
+        filter.apply(&service_ranges(&[range(95)])).unwrap();
+        passes(service_at(family, 80));
+        of_pod(&|| passes(service_at(family, 80)));
+    });
+}
+
+#[test]
 fn callers_from_elsewhere_do_not_come_to_a_restricted_front() {
     with_a_pod(|family, filter, pod| {
         Links::open()

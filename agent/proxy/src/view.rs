@@ -5,6 +5,7 @@ use config_kube::identity::{
 };
 use config_kube::k8s_openapi::api::core::v1 as core;
 use config_kube::k8s_openapi::api::discovery::v1::{EndpointHints, EndpointSlice};
+use config_kube::k8s_openapi::api::networking::v1::ServiceCIDR;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::taints::{SUSPECT, UNTRUSTED};
 use config_model::format::Cidr;
@@ -309,6 +310,19 @@ impl Slice {
     }
 }
 
+/// Ranges of services' addresses, of one object or of both families (a ServiceCIDR).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServiceRange(pub Vec<Cidr>);
+
+impl ServiceRange {
+    /// What the node needs of an object.
+    pub fn read(object: ServiceCIDR) -> Self {
+        let texts = object.spec.and_then(|spec| spec.cidrs);
+        let texts = texts.iter().flatten();
+        Self(texts.filter_map(|text| text.parse().ok()).collect())
+    }
+}
+
 /// A node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
@@ -431,6 +445,8 @@ pub struct Known {
     pub services: Option<Objects<Service>>,
     /// Slices; none before they were listed.
     pub slices: Option<Objects<Slice>>,
+    /// Ranges of services' addresses, by the names of ServiceCIDRs; none before they were listed.
+    pub service_ranges: Option<BTreeMap<String, Arc<ServiceRange>>>,
     /// Nodes; none before they were listed.
     pub nodes: Option<BTreeMap<String, Arc<Node>>>,
     /// Names of namespaces; none before they were listed.

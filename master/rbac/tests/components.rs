@@ -65,14 +65,17 @@ const KUBELET_CLIENT: &[Need] = &[(
 const NODES: &[Need] = &[
     ("list watch", "", "services nodes namespaces"),
     ("list watch", "discovery.k8s.io", "endpointslices"),
-    ("list watch", "networking.k8s.io", "networkpolicies"),
+    (
+        "list watch",
+        "networking.k8s.io",
+        "networkpolicies servicecidrs",
+    ),
 ];
 
 /// What upstream's service proxy may do that a node may not do by its group.
 const UPSTREAMS_PROXY_ALONE: &[Need] = &[
     ("get", "", "nodes"),
     ("list watch", "", "endpoints"),
-    ("list watch", "networking.k8s.io", "servicecidrs"),
     RECORDS,
     ("create patch update", "events.k8s.io", "events"),
 ];

@@ -187,7 +187,7 @@ async fn a_node_reads_itself_and_what_is_bound_to_it() {
         ("/api/v1/services", 200),
         ("/apis/discovery.k8s.io/v1/endpointslices", 200),
         ("/api/v1/endpoints", 403),
-        ("/apis/networking.k8s.io/v1/servicecidrs", 403),
+        ("/apis/networking.k8s.io/v1/servicecidrs", 200),
         // As packet filter it needs what network policies select.
         ("/apis/networking.k8s.io/v1/networkpolicies", 200),
         ("/api/v1/namespaces", 200),

@@ -28,13 +28,14 @@ pub(super) fn roles() -> Vec<Role> {
         // Bound to no one by default: an admin decides whether nodes may show their static pods.
         // Admission accepts only mirror pods.
         cluster_role(STATIC_PODS, vec![on("create", "core", "pods")]),
-        // A part of upstream's `system:node-proxier`: an agent reads no Endpoints and no
-        // ServiceCIDRs, and its own Node by the Node authorizer, which lets it write events, too.
+        // A part of upstream's `system:node-proxier`: an agent reads no Endpoints, and its own Node
+        // by the Node authorizer, which lets it write events, too.
         cluster_role(
             NODE_PROXY,
             vec![
                 on("list watch", "core", "services nodes"),
                 on("list watch", "discovery.k8s.io", "endpointslices"),
+                on("list watch", "networking.k8s.io", "servicecidrs"),
             ],
         ),
         // The Node authorizer lets a node read only the parts of pods that policies need.
@@ -81,8 +82,8 @@ pub(super) fn bindings() -> Vec<Binding> {
         own(ATTESTATION, ATTESTATION, identity::ATTESTATION_USER),
         own(CONTROLLERS, CONTROLLERS, identity::CONTROLLER_MANAGER_USER),
         own(USAGE, USAGE, identity::USAGE_USER),
-        // A node's agent is its service proxy, too: it reads services, their endpoints, and where
-        // other nodes' pods are.
+        // A node's agent is its service proxy, too: it reads services, their ranges and endpoints,
+        // and where other nodes' pods are.
         bind(
             "",
             NODE_PROXY,

@@ -1,0 +1,209 @@
+//! The addresses that services alone have (pure). What is for one of them, and is led nowhere by a
+//! service, is for nobody: not for who answers to it outside of the cluster.
+
+use crate::view::Known;
+use agent_sys::netlink::Family;
+use config_model::format::Cidr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Ranges of addresses of one family: the first and the last of each, in order. They do not touch.
+pub(crate) type Ranges = Vec<(IpAddr, IpAddr)>;
+
+/// Most of them: they share the message of all services, outside of namespaces' shares.
+pub(crate) const MOST_RANGES: usize = 4096;
+
+/// Most addresses of a node that are looked at: it may tell any that it likes.
+const MOST_OF_NODE: usize = 8;
+
+/// The addresses of a family in all ServiceCIDRs, but for those of nodes, this one's own among them,
+/// and of their pods: a ServiceCIDR that has such addresses by mistake cuts no node off. None before
+/// ServiceCIDRs and nodes are known.
+pub(crate) fn of_services(known: &Known, own: &[IpAddr], family: Family) -> Option<Ranges> {
+    let ranges = known.service_ranges.as_ref()?.values();
+    let ranges = ranges.flat_map(|range| &range.0);
+    let ranges = ranges.filter(|range| Family::of(range.address) == family);
+    let nodes = known.nodes.as_ref()?.values();
+    let single = |at: &IpAddr| Cidr {
+        address: *at,
+        prefix: family.bits(),
+    };
+    let of_nodes = nodes.flat_map(|node| {
+        let addresses = node.addresses.iter().take(MOST_OF_NODE).map(single);
+        addresses.chain(node.ranges.iter().copied())
+    });
+    let taken = of_nodes.chain(own.iter().map(single));
+    let taken = taken.filter(|range| Family::of(range.address) == family);
+    let ranges: Vec<(u128, u128)> = ranges.map(edges).collect();
+    // As a rule none, however many nodes there are.
+    let taken = taken.map(|range| edges(&range)).filter(|(first, last)| {
+        let mut ranges = ranges.iter();
+        ranges.any(|(begin, end)| begin <= last && first <= end)
+    });
+    let taken = taken.collect();
+    let left = without(ranges, taken);
+    let address = |number: u128| match family {
+        Family::V4 => Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX)).into(),
+        Family::V6 => Ipv6Addr::from(number).into(),
+    };
+    let left = left.into_iter().take(MOST_RANGES);
+    Some(
+        left.map(|(first, last)| (address(first), address(last)))
+            .collect(),
+    )
+}
+
+/// The first and the last address of a range, as numbers.
+fn edges(range: &Cidr) -> (u128, u128) {
+    let (first, bits) = match range.network() {
+        IpAddr::V4(address) => (u32::from(address).into(), 32),
+        IpAddr::V6(address) => (address.into(), 128),
+    };
+    let others = bits - u32::from(range.prefix).min(bits);
+    let others = u128::MAX.checked_shr(128 - others).unwrap_or_default();
+    (first, first | others)
+}
+
+/// What is in one of these ranges and in none of the others.
+fn without(mut ranges: Vec<(u128, u128)>, mut others: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
+    ranges.sort_unstable();
+    others.sort_unstable();
+    let mut left: Vec<(u128, u128)> = Vec::new();
+    let mut add = |first: u128, last: u128| match left.last_mut() {
+        Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
+        _ => left.push((first, last)),
+    };
+    for (first, last) in ranges {
+        // The first address that is not decided, if there is one.
+        let mut next = Some(first);
+        let inside = others.iter();
+        let inside = inside.filter(|(begin, end)| *begin <= last && *end >= first);
+        for (begin, end) in inside {
+            let Some(from) = next else { break };
+            if let Some(before) = begin.checked_sub(1).filter(|before| *before >= from) {
+                add(from, before);
+            }
+            next = end.checked_add(1).map(|behind| behind.max(from));
+        }
+        if let Some(from) = next.filter(|from| *from <= last) {
+            add(from, last);
+        }
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::{Node, ServiceRange};
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    fn known(services: &[&str], addresses: &[&str], pods: &[&str]) -> Known {
+        let all = |texts: &[&str]| -> Vec<Cidr> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let range = |text: &&str| ((*text).to_owned(), Arc::new(ServiceRange(all(&[*text]))));
+        let node = Node {
+            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            ranges: all(pods),
+            ..Node::default()
+        };
+        Known {
+            service_ranges: Some(services.iter().map(range).collect()),
+            nodes: Some([("n2".to_owned(), Arc::new(node))].into()),
+            ..Known::default()
+        }
+    }
+
+    fn told(known: &Known, own: &[&str], family: Family) -> Vec<String> {
+        let own: Vec<IpAddr> = own.iter().map(|text| text.parse().unwrap()).collect();
+        let ranges = of_services(known, &own, family).unwrap();
+        let text = |(first, last): &(IpAddr, IpAddr)| format!("{first}-{last}");
+        ranges.iter().map(text).collect()
+    }
+
+    #[test]
+    fn ranges_of_services_are_joined_and_leave_nodes_and_pods_out() {
+        let services = [
+            "10.96.0.0/16",
+            "10.97.0.0/16",
+            "10.96.1.0/24",
+            "fd00:96::/112",
+        ];
+        let usual = known(&services, &["192.0.2.1", "2001:db8::1"], &["10.244.0.0/24"]);
+        assert_eq!(
+            told(&usual, &["192.0.2.2"], Family::V4),
+            ["10.96.0.0-10.97.255.255"]
+        );
+        assert_eq!(told(&usual, &[], Family::V6), ["fd00:96::-fd00:96::ffff"]);
+        // Ones that somebody chose too large.
+        let large = known(
+            &["10.0.0.0/8", "::/0"],
+            &["10.0.0.1", "::1"],
+            &["10.244.0.0/24"],
+        );
+        assert_eq!(
+            told(&large, &["10.255.255.255", "10.0.0.0"], Family::V4),
+            ["10.0.0.2-10.243.255.255", "10.244.1.0-10.255.255.254"]
+        );
+        let last = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
+        let before = format!("::2-{}e", &last[..last.len() - 1]);
+        assert_eq!(
+            told(&large, &[last], Family::V6),
+            ["::-::", before.as_str()]
+        );
+        assert_eq!(
+            told(
+                &known(&["10.0.0.0/24"], &[], &["10.0.0.0/16"]),
+                &[],
+                Family::V4
+            ),
+            [""; 0]
+        );
+        // Nothing is refused before it is known what is nodes'.
+        let early = Known {
+            nodes: None,
+            ..usual.clone()
+        };
+        assert_eq!(of_services(&early, &[], Family::V4), None);
+        let early = Known {
+            service_ranges: None,
+            ..usual
+        };
+        assert_eq!(of_services(&early, &[], Family::V4), None);
+    }
+
+    #[test]
+    fn no_more_ranges_are_made_than_share_a_message() {
+        let addresses: Vec<String> = (0..=255)
+            .flat_map(|a| (0..=127).map(move |b| format!("10.96.{a}.{}", 2 * b)))
+            .collect();
+        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        let ranges = known(&["10.96.0.0/16"], &[], &[]);
+        assert_eq!(told(&ranges, &addresses, Family::V4).len(), MOST_RANGES);
+        // Behind each of the addresses of a node that count.
+        let of_node = known(&["10.96.0.0/16"], &addresses, &[]);
+        assert_eq!(told(&of_node, &[], Family::V4).len(), MOST_OF_NODE);
+    }
+
+    proptest! {
+        #[test]
+        fn an_address_is_left_where_it_is_in_a_range_and_in_no_other(
+            ranges in proptest::collection::vec((0_u128..40, 0_u128..10), 0..6),
+            others in proptest::collection::vec((0_u128..40, 0_u128..10), 0..6),
+        ) {
+            let of = |all: Vec<(u128, u128)>| -> Vec<(u128, u128)> {
+                all.into_iter().map(|(first, more)| (first, first + more)).collect()
+            };
+            let (ranges, others) = (of(ranges), of(others));
+            let left = without(ranges.clone(), others.clone());
+            let has = |all: &[(u128, u128)], at| all.iter().any(|(first, last)| (*first..=*last).contains(&at));
+            for at in 0..60 {
+                prop_assert_eq!(has(&left, at), has(&ranges, at) && !has(&others, at), "{}", at);
+            }
+            for (one, next) in left.iter().zip(left.iter().skip(1)) {
+                prop_assert!(one.1 + 1 < next.0, "{:?}", left);
+            }
+        }
+    }
+}
