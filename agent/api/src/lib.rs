@@ -70,6 +70,9 @@ pub enum ApiError {
     /// The answer is not of the expected form.
     #[error("the master's answer can't be read")]
     Decode(#[source] serde_json::Error),
+    /// The request's object has no JSON form.
+    #[error("the request can't be written as JSON")]
+    Encode(#[source] serde_json::Error),
 }
 
 impl ApiError {
@@ -151,15 +154,15 @@ pub async fn get<T: DeserializeOwned>(api: &dyn Api, path: String) -> Result<T, 
 /// POST of one object whose answer is one.
 ///
 /// # Errors
-/// As [`Api::call`]; [`ApiError::Decode`] where the body cannot be written or the answer is no
-/// object of the type.
+/// As [`Api::call`]; [`ApiError::Encode`] where the body cannot be written, [`ApiError::Decode`]
+/// where the answer is no object of the type.
 pub async fn post<T: DeserializeOwned>(
     api: &dyn Api,
     path: String,
     content_type: &'static str,
     body: &impl serde::Serialize,
 ) -> Result<T, ApiError> {
-    let body = serde_json::to_vec(body).map_err(ApiError::Decode)?;
+    let body = serde_json::to_vec(body).map_err(ApiError::Encode)?;
     let answer = api
         .call(Call {
             method: Method::POST,
@@ -174,7 +177,7 @@ pub async fn post<T: DeserializeOwned>(
 /// A request with a JSON body whose answer doesn't matter.
 ///
 /// # Errors
-/// As [`Api::call`]; [`ApiError::Decode`] where the body cannot be written.
+/// As [`Api::call`]; [`ApiError::Encode`] where the body cannot be written.
 pub async fn send(
     api: &dyn Api,
     method: Method,
@@ -182,7 +185,7 @@ pub async fn send(
     content_type: &'static str,
     body: &impl serde::Serialize,
 ) -> Result<(), ApiError> {
-    let body = serde_json::to_vec(body).map_err(ApiError::Decode)?;
+    let body = serde_json::to_vec(body).map_err(ApiError::Encode)?;
     api.call(Call {
         method,
         path,
@@ -210,5 +213,29 @@ mod tests {
     #[test]
     fn an_answer_without_a_status_still_has_its_code() {
         assert!(ApiError::from_answer(410, b"<html>").is_gone());
+    }
+
+    /// An API that nobody asks.
+    #[derive(Debug)]
+    struct Unasked;
+
+    impl Api for Unasked {
+        fn call(&self, _: Call) -> Answer<'_, Bytes> {
+            panic!("a call is made");
+        }
+
+        fn watch(&self, _: String) -> Answer<'_, Lines> {
+            panic!("a watch is opened");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_object_without_a_json_form_is_not_taken_for_an_answer_that_cannot_be_read() {
+        // Keys of JSON objects are strings.
+        let object = std::collections::BTreeMap::from([(vec![1], 1)]);
+        let sent = send(&Unasked, Method::PUT, String::new(), JSON, &object).await;
+        assert!(matches!(sent, Err(ApiError::Encode(_))), "{sent:?}");
+        let posted: Result<Value, _> = post(&Unasked, String::new(), JSON, &object).await;
+        assert!(matches!(posted, Err(ApiError::Encode(_))), "{posted:?}");
     }
 }

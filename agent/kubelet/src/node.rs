@@ -550,7 +550,7 @@ async fn renew(shared: &Shared, known: Option<Lease>) -> Result<Lease, ApiError>
     spec.holder_identity = Some(name.clone());
     spec.lease_duration_seconds = Some(LEASE_SECONDS);
     spec.renew_time = Some(MicroTime(Timestamp::now()));
-    let body = serde_json::to_vec(&lease).map_err(ApiError::Decode)?;
+    let body = serde_json::to_vec(&lease).map_err(ApiError::Encode)?;
     let call = agent_api::Call {
         method,
         path,

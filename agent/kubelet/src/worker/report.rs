@@ -45,7 +45,7 @@ impl Worker {
             let Some(uid) = uid else {
                 return Ok(Some(status));
             };
-            let change = change(&status, &old).map_err(ApiError::Decode)?;
+            let change = change(&status, &old).map_err(ApiError::Encode)?;
             let change = json!({"metadata": {"uid": uid}, "status": change});
             let path = format!("{path}/status");
             let api = &*shared.api;
