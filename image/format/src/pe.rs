@@ -118,7 +118,7 @@ impl Header {
 /// the certificates.
 ///
 /// # Errors
-/// It is no PE32+ program, or a section lies outside it or over another one.
+/// It is no PE32+ program, or a section lies outside it, or over the headers or another section.
 pub fn authenticode_hash(bytes: &[u8]) -> Result<[u8; 32], PeError> {
     let header = Header::read(bytes)?;
     let (checksum, security) = (header.optional + 64, header.security());
@@ -128,8 +128,11 @@ pub fn authenticode_hash(bytes: &[u8]) -> Result<[u8; 32], PeError> {
     hash.update(&bytes[security + 8..header.headers_end]);
     let mut sections = header.sections(bytes)?;
     sections.sort_by_key(|s| s.offset);
-    let mut hashed = header.headers_end;
+    let (mut hashed, mut last_end) = (header.headers_end, header.headers_end);
     for section in sections.iter().filter(|s| s.size > 0) {
+        if section.offset < last_end {
+            return Err(PeError("sections overlap"));
+        }
         let end = section
             .offset
             .checked_add(section.size)
@@ -139,6 +142,7 @@ pub fn authenticode_hash(bytes: &[u8]) -> Result<[u8; 32], PeError> {
                 .get(section.offset..end)
                 .ok_or(PeError("section beyond the end"))?,
         );
+        last_end = end;
         hashed = hashed
             .checked_add(section.size)
             .ok_or(PeError("section sizes"))?;
@@ -331,6 +335,21 @@ mod tests {
             let mut changed = uki.clone();
             changed[at] ^= 1;
             assert_ne!(authenticode_hash(&changed).unwrap(), before, "at {at:#x}");
+        }
+    }
+
+    #[test]
+    fn a_section_over_the_headers_or_another_section_is_refused() {
+        let uki = with_sections(&stub(), &[(".linux", &[7; 700])]).unwrap();
+        let offset = 0x58 + 240 + SECTION_HEADER + 20;
+        let with = |start: u32| {
+            let mut changed = uki.clone();
+            put(&mut changed, offset, start);
+            authenticode_hash(&changed)
+        };
+        assert!(with(0x600).is_ok(), "as it was made");
+        for start in [0x3ff, 0x400, 0x5ff] {
+            assert_eq!(with(start), Err(PeError("sections overlap")), "{start:#x}");
         }
     }
 
