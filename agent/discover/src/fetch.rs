@@ -63,7 +63,7 @@ async fn get(uri: &DiscoveryUri) -> Result<Bytes, FetchError> {
     let stream = TlsConnector::from(tls)
         .connect(name, tcp)
         .await
-        .map_err(FetchError::Connect)?;
+        .map_err(|error| FetchError::Exchange(error.into()))?;
     exchange(stream, uri).await
 }
 

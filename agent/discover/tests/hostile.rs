@@ -322,6 +322,25 @@ async fn a_dead_or_hostile_endpoint_does_not_keep_another_from_being_asked() {
     assert_eq!(told.recv().await.unwrap(), "PIN_UNKNOWN");
 }
 
+#[tokio::test]
+async fn an_endpoint_without_tls_is_not_taken_for_one_that_cannot_be_reached() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let mut plain = Endpoint::start(Vec::new());
+    plain.uri = format!(
+        "https://{}/v1/clusters/{ID}",
+        listener.local_addr().unwrap()
+    )
+    .parse()
+    .unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").ok();
+        }
+    });
+    let machine = Machine::pinned(&[&plain]);
+    assert_eq!(machine.first().await, "the exchange with it failed");
+}
+
 fn document_as_signed(signed: &[u8]) -> Document {
     let (cluster, pins) = (ID.parse().unwrap(), [pin(&key(1))]);
     let trust = config_discovery::Trust::Pins(&pins);

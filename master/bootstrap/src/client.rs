@@ -23,7 +23,7 @@ pub enum ClientError {
     /// The connection failed.
     #[error("{0} cannot be reached")]
     Connect(String, #[source] std::io::Error),
-    /// The HTTP exchange failed.
+    /// TLS or HTTP failed.
     #[error("the exchange with {0} failed")]
     Exchange(String, #[source] Box<dyn std::error::Error + Send + Sync>),
     /// There was no answer in time.
@@ -173,17 +173,16 @@ impl Client {
             ..Limits::default()
         };
         let host = self.endpoint.host().to_string();
-        let unreachable = |source| ClientError::Connect(self.endpoint.to_string(), source);
         let tcp = TcpStream::connect((host.as_str(), self.endpoint.port())).await;
-        let tcp = tcp.map_err(unreachable)?;
+        let tcp = tcp.map_err(|error| ClientError::Connect(self.endpoint.to_string(), error))?;
         let (executor, timer) = (TokioExecutor::new(), TokioTimer::new());
         let connection = if self.endpoint.tls {
             let name = ServerName::try_from(host).map_err(|error| self.failed(error.into()))?;
             let tls = config_tls::unverified_server(rustls::DEFAULT_VERSIONS);
             let tls = tls.map_err(|error| self.failed(error.into()))?;
             let stream = TlsConnector::from(tls).connect(name, tcp).await;
-            let stream = TokioIo::new(stream.map_err(unreachable)?);
-            Connection::open(stream, &executor, timer, limits).await
+            let stream = stream.map_err(|error| self.failed(error.into()))?;
+            Connection::open(TokioIo::new(stream), &executor, timer, limits).await
         } else {
             Connection::open(TokioIo::new(tcp), &executor, timer, limits).await
         };

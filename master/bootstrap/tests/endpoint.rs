@@ -401,3 +401,16 @@ async fn tls_is_spoken_where_files_are_given() {
     );
     assert_eq!(generation(&program, &created, &key(1)).await, 1);
 }
+
+#[tokio::test]
+async fn an_endpoint_without_tls_is_not_taken_for_one_that_cannot_be_reached() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = Program::start(dir.path(), &[]);
+    let at = program.address();
+    let client = Client::new(format!("https://{at}").parse().unwrap());
+    let refused = client.send(Method::GET, "/livez", None, "".into()).await;
+    assert_eq!(
+        refused.unwrap_err().to_string(),
+        format!("the exchange with https://{at} failed")
+    );
+}
