@@ -15,11 +15,16 @@ struct AnyServer(WebPkiSupportedAlgorithms);
 
 /// A TLS connection to any server.
 ///
-/// Safe only for three uses. A discovery document is verified by its own signature; TLS only gets
-/// it through networks and endpoints that require TLS. What comes over the bootstrap connection is
-/// used after the master's TPM signed this connection's exporter and the root's key, and after the
-/// shown chain was found to end in that root ([`crate::ends_in`]). The API's proxy hands a client
-/// what a program in a pod says, over a connection that the pod's proven node made.
+/// It keeps nothing secret from a server in the middle. Safe only for three uses:
+///
+/// - Discovery: a document is verified by its own signature; TLS only gets it through networks and
+///   endpoints that require TLS. A cluster's credential sent this way changes nothing without the
+///   discovery key. The operator's token for new clusters has no such protection: the admin's guide
+///   says to send it over a trusted network.
+/// - Bootstrap: what the master says is used after its TPM signed this connection's exporter and
+///   the root's key, and after the shown chain was found to end in that root ([`crate::ends_in`]).
+/// - The API's proxy hands a client what a program in a pod says, over a connection that the pod's
+///   proven node made.
 ///
 /// # Errors
 /// Where the provider has none of the `versions`.
