@@ -3,7 +3,7 @@
 //! Bounded: one series for each probe of a present container, [`MAX_PROBES`] at most; they are
 //! dropped with their pod.
 
-use config_figures::Text;
+use config_figures::{Histogram, Text};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,31 +54,7 @@ struct Counts {
 }
 
 /// The durations of passed probes.
-#[derive(Debug, Clone, Copy, Default)]
-struct Times {
-    /// By [`BOUNDS`]; the last counts what is above all of them.
-    counts: [u64; BOUNDS.len() + 1],
-    /// Seconds.
-    sum: f64,
-}
-
-impl Times {
-    fn add(&mut self, took: Duration) {
-        let took = took.as_secs_f64();
-        let at = BOUNDS.iter().position(|bound| took <= *bound);
-        if let Some(count) = self.counts.get_mut(at.unwrap_or(BOUNDS.len())) {
-            *count = count.saturating_add(1);
-        }
-        self.sum += took;
-    }
-
-    fn merge(&mut self, other: &Self) {
-        for (count, more) in self.counts.iter_mut().zip(other.counts) {
-            *count = count.saturating_add(more);
-        }
-        self.sum += other.sum;
-    }
-}
+type Times = Histogram<{ BOUNDS.len() }>;
 
 /// The results of the probes of a node's pods; clones count together.
 #[derive(Debug, Clone, Default)]
@@ -114,7 +90,7 @@ impl Probed {
         let counts = all.entry(key).or_default();
         if passed {
             counts.passed = counts.passed.saturating_add(1);
-            counts.times.add(took);
+            counts.times.add(&BOUNDS, took);
         } else {
             counts.failed = counts.failed.saturating_add(1);
         }
@@ -155,7 +131,7 @@ impl Probed {
             "Duration in seconds of probes that passed.",
         );
         for (labels, times) in &times {
-            text.histogram(duration, labels, &BOUNDS, &times.counts, times.sum);
+            times.write(&mut text, duration, labels, &BOUNDS);
         }
         text.finish()
     }

@@ -1,6 +1,6 @@
 //! How long the kubelet's own work takes, under the names of upstream's histograms.
 
-use config_figures::Text;
+use config_figures::{Histogram, Text};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -115,32 +115,22 @@ impl TimedWork {
     }
 }
 
-/// Durations.
+/// Durations, by [`BOUNDS`].
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Times {
-    /// By [`BOUNDS`]; the last counts what is above all of them.
-    counts: [u64; BOUNDS.len() + 1],
-    /// Seconds.
-    sum: f64,
-}
+pub(crate) struct Times(Histogram<{ BOUNDS.len() }>);
 
 impl Times {
     pub(crate) fn add(&mut self, took: Duration) {
-        let took = took.as_secs_f64();
-        let at = BOUNDS.iter().position(|bound| took <= *bound);
-        if let Some(count) = self.counts.get_mut(at.unwrap_or(BOUNDS.len())) {
-            *count = count.saturating_add(1);
-        }
-        self.sum += took;
+        self.0.add(&BOUNDS, took);
     }
 
     pub(crate) fn total(&self) -> u64 {
-        self.counts.iter().sum()
+        self.0.total()
     }
 
     /// The samples of a histogram, with these labels or none.
     pub(crate) fn tell(&self, text: &mut Text, name: &str, labels: &str) {
-        text.histogram(name, labels, &BOUNDS, &self.counts, self.sum);
+        self.0.write(text, name, labels, &BOUNDS);
     }
 }
 

@@ -2,11 +2,13 @@
 //! of health ended, and a client's requests. Pure: the caller reads `/proc` and the clock.
 
 mod health;
+mod histogram;
 mod process;
 mod requests;
 mod text;
 
 pub use health::{HEALTH, Health};
+pub use histogram::Histogram;
 pub use process::{FILES, Process};
 pub use requests::Requests;
 pub use text::{Figure, Text};

@@ -70,9 +70,9 @@ impl Text {
         self.sample(name, "", value);
     }
 
-    /// A histogram's samples, with these labels or none. `counts` has one more element than `bounds`: the values above all of
-    /// them.
-    pub fn histogram(
+    /// A histogram's samples, with these labels or none. `counts` has one more element than
+    /// `bounds`: the values above all of them.
+    pub(crate) fn histogram(
         &mut self,
         name: &str,
         labels: &str,

@@ -1,6 +1,6 @@
 //! Metrics of the work queues: depth, latency and errors by controller, under upstream's names.
 
-use config_figures::Text;
+use config_figures::{Histogram, Text};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,22 +8,7 @@ use std::time::Duration;
 /// Upper bounds of the histograms, in seconds (upstream's, of which the smallest are left out).
 const BOUNDS: [f64; 7] = [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0];
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Histogram {
-    counts: [u64; BOUNDS.len() + 1],
-    sum: f64,
-}
-
-impl Histogram {
-    fn observe(&mut self, time: Duration) {
-        let seconds = time.as_secs_f64();
-        let at = BOUNDS.iter().position(|bound| seconds <= *bound);
-        if let Some(count) = self.counts.get_mut(at.unwrap_or(BOUNDS.len())) {
-            *count += 1;
-        }
-        self.sum += seconds;
-    }
-}
+type Times = Histogram<{ BOUNDS.len() }>;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Numbers {
@@ -33,8 +18,8 @@ struct Numbers {
     writes: u64,
     retries: u64,
     errors: u64,
-    waited: Histogram,
-    worked: Histogram,
+    waited: Times,
+    worked: Times,
 }
 
 /// How a run of a key ended, for the figures.
@@ -77,7 +62,7 @@ impl Figures {
         self.change(controller, |numbers| {
             numbers.runs += 1;
             numbers.writes += actions as u64;
-            numbers.waited.observe(waited);
+            numbers.waited.add(&BOUNDS, waited);
             numbers.depth = depth;
         });
     }
@@ -85,7 +70,7 @@ impl Figures {
     /// A run has ended after this time.
     pub(crate) fn ended(&self, controller: &'static str, worked: Duration, end: End) {
         self.change(controller, |numbers| {
-            numbers.worked.observe(worked);
+            numbers.worked.add(&BOUNDS, worked);
             numbers.retries += u64::from(end != End::Done);
             numbers.errors += u64::from(end == End::Error);
         });
@@ -121,8 +106,7 @@ impl Figures {
         for (name, help, of) in HISTOGRAMS {
             text.family(name, "histogram", help);
             for (controller, numbers) in &all {
-                let Histogram { counts, sum } = of(numbers);
-                text.histogram(name, &label(controller), &BOUNDS, counts, *sum);
+                of(numbers).write(&mut text, name, &label(controller), &BOUNDS);
             }
         }
         text.finish()
@@ -135,7 +119,7 @@ type Family = (
     &'static str,
     fn(&Numbers) -> u64,
 );
-type Histograms = (&'static str, &'static str, fn(&Numbers) -> &Histogram);
+type Histograms = (&'static str, &'static str, fn(&Numbers) -> &Times);
 
 /// Numbers with one value for each controller.
 const FAMILIES: [Family; 6] = [

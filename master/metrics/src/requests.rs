@@ -3,7 +3,7 @@
 //! Labels (verb, kind, subresource, scope) take their values from small sets that no client can
 //! enlarge: a path without a kind is counted under one of a few names.
 
-use config_figures::{Health, Process, Text};
+use config_figures::{Health, Histogram, Process, Text};
 use master_schema::registry::Kind;
 use master_wire::path::{Target, Verb};
 use std::collections::{BTreeMap, HashMap};
@@ -121,20 +121,16 @@ struct Key {
 struct Series {
     about: About,
     codes: BTreeMap<u16, u64>,
-    /// Not cumulative; the text format sums them.
-    buckets: [u64; BOUNDS.len() + 1],
-    seconds: f64,
+    times: Histogram<{ BOUNDS.len() }>,
     long_running: Arc<AtomicI64>,
 }
 
 impl Series {
     fn new(about: &About) -> Self {
-        let (codes, buckets) = (BTreeMap::new(), [0; BOUNDS.len() + 1]);
         Self {
             about: about.clone(),
-            codes,
-            buckets,
-            seconds: 0.0,
+            codes: BTreeMap::new(),
+            times: Histogram::default(),
             long_running: Arc::default(),
         }
     }
@@ -173,9 +169,7 @@ impl Metrics {
             .or_insert_with(|| Series::new(about));
         *series.codes.entry(code).or_default() += 1;
         if !matches!(about.verb, "WATCH" | "CONNECT") {
-            let seconds = took.as_secs_f64();
-            series.seconds += seconds;
-            series.buckets[BOUNDS.partition_point(|bound| *bound < seconds)] += 1;
+            series.times.add(&BOUNDS, took);
         }
     }
 
@@ -236,11 +230,8 @@ impl Metrics {
             "histogram",
             "Seconds from a request's header to its answer's, without watches and tunnels.",
         );
-        for (labels, series) in all
-            .iter()
-            .filter(|(_, series)| series.buckets.iter().any(|count| *count > 0))
-        {
-            text.histogram(name, labels, &BOUNDS, &series.buckets, series.seconds);
+        for (labels, series) in all.iter().filter(|(_, series)| series.times.total() > 0) {
+            series.times.write(text, name, labels, &BOUNDS);
         }
         let name = "apiserver_longrunning_requests";
         text.family(name, "gauge", "Watches and tunnels that are open.");
