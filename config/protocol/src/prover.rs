@@ -112,13 +112,7 @@ pub fn answer(
             challenge.pcrs.iter().copied().take(24).collect(),
         ));
     }
-    let transcript = Transcript {
-        nonce: challenge.nonce,
-        csr_hash,
-        claims_hash: claims.hash(),
-        server_spki: channel.server_spki,
-        exporter: channel.exporter,
-    };
+    let transcript = Transcript::of(challenge.nonce, csr_hash, claims, channel);
     let question = question(purpose, &challenge.session, &names(keys)?, &transcript);
     Ok(ChallengeAnswer {
         question,

@@ -1,6 +1,6 @@
 //! Q: the one digest that ties evidence to its exchange.
 
-use crate::wire::{BOOTSTRAP_PROTOCOL, PROTOCOL, SessionId, Transcript};
+use crate::wire::{BOOTSTRAP_PROTOCOL, Claims, PROTOCOL, SessionId, Transcript};
 use config_tpm::Digest;
 use config_tpm::{HashAlg, Name, hmac};
 
@@ -35,6 +35,19 @@ pub struct Channel {
     pub server_spki: Digest,
     /// TLS exporter: label [`crate::wire::EXPORTER_LABEL`], empty context, 32 bytes.
     pub exporter: Digest,
+}
+
+impl Transcript {
+    /// What an exchange is about, as one side knows it.
+    pub fn of(nonce: Digest, csr_hash: Digest, claims: &Claims, channel: &Channel) -> Self {
+        Self {
+            nonce,
+            csr_hash,
+            claims_hash: claims.hash(),
+            server_spki: channel.server_spki,
+            exporter: channel.exporter,
+        }
+    }
 }
 
 /// The Names of a machine's keys.

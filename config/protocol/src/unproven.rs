@@ -121,13 +121,7 @@ pub fn answer(
     challenge: &Challenge,
     channel: &Channel,
 ) -> (Transcript, Vec<u8>) {
-    let transcript = Transcript {
-        nonce: challenge.nonce,
-        csr_hash: hello.csr_hash,
-        claims_hash: hello.claims.hash(),
-        server_spki: channel.server_spki,
-        exporter: channel.exporter,
-    };
+    let transcript = Transcript::of(challenge.nonce, hello.csr_hash, &hello.claims, channel);
     let key = Digest::of(hello.key.as_bytes());
     let question = question(purpose, &challenge.session, &key, &transcript);
     (transcript, signed(&question))

@@ -187,13 +187,8 @@ impl Pending {
 
     /// The values that the prover must hash into Q.
     pub(super) fn transcript(&self) -> Transcript {
-        Transcript {
-            nonce: self.nonce,
-            csr_hash: self.hello.csr_hash,
-            claims_hash: self.hello.claims.hash(),
-            server_spki: self.hello.channel.server_spki,
-            exporter: self.hello.channel.exporter,
-        }
+        let hello = &self.hello;
+        Transcript::of(self.nonce, hello.csr_hash, &hello.claims, &hello.channel)
     }
 
     pub(super) fn question(&self) -> Digest {
