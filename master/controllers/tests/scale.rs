@@ -12,7 +12,6 @@ use futures_util::stream::{self, StreamExt};
 use master_api::{ApiServer, Options};
 use master_client::{Client, Patch, UserInfo};
 use master_control::Controllers;
-use master_control_nodes::{pod_gc, taint_eviction};
 use master_controllers::all;
 use master_store::EmbeddedStore;
 use serde_json::json;
@@ -24,8 +23,8 @@ use tempfile::TempDir;
 const LIMIT: Duration = Duration::from_secs(180);
 /// For how long the idle cost is measured.
 const IDLE: Duration = Duration::from_secs(20);
-/// Controllers whose keys are pods, and how often each is registered here: two more than there are.
-const OF_PODS: [(&str, u64); 3] = [("pod-readiness", 1), ("taint-eviction", 2), ("pod-gc", 2)];
+/// Controllers whose keys are pods.
+const OF_PODS: [&str; 3] = ["pod-readiness", "taint-eviction", "pod-gc"];
 /// Controllers that look at pods or at all objects, and have nothing to plan here.
 const OTHERS: [&str; 4] = [
     "node-lifecycle",
@@ -82,19 +81,14 @@ async fn a_changed_pod_costs_its_own_key_and_an_idle_cluster_costs_nothing() {
         CONTROLLER_MANAGER_USER,
         Vec::<String>::new(),
     ));
-    let controllers = Controllers::of(&all(), master_control::Options::default())
-        .with::<taint_eviction::TaintEviction>()
-        .with::<pod_gc::PodGc>();
+    let controllers = Controllers::of(&all(), master_control::Options::default());
     let figures = controllers.figures();
     let running = tokio::spawn(controllers.run(own, std::future::pending()));
     stream::iter(0..pods)
         .for_each_concurrent(16, |number| make_pod(&admin, number))
         .await;
-    for (name, times) in OF_PODS {
-        until("every pod is planned", || {
-            figures.runs(name) >= times * pods as u64
-        })
-        .await;
+    for name in OF_PODS {
+        until("every pod is planned", || figures.runs(name) >= pods as u64).await;
     }
     if measured.is_some() {
         let (before, plans) = (processor_time(), figures.all_runs());
@@ -102,7 +96,7 @@ async fn a_changed_pod_costs_its_own_key_and_an_idle_cluster_costs_nothing() {
         let share = (processor_time() - before) / IDLE.as_secs_f64() * 100.0;
         println!(
             "{} controllers, {pods} pods, idle: {share:.2} % of a core, {} plans in {IDLE:?}",
-            all().len() + 2,
+            all().len(),
             figures.all_runs() - plans
         );
     }
@@ -111,12 +105,11 @@ async fn a_changed_pod_costs_its_own_key_and_an_idle_cluster_costs_nothing() {
         .patch_status::<Pod>(Some("default"), "p7", &Patch::Strategic(status))
         .await
         .expect("its phase changes");
-    for (name, times) in OF_PODS {
-        let planned = times * (pods as u64 + 1);
+    let planned = pods as u64 + 1;
+    for name in OF_PODS {
         until("the pod is planned", || figures.runs(name) >= planned).await;
     }
-    for (name, times) in OF_PODS {
-        let planned = times * (pods as u64 + 1);
+    for name in OF_PODS {
         assert_eq!(figures.runs(name), planned, "{name}");
     }
     for name in OTHERS {
