@@ -209,7 +209,10 @@ fn main() -> ExitCode {
     // No other process may reach the keys in memory and the TPM, least of all pods in the machine's
     // PID namespace.
     if let Err(error) = agent_sys::process::keep_private() {
-        tracing::error!("{}", chain(&error));
+        tracing::error!(
+            error = %chain(&error),
+            "cannot keep other processes from reading the memory"
+        );
         return ExitCode::FAILURE;
     }
     raise_open_files_limit();
@@ -230,7 +233,7 @@ fn main() -> ExitCode {
     let code = match outcome {
         Ok(code) => code,
         Err(error) => {
-            tracing::error!("{}", chain(&error));
+            tracing::error!(error = %chain(&error), "the agent ends");
             error.exit_code()
         }
     };

@@ -136,7 +136,7 @@ pub(crate) enum Error {
 
 impl Error {
     /// The error with its causes in one line, and what to do where a full disk is one of them.
-    pub(crate) fn with_cure(&self) -> String {
+    pub(crate) fn chain(&self) -> String {
         let text = chain(self);
         let first: &(dyn std::error::Error + 'static) = self;
         let mut causes = std::iter::successors(Some(first), |error| error.source());
@@ -167,9 +167,9 @@ mod tests {
             path: "data".into(),
             source: std::io::Error::from_raw_os_error(number),
         };
-        let full = error(nix::libc::ENOSPC).with_cure();
+        let full = error(nix::libc::ENOSPC).chain();
         assert!(full.ends_with("; free some of the disk, and the master starts again"));
-        let other = error(nix::libc::EACCES).with_cure();
+        let other = error(nix::libc::EACCES).chain();
         assert!(other.ends_with("(os error 13)"), "{other}");
     }
 }

@@ -160,7 +160,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{}", error.with_cure());
+            tracing::error!(error = %error.chain(), "the master ends");
             ExitCode::FAILURE
         }
     }

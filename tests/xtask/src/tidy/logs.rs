@@ -3,7 +3,7 @@
 
 use crate::source::{bare, closing, program};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The document that has the table of keys.
 pub(super) const GUIDE: &str = "tests/GUIDE.md";
@@ -20,38 +20,57 @@ const MACROS: &[&str] = &[
 /// The key of a failure with its causes; no other key has them.
 const ERROR: &str = "error";
 
-/// A key that the table does not have, a failure under another key, and a row that no line uses.
+/// A key that the table does not have, a failure under another key or in a message, a line without
+/// a sentence, and a row that no line uses.
 pub(super) fn keys(texts: &BTreeMap<PathBuf, String>, guide: &str, faults: &mut Vec<String>) {
     let known = table(guide);
     let mut used = BTreeSet::new();
     let programs = texts.iter().filter(|(file, _)| !file.starts_with("tests"));
     for (file, text) in programs {
-        for field in fields(text) {
-            let place = format!("{}:{}", file.display(), field.line + 1);
-            if !known.contains(field.key.as_str()) {
+        for log in log_lines(text) {
+            let place = format!("{}:{}", file.display(), log.line + 1);
+            if !log.is_sentence {
                 faults.push(format!(
-                    "{place}: the log key `{}` is not in the table of {GUIDE}; use one that is there, or add it",
-                    field.key
+                    "{place}: a log line without a sentence that says what happens"
                 ));
             }
-            if field.key == ERROR && field.loses_causes {
+            if log.hides_failure {
                 faults.push(format!(
-                    "{place}: a failure without its causes; write `{ERROR} = chain(&error)` of config_errors"
+                    "{place}: a failure in a log line's message; its key is `{ERROR}`"
                 ));
             }
-            if field.is_chain && field.key != ERROR {
-                faults.push(format!(
-                    "{place}: a failure under the log key `{}`; its key is `{ERROR}`",
-                    field.key
-                ));
-            }
-            used.insert(field.key);
+            fields(file, &log.fields, &known, faults);
+            used.extend(log.fields.into_iter().map(|field| field.key));
         }
     }
     for key in known.iter().filter(|key| !used.contains(**key)) {
         faults.push(format!(
             "{GUIDE}: no log line has the key `{key}`; take it from the table"
         ));
+    }
+}
+
+/// What is wrong with the fields of one log line.
+fn fields(file: &Path, fields: &[Field], known: &BTreeSet<&str>, faults: &mut Vec<String>) {
+    for field in fields {
+        let place = format!("{}:{}", file.display(), field.line + 1);
+        if !known.contains(field.key.as_str()) {
+            faults.push(format!(
+                "{place}: the log key `{}` is not in the table of {GUIDE}; use one that is there, or add it",
+                field.key
+            ));
+        }
+        if field.key == ERROR && field.loses_causes {
+            faults.push(format!(
+                "{place}: a failure without its causes; write `{ERROR} = chain(&error)` of config_errors"
+            ));
+        }
+        if field.is_chain && field.key != ERROR {
+            faults.push(format!(
+                "{place}: a failure under the log key `{}`; its key is `{ERROR}`",
+                field.key
+            ));
+        }
     }
 }
 
@@ -65,6 +84,17 @@ fn table(guide: &str) -> BTreeSet<&str> {
         .collect()
 }
 
+/// A log line.
+struct LogLine {
+    line: usize,
+    fields: Vec<Field>,
+    /// Whether it has a message, with a word besides its values; or with keys, where a sentence that
+    /// is recorded elsewhere, too, is a value.
+    is_sentence: bool,
+    /// Whether an error is a value of its message.
+    hides_failure: bool,
+}
+
 /// One `key = value` of a log line.
 struct Field {
     line: usize,
@@ -76,8 +106,8 @@ struct Field {
     loses_causes: bool,
 }
 
-/// The fields of all log lines of a program.
-fn fields(text: &str) -> Vec<Field> {
+/// All log lines of a program.
+fn log_lines(text: &str) -> Vec<LogLine> {
     let mut found = Vec::new();
     if !text.contains("tracing::") {
         return found;
@@ -91,10 +121,19 @@ fn fields(text: &str) -> Vec<Field> {
     for start in starts {
         let line = lines[bare[..start].matches('\n').count()];
         let end = closing(&bare, start - 1) - 1;
+        let mut log = LogLine {
+            line,
+            fields: Vec::new(),
+            is_sentence: false,
+            hides_failure: false,
+        };
         for (from, to) in arguments(&bare[start..end]) {
             let argument = text[start + from..start + to].trim();
             if argument.starts_with('"') {
-                break; // the message; what follows are its arguments
+                log.is_sentence = has_words(argument) || !log.fields.is_empty();
+                let values = &text[start + to..end];
+                log.hides_failure = argument.contains("{error") || values.contains("chain(");
+                break; // what follows are the message's values
             }
             let (name, value) = argument.split_once('=').unwrap_or((argument, argument));
             let value = value.trim();
@@ -104,15 +143,24 @@ fn fields(text: &str) -> Vec<Field> {
             if name.contains(':') {
                 continue; // `target: …`
             }
-            found.push(Field {
+            log.fields.push(Field {
                 line,
                 key: name.to_owned(),
                 is_chain,
                 loses_causes: shown && !is_chain,
             });
         }
+        found.push(log);
     }
     found
+}
+
+/// Whether a message says something besides the values in its braces.
+fn has_words(message: &str) -> bool {
+    let outside = message.split('{').map(|part| part.rsplit('}').next());
+    outside
+        .flatten()
+        .any(|part| part.contains(char::is_alphabetic))
 }
 
 /// Where the arguments of a call stand, in a text without strings and comments.
@@ -204,6 +252,24 @@ mod tests {
                 0,
                 "{whole}"
             );
+        }
+    }
+
+    #[test]
+    fn a_log_line_says_what_happens_and_has_its_failure_under_a_key() {
+        for (line, faults) in [
+            ("tracing::error!(\"{}\", text);", 1),
+            ("tracing::error!(\"{text}: {}\", text);", 1),
+            ("tracing::error!(pod);", 1),
+            ("tracing::warn!(pod, \"{message}\");", 0),
+            ("tracing::error!(\"{}\", chain(&error));", 2),
+            ("tracing::error!(\"{error}\");", 2),
+            ("tracing::error!(pod, \"it ends: {}\", error.chain());", 1),
+            ("tracing::error!(pod, \"it ends: {error:?}\");", 1),
+            ("tracing::error!(pod, \"{node} ends after {} s\", 7);", 0),
+            ("tracing::error!(error = chain(&error), \"it ends\");", 0),
+        ] {
+            assert_eq!(faults_of(line), faults, "{line}");
         }
     }
 
