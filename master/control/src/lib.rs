@@ -5,7 +5,8 @@
 //! controllers themselves are in rooms by their subject (`master/control-cluster`, `-network`,
 //! `-nodes`, `-scaling`, `-workloads`); `master/controllers` has all of them in one list.
 //!
-//! A controller is one file. It declares the views that it follows, with the keys that a change
+//! A controller is one file, or a folder of that name where it is too long for one (Deployments,
+//! Jobs, the garbage collector). It declares the views that it follows, with the keys that a change
 //! concerns and the indexes that it needs; its facts (a snapshot of what its plan for one key
 //! depends on); its plan (pure); how its actions are carried out; its rights. The parts that all
 //! share:
