@@ -15,7 +15,7 @@ use crate::Error;
 use bytes::Bytes;
 use config_state::generation::Generation;
 use master_attest::StateGeneration;
-use master_store::{Action, EmbeddedStore, Expect, Op, Store as _};
+use master_store::{Action, Expect, Op, Store};
 use std::path::Path;
 
 /// The store's key: a table that no kind has.
@@ -27,7 +27,7 @@ const KEY: &str = "state/served";
 /// # Errors
 /// [`Error::OlderStore`], or a file or the store that can't be read or written.
 pub(crate) async fn check(
-    store: &EmbeddedStore,
+    store: &dyn Store,
     folder: &Path,
     generation: &StateGeneration,
 ) -> Result<(), Error> {
@@ -57,7 +57,7 @@ pub(crate) async fn check(
 /// # Errors
 /// A file or the store can't be read or written.
 pub(crate) async fn adopt(
-    store: &EmbeddedStore,
+    store: &dyn Store,
     folder: &Path,
     generation: &StateGeneration,
 ) -> Result<(), Error> {
@@ -65,13 +65,13 @@ pub(crate) async fn adopt(
     put(store, folder, served).await
 }
 
-async fn stored(store: &EmbeddedStore, folder: &Path) -> Result<Option<u64>, Error> {
+async fn stored(store: &dyn Store, folder: &Path) -> Result<Option<u64>, Error> {
     let fetched = store.get(KEY).await.map_err(of_store(folder))?;
     let bytes = fetched.entry.map(|entry| entry.value.bytes());
     Ok(bytes.and_then(|bytes| std::str::from_utf8(&bytes).ok()?.parse().ok()))
 }
 
-async fn put(store: &EmbeddedStore, folder: &Path, served: Option<u64>) -> Result<(), Error> {
+async fn put(store: &dyn Store, folder: &Path, served: Option<u64>) -> Result<(), Error> {
     let action = served.map_or(Action::Delete, |number| {
         Action::Put(Bytes::from(number.to_string()))
     });
@@ -109,6 +109,7 @@ mod tests {
     use super::*;
 
     use config_state::generation::GenerationKey;
+    use master_store::EmbeddedStore;
 
     /// A master's machine: its store and its generation's file.
     struct Machine {
