@@ -523,8 +523,8 @@ impl Rules {
         let with = |parts: &[Vec<Step>]| rule("through", parts);
         let of_peers = |prefix: &u8| self.of_a_peer(self.family.source_offset(), *prefix);
         // First: nearly all packets are of these. Answers to what left as the machine come from
-        // anywhere, all else from pods here and from peers alone: a node that is no peer any more is
-        // not heard by its connections of before either.
+        // anywhere, all else from pods here and from peers alone: packets of a removed peer are
+        // dropped on established connections, too.
         let mut rules = vec![
             with(&[known(), as_another, of_the_server, accept()]),
             with(&[known(), from_a_pod(), accept()]),

@@ -198,24 +198,24 @@ impl Sandboxes {
         outcome
     }
 
-    /// Other nodes with their ranges of pod addresses: routes lead there, and their pods and they
-    /// themselves may speak to pods here. Those that were given before and are not among these go.
-    /// What is for pods of a node that is not trusted goes nowhere, and neither they nor it are let in,
-    /// not by connections of before either, also where the kernel refuses routes.
+    /// Replaces the list of other nodes: routes to their pods, and rules that accept packets from
+    /// them and their pods. Nodes that are no longer in the list lose both. Packets to an untrusted
+    /// node's pods are dropped, and so is what it and its pods send, on established connections too,
+    /// and even if setting a route fails.
     ///
     /// # Errors
     /// If the kernel refuses; to be tried again. A node that is not on a segment of this one can't
-    /// be a router, which is told for it alone.
+    /// be a router: it is returned, and the others get their routes.
     pub fn give_peers(&self, peers: &[Peer]) -> Result<Vec<Unreached>, Error> {
         let unreached = peers::route(peers);
-        // Whatever became of the routes: a node that is not trusted any more is let in no longer.
+        // Also where a route failed: packets of a node that is not trusted any more are dropped.
         self.let_in(peers::addresses(peers))?;
         unreached
     }
 
-    /// Makes the tunnel to other machines' pods as it is planned from what the kernel holds, and
-    /// renews a key where that is due; the node's public keys. Peers that are none any more go
-    /// first.
+    /// Carries out the tunnel's plan, which is made from what the kernel holds, and renews a
+    /// WireGuard key that is due; returns the plan and the node's public keys. Peers that the plan
+    /// no longer has are removed before others are added.
     ///
     /// # Errors
     /// If the node has no range of pod addresses yet, or the kernel refuses; to be tried again.
@@ -337,9 +337,10 @@ impl Sandboxes {
             return Err(Error::NoRange);
         }
         let of_it = |step: &&Step| wanted.network || !step.is_of_network();
-        let lost = || Error::file("write", &self.options.ledger)(io::Error::other("a thread died"));
-        // The disk takes its time until addresses are written down; the kernel makes meanwhile what
-        // has none yet.
+        let lost =
+            || Error::file("write", &self.options.ledger)(io::Error::other("its thread panicked"));
+        // Flushing the ledger of addresses takes milliseconds; the steps that need no address run
+        // meanwhile.
         thread::scope(|scope| {
             let mut writing = None::<thread::ScopedJoinHandle<'_, _>>;
             for step in steps.iter().filter(of_it) {
@@ -590,7 +591,8 @@ impl Sandboxes {
         absent(fs::remove_dir(&folder), "remove", &folder)
     }
 
-    /// What the filter no longer lets out; that of an earlier agent goes with the whole table.
+    /// Removes a pod's addresses from the filter. Those that an earlier agent added disappear when
+    /// the table is replaced.
     fn dismiss(&self, link: &str) -> Result<(), Error> {
         let mut rules = lock(&self.rules);
         for address in rules.pods.remove(link).unwrap_or_default() {

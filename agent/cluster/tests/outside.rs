@@ -629,7 +629,7 @@ impl Flow {
 }
 
 #[test]
-fn a_node_that_is_not_trusted_or_gone_is_not_heard_by_connections_of_before() {
+fn a_node_that_is_not_trusted_or_gone_is_not_heard_on_established_connections() {
     Machine::with(|machine| {
         let agent = machine.agent();
         let a = pod(&agent, "a");

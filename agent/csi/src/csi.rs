@@ -284,7 +284,7 @@ impl Csi {
         Ok(())
     }
 
-    /// Unstages what is published nowhere, until it is dropped.
+    /// Unstages volumes that are published at no target, until it is dropped.
     async fn sweep(self: &Arc<Self>) {
         loop {
             tokio::time::sleep(SWEEP).await;
@@ -359,14 +359,14 @@ impl Csi {
         let (ledger, volume) = (self.ledger.clone(), volume.clone());
         let kept = tokio::task::spawn_blocking(move || ledger.keep(&volume)).await;
         let kept = kept.map_err(io::Error::other).flatten();
-        kept.map_err(|error| format!("cannot note the state of the volume: {error}"))
+        kept.map_err(|error| format!("cannot write the volume's record: {error}"))
     }
 
     async fn forget(&self, volume: &Volume) -> Result<(), String> {
         let (ledger, gone) = (self.ledger.clone(), volume.clone());
         let forgotten = tokio::task::spawn_blocking(move || ledger.forget(&gone)).await;
         let forgotten = forgotten.map_err(io::Error::other).flatten();
-        forgotten.map_err(|error| format!("cannot forget the volume: {error}"))?;
+        forgotten.map_err(|error| format!("cannot delete the volume's record: {error}"))?;
         let mut known = self.known();
         let key = key(&volume.driver, &volume.handle);
         // One is the map's, one the caller's: a task that has a third is about to use the volume.
@@ -380,7 +380,7 @@ impl Csi {
         Ok(())
     }
 
-    /// Tells the master how large a claim's volume is now.
+    /// Writes into a claim's status how large its volume is now.
     async fn tell_size(
         &self,
         claim: &PersistentVolumeClaim,
@@ -400,6 +400,11 @@ impl Csi {
             "allocatedResourceStatuses": null}});
         let at = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}/status");
         let answer = send(&*self.api, Method::PATCH, at, MERGE, &patch).await;
-        answer.map_err(|error| format!("cannot tell the volume's size: {}", error.chain()))
+        answer.map_err(|error| {
+            format!(
+                "cannot write the volume's size into the claim's status: {}",
+                error.chain()
+            )
+        })
     }
 }

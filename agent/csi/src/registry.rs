@@ -173,7 +173,7 @@ impl Registry {
             tracing::debug!(
                 socket,
                 error = chain(&error),
-                "a plugin does not hear what came of its registration"
+                "cannot report the registration's result to the plugin"
             );
         }
         outcome

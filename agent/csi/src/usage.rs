@@ -34,7 +34,7 @@ pub(crate) fn usage(told: &NodeGetVolumeStatsResponse) -> Result<Usage, String> 
     };
     let (bytes, inodes) = (of(unit::BYTES)?, of(unit::INODES)?);
     if bytes.is_none() && inodes.is_none() {
-        return Err("the driver says nothing of bytes and inodes".to_owned());
+        return Err("the driver reports neither bytes nor inodes".to_owned());
     }
     Ok(Usage {
         bytes: bytes.unwrap_or_default(),
@@ -44,7 +44,7 @@ pub(crate) fn usage(told: &NodeGetVolumeStatsResponse) -> Result<Usage, String> 
 
 fn amounts(told: &VolumeUsage) -> Result<Amounts, String> {
     let number = |number: i64| {
-        let negative = || format!("the driver tells of {number}");
+        let negative = || format!("the driver reports a negative amount: {number}");
         u64::try_from(number).map_err(|_negative| negative())
     };
     Ok(Amounts {

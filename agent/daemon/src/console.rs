@@ -17,7 +17,7 @@ pub(crate) fn say_on_error(text: &str) {
 
 fn say_to(out: &mut impl std::io::Write, text: &str) {
     let clean: String = text.chars().filter(|c| !c.is_control()).collect();
-    // An error of standard error can't be reported anywhere.
+    // Where the console cannot be written to, nothing is left to report that to.
     writeln!(out, "pratique: {clean}")
         .and_then(|()| out.flush())
         .ok();

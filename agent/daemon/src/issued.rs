@@ -42,7 +42,7 @@ pub(crate) async fn operate(
     check_plaintext_key(arguments, &identity)?;
     let mut tasks = JoinSet::new();
     let names = names::begin(arguments, machine, &name, &mut tasks)?;
-    // Cancel-safe: see there.
+    // Cancel-safe: the documentation of `approach` says why.
     let Approach { clock, found } = tokio::select! {
         ready = approach(arguments, machine, image, on_machine, &mut tasks) => ready?,
         () = ending.signal_came() => return Ok(None),

@@ -100,7 +100,7 @@ async fn operate(
         // Before the network: the master needs its keys, and sealing needs none.
         serve_attestor(arguments, &machine, &image, &name, prover, &mut tasks)?;
     }
-    // Cancel-safe: see there.
+    // Cancel-safe: the documentation of `approach` says why.
     let Approach { clock, found } = tokio::select! {
         ready = approach(arguments, &machine, &image, on_machine, &mut tasks) => ready?,
         () = ending.signal_came() => return Ok(None),

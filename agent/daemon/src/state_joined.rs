@@ -128,7 +128,7 @@ mod tests {
             ..before
         };
         assert_eq!(Generation::read(&text, &key), Ok(expected));
-        // Of before the join, by an older inode or as older images wrote it.
+        // From before the join, by an older inode or as older images wrote it.
         let old = before.text(&key);
         for other in ["none", "7\n", "+7\njoined admitted\n", &old[..32]] {
             std::fs::write(&file, other).expect("written");

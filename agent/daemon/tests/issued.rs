@@ -284,7 +284,7 @@ fn an_issued_identity_opens_no_state_but_the_one_of_its_own_user_data() {
         "{text}"
     );
     assert_eq!(noted(), Some(Joined::Admitted));
-    // The same, as an image wrote it that knows no authentication of it; and of before the join,
+    // The same, as an image wrote it that knows no authentication of it; and from before the join,
     // with the number of now.
     let before = "7\n";
     for other in ["7\njoined admitted\n", before] {

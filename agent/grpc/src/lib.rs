@@ -47,7 +47,7 @@ pub enum Error {
     #[error(transparent)]
     Body(Box<dyn std::error::Error + Send + Sync>),
     /// The answer is not one message without compression.
-    #[error("it is no message of gRPC")]
+    #[error("the answer is not a gRPC message")]
     Frame,
     /// The answer is no message of the type that was asked for.
     #[error(transparent)]

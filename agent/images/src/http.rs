@@ -45,7 +45,7 @@ pub(crate) enum HttpError {
         "{host} is an address that only this machine can reach: not asked, since the machine's configuration does not name it"
     )]
     Own { host: String },
-    #[error("connect to {host}")]
+    #[error("cannot connect to {host}")]
     Connect { host: String, source: io::Error },
     #[error(
         "{host} shows a certificate of an unknown authority: its root must be in `ca` of the machine's configuration"
@@ -55,7 +55,7 @@ pub(crate) enum HttpError {
     Certificate { host: String, source: rustls::Error },
     #[error("{host} gave no answer within {} s", PATIENCE.as_secs())]
     Silent { host: String },
-    #[error("HTTP with {host}")]
+    #[error("the HTTP exchange with {host} failed")]
     Protocol { host: String, source: hyper::Error },
     #[error("{host} answered {status}{code}")]
     Refused {

@@ -19,7 +19,7 @@ pub const LIST: &str = "/var/lib/pratique/master/configurations";
 const LIMIT: u64 = 64 << 10;
 const MISSING_CURE: &str = "put back a copy of this disk that was taken after its last start, or clear the TPM, write the whole image \
                             again and bring back the cluster from a snapshot by `master restore` (the admin's guide has the steps)";
-const CURE: &str = "boot with the user-data of before, and list the digest of other user-data in spec.configDigests of this \
+const CURE: &str = "boot with the previous user-data, and list the digest of other user-data in spec.configDigests of this \
                     master's Machine before you boot with it; a master that nobody bootstrapped yet starts anew when the image is \
                     written again";
 

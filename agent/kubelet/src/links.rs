@@ -1,5 +1,5 @@
 //! Links to containers' logs for programs that collect them. One is made with its container and
-//! removed with its log; what an agent that ended in between has left is made good here.
+//! removed with its log; [`keep`] repairs those that a stopped agent left missing or stale.
 
 use crate::shared::Shared;
 use agent_launch::links;
@@ -17,7 +17,16 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Makes the link to the log of an attempt that was started. A container runs without one, too.
 pub(crate) async fn make(shared: &Arc<Shared>, key: ContainerKey) {
     let own = shared.clone();
-    tell(move || links::make(&own.config.machine, &key)).await;
+    let (pod, container) = (key.pod.name.clone(), key.container.clone());
+    let made = blocking(move || links::make(&own.config.machine, &key)).await;
+    if let Err(error) = made {
+        tracing::warn!(
+            pod,
+            container,
+            error = chain(&error),
+            "cannot make the link to a container's log"
+        );
+    }
 }
 
 /// Keeps the links to the logs of all containers, for ever.
@@ -27,7 +36,13 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
             Ok(seen) => {
                 let own = shared.clone();
                 let keys: Vec<_> = seen.into_iter().map(|seen| seen.key).collect();
-                tell(move || links::settle(&own.config.machine, &keys)).await;
+                let settled = blocking(move || links::settle(&own.config.machine, &keys)).await;
+                if let Err(error) = settled {
+                    tracing::warn!(
+                        error = chain(&error),
+                        "the links to containers' logs are not complete"
+                    );
+                }
                 PERIOD
             }
             // It may not be up yet.
@@ -37,13 +52,8 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
     }
 }
 
-/// Does some work with files, and tells where it failed.
-async fn tell(work: impl FnOnce() -> io::Result<()> + Send + 'static) {
+/// Runs work with files on a thread that may wait for the disk.
+async fn blocking(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
     let done = tokio::task::spawn_blocking(work).await;
-    if let Err(error) = done.unwrap_or_else(|died| Err(io::Error::other(died))) {
-        tracing::warn!(
-            error = chain(&error),
-            "the links to containers' logs are not complete"
-        );
-    }
+    done.unwrap_or_else(|died| Err(io::Error::other(died)))
 }

@@ -18,7 +18,7 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
         Err(error) => {
             tracing::warn!(
                 error = chain(&error),
-                "cannot read the kernel's log: no event will tell of a lack of memory"
+                "cannot read the kernel's log: no SystemOOM event will be recorded"
             );
             return std::future::pending().await;
         }

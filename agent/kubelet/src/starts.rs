@@ -5,7 +5,7 @@
 //! start it. Until it has ended, the attempt is none of those that the pod machine sees: half a
 //! container has no state that a user knows. A start that the engine has not been asked for is
 //! given up when its pod ends; any other is waited for, since what is given up half way can still
-//! come to life. An agent that begins meanwhile finds what became of it, as the engine shows it.
+//! come to life. An agent that begins meanwhile finds its result in what the engine shows.
 
 use crate::links;
 use crate::pull::NeededImage;

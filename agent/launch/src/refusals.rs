@@ -7,7 +7,7 @@ use crate::machine::Machine;
 use crate::network;
 use crate::stage::propagation;
 use agent_pods::{Refusal, foreign, users_fault};
-use agent_proxy::MACHINE_PORTS;
+use agent_proxy::{MACHINE_PORTS, Protocol};
 use agent_runtime::capability_fault;
 use agent_sys::attach::Propagation;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
@@ -41,7 +41,7 @@ pub fn refusal(pod: &Pod, machine: &Machine) -> Option<Refusal> {
         });
     }
     let fault = pod_fault(spec).map(str::to_owned);
-    let fault = fault.or_else(|| network_fault(pod, spec).map(str::to_owned));
+    let fault = fault.or_else(|| network_fault(pod, spec));
     let mut volumes = spec.volumes.iter().flatten();
     let fault = fault.or_else(|| volumes.find_map(|volume| volume_fault(volume, machine)));
     let all: Vec<_> = agent_pods::all(pod)
@@ -175,8 +175,8 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
     ])
 }
 
-/// What a pod asks of its network and does not get yet.
-fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
+/// Host ports and annotations of a pod's network that this node refuses.
+fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<String> {
     let containers = spec
         .init_containers
         .iter()
@@ -192,11 +192,11 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
         let loopback = address.parse() == Ok(Ipv6Addr::LOCALHOST);
         port.protocol.as_deref() == Some("SCTP") || loopback
     });
-    let of_machine = ports.iter().any(|port| {
+    let of_machine = ports.iter().find_map(|port| {
         let protocol = port.protocol.as_deref().unwrap_or("TCP");
         let number = port.host_port.and_then(|port| u16::try_from(port).ok());
         let mut own = MACHINE_PORTS.iter();
-        own.any(|(name, own)| name.name() == protocol && Some(*own) == number)
+        own.find(|(name, own)| name.name() == protocol && Some(*own) == number)
     });
     let annotated = |suffix: &str| {
         let annotations = pod.metadata.annotations.iter().flatten();
@@ -204,22 +204,21 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
             .into_iter()
             .any(|(key, _)| key.ends_with(suffix))
     };
-    first(&[
-        (
-            without_way,
-            "hostPort is not available with SCTP and at the loopback address of IPv6",
-        ),
-        (
-            of_machine,
-            "hostPort 10250, 6443, 10249 and 10256 by TCP, 68, 51820 and 51821 by UDP are the machine's: what is for its \
-             kubelet, master, service proxy, DHCP client or tunnel would go to the pod",
-        ),
-        (
-            annotated("kubernetes.io/ingress-bandwidth")
-                || annotated("kubernetes.io/egress-bandwidth"),
-            "limits of bandwidth are not available yet",
-        ),
-    ])
+    if without_way {
+        return Some("hostPort is not available for SCTP, nor at ::1".to_owned());
+    }
+    if let Some(port) = of_machine {
+        let shown = |(protocol, port): &(Protocol, u16)| format!("{port}/{}", protocol.name());
+        let all: Vec<_> = MACHINE_PORTS.iter().map(shown).collect();
+        return Some(format!(
+            "hostPort {} is used by the machine itself, as all of these are: {}",
+            shown(port),
+            all.join(", ")
+        ));
+    }
+    let limited =
+        annotated("kubernetes.io/ingress-bandwidth") || annotated("kubernetes.io/egress-bandwidth");
+    limited.then(|| "bandwidth limits are not available yet".to_owned())
 }
 
 fn container_fault(container: &Container, plug_in: bool) -> Option<&'static str> {
@@ -278,8 +277,12 @@ fn volume_fault(volume: &Volume, machine: &Machine) -> Option<String> {
     }
     let name = &volume.name;
     if volume.csi.is_some() {
-        return (!machine.privileged)
-            .then(|| format!("volume {name}: csi: {NOT_PRIVILEGED}, and CSI drivers are"));
+        return (!machine.privileged).then(|| {
+            format!(
+                "volume {name}: CSI drivers are privileged, and this machine's measured configuration does not say \
+                 `[node] privileged = true`"
+            )
+        });
     }
     Some(format!(
         "volume {name}: only emptyDir, hostPath, configMap, secret, downwardAPI, projected, image, csi, persistentVolumeClaim \
@@ -346,14 +349,18 @@ mod tests {
             assert!(message.contains("hostPort"), "{message}");
             assert_eq!(with(true, none), None);
         }
+        let tunnels = json!({"containerPort": 80, "hostPort": 51820, "protocol": "UDP"});
+        let message = with(false, tunnels).unwrap().message;
+        assert!(message.contains("hostPort 51820/UDP "), "{message}");
+        assert!(message.contains(" 10250/TCP, "), "{message}");
         let by_tcp = json!({"containerPort": 80, "hostPort": 51820});
         assert_eq!(with(false, by_tcp), None);
-        let tunnel = agent_cluster::tunnel::PORTS.map(|port| (agent_proxy::Protocol::Udp, port));
+        let tunnel = agent_cluster::tunnel::PORTS.map(|port| (Protocol::Udp, port));
         assert!(tunnel.iter().all(|port| MACHINE_PORTS.contains(port)));
     }
 
     #[test]
-    fn a_limit_of_bandwidth_is_refused_and_says_so() {
+    fn a_bandwidth_limit_is_refused_and_says_so() {
         let message = |annotation: &str, on_host: bool| {
             let pod = json!({
                 "metadata": {"annotations": {annotation: "10M"}},

@@ -15,11 +15,14 @@ const TTL: u32 = 5;
 const SMALLEST: u16 = 512;
 /// Most bytes of a datagram: no packet of it is cut on the way (the operators' DNS flag day 2020).
 const LARGEST: u16 = 1232;
-/// The third byte of a message (RFC 1035, section 4.1.1): that it is an answer, what is done, and
-/// that a client wants its name server to ask others; the value of what this server does not do.
+// The header's third byte, and a code of the fourth (RFC 1035, section 4.1.1).
+/// QR: the message is a response.
 const IS_ANSWER: u8 = 0x80;
+/// The bits of the OPCODE.
 const OPCODE: u8 = 0x78;
+/// RD: the client asks for recursion.
 const RECURSION_DESIRED: u8 = 0x01;
+/// RCODE: the server does not know this kind of query.
 const NOT_IMPLEMENTED: u8 = 4;
 /// Longest chain of CNAMEs within the cluster.
 const MOST_NAMES: usize = 8;
@@ -124,11 +127,11 @@ pub(super) fn plain(name: &Name) -> String {
 /// The local resolution of a question.
 #[derive(Debug)]
 pub enum Resolution {
-    /// This.
+    /// The complete answer.
     Whole(Message),
-    /// This, completed by another server's answer for a name.
+    /// A chain of CNAMEs that leaves the zone: append the upstream server's answer for the name.
     Then(Message, Name),
-    /// Another server is to be asked.
+    /// The name is not in the zone: forward the question.
     Foreign,
 }
 
@@ -243,7 +246,7 @@ fn address_data(address: IpAddr) -> RData {
     }
 }
 
-/// Who says that there is nothing, and for how long that may be kept (RFC 2308).
+/// The zone's SOA record; its minimum bounds negative caching (RFC 2308).
 fn authority() -> Option<Record> {
     let zone = absolute(DOMAIN).ok()?;
     let server = absolute(&format!("ns.dns.{DOMAIN}")).ok()?;

@@ -35,7 +35,7 @@ proptest! {
             let known = Arc::new(known);
             index.take(Arc::clone(&known));
             prop_assert!(index.is_of(&known));
-            prop_assert_eq!(&index, &Index::of(Arc::clone(&known)), "nothing of before is left");
+            prop_assert_eq!(&index, &Index::of(Arc::clone(&known)), "nothing earlier is left");
             let addresses = ["10.96.0.", "10.1.0.", "fd00:96::", "fd00:1::"];
             let addresses = addresses.iter().flat_map(|net| (1..4).map(move |last| format!("{net}{last}")));
             for address in addresses {

@@ -88,8 +88,8 @@ impl Names {
         self.options.view.clone()
     }
 
-    /// Answers at these addresses of the node, each the questions of a range, and no longer at
-    /// those of before.
+    /// Answers at these addresses of the node, each the questions of a range, and no longer at the
+    /// previous ones.
     pub fn serve_at(&self, own: &[(IpAddr, Cidr)]) {
         self.own.send_if_modified(|before| {
             let differs = before != own;

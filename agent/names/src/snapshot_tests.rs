@@ -215,7 +215,7 @@ proptest! {
         let mut changed = whole.clone();
         changed[at] = byte;
         if let Ok(read) = read(&changed) {
-            // A slice whose service is not there any more, or an alias, is not written.
+            // A slice whose service is missing, or an alias, is not written.
             let once = written(&read);
             prop_assert_eq!(written(&self::read(&once).unwrap()), once);
         }
@@ -299,7 +299,10 @@ fn a_snapshot_that_is_too_large_is_neither_left_nor_read() {
     let error = large.leave(&path, &origin()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
     let left = fs::read_dir(folder.path()).unwrap().count();
-    assert_eq!(left, 0, "and none of before, which is no longer right");
+    assert_eq!(
+        left, 0,
+        "no earlier snapshot stays, as it is no longer right"
+    );
     fs::write(&path, bytes).unwrap();
     let refused = Snapshot::left(&path, &origin()).unwrap_err();
     assert!(matches!(refused, Refused::TooLarge), "{refused:?}");

@@ -182,7 +182,7 @@ pub fn change(status: &PodStatus, old: &PodStatus) -> Result<Value, serde_json::
     let conditions = change.get_mut("conditions").and_then(Value::as_array_mut);
     if let Some(conditions) = conditions {
         for condition in conditions.iter_mut().filter_map(Value::as_object_mut) {
-            // A merge keeps what a patch leaves out: only null removes the text of before.
+            // A merge keeps what a patch leaves out: only null removes the previous text.
             for words in ["reason", "message"] {
                 condition.entry(words).or_insert(Value::Null);
             }
@@ -229,7 +229,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) messages: &'a dyn Fn(&str) -> Option<String>,
 }
 
-/// What has become of the pod as a whole.
+/// The pod's phase, with reason and message.
 struct Outcome {
     phase: String,
     reason: Option<String>,

@@ -115,8 +115,8 @@ pub fn killing(pod: &Pod, notes: &Notes, seen: &Seen) -> String {
     }
 }
 
-/// The message of an event about a pod's resize: `what` has become of it, the resources that the
-/// spec asks for, and why it waits if it does.
+/// The message of an event about a pod's resize: `what` its state is, the resources that the spec
+/// asks for, and why it waits if it does.
 pub fn resize(pod: &Pod, what: &str, error: Option<&str>) -> String {
     // By hand, as the order of the fields is part of the text.
     let one = |container: &Container| {

@@ -52,7 +52,7 @@ pub(crate) fn mapped(mounts: Vec<Mount>, users: &UserNamespace) -> Result<Vec<Mo
 
 /// Shows the layers of an image, the topmost first, at `place`, where what an earlier agent showed
 /// goes. Returns where they are. With a user namespace its users own them. The file system there is
-/// one that nobody can write, whatever becomes of its mounts: other images have the same layers.
+/// one that nobody can write, whatever happens to its mounts: other images have the same layers.
 ///
 /// # Errors
 /// There are none, or too many, or the kernel refuses them.

@@ -76,7 +76,7 @@ pub enum VolumeError<E: Error + 'static> {
     #[error("the state's header can't be read or written")]
     Disk(#[source] std::io::Error),
     /// The TPM failed.
-    #[error("the TPM can't be asked for the state's key")]
+    #[error("the TPM failed to read or write the state's key")]
     Store(#[source] E),
     /// The header can't be made.
     #[error("the state's header can't be made")]

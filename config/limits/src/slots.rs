@@ -48,8 +48,8 @@ impl<K: Copy + Hash + Ord> SlotTable<K> {
 
     /// Inserts a connection; returns the one to close, which no longer has a slot.
     ///
-    /// `groups` are what the newcomer belongs to, each within the next, with how many slots each
-    /// may have; the last one is what the table is shared among.
+    /// `groups` are the newcomer's, from the narrowest to the widest, each with its limit of slots.
+    /// A full table is shared between the widest ones: the largest of them loses its oldest slot.
     pub fn enter(&mut self, id: SlotId, groups: &[(K, usize)]) -> Option<SlotId> {
         self.leave(id);
         let crowded = groups

@@ -98,7 +98,7 @@ pub enum Joined {
 pub enum NoGeneration {
     /// They are what an image wrote that knows no MAC; or an attacker did.
     #[error(
-        "it has no authentication code, as images of before wrote it: it can't be told from an older copy's"
+        "it has no authentication code, as earlier images wrote it: it can't be told from an older copy's"
     )]
     Unauthenticated,
     /// They are of another length, or the MAC is not theirs: parts of several texts, or not of this

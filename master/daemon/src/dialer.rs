@@ -32,11 +32,11 @@ pub(crate) struct Dialer {
     tls_settings: Mutex<Option<TlsSettings>>,
 }
 
-/// A node's own Node names where it is called, so a node that is taken over would have this server
-/// call services of its own host, or a cloud's metadata service at a link-local address.
+/// A node writes its own address into its Node. Unchecked, a compromised node could point the server
+/// at services of the server's own loopback, or at a cloud's metadata service (link-local).
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "no node is called at {0}: the address is of the loopback, link-local, multicast or unspecified"
+    "no node is called at {0}: the address is a loopback, link-local, multicast or unspecified one"
 )]
 struct NotProxyable(IpAddr);
 

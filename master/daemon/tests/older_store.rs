@@ -122,7 +122,7 @@ fn an_older_copy_of_the_store_is_refused_and_a_restored_snapshot_served() {
     machine.copy("newest", "master/store");
     machine.boot().expect("the negative control");
 
-    // The documented way back, which an admin takes with a snapshot of before.
+    // The documented way back, which an admin takes with an earlier snapshot.
     fs::remove_dir_all(machine.at("master/store")).expect("removed");
     let restored = machine
         .master("restore")
@@ -161,7 +161,7 @@ fn an_older_copy_of_the_store_with_the_number_of_now_is_refused() {
         (spliced.clone(), "does not hold"),
         // Of the number alone, by the inode of a shorter file.
         (now[..number].to_vec(), "no authentication code"),
-        // As a pod can write it, and images of before wrote it.
+        // As a pod can write it, and earlier images wrote it.
         (lines.into_bytes(), "no authentication code"),
     ] {
         fs::write(machine.at("init/generation"), &made).expect("written");

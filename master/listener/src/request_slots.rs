@@ -71,7 +71,7 @@ pub struct RequestSlot {
     reader: Option<AnswerReader>,
 }
 
-/// Among whose unread answers an answer counts: those of a user at a host.
+/// The reader of an answer: unread answers are limited by user and host.
 #[derive(Debug)]
 struct AnswerReader {
     unread: Slots,

@@ -210,7 +210,7 @@ async fn write(store: &EmbeddedStore, disk: &Failing) -> Vec<String> {
     acknowledged
 }
 
-/// What became of the store after the failure.
+/// The state of the store after the failure.
 struct After {
     /// It continues, as it may where the disk was only full and there is room again.
     goes_on: bool,

@@ -577,7 +577,7 @@ fn a_power_cut_before_the_answer_loses_nothing() {
 }
 
 /// A master's files turn out to be damaged, or of another boot than their header: its admin puts
-/// back the disk of its last start, or boots the image of before.
+/// back the disk of its last start, or boots the previous image.
 #[test]
 fn a_state_that_init_cannot_use_stays_as_it_is() {
     let mut machine = Machine::new();

@@ -19,9 +19,9 @@ pub(crate) enum NodeCommand {
     Drain(drain::DrainArgs),
     /// Let new pods onto a node again.
     Uncordon(Access),
-    /// Start a node's machine again: its containers get their grace first.
+    /// Reboot a node's machine; its containers are stopped first, with their grace periods.
     Reboot(end::EndArgs),
-    /// Switch a node's machine off: its containers get their grace first.
+    /// Switch a node's machine off; its containers are stopped first, with their grace periods.
     Poweroff(end::EndArgs),
 }
 

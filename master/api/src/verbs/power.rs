@@ -47,7 +47,7 @@ pub(super) async fn order(call: &Call) -> Result<Response<Body>, ApiError> {
     answer::success(StatusCode::CREATED, None, call.accept()?)
 }
 
-/// Writes into the log of verdicts that the caller gives this order, or what became of it.
+/// Writes into the log of verdicts that the caller gives this order, or how it ended.
 async fn record(call: &Call, order: Order, outcome: &str) -> Result<(), ApiError> {
     let nowhere = || {
         let text = "this server keeps no log of verdicts, without which no machine is ended";

@@ -4,8 +4,8 @@ use super::question::Question;
 use master_rbac::{Request, Resource};
 use master_schema::error::{ApiError, Reason, shown};
 
-/// Upstream's words for a refusal. Who sent the request may be anybody, so its texts are cut; the
-/// user is known, or anonymous.
+/// Upstream's words for a refusal. Texts of the request are shortened, as an unauthenticated sender
+/// may choose them; the user's name is not, as authentication has set it.
 pub(super) fn of(question: &Question<'_>, why: &str) -> ApiError {
     let user = &question.user.name;
     let why = if why.is_empty() {

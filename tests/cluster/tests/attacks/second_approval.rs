@@ -18,7 +18,7 @@ fn changed(machine: &SoftMachine, address: &str) -> SoftMachine {
 
 /// A stranger has a request approved, comes with other claims before it joins, and is approved for
 /// these. It joins by either approval, and keeps none: once an admin removed it, a person decides
-/// anew, whatever became of the request by which it joined.
+/// anew, whatever happened to the request by which it joined.
 pub(crate) async fn a_second_approval_brings_no_removed_machine_back() {
     let lab = &Lab::start().await;
     set_policy(lab, "queue", &json!({})).await;

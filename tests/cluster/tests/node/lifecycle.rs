@@ -81,7 +81,7 @@ async fn containers_are_started_again_while_the_master_is_away() {
     let conditions = status["conditions"].as_array().unwrap();
     for ready in conditions.iter().filter(|one| one["status"] == "True") {
         let words = [&ready["reason"], &ready["message"]];
-        assert_eq!(words, [&Value::Null; 2], "reasons of before: {ready}");
+        assert_eq!(words, [&Value::Null; 2], "earlier reasons: {ready}");
     }
 
     cluster.away.store(true, Ordering::SeqCst);

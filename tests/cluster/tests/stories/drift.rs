@@ -81,7 +81,7 @@ fn out(cluster: &mut Cluster, bad: &Blueprint) -> Result<()> {
     )?;
     expect(
         moment(&since)? < ends,
-        &format!("the certificate of before had ended at {ends}, before the verdict of {since}"),
+        &format!("the previous certificate had ended at {ends}, before the verdict of {since}"),
     )?;
     let taints = [
         "get",

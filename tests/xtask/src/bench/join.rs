@@ -190,8 +190,8 @@ fn memory(lab: &Lab, path: &str) -> Outcome<u64> {
         .map(|bytes| bytes >> 20)
         .ok_or_else(|| {
             Failure::new(
-                format!("{path} tells no resident memory"),
-                "kubectl get --raw shows what it tells",
+                format!("{path} has no process_resident_memory_bytes"),
+                "kubectl get --raw shows what it has",
             )
         })
 }

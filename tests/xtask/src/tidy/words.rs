@@ -72,6 +72,9 @@ const RIDDLES: &[(&str, &str)] = &[
 const RIDDLES_IN_PROSE: &[(&str, &str)] = &[
     ("as it were", "nothing: leave it out"),
     ("at sight", "without a decision"),
+    ("became of", "the state of, what happened to"),
+    ("become of", "the state of, what happened to"),
+    ("becomes of", "the state of, what happens to"),
     ("hear of", "see, learn of"),
     ("heard of", "reported"),
     ("hears of", "sees, learns of"),
@@ -79,6 +82,8 @@ const RIDDLES_IN_PROSE: &[(&str, &str)] = &[
     ("knows nothing of", "does not know"),
     ("lest", "so that … not"),
     ("nobody's word", "no approval"),
+    ("none any more", "no longer one, gone"),
+    ("of before", "previous, earlier"),
     ("of whom", "of which, whose"),
     ("on the word of", "with the approval of"),
     ("people are told", "an event records, the log says"),
@@ -87,7 +92,6 @@ const RIDDLES_IN_PROSE: &[(&str, &str)] = &[
     ("tell people", "record an event, report"),
     ("tells people", "records an event, reports"),
     ("told of", "reported, informed of"),
-    ("what becomes of", "the state of, what happens to"),
     ("what comes of", "the result of"),
     ("whence", "from where"),
     ("whoever", "anyone who"),
@@ -301,6 +305,9 @@ mod tests {
         assert_eq!(faults_of("    /// A person's word lets it in."), 1);
         assert_eq!(faults_of("//! Of whom it is heard of."), 2);
         assert_eq!(faults_of("// An unheard of length."), 0);
+        assert_eq!(faults_of("/// A peer that is none any more."), 1);
+        assert_eq!(faults_of("the text of before; what has become of it"), 2);
+        assert_eq!(faults_of("of beforehand, from before"), 0);
         assert_eq!(faults_of("let text = \"at sight\";"), 1);
         assert_eq!(faults_of("Whoever has it, | may."), 1);
         assert_eq!(faults_of("let first = told_of(at_sight);"), 0);
