@@ -266,8 +266,8 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
     }
 }
 
-/// Counts a repetition in the event that is there. The master removes events after a while: one that
-/// is gone is made anew with its count and its first time (upstream's rule).
+/// Counts a repetition in the event that is there. The master removes events after a while: one
+/// that is gone is made anew with its count and its first time (upstream's rule).
 async fn put(
     api: &dyn Api,
     news: Occurrence,

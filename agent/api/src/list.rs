@@ -114,7 +114,8 @@ mod tests {
         }
     }
 
-    /// The outcome, the objects, and which pages were asked for: from which object on, and how many.
+    /// The outcome, the objects, and which pages were asked for: from which object on, and how
+    /// many.
     async fn listed(
         sizes: Vec<usize>,
         path: &str,

@@ -130,9 +130,9 @@ impl Folders {
         }))
     }
 
-    /// Answers the master's request to make a folder (`POST`, with `bytes=` as its query), to remove
-    /// it (`DELETE`) or to remove it if it is empty (`DELETE` with `bytes=0`): an HTTP status and a
-    /// line.
+    /// Answers the master's request to make a folder (`POST`, with `bytes=` as its query), to
+    /// remove it (`DELETE`) or to remove it if it is empty (`DELETE` with `bytes=0`): an HTTP
+    /// status and a line.
     pub fn answer(&self, method: &str, name: &str, query: &str) -> (u16, String) {
         let bytes = query
             .strip_prefix("bytes=")

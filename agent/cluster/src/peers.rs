@@ -18,8 +18,8 @@ pub struct Peer {
     pub addresses: Vec<IpAddr>,
     /// Its ranges of pod addresses.
     pub ranges: Vec<Cidr>,
-    /// Nothing is held against its machine. Otherwise its pods are not reached, and neither they nor
-    /// it are let in.
+    /// Nothing is held against its machine. Otherwise its pods are not reached, and neither they
+    /// nor it are let in.
     pub trusted: bool,
 }
 
@@ -35,9 +35,9 @@ pub struct Unreached {
 /// The addresses of a route: the first one, and the prefix.
 type End = (IpAddr, u8);
 
-/// The routes that peers need, by destination; each with its router, none where nothing is sent, and
-/// the peer's name. Of two peers with one range, the first that is trusted and has a router's address
-/// has it.
+/// The routes that peers need, by destination; each with its router, none where nothing is sent,
+/// and the peer's name. Of two peers with one range, the first that is trusted and has a router's
+/// address has it.
 fn wanted(peers: &[Peer]) -> BTreeMap<End, (Option<IpAddr>, &str)> {
     let routes = peers.iter().flat_map(|peer| {
         let ranges = peer.ranges.iter().filter(|range| is_routed(range));
@@ -127,9 +127,9 @@ fn without_router(peers: &[Peer]) -> Vec<Unreached> {
     all.collect()
 }
 
-/// Makes the kernel's routes by routers those that peers need, and no others. Each takes the place of
-/// an earlier one at once, and where the kernel refuses it nothing is sent: without a route, packets
-/// for pods would go to the machine's router.
+/// Makes the kernel's routes by routers those that peers need, and no others. Each takes the place
+/// of an earlier one at once, and where the kernel refuses it nothing is sent: without a route,
+/// packets for pods would go to the machine's router.
 pub(crate) fn route(peers: &[Peer]) -> Result<Vec<Unreached>, Error> {
     let wanted = wanted(peers);
     let mut links = Links::open()?;

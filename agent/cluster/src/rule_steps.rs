@@ -11,8 +11,8 @@ pub(crate) const ICMP: u8 = 1;
 pub(crate) const ICMP_V6: u8 = 58;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
-/// How an error begins that says that a packet is too large: type and code with IPv4 (RFC 1191), the
-/// type with IPv6, where the code does not matter (RFC 4443, section 3.2).
+/// How an error begins that says that a packet is too large: type and code with IPv4 (RFC 1191),
+/// the type with IPv6, where the code does not matter (RFC 4443, section 3.2).
 pub(crate) const TOO_LARGE: &[u8] = &[3, 4];
 pub(crate) const TOO_LARGE_V6: &[u8] = &[2];
 const DNS_PORT: u16 = 53;

@@ -12,14 +12,14 @@
 //!   names are answered also where it is full.
 //! - `by-connection`: addresses of the set `machines` are no endpoints of services, except for the
 //!   machine's own programs. Errors (ICMP) go through the chain `errors`: the kernel, and with it
-//!   every NetworkPolicy, judges them by the connection of the packet that they quote, never by their
-//!   sender. A pod sends them about its own connections alone, to the machine, too; and that packets
-//!   are too large only where the other end knows the connection by the pod's own address, since that
-//!   end then sends smaller ones to this address, whatever the connection.
+//!   every NetworkPolicy, judges them by the connection of the packet that they quote, never by
+//!   their sender. A pod sends them about its own connections alone, to the machine, too; and that
+//!   packets are too large only where the other end knows the connection by the pod's own address,
+//!   since that end then sends smaller ones to this address, whatever the connection.
 //! - `through`: what fits no connection that is known is dropped, and what the kernel looks up none
-//!   for, since no policy would judge it; pods may connect anywhere; connections from outside to pods
-//!   are dropped, those that a node began as a peer, too, as soon as it is none; all other forwarding
-//!   is dropped.
+//!   for, since no policy would judge it; pods may connect anywhere; connections from outside to
+//!   pods are dropped, those that a node began as a peer, too, as soon as it is none; all other
+//!   forwarding is dropped.
 //! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by
 //!   the tunnel or not at all. `from-pods` then lets in what carries an address of a pod by the
 //!   tunnel only, which has proved whose it is.
@@ -115,8 +115,8 @@ const fn shown_as(family: Family) -> u32 {
     }
 }
 
-/// Bits of [`Step::LoadState`]: the kernel looks up no connection for it; an error about a packet of
-/// a connection.
+/// Bits of [`Step::LoadState`]: the kernel looks up no connection for it; an error about a packet
+/// of a connection.
 const UNTRACKED: u32 = 64;
 const RELATED: u32 = 4;
 
@@ -408,9 +408,10 @@ impl Rules {
     }
 
     /// Errors out of pods, by the connections that they quote: those of the pod itself pass. One
-    /// that quotes no connection is for nobody. That packets are too large is for nobody either where
-    /// addresses of the connection were changed: its receiver remembers it for an address, which is
-    /// then that of the machine or of a service, and sends smaller packets to all who have it.
+    /// that quotes no connection is for nobody. That packets are too large is for nobody either
+    /// where addresses of the connection were changed: its receiver remembers it for an address,
+    /// which is then that of the machine or of a service, and sends smaller packets to all who have
+    /// it.
     fn errors(&self) -> [Change; 5] {
         let (icmp, too_large) = match self.family {
             Family::V4 => (ICMP, TOO_LARGE),
@@ -663,8 +664,8 @@ mod tests {
             assert_eq!(of("from-pods").len(), 4);
             assert_eq!(of(BY_CONNECTION).len(), 2);
             assert!(of(TO_MACHINES).len() >= 4);
-            // Of what goes on, answers to what left as the machine are let through by the first rule,
-            // which looks at no name, and what a pod sends by the next one.
+            // Of what goes on, answers to what left as the machine are let through by the first
+            // rule, which looks at no name, and what a pod sends by the next one.
             let looks = |steps: &Vec<Step>| steps.contains(&Step::LoadInName(0));
             assert_eq!(of("through").iter().position(looks), Some(1));
             assert!(of("through")[1].ends_with(&[Step::Verdict(Verdict::Accept)]));

@@ -200,8 +200,8 @@ impl Sandboxes {
 
     /// Replaces the list of other nodes: routes to their pods, and rules that accept packets from
     /// them and their pods. Nodes that are no longer in the list lose both. Packets to an untrusted
-    /// node's pods are dropped, and so is what it and its pods send, on established connections too,
-    /// and even if setting a route fails.
+    /// node's pods are dropped, and so is what it and its pods send, on established connections
+    /// too, and even if setting a route fails.
     ///
     /// # Errors
     /// If the kernel refuses; to be tried again. A node that is not on a segment of this one can't

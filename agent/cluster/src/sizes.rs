@@ -1,17 +1,18 @@
 //! How large the packets of pods are, and how many of one connection go through the machine as one.
 //!
 //! A connection between two pods of a node costs the machine a fixed price for each burst that goes
-//! from one veth pair to the other (routes, rules, the connection table, two wake-ups), whatever its
-//! size; the kernel's usual most is 64 KiB. Veth pairs take more ([`BURST`]). Links that lead out of
-//! the machine mostly don't, and neither do tunnels: what is larger is cut into single packets
-//! before them, at twice the price of all of it. So only what stays on the machine may be larger:
+//! from one veth pair to the other (routes, rules, the connection table, two wake-ups), whatever
+//! its size; the kernel's usual most is 64 KiB. Veth pairs take more ([`BURST`]). Links that lead
+//! out of the machine mostly don't, and neither do tunnels: what is larger is cut into single
+//! packets before them, at twice the price of all of it. So only what stays on the machine may be
+//! larger:
 //!
 //! - A pod's link takes [`INSIDE`] times as large packets as the machine's way out, and so do its
 //!   routes to pods of its node, whose range it knows. Its other routes say what the way out takes,
 //!   as do those to the node itself, which is where callers from outside seem to come from, and to
 //!   services, which lead anywhere.
-//! - It takes as many packets at once as make 64 KiB of those that leave the machine. Larger packets
-//!   alone make larger bursts.
+//! - It takes as many packets at once as make 64 KiB of those that leave the machine. Larger
+//!   packets alone make larger bursts.
 //!
 //! Both ends of a connection say how large packets they take, so that the smaller one decides, and
 //! one with a pod of an earlier agent or of another node goes on as before.

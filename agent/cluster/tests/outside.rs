@@ -485,7 +485,7 @@ fn nobody_outside_answers_in_the_place_of_a_service_that_is_not_there() {
             let got = datagrams.recv(&mut [0; 8]).expect_err("nothing came");
             assert_eq!(got.kind(), ErrorKind::WouldBlock);
             connections.set_nonblocking(true).expect("a setting");
-            // The one of before.
+            // The earlier one.
             connections.accept().expect("a caller");
             assert!(connections.accept().is_err());
         }

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
 
-/// Longest time for which a thread is waited for, also where all containers of a node start at once:
-/// others need theirs for much less, unless file systems hold them.
+/// Longest time for which a thread is waited for, also where all containers of a node start at
+/// once: others need theirs for much less, unless file systems hold them.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The threads, by namespace.
@@ -95,8 +95,8 @@ impl Threads {
 }
 
 /// Does the work on a thread of its own, which keeps `held`, its place among others, until it ends.
-/// Where the caller is dropped, the thread goes on to its next [`Steps::step`], and drops the result
-/// before `held`.
+/// Where the caller is dropped, the thread goes on to its next [`Steps::step`], and drops the
+/// result before `held`.
 ///
 /// # Errors
 /// There is no thread for it, or it makes no step for `silence`.

@@ -15,8 +15,9 @@
 //!
 //! [`users`] decides which user and group ids of the machine a pod with a user namespace has.
 //!
-//! No tasks, but such threads; of the machine it reads `/sys` and `/dev` ([`Tpms::find`], [`devices`]). Enter by
-//! these functions: `agent_runtime` writes what they answer into a container's specification.
+//! No tasks, but such threads; of the machine it reads `/sys` and `/dev` ([`Tpms::find`],
+//! [`devices`]). Enter by these functions: `agent_runtime` writes what they answer into a
+//! container's specification.
 
 mod apart;
 mod calls;

@@ -28,8 +28,8 @@ const DISK_CLASS: u32 = 13;
 /// What the kernel reads of an `int`; the upper half of the register is the caller's and means
 /// nothing.
 const INT: u64 = 0xffff_ffff;
-/// The number of the machine's console as mknod(2) takes it (major 5, minor 1). The runtime's filter
-/// of devices lets every container have it, whatever its specification says.
+/// The number of the machine's console as mknod(2) takes it (major 5, minor 1). The runtime's
+/// filter of devices lets every container have it, whatever its specification says.
 const CONSOLE: u64 = 5 << 8 | 1;
 /// Execution domains (personality.h): Linux, 32 bits (`PER_LINUX32`), each also with 2.6 as its
 /// version (`UNAME26`), and the question which it is. Others turn off what keeps memory safe.

@@ -91,9 +91,9 @@ impl NamedTurns {
         Self::of(Share::new(all, each).with_reserve(), None)
     }
 
-    /// As many turns at places, each of which has as many, or fewer where these would be nearly all.
-    /// Of all turns, and of each place's, the last quarter, one at least, goes only to names that
-    /// have none of them.
+    /// As many turns at places, each of which has as many, or fewer where these would be nearly
+    /// all. Of all turns, and of each place's, the last quarter, one at least, goes only to names
+    /// that have none of them.
     pub fn with_places(all: usize, of_a_place: usize) -> Self {
         let share = Share::new(all, all).with_reserve();
         Self::of(share, Some(share.of_a_place(of_a_place)))
@@ -182,9 +182,9 @@ impl Table {
         self.at_a_place.filter(refuses).map(|_share| Refusal::Place)
     }
 
-    /// Gives turns to those who wait and may have one now. Looks once at each at most: a turn that is
-    /// given leaves less to all others, so who is refused stays refused, and with them all who ask
-    /// for the same.
+    /// Gives turns to those who wait and may have one now. Looks once at each at most: a turn that
+    /// is given leaves less to all others, so who is refused stays refused, and with them all who
+    /// ask for the same.
     fn call(&self, queue: &mut Queue) {
         let mut running: Vec<_> = queue.running.values().collect();
         let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());

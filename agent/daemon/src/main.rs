@@ -10,10 +10,10 @@
 //!
 //! init runs `agent state-key` to get the key of the encrypted state from the TPM.
 //!
-//! Enter by [`run::run`]. It is the only owner of tasks: the name server, the attestor, the network,
-//! the clock, discovery, the keeper of the identity, the kubelet and its server; they share the
-//! identity's slots and the TPM's bounded channel. Messages that a person must see go to standard
-//! output as lines that start with `pratique:`; the log goes to standard error.
+//! Enter by [`run::run`]. It is the only owner of tasks: the name server, the attestor, the
+//! network, the clock, discovery, the keeper of the identity, the kubelet and its server; they
+//! share the identity's slots and the TPM's bounded channel. Messages that a person must see go to
+//! standard output as lines that start with `pratique:`; the log goes to standard error.
 
 mod addresses;
 mod approach;

@@ -112,7 +112,8 @@ impl RecoveredState {
         }
     }
 
-    /// Binds the state to this board, in the boot with this value, and removes the one-off key, which can't be used again.
+    /// Binds the state to this board, in the boot with this value, and removes the one-off key,
+    /// which can't be used again.
     pub(crate) fn bind(
         self,
         disk: &mut Partition,

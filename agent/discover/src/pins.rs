@@ -1,5 +1,5 @@
-//! The pins of a cluster's roots in a file, one a line: what a machine's state keeps of its cluster,
-//! and what a master writes for the agent on its own machine.
+//! The pins of a cluster's roots in a file, one a line: what a machine's state keeps of its
+//! cluster, and what a master writes for the agent on its own machine.
 
 use config_tls::Pin;
 use std::fs::File;

@@ -31,8 +31,8 @@ impl Url {
     }
 }
 
-/// The URL that a redirect to `location` means at `from`; none where it leads to another host, or is
-/// no URL.
+/// The URL that a redirect to `location` means at `from`; none where it leads to another host, or
+/// is no URL.
 pub(crate) fn next(from: &Url, location: &str) -> Option<Url> {
     let location = location.split('#').next().unwrap_or_default();
     let same = |path: String| Url {

@@ -175,8 +175,8 @@ impl Images {
         }
     }
 
-    /// How far the pull of an image is; none where its manifest is not here yet, and where it is not
-    /// pulled. All who wait for an image wait for one pull.
+    /// How far the pull of an image is; none where its manifest is not here yet, and where it is
+    /// not pulled. All who wait for an image wait for one pull.
     pub fn progress(&self, text: &str) -> Option<Progress> {
         let name = self.reference(text).ok()?.to_string();
         self.incoming.of(&name, Incoming::default).count.progress()

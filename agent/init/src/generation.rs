@@ -3,18 +3,20 @@
 //! The header can't be set back: the TPM knows its generation. The data behind the header could be
 //! rolled back as a whole without touching the header. So the state holds the generation, too: in
 //! each boot the next one is written here, on the medium, before the agent moves header and TPM to
-//! it. A power cut between the two leaves the state one ahead, never behind and never further ahead.
+//! it. A power cut between the two leaves the state one ahead, never behind and never further
+//! ahead.
 //!
 //! Such a boot can be repeated with another copy of the data, and either copy is one ahead then. So
 //! each boot draws a value, notes it here and has the agent put it into the TPM last: the copy for
 //! which the TPM did not move names another, and is refused from then on.
 //!
 //! The state is encrypted and not authenticated: other files can be rolled back unnoticed, or put
-//! together from older blocks. The text here is authenticated as a whole ([`config_state::generation`]).
-//! What must not be rolled back with other files is noted beside the number: that the state lists the
-//! configurations which it allows ([`crate::allowed`]), how the machine joined its cluster (by the
-//! agent), and in which generation a master last served its store (by the master). For these two the
-//! key of the text is in a file that lasts as long as the boot.
+//! together from older blocks. The text here is authenticated as a whole
+//! ([`config_state::generation`]). What must not be rolled back with other files is noted beside
+//! the number: that the state lists the configurations which it allows ([`crate::allowed`]), how
+//! the machine joined its cluster (by the agent), and in which generation a master last served its
+//! store (by the master). For these two the key of the text is in a file that lasts as long as the
+//! boot.
 
 use agent_volume::header::VolumeKey;
 use config_state::generation::{BootNonce, Generation, GenerationKey, LIMIT, NoGeneration};
@@ -102,13 +104,14 @@ impl StateGeneration {
         file.write_all(self.key.bytes())
     }
 
-    /// Checks that the state has the generation of its header, `header`, or the one after it, and is
-    /// of a boot that the TPM has recorded, one of `kept`; notes the next generation as that of
-    /// `boot`, which follows the first of them. On another board, to which an admin moved the state, no TPM has recorded one.
+    /// Checks that the state has the generation of its header, `header`, or the one after it, and
+    /// is of a boot that the TPM has recorded, one of `kept`; notes the next generation as that of
+    /// `boot`, which follows the first of them. On another board, to which an admin moved the
+    /// state, no TPM has recorded one.
     ///
     /// # Errors
-    /// [`GenerationError`]: the state is of another generation or boot, its text is not authentic, or
-    /// its file cannot be read or written.
+    /// [`GenerationError`]: the state is of another generation or boot, its text is not authentic,
+    /// or its file cannot be read or written.
     pub fn advance(
         &self,
         header: u64,
@@ -141,8 +144,8 @@ impl StateGeneration {
         })
     }
 
-    /// Notes the generation and the boot of a new state, of which nothing else is noted yet; it is on
-    /// the medium when this returns.
+    /// Notes the generation and the boot of a new state, of which nothing else is noted yet; it is
+    /// on the medium when this returns.
     ///
     /// # Errors
     /// [`GenerationError::File`] where the file cannot be written.

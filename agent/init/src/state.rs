@@ -247,8 +247,8 @@ fn own_state(
     let node = decrypt(partition, key)?;
     let state = StateGeneration::of(Path::new(OWN), key);
     if let Err(cause) = usable(&node, &state, of_header, boot) {
-        // Without an answer the agent leaves header and TPM as they are: a master's cure begins from
-        // this disk, or from a copy that was taken after its last start.
+        // Without an answer the agent leaves header and TPM as they are: a master's cure begins
+        // from this disk, or from a copy that was taken after its last start.
         drop(agent.finish(console, None));
         return Err(damaged(partition, owner == Owner::Master, cause));
     }

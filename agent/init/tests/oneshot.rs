@@ -1,5 +1,6 @@
-//! A program that runs once, to its end or to its limit. In a test program of its own and as its only
-//! test, since [`run`] reaps every child of its process, which would take those of other tests.
+//! A program that runs once, to its end or to its limit. In a test program of its own and as its
+//! only test, since [`run`] reaps every child of its process, which would take those of other
+//! tests.
 
 use agent_init::console::Console;
 use agent_init::oneshot::{OneshotError, run};

@@ -87,8 +87,8 @@ pub(crate) async fn clear_in_turns(
 }
 
 /// Removes them, but no more than `most` names of its folder; false where some are left. What
-/// containers have mounted in a volume and shared with the machine is taken out first: it would keep
-/// the folder.
+/// containers have mounted in a volume and shared with the machine is taken out first: it would
+/// keep the folder.
 fn clear(config: &Config, pod: &PodRef, cgroup: Option<&str>, most: u64) -> io::Result<bool> {
     for folder in config.machine.folders_of_pods() {
         detach_below(&folder, Path::new(&pod.uid)).map_err(io::Error::other)?;

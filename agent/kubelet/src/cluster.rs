@@ -144,7 +144,8 @@ followed!(
     Self::keyed
 );
 
-/// Follows services, their ranges, endpoints and nodes, and what network policies are made of, for ever.
+/// Follows services, their ranges, endpoints and nodes, and what network policies are made of, for
+/// ever.
 pub(crate) async fn follow(shared: Arc<Shared>, view: View) {
     let world = shared.policies.view();
     tokio::join!(

@@ -9,10 +9,11 @@
 //! Tasks: `pods` lists and watches the pods of this node and keeps one `worker` for each; `node`
 //! writes the Node's status and renews its lease; `agent_api::events` writes events; `garbage`
 //! removes images when the disk fills up; `pressure` evicts pods when something runs out; `mirrors`
-//! shows static pods at the API; `links` keeps the links to containers' logs; one task for each container with probes and for each hook that
-//! runs (`agent_probes`), for each fetch of an image, and for each start of a container. Channels:
-//! a `watch` from `pods` to each worker (what is wanted), a `Notify` to each worker (something
-//! changed, look), a bounded `mpsc` to the task that writes events.
+//! shows static pods at the API; `links` keeps the links to containers' logs; one task for each
+//! container with probes and for each hook that runs (`agent_probes`), for each fetch of an image,
+//! and for each start of a container. Channels: a `watch` from `pods` to each worker (what is
+//! wanted), a `Notify` to each worker (something changed, look), a bounded `mpsc` to the task that
+//! writes events.
 
 mod capacity;
 mod cleanup;

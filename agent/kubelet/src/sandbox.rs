@@ -360,8 +360,8 @@ mod tests {
                 let mut own = Own::find(&shared, "a");
                 own.publish(&shared, &pod);
                 assert_eq!(ports().host_ports.len(), 1);
-                // The engine does not answer, so that the sandbox stays for now; the pod's next step
-                // comes before another try.
+                // The engine does not answer, so that the sandbox stays for now; the pod's next
+                // step comes before another try.
                 assert!(own.remove(&shared).await.is_err() && own.is_there());
                 own.publish(&shared, &pod);
                 assert_eq!(ports().host_ports, []);

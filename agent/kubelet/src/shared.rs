@@ -119,17 +119,17 @@ impl Shared {
         refusal
     }
 
-    /// Whether a pod that does not fit now fits once the pods have ended that the master has already
-    /// deleted. Upstream's kubelet ignores those; here the new pod waits, so that no resource is
-    /// given twice.
+    /// Whether a pod that does not fit now fits once the pods have ended that the master has
+    /// already deleted. Upstream's kubelet ignores those; here the new pod waits, so that no
+    /// resource is given twice.
     pub(crate) fn fits_soon(&self, pod: &Pod) -> bool {
         let staying = staying(&self.handles(), pod);
         misfit(pod, &staying, &self.allocatable()).is_none()
     }
 
-    /// Why labels, taints or extended resources of this Node keep the pod off it. A Node read in the
-    /// last ten seconds will do; a refusal is checked again on one read now. If the master does not
-    /// answer, the pod is not refused.
+    /// Why labels, taints or extended resources of this Node keep the pod off it. A Node read in
+    /// the last ten seconds will do; a refusal is checked again on one read now. If the master does
+    /// not answer, the pod is not refused.
     pub(crate) async fn misplaced(&self, pod: &Pod) -> Option<Refusal> {
         let asked = async {
             let against = |node: &Node| {
@@ -191,8 +191,8 @@ impl Shared {
         })
     }
 
-    /// Sets the limits of a pod's control group, that of its processes among them, and the processor
-    /// weights of the classes of pods as the pods are now.
+    /// Sets the limits of a pod's control group, that of its processes among them, and the
+    /// processor weights of the classes of pods as the pods are now.
     ///
     /// # Errors
     /// The kernel refuses one.

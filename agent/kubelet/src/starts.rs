@@ -255,8 +255,8 @@ async fn start(
     started
 }
 
-/// What the container is to see, looked up and mounted. Blocks, for as long as a volume's file system
-/// does.
+/// What the container is to see, looked up and mounted. Blocks, for as long as a volume's file
+/// system does.
 fn prepare(
     shared: &Shared,
     order: &Order,

@@ -108,8 +108,8 @@ impl Forwarder {
         }
     }
 
-    /// These servers, those last that did not answer a while ago: otherwise each question would wait
-    /// for a dead one.
+    /// These servers, those last that did not answer a while ago: otherwise each question would
+    /// wait for a dead one.
     fn in_order(&self, mut servers: Vec<SocketAddr>, now: Instant) -> Vec<SocketAddr> {
         let mut resting = self.resting();
         servers.sort_by_cached_key(|server| {

@@ -3,9 +3,9 @@
 //! Enter by [`Names`], the name server of a node from its agent's start on: until the master tells
 //! what there is, it answers as an earlier agent left names ([`snapshot`]), then from what the node
 //! knows of services (`agent_proxy::View`). [`serve`] is its server alone. [`zone`] finds what a
-//! name means by the [`index`] of a state, and [`answer`] makes messages of it (all pure). The server listens, asks the machine's
-//! own servers for all other names, and remembers their answers for a while; clients have shares, so
-//! that none takes what others need.
+//! name means by the [`index`] of a state, and [`answer`] makes messages of it (all pure). The
+//! server listens, asks the machine's own servers for all other names, and remembers their answers
+//! for a while; clients have shares, so that none takes what others need.
 //!
 //! Tasks: [`Names::run`] runs until it is dropped, with one task for each socket, question and
 //! connection. Where it answers is told by a `watch`, with the machine's addresses by another.

@@ -100,8 +100,8 @@ impl Names {
         });
     }
 
-    /// Answers the machine's programs at these addresses, as they are at the time, until nobody tells
-    /// them any more.
+    /// Answers the machine's programs at these addresses, as they are at the time, until nobody
+    /// tells them any more.
     pub async fn follow(&self, mut addresses: watch::Receiver<Vec<IpAddr>>) {
         loop {
             let now = addresses.borrow_and_update().clone();

@@ -265,7 +265,8 @@ fn what_no_agent_writes_is_refused() {
     }
 }
 
-/// A cluster whose snapshot would be too large, and the bytes of one that has only these namespaces.
+/// A cluster whose snapshot would be too large, and the bytes of one that has only these
+/// namespaces.
 fn large() -> (Snapshot, Vec<u8>) {
     let count = MOST / 40;
     let namespaces: BTreeSet<String> = (0..count).map(|one| format!("{one:040}")).collect();

@@ -219,8 +219,8 @@ impl Scene<'_> {
         })
     }
 
-    /// Why the attempt did not start, that it is lost, or its termination message. The containers of
-    /// a pod share [`MAX_MESSAGES`] evenly (upstream's rule).
+    /// Why the attempt did not start, that it is lost, or its termination message. The containers
+    /// of a pod share [`MAX_MESSAGES`] evenly (upstream's rule).
     fn message(&self, seen: &Seen, cause: &ExitCause) -> Option<String> {
         let message = match cause {
             ExitCause::NotStarted(why) => why.clone(),
@@ -300,8 +300,8 @@ fn beginning(mut text: String, most: usize) -> String {
 }
 
 /// The mounts of volumes. A read-only mount here is recursively read-only whatever the pod asks for
-/// (KEP-3857); only a mount that the machine mounts below it later may be writable, where the volume
-/// shows those.
+/// (KEP-3857); only a mount that the machine mounts below it later may be writable, where the
+/// volume shows those.
 fn volume_mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
     let status = |mount: &VolumeMount| {
         let read_only = mount.read_only == Some(true);

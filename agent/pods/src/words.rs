@@ -59,8 +59,8 @@ pub fn waits<'a>(status: &'a PodStatus, pod: &str) -> Vec<WaitEvent<'a>> {
     told
 }
 
-/// The events of a container whose start failed, by reason and message; all are warnings. `image` is
-/// the one that could not be fetched, if that is why.
+/// The events of a container whose start failed, by reason and message; all are warnings. `image`
+/// is the one that could not be fetched, if that is why.
 pub fn start_failed(image: &str, error: &Error) -> Vec<(&'static str, String)> {
     let why = error.chain();
     let (cause, class) = match error.class {

@@ -408,7 +408,8 @@ fn no_icmpv6_passes_by_which_policies_are_not_asked() {
             let message = [&[kind, 0, 0, 0][..], &[0; 20], b"a message"].concat();
             sendto(sender.as_raw_fd(), &message, &to, MsgFlags::empty()).unwrap();
         };
-        // The listener hears all that comes to the pod; the pods' own kernels send such messages, too.
+        // The listener hears all that comes to the pod; the pods' own kernels send such messages,
+        // too.
         let heard = || {
             let mut kinds = Vec::new();
             let mut buffer = [0; 256];

@@ -295,8 +295,8 @@ impl Prober {
     async fn repeat(&self, role: Role, probe: &Probe) {
         let pace = Pace::of(probe);
         sleep(rest(pace.delay, self.started_at, Timestamp::now())).await;
-        // A period is the time from one beginning to the next; what takes longer is followed at once
-        // (upstream's ticker).
+        // A period is the time from one beginning to the next; what takes longer is followed at
+        // once (upstream's ticker).
         let mut turns = interval(pace.period);
         turns.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let (mut good, mut bad) = (0_u32, 0_u32);

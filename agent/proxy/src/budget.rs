@@ -4,7 +4,8 @@
 //! with as many ports as the API takes would fill it: no service of anybody would come into force
 //! on a node whose agent starts. So where all together take too much, the namespaces that take most
 //! are not served until the others fit ([`Lightest`]). A namespace within an equal share is always
-//! served, and so are the few services that pods of all namespaces need, whatever else is in theirs.
+//! served, and so are the few services that pods of all namespaces need, whatever else is in
+//! theirs.
 
 use crate::fronts::Here;
 use crate::view::{Key, Port, Protocol, Service, Slice};
@@ -30,11 +31,11 @@ const CHAIN: usize = 2432;
 /// The time that others have, too (upstream's default).
 const USUAL_AFFINITY: u32 = 10_800;
 
-/// The services that pods of all namespaces need: the API, and the cluster's names. They are counted
-/// outside of their namespaces: other Services there take neither away.
+/// The services that pods of all namespaces need: the API, and the cluster's names. They are
+/// counted outside of their namespaces: other Services there take neither away.
 const EVERYONES: [(&str, &str); 2] = [API_SERVICE, NAMES_SERVICE];
-/// Most that one of them takes so, far more than they need: no author of it passes the others' limit
-/// by it.
+/// Most that one of them takes so, far more than they need: no author of it passes the others'
+/// limit by it.
 const MOST_OF_EVERYONES: usize = 256 << 10;
 
 /// Most that a service is counted with: sums of these stay exact.

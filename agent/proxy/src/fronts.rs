@@ -51,9 +51,9 @@ pub struct Pick {
     /// The endpoints for this node's pods and own programs, where callers from elsewhere reach none
     /// but those of this node; empty where there is no such difference.
     pub inside: Vec<(IpAddr, u16)>,
-    /// Of a front of datagrams: the endpoints to which clients go on to send that are there, whether
-    /// or not others come to them. As connections of TCP do, such a flow stays while its endpoint
-    /// serves, whatever policies, hints and the way out of its pod are (upstream's rule).
+    /// Of a front of datagrams: the endpoints to which clients go on to send that are there,
+    /// whether or not others come to them. As connections of TCP do, such a flow stays while its
+    /// endpoint serves, whatever policies, hints and the way out of its pod are (upstream's rule).
     pub serving: Vec<(IpAddr, u16)>,
     /// Ranges whose callers alone may come; empty where all may.
     pub sources: Vec<Cidr>,
@@ -181,7 +181,8 @@ pub(crate) fn of_host_port(
 /// Endpoints by address and port, for fronts of datagrams.
 pub type Datagrams = BTreeMap<(IpAddr, u16), BTreeSet<(IpAddr, u16)>>;
 
-/// The endpoints of fronts of datagrams that lead elsewhere than before, with those that still serve.
+/// The endpoints of fronts of datagrams that lead elsewhere than before, with those that still
+/// serve.
 pub fn changed_datagrams(before: &Fronts, after: &Fronts) -> Datagrams {
     let all = before.keys().chain(after.keys());
     let ends = |fronts: &Fronts, front: &Front| {

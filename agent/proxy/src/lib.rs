@@ -4,11 +4,12 @@
 //! Enter by [`View`]: what the node knows of services, their endpoints and nodes, filled by the
 //! kubelet's watches and read by all. [`fronts`] says where services are called and who answers
 //! there, [`served`] which of these a change moves, and [`table`] what the packet filter should
-//! hold for them; what is for an address of services and is led nowhere is refused (all pure). [`Proxy`] applies the difference to what it holds, in one transaction,
-//! and opens the ports at which load balancers ask for endpoints of this node, and whether it
-//! serves at all.
+//! hold for them; what is for an address of services and is led nowhere is refused (all pure).
+//! [`Proxy`] applies the difference to what it holds, in one transaction, and opens the ports at
+//! which load balancers ask for endpoints of this node, and whether it serves at all.
 //!
-//! Tasks: [`Proxy::run`] runs until it is dropped. It waits for the view to change. [`Proxy::left_out`] tells which services namespaces have too many of; there are no other
+//! Tasks: [`Proxy::run`] runs until it is dropped. It waits for the view to change.
+//! [`Proxy::left_out`] tells which services namespaces have too many of; there are no other
 //! channels.
 
 mod budget;
@@ -35,10 +36,10 @@ pub use view::{
     Slice, SlicePort, View, Whole,
 };
 
-/// Where the node's name server answers for the cluster's service for names, beside the port of DNS:
-/// the packet filter forgets what comes from that to pods, so that what answers for a service needs
-/// another. Upstream's kubelet has this port on each node, so that no pod on the machine's network
-/// expects it to be free.
+/// Where the node's name server answers for the cluster's service for names, beside the port of
+/// DNS: the packet filter forgets what comes from that to pods, so that what answers for a service
+/// needs another. Upstream's kubelet has this port on each node, so that no pod on the machine's
+/// network expects it to be free.
 pub const NAME_SERVER_PORT: u16 = 10_248;
 
 /// The domain below which the cluster's names are.

@@ -111,8 +111,8 @@ pub(crate) fn picking(family: Family, chain: Chain) -> Vec<Change> {
         steps.extend(load_front(family, 0));
         steps.extend([client.clone(), remember.clone()]);
         rules.push(leads(steps));
-        // Any other will stay with the next one. What is known of it is of an endpoint that is gone,
-        // and would keep its value.
+        // Any other will stay with the next one. What is known of it is of an endpoint that is
+        // gone, and would keep its value.
         let forget = Step::Forget {
             key: 0,
             map: CLIENTS,

@@ -49,7 +49,8 @@ pub struct Rules {
 enum InstalledTable {
     /// None: there is nothing to serve yet.
     Absent,
-    /// A table with these chains, and these addresses that services alone have, once they are known.
+    /// A table with these chains, and these addresses that services alone have, once they are
+    /// known.
     Present(Filter, Chains, Option<Ranges>),
     /// A table whose chains without use can't be removed.
     Crowded,
@@ -156,7 +157,8 @@ impl Rules {
     }
 }
 
-/// The fronts of datagrams that the kernel has now; their clients' flows are to follow the new ones.
+/// The fronts of datagrams that the kernel has now; their clients' flows are to follow the new
+/// ones.
 fn earlier(family: Family) -> Fronts {
     let found = earlier::datagrams(family);
     found.unwrap_or_else(|error| {

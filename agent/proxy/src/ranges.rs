@@ -15,9 +15,9 @@ pub(crate) const MOST_RANGES: usize = 4096;
 /// Most addresses of a node that are looked at: it may tell any that it likes.
 const MOST_OF_NODE: usize = 8;
 
-/// The addresses of a family in all ServiceCIDRs, but for those of nodes, this one's own among them,
-/// and of their pods: a ServiceCIDR that has such addresses by mistake cuts no node off. None before
-/// ServiceCIDRs and nodes are known.
+/// The addresses of a family in all ServiceCIDRs, but for those of nodes, this one's own among
+/// them, and of their pods: a ServiceCIDR that has such addresses by mistake cuts no node off. None
+/// before ServiceCIDRs and nodes are known.
 pub(crate) fn of_services(known: &Known, own: &[IpAddr], family: Family) -> Option<Ranges> {
     let ranges = known.service_ranges.as_ref()?.values();
     let ranges = ranges.flat_map(|range| &range.0);

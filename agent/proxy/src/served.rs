@@ -359,8 +359,8 @@ impl Served {
         }
     }
 
-    /// What a claimant offers, whether its namespace is served or not. Of a service's two ports with
-    /// one number the first has it.
+    /// What a claimant offers, whether its namespace is served or not. Of a service's two ports
+    /// with one number the first has it.
     fn offered(&self, claim: &Claim) -> Fronts {
         let (name, wanted) = match claim {
             Claim::Service(name) => (name, Source::Allocated),

@@ -52,8 +52,8 @@ const SOURCES: &str = "sources";
 const SERVICES: &str = "services";
 /// The chain that rejects packets to Services without endpoints.
 const NOBODY: &str = "nobody";
-/// The set of addresses that services alone have, and the chain that refuses what is for one of them
-/// and is led nowhere.
+/// The set of addresses that services alone have, and the chain that refuses what is for one of
+/// them and is led nowhere.
 const RANGES: &str = "service-ranges";
 const UNKNOWN: &str = "unknown";
 /// Most clients that are remembered.

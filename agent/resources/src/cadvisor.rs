@@ -2,9 +2,9 @@
 //! Prometheus' text format; pure.
 //!
 //! Control groups: processor time, its limits and throttling, memory, processes, what they are
-//! given of each, what containers read from devices and write to them. Links: those of the machine and of pods with a network of
-//! their own. The machine's size, and the file system with the pods' data. Containers' parts of
-//! that are in `summary`.
+//! given of each, what containers read from devices and write to them. Links: those of the machine
+//! and of pods with a network of their own. The machine's size, and the file system with the pods'
+//! data. Containers' parts of that are in `summary`.
 
 use crate::io::DeviceIo;
 use crate::links::Link;

@@ -99,9 +99,9 @@ impl Done {
     }
 
     /// A pod, which was to have users of its own or not, could not have its sandbox: it is one that
-    /// was started, and an error. As with upstream it is also an error of the runtime where that was
-    /// asked for the sandbox, by the handler of the pod's RuntimeClass or `""`, and not where the pod
-    /// asks for what no runtime has.
+    /// was started, and an error. As with upstream it is also an error of the runtime where that
+    /// was asked for the sandbox, by the handler of the pod's RuntimeClass or `""`, and not where
+    /// the pod asks for what no runtime has.
     pub fn pod_failed(&self, own_users: bool, asked: Option<&str>) {
         self.pod(own_users);
         let mut all = self.lock();

@@ -33,8 +33,8 @@ const SIZES: [(u64, &str); 13] = [
 pub enum TimedWork {
     /// One step of a pod's task.
     Step(WorkerStep),
-    /// A pod's sandbox was made, or could not be, by this handler of its RuntimeClass; `""` where it
-    /// names none.
+    /// A pod's sandbox was made, or could not be, by this handler of its RuntimeClass; `""` where
+    /// it names none.
     Sandbox(&'static str),
     /// The limits of a pod's control group were set.
     Limits,

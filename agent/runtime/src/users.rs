@@ -128,9 +128,9 @@ impl Accounts {
         }
     }
 
-    /// Gives a process of this user its home in the variables of its specification, where nobody has
-    /// named another. Without one the runtime looks for it in the container's own file of accounts,
-    /// and waits as long as that keeps it waiting.
+    /// Gives a process of this user its home in the variables of its specification, where nobody
+    /// has named another. Without one the runtime looks for it in the container's own file of
+    /// accounts, and waits as long as that keeps it waiting.
     pub(crate) fn give_home(&self, uid: u32, specification: &mut Value) {
         let Some(all) = specification["process"]["env"].as_array_mut() else {
             return;

@@ -16,8 +16,8 @@ const BLOCK: u64 = 64 * 1024;
 const HEAD: usize = 64;
 /// Longest line of a file that is looked at: the writer's longest, with its head.
 const MAX_LINE: u64 = 64 * 1024;
-/// Bytes of a file, from its end, in which the last lines are looked for where their number of bytes
-/// is limited, too: in these are far more lines than anybody asks for, or far more bytes.
+/// Bytes of a file, from its end, in which the last lines are looked for where their number of
+/// bytes is limited, too: in these are far more lines than anybody asks for, or far more bytes.
 const NEAR: u64 = 256 * 1024;
 /// Looks for the files of a log before it counts as one whose files change all the time: what is
 /// there then is taken.
@@ -45,8 +45,8 @@ pub(crate) struct LogOptions {
 }
 
 /// The last `lines` lines of a container's log as the container wrote them; of these the last
-/// `bytes` bytes. `name` is the log's in the folder `dir`. What is read is bounded, however long the
-/// lines are: this is for callers that ask often, and for a few lines and bytes.
+/// `bytes` bytes. `name` is the log's in the folder `dir`. What is read is bounded, however long
+/// the lines are: this is for callers that ask often, and for a few lines and bytes.
 ///
 /// # Errors
 /// The log is not there, is no regular file, or can't be read.

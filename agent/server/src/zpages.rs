@@ -1,5 +1,6 @@
-//! `/statusz` and `/flagz` in upstream's text form (KEP-4827, KEP-4828), for people (pure). Settings
-//! stand in the place of flags: what a kubelet works by comes from the measured configuration here.
+//! `/statusz` and `/flagz` in upstream's text form (KEP-4827, KEP-4828), for people (pure).
+//! Settings stand in the place of flags: what a kubelet works by comes from the measured
+//! configuration here.
 
 use jiff::Timestamp;
 use serde_json::Value;

@@ -117,8 +117,8 @@ impl AsFd for PathHandle {
     }
 }
 
-/// The entries of a folder: their names, and `None` for `.` and `..`. A bad server (NFS, FUSE) tells
-/// entries without end, these as well: who reads counts each.
+/// The entries of a folder: their names, and `None` for `.` and `..`. A bad server (NFS, FUSE)
+/// tells entries without end, these as well: who reads counts each.
 #[derive(Debug)]
 pub struct Entries(OwningIter);
 

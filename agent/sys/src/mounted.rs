@@ -223,7 +223,8 @@ impl Namespace {
         Ok((Self(file), list(&format!("/proc/{pid}/mountinfo"))?))
     }
 
-    /// Has the mount at the namespace's root ignore device nodes; whatever else it refuses stays so.
+    /// Has the mount at the namespace's root ignore device nodes; whatever else it refuses stays
+    /// so.
     ///
     /// # Errors
     /// The kernel refuses.

@@ -259,8 +259,8 @@ fn trusted(
     }
 }
 
-/// Whether the header has the TPM's generation or, after a power cut between the two writes, the next
-/// one. Every other header that the TPM's key opens is from an older copy of the disk.
+/// Whether the header has the TPM's generation or, after a power cut between the two writes, the
+/// next one. Every other header that the TPM's key opens is from an older copy of the disk.
 fn is_current(header: &Header, kept: &Kept) -> bool {
     header.generation == kept.generation
         || Some(header.generation) == kept.generation.checked_add(1)
@@ -333,8 +333,8 @@ impl OpenVolume {
     }
 
     /// Moves to the next generation, of the boot with this value: the header, then the TPM; and
-    /// raises the floor if `floor` is higher. Afterwards the TPM has one key, and a state that can't be recovered has no recovery
-    /// slot, which earlier versions made for each state.
+    /// raises the floor if `floor` is higher. Afterwards the TPM has one key, and a state that
+    /// can't be recovered has no recovery slot, which earlier versions made for each state.
     ///
     /// # Errors
     /// [`VolumeError`] of the disk, the TPM or the header's random bytes. A power cut in between
@@ -545,9 +545,9 @@ pub fn recover<S: Store>(
 }
 
 impl RecoveredVolume {
-    /// Binds the volume to this TPM for images from `floor` on, in the boot with this value: the key to the TPM, both copies of
-    /// the header in the next generation, then that generation to the TPM. A power cut leaves a
-    /// volume that can be recovered again, or one that opens.
+    /// Binds the volume to this TPM for images from `floor` on, in the boot with this value: the
+    /// key to the TPM, both copies of the header in the next generation, then that generation to
+    /// the TPM. A power cut leaves a volume that can be recovered again, or one that opens.
     ///
     /// # Errors
     /// [`VolumeError`] of the disk, the TPM or the header's random bytes.
@@ -592,7 +592,8 @@ impl RecoveredVolume {
 }
 
 /// Notes that a state which was made in this boot has a file system: moves it from generation
-/// [`MADE`] to the next, of the boot with this value. From then on [`ClosedVolume::finished`] protects it.
+/// [`MADE`] to the next, of the boot with this value. From then on [`ClosedVolume::finished`]
+/// protects it.
 ///
 /// # Errors
 /// [`VolumeError`] of the disk, the TPM or the header's random bytes. A power cut in between leaves

@@ -172,8 +172,8 @@ impl Store for Machine {
     }
 }
 
-/// init tells copies of the files by it: the TPM has the value of a boot once it has the generation of
-/// that boot, and not before.
+/// init tells copies of the files by it: the TPM has the value of a boot once it has the generation
+/// of that boot, and not before.
 #[test]
 fn the_tpm_records_which_boot_moved_the_state_with_the_generation() {
     let (machine, _volume) = Machine::made();

@@ -60,8 +60,8 @@ impl Kept {
         })
     }
 
-    /// Key ‖ boot ‖ generation (5 bytes) ‖ renewals (2 bytes) ‖ version, big-endian. A larger number
-    /// is written as the largest that fits.
+    /// Key ‖ boot ‖ generation (5 bytes) ‖ renewals (2 bytes) ‖ version, big-endian. A larger
+    /// number is written as the largest that fits.
     pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
         let mut out = Zeroizing::new(Vec::with_capacity(SIZE));
         let [_, _, _, generation @ ..] = self.generation.min(LAST).to_be_bytes();

@@ -1,9 +1,9 @@
 //! The agent's report to init about the state: lines of text over a pipe. (Only the agent can talk
 //! to the TPM.)
 //!
-//! `outcome WORD`, then its fields (`key`, `recovery`, `reason`, `generation`, `boots`, `renewals`),
-//! one each, then `end`. init answers an opened or new state with [`InitAnswer`]: the floor that the
-//! machine's admission allows, and this boot's value.
+//! `outcome WORD`, then its fields (`key`, `recovery`, `reason`, `generation`, `boots`,
+//! `renewals`), one each, then `end`. init answers an opened or new state with [`InitAnswer`]: the
+//! floor that the machine's admission allows, and this boot's value.
 
 use crate::generation::BootNonce;
 use crate::header::{VOLUME_KEY, VolumeKey, WRAPPING_KEY, WrappingKey};
@@ -29,8 +29,8 @@ pub enum Report {
         key: VolumeKey,
         /// Its generation.
         generation: u64,
-        /// The values of the boots for which the TPM last moved, [`MOST_BOOTS`] at most: the state's
-        /// files name one of them. The first is the one that this boot follows.
+        /// The values of the boots for which the TPM last moved, [`MOST_BOOTS`] at most: the
+        /// state's files name one of them. The first is the one that this boot follows.
         boots: Vec<BootNonce>,
         /// How often it was made anew before.
         renewals: u32,

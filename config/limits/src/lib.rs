@@ -1,7 +1,7 @@
 //! Limits for callers of a listener. For unknown callers: which addresses count as one caller
 //! ([`networks`]), connection slots with fair eviction ([`SlotTable`]), and rates in bounded memory
-//! ([`Rates`]). For known users: a capacity that they share ([`Shares`]), and who goes without where
-//! all together take too much ([`Lightest`]).
+//! ([`Rates`]). For known users: a capacity that they share ([`Shares`]), and who goes without
+//! where all together take too much ([`Lightest`]).
 //!
 //! All of it is pure: the caller passes the address and the time, and carries out the decision.
 //! Addresses are not trusted: they only bound what one owner of addresses can take from the others.

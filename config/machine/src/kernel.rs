@@ -1,9 +1,9 @@
 //! The hardening of the machines' kernel: tables of settings, each with its reason and the source
 //! that recommends it.
 //!
-//! [`WORDS`] are on the measured command line of every image. [`SYSCTLS`], and [`of_memory`] for the
-//! memory that the machine has, are written by init before the first service starts, and read back.
-//! [`PROOFS`] are files that show whether the kernel ignored a word, [`MODULES`] the security
+//! [`WORDS`] are on the measured command line of every image. [`SYSCTLS`], and [`of_memory`] for
+//! the memory that the machine has, are written by init before the first service starts, and read
+//! back. [`PROOFS`] are files that show whether the kernel ignored a word, [`MODULES`] the security
 //! modules that must be in force. If a setting that protects the machine is not in force, the
 //! machine does not start ([`Weight::Guard`]); for any other setting init prints a line
 //! ([`Weight::Service`]).
@@ -388,7 +388,8 @@ mod tests {
         assert!(value("kernel/pty/max") >= 1 << 20);
     }
 
-    /// A context for one request counts as one, and takes 120 of some 200 bytes that are charged to nobody.
+    /// A context for one request counts as one, and takes 120 of some 200 bytes that are charged to
+    /// nobody.
     #[test]
     fn requests_of_asynchronous_io_that_are_charged_to_nobody_stay_a_small_part_of_memory() {
         // Of 1 GiB the kernel leaves some 950 MiB.

@@ -4,8 +4,8 @@
 //! - Step 1: [`hello`], from the keys' public areas, both certificate requests and the claims.
 //! - Step 3: [`answer`], from the master's challenge of step 2, says what to activate and gives Q.
 //!   The caller runs `TPM2_ActivateCredential`, `TPM2_Quote(Q)`, `TPM2_Certify(NK, Q)` and
-//!   `TPM2_PCR_Read`. [`ChallengeAnswer::proof`] makes the proof from the outputs; with the requests
-//!   it is the evidence.
+//!   `TPM2_PCR_Read`. [`ChallengeAnswer::proof`] makes the proof from the outputs; with the
+//!   requests it is the evidence.
 
 use crate::question::{Channel, Names, Purpose, mac, question};
 use crate::wire::{

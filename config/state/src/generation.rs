@@ -1,20 +1,20 @@
 //! The text in which the state names the header's generation to which its files belong.
 //!
 //! The state is encrypted by AES-XTS and not authenticated. Somebody who has the disk can put back
-//! older blocks of 16 bytes, shorten a file by an older inode, or put in place of a sector one whose
-//! content a pod chose. So this text carries a MAC, under a key that is derived from the volume's
-//! key and lies nowhere in the volume ([`GenerationKey`]); each boot writes another number, and init
-//! refuses every number but the header's and the next. What else must not be set back lies beside
-//! the number, under the same MAC.
+//! older blocks of 16 bytes, shorten a file by an older inode, or put in place of a sector one
+//! whose content a pod chose. So this text carries a MAC, under a key that is derived from the
+//! volume's key and lies nowhere in the volume ([`GenerationKey`]); each boot writes another
+//! number, and init refuses every number but the header's and the next. What else must not be set
+//! back lies beside the number, under the same MAC.
 //!
 //! A boot that ends before the TPM moved can be repeated on another copy of the data, and each such
 //! boot writes the same number. So each boot also has a random value ([`BootNonce`]), which the TPM
 //! keeps, and the text names this boot's and the one that it follows: of all copies with the same
 //! number, the TPM's value fits only the one that it moved for.
 //!
-//! Guarantees of [`Generation::read`]: what it returns was written as a whole by a holder of the key;
-//! no other bytes of any length are read, nor are parts of several texts. It says nothing about when:
-//! an older text of the same volume is read, and its number is compared by init.
+//! Guarantees of [`Generation::read`]: what it returns was written as a whole by a holder of the
+//! key; no other bytes of any length are read, nor are parts of several texts. It says nothing
+//! about when: an older text of the same volume is read, and its number is compared by init.
 //!
 //! The number fills the first 32 bytes, which are all that the oldest programs read. A program from
 //! before there was the MAC writes none, and its text is refused.
@@ -40,8 +40,9 @@ const BODY: usize = LENGTH - MAC.len() - 2 * HASH - 1;
 /// Bytes of SHA-256, and of the key.
 const HASH: usize = 32;
 
-/// A random value that init draws in each boot. Zeros stand for no boot: the TPM's record of a state
-/// that was just made or moved to this board, and texts and records from before there was the value.
+/// A random value that init draws in each boot. Zeros stand for no boot: the TPM's record of a
+/// state that was just made or moved to this board, and texts and records from before there was the
+/// value.
 pub type BootNonce = [u8; 8];
 
 /// The value of a boot that begins now.
@@ -195,8 +196,8 @@ impl Generation {
         body
     }
 
-    /// Whether the data is what the TPM last moved for, by the value that it keeps: of that boot, or
-    /// of one that followed it and ended before the TPM moved.
+    /// Whether the data is what the TPM last moved for, by the value that it keeps: of that boot,
+    /// or of one that followed it and ended before the TPM moved.
     pub fn follows(&self, kept: BootNonce) -> bool {
         self.boot == kept || self.after == kept
     }

@@ -129,8 +129,8 @@ pub struct Entry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// `sha256:<hex>` of what an admin decides about the object, as it is from this record on, or
-    /// [`GONE`]. A master that starts compares it with the object. Absent in other records, in those
-    /// of older masters, and where a further record of the same edit has it.
+    /// [`GONE`]. A master that starts compares it with the object. Absent in other records, in
+    /// those of older masters, and where a further record of the same edit has it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub digest: String,
 }

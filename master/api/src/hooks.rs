@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 pub struct NodeTarget {
     /// The node's name, which its serving certificate must contain.
     pub name: String,
-    /// Its first `InternalIP`, else its first `ExternalIP`. No name: a node that is taken over would
-    /// choose the name server that this server waits for.
+    /// Its first `InternalIP`, else its first `ExternalIP`. No name: a node that is taken over
+    /// would choose the name server that this server waits for.
     pub address: IpAddr,
     /// `status.daemonEndpoints.kubeletEndpoint.Port`; 10250 if it is not set.
     pub port: u16,
@@ -47,8 +47,9 @@ pub trait NodeDialer: fmt::Debug + Send + Sync {
     /// Opens a stream; the TLS handshake is complete when this returns.
     fn dial(&self, target: NodeTarget) -> BoxFuture<'_, Result<Box<dyn NodeStream>, DialError>>;
 
-    /// The same for a stream that is to be used for several requests. A dialer that can't check later whether it would accept the
-    /// node again returns `None` beside it: its streams are used once.
+    /// The same for a stream that is to be used for several requests. A dialer that can't check
+    /// later whether it would accept the node again returns `None` beside it: its streams are used
+    /// once.
     fn dial_reusable(&self, to: NodeTarget) -> BoxFuture<'_, Result<ReusableStream, DialError>> {
         Box::pin(async move { Ok((self.dial(to).await?, None)) })
     }

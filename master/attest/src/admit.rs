@@ -188,7 +188,8 @@ impl AdmissionWriter<'_> {
 }
 
 /// The Machine as it was when the evidence was checked: its status is not written where it changed
-/// since, as when it was retired. A Machine that an approval has made is only among the present ones.
+/// since, as when it was retired. A Machine that an approval has made is only among the present
+/// ones.
 fn judged<'a>(
     id: &MachineId,
     judged_by: &'a Inventory,

@@ -8,8 +8,9 @@ use master_client::{Body, BoxFuture, Client, Resource, Transport, UserInfo, body
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 
-/// An API that answers reads with one Machine, or that there is none. A write is answered as it came
-/// where it was made from that version of the Machine, else with a conflict; nothing is stored.
+/// An API that answers reads with one Machine, or that there is none. A write is answered as it
+/// came where it was made from that version of the Machine, else with a conflict; nothing is
+/// stored.
 #[derive(Debug)]
 pub(crate) struct FakeApi(Value);
 

@@ -1,5 +1,5 @@
-//! Whether exchanges and the deny list decide by what the API has stored: the answer to an admin's write
-//! waits for this, so that a machine that is retired by the answer is shut out.
+//! Whether exchanges and the deny list decide by what the API has stored: the answer to an admin's
+//! write waits for this, so that a machine that is retired by the answer is shut out.
 
 use crate::inventory::{ReferenceKind, ReferenceTables, Stored};
 use config_errors::chain;
@@ -12,8 +12,8 @@ use std::time::Duration;
 /// usually milliseconds. After this time the client gets an error instead.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Waits until the inventory has what the API has; false after a time limit. An empty name means all
-/// objects of the kind.
+/// Waits until the inventory has what the API has; false after a time limit. An empty name means
+/// all objects of the kind.
 pub(crate) async fn in_force(
     client: &Client,
     inventory: &ReferenceTables,

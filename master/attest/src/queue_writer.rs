@@ -117,8 +117,8 @@ impl QueueWriter<'_> {
         Ok(ServiceAnswer::queued(&message))
     }
 
-    /// Checks that a stranger has no Machine yet. The inventory may learn of it a moment later, where
-    /// the join that made it was cut: a request of that moment would name no Machine, and its
+    /// Checks that a stranger has no Machine yet. The inventory may learn of it a moment later,
+    /// where the join that made it was cut: a request of that moment would name no Machine, and its
     /// approval would still make one after this one was deleted.
     async fn check_has_no_machine(&self, claimant: &Claimant) -> Result<(), ApiError> {
         if !claimant.is_stranger() {
@@ -156,9 +156,9 @@ impl QueueWriter<'_> {
         Ok(())
     }
 
-    /// Uses up the approval of a stranger, before it makes the Machine: the stranger's other requests
-    /// are deleted, approved or not, and its request names the Machine from then on. This is decided
-    /// by the API's copies, since the queue's may be older.
+    /// Uses up the approval of a stranger, before it makes the Machine: the stranger's other
+    /// requests are deleted, approved or not, and its request names the Machine from then on. This
+    /// is decided by the API's copies, since the queue's may be older.
     async fn spend(
         &self,
         ek: &str,
@@ -327,8 +327,8 @@ pub(crate) async fn check_name_is_free(client: &Client, claimant: &Claimant) -> 
 /// Creates the Machine of a stranger that is admitted; `None` where there is one.
 ///
 /// # Errors
-/// The approval has made a Machine before or is gone, or the API did not create the Machine as it was
-/// sent.
+/// The approval has made a Machine before or is gone, or the API did not create the Machine as it
+/// was sent.
 pub(crate) async fn create_machine(
     writer: &QueueWriter<'_>,
     claimant: &Claimant,

@@ -237,9 +237,9 @@ impl RequestQueue {
     /// The decision for a claimant: a person's, if there is one for this evidence; else a place in
     /// the queue, or a refusal where the queue is full.
     ///
-    /// An approval makes one Machine, or is about one, and the others of the same machine are used up
-    /// with it. So the stranger that comes after the Machine was deleted waits for a person again: a
-    /// new request replaces all that it had.
+    /// An approval makes one Machine, or is about one, and the others of the same machine are used
+    /// up with it. So the stranger that comes after the Machine was deleted waits for a person
+    /// again: a new request replaces all that it had.
     pub(crate) fn decide(
         &self,
         claimant: &Claimant,
@@ -543,8 +543,8 @@ mod tests {
         assert!(queued(decide(&queue, &claimant, NOW)).1);
     }
 
-    /// The same evidence as a stranger's and as a Machine's, by requests that made a Machine, that a
-    /// Machine asked, and that an earlier version answered.
+    /// The same evidence as a stranger's and as a Machine's, by requests that made a Machine, that
+    /// a Machine asked, and that an earlier version answered.
     #[test]
     fn an_approval_that_made_a_machine_admits_no_stranger() {
         let stranger = claimant("worker-1");

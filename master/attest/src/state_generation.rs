@@ -23,7 +23,8 @@ impl StateGeneration {
     /// What the state says; `None` where there is no such file.
     ///
     /// # Errors
-    /// [`Error::File`]: a file can't be read, or the text is not one that a holder of the key wrote.
+    /// [`Error::File`]: a file can't be read, or the text is not one that a holder of the key
+    /// wrote.
     pub fn read(&self) -> Result<Option<Generation>, Error> {
         Ok(self.found()?.map(|(state, _)| state))
     }

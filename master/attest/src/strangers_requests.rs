@@ -15,8 +15,8 @@ impl StrangersRequests {
     /// Those of the stranger with this endorsement key among the API's copies of all requests.
     ///
     /// # Errors
-    /// Why the approval makes no Machine: its request is gone, is another by now or is not approved,
-    /// or a request of this stranger is denied, or used.
+    /// Why the approval makes no Machine: its request is gone, is another by now or is not
+    /// approved, or a request of this stranger is denied, or used.
     pub(crate) fn of(
         all: Vec<CertificateSigningRequest>,
         ek: &str,

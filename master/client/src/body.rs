@@ -11,9 +11,9 @@ pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// A request's or answer's body.
 pub type Body = UnsyncBoxBody<Bytes, BodyError>;
 
-/// How many bytes of memory an answer holds until its client has read it, where that is not the size
-/// of its body: what is shared with others costs nothing, and a list is made piece by piece. An
-/// extension of the response.
+/// How many bytes of memory an answer holds until its client has read it, where that is not the
+/// size of its body: what is shared with others costs nothing, and a list is made piece by piece.
+/// An extension of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldBytes(pub usize);
 

@@ -1,5 +1,5 @@
-//! Root CA publisher: keeps the config map kube-root-ca.crt in every namespace, by which pods verify
-//! the API server. While the root is rotated it holds both roots.
+//! Root CA publisher: keeps the config map kube-root-ca.crt in every namespace, by which pods
+//! verify the API server. While the root is rotated it holds both roots.
 
 use config_kube::k8s_openapi::api::core::v1::ConfigMap;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

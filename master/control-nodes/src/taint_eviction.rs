@@ -175,9 +175,9 @@ impl TaintEviction {
         }
     }
 
-    /// How long a living pod may stay that may stay so long by the taints of its node, and whether it
-    /// was to be deleted after a time already. That time is not put off by a taint which takes the
-    /// place of the first one: a node is not ready, and then unreachable (upstream).
+    /// How long a living pod may stay that may stay so long by the taints of its node, and whether
+    /// it was to be deleted after a time already. That time is not put off by a taint which takes
+    /// the place of the first one: a node is not ready, and then unreachable (upstream).
     fn left(
         &self,
         key: &Key,

@@ -351,8 +351,8 @@ fn plan(facts: &Facts, now: Now) -> (Vec<Step>, Option<Duration>) {
         ended: Vec::new(),
         wake: None,
     };
-    // The revision comes first, as pods are made of it once it is seen. The status does not wait for
-    // that: clients look for the generation right after their change.
+    // The revision comes first, as pods are made of it once it is seen. The status does not wait
+    // for that: clients look for the generation right after their change.
     if let Some(step) = current.step {
         let mut steps = vec![Step::Revision(step)];
         let status = work.status(set, &nodes);
@@ -406,9 +406,9 @@ fn stand<'a>(facts: &'a Facts, spec: &DaemonSetSpec) -> BTreeMap<&'a str, OnNode
             all.entry(target).or_default().pods.push(owned);
         }
     }
-    // The first one stays where some must go: one that serves, whenever that came. Upstream keeps the
-    // oldest, which after a second change of the template, where the clock was set back or both came
-    // in one second, is one that does not serve yet.
+    // The first one stays where some must go: one that serves, whenever that came. Upstream keeps
+    // the oldest, which after a second change of the template, where the clock was set back or both
+    // came in one second, is one that does not serve yet.
     for node in all.values_mut() {
         node.pods
             .sort_by_key(|(key, pod)| (pod.ready.is_none(), pod.created, key.name.clone()));
@@ -492,8 +492,8 @@ impl Work<'_> {
             .filter(|(_, pod)| pod.deleted.is_none())
             .collect();
         if !node.stays {
-            // The node may come back soon and its pods still run. Pod garbage collection waits for that
-            // before it deletes them, but never deletes one that is not bound yet.
+            // The node may come back soon and its pods still run. Pod garbage collection waits for
+            // that before it deletes them, but never deletes one that is not bound yet.
             for owned in present {
                 if node.known || owned.1.node.is_empty() {
                     self.end(owned);
@@ -606,8 +606,8 @@ impl Work<'_> {
         let (mut desired, mut scheduled, mut stray) = (0, 0, 0);
         let (mut ready, mut updated, mut available) = (0, 0, 0);
         for node in nodes.values().filter(|node| node.known) {
-            // The oldest speaks for its node (upstream): during a surge that is the old one, so that a
-            // rollout ends once the new ones serve alone.
+            // The oldest speaks for its node (upstream): during a surge that is the old one, so
+            // that a rollout ends once the new ones serve alone.
             let counted = node.pods.iter().copied().filter(|(_, pod)| counts(pod));
             let oldest = counted.min_by(|one, other| age(one).cmp(&age(other)));
             let Some((_, pod)) = oldest else {

@@ -32,8 +32,8 @@ pub(crate) struct Dialer {
     tls_settings: Mutex<Option<TlsSettings>>,
 }
 
-/// A node writes its own address into its Node. Unchecked, a compromised node could point the server
-/// at services of the server's own loopback, or at a cloud's metadata service (link-local).
+/// A node writes its own address into its Node. Unchecked, a compromised node could point the
+/// server at services of the server's own loopback, or at a cloud's metadata service (link-local).
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no node is called at {0}: the address is a loopback, link-local, multicast or unspecified one"

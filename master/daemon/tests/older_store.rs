@@ -136,8 +136,9 @@ fn an_older_copy_of_the_store_is_refused_and_a_restored_snapshot_served() {
     machine.boot().expect("and again");
 }
 
-/// The same, and in the generation's file itself the number is of now and all else of the older copy:
-/// AES-XTS encrypts each 16 bytes of a sector by themselves, and the number's line is two of these.
+/// The same, and in the generation's file itself the number is of now and all else of the older
+/// copy: AES-XTS encrypts each 16 bytes of a sector by themselves, and the number's line is two of
+/// these.
 #[test]
 fn an_older_copy_of_the_store_with_the_number_of_now_is_refused() {
     let machine = Machine::new();

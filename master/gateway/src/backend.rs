@@ -66,8 +66,8 @@ fn bad(text: String) -> ApiError {
     ApiError::new(Reason::BadRequest, text)
 }
 
-/// Whether an address can be a pod's or a node's: none of the caller's own host, and none that means
-/// another host on each link (upstream's `IsProxyableIP`).
+/// Whether an address can be a pod's or a node's: none of the caller's own host, and none that
+/// means another host on each link (upstream's `IsProxyableIP`).
 pub fn is_proxyable(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(four) => {

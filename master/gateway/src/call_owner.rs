@@ -39,7 +39,8 @@ impl<'a> CallOwner<'a> {
         Self { remote, ..self }
     }
 
-    /// The host that it asks from; `None` for nodes and callers with priority, which are not counted by host.
+    /// The host that it asks from; `None` for nodes and callers with priority, which are not
+    /// counted by host.
     pub(crate) fn host(&self) -> Option<String> {
         let counted = self.remote.filter(|_| !self.is_node && !self.has_priority);
         counted.map(|remote| host(remote.ip()))

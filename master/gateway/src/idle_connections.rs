@@ -2,9 +2,9 @@
 //! asks each node again and again.
 //!
 //! Guarantee: a connection is handed out only to the address for which it was opened, while its
-//! [`ConnectionCheck`] has no objection. What cuts it at the moment of a verdict is the task that drives
-//! it, which is the caller's. Each node has at most one, all nodes together have a limit, and an
-//! unused one is dropped after a time.
+//! [`ConnectionCheck`] has no objection. What cuts it at the moment of a verdict is the task that
+//! drives it, which is the caller's. Each node has at most one, all nodes together have a limit,
+//! and an unused one is dropped after a time.
 
 use crate::answer::{Driver, NodeLimits};
 use http::{Request, Response};

@@ -1,10 +1,10 @@
 //! The API server's calls to nodes' kubelets and to programs behind its proxy, within limits.
 //!
-//! - Kubelets: limits on answers, shares of open calls ([`NodeCalls`]), connections kept between two
-//!   calls ([`IdleConnections`]), the bytes of a tunnel.
+//! - Kubelets: limits on answers, shares of open calls ([`NodeCalls`]), connections kept between
+//!   two calls ([`IdleConnections`]), the bytes of a tunnel.
 //! - Watches: shares of nodes, users and namespaces ([`Watches`]).
-//! - Programs behind the proxy ([`Backend`]): headers ([`ReverseProxy`]), bodies ([`Upload`]), pages whose
-//!   links are rewritten ([`Page`]).
+//! - Programs behind the proxy ([`Backend`]): headers ([`ReverseProxy`]), bodies ([`Upload`]),
+//!   pages whose links are rewritten ([`Page`]).
 //! - Clients: answers over a WebSocket ([`Socket`]); what web pages of other origins may ask for
 //!   ([`check_origin`]).
 

@@ -1,5 +1,5 @@
-//! Slots for open calls to nodes (answers that are read, tunnels), shared so that no caller takes all
-//! of them.
+//! Slots for open calls to nodes (answers that are read, tunnels), shared so that no caller takes
+//! all of them.
 
 use crate::call_owner::CallOwner;
 use config_limits::{Capacity, Share, Shares, Taker};
@@ -7,8 +7,9 @@ use master_schema::error::{ApiError, Reason};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The open calls to nodes. A caller may have a quarter of the slots of a node and of all nodes, all
-/// callers of a host half of what is not reserved; a quarter is reserved for callers with priority.
+/// The open calls to nodes. A caller may have a quarter of the slots of a node and of all nodes,
+/// all callers of a host half of what is not reserved; a quarter is reserved for callers with
+/// priority.
 #[derive(Debug)]
 pub struct NodeCalls {
     /// What is counted, for the error.
@@ -46,7 +47,8 @@ impl NodeCalls {
     /// Counts one more call to a node.
     ///
     /// # Errors
-    /// 429: this caller, or all together, have their part of the slots of this node or of all nodes.
+    /// 429: this caller, or all together, have their part of the slots of this node or of all
+    /// nodes.
     pub fn begin(self: &Arc<Self>, node: &str, owner: CallOwner<'_>) -> Result<NodeCall, ApiError> {
         let mut nodes = self.nodes();
         let known = nodes.get(node).cloned();

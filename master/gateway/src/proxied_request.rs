@@ -26,7 +26,8 @@ pub struct ProxiedRequest<'a> {
 }
 
 impl ProxiedRequest<'_> {
-    /// The path under which the program appears behind this server, to rewrite its headers and links.
+    /// The path under which the program appears behind this server, to rewrite its headers and
+    /// links.
     pub fn behind(&self, target: &ProxyTarget<'_>, backend: &Backend) -> ReverseProxy {
         // Of names that were found, so that nothing in it can end a header or an attribute.
         let scheme = match target.tls {

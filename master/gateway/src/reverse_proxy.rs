@@ -31,7 +31,8 @@ const IDENTITY_PREFIXES: [&str; 2] = ["impersonate-", "x-remote-"];
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 
-/// Under which path a proxied program appears: rewrites headers and links so that they lead through it.
+/// Under which path a proxied program appears: rewrites headers and links so that they lead through
+/// it.
 #[derive(Debug, Clone)]
 pub struct ReverseProxy {
     /// The path that leads to the program's root, without a slash at its end.

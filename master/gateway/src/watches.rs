@@ -15,8 +15,8 @@ pub struct WatchSlot {
     _share: Option<Share>,
 }
 
-/// The slots of open watches. Half of them are reserved for nodes, and all other callers of a host may
-/// have half of the rest.
+/// The slots of open watches. Half of them are reserved for nodes, and all other callers of a host
+/// may have half of the rest.
 #[derive(Debug)]
 pub struct Watches {
     total: usize,

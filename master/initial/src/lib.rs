@@ -28,7 +28,8 @@ pub enum Part {
 }
 
 /// Creates what is missing, and brings defaults up to date that no admin took over. `parts` are the
-/// roles of the master's own parts, with their bindings. `made` is called with each part that exists.
+/// roles of the master's own parts, with their bindings. `made` is called with each part that
+/// exists.
 ///
 /// # Errors
 /// The API refuses one of the writes; a later call creates what is missing.

@@ -7,8 +7,8 @@
 //! oldest is deleted, and the chain of hashes continues.
 //!
 //! How many records could not be written is kept in a file beside the segments, whose one block was
-//! allocated when there was room, so that the count outlives a master which ends because the disk is
-//! full. On a disk that takes no writes at all the count is lost with the process.
+//! allocated when there was room, so that the count outlives a master which ends because the disk
+//! is full. On a disk that takes no writes at all the count is lost with the process.
 
 use crate::error::{Error, file};
 use crate::missing::{COUNT, Noted, open_count};
@@ -634,8 +634,8 @@ mod tests {
             writer
                 .write_all(vec![Entry::of(Kind::Joined, "unflushed")])
                 .unwrap();
-            // As if the flush had failed: the bytes are in the file, and no caller has its answer. A file
-            // that is open for reading alone fails the next write, too.
+            // As if the flush had failed: the bytes are in the file, and no caller has its answer.
+            // A file that is open for reading alone fails the next write, too.
             (writer.head, writer.size) = flushed;
             writer.file = Some(File::open(path).unwrap());
         }

@@ -6,8 +6,8 @@
 //! read by [`crate::VerdictLog::recorded`], the differences are written by
 //! [`crate::Journal::tell_found`].
 //!
-//! Limits: an object whose last record was deleted with its segment is recorded again as one without
-//! a record, and its deletion, if that has no record either, is not found.
+//! Limits: an object whose last record was deleted with its segment is recorded again as one
+//! without a record, and its deletion, if that has no record either, is not found.
 
 use crate::changes::{decided_digest, digest_of, spec_changes};
 use config_kube::identity::{ATTESTATION_USER, DECIDED_BY};

@@ -1,10 +1,10 @@
 //! The memory of answers until their clients have read them, and how callers share it.
 //!
-//! A client decides when it reads, and an answer may have megabytes. So each user (all accounts of a
-//! namespace are one) has a part, at one host three quarters of it, and so have all users of a host.
-//! Nodes have a part that nobody else takes, of which each has an eighth, and all who proved nothing
-//! have one together, of which a host has a part. What is beyond is refused, before a write is
-//! carried out and after a read.
+//! A client decides when it reads, and an answer may have megabytes. So each user (all accounts of
+//! a namespace are one) has a part, at one host three quarters of it, and so have all users of a
+//! host. Nodes have a part that nobody else takes, of which each has an eighth, and all who proved
+//! nothing have one together, of which a host has a part. What is beyond is refused, before a write
+//! is carried out and after a read.
 
 use config_kube::identity::{MASTERS_GROUP, party};
 use config_limits::{Capacity, Share, Shares, Taker};

@@ -70,8 +70,8 @@ impl Drop for InFlight {
 }
 
 impl InFlight {
-    /// Counts the request as one of a caller that proved nothing, until it ends; returns whether its
-    /// connection has at most `most` of them.
+    /// Counts the request as one of a caller that proved nothing, until it ends; returns whether
+    /// its connection has at most `most` of them.
     pub(crate) fn is_strangers(&mut self, most: usize) -> bool {
         let mut state = self.requests.state();
         if !self.stranger && state.strangers < most {
@@ -133,7 +133,8 @@ impl Requests {
         self.outlasts(State::unread, limit).await;
     }
 
-    /// Waits until something has been so for `limit`; `since` returns since when it is so, if it is.
+    /// Waits until something has been so for `limit`; `since` returns since when it is so, if it
+    /// is.
     async fn outlasts(
         &self,
         since: impl Fn(&State) -> Option<Instant>,

@@ -2,9 +2,9 @@
 //! and how much memory their unread answers may hold.
 //!
 //! An answer stays in memory until its client reads it, and an HTTP/2 client decides when. So a
-//! client that proved nothing has few requests open at once on a connection, and the answers of each
-//! caller have bounds. What is beyond is answered without a body: a header waits for no window, so
-//! nothing of it stays.
+//! client that proved nothing has few requests open at once on a connection, and the answers of
+//! each caller have bounds. What is beyond is answered without a body: a header waits for no
+//! window, so nothing of it stays.
 
 use crate::answers::{Answers, Charge, held};
 use crate::connections::Slot;

@@ -93,8 +93,8 @@ impl RequestSlot {
         }
     }
 
-    /// The answer. The slot is freed, or kept with a large answer until it was read or its reader is
-    /// gone.
+    /// The answer. The slot is freed, or kept with a large answer until it was read or its reader
+    /// is gone.
     ///
     /// # Errors
     /// 429: the host has too many answers to read. Never after a write.

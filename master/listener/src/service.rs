@@ -11,8 +11,8 @@ pub trait Service: Debug + Send + Sync {
     /// Answers a request that came over a connection.
     fn handle(&self, request: Request<Body>, peer: Peer) -> BoxFuture<'static, Response<Body>>;
 
-    /// Whether what is behind a path limits how often strangers may ask, and says so in its own way.
-    /// They are not limited a second time then, unless they show a token.
+    /// Whether what is behind a path limits how often strangers may ask, and says so in its own
+    /// way. They are not limited a second time then, unless they show a token.
     fn limits_itself(&self, path: &str) -> bool;
 
     /// Whether the caller with this certificate is denied.

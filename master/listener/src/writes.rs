@@ -1,8 +1,8 @@
 //! Writes under way by callers that are denied with their machine.
 //!
 //! Guarantee: a write that was let in before its caller was denied is over when
-//! [`Writes::settled`] has returned true. So no write of a machine comes after the answer that it is
-//! retired.
+//! [`Writes::settled`] has returned true. So no write of a machine comes after the answer that it
+//! is retired.
 
 use master_store::{Store, pass};
 use std::collections::BTreeSet;
@@ -54,7 +54,8 @@ impl Writes {
     pub async fn settled(&self, store: &dyn Store) -> bool {
         let settled = async {
             self.ended().await;
-            // One whose client went away is over for the API, and may be in the store's queue still.
+            // One whose client went away is over for the API, and may be in the store's queue
+            // still.
             pass(store).await.is_ok()
         };
         timeout(LIMIT, settled).await.unwrap_or(false)

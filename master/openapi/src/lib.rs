@@ -4,8 +4,8 @@
 //! Start at [`Documents`]. Clients read the schemas (`kubectl explain`, merge keys of
 //! `kubectl apply`), and for each path the kind, the parameters (`fieldValidation`, `dryRun`) and
 //! the patch types. Documents are stored compressed, and unpacked at the first request of a
-//! client that does not accept gzip; clients cache documents by hash. Other kinds need other documents: [`Current`] has those of the current
-//! registry.
+//! client that does not accept gzip; clients cache documents by hash. Other kinds need other
+//! documents: [`Current`] has those of the current registry.
 //!
 //! No tasks, no channels, no I/O.
 

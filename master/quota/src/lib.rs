@@ -1,8 +1,8 @@
 //! What objects use of quotas, for admission and for the controller that recounts.
 //!
 //! Start at [`Quota`], a quota as it is counted, and [`usage`], what one object uses. Every kind
-//! counts as `count/<plural>.<group>`; pods, claims of volumes and devices, and services also by the
-//! resources that they request.
+//! counts as `count/<plural>.<group>`; pods, claims of volumes and devices, and services also by
+//! the resources that they request.
 //!
 //! No tasks, no channels, no I/O.
 

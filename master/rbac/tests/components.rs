@@ -60,8 +60,8 @@ const KUBELET_CLIENT: &[Need] = &[(
     "nodes/proxy nodes/log nodes/metrics nodes/stats",
 )];
 
-/// What an agent reads of the whole cluster. The rest is decided by the node's own objects (the Node
-/// authorizer).
+/// What an agent reads of the whole cluster. The rest is decided by the node's own objects (the
+/// Node authorizer).
 const NODES: &[Need] = &[
     ("list watch", "", "services nodes namespaces"),
     ("list watch", "discovery.k8s.io", "endpointslices"),

@@ -6,15 +6,15 @@
 //! A decision asks the plugins of upstream's default profile (`plugins`, a file each); profiles of
 //! other names (`profile`) differ in how they weigh the resources of nodes. What affinity and
 //! spread count is kept by labels (`groups`) and by the numbers of nodes (`nodes`) and
-//! topology domains (`topology`), so that they look at no single pod and compare no names. Of more than a hundred
-//! nodes a decision looks at a part, and the next one begins behind it.
+//! topology domains (`topology`), so that they look at no single pod and compare no names. Of more
+//! than a hundred nodes a decision looks at a part, and the next one begins behind it.
 //!
-//! The loop follows pods, nodes, namespaces and Services (`services`) through the API, maintains the
-//! snapshot (`snapshot`) and the queue of pending pods (`queue`; an event wakes those that the
-//! refusing plugins say it helps), and writes its decisions: a Binding, or the condition and event that say why there is
-//! none. A pod that is being bound counts on its node at once (assumed), until the API shows it
-//! there or the bind fails. There are no tasks and no channels: the loop holds its writes as
-//! futures, a bounded number of them, and drops them when it ends.
+//! The loop follows pods, nodes, namespaces and Services (`services`) through the API, maintains
+//! the snapshot (`snapshot`) and the queue of pending pods (`queue`; an event wakes those that the
+//! refusing plugins say it helps), and writes its decisions: a Binding, or the condition and event
+//! that say why there is none. A pod that is being bound counts on its node at once (assumed),
+//! until the API shows it there or the bind fails. There are no tasks and no channels: the loop
+//! holds its writes as futures, a bounded number of them, and drops them when it ends.
 //!
 //! A pod that fits nowhere may have less important ones end (`preempt`); the place is kept for it
 //! meanwhile, also by a process that begins then (`status.nominatedNodeName`).

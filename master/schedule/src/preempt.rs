@@ -250,8 +250,8 @@ pub fn preempt(
 }
 
 /// Whether less important pods end for a pod on the node where a place is kept for it, so that no
-/// others need to (upstream: `PodEligibleToPreemptOthers`). None end for it on a node that cannot take
-/// it any more, whichever pods end.
+/// others need to (upstream: `PodEligibleToPreemptOthers`). None end for it on a node that cannot
+/// take it any more, whichever pods end.
 pub(crate) fn awaits_victims(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> bool {
     let Some(candidate) = snapshot.candidate(node) else {
         return false;

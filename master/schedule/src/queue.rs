@@ -246,8 +246,8 @@ impl Queue {
         self.wake(now);
     }
 
-    /// A pod that fits nowhere has lost the place that was kept for it, or gets none: it is tried again
-    /// after its backoff.
+    /// A pod that fits nowhere has lost the place that was kept for it, or gets none: it is tried
+    /// again after its backoff.
     pub fn retry(&mut self, key: &PodKey, now: Instant) {
         let Some(waiting) = self.pods.get_mut(key) else {
             return;

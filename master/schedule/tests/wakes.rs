@@ -433,8 +433,9 @@ fn nominated(name: &str, requests: &Value, node: &str) -> Pod {
     asking(name, requests, &more)
 }
 
-/// A node of four processors, of which a pod that ends for a more important one uses three; a place of
-/// one and a half is kept for that one, and another pod needs one. The other node's memory is full.
+/// A node of four processors, of which a pod that ends for a more important one uses three; a place
+/// of one and a half is kept for that one, and another pod needs one. The other node's memory is
+/// full.
 fn kept() -> Scene {
     let nodes = [
         node("n", "4", &json!({"disk": "ssd"})),

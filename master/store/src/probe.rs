@@ -11,9 +11,9 @@ use tokio::time::Instant;
 /// How long a good answer counts.
 const GOOD: Duration = Duration::from_secs(1);
 
-/// Asks a store's writer whether it takes writes: once at a time, and at most once a second while it
-/// does. Each question is a place in the writer's queue, and strangers may ask for the health of a
-/// server.
+/// Asks a store's writer whether it takes writes: once at a time, and at most once a second while
+/// it does. Each question is a place in the writer's queue, and strangers may ask for the health of
+/// a server.
 #[derive(Debug)]
 pub struct Probe {
     counts: Duration,
@@ -53,8 +53,8 @@ impl Probe {
     }
 }
 
-/// Passes the writer's queue without a change: when it returns, what was submitted before is written
-/// or refused, also where nobody waits for it any more.
+/// Passes the writer's queue without a change: when it returns, what was submitted before is
+/// written or refused, also where nobody waits for it any more.
 ///
 /// # Errors
 /// The writer takes no writes.

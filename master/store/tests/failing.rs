@@ -218,9 +218,9 @@ struct After {
     written: bool,
 }
 
-/// Writes `k/200` until the store stops permanently or, if the disk was only full, continues. Where a
-/// state file failed, the writer learns of it from another thread: a write that comes first has its
-/// own flush, and is acknowledged.
+/// Writes `k/200` until the store stops permanently or, if the disk was only full, continues. Where
+/// a state file failed, the writer learns of it from another thread: a write that comes first has
+/// its own flush, and is acknowledged.
 async fn after(store: &EmbeddedStore, error: i32) -> After {
     let failed = store.failed();
     let mut failed = std::pin::pin!(failed);

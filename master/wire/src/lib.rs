@@ -4,8 +4,8 @@
 //! - [`Accept`]: the form in which a client wants objects; [`table`]: objects as tables or as
 //!   metadata alone
 //! - [`protobuf`]: bodies in Kubernetes' own encoding
-//! - [`Pieces`]: long lists, made as their reader takes them; [`Continue`]: where the next page of a
-//!   list begins
+//! - [`Pieces`]: long lists, made as their reader takes them; [`Continue`]: where the next page of
+//!   a list begins
 //! - [`checks`]: what the health endpoints say
 //! - [`respond`]: answers that are not objects; [`finish`]: compression and indentation of any
 //!   answer

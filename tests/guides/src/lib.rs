@@ -113,8 +113,8 @@ fn in_blocks(text: &str) -> Vec<String> {
     joined.lines().map(|line| line.trim().to_owned()).collect()
 }
 
-/// Inline code with arguments, outside of blocks. A word in capitals stands for what the reader fills
-/// in; in small letters it is read as a name.
+/// Inline code with arguments, outside of blocks. A word in capitals stands for what the reader
+/// fills in; in small letters it is read as a name.
 fn inline(text: &str) -> Vec<String> {
     let outside = text.split("```").step_by(2).collect::<String>();
     let code = outside.split('`').skip(1).step_by(2);

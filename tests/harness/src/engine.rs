@@ -68,8 +68,8 @@ impl Shared {
         Ok(shared)
     }
 
-    /// A file system in memory in the folder, as a machine has for all that a boot does not outlive:
-    /// on a disk each start would wait for what its shim flushes.
+    /// A file system in memory in the folder, as a machine has for all that a boot does not
+    /// outlive: on a disk each start would wait for what its shim flushes.
     fn hold_in_memory(&self, dir: &Path) -> Result<()> {
         use nix::mount::{MsFlags, mount};
         debug_assert!(dir.starts_with(&self.0), "it would outlive the folder");

@@ -51,8 +51,8 @@ pub struct Blueprint {
     pub authority: PathBuf,
     /// Whether it has a TPM.
     pub has_tpm: bool,
-    /// Whether it has a serial line; else it has a screen ([`Machine::screen`]), and its console file
-    /// stays empty.
+    /// Whether it has a serial line; else it has a screen ([`Machine::screen`]), and its console
+    /// file stays empty.
     pub has_serial: bool,
     /// The NoCloud volume, if any.
     pub cidata: Option<PathBuf>,

@@ -1,5 +1,5 @@
-//! A master for tests of the agent: the project's verifier over HTTP, and an authority that certifies what
-//! it verified.
+//! A master for tests of the agent: the project's verifier over HTTP, and an authority that
+//! certifies what it verified.
 //!
 //! It is not the product's master: nothing is stored, and no policy but the strictest is known.
 

@@ -2,10 +2,10 @@
 //! between them, and the circles of files inside each room that import one another.
 //!
 //! Files count as modules by their paths (`src/a/b.rs` and `src/a/b/mod.rs` are `a::b`). An edge is
-//! a path, in a `use` or elsewhere, that begins with `crate`, `super`, `self` or the name of a child
-//! module and leads to another module. A path to a name that a module only re-exports leads on to
-//! the module that defines it. Tests inside a file do not count. It reads text, so a path that a
-//! macro makes is missed.
+//! a path, in a `use` or elsewhere, that begins with `crate`, `super`, `self` or the name of a
+//! child module and leads to another module. A path to a name that a module only re-exports leads
+//! on to the module that defines it. Tests inside a file do not count. It reads text, so a path
+//! that a macro makes is missed.
 
 use crate::host::repository;
 use crate::rooms::{Room, rooms};

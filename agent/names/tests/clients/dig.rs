@@ -1,4 +1,5 @@
-//! Names as people and upstream's tests ask for them: by `dig`, which looks at each part of an answer.
+//! Names as people and upstream's tests ask for them: by `dig`, which looks at each part of an
+//! answer.
 
 use crate::node::{MANY, on_a_node, run};
 use std::path::Path;

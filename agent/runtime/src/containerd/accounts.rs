@@ -1,7 +1,7 @@
 //! The accounts in images, each image's read once: a layer never changes.
 //!
-//! They decide a container's specification, so that its record can be whole from the beginning: each
-//! call that changes a record makes containerd flush its database to the disk twice.
+//! They decide a container's specification, so that its record can be whole from the beginning:
+//! each call that changes a record makes containerd flush its database to the disk twice.
 
 use super::Containerd;
 use crate::root;

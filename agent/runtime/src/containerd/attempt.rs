@@ -323,8 +323,9 @@ impl Containerd {
             container_id: id.to_owned(),
             exec_id: String::new(),
         };
-        // Both at once: the note waits for the disk, which takes as long as the start. If the machine
-        // goes down meanwhile, nobody knows whether it ran, and the note says that it may have.
+        // Both at once: the note waits for the disk, which takes as long as the start. If the
+        // machine goes down meanwhile, nobody knows whether it ran, and the note says that it may
+        // have.
         let noted = vec![(labels::STARTED, Timestamp::now().to_string())];
         let mut tasks = self.tasks();
         let (started, noted) = tokio::join!(tasks.start(request(start)), self.note(id, noted));

@@ -130,8 +130,8 @@ pub enum Step {
     LoadState(Register),
     /// Loads what was done to its connection, a set of bits in the machine's order.
     LoadStatus(Register),
-    /// Loads, in one byte, 0 where the packet goes as its connection's first one, and 1 where it goes
-    /// the other way.
+    /// Loads, in one byte, 0 where the packet goes as its connection's first one, and 1 where it
+    /// goes the other way.
     LoadDirection(Register),
     /// Loads the address that began its connection, whichever way this packet goes, before any
     /// change of sources; ends the rule where it is of no connection.
@@ -181,8 +181,8 @@ pub enum Step {
         /// First register of the value.
         to: Register,
     },
-    /// Remembers a value under a key in a map of [`Change::AddMemory`], for some time. A key that has
-    /// a value keeps it, and gets the time anew. Ends the rule where the map is full.
+    /// Remembers a value under a key in a map of [`Change::AddMemory`], for some time. A key that
+    /// has a value keeps it, and gets the time anew. Ends the rule where the map is full.
     Remember {
         /// First register of the key.
         key: Register,

@@ -1,5 +1,5 @@
-//! Links, addresses and neighbours of one network namespace (rtnetlink(7)). Its routes are asked and
-//! changed through the same socket (`routes`).
+//! Links, addresses and neighbours of one network namespace (rtnetlink(7)). Its routes are asked
+//! and changed through the same socket (`routes`).
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};

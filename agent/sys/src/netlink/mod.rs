@@ -3,7 +3,8 @@
 //!
 //! A socket belongs to the network namespace of the thread that opened it, whichever thread uses it
 //! later. The layouts are written by [`message`], which is pure; [`links`], [`filter`] and
-//! [`wireguard`] know the requests of the kernel's parts, and [`weight`] how much of a batch they take.
+//! [`wireguard`] know the requests of the kernel's parts, and [`weight`] how much of a batch they
+//! take.
 //!
 //! No crate is used, because the requests are few, the crates in use have no batches of packet
 //! filter changes, and all of it must work without an event loop, on a thread in another namespace.

@@ -183,8 +183,8 @@ impl Links {
         }
     }
 
-    /// The routes that were added without a link, by whichever process: by routers, and where nothing
-    /// is sent.
+    /// The routes that were added without a link, by whichever process: by routers, and where
+    /// nothing is sent.
     ///
     /// # Errors
     /// If the kernel refuses.

@@ -48,7 +48,7 @@ fn joins(world: &mut World, machine: &SoftKeyed) -> Outcome {
 
 const POLICIES: [PolicyName; 2] = [PolicyName::Queue, PolicyName::InsecureAlwaysApprove];
 
-/// Without the attack a stranger without a TPM is admitted under both policies; with the attack it is refused under both.
+/// A stranger without a TPM is admitted under both policies, and with the attack under neither.
 #[track_caller]
 fn refused(
     standing: RefusalKind,
@@ -203,7 +203,7 @@ fn a_machine_without_a_tpm_is_refused_where_the_rule_does_not_admit_it() {
 #[test]
 fn a_machine_that_has_a_tpm_never_joins_without_it() {
     for policy in POLICIES {
-        // The machine joined with its TPM; then the TPM is hidden from the next boot, or another machine uses its name.
+        // The machine joined; then its TPM is hidden at a boot, or another machine uses its name.
         let (mut world, machine) = lab();
         accepted(world.join(&machine));
         world.rule.policy = policy;
@@ -225,7 +225,7 @@ fn a_machine_that_has_a_tpm_never_joins_without_it() {
         let hidden = SoftKeyed::hiding(&machine);
         let claimant = world.unproven_renewal(&hidden);
         expect(Anonymous, Code::TpmExpected, decided(&mut world, claimant));
-        // This holds for each trace of a TPM in the Machine: endorsement keys, issuers, a binding, a seen EK.
+        // For each trace of a TPM in the Machine: endorsement keys, issuers, a binding, a seen EK.
         for spoil in [
             (|machine: &mut Machine| machine.spec.ek.hashes = vec![Digest::ZERO.to_text()])
                 as fn(&mut Machine),
@@ -510,7 +510,8 @@ fn only_the_announced_key_answers() {
     });
 }
 
-/// Nothing of one protocol has the other's form, and no signature of one is over what the other signs.
+/// Nothing of one protocol has the other's form, and no signature of one is over what the other
+/// signs.
 #[test]
 fn evidence_of_one_protocol_is_refused_in_the_other() {
     let (mut world, machine) = lab();

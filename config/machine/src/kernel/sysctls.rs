@@ -3,8 +3,9 @@
 //! Some of the kernel's counters are of the whole machine, or of one user id, which is root for the
 //! machine's own programs and for containers of most images alike; a user namespace counts at the
 //! user who made it too, who is root. The kernel's defaults suit one user at one machine: a single
-//! pod could use them up for all. Where what is counted is charged to the memory of the pod that has
-//! it, and processes to its group, these counters are raised to where a pod's own limits come first.
+//! pod could use them up for all. Where what is counted is charged to the memory of the pod that
+//! has it, and processes to its group, these counters are raised to where a pod's own limits come
+//! first.
 //!
 //! Where it is charged to nobody, only the counter keeps one pod from the machine's memory: it is a
 //! share of that ([`of_memory`]), and one pod can use it up.
@@ -20,7 +21,8 @@ const MOST: &str = "2147483647";
 /// (`io_setup(1)`) counts as one and takes as many as its page of a ring has room for: 120, each of
 /// 200 bytes of the kernel's memory (measured on 6.18). The ring is charged, these are not.
 const AIO_REQUEST: u64 = 32 << 10;
-/// So many are left to any machine: one MySQL 8.4 asks for 2,305 at its start, and ends without them.
+/// So many are left to any machine: one MySQL 8.4 asks for 2,305 at its start, and ends without
+/// them.
 const LEAST_AIO: u64 = 4096;
 
 /// Bytes of a page, in which the kernel counts buffers.

@@ -39,8 +39,8 @@ struct Machine {
     is_retired: bool,
     /// Addresses that an admin gave it.
     listed: Vec<IpAddr>,
-    /// Addresses in its serving certificates, each with the end of the last one; one whose end cannot be
-    /// read has none.
+    /// Addresses in its serving certificates, each with the end of the last one; one whose end
+    /// cannot be read has none.
     certified: Vec<(IpAddr, Option<Timestamp>)>,
 }
 
@@ -120,10 +120,10 @@ impl AddressOwners {
         }
     }
 
-    /// Who else has one of the addresses that a node gives a pod on its machine's network, and which;
-    /// `None` if nobody has. What the inventory lists for the node's own Machine is the node's,
-    /// though other machines have it too. Of a node that no Machine stands for, nobody knows more
-    /// than that an address is a Machine's.
+    /// Who else has one of the addresses that a node gives a pod on its machine's network, and
+    /// which; `None` if nobody has. What the inventory lists for the node's own Machine is the
+    /// node's, though other machines have it too. Of a node that no Machine stands for, nobody
+    /// knows more than that an address is a Machine's.
     pub(super) async fn other(
         &self,
         request: &Request<'_>,
@@ -193,8 +193,8 @@ fn is_of_each(at: IpAddr) -> bool {
     at.is_loopback() || at.is_unspecified() || at.is_multicast() || link_local
 }
 
-/// Whether an IPv6 address leads to an IPv4 one behind a translator (RFC 6052, RFC 8215): no machine
-/// has one of these.
+/// Whether an IPv6 address leads to an IPv4 one behind a translator (RFC 6052, RFC 8215): no
+/// machine has one of these.
 fn is_translated(at: IpAddr) -> bool {
     match at {
         IpAddr::V4(_) => false,

@@ -15,8 +15,8 @@ const ABOUT: [&str; 3] = ["involvedObject", "regarding", "related"];
 /// The names of the reporter, in either version.
 const SOURCES: [&str; 2] = ["source", "deprecatedSource"];
 
-/// How long after another node's pod was made a node may tell of the one that had its name before, as
-/// long as events are kept.
+/// How long after another node's pod was made a node may tell of the one that had its name before,
+/// as long as events are kept.
 const PREDECESSOR: SignedDuration = SignedDuration::from_hours(1);
 
 /// A node that writes an event, and what its right to it is judged by.
@@ -80,8 +80,8 @@ pub(super) async fn check(
     Ok(())
 }
 
-/// Whether the object that an event is about belongs to the node, also where the event was known to be
-/// about it before: with each update a node tells something new.
+/// Whether the object that an event is about belongs to the node, also where the event was known to
+/// be about it before: with each update a node tells something new.
 async fn belongs(
     request: &Request<'_>,
     reporter: &Reporter<'_>,

@@ -1,4 +1,5 @@
-//! ComponentStatus and APIService: made at each request, in upstream's form and under upstream's names.
+//! ComponentStatus and APIService: made at each request, in upstream's form and under upstream's
+//! names.
 
 use super::call::Call;
 use http::{Response, StatusCode};

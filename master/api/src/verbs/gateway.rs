@@ -20,7 +20,8 @@ use std::sync::Arc;
 
 /// The kubelet's port if the Node object names none.
 const PORT: u16 = 10250;
-/// Bytes that a kept connection reads at once, which it holds while it waits; its answers have small heads.
+/// Bytes that a kept connection reads at once, which it holds while it waits; its answers have
+/// small heads.
 const IDLE_READ_BUFFER: usize = 8192;
 
 /// The address of a node's kubelet, from its Node object.
@@ -36,7 +37,8 @@ pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiErr
     };
     let stored = stored.ok_or_else(missing)?;
     let bytes = stored.value.bytes();
-    // Most of a Node's text are its images, conditions and owners of fields: each question to a node would decode them.
+    // Most of a Node's text are its images, conditions and owners of fields: each question to a
+    // node would decode them.
     let object = Shallow::stored(&stored, &bytes)?;
     let status = object.object("status")?;
     let (addresses, endpoints): (Vec<Value>, Value) =
@@ -176,8 +178,9 @@ async fn connect(
         .map_err(|error| unreachable("the node did not answer", &error))
 }
 
-/// Asks over the connection that was kept of the last question, or over a new one, which may be kept then. A connection that has
-/// ended since is no failure: a question without a body can be asked again.
+/// Asks over the connection that was kept of the last question, or over a new one, which may be
+/// kept then. A connection that has ended since is no failure: a question without a body can be
+/// asked again.
 async fn ask_reusing_connection(
     call: &Call,
     target: NodeTarget,
@@ -239,8 +242,8 @@ fn bounded(limits: &NodeLimits) -> http1::Builder {
     http
 }
 
-/// Sends a request over a stream that leads to a node, or to a pod on it: the header of the answer, and what moves the
-/// connection's bytes.
+/// Sends a request over a stream that leads to a node, or to a pod on it: the header of the answer,
+/// and what moves the connection's bytes.
 ///
 /// # Errors
 /// The other end does not speak HTTP, or its header is beyond the limits.
@@ -260,7 +263,8 @@ pub(super) async fn speak(
     Ok((sender.send_request(request).await?, driver))
 }
 
-/// Begins HTTP on a stream. The connection ends with its driver, or as soon as `why` finds a reason in the deny list.
+/// Begins HTTP on a stream. The connection ends with its driver, or as soon as `why` finds a reason
+/// in the deny list.
 async fn begin(
     api: &ApiServer,
     node: String,

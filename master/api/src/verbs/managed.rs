@@ -67,8 +67,8 @@ pub(super) enum Ownership {
 }
 
 impl Ownership {
-    /// Takes the managed fields that a client sent out of its object. A node's are not looked at: no
-    /// limit of what it may write would hold for them.
+    /// Takes the managed fields that a client sent out of its object. A node's are not looked at:
+    /// no limit of what it may write would hold for them.
     pub(super) fn of(call: &Call, fields: &mut Fields) -> Self {
         let metadata = fields.get_mut("metadata").and_then(Value::as_object_mut);
         // A string is the stored form, not what the client sent.

@@ -1,5 +1,5 @@
-//! The verbs: what each does, by a kind's descriptor and the store. Here is which file answers which
-//! request; each works on a [`Call`].
+//! The verbs: what each does, by a kind's descriptor and the store. Here is which file answers
+//! which request; each works on a [`Call`].
 
 mod answer;
 mod bind;

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 /// Group of the options' kinds.
 pub(super) const META: &str = "meta.k8s.io";
-/// Bytes of stored objects after which a page ends, if the client asked for pages: clients limit the
-/// answers that they read. A page may have fewer objects than its limit.
+/// Bytes of stored objects after which a page ends, if the client asked for pages: clients limit
+/// the answers that they read. A page may have fewer objects than its limit.
 const PAGE_BYTES: usize = 8 << 20;
 /// The revision of the list has been compacted.
 const EXPIRED: &str = "The resourceVersion for the provided list is too old.";

@@ -1,4 +1,5 @@
-//! Tunnels: exec, attach and port-forward, from a client's upgraded connection to the kubelet of the pod's node.
+//! Tunnels: exec, attach and port-forward, from a client's upgraded connection to the kubelet of
+//! the pod's node.
 //!
 //! This server authorizes the request and forwards it, and takes no part in the protocol inside:
 //! the node answers the client's handshake, and from then on bytes are passed on unchanged. A
@@ -79,7 +80,8 @@ pub(super) async fn attach(call: &Call) -> Result<Response<Body>, ApiError> {
     open(call, &spec, &path).await
 }
 
-/// Connects to ports of a pod. kubectl names them inside the tunnel, to the node; clients that know no SPDY in their request.
+/// Connects to ports of a pod. kubectl names them inside the tunnel, to the node; clients that know
+/// no SPDY in their request.
 pub(super) async fn port_forward(call: &Call) -> Result<Response<Body>, ApiError> {
     let spec = pod(call).await?;
     let (namespace, pod) = (&call.target.namespace, &call.target.name);
@@ -129,8 +131,9 @@ async fn open(call: &Call, spec: &Fields, path: &str) -> Result<Response<Body>, 
     Ok(response)
 }
 
-/// A command is run by creating it, however the client asks: a WebSocket begins with GET, which alone would make of a right
-/// to read a right to run (upstream since 1.35: `AuthorizePodWebsocketUpgradeCreatePermission`).
+/// A command is run by creating it, however the client asks: a WebSocket begins with GET, which
+/// alone would make of a right to read a right to run (upstream since 1.35:
+/// `AuthorizePodWebsocketUpgradeCreatePermission`).
 async fn may_create(call: &Call) -> Result<(), ApiError> {
     if call.target.verb == Verb::Create {
         return Ok(());

@@ -32,8 +32,8 @@ use tokio::time::Instant;
 
 /// Interval of bookmarks.
 const BOOKMARKS: Duration = Duration::from_secs(60);
-/// The same for watches of one object, which have none on the way: nodes hold many of them, and what a bookmark spares a client is
-/// one read of that object.
+/// The same for watches of one object, which have none on the way: nodes hold many of them, and
+/// what a bookmark spares a client is one read of that object.
 const LONE: Duration = MAX_DURATION;
 /// Time between the last bookmark and the end of a watch.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);

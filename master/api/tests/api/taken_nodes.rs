@@ -136,8 +136,8 @@ async fn a_node_tells_of_itself_its_pods_and_their_claims_in_its_own_name() {
     }
 }
 
-/// By an invented UID a node would tell of any pod; late events of a pod whose name another node's has
-/// by now are what that is for. An event that it told in that hour tells nothing new later.
+/// By an invented UID a node would tell of any pod; late events of a pod whose name another node's
+/// has by now are what that is for. An event that it told in that hour tells nothing new later.
 #[tokio::test]
 async fn a_node_tells_of_the_predecessor_of_anothers_pod_for_an_hour() {
     let (server, seconds) = cluster_with_clock().await;

@@ -6,9 +6,9 @@
 //! means lost data, which the node reports instead of making a new folder. A finalizer keeps the
 //! PersistentVolume until its node has confirmed that the folder is removed.
 //!
-//! Where the claim goes before the PersistentVolume could be created, the node is asked to remove the
-//! folder if it is empty. Which node that is the controller remembers: the folder stays if the claim
-//! goes while no master runs.
+//! Where the claim goes before the PersistentVolume could be created, the node is asked to remove
+//! the folder if it is empty. Which node that is the controller remembers: the folder stays if the
+//! claim goes while no master runs.
 
 mod attempts;
 
@@ -251,8 +251,8 @@ impl VolumeProvisioner {
     }
 }
 
-/// The name of the volume of the claim with a UID (upstream's): a claim has one, however often it is
-/// provisioned.
+/// The name of the volume of the claim with a UID (upstream's): a claim has one, however often it
+/// is provisioned.
 fn volume_name(claim: &str) -> String {
     format!("pvc-{claim}")
 }

@@ -3,9 +3,9 @@
 //! A Job's name has the time that it was made for, and the status gets that time together with the
 //! Job, so that no time has two Jobs, also if the first is gone before it is seen. Where that write
 //! fails the controller remembers the time, and writes it later. A time gets a second Job, as
-//! upstream's does, only if the first is gone before it is seen and the master ended between the two
-//! writes, or the answer to the first was lost. What else the status says is read from the Jobs that
-//! are there.
+//! upstream's does, only if the first is gone before it is seen and the master ended between the
+//! two writes, or the answer to the first was lost. What else the status says is read from the Jobs
+//! that are there.
 
 mod made;
 mod schedule;

@@ -296,7 +296,8 @@ fn within(part: &str, (from, to): (i64, i64), (least, most): (i64, i64)) -> Resu
     Err(format!("{fault}: {part}"))
 }
 
-/// A duration as Go writes it (`1h30m`) and can hold (292 years), of whole seconds and at least one.
+/// A duration as Go writes it (`1h30m`) and can hold (292 years), of whole seconds and at least
+/// one.
 fn pace_of(text: &str) -> Option<SignedDuration> {
     let mut seconds = 0.0_f64;
     let mut rest = text.strip_prefix(['+', '-']).unwrap_or(text);

@@ -288,9 +288,10 @@ impl Work<'_> {
         spare.is_empty()
     }
 
-    /// Ends pods of other revisions, each time from the last: those that do not serve, as that costs
-    /// nothing, then others, as long as no more than may be missing do not serve. All wanted places
-    /// count for that, also those below the partition and those without a pod (upstream from 1.37).
+    /// Ends pods of other revisions, each time from the last: those that do not serve, as that
+    /// costs nothing, then others, as long as no more than may be missing do not serve. All wanted
+    /// places count for that, also those below the partition and those without a pod (upstream from
+    /// 1.37).
     fn renew(&mut self) {
         let Some(partition) = self.partition() else {
             return;

@@ -45,8 +45,8 @@ pub struct NodeView {
     pub created: Option<Timestamp>,
     /// Its failure zone, region and zone as one name; empty where it has no labels for them.
     pub zone: Arc<str>,
-    /// Whether the master made it for a machine that it admitted, and labels it; others were written
-    /// by people and have no agent.
+    /// Whether the master made it for a machine that it admitted, and labels it; others were
+    /// written by people and have no agent.
     pub of_machine: bool,
     /// Whether it is cordoned.
     pub cordoned: bool,

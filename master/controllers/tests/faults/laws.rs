@@ -26,8 +26,8 @@ pub(crate) struct Seen {
     pub(crate) nodes: BTreeMap<String, String>,
     /// Nodes that are marked as unreachable.
     unheard: BTreeSet<String>,
-    /// By node: whether it has the taint (not-ready or unreachable) that evicts pods, and when it got
-    /// that last.
+    /// By node: whether it has the taint (not-ready or unreachable) that evicts pods, and when it
+    /// got that last.
     pub(crate) emptied: BTreeMap<String, (bool, Instant)>,
     /// When a node of a zone got it last. A restarted controller does not know that.
     pub(crate) last_emptied: BTreeMap<&'static str, Instant>,

@@ -10,7 +10,8 @@ use std::time::Duration;
 /// The longest back-off of a scheduler. All processes do what they have seen before time passes, so
 /// that a pod is tried at least once after as long.
 const BACKOFF: Duration = Duration::from_secs(10);
-/// How many such rounds a pod may wait: more than calls fail one after another, and while none fails.
+/// How many such rounds a pod may wait: more than calls fail one after another, and while none
+/// fails.
 const STORMY: usize = 8;
 const CALM: usize = 3;
 /// Pods that a machine takes.

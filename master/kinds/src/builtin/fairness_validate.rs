@@ -1,4 +1,5 @@
-//! Defaults and validation of FlowSchemas and PriorityLevelConfigurations (upstream: `flowcontrol/validation`).
+//! Defaults and validation of FlowSchemas and PriorityLevelConfigurations (upstream:
+//! `flowcontrol/validation`).
 
 use super::fairness_defaults::{self, EXEMPT, is_mandatory};
 use master_schema::object::meta_text;

@@ -186,10 +186,10 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
     Some(normal(&sums))
 }
 
-/// Without constraints: pods of the same Services are spread over nodes and, less so, over zones; of
-/// those that a ReplicaSet, ReplicationController or StatefulSet owns, the replicas alone. Upstream
-/// knows replicas by the selector of their owner (`DefaultSelector`); its UID finds the same pods, as
-/// the owner adopts all that it selects.
+/// Without constraints: pods of the same Services are spread over nodes and, less so, over zones;
+/// of those that a ReplicaSet, ReplicationController or StatefulSet owns, the replicas alone.
+/// Upstream knows replicas by the selector of their owner (`DefaultSelector`); its UID finds the
+/// same pods, as the owner adopts all that it selects.
 fn usual(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) -> Option<Vec<i64>> {
     let demand = &*pod.demand;
     let selected = snapshot.services().selecting(demand);

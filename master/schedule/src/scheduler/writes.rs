@@ -34,8 +34,8 @@ pub(super) enum Outcome {
         uid: String,
         result: Result<(), Unbound>,
     },
-    /// A pod's condition was written. These are to be tried again: those that have lost their places
-    /// to it, and itself where one did not end that is to make room for it.
+    /// A pod's condition was written. These are to be tried again: those that have lost their
+    /// places to it, and itself where one did not end that is to make room for it.
     ConditionWritten { again: Vec<PodKey> },
     /// What a claim needs to get its volume was written, or not.
     Claimed {
@@ -239,8 +239,8 @@ async fn denominate(client: &Client, key: &PodKey, uid: &str) {
     }
 }
 
-/// Ends the victims of a preemption; whether all of them end. What fails is tried again with the pod
-/// that needs the room.
+/// Ends the victims of a preemption; whether all of them end. What fails is tried again with the
+/// pod that needs the room.
 async fn make_room(
     client: &Client,
     recorder: &Recorder,

@@ -24,8 +24,8 @@ async fn put(data: &Path, change: impl Fn(&mut Value)) {
         .unwrap();
 }
 
-/// A faulty rule admits no machine, and removes none; the policy's status names the fault, and once corrected
-/// the policy decides again.
+/// A faulty rule admits no machine, and removes none; the policy's status names the fault, and once
+/// corrected the policy decides again.
 pub(crate) async fn a_faulty_rule_admits_and_removes_no_machine() {
     let lab = Lab::start().await;
     let machine = lab.machine().await;

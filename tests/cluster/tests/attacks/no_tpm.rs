@@ -88,9 +88,9 @@ async fn renew(lab: &Lab, machine: &SoftKeyed, identity: &Identity) -> Outcome {
     .await
 }
 
-/// Without `insecureNoTpm` the master records `NO_TPM` and tells the caller only that it is refused.
-/// With it, a person must approve; the request and all objects name what is not proven. A reboot asks
-/// again.
+/// Without `insecureNoTpm` the master records `NO_TPM` and tells the caller only that it is
+/// refused. With it, a person must approve; the request and all objects name what is not proven. A
+/// reboot asks again.
 pub(crate) async fn a_machine_without_a_tpm_joins_only_where_the_rule_allows_it() {
     let lab = Lab::start().await;
     let machine = edge("edge-1", "1");

@@ -500,9 +500,9 @@ pub(crate) enum Removal {
     MasterRestarts,
 }
 
-/// A stranger that a person approved has its certificates also where the first answer was lost. Once
-/// an admin removed it, its approval admits it no more: it waits for a person as any stranger. The
-/// same for an approval of more names and addresses, which the Machine asked for and never used.
+/// A stranger that a person approved has its certificates also where the first answer was lost.
+/// Once an admin removed it, its approval admits it no more: it waits for a person as any stranger.
+/// So does an approval of more names and addresses, which the Machine asked for and never used.
 pub(crate) async fn a_removed_machine_does_not_come_back_by_its_old_approval() {
     let lab = &Lab::start().await;
     set_policy(lab, "queue", &json!({})).await;
@@ -549,8 +549,8 @@ pub(crate) async fn approve(lab: &Lab, request: &CertificateSigningRequest) {
     say(lab, request.metadata.name.as_deref().unwrap(), "Approved").await;
 }
 
-/// The machine's connection ends before the answer, once its Machine is there; it asks again and has
-/// its certificates.
+/// The machine's connection ends before the answer, once its Machine is there; it asks again and
+/// has its certificates.
 async fn loses_its_answer(lab: &Lab, machine: &mut SoftMachine) -> Identity {
     let made = eventually("the Machine", lab, || async {
         let all: Vec<Machine> = lab.site.list().await;

@@ -1,5 +1,5 @@
-//! A machine is retired while the master has its request in part. The rest of the request comes after
-//! the admin's answer: it is not answered with success, and has no effect.
+//! A machine is retired while the master has its request in part. The rest of the request comes
+//! after the admin's answer: it is not answered with success, and has no effect.
 
 use crate::after_join::joined;
 use crate::lab::Lab;

@@ -229,8 +229,8 @@ pub(crate) async fn ten_thousand_hostile_addresses_stop_no_renewal_and_no_join()
 }
 
 /// The owner of a /48, in which the machines are, too, does no more harm with thousands of
-/// addresses than with a few: a part of the strangers' connections is for other networks. No /56 has
-/// more than 20 of the addresses, so only the share of the whole /48 bounds them.
+/// addresses than with a few: a part of the strangers' connections is for other networks. No /56
+/// has more than 20 of the addresses, so only the share of the whole /48 bounds them.
 pub(crate) async fn an_owner_of_thousands_of_ipv6_addresses_stops_no_renewal_and_no_join() {
     allow_open_files();
     let [a, b, c] = V6;

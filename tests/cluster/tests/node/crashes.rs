@@ -153,7 +153,8 @@ async fn a_pod_whose_probes_find_no_containerd_is_not_restarted_and_stays_in_ser
     (main["livenessProbe"], main["readinessProbe"]) = (probe.clone(), probe);
     let spec = json!({"containers": [main], "terminationGracePeriodSeconds": 1});
     cluster.create("p", spec).await;
-    // Looks at its container and its readiness, once the container was restarted or probed so often.
+    // Looks at its container and its readiness, once the container was restarted or probed so
+    // often.
     let probed = async |times: usize| {
         eventually(&format!("{times} probes"), || async {
             let pod = cluster.pod("p").await?;

@@ -218,8 +218,8 @@ async fn a_machine_without_privileged_pods_mounts_no_drivers_volume_and_says_why
 }
 
 /// The containers of a driver's pod as charts have them: a registrar without rights, and the
-/// driver, which mounts where all pods of the machine see it. What it mounts in the pod's own volume
-/// goes with the pod.
+/// driver, which mounts where all pods of the machine see it. What it mounts in the pod's own
+/// volume goes with the pod.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_privileged_container_mounts_below_the_folder_of_volumes_is_mounted_on_the_machine()
 {

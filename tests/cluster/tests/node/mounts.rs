@@ -1,8 +1,8 @@
 //! Mounts that names of a pod's own lead astray: what is only to be read stays so.
 //!
 //! The runtime looks a volume's path up twice, and says at the second place what the mount refuses.
-//! Beside it, other files of an image by which its author could reach the machine: devices, and what
-//! the runtime reads before the container runs.
+//! Beside it, other files of an image by which its author could reach the machine: devices, and
+//! what the runtime reads before the container runs.
 
 use crate::cluster::Cluster;
 use crate::site::{Site, eventually, texts};

@@ -1,6 +1,6 @@
-//! An agent that is killed under traffic, and another one that starts: a pod and a host outside call
-//! all the while, by every way to a pod that the node has, and find services also while the master
-//! is away.
+//! An agent that is killed under traffic, and another one that starts: a pod and a host outside
+//! call all the while, by every way to a pod that the node has, and find services also while the
+//! master is away.
 
 use crate::cluster::{Cluster, NODE, shell};
 use crate::network::{create, on_a_machine, server, with_addresses};
@@ -255,7 +255,8 @@ async fn serve(cluster: &Cluster, name: &str, pod: IpAddr) {
     cluster.admin.create(&slice).await.unwrap();
 }
 
-/// A pod that calls services by their names again and again, and serves how often each has answered.
+/// A pod that calls services by their names again and again, and serves how often each has
+/// answered.
 fn client(services: &str) -> serde_json::Value {
     let script = format!(
         "mkdir -p /tmp/www; busybox httpd -p 8080 -h /tmp/www

@@ -342,8 +342,8 @@ fn with_nodes(cluster: &Cluster, what: impl FnOnce()) {
     while_played(|| play_nodes(cluster, &NODES), what);
 }
 
-/// The manifest of a workload named `web`, with two pods where there are two nodes. Its template has
-/// zero values, which kubectl, as a client with Go's types, leaves out of what it writes.
+/// The manifest of a workload named `web`, with two pods where there are two nodes. Its template
+/// has zero values, which kubectl, as a client with Go's types, leaves out of what it writes.
 fn web(kind: &str) -> String {
     let (group, more) = match kind {
         "ReplicationController" => ("v1", "replicas: 2, selector: {app: web}"),

@@ -34,9 +34,9 @@ const SECTOR: usize = xts::SECTOR;
 /// A foreign system on the board, with the owner hierarchy in its hands, puts a key of its own into
 /// the TPM, as like to the machine's as can be, and onto the disk a volume that this key opens,
 /// with something planted for everything that reads the state. The machine trusts neither, makes
-/// its state anew, and reports why. From now on it finds its master by discovery, and with its state
-/// it has lost what it knew of that: its measured configuration says which generation is the least,
-/// and keeps it from an endpoint that serves an older one.
+/// its state anew, and reports why. From now on it finds its master by discovery, and with its
+/// state it has lost what it knew of that: its measured configuration says which generation is the
+/// least, and keeps it from an endpoint that serves an older one.
 pub(crate) fn a_volume_and_key_planted_by_the_tpms_owner_are_not_trusted(
     world: &mut World,
 ) -> Result<()> {
@@ -219,7 +219,8 @@ impl Victim {
         Ok(())
     }
 
-    /// A file with a state that is planted for the machine and this pod, for a volume with this key.
+    /// A file with a state that is planted for the machine and this pod, for a volume with this
+    /// key.
     fn planted(&self, cluster: &Cluster, dir: &Path, key: &VolumeKey) -> Result<PathBuf> {
         let addresses = planted_addresses(cluster)?;
         let pod = planted_state::Pod {
@@ -353,8 +354,8 @@ fn discovers(cluster: &mut Cluster, victim: &mut Victim, endpoint: &Endpoint) ->
         .register("worker-1", &victim.blueprint, &data, "192.168.77.11")
 }
 
-/// An address of each of the worker's ranges that its agent gives to no pod of a story, as it begins
-/// with the first.
+/// An address of each of the worker's ranges that its agent gives to no pod of a story, as it
+/// begins with the first.
 fn planted_addresses(cluster: &Cluster) -> Result<Vec<IpAddr>> {
     let words = ["get", "node", "worker-1", "-o"];
     let ranges = "jsonpath={.spec.podCIDRs[*]}";

@@ -17,8 +17,8 @@
 //!
 //! The floor of a last admission is not among them: init bounds it by the image's own version,
 //! which is the machine's floor here. Nor are volumes of claims, which are folders as an emptyDir
-//! is, nor those of CSI drivers, as there is none that a machine could ask about them. All else that
-//! the agent reads of the state is in this table.
+//! is, nor those of CSI drivers, as there is none that a machine could ask about them. All else
+//! that the agent reads of the state is in this table.
 
 use agent_volume::generation::{Generation, GenerationKey, Joined};
 use agent_volume::header::VolumeKey;

@@ -88,8 +88,8 @@ fn table(guide: &str) -> BTreeSet<&str> {
 struct LogLine {
     line: usize,
     fields: Vec<Field>,
-    /// Whether it has a message, with a word besides its values; or with keys, where a sentence that
-    /// is recorded elsewhere, too, is a value.
+    /// Whether it has a message, with a word besides its values; or with keys, where a sentence
+    /// that is recorded elsewhere, too, is a value.
     is_sentence: bool,
     /// Whether an error is a value of its message.
     hides_failure: bool,

@@ -15,6 +15,10 @@ use std::path::{Path, PathBuf};
 
 /// The longest file that a reader should meet.
 const MAX_FILE: usize = 700;
+/// Characters of a line: rustfmt's width, which it does not apply to comments.
+const WIDTH: usize = 100;
+/// Where the help of a key is one line, which a macro reads.
+const WIDE: &str = "config/model/src/raw.rs";
 /// Files and folders that are allowed at the top of the repository.
 const TOP: &[&str] = &[
     "Cargo.toml",
@@ -175,6 +179,17 @@ fn source(file: &str, text: &str, faults: &mut Vec<String>) {
         faults.push(format!(
             "{file}: {lines} lines; split it by purpose ({MAX_FILE} at most)"
         ));
+    }
+    for (index, line) in text.lines().enumerate() {
+        // An address and a row of a table can't be broken.
+        let comment = line.trim_start().strip_prefix("//");
+        let breakable = |text: &str| !text.contains("://") && !text.contains('|');
+        if line.chars().count() > WIDTH && comment.is_some_and(breakable) && file != WIDE {
+            faults.push(format!(
+                "{file}:{}: a comment of more than {WIDTH} columns",
+                index + 1
+            ));
+        }
     }
     if file.starts_with("tests/xtask/") {
         return; // this file names what it looks for
@@ -373,6 +388,20 @@ mod tests {
         assert_eq!(faults.len(), 1);
         source("agent/sys/src/lib.rs", text, &mut faults);
         assert_eq!(faults.len(), 1);
+    }
+
+    #[test]
+    fn a_comment_that_is_too_wide_is_a_fault() {
+        let faults_of = |line: String| {
+            let mut faults = Vec::new();
+            source("agent/sys/src/lib.rs", &line, &mut faults);
+            faults.len()
+        };
+        assert_eq!(faults_of(format!("    /// {}", "x".repeat(93))), 1);
+        assert_eq!(faults_of(format!("    /// {}", "ä".repeat(92))), 0);
+        assert_eq!(faults_of(format!("//! <https://{}>", "x".repeat(93))), 0);
+        assert_eq!(faults_of(format!("//! | {} |", "x".repeat(93))), 0);
+        assert_eq!(faults_of(format!("let x = \"{}\";", "x".repeat(93))), 0);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //!
 //! To add a kind: its line in the table of `kinds.rs`, a file here with a [`Part`], its `mod` and
 //! its line in [`ALL`]. To add an invariant: an assertion in the [`Part::check`] of its kind, which
-//! is called at every revision of the store, and a history in [`wrong`] that breaks it; or a line in
-//! its [`Part::rest`]. One sentence there says what must hold.
+//! is called at every revision of the store, and a history in [`wrong`] that breaks it; or a line
+//! in its [`Part::rest`]. One sentence there says what must hold.
 
 mod claims;
 mod cron;
