@@ -105,6 +105,15 @@ pub(crate) fn is_refused(place: &Path, to: SocketAddr) -> bool {
     from(place, || who(to, MOMENT)).is_err()
 }
 
+/// Waits until callers hear at once that there is nobody.
+pub(crate) fn refuses(place: &Path, to: SocketAddr) {
+    eventually(&format!("{to} to be refused"), || {
+        let called = from(place, || TcpStream::connect_timeout(&to, SHORT));
+        let refused = called.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        refused.then_some(())
+    });
+}
+
 /// Begins a program in a pod's network that repeats by TCP what it gets, and answers datagrams with
 /// the pod's name. It ends with the test's process.
 pub(crate) fn repeat(pod: &Pod) {

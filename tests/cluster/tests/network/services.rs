@@ -1,7 +1,7 @@
 //! Pods and services of three machines, called from each of them and from outside.
 
 use crate::api::{HTTP, MACHINE_HTTP, SERVICES};
-use crate::calls::{Answer, answer, answer_by_name, is_refused, reaches};
+use crate::calls::{Answer, answer, answer_by_name, is_refused, reaches, refuses};
 use crate::cluster::{Cluster, outside};
 use serde_json::json;
 
@@ -28,6 +28,8 @@ pub(crate) fn pods_reach_each_other_and_services_across_machines_by_both_familie
         }
         for to in cluster.web.inside() {
             reaches(&caller.network, to, &ALL);
+            // A port that the service does not have, by the ranges that nodes read at the API.
+            refuses(&caller.network, (to.ip(), to.port() + 1).into());
         }
         let by_name = |name: &str| {
             let heard = answer_by_name(caller, name);
