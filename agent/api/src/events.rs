@@ -11,7 +11,7 @@ use http::Method;
 use jiff::Timestamp;
 use serde_json::json;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -37,7 +37,6 @@ struct Occurrence {
     warning: bool,
     reason: Cow<'static, str>,
     message: String,
-    annotations: Option<BTreeMap<String, String>>,
     at: Timestamp,
 }
 
@@ -80,22 +79,6 @@ impl Recorder {
         self.tell(pod_reference(pod), true, reason, &message.into());
     }
 
-    /// Records a `Warning` event that says more to programs in its annotations.
-    pub fn annotated(
-        &self,
-        pod: &Pod,
-        reason: &'static str,
-        message: &str,
-        annotations: BTreeMap<String, String>,
-    ) {
-        let news = occurrence(pod_reference(pod), true, reason.into(), message);
-        let annotations = Some(annotations).filter(|all| !all.is_empty());
-        self.queue(Occurrence {
-            annotations,
-            ..news
-        });
-    }
-
     /// Records events of one container of a pod.
     pub fn of<'a>(&'a self, pod: &'a Pod, container: &'a str) -> OfContainer<'a> {
         OfContainer {
@@ -131,29 +114,17 @@ impl Recorder {
         reason: impl Into<Cow<'static, str>>,
         message: &str,
     ) {
-        self.queue(occurrence(about, warning, reason.into(), message));
-    }
-
-    fn queue(&self, news: Occurrence) {
+        let message = message.chars().take(MAX_MESSAGE).collect();
+        let news = Occurrence {
+            about,
+            warning,
+            reason: reason.into(),
+            message,
+            at: Timestamp::now(),
+        };
         if let Err(error) = self.queue.try_send(news) {
             tracing::debug!(error = chain(&error), "event dropped");
         }
-    }
-}
-
-fn occurrence(
-    about: ObjectReference,
-    warning: bool,
-    reason: Cow<'static, str>,
-    message: &str,
-) -> Occurrence {
-    Occurrence {
-        about,
-        warning,
-        reason,
-        message: message.chars().take(MAX_MESSAGE).collect(),
-        annotations: None,
-        at: Timestamp::now(),
     }
 }
 
@@ -294,7 +265,6 @@ fn event(news: Occurrence, series: &Series, namespace: String, source: &EventSou
         metadata: ObjectMeta {
             name: Some(series.name.clone()),
             namespace: Some(namespace),
-            annotations: news.annotations,
             ..ObjectMeta::default()
         },
         involved_object: news.about,
@@ -386,26 +356,6 @@ mod tests {
         assert!(next.0.path.ends_with(&name), "{} {name}", next.0.path);
         let change: serde_json::Value = serde_json::from_slice(&next.0.body).unwrap();
         assert_eq!(change["count"], 3);
-    }
-
-    #[test]
-    fn annotations_of_an_event_are_written_with_it() {
-        let (recorder, mut queue) = Recorder::new();
-        let annotations = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
-        for annotations in [annotations.clone(), BTreeMap::new()] {
-            recorder.annotated(&Pod::default(), "Evicted", "why", annotations);
-        }
-        let mut written = || {
-            let news = queue.receiver.try_recv().unwrap();
-            let series = Series {
-                name: "p.1".to_owned(),
-                count: 1,
-                first: news.at,
-            };
-            let event = event(news, &series, "n".to_owned(), &EventSource::default());
-            event.metadata.annotations
-        };
-        assert_eq!([written(), written()], [Some(annotations), None]);
     }
 
     #[test]

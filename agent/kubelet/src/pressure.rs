@@ -88,7 +88,6 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Res
         handle.evict(Eviction {
             reason: Eviction::PRESSURE,
             message: eviction.message,
-            annotations: eviction.annotations,
             grace: grace(bound, thresholds, handle.latest().as_deref()),
         });
     }

@@ -11,7 +11,6 @@ use config_kube::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::SignedDuration;
 use serde_json::json;
-use std::collections::BTreeMap;
 
 impl World {
     /// Whether the pod's readiness gate is open, if it has one.
@@ -128,7 +127,6 @@ impl World {
                 self.notes.evicted.get_or_insert(Eviction {
                     reason: Eviction::PRESSURE,
                     message: why,
-                    annotations: BTreeMap::new(),
                     grace: EVICTION_GRACE,
                 });
             }
@@ -150,6 +148,8 @@ impl World {
                 for id in ids {
                     self.end(&id, 255);
                 }
+                self.break_off(|_| false);
+                self.seen.iter_mut().for_each(|seen| seen.this_boot = false);
                 for seen in &mut self.seen {
                     if let ContainerState::Exited {
                         code: 255, cause, ..
@@ -158,8 +158,6 @@ impl World {
                         *cause = ExitCause::Unseen;
                     }
                 }
-                self.break_off(|_| false);
-                self.seen.iter_mut().for_each(|seen| seen.this_boot = false);
                 self.forget();
             }
         }
