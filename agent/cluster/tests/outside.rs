@@ -413,7 +413,7 @@ fn nobody_outside_answers_in_the_place_of_a_service_that_is_not_there() {
     Machine::with(|machine| {
         let agent = machine.agent();
         let (a, b) = (pod(&agent, "a"), pod(&agent, "b"));
-        // The neighbour is the machine's router, and answers whatever comes to it.
+        // The neighbour is the machine's router, and accepts every connection.
         let mut links = Links::open().expect("links");
         for (to, router) in OF_SERVICES.map(at).into_iter().zip(NEIGHBOUR.map(at)) {
             let bits = Family::of(to).bits();
