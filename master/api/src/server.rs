@@ -11,10 +11,9 @@ use crate::verbs::{self, Call};
 use bytes::Bytes;
 use config_kube::identity;
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
-use hyper::upgrade::OnUpgrade;
 use master_admission::services;
 use master_auth::impersonate;
 use master_client::{Body, BoxFuture, Client, ObjectEvent, Resource, Transport, UserInfo, body};
@@ -253,23 +252,31 @@ impl ApiServer {
             .find(&target.group, &target.version, &target.plural)
             .cloned();
         let about = About::resource(&target, kind.as_ref(), query.has("dryRun"));
-        let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
-        let upgrade = parts.extensions.get().cloned();
         let limit = query.timeout().ok().flatten();
         let limit = limit.filter(|_| !target.is_stream());
-        let resource_request = ResourceRequest {
-            target,
-            query,
-            kind,
-            registry,
-            about: about.clone(),
-            method,
-            uri,
-            headers,
-            upgrade,
-            caller,
+        let answer = async {
+            let Some(kind) = kind else {
+                let authorizer = &self.inner.authorizer;
+                authorize::resource(authorizer, &user, &target, &Selector::default()).await?;
+                return Err(no_resource());
+            };
+            let call = Call {
+                api: self.clone(),
+                user,
+                peer,
+                target,
+                query,
+                headers: parts.headers,
+                kind,
+                registry,
+                about: about.clone(),
+                method: parts.method,
+                uri: parts.uri,
+                upgrade: parts.extensions.get().cloned(),
+                caller,
+            };
+            self.resource(call, content).await
         };
-        let answer = self.resource(resource_request, user, peer, content);
         let answer = match limit {
             None => answer.await,
             Some(limit) => tokio::time::timeout(limit, Box::pin(answer))
@@ -308,39 +315,32 @@ impl ApiServer {
         }
     }
 
-    async fn resource(
-        &self,
-        resource_request: ResourceRequest,
-        user: UserInfo,
-        peer: Peer,
-        content: Body,
-    ) -> Result<Response<Body>, ApiError> {
-        let ResourceRequest {
+    /// Answers a request for a kind that is served.
+    async fn resource(&self, call: Call, content: Body) -> Result<Response<Body>, ApiError> {
+        let Call {
+            user,
+            peer,
             target,
             query,
             kind,
-            registry,
-            about,
-            method,
-            uri,
-            headers,
-            upgrade,
             caller,
-        } = resource_request;
-        let selector = match (&kind, target.verb) {
-            (Some(kind), Verb::List | Verb::Watch | Verb::DeleteCollection) => {
-                Selector::parse(kind, query.get("labelSelector"), query.get("fieldSelector"))?
-            }
-            _ => Selector::default(),
+            ..
+        } = &call;
+        let selector = if matches!(
+            target.verb,
+            Verb::List | Verb::Watch | Verb::DeleteCollection
+        ) {
+            Selector::parse(kind, query.get("labelSelector"), query.get("fieldSelector"))?
+        } else {
+            Selector::default()
         };
-        authorize::resource(&self.inner.authorizer, &user, &target, &selector).await?;
-        let kind = kind.ok_or_else(no_resource)?;
+        authorize::resource(&self.inner.authorizer, user, target, &selector).await?;
         // What is handed on to a node has its places there (`master/gateway`).
         let (content, held) = if target.is_stream() && target.verb != Verb::Watch {
             (content, None)
         } else {
             let (content, held) = self
-                .enter(!target.verb.reads(), content, &user, &peer)
+                .enter(!target.verb.reads(), content, user, peer)
                 .await?;
             (content, Some(held))
         };
@@ -358,21 +358,6 @@ impl ApiServer {
             held_on: target.verb != Verb::Watch,
             held,
             deprecated: kind.deprecated.clone(),
-        };
-        let call = Call {
-            api: self.clone(),
-            user,
-            peer,
-            target,
-            query,
-            headers,
-            kind,
-            registry,
-            about,
-            method,
-            uri,
-            upgrade,
-            caller,
         };
         let answer = verbs::run(call, content).await;
         drop(under_way);
@@ -525,19 +510,4 @@ struct AfterAnswer {
     held_on: bool,
     /// The warning of a deprecated version.
     deprecated: Option<Word>,
-}
-
-/// A request for a resource, before authorization.
-struct ResourceRequest {
-    target: Target,
-    query: Query,
-    kind: Option<Arc<Kind>>,
-    registry: Arc<Registry>,
-    about: About,
-    method: Method,
-    uri: Uri,
-    headers: http::HeaderMap,
-    upgrade: Option<OnUpgrade>,
-    /// The caller, for the deny list: the authenticated one, not the impersonated user.
-    caller: Option<Caller>,
 }

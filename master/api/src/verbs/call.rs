@@ -18,7 +18,7 @@ use master_store::{Entry, Op};
 use master_wire::path::{Query, Target, Verb};
 use std::sync::Arc;
 
-/// A request for a resource, authorized.
+/// A request for a resource.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) api: ApiServer,
