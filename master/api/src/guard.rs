@@ -4,13 +4,13 @@
 //! caller, also of answers begun before. A change of the deny list that precedes the
 //! acknowledgement of a write is in force for everything after that acknowledgement.
 
-use crate::state::ApiServer;
+use crate::denials::Denials;
 use bytes::Bytes;
 use http::Response;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use master_client::{Body, UserInfo};
-use master_listener::Peer;
+use master_listener::{DenyList, Peer};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -35,24 +35,23 @@ impl Caller {
     }
 
     /// The reason why the caller is denied, if it is.
-    pub(crate) fn denial(&self, api: &ApiServer) -> Option<String> {
+    pub(crate) fn denied(&self, list: &dyn DenyList) -> Option<String> {
         let (user, peer) = &*self.0;
-        api.denial(user, peer)
+        list.denied(user, peer)
     }
 
     /// The answer with a body that ends as soon as its caller is denied.
-    pub(crate) fn guard(self, api: &ApiServer, response: Response<Body>) -> Response<Body> {
-        let Some(list) = api.deny_list() else {
+    pub(crate) fn guard(self, denials: &Denials, response: Response<Body>) -> Response<Body> {
+        let Some(changed) = denials.changed() else {
             return response;
         };
-        let changed = list.changed();
-        let api = api.clone();
+        let denials = denials.clone();
         response.map(|body| {
             Guarded {
                 body,
                 changed,
                 caller: self,
-                api,
+                denials,
                 ended: false,
             }
             .boxed_unsync()
@@ -65,7 +64,7 @@ struct Guarded {
     body: Body,
     changed: watch::Receiver<u64>,
     caller: Caller,
-    api: ApiServer,
+    denials: Denials,
     /// The caller was denied: the body ends, and polling it again yields nothing.
     ended: bool,
 }
@@ -85,7 +84,8 @@ impl http_body::Body for Guarded {
         let frame = Pin::new(&mut this.body).poll_frame(context);
         if frame.is_ready() && this.changed.has_changed().unwrap_or(false) {
             this.changed.mark_unchanged();
-            if this.caller.denial(&this.api).is_some() {
+            let denial = this.denials.reason(|list| this.caller.denied(list));
+            if denial.is_some() {
                 this.ended = true;
                 return Poll::Ready(None);
             }

@@ -1,10 +1,11 @@
 //! Registered with the server after it is built: further paths, the deny list, and connections to
 //! nodes, whose interface is here.
 
+use crate::denials::Denials;
 use master_auth::Nodes;
 use master_client::BoxFuture;
 use master_gateway::ConnectionCheck;
-use master_listener::{DenyList, Extensions};
+use master_listener::Extensions;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -59,13 +60,13 @@ pub trait NodeDialer: fmt::Debug + Send + Sync {
 #[derive(Debug, Default)]
 pub(crate) struct Hooks {
     pub(crate) extensions: OnceLock<Arc<dyn Extensions>>,
-    pub(crate) deny_list: OnceLock<Arc<dyn DenyList>>,
+    pub(crate) denials: Denials,
     pub(crate) node_dialer: OnceLock<Arc<dyn NodeDialer>>,
 }
 
 impl Nodes for Hooks {
     fn denied(&self, node: &str) -> Option<String> {
-        self.deny_list.get()?.node_denied(node)
+        self.denials.reason(|list| list.node_denied(node))
     }
 
     fn may_register(&self, node: &str) -> Result<(), String> {

@@ -11,6 +11,7 @@
 //! ends with it. There are no channels.
 
 mod authorize;
+mod denials;
 mod documents;
 mod flows;
 mod guard;

@@ -41,12 +41,14 @@ impl Service for ApiServer {
     }
 
     fn is_denied(&self, user: &UserInfo, peer: &Peer) -> bool {
-        self.denial(user, peer).is_some()
+        let denials = &self.inner.denials;
+        denials.reason(|list| list.denied(user, peer)).is_some()
     }
 
     fn until_denied<'a>(&'a self, user: &'a UserInfo, peer: &'a Peer) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let _why = Self::until_denied(self, |list| list.denied(user, peer)).await;
+            let denials = &self.inner.denials;
+            let _why = denials.until(|list| list.denied(user, peer)).await;
         })
     }
 
@@ -153,7 +155,8 @@ impl ApiServer {
         user: UserInfo,
         peer: Peer,
     ) -> Response<Body> {
-        if let Some(why) = self.denial(&user, &peer) {
+        let denials = &self.inner.denials;
+        if let Some(why) = denials.reason(|list| list.denied(&user, &peer)) {
             peer.forget();
             return denied(&why);
         }
@@ -165,8 +168,8 @@ impl ApiServer {
         };
         // Subscribed before the last check, so that no change is missed between the two.
         let response = self.answer(request, user, peer, Some(caller.clone())).await;
-        let guarded = caller.clone().guard(self, response);
-        match caller.denial(self) {
+        let guarded = caller.clone().guard(denials, response);
+        match denials.reason(|list| caller.denied(list)) {
             Some(why) => denied(&why),
             None => guarded,
         }
@@ -347,7 +350,8 @@ impl ApiServer {
         let writes = caller.as_ref().is_some_and(Caller::is_of_a_node) && target.stores();
         let under_way = writes.then(|| self.inner.writes.begin());
         // The body may have taken a while: a caller that was denied meanwhile gets nothing.
-        if let Some(why) = caller.as_ref().and_then(|caller| caller.denial(self)) {
+        let denial = |caller: &Caller| self.inner.denials.reason(|list| caller.denied(list));
+        if let Some(why) = caller.as_ref().and_then(denial) {
             return Err(unauthorized(&why));
         }
         let own = target.group == identity::GROUP && peer.remote.is_some() && !query.has("dryRun");

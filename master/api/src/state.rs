@@ -1,15 +1,15 @@
 //! The server's state: its parts, what is registered with it, and its limits. The path of a request
 //! through it is in `server.rs`.
 
+use crate::denials::Denials;
 use crate::health::Prepared;
 use crate::hooks::{Hooks, NodeDialer};
 use crate::options::Options;
 use master_admission::{Chain, PluginServices};
 use master_auth::{Authenticator, Authorizer};
-use master_client::UserInfo;
 use master_gateway::{IdleConnections, NodeCalls, Watches};
 use master_kinds::builtin;
-use master_listener::{BodyLimits, DenyList, Extensions, Peer, RequestSlots, StoredFlows, Writes};
+use master_listener::{BodyLimits, DenyList, Extensions, RequestSlots, StoredFlows, Writes};
 use master_metrics::Metrics;
 use master_openapi::Current;
 use master_schema::registry::Registry;
@@ -48,6 +48,7 @@ pub(crate) struct Inner {
     pub(crate) writer: Probe,
     /// Those of callers tied to a node.
     pub(crate) writes: Writes,
+    pub(crate) denials: Denials,
     hooks: Arc<Hooks>,
     draining: CancellationToken,
 }
@@ -114,6 +115,7 @@ impl ApiServer {
             prepared: Prepared::default(),
             writer: Probe::default(),
             writes: Writes::default(),
+            denials: hooks.denials.clone(),
             hooks,
             draining: CancellationToken::new(),
         };
@@ -129,7 +131,7 @@ impl ApiServer {
 
     /// Registers the deny list, once; returns whether it was the first.
     pub fn set_deny_list(&self, deny_list: Arc<dyn DenyList>) -> bool {
-        self.inner.hooks.deny_list.set(deny_list).is_ok()
+        self.inner.denials.set(deny_list)
     }
 
     /// Registers the dialer for nodes, once; returns whether it was the first.
@@ -160,40 +162,7 @@ impl ApiServer {
         self.inner.draining.clone()
     }
 
-    pub(crate) fn deny_list(&self) -> Option<&Arc<dyn DenyList>> {
-        self.inner.hooks.deny_list.get()
-    }
-
     pub(crate) fn node_dialer(&self) -> Option<&Arc<dyn NodeDialer>> {
         self.inner.hooks.node_dialer.get()
-    }
-
-    /// The reason why a caller is denied, if it is.
-    pub(crate) fn denial(&self, user: &UserInfo, peer: &Peer) -> Option<String> {
-        self.deny_list()?.denied(user, peer)
-    }
-
-    /// The reason why a node is denied, if it is.
-    pub(crate) fn node_denial(&self, node: &str) -> Option<String> {
-        self.deny_list()?.node_denied(node)
-    }
-
-    /// Waits until `why` finds a reason in the deny list; for ever if there is no deny list.
-    pub(crate) async fn until_denied(
-        &self,
-        why: impl Fn(&dyn DenyList) -> Option<String>,
-    ) -> String {
-        let Some(list) = self.deny_list() else {
-            return std::future::pending().await;
-        };
-        let mut changed = list.changed();
-        loop {
-            if let Some(why) = why(list.as_ref()) {
-                return why;
-            }
-            if changed.changed().await.is_err() {
-                return std::future::pending().await;
-            }
-        }
     }
 }

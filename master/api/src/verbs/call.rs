@@ -1,5 +1,6 @@
 //! A request for a resource, and what the verbs ask of it.
 
+use crate::denials::Denials;
 use crate::guard::Caller;
 use crate::state::ApiServer;
 use config_kube::identity::GROUP;
@@ -8,7 +9,7 @@ use hyper::upgrade::OnUpgrade;
 use master_admission::{Admitted, Chain, Operation};
 use master_client::{Body, UserInfo};
 use master_gateway::{CallOwner, Socket, WebSocketContent};
-use master_listener::Peer;
+use master_listener::{DenyList, Peer};
 use master_metrics::About;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason, shown};
@@ -17,6 +18,7 @@ use master_schema::validate::Fields;
 use master_store::{Entry, Op};
 use master_wire::path::{Query, Target, Verb};
 use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 
 /// A request for a resource.
 #[derive(Debug, Clone)]
@@ -56,10 +58,10 @@ impl Call {
     }
 
     /// The reason why the caller is denied, if it is.
-    pub(crate) fn denial(&self) -> Option<String> {
+    pub(super) fn denied(&self, list: &dyn DenyList) -> Option<String> {
         match &self.caller {
-            Some(caller) => caller.denial(&self.api),
-            None => self.api.denial(&self.user, &self.peer),
+            Some(caller) => caller.denied(list),
+            None => list.denied(&self.user, &self.peer),
         }
     }
 
@@ -68,23 +70,24 @@ impl Call {
     pub(super) fn carrier(
         &self,
         what: WebSocketContent,
+        denials: &Denials,
+        draining: &CancellationToken,
     ) -> Result<impl FnOnce(Response<Body>) -> Response<Body> + use<>, ApiError> {
         let socket = Socket::requested(what, (&self.method, &self.headers), self.upgrade.as_ref())?;
-        let socket = socket.map(|socket| (socket, self.clone()));
+        let socket = socket.map(|socket| (socket, self.clone(), denials.clone(), draining.clone()));
         Ok(move |answer| match socket {
-            Some((socket, call)) => {
-                let draining = call.api.draining().cancelled_owned();
+            Some((socket, call, denials, draining)) => {
                 let answer = match &call.caller {
-                    Some(caller) => caller.clone().guard(&call.api, answer),
+                    Some(caller) => caller.clone().guard(&denials, answer),
                     None => answer,
                 };
                 let cut = async move {
                     tokio::select! {
-                        why = call.api.until_denied(|_| call.denial()) => why,
+                        why = denials.until(|list| call.denied(list)) => why,
                         () = call.peer.displaced() => "another connection took its place".to_owned(),
                     }
                 };
-                socket.carry(answer, cut, draining)
+                socket.carry(answer, cut, draining.cancelled_owned())
             }
             None => answer,
         })

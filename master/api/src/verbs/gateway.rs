@@ -1,8 +1,8 @@
 //! Requests to a node's kubelet: its address, a connection, and errors on the way.
 
 use super::call::Call;
+use crate::denials::Denials;
 use crate::hooks::{NodeDialer, NodeStream, NodeTarget};
-use crate::state::ApiServer;
 use bytes::Bytes;
 use config_errors::chain;
 use http::{Method, Request, Response, StatusCode};
@@ -137,7 +137,8 @@ async fn in_time<T>(
     node: &str,
     work: impl Future<Output = Result<T, ApiError>>,
 ) -> Result<T, ApiError> {
-    if let Some(why) = call.api.node_denial(node) {
+    let denials = &call.api.inner.denials;
+    if let Some(why) = denials.reason(|list| list.node_denied(node)) {
         return Err(ApiError::new(
             Reason::ServiceUnavailable,
             format!("no request is sent to node {node}: {why}"),
@@ -214,10 +215,10 @@ async fn ask_reusing_connection(
         let why = move |list: &dyn DenyList, node: &str| {
             list.node_denied(node).or_else(|| still_valid.objection())
         };
-        let limits = &call.api.inner.options.nodes;
+        let (limits, denials) = (&call.api.inner.options.nodes, &call.api.inner.denials);
         let mut http = bounded(limits);
         http.read_buf_exact_size(Some(IDLE_READ_BUFFER));
-        let (sender, driver) = begin(&call.api, node.clone(), stream, &http, why).await?;
+        let (sender, driver) = begin(denials, node.clone(), stream, &http, why).await?;
         let mut connection = NodeConnection::new(node.clone(), address, sender, check);
         Ok::<_, hyper::Error>((connection.send(request).await?, driver, Some(connection)))
     };
@@ -256,9 +257,10 @@ pub(super) async fn speak(
     let http = bounded(&call.api.inner.options.nodes);
     // The connection lives while the answer's body is read and neither node nor caller is denied.
     let caller = call.clone();
-    let why =
-        move |list: &dyn DenyList, node: &str| list.node_denied(node).or_else(|| caller.denial());
-    let (mut sender, driver) = begin(&call.api, node, stream, &http, why).await?;
+    let why = move |list: &dyn DenyList, node: &str| {
+        list.node_denied(node).or_else(|| caller.denied(list))
+    };
+    let (mut sender, driver) = begin(&call.api.inner.denials, node, stream, &http, why).await?;
     // From here on the connection ends with the call, and later with the answer's body.
     Ok((sender.send_request(request).await?, driver))
 }
@@ -266,7 +268,7 @@ pub(super) async fn speak(
 /// Begins HTTP on a stream. The connection ends with its driver, or as soon as `why` finds a reason
 /// in the deny list.
 async fn begin(
-    api: &ApiServer,
+    denials: &Denials,
     node: String,
     stream: Box<dyn NodeStream>,
     http: &http1::Builder,
@@ -274,7 +276,7 @@ async fn begin(
 ) -> Result<(http1::SendRequest<Body>, Driver), hyper::Error> {
     let (sender, connection) = http.handshake::<_, Body>(TokioIo::new(stream)).await?;
     let connection = connection.with_upgrades();
-    let api = api.clone();
+    let denials = denials.clone();
     let driver = tokio::spawn(async move {
         // Cancel-safe: either end of the wait ends the connection.
         tokio::select! {
@@ -283,7 +285,7 @@ async fn begin(
                     tracing::debug!(error = chain(&error), node, "connection to node failed");
                 }
             }
-            why = api.until_denied(|list| why(list, &node)) => {
+            why = denials.until(|list| why(list, &node)) => {
                 tracing::info!(node, reason = why, "connection to node closed");
             }
         }

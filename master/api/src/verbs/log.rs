@@ -33,7 +33,8 @@ fn bad(text: String) -> ApiError {
 
 /// Streams a container's log.
 pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
-    let carry = call.carrier(WebSocketContent::Log)?;
+    let (denials, draining) = (&call.api.inner.denials, call.api.draining());
+    let carry = call.carrier(WebSocketContent::Log, denials, &draining)?;
     let entry = call.entry().await?;
     let pod = master_objects::decode_without_managed(&call.kind, &entry)?;
     let name = &call.target.name;

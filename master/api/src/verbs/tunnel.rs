@@ -256,7 +256,8 @@ pub(super) async fn join(call: Call, client: OnUpgrade, node: NodeSide) {
     let api = &call.api;
     let buffer = api.inner.options.nodes.tunnel_buffer;
     let draining = api.draining();
-    let denied = api.until_denied(|list| list.node_denied(&node).or_else(|| call.denial()));
+    let denials = &api.inner.denials;
+    let denied = denials.until(|list| list.node_denied(&node).or_else(|| call.denied(list)));
     let moving = async {
         let node = hyper::upgrade::on(answer).await?;
         let client = client.await?;

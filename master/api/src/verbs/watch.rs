@@ -86,7 +86,8 @@ struct Watch {
 
 /// Opens a watch.
 pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
-    let carry = call.carrier(WebSocketContent::Watch)?;
+    let (denials, draining) = (&call.api.inner.denials, call.api.draining());
+    let carry = call.carrier(WebSocketContent::Watch, denials, &draining)?;
     let frames = Frames::new(&call)?;
     let selector = call.selector()?;
     // Nodes watch each config map and secret that their pods show by itself, and can do without.
@@ -108,10 +109,10 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
         Err(error @ StoreError::Compacted { .. }) => return Ok(answer_error(&too_old(&error))),
         Err(error) => return Err(store_error(error)),
     };
-    let denied = call.api.deny_list().map(|list| list.changed());
+    let denied = denials.changed();
     // A caller that was denied between authorization and this subscription would otherwise go
     // unnoticed.
-    if let Some(why) = call.denial() {
+    if let Some(why) = denials.reason(|list| call.denied(list)) {
         return Err(ApiError::new(
             Reason::Unauthorized,
             format!("Unauthorized: {why}"),
@@ -370,7 +371,8 @@ impl Watch {
         let batch = tokio::select! {
             biased;
             () = changed(&mut self.denied) => {
-                self.ended = self.call.denial().is_some();
+                let denials = &self.call.api.inner.denials;
+                self.ended = denials.reason(|list| self.call.denied(list)).is_some();
                 return;
             }
             batch = self.stream.next() => Some(batch),
