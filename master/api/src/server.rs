@@ -277,6 +277,7 @@ impl ApiServer {
                 uri: parts.uri,
                 upgrade: parts.extensions.get().cloned(),
                 caller,
+                clock: self.inner.options.clock.clone(),
             };
             self.resource(call, content).await
         };

@@ -121,7 +121,7 @@ fn bound(call: &Call, entry: &Entry, binding: &Value, node: &str) -> Result<Byte
         });
         conditions.push(json!({
             "type": "PodScheduled", "status": "True", "observedGeneration": generation,
-            "lastProbeTime": null, "lastTransitionTime": call.clock().text(),
+            "lastProbeTime": null, "lastTransitionTime": call.clock.text(),
         }));
         status.set("conditions", &conditions)
     })?;

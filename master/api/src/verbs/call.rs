@@ -11,7 +11,7 @@ use master_client::{Body, UserInfo};
 use master_gateway::{CallOwner, Socket, WebSocketContent};
 use master_listener::{DenyList, Peer};
 use master_metrics::About;
-use master_objects::store_error;
+use master_objects::{Clock, store_error};
 use master_schema::error::{ApiError, Reason, shown};
 use master_schema::registry::{Kind, Registry, Subresource};
 use master_schema::validate::Fields;
@@ -40,14 +40,11 @@ pub(crate) struct Call {
     pub(crate) upgrade: Option<OnUpgrade>,
     /// The caller, for the deny list: the authenticated one, not the impersonated user.
     pub(crate) caller: Option<Caller>,
+    /// The clock by which objects get their times.
+    pub(crate) clock: Clock,
 }
 
 impl Call {
-    /// The clock by which objects get their times.
-    pub(crate) fn clock(&self) -> &master_objects::Clock {
-        &self.api.inner.options.clock
-    }
-
     /// The caller that a long-lived call counts against; an order to end a machine has priority.
     pub(super) fn owner(&self) -> CallOwner<'_> {
         let owner = CallOwner::new(&self.user, self.peer.remote.is_none()).at(self.peer.remote);

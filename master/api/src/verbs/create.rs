@@ -169,7 +169,7 @@ fn stamp(call: &Call, fields: &mut Fields) {
     }
     let uid = call.api.inner.options.identities.uid();
     metadata.insert("uid".to_owned(), uid.into());
-    metadata.insert("creationTimestamp".to_owned(), call.clock().text().into());
+    metadata.insert("creationTimestamp".to_owned(), call.clock.text().into());
     if call.kind.strategy.generation {
         metadata.insert("generation".to_owned(), 1.into());
     }

@@ -44,7 +44,7 @@ pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, 
         if !needs_no_budget(&pod) {
             ops = count_in_budget(call, &pod).await?;
         }
-        set_disruption_target(&mut pod, &call.clock().text());
+        set_disruption_target(&mut pod, &call.clock.text());
         ops.extend(delete::operation(call, &entry, &pod, &options)?);
         ops.extend(admitted.ops);
         if options.dry_run {
@@ -104,7 +104,7 @@ async fn count_in_budget(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError>
         // Only while the pod stays unhealthy: the delete operation holds the pod's revision.
         return Ok(Vec::new());
     }
-    let after = counted(budget, &call.target.name, &call.clock().text())?;
+    let after = counted(budget, &call.target.name, &call.clock.text())?;
     let after = master_objects::encode(kind, after)?;
     Ok(vec![Op::update(&entry.key, entry.modified, after)])
 }

@@ -124,7 +124,7 @@ impl Call {
             manager: &manager(self),
             api_version: &self.kind.api_version(),
             subresource: &self.target.subresource,
-            now: &self.clock().text(),
+            now: &self.clock.text(),
             reset: &strategy.reset.paths(status),
             versions: &versions,
         })

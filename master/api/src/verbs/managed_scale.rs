@@ -63,7 +63,7 @@ impl Call {
             manager: &manager(self),
             api_version: SCALE,
             subresource: &self.target.subresource,
-            now: &self.clock().text(),
+            now: &self.clock.text(),
             reset: &[],
             versions: &Scales,
         })

@@ -244,7 +244,7 @@ fn answer(call: &Call, scale: &Value) -> Result<Response<Body>, ApiError> {
                 Include::Metadata => table::partial(&fields(scale.clone()), version),
                 Include::Object => scale.clone(),
             };
-            table_of(scale, version, &object, call.clock().now())
+            table_of(scale, version, &object, call.clock.now())
         }
     };
     value_answer(

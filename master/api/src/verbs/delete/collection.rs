@@ -43,7 +43,7 @@ async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Resu
             alone.push(entry);
             continue;
         }
-        match plan(&call.kind, &fields, options, call.clock().now()) {
+        match plan(&call.kind, &fields, options, call.clock.now()) {
             Step::Pending => {}
             Step::Delete(_) => {
                 ops.push(Op::delete(&entry.key, entry.modified));

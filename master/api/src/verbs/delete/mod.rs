@@ -75,17 +75,15 @@ pub(super) fn operation(
     fields: &Fields,
     options: &Options,
 ) -> Result<Option<Op>, ApiError> {
-    Ok(
-        match plan(&call.kind, fields, options, call.clock().now()) {
-            Step::Pending => None,
-            Step::Delete(_) => Some(Op::delete(&entry.key, entry.modified)),
-            Step::Update(going) => Some(Op::update(
-                &entry.key,
-                entry.modified,
-                master_objects::encode(&call.kind, going)?,
-            )),
-        },
-    )
+    Ok(match plan(&call.kind, fields, options, call.clock.now()) {
+        Step::Pending => None,
+        Step::Delete(_) => Some(Op::delete(&entry.key, entry.modified)),
+        Step::Update(going) => Some(Op::update(
+            &entry.key,
+            entry.modified,
+            master_objects::encode(&call.kind, going)?,
+        )),
+    })
 }
 
 /// Deletes one object, or starts its deletion.
@@ -102,7 +100,7 @@ pub(super) async fn remove(
         preconditions(call, &entry, &fields, options)?;
         let admitted = call.admit_delete(&fields).await?;
         warnings.extend(admitted.warnings);
-        let (op, outcome) = match plan(&call.kind, &fields, options, call.clock().now()) {
+        let (op, outcome) = match plan(&call.kind, &fields, options, call.clock.now()) {
             Step::Pending => return Ok(Deleted::Going(entry)),
             Step::Delete(last) => (Op::delete(key, entry.modified), Deleted::Gone(last)),
             Step::Update(going) => {
