@@ -364,7 +364,7 @@ impl ApiServer {
             held,
             deprecated: kind.deprecated.clone(),
         };
-        let answer = verbs::run(call, content).await;
+        let answer = verbs::run(self, call, content).await;
         drop(under_way);
         self.finish(answer, after).await
     }

@@ -73,7 +73,7 @@ async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiErro
         );
     }
     for _ in 0..TRIES {
-        let entry = call.entry().await?;
+        let entry = call.entry(&*call.api.inner.reader).await?;
         let bytes = bound(call, &entry, binding, node)?;
         if call.dry_run()? {
             return success(StatusCode::CREATED, None, call.accept()?);

@@ -15,7 +15,7 @@ use master_objects::{Clock, store_error};
 use master_schema::error::{ApiError, Reason, shown};
 use master_schema::registry::{Kind, Registry, Subresource};
 use master_schema::validate::Fields;
-use master_store::{Entry, Op};
+use master_store::{Entry, Op, Reader};
 use master_wire::path::{Query, Target, Verb};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -102,15 +102,9 @@ impl Call {
         self.kind.key(&self.target.namespace, &self.target.name)
     }
 
-    /// The entry under a key.
-    pub(super) async fn stored(&self, key: &str) -> Result<Option<Entry>, ApiError> {
-        let fetched = self.api.inner.reader.get(key).await.map_err(store_error)?;
-        Ok(fetched.entry)
-    }
-
     /// The stored object that the path names.
-    pub(super) async fn entry(&self) -> Result<Entry, ApiError> {
-        let stored = self.stored(&self.key()).await?;
+    pub(super) async fn entry(&self, reader: &dyn Reader) -> Result<Entry, ApiError> {
+        let stored = stored(reader, &self.key()).await?;
         stored.ok_or_else(|| self.not_found())
     }
 
@@ -195,4 +189,9 @@ impl Call {
             .map(|extensions| extensions.warnings(&self.kind.kind, object))
             .unwrap_or_default()
     }
+}
+
+/// The entry under a key.
+pub(super) async fn stored(reader: &dyn Reader, key: &str) -> Result<Option<Entry>, ApiError> {
+    Ok(reader.get(key).await.map_err(store_error)?.entry)
 }

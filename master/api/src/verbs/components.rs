@@ -6,12 +6,13 @@ use http::{Response, StatusCode};
 use master_client::Body;
 use master_openapi::discovery;
 use master_schema::error::{ApiError, Reason};
+use master_store::Reader;
 use master_wire::path::{Verb, not_allowed};
 use serde_json::{Value, json};
 
 /// Answers for one component or for all.
-pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
-    answer(call, all(call).await, || {
+pub(super) async fn read(call: &Call, reader: &dyn Reader) -> Result<Response<Body>, ApiError> {
+    answer(call, all(call, reader).await, || {
         let text = format!("Component not found: {}", call.target.name);
         ApiError::new(Reason::InternalError, text)
     })
@@ -58,8 +59,8 @@ fn answer(
 
 /// The components. Scheduler and controllers run in this process, which ends with them; the store
 /// is queried.
-async fn all(call: &Call) -> Vec<Value> {
-    let store = call.api.inner.reader.revision().await;
+async fn all(call: &Call, reader: &dyn Reader) -> Vec<Value> {
+    let store = reader.revision().await;
     let part = |name: &str, health: Result<(), String>| {
         let condition = match health {
             Ok(()) => json!({"type": "Healthy", "status": "True", "message": "ok"}),

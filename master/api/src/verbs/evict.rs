@@ -35,7 +35,7 @@ pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, 
     let mut options = Options::parse(eviction.get("deleteOptions").unwrap_or(&Value::Null))?;
     options.dry_run |= call.dry_run()?;
     for _ in 0..TRIES {
-        let entry = call.entry().await?;
+        let entry = call.entry(&*call.api.inner.reader).await?;
         let mut pod = master_objects::decode_for_update(&call.kind, &entry)?;
         call.reach(&pod)?;
         delete::preconditions(call, &entry, &pod, &options)?;

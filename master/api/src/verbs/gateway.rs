@@ -1,6 +1,6 @@
 //! Requests to a node's kubelet: its address, a connection, and errors on the way.
 
-use super::call::Call;
+use super::call::{Call, stored};
 use crate::denials::Denials;
 use crate::hooks::{NodeDialer, NodeStream, NodeTarget};
 use bytes::Bytes;
@@ -30,7 +30,7 @@ pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiErr
         .registry
         .find("", "v1", "nodes")
         .ok_or_else(no_resource)?;
-    let stored = call.stored(&kind.key("", node)).await?;
+    let stored = stored(&*call.api.inner.reader, &kind.key("", node)).await?;
     let missing = || {
         ApiError::new(Reason::NotFound, format!("nodes {node:?} not found"))
             .about("", "nodes", node)

@@ -35,7 +35,7 @@ fn bad(text: String) -> ApiError {
 pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
     let (denials, draining) = (&call.api.inner.denials, call.api.draining());
     let carry = call.carrier(WebSocketContent::Log, denials, &draining)?;
-    let entry = call.entry().await?;
+    let entry = call.entry(&*call.api.inner.reader).await?;
     let pod = master_objects::decode_without_managed(&call.kind, &entry)?;
     let name = &call.target.name;
     let spec = inner(&pod, "spec").cloned().unwrap_or_default();

@@ -1,22 +1,26 @@
 //! NodeMetrics and PodMetrics: made at each request, of the Nodes and Pods that are stored and of
 //! what their nodes report.
 
-use super::call::Call;
+use super::call::{Call, stored};
 use super::read::matches;
 use http::{Response, StatusCode};
 use master_client::Body;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason, no_resource, shown};
 use master_schema::validate::Fields;
-use master_store::ListQuery;
+use master_store::{ListQuery, Reader};
+use master_usage::Usage;
 use master_wire::path::{Verb, not_allowed};
 
 /// Answers for one node or pod, or for all that are selected.
-pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
+pub(super) async fn read(
+    call: &Call,
+    reader: &dyn Reader,
+    usage: &Usage,
+) -> Result<Response<Body>, ApiError> {
     let target = &call.target;
     let measured = call.registry.find("", "v1", &target.plural);
     let measured = measured.ok_or_else(no_resource)?;
-    let usage = &call.api.inner.usage;
     let made = |of: &Fields| {
         if measured.namespaced {
             usage.of_pod(of)
@@ -27,7 +31,7 @@ pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
     match target.verb {
         Verb::Get => {
             let key = measured.key(&target.namespace, &target.name);
-            let stored = call.stored(&key).await?;
+            let stored = stored(reader, &key).await?;
             let stored =
                 stored.map(|entry| master_objects::decode_without_managed(measured, &entry));
             let found = stored.transpose()?.as_ref().and_then(made);
@@ -40,7 +44,6 @@ pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
                 prefix: measured.prefix(&target.namespace),
                 ..ListQuery::default()
             };
-            let reader = &call.api.inner.reader;
             let listing = reader.list(query).await.map_err(store_error)?;
             let mut items = Vec::new();
             for entry in &listing.entries {

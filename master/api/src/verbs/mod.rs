@@ -34,6 +34,7 @@ pub(crate) use answer::value_answer;
 pub(crate) use call::Call;
 pub(crate) use create::warned;
 
+use crate::state::{ApiServer, Inner};
 use http::Response;
 use master_client::Body;
 use master_schema::error::{ApiError, Reason, no_resource};
@@ -41,7 +42,11 @@ use master_schema::registry::{Review, Subresource};
 use master_wire::path::{Verb, not_allowed};
 
 /// Answers a request.
-pub(crate) async fn run(call: Call, content: Body) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn run(
+    api: &ApiServer,
+    call: Call,
+    content: Body,
+) -> Result<Response<Body>, ApiError> {
     let subresource = match call.target.subresource.as_str() {
         "" => None,
         name => Some(call.kind.subresource(name).ok_or_else(no_resource)?),
@@ -62,26 +67,25 @@ pub(crate) async fn run(call: Call, content: Body) -> Result<Response<Body>, Api
         return Err(ApiError::new(Reason::MethodNotAllowed, why.clone()));
     }
     call.check_write_options()?;
-    match call.kind.review {
-        Some(Review::Binding)
-            if call.target.verb == Verb::Create && call.target.name.is_empty() =>
-        {
-            return bind::bind_named(&call, content).await;
-        }
-        Some(review) => return review::run(&call, review, content).await,
-        None => {}
-    }
-    match subresource {
-        None => whole(call, content).await,
-        Some(subresource) => part(&call, subresource, content).await,
+    let creates = call.target.verb == Verb::Create && call.target.name.is_empty();
+    let (review, inner) = (call.kind.review, &*api.inner);
+    match (review, subresource) {
+        (Some(Review::Binding), _) if creates => bind::bind_named(&call, content).await,
+        (Some(Review::Components), _) => components::read(&call, &*inner.reader).await,
+        (Some(Review::Groups), _) => components::groups(&call),
+        (Some(Review::Metrics), _) => metrics::read(&call, &*inner.reader, &inner.usage).await,
+        (Some(review), _) => review::run(&call, review, content).await,
+        (None, None) => whole(inner, call, content).await,
+        (None, Some(subresource)) => part(inner, &call, subresource, content).await,
     }
 }
 
 /// Answers a request for the objects themselves.
-async fn whole(call: Call, content: Body) -> Result<Response<Body>, ApiError> {
+async fn whole(inner: &Inner, call: Call, content: Body) -> Result<Response<Body>, ApiError> {
+    let reader = &*inner.reader;
     match call.target.verb {
-        Verb::Get => read::get(&call).await,
-        Verb::List => read::list(&call).await,
+        Verb::Get => read::get(&call, reader).await,
+        Verb::List => read::list(&call, reader).await,
         Verb::Watch => watch::watch(call).await,
         Verb::Create if call.target.name.is_empty() => create::create(&call, content).await,
         Verb::Create => Err(not_allowed()),
@@ -94,6 +98,7 @@ async fn whole(call: Call, content: Body) -> Result<Response<Body>, ApiError> {
 
 /// Answers a request for a subresource.
 async fn part(
+    inner: &Inner,
     call: &Call,
     subresource: Subresource,
     content: Body,
@@ -108,7 +113,7 @@ async fn part(
             | Subresource::EphemeralContainers
             | Subresource::Resize,
             Verb::Get,
-        ) => read::get(call).await,
+        ) => read::get(call, &*inner.reader).await,
         (
             Subresource::Status
             | Subresource::Approval

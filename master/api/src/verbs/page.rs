@@ -6,7 +6,7 @@ use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
 use master_schema::selector::Selector;
 use master_schema::validate::{Faults, FieldPath};
-use master_store::{Entry, ListQuery, Revision, StoreError};
+use master_store::{Entry, ListQuery, Reader, Revision, StoreError};
 use master_wire::Continue;
 use serde_json::{Value, json};
 
@@ -93,7 +93,7 @@ impl Call {
     }
 
     /// The revision of a list, and the key after which it begins.
-    async fn start(&self, limited: bool) -> Result<Start, ApiError> {
+    async fn start(&self, reader: &dyn Reader, limited: bool) -> Result<Start, ApiError> {
         self.check_list_options()?;
         let requested = revision(self.query.get("resourceVersion"))?;
         let token = self.query.get("continue");
@@ -116,7 +116,7 @@ impl Call {
             _ => false,
         };
         if let Some(requested) = requested {
-            check_reached(self, requested).await?;
+            check_reached(reader, requested).await?;
         }
         Ok(Start {
             revision: requested.filter(|_| exact),
@@ -125,13 +125,17 @@ impl Call {
     }
 
     /// A page of what the query selects.
-    pub(super) async fn page(&self, selector: &Selector) -> Result<Page, ApiError> {
+    pub(super) async fn page(
+        &self,
+        reader: &dyn Reader,
+        selector: &Selector,
+    ) -> Result<Page, ApiError> {
         let limit = self
             .query
             .number("limit")?
             .and_then(|limit| usize::try_from(limit).ok())
             .unwrap_or(0);
-        let start = self.start(limit > 0).await?;
+        let start = self.start(reader, limit > 0).await?;
         let base = self.kind.prefix(&self.target.namespace);
         // With selectors, it is not known how many entries must be read for a page.
         let store_limit = if selector.is_empty() { limit } else { 0 };
@@ -141,13 +145,8 @@ impl Call {
             after: start.after.clone(),
             limit: store_limit,
         };
-        let listing = self
-            .api
-            .inner
-            .reader
-            .list(query)
-            .await
-            .map_err(|error| expired(error, start.after.as_deref(), &base))?;
+        let listing = reader.list(query).await;
+        let listing = listing.map_err(|error| expired(error, start.after.as_deref(), &base))?;
         let mut entries = listing.entries;
         let mut more = listing.remaining > 0;
         if !selector.is_empty() {

@@ -1,7 +1,7 @@
 //! Patch and apply, of objects and of subresources that have the object's form.
 
 use super::body::Validation;
-use super::call::Call;
+use super::call::{Call, stored};
 use super::create::{make, warned};
 use super::managed::{Ownership, named_other};
 use super::update::{MODIFIED, TRIES, check_preconditions, write};
@@ -37,7 +37,7 @@ pub(super) async fn patch(
     let place = call.registry.schemas().place(call.kind.source.name());
     let demanded = patch.resource_version().unwrap_or_default().to_owned();
     for _ in 0..TRIES {
-        let entry = call.entry().await?;
+        let entry = call.entry(&*call.api.inner.reader).await?;
         let old = master_objects::decode_for_update(&call.kind, &entry)?;
         call.reach(&old)?;
         check_preconditions(call, &entry, &old, &demanded, "")?;
@@ -110,7 +110,7 @@ async fn apply(
         .canonical(call.kind.source.name(), &mut config);
     let demanded = meta_text(&config, "resourceVersion").to_owned();
     for _ in 0..TRIES {
-        let Some(entry) = call.stored(&call.key()).await? else {
+        let Some(entry) = stored(&*call.api.inner.reader, &call.key()).await? else {
             if subresource.is_some() {
                 return Err(call.not_found());
             }

@@ -9,18 +9,18 @@ use master_client::{Body, HeldBytes};
 use master_objects::{StoredBytes, StoredPart, store_error};
 use master_schema::error::{ApiError, Reason, shown};
 use master_schema::selector::Selector;
-use master_store::{Entry, Revision, StoreError};
+use master_store::{Entry, Reader, Revision, StoreError};
 use master_wire::respond::json_bytes;
 use master_wire::table::{self, Include, Style};
 use master_wire::{Form, Item, PIECE, Pieces};
 use serde_json::{Value, json};
 
 /// One object, at least as new as the query asks for.
-pub(super) async fn get(call: &Call) -> Result<Response<Body>, ApiError> {
+pub(super) async fn get(call: &Call, reader: &dyn Reader) -> Result<Response<Body>, ApiError> {
     if let Some(requested) = revision(call.query.get("resourceVersion"))? {
-        check_reached(call, requested).await?;
+        check_reached(reader, requested).await?;
     }
-    let entry = call.entry().await?;
+    let entry = call.entry(reader).await?;
     call.object_answer(StatusCode::OK, &entry)
 }
 
@@ -39,14 +39,11 @@ pub(super) fn revision(text: &str) -> Result<Option<Revision>, ApiError> {
 }
 
 /// Refuses a resource version that is newer than the store's.
-pub(super) async fn check_reached(call: &Call, requested: Revision) -> Result<(), ApiError> {
-    let head = call
-        .api
-        .inner
-        .reader
-        .revision()
-        .await
-        .map_err(store_error)?;
+pub(super) async fn check_reached(
+    reader: &dyn Reader,
+    requested: Revision,
+) -> Result<(), ApiError> {
+    let head = reader.revision().await.map_err(store_error)?;
     if requested > head {
         return Err(store_error(StoreError::Future {
             asked: requested,
@@ -97,9 +94,9 @@ pub(super) fn matches(entry: &Entry, selector: &Selector) -> Result<bool, ApiErr
 }
 
 /// Lists objects.
-pub(super) async fn list(call: &Call) -> Result<Response<Body>, ApiError> {
+pub(super) async fn list(call: &Call, reader: &dyn Reader) -> Result<Response<Body>, ApiError> {
     call.accept()?;
-    let page = call.page(&call.selector()?).await?;
+    let page = call.page(reader, &call.selector()?).await?;
     answer(call, &page)
 }
 

@@ -1,7 +1,6 @@
 //! Reviews: questions to authentication and authorization, answered at once and never stored.
 
 use super::call::Call;
-use super::{components, metrics};
 use http::{Response, StatusCode};
 use master_auth::{Decision, Question, who};
 use master_client::{Body, BoxFuture, UserInfo};
@@ -23,15 +22,6 @@ pub(super) fn run(
 }
 
 async fn answer(call: &Call, review: Review, content: Body) -> Result<Response<Body>, ApiError> {
-    if review == Review::Components {
-        return components::read(call).await;
-    }
-    if review == Review::Groups {
-        return components::groups(call);
-    }
-    if review == Review::Metrics {
-        return metrics::read(call).await;
-    }
     if call.target.verb != Verb::Create || !call.target.name.is_empty() {
         return Err(not_allowed());
     }
@@ -57,7 +47,7 @@ async fn answer(call: &Call, review: Review, content: Body) -> Result<Response<B
             access(call, &named(spec), spec).await?
         }
         Review::SelfSubjectRules => rules(call, spec).await?,
-        // The deprecated binding and what is only read are handled before.
+        // The deprecated binding and what is only read are handled in `mod.rs`.
         Review::Binding | Review::Components | Review::Metrics | Review::Groups => {
             return Err(not_allowed());
         }

@@ -27,7 +27,7 @@ pub(super) async fn run(call: &Call, content: Body) -> Result<Response<Body>, Ap
     let places = call.kind.scale.as_ref().ok_or_else(no_resource)?;
     let verb = call.target.verb;
     if verb == Verb::Get {
-        let entry = call.entry().await?;
+        let entry = call.entry(&*call.api.inner.reader).await?;
         return answer(
             call,
             &show(
@@ -38,7 +38,7 @@ pub(super) async fn run(call: &Call, content: Body) -> Result<Response<Body>, Ap
     }
     let bytes = call.bytes(content).await?;
     for _ in 0..TRIES {
-        let entry = call.entry().await?;
+        let entry = call.entry(&*call.api.inner.reader).await?;
         let mut old = master_objects::decode_for_update(&call.kind, &entry)?;
         let live = master_objects::take_managed(&mut old);
         let before = fields(show(places, &old));

@@ -1,6 +1,6 @@
 //! Issues service account tokens on request (`serviceaccounts/NAME/token`, TokenRequest).
 
-use super::call::Call;
+use super::call::{Call, stored};
 use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
@@ -173,7 +173,7 @@ fn check(call: &Call, request: &Fields, lifetime: i64) -> Result<(), ApiError> {
 }
 
 async fn fields_of(call: &Call, key: &str) -> Result<Option<Fields>, ApiError> {
-    let entry = call.stored(key).await?;
+    let entry = stored(&*call.api.inner.reader, key).await?;
     Ok(entry.map(|entry| serde_json::from_slice(&entry.value.bytes()).unwrap_or_default()))
 }
 

@@ -105,7 +105,7 @@ pub(super) async fn port_forward(call: &Call) -> Result<Response<Body>, ApiError
 /// The specification of the pod that the caller may open a tunnel to.
 async fn pod(call: &Call) -> Result<Fields, ApiError> {
     may_create(call).await?;
-    let entry = call.entry().await?;
+    let entry = call.entry(&*call.api.inner.reader).await?;
     let pod = master_objects::decode_without_managed(&call.kind, &entry)?;
     Ok(inner(&pod, "spec").cloned().unwrap_or_default())
 }

@@ -1,6 +1,6 @@
 //! Update, of objects and of subresources that have the object's form.
 
-use super::call::Call;
+use super::call::{Call, stored};
 use super::create::{make, refused, warned};
 use super::managed::{Ownership, same_but_times};
 use super::scale;
@@ -60,7 +60,7 @@ async fn replace(
     let demanded = meta_text(&fields, "resourceVersion").to_owned();
     let uid = meta_text(&fields, "uid").to_owned();
     for _ in 0..TRIES {
-        let Some(entry) = call.stored(&call.key()).await? else {
+        let Some(entry) = stored(&*call.api.inner.reader, &call.key()).await? else {
             if !(call.kind.strategy.made_by_update && subresource.is_none()) {
                 return Err(call.not_found());
             }

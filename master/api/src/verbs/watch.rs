@@ -171,7 +171,7 @@ async fn beginning(
         });
     }
     if let Some(requested) = requested {
-        super::read::check_reached(call, requested).await?;
+        super::read::check_reached(&**store, requested).await?;
     }
     let query = ListQuery {
         prefix: prefix.to_owned(),

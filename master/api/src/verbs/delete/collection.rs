@@ -22,7 +22,9 @@ pub(in crate::verbs) async fn collection(
 ) -> Result<Response<Body>, ApiError> {
     call.accept()?;
     let options = options::read(call, content).await?;
-    let page = call.page(&call.selector()?).await?;
+    let page = call
+        .page(&*call.api.inner.reader, &call.selector()?)
+        .await?;
     for batch in page.entries.chunks(BATCH) {
         delete_batch(call, batch, &options).await?;
         // Thousands of objects are decoded here: other tasks run in between.

@@ -6,7 +6,7 @@ mod options;
 pub(super) use collection::collection;
 
 use super::answer::success;
-use super::call::Call;
+use super::call::{Call, stored};
 use super::create::warned;
 use http::{Response, StatusCode};
 use master_client::Body;
@@ -94,7 +94,9 @@ pub(super) async fn remove(
     warnings: &mut Vec<String>,
 ) -> Result<Deleted, ApiError> {
     for _ in 0..TRIES {
-        let entry = call.stored(key).await?.ok_or_else(|| call.not_found())?;
+        let entry = stored(&*call.api.inner.reader, key)
+            .await?
+            .ok_or_else(|| call.not_found())?;
         let fields = master_objects::decode_for_update(&call.kind, &entry)?;
         call.reach(&fields)?;
         preconditions(call, &entry, &fields, options)?;
