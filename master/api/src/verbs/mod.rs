@@ -74,7 +74,10 @@ pub(crate) async fn run(
         (Some(Review::Components), _) => components::read(&call, &*inner.reader).await,
         (Some(Review::Groups), _) => components::groups(&call),
         (Some(Review::Metrics), _) => metrics::read(&call, &*inner.reader, &inner.usage).await,
-        (Some(review), _) => review::run(&call, review, content).await,
+        (Some(review), _) => {
+            let (authenticator, authorizer) = (&inner.authenticator, &inner.authorizer);
+            review::run(&call, authenticator, authorizer, review, content).await
+        }
         (None, None) => whole(inner, call, content).await,
         (None, Some(subresource)) => part(inner, &call, subresource, content).await,
     }
@@ -132,7 +135,10 @@ async fn part(
         (Subresource::Log, Verb::Get) => log::read(call).await,
         (Subresource::Binding, Verb::Create) => bind::bind(call, content).await,
         (Subresource::Eviction, Verb::Create) => evict::evict(call, content).await,
-        (Subresource::Token, Verb::Create) => token::create(call, content).await,
+        (Subresource::Token, Verb::Create) => {
+            let issuer = inner.authenticator.issuer();
+            token::create(call, &*inner.reader, issuer, &inner.authorizer, content).await
+        }
         (Subresource::Power, Verb::Create) => power::order(call).await,
         (
             Subresource::Proxy,

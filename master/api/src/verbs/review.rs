@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use http::{Response, StatusCode};
-use master_auth::{Decision, Question, who};
+use master_auth::{Authenticator, Authorizer, Decision, Question, who};
 use master_client::{Body, BoxFuture, UserInfo};
 use master_rbac::{Request, Resource};
 use master_schema::error::{ApiError, Reason};
@@ -13,15 +13,23 @@ use master_wire::path::{Verb, not_allowed};
 use serde_json::{Map, Value, json};
 
 /// Answers a review.
-pub(super) fn run(
-    call: &Call,
+pub(super) fn run<'a>(
+    call: &'a Call,
+    authenticator: &'a Authenticator,
+    authorizer: &'a Authorizer,
     review: Review,
     content: Body,
-) -> BoxFuture<'_, Result<Response<Body>, ApiError>> {
-    Box::pin(answer(call, review, content))
+) -> BoxFuture<'a, Result<Response<Body>, ApiError>> {
+    Box::pin(answer(call, authenticator, authorizer, review, content))
 }
 
-async fn answer(call: &Call, review: Review, content: Body) -> Result<Response<Body>, ApiError> {
+async fn answer(
+    call: &Call,
+    authenticator: &Authenticator,
+    authorizer: &Authorizer,
+    review: Review,
+    content: Body,
+) -> Result<Response<Body>, ApiError> {
     if call.target.verb != Verb::Create || !call.target.name.is_empty() {
         return Err(not_allowed());
     }
@@ -36,17 +44,17 @@ async fn answer(call: &Call, review: Review, content: Body) -> Result<Response<B
     let spec = object(&fields, "spec").unwrap_or(&empty);
     let status = match review {
         Review::SelfSubject => json!({ "userInfo": user_info(&call.user) }),
-        Review::Token => token(call, spec).await?,
+        Review::Token => token(authenticator, spec).await?,
         Review::SelfSubjectAccess => {
             valid_access(call, &fields, spec, true)?;
-            access(call, &call.user, spec).await?
+            access(authorizer, &call.user, spec).await?
         }
         Review::SubjectAccess | Review::LocalSubjectAccess => {
             valid_access(call, &fields, spec, false)?;
             for_node(call, spec)?;
-            access(call, &named(spec), spec).await?
+            access(authorizer, &named(spec), spec).await?
         }
-        Review::SelfSubjectRules => rules(call, spec).await?,
+        Review::SelfSubjectRules => rules(authorizer, &call.user, spec).await?,
         // The deprecated binding and what is only read are handled in `mod.rs`.
         Review::Binding | Review::Components | Review::Metrics | Review::Groups => {
             return Err(not_allowed());
@@ -83,7 +91,7 @@ fn texts(fields: &Fields, key: &str) -> Vec<String> {
 }
 
 /// Answers a TokenReview.
-async fn token(call: &Call, spec: &Fields) -> Result<Value, ApiError> {
+async fn token(authenticator: &Authenticator, spec: &Fields) -> Result<Value, ApiError> {
     let token = text(spec, "token");
     if token.is_empty() {
         return Err(ApiError::new(
@@ -92,7 +100,7 @@ async fn token(call: &Call, spec: &Fields) -> Result<Value, ApiError> {
         ));
     }
     let audiences = texts(spec, "audiences");
-    match call.api.inner.authenticator.token(token, &audiences).await {
+    match authenticator.token(token, &audiences).await {
         Ok(Some(found)) => {
             let mut status = json!({"authenticated": true, "user": user_info(&found.user)});
             if !audiences.is_empty() {
@@ -210,7 +218,11 @@ fn for_node(call: &Call, spec: &Fields) -> Result<(), ApiError> {
 }
 
 /// Whether a user may do what the review describes.
-async fn access(call: &Call, user: &UserInfo, spec: &Fields) -> Result<Value, ApiError> {
+async fn access(
+    authorizer: &Authorizer,
+    user: &UserInfo,
+    spec: &Fields,
+) -> Result<Value, ApiError> {
     let empty = Fields::new();
     let resource = object(spec, "resourceAttributes");
     let path = object(spec, "nonResourceAttributes").unwrap_or(&empty);
@@ -228,25 +240,18 @@ async fn access(call: &Call, user: &UserInfo, spec: &Fields) -> Result<Value, Ap
         None => Request::Path(text(path, "verb"), text(path, "path")),
     };
     let of_node = resource.and_then(of_node);
-    Ok(
-        match call
-            .api
-            .inner
-            .authorizer
-            .decide(&Question {
-                user,
-                request,
-                of_node: of_node.as_deref(),
-                network_only: false,
-            })
-            .await?
-        {
-            Decision::Allow(why) if why.is_empty() => json!({"allowed": true}),
-            Decision::Allow(why) => json!({"allowed": true, "reason": why}),
-            Decision::NoOpinion(why) if why.is_empty() => json!({"allowed": false}),
-            Decision::NoOpinion(why) => json!({"allowed": false, "reason": why}),
-        },
-    )
+    let question = Question {
+        user,
+        request,
+        of_node: of_node.as_deref(),
+        network_only: false,
+    };
+    Ok(match authorizer.decide(&question).await? {
+        Decision::Allow(why) if why.is_empty() => json!({"allowed": true}),
+        Decision::Allow(why) => json!({"allowed": true, "reason": why}),
+        Decision::NoOpinion(why) if why.is_empty() => json!({"allowed": false}),
+        Decision::NoOpinion(why) => json!({"allowed": false, "reason": why}),
+    })
 }
 
 /// The node to which a review's field selector limits the request.
@@ -262,22 +267,18 @@ fn of_node(wanted: &Fields) -> Option<String> {
     texts(found, "values").pop()
 }
 
-/// The rules of the caller in a namespace.
-async fn rules(call: &Call, spec: &Fields) -> Result<Value, ApiError> {
+/// The rules of a user in a namespace.
+async fn rules(authorizer: &Authorizer, user: &UserInfo, spec: &Fields) -> Result<Value, ApiError> {
     let namespace = text(spec, "namespace");
     if namespace.is_empty() {
         return Err(ApiError::new(Reason::BadRequest, "no namespace on request"));
     }
-    let who = who(&call.user);
-    let grants = call
-        .api
-        .inner
-        .authorizer
-        .with_roles(|roles| roles.grants(&who, namespace))
-        .await?;
+    let who = who(user);
+    let grants = authorizer.with_roles(|roles| roles.grants(&who, namespace));
+    let grants = grants.await?;
     let mut resource_rules = Vec::new();
     let mut path_rules = Vec::new();
-    if call.api.inner.authorizer.is_open() {
+    if authorizer.is_open() {
         resource_rules.push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
         path_rules.push(json!({"verbs": ["*"], "nonResourceURLs": ["*"]}));
     }
@@ -295,7 +296,7 @@ async fn rules(call: &Call, spec: &Fields) -> Result<Value, ApiError> {
         }
     }
     let mut errors = grants.missing;
-    if call.user.node().is_some() {
+    if user.node().is_some() {
         errors.push("node authorizer does not support user rule resolution".to_owned());
     }
     let mut status = json!({

@@ -4,14 +4,16 @@ use super::call::{Call, stored};
 use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
-use master_auth::{Claims, Private, Reference, TokenIssuer};
+use master_auth::{Authorizer, Claims, Private, Reference, TokenIssuer};
 use master_client::{Body, BoxFuture};
 use master_rbac::Resource;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::object::{meta_text, metadata};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, object, text};
+use master_store::Reader;
 use master_wire::respond::json_bytes;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 const KIND: &str = "TokenRequest";
 const GROUP: &str = "authentication.k8s.io";
@@ -35,22 +37,25 @@ struct Bound {
 }
 
 /// Issues a token.
-pub(super) fn create(
-    call: &Call,
+pub(super) fn create<'a>(
+    call: &'a Call,
+    reader: &'a dyn Reader,
+    issuer: Option<&'a Arc<TokenIssuer>>,
+    authorizer: &'a Authorizer,
     content: Body,
-) -> BoxFuture<'_, Result<Response<Body>, ApiError>> {
-    Box::pin(make(call, content))
+) -> BoxFuture<'a, Result<Response<Body>, ApiError>> {
+    Box::pin(make(call, reader, issuer, authorizer, content))
 }
 
-async fn make(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
-    let issuer = call
-        .api
-        .inner
-        .authenticator
-        .issuer()
-        .cloned()
-        .ok_or_else(no_resource)?;
-    let account = fields_of(call, &call.key())
+async fn make(
+    call: &Call,
+    reader: &dyn Reader,
+    issuer: Option<&Arc<TokenIssuer>>,
+    authorizer: &Authorizer,
+    content: Body,
+) -> Result<Response<Body>, ApiError> {
+    let issuer = issuer.ok_or_else(no_resource)?;
+    let account = fields_of(reader, &call.key())
         .await?
         .ok_or_else(|| call.not_found())?;
     let mut request = read(call, content).await?;
@@ -65,20 +70,20 @@ async fn make(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
         .map(str::to_owned)
         .collect();
     if let Some(node) = call.user.node() {
-        for_node(call, node, &spec, &audiences).await?;
+        for_node(call, reader, authorizer, node, &spec, &audiences).await?;
     }
     if audiences.is_empty() {
         audiences = issuer.audiences().to_vec();
     }
     let bound = match object(&spec, "boundObjectRef") {
-        Some(reference) => bind(call, reference).await?,
+        Some(reference) => bind(call, reader, reference).await?,
         None => Bound::default(),
     };
     let now = Timestamp::now().as_second();
     let shown = Timestamp::from_second(now.saturating_add(lifetime)).unwrap_or(Timestamp::MAX);
     let claims = claims(
         call,
-        &issuer,
+        issuer,
         &account,
         audiences.clone(),
         lifetime,
@@ -172,8 +177,8 @@ fn check(call: &Call, request: &Fields, lifetime: i64) -> Result<(), ApiError> {
     faults.into_error(GROUP, KIND, "")
 }
 
-async fn fields_of(call: &Call, key: &str) -> Result<Option<Fields>, ApiError> {
-    let entry = stored(&*call.api.inner.reader, key).await?;
+async fn fields_of(reader: &dyn Reader, key: &str) -> Result<Option<Fields>, ApiError> {
+    let entry = stored(reader, key).await?;
     Ok(entry.map(|entry| serde_json::from_slice(&entry.value.bytes()).unwrap_or_default()))
 }
 
@@ -189,17 +194,17 @@ fn missing(plural: &str, name: &str) -> ApiError {
 }
 
 /// Finds the objects that a token is to be bound to.
-async fn bind(call: &Call, wanted: &Fields) -> Result<Bound, ApiError> {
+async fn bind(call: &Call, reader: &dyn Reader, wanted: &Fields) -> Result<Bound, ApiError> {
     let (name, namespace) = (text(wanted, "name"), &call.target.namespace);
     let (version, kind) = (text(wanted, "apiVersion"), text(wanted, "kind"));
     let bound = match (version, kind) {
         ("v1", "Pod") => {
-            let pod = fields_of(call, &format!("pods/{namespace}/{name}")).await?;
+            let pod = fields_of(reader, &format!("pods/{namespace}/{name}")).await?;
             let pod = pod.ok_or_else(|| missing("pods", name))?;
-            of_pod(call, &pod).await?
+            of_pod(call, reader, &pod).await?
         }
         ("v1", "Node") => {
-            let node = fields_of(call, &format!("nodes/{name}"))
+            let node = fields_of(reader, &format!("nodes/{name}"))
                 .await?
                 .ok_or_else(|| missing("nodes", name))?;
             let node = reference(&node);
@@ -210,7 +215,7 @@ async fn bind(call: &Call, wanted: &Fields) -> Result<Bound, ApiError> {
             }
         }
         ("v1", "Secret") => {
-            let secret = fields_of(call, &format!("secrets/{namespace}/{name}")).await?;
+            let secret = fields_of(reader, &format!("secrets/{namespace}/{name}")).await?;
             let secret = reference(&secret.ok_or_else(|| missing("secrets", name))?);
             Bound {
                 uid: secret.uid.clone(),
@@ -234,7 +239,7 @@ async fn bind(call: &Call, wanted: &Fields) -> Result<Bound, ApiError> {
     Err(ApiError::new(Reason::Conflict, text).about("", kind, name))
 }
 
-async fn of_pod(call: &Call, pod: &Fields) -> Result<Bound, ApiError> {
+async fn of_pod(call: &Call, reader: &dyn Reader, pod: &Fields) -> Result<Bound, ApiError> {
     let empty = Map::new();
     let spec = object(pod, "spec").unwrap_or(&empty);
     if text(spec, "serviceAccountName") != call.target.name {
@@ -248,7 +253,7 @@ async fn of_pod(call: &Call, pod: &Fields) -> Result<Bound, ApiError> {
     let node = match text(spec, "nodeName") {
         "" => None,
         name => {
-            let found = fields_of(call, &format!("nodes/{name}")).await?;
+            let found = fields_of(reader, &format!("nodes/{name}")).await?;
             Some(found.map_or_else(
                 || Reference {
                     name: name.to_owned(),
@@ -274,6 +279,8 @@ fn refuse(call: &Call, why: &str) -> Result<(), ApiError> {
 /// `NodeRestriction`).
 async fn for_node(
     call: &Call,
+    reader: &dyn Reader,
+    authorizer: &Authorizer,
     node: &str,
     spec: &Fields,
     audiences: &[String],
@@ -291,7 +298,7 @@ async fn for_node(
         );
     }
     let key = format!("pods/{}/{name}", call.target.namespace);
-    let pod = fields_of(call, &key)
+    let pod = fields_of(reader, &key)
         .await?
         .ok_or_else(|| missing("pods", name))?;
     let pod_spec = object(&pod, "spec").unwrap_or(&empty);
@@ -317,7 +324,6 @@ async fn for_node(
         name: &call.target.name,
         ..Resource::default()
     };
-    let authorizer = &call.api.inner.authorizer;
     if authorizer
         .may(
             &call.user,
