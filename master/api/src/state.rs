@@ -144,8 +144,8 @@ impl ApiServer {
         &self.inner.usage
     }
 
-    pub(crate) fn extensions(&self) -> Option<&Arc<dyn Extensions>> {
-        self.inner.hooks.extensions.get()
+    pub(crate) fn extensions(&self) -> Option<&dyn Extensions> {
+        self.inner.hooks.extensions.get().map(|own| &**own)
     }
 
     /// The kinds that are served at the moment.

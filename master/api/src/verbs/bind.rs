@@ -9,14 +9,19 @@ use master_client::Body;
 use master_objects::{Shallow, store_error};
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::validate::Fields;
-use master_store::{Entry, Op, StoreError};
+use master_store::{Entry, Op, Reader, Store, StoreError};
 use serde_json::{Value, json};
 
 /// Attempts, as other writers may change the pod.
 const TRIES: usize = 16;
 
 /// Binds the pod that a `Binding` names.
-pub(super) async fn bind_named(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
+pub(super) async fn bind_named(
+    call: &Call,
+    reader: &dyn Reader,
+    store: &dyn Store,
+    content: Body,
+) -> Result<Response<Body>, ApiError> {
     let binding = call.document(content).await?.value;
     let name = word(&binding, "metadata", "name").to_owned();
     if name.is_empty() {
@@ -34,11 +39,16 @@ pub(super) async fn bind_named(call: &Call, content: Body) -> Result<Response<Bo
     "pods".clone_into(&mut inner.target.plural);
     "binding".clone_into(&mut inner.target.subresource);
     inner.target.name = name;
-    bind_to(&inner, &binding).await
+    bind_to(&inner, reader, store, &binding).await
 }
 
 /// Binds the pod that the path names.
-pub(super) async fn bind(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
+pub(super) async fn bind(
+    call: &Call,
+    reader: &dyn Reader,
+    store: &dyn Store,
+    content: Body,
+) -> Result<Response<Body>, ApiError> {
     let binding = call.document(content).await?.value;
     let name = word(&binding, "metadata", "name");
     if !name.is_empty() && name != call.target.name {
@@ -47,7 +57,7 @@ pub(super) async fn bind(call: &Call, content: Body) -> Result<Response<Body>, A
             "name in URL does not match name in Binding object",
         ));
     }
-    bind_to(call, &binding).await
+    bind_to(call, reader, store, &binding).await
 }
 
 /// A text of one of the binding's two parts; empty if it has none.
@@ -57,7 +67,12 @@ fn word<'a>(binding: &'a Value, part: &str, key: &str) -> &'a str {
 }
 
 /// Binds a pod to a node, once.
-async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiError> {
+async fn bind_to(
+    call: &Call,
+    reader: &dyn Reader,
+    store: &dyn Store,
+    binding: &Value,
+) -> Result<Response<Body>, ApiError> {
     let node = word(binding, "target", "name");
     let invalid = |field: &str, text: &str| {
         let message = format!("Binding {:?} is invalid: {field}: {text}", call.target.name);
@@ -73,13 +88,13 @@ async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiErro
         );
     }
     for _ in 0..TRIES {
-        let entry = call.entry(&*call.api.inner.reader).await?;
+        let entry = call.entry(reader).await?;
         let bytes = bound(call, &entry, binding, node)?;
         if call.dry_run()? {
             return success(StatusCode::CREATED, None, call.accept()?);
         }
         let op = Op::update(&entry.key, entry.modified, bytes);
-        match call.api.inner.store.commit(vec![op]).await {
+        match store.commit(vec![op]).await {
             Ok(_) => return success(StatusCode::CREATED, None, call.accept()?),
             Err(StoreError::Conflict { .. }) => {}
             Err(error) => return Err(store_error(error)),

@@ -3,20 +3,17 @@
 use crate::denials::Denials;
 use crate::guard::Caller;
 use crate::state::ApiServer;
-use config_kube::identity::GROUP;
 use http::{HeaderMap, Method, Response, Uri};
 use hyper::upgrade::OnUpgrade;
-use master_admission::{Admitted, Chain, Operation};
 use master_client::{Body, UserInfo};
 use master_gateway::{CallOwner, Socket, WebSocketContent};
 use master_listener::{DenyList, Peer};
 use master_metrics::About;
 use master_objects::{Clock, store_error};
 use master_schema::error::{ApiError, Reason, shown};
-use master_schema::registry::{Kind, Registry, Subresource};
-use master_schema::validate::Fields;
-use master_store::{Entry, Op, Reader};
-use master_wire::path::{Query, Target, Verb};
+use master_schema::registry::{Kind, Registry};
+use master_store::{Entry, Reader};
+use master_wire::path::{Query, Target};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -130,64 +127,6 @@ impl Call {
             format!("Operation cannot be fulfilled on {plural} {name:?}: {why}"),
         )
         .about(&self.kind.group, &self.kind.plural, name)
-    }
-
-    /// The write of this request, as admission plugins see it.
-    pub(super) fn admission<'a>(
-        &'a self,
-        operation: Operation,
-        subresource: Option<Subresource>,
-        old: Option<&'a Fields>,
-    ) -> master_admission::Request<'a> {
-        master_admission::Request {
-            kind: &self.kind,
-            user: &self.user,
-            namespace: &self.target.namespace,
-            name: &self.target.name,
-            patched: self.target.verb == Verb::Patch,
-            operation,
-            subresource,
-            old,
-            reader: &*self.api.inner.reader,
-        }
-    }
-
-    /// The admission plugins.
-    pub(super) fn chain(&self) -> &Chain {
-        &self.api.inner.admission
-    }
-
-    /// Refuses to change a stored object of which the caller may learn nothing.
-    pub(super) fn reach(&self, stored: &Fields) -> Result<(), ApiError> {
-        self.chain().reach(
-            &self.admission(Operation::Update, None, Some(stored)),
-            stored,
-        )
-    }
-
-    /// Runs the plugins on a deletion.
-    pub(super) async fn admit_delete(&self, stored: &Fields) -> Result<Admitted, ApiError> {
-        let request = self.admission(Operation::Delete, None, Some(stored));
-        let mut admitted = Admitted::default();
-        self.chain().check(&request, stored, &mut admitted).await?;
-        Ok(admitted)
-    }
-
-    /// The operations that free what an object had, for the transaction that removes it.
-    pub(super) async fn release(&self, stored: &Fields) -> Result<Vec<Op>, ApiError> {
-        let request = self.admission(Operation::Delete, None, Some(stored));
-        self.chain().release(&request, stored).await
-    }
-
-    /// The service's warnings for the writer of an object of this project's kinds.
-    pub(super) fn own_warnings(&self, object: &Fields) -> Vec<String> {
-        if self.kind.group != GROUP {
-            return Vec::new();
-        }
-        self.api
-            .extensions()
-            .map(|extensions| extensions.warnings(&self.kind.kind, object))
-            .unwrap_or_default()
     }
 }
 

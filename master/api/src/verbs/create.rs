@@ -2,10 +2,11 @@
 
 use super::call::Call;
 use super::managed::Ownership;
+use super::writer::ObjectWriter;
 use http::{HeaderValue, Response, StatusCode};
 use master_admission::Operation;
 use master_client::Body;
-use master_objects::store_error;
+use master_objects::{Identities, store_error};
 use master_schema::error::{ApiError, Reason};
 use master_schema::object::{meta_text, metadata, metadata_mut};
 use master_schema::validate::{Faults, Fields, meta};
@@ -16,14 +17,17 @@ use master_store::{Entry, Op, StoreError};
 const TRIES: usize = 32;
 
 /// Creates an object.
-pub(super) async fn create(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
+pub(super) async fn create(
+    call: &Call,
+    writer: &ObjectWriter<'_>,
+    content: Body,
+) -> Result<Response<Body>, ApiError> {
     let bytes = call.bytes(content).await?;
     let (mut fields, warnings) = call.read_object(&bytes)?;
     let ownership = Ownership::of(call, &mut fields);
     let again = || Ok(call.read_object(&bytes)?.0);
-    make(call, (fields, again), &ownership, warnings.clone())
-        .await
-        .or_else(|error| refused(error, &warnings))
+    let made = make(call, writer, (fields, again), &ownership, warnings.clone());
+    made.await.or_else(|error| refused(error, &warnings))
 }
 
 /// A refusal after the body was read carries the warnings too.
@@ -40,6 +44,7 @@ pub(super) fn refused(error: ApiError, warnings: &[String]) -> Result<Response<B
 /// of every object.
 pub(super) async fn make(
     call: &Call,
+    writer: &ObjectWriter<'_>,
     (first, again): (Fields, impl Fn() -> Result<Fields, ApiError>),
     ownership: &Ownership,
     mut warnings: Vec<String>,
@@ -49,12 +54,12 @@ pub(super) async fn make(
     let mut first = Some(first);
     for _ in 0..TRIES {
         let mut fields = first.take().map_or_else(&again, Ok)?;
-        let owners = prepare(call, &mut fields, ownership)?;
+        let owners = prepare(call, writer.identities, &mut fields, ownership)?;
         let generated =
             meta_text(&fields, "name").is_empty() && !meta_text(&fields, "generateName").is_empty();
         if generated {
             let base = meta_text(&fields, "generateName");
-            let name = call.api.inner.options.identities.name(base);
+            let name = writer.identities.name(base);
             metadata_mut(&mut fields).insert("name".to_owned(), name.into());
         }
         // The kind's strategy may depend on the name.
@@ -62,12 +67,13 @@ pub(super) async fn make(
         if let Some(blank) = &call.kind.blank {
             fields.entry("status").or_insert_with(|| blank.clone());
         }
-        let request = call.admission(Operation::Create, None, None);
-        let mut admitted = call.chain().admit(&request, &mut fields).await?;
+        let request = writer.request(call, Operation::Create, None, None);
+        let mut admitted = writer.admission.admit(&request, &mut fields).await?;
         validate(call, &fields)?;
-        call.chain().check(&request, &fields, &mut admitted).await?;
+        let check = writer.admission.check(&request, &fields, &mut admitted);
+        check.await?;
         warnings.append(&mut admitted.warnings);
-        warnings.extend(call.own_warnings(&fields));
+        warnings.extend(writer.own_warnings(call, &fields));
         master_objects::put_managed(&mut fields, owners);
         if dry_run {
             return Ok(warned(
@@ -79,7 +85,7 @@ pub(super) async fn make(
         let key = call.kind.key(meta_text(&fields, "namespace"), &name);
         let bytes = master_objects::encode(&call.kind, fields)?;
         admitted.ops.insert(0, Op::create(&key, bytes.clone()));
-        match call.api.inner.store.commit(admitted.ops).await {
+        match writer.store.commit(admitted.ops).await {
             Ok(done) => {
                 let revision = done.revision;
                 let entry = Entry {
@@ -121,11 +127,12 @@ fn exists(call: &Call, name: &str) -> ApiError {
 /// fields.
 fn prepare(
     call: &Call,
+    identities: &Identities,
     fields: &mut Fields,
     ownership: &Ownership,
 ) -> Result<Option<String>, ApiError> {
     place(call, fields)?;
-    stamp(call, fields);
+    stamp(call, identities, fields);
     (call.kind.strategy.defaults)(fields);
     let owners = call.owners(&Fields::new(), fields, None, ownership);
     if call.kind.has_status() && !call.kind.strategy.status_at_creation {
@@ -156,7 +163,7 @@ fn place(call: &Call, fields: &mut Fields) -> Result<(), ApiError> {
 }
 
 /// Sets the fields that the server sets on every new object.
-fn stamp(call: &Call, fields: &mut Fields) {
+fn stamp(call: &Call, identities: &Identities, fields: &mut Fields) {
     let metadata = metadata_mut(fields);
     for key in [
         "deletionTimestamp",
@@ -167,8 +174,7 @@ fn stamp(call: &Call, fields: &mut Fields) {
     ] {
         metadata.remove(key);
     }
-    let uid = call.api.inner.options.identities.uid();
-    metadata.insert("uid".to_owned(), uid.into());
+    metadata.insert("uid".to_owned(), identities.uid().into());
     metadata.insert("creationTimestamp".to_owned(), call.clock.text().into());
     if call.kind.strategy.generation {
         metadata.insert("generation".to_owned(), 1.into());

@@ -4,6 +4,7 @@
 use super::answer::success;
 use super::call::Call;
 use super::delete;
+use super::writer::ObjectWriter;
 use http::{Response, StatusCode};
 use master_client::Body;
 use master_objects::deletion::Options;
@@ -12,7 +13,7 @@ use master_schema::error::{ApiError, Cause, Reason, no_resource};
 use master_schema::object::{meta_text, metadata};
 use master_schema::selector::{Selector, label_text};
 use master_schema::validate::{Fields, get, items, object as inner, object_mut, text};
-use master_store::{Entry, ListQuery, Op, StoreError};
+use master_store::{Entry, ListQuery, Op, Reader, StoreError};
 use serde_json::{Map, Value, json};
 
 /// Attempts, as other writers may change the pod or its budget.
@@ -23,7 +24,11 @@ const MAX_UNCONFIRMED: usize = 2000;
 const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
 /// Evicts a pod.
-pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
+pub(super) async fn evict(
+    call: &Call,
+    writer: &ObjectWriter<'_>,
+    content: Body,
+) -> Result<Response<Body>, ApiError> {
     let eviction = call.document(content).await?.value;
     let name = eviction.pointer("/metadata/name").and_then(Value::as_str);
     if name.unwrap_or_default() != call.target.name {
@@ -35,14 +40,14 @@ pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, 
     let mut options = Options::parse(eviction.get("deleteOptions").unwrap_or(&Value::Null))?;
     options.dry_run |= call.dry_run()?;
     for _ in 0..TRIES {
-        let entry = call.entry(&*call.api.inner.reader).await?;
+        let entry = call.entry(writer.reader).await?;
         let mut pod = master_objects::decode_for_update(&call.kind, &entry)?;
-        call.reach(&pod)?;
+        writer.reach(call, &pod)?;
         delete::preconditions(call, &entry, &pod, &options)?;
-        let admitted = call.admit_delete(&pod).await?;
+        let admitted = writer.admit_delete(call, &pod).await?;
         let mut ops = Vec::new();
         if !needs_no_budget(&pod) {
-            ops = count_in_budget(call, &pod).await?;
+            ops = count_in_budget(call, writer.reader, &pod).await?;
         }
         set_disruption_target(&mut pod, &call.clock.text());
         ops.extend(delete::operation(call, &entry, &pod, &options)?);
@@ -50,7 +55,7 @@ pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, 
         if options.dry_run {
             return success(StatusCode::CREATED, None, call.accept()?);
         }
-        match call.api.inner.store.commit(ops).await {
+        match writer.store.commit(ops).await {
             Ok(_) => return success(StatusCode::CREATED, None, call.accept()?),
             Err(StoreError::Conflict { .. }) => {}
             Err(error) => return Err(store_error(error)),
@@ -71,14 +76,17 @@ fn needs_no_budget(pod: &Fields) -> bool {
 }
 
 /// The operation that counts the pod in its budget; none if it has no budget or needs none.
-async fn count_in_budget(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError> {
+async fn count_in_budget(
+    call: &Call,
+    reader: &dyn Reader,
+    pod: &Fields,
+) -> Result<Vec<Op>, ApiError> {
     let found = call.registry.find("policy", "v1", "poddisruptionbudgets");
     let kind = found.ok_or_else(no_resource)?;
     let query = ListQuery {
         prefix: kind.prefix(&call.target.namespace),
         ..ListQuery::default()
     };
-    let reader = &call.api.inner.reader;
     let listing = reader.list(query).await.map_err(store_error)?;
     let pod_value = Value::Object(pod.clone());
     let mut found: Option<(Entry, Fields)> = None;

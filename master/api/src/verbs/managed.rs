@@ -3,6 +3,7 @@
 use super::call::Call;
 use crate::authorize;
 use http::header;
+use master_auth::Authorizer;
 use master_merge::apply::{Applied, apply};
 use master_merge::managed::Managers;
 use master_merge::write::{Given, Versions, Write, update};
@@ -166,13 +167,13 @@ impl Call {
     }
 
     /// Refuses an apply that would create the object if the caller may not create it.
-    pub(super) async fn may_create(&self) -> Result<(), ApiError> {
+    pub(super) async fn may_create(&self, authorizer: &Authorizer) -> Result<(), ApiError> {
         let selector = Selector::parse(&self.kind, "", "")?;
         let target = Target {
             verb: Verb::Create,
             ..self.target.clone()
         };
-        authorize::resource(&self.api.inner.authorizer, &self.user, &target, &selector).await
+        authorize::resource(authorizer, &self.user, &target, &selector).await
     }
 }
 

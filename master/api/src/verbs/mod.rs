@@ -29,17 +29,19 @@ mod token;
 mod tunnel;
 mod update;
 mod watch;
+mod writer;
 
 pub(crate) use answer::value_answer;
 pub(crate) use call::Call;
 pub(crate) use create::warned;
 
-use crate::state::{ApiServer, Inner};
+use crate::state::ApiServer;
 use http::Response;
 use master_client::Body;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::registry::{Review, Subresource};
 use master_wire::path::{Verb, not_allowed};
+use writer::ObjectWriter;
 
 /// Answers a request.
 pub(crate) async fn run(
@@ -68,47 +70,52 @@ pub(crate) async fn run(
     }
     call.check_write_options()?;
     let creates = call.target.verb == Verb::Create && call.target.name.is_empty();
-    let (review, inner) = (call.kind.review, &*api.inner);
+    let (review, inner, reader) = (call.kind.review, &*api.inner, &*api.inner.reader);
     match (review, subresource) {
-        (Some(Review::Binding), _) if creates => bind::bind_named(&call, content).await,
-        (Some(Review::Components), _) => components::read(&call, &*inner.reader).await,
+        (Some(Review::Binding), _) if creates => {
+            bind::bind_named(&call, reader, &*inner.store, content).await
+        }
+        (Some(Review::Components), _) => components::read(&call, reader).await,
         (Some(Review::Groups), _) => components::groups(&call),
-        (Some(Review::Metrics), _) => metrics::read(&call, &*inner.reader, &inner.usage).await,
+        (Some(Review::Metrics), _) => metrics::read(&call, reader, &inner.usage).await,
         (Some(review), _) => {
             let (authenticator, authorizer) = (&inner.authenticator, &inner.authorizer);
             review::run(&call, authenticator, authorizer, review, content).await
         }
-        (None, None) => whole(inner, call, content).await,
-        (None, Some(subresource)) => part(inner, &call, subresource, content).await,
+        (None, None) => whole(api, call, content).await,
+        (None, Some(subresource)) => part(api, &call, subresource, content).await,
     }
 }
 
 /// Answers a request for the objects themselves.
-async fn whole(inner: &Inner, call: Call, content: Body) -> Result<Response<Body>, ApiError> {
-    let reader = &*inner.reader;
+async fn whole(api: &ApiServer, call: Call, content: Body) -> Result<Response<Body>, ApiError> {
+    let (reader, writer) = (&*api.inner.reader, writer(api));
     match call.target.verb {
         Verb::Get => read::get(&call, reader).await,
         Verb::List => read::list(&call, reader).await,
         Verb::Watch => watch::watch(call).await,
-        Verb::Create if call.target.name.is_empty() => create::create(&call, content).await,
+        Verb::Create if call.target.name.is_empty() => {
+            create::create(&call, &writer, content).await
+        }
         Verb::Create => Err(not_allowed()),
-        Verb::Update => update::update(&call, None, content).await,
-        Verb::Patch => patch::patch(&call, None, content).await,
-        Verb::Delete => delete::delete(&call, content).await,
-        Verb::DeleteCollection => delete::collection(&call, content).await,
+        Verb::Update => update::update(&call, &writer, None, content).await,
+        Verb::Patch => patch::patch(&call, &writer, None, content).await,
+        Verb::Delete => delete::delete(&call, &writer, content).await,
+        Verb::DeleteCollection => delete::collection(&call, &writer, content).await,
     }
 }
 
 /// Answers a request for a subresource.
 async fn part(
-    inner: &Inner,
+    api: &ApiServer,
     call: &Call,
     subresource: Subresource,
     content: Body,
 ) -> Result<Response<Body>, ApiError> {
+    let (inner, reader, writer) = (&*api.inner, &*api.inner.reader, writer(api));
     match (subresource, call.target.verb) {
         (Subresource::Scale, Verb::Get | Verb::Update | Verb::Patch) => {
-            scale::run(call, content).await
+            scale::run(call, &writer, content).await
         }
         (
             Subresource::Status
@@ -116,7 +123,7 @@ async fn part(
             | Subresource::EphemeralContainers
             | Subresource::Resize,
             Verb::Get,
-        ) => read::get(call, &*inner.reader).await,
+        ) => read::get(call, reader).await,
         (
             Subresource::Status
             | Subresource::Approval
@@ -124,20 +131,22 @@ async fn part(
             | Subresource::Resize
             | Subresource::Finalize,
             Verb::Update,
-        ) => update::update(call, Some(subresource), content).await,
+        ) => update::update(call, &writer, Some(subresource), content).await,
         (
             Subresource::Status
             | Subresource::Approval
             | Subresource::EphemeralContainers
             | Subresource::Resize,
             Verb::Patch,
-        ) => patch::patch(call, Some(subresource), content).await,
+        ) => patch::patch(call, &writer, Some(subresource), content).await,
         (Subresource::Log, Verb::Get) => log::read(call).await,
-        (Subresource::Binding, Verb::Create) => bind::bind(call, content).await,
-        (Subresource::Eviction, Verb::Create) => evict::evict(call, content).await,
+        (Subresource::Binding, Verb::Create) => {
+            bind::bind(call, reader, &*inner.store, content).await
+        }
+        (Subresource::Eviction, Verb::Create) => evict::evict(call, &writer, content).await,
         (Subresource::Token, Verb::Create) => {
             let issuer = inner.authenticator.issuer();
-            token::create(call, &*inner.reader, issuer, &inner.authorizer, content).await
+            token::create(call, reader, issuer, &inner.authorizer, content).await
         }
         (Subresource::Power, Verb::Create) => power::order(call).await,
         (
@@ -148,6 +157,19 @@ async fn part(
         (Subresource::PortForward, Verb::Get | Verb::Create) => tunnel::port_forward(call).await,
         (Subresource::Attach, Verb::Get | Verb::Create) => tunnel::attach(call).await,
         _ => Err(not_allowed()),
+    }
+}
+
+/// The parts of the server that writes use.
+fn writer(api: &ApiServer) -> ObjectWriter<'_> {
+    let inner = &*api.inner;
+    ObjectWriter {
+        reader: &*inner.reader,
+        store: &*inner.store,
+        admission: &inner.admission,
+        authorizer: &inner.authorizer,
+        identities: &inner.options.identities,
+        extensions: api.extensions(),
     }
 }
 

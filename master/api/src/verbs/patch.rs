@@ -5,6 +5,7 @@ use super::call::{Call, stored};
 use super::create::{make, warned};
 use super::managed::{Ownership, named_other};
 use super::update::{MODIFIED, TRIES, check_preconditions, write};
+use super::writer::ObjectWriter;
 use bytes::Bytes;
 use http::Response;
 use master_client::Body;
@@ -24,12 +25,13 @@ pub(super) const APPLY: &str = "application/apply-patch+yaml";
 /// Patches an object or a subresource.
 pub(super) async fn patch(
     call: &Call,
+    writer: &ObjectWriter<'_>,
     subresource: Option<Subresource>,
     content: Body,
 ) -> Result<Response<Body>, ApiError> {
     let bytes = call.bytes(content).await?;
     if call.content_type() == APPLY {
-        return apply(call, subresource, &bytes).await;
+        return apply(call, writer, subresource, &bytes).await;
     }
     // Kinds of this project, like upstream's custom resources, have no merge keys for lists.
     let strategic = call.kind.group != config_kube::identity::GROUP;
@@ -37,9 +39,9 @@ pub(super) async fn patch(
     let place = call.registry.schemas().place(call.kind.source.name());
     let demanded = patch.resource_version().unwrap_or_default().to_owned();
     for _ in 0..TRIES {
-        let entry = call.entry(&*call.api.inner.reader).await?;
+        let entry = call.entry(writer.reader).await?;
         let old = master_objects::decode_for_update(&call.kind, &entry)?;
-        call.reach(&old)?;
+        writer.reach(call, &old)?;
         check_preconditions(call, &entry, &old, &demanded, "")?;
         let mut before = old.clone();
         if patch.touches(&["metadata", master_objects::MANAGED]) {
@@ -60,7 +62,7 @@ pub(super) async fn patch(
             meta_text(&fields, "resourceVersion"),
             meta_text(&fields, "uid"),
         )?;
-        match write(call, subresource, &entry, old, fields, &ownership).await? {
+        match write(call, writer, subresource, &entry, old, fields, &ownership).await? {
             Some(response) => return Ok(warned(response, &warnings)),
             None if matches!(&*demanded, "" | "0") => {}
             None => return Err(call.conflict(MODIFIED)),
@@ -99,6 +101,7 @@ fn check_name(call: &Call, fields: &Fields) -> Result<(), ApiError> {
 /// Applies a configuration: server-side apply.
 async fn apply(
     call: &Call,
+    writer: &ObjectWriter<'_>,
     subresource: Option<Subresource>,
     bytes: &Bytes,
 ) -> Result<Response<Body>, ApiError> {
@@ -110,18 +113,18 @@ async fn apply(
         .canonical(call.kind.source.name(), &mut config);
     let demanded = meta_text(&config, "resourceVersion").to_owned();
     for _ in 0..TRIES {
-        let Some(entry) = stored(&*call.api.inner.reader, &call.key()).await? else {
+        let Some(entry) = stored(writer.reader, &call.key()).await? else {
             if subresource.is_some() {
                 return Err(call.not_found());
             }
-            match begin(call, &config, &warnings).await {
+            match begin(call, writer, &config, &warnings).await {
                 // Another writer created it meanwhile.
                 Err(error) if error.reason == Reason::AlreadyExists => continue,
                 answer => return answer,
             }
         };
         let mut old = master_objects::decode_for_update(&call.kind, &entry)?;
-        call.reach(&old)?;
+        writer.reach(call, &old)?;
         let live = master_objects::take_managed(&mut old);
         let done = call.applied(&old, live.as_deref(), &config)?;
         let mut fields = done.object;
@@ -130,16 +133,8 @@ async fn apply(
         check_namespace(call, &config)?;
         check_preconditions(call, &entry, &old, &demanded, meta_text(&config, "uid"))?;
         master_objects::put_managed(&mut old, live);
-        match write(
-            call,
-            subresource,
-            &entry,
-            old,
-            fields,
-            &Ownership::Applied(done.managed),
-        )
-        .await?
-        {
+        let owners = Ownership::Applied(done.managed);
+        match write(call, writer, subresource, &entry, old, fields, &owners).await? {
             Some(response) => return Ok(warned(response, &warnings)),
             None if matches!(&*demanded, "" | "0") => {}
             None => return Err(call.conflict(MODIFIED)),
@@ -151,6 +146,7 @@ async fn apply(
 /// Creates the object that a configuration describes.
 async fn begin(
     call: &Call,
+    writer: &ObjectWriter<'_>,
     config: &Fields,
     warnings: &[String],
 ) -> Result<Response<Body>, ApiError> {
@@ -165,9 +161,10 @@ async fn begin(
         check_name(call, &done.object)?;
     }
     check_namespace(call, config)?;
-    call.may_create().await?;
+    call.may_create(writer.authorizer).await?;
     make(
         call,
+        writer,
         (done.object, || Ok(applied()?.object)),
         &Ownership::Applied(done.managed),
         warnings.to_vec(),

@@ -3,6 +3,7 @@
 use super::answer::value_answer;
 use super::call::Call;
 use super::managed::Ownership;
+use super::writer::ObjectWriter;
 use super::{patch, update};
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -23,11 +24,15 @@ use serde_json::{Map, Value, json};
 const TRIES: usize = 16;
 
 /// Answers any verb of the subresource.
-pub(super) async fn run(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
+pub(super) async fn run(
+    call: &Call,
+    writer: &ObjectWriter<'_>,
+    content: Body,
+) -> Result<Response<Body>, ApiError> {
     let places = call.kind.scale.as_ref().ok_or_else(no_resource)?;
     let verb = call.target.verb;
     if verb == Verb::Get {
-        let entry = call.entry(&*call.api.inner.reader).await?;
+        let entry = call.entry(writer.reader).await?;
         return answer(
             call,
             &show(
@@ -38,7 +43,7 @@ pub(super) async fn run(call: &Call, content: Body) -> Result<Response<Body>, Ap
     }
     let bytes = call.bytes(content).await?;
     for _ in 0..TRIES {
-        let entry = call.entry(&*call.api.inner.reader).await?;
+        let entry = call.entry(writer.reader).await?;
         let mut old = master_objects::decode_for_update(&call.kind, &entry)?;
         let live = master_objects::take_managed(&mut old);
         let before = fields(show(places, &old));
@@ -51,9 +56,9 @@ pub(super) async fn run(call: &Call, content: Body) -> Result<Response<Body>, Ap
             .pointer("/metadata/resourceVersion")
             .and_then(Value::as_str)
             .unwrap_or_default();
-        let plain = call.plain();
+        let (plain, scale) = (call.plain(), Some(Subresource::Scale));
         let owners = Ownership::Applied(owners);
-        match update::write(&plain, Some(Subresource::Scale), &entry, old, new, &owners).await? {
+        match update::write(&plain, writer, scale, &entry, old, new, &owners).await? {
             Some(response) => return answer(call, &show(places, &written(response).await?)),
             None if verb == Verb::Patch || matches!(demanded, "" | "0") => {}
             None => return Err(call.conflict(update::MODIFIED)),

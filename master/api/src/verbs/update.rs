@@ -4,6 +4,7 @@ use super::call::{Call, stored};
 use super::create::{make, refused, warned};
 use super::managed::{Ownership, same_but_times};
 use super::scale;
+use super::writer::ObjectWriter;
 use http::{Response, StatusCode};
 use master_admission::{Admitted, Operation};
 use master_client::Body;
@@ -24,11 +25,12 @@ pub(super) const MODIFIED: &str =
 /// Replaces an object or a subresource.
 pub(super) async fn update(
     call: &Call,
+    writer: &ObjectWriter<'_>,
     subresource: Option<Subresource>,
     content: Body,
 ) -> Result<Response<Body>, ApiError> {
     let (fields, warnings) = call.object(content).await?;
-    let answer = replace(call, subresource, fields).await;
+    let answer = replace(call, writer, subresource, fields).await;
     answer
         .map(|response| warned(response, &warnings))
         .or_else(|error| refused(error, &warnings))
@@ -37,6 +39,7 @@ pub(super) async fn update(
 /// Replaces an object or a subresource with a decoded one.
 async fn replace(
     call: &Call,
+    writer: &ObjectWriter<'_>,
     subresource: Option<Subresource>,
     mut fields: Fields,
 ) -> Result<Response<Body>, ApiError> {
@@ -60,22 +63,24 @@ async fn replace(
     let demanded = meta_text(&fields, "resourceVersion").to_owned();
     let uid = meta_text(&fields, "uid").to_owned();
     for _ in 0..TRIES {
-        let Some(entry) = stored(&*call.api.inner.reader, &call.key()).await? else {
+        let Some(entry) = stored(writer.reader, &call.key()).await? else {
             if !(call.kind.strategy.made_by_update && subresource.is_none()) {
                 return Err(call.not_found());
             }
-            call.may_create().await?;
+            call.may_create(writer.authorizer).await?;
             let again = || Ok(fields.clone());
-            match make(call, (fields.clone(), again), &ownership, Vec::new()).await {
+            let first = (fields.clone(), again);
+            match make(call, writer, first, &ownership, Vec::new()).await {
                 // Another writer created it meanwhile.
                 Err(error) if error.reason == Reason::AlreadyExists => continue,
                 answer => return answer,
             }
         };
         let old = master_objects::decode_for_update(&call.kind, &entry)?;
-        call.reach(&old)?;
+        writer.reach(call, &old)?;
         check_preconditions(call, &entry, &old, &demanded, &uid)?;
-        match write(call, subresource, &entry, old, fields.clone(), &ownership).await? {
+        let new = fields.clone();
+        match write(call, writer, subresource, &entry, old, new, &ownership).await? {
             Some(response) => return Ok(response),
             None if matches!(&*demanded, "" | "0") => {}
             None => return Err(call.conflict(MODIFIED)),
@@ -107,6 +112,7 @@ pub(super) fn check_preconditions(
 /// Writes a new version of an object; `None` if another writer was first.
 pub(super) async fn write(
     call: &Call,
+    writer: &ObjectWriter<'_>,
     subresource: Option<Subresource>,
     entry: &Entry,
     mut old: Fields,
@@ -124,7 +130,7 @@ pub(super) async fn write(
         (draft, owners)
     };
     for _ in 0..TRIES {
-        let (new, admitted) = admit(call, subresource, draft.clone(), &old).await?;
+        let (new, admitted) = admit(call, writer, subresource, draft.clone(), &old).await?;
         let warnings = admitted.warnings;
         let ends = may_end(call, &new);
         let new = owned(call, entry, new, live.as_ref(), owners.as_ref())?;
@@ -147,9 +153,9 @@ pub(super) async fn write(
         let mut ops = vec![op];
         ops.extend(admitted.ops);
         if ends {
-            ops.extend(call.release(&old).await?);
+            ops.extend(writer.release(call, &old).await?);
         }
-        match call.api.inner.store.commit(ops).await {
+        match writer.store.commit(ops).await {
             Ok(done) => {
                 let (key, created, modified) = (entry.key.clone(), entry.created, done.revision);
                 let entry = Entry {
@@ -179,14 +185,16 @@ pub(super) async fn write(
 /// admission adds to the write.
 async fn admit(
     call: &Call,
+    writer: &ObjectWriter<'_>,
     subresource: Option<Subresource>,
     mut new: Fields,
     old: &Fields,
 ) -> Result<(Fields, Admitted), ApiError> {
-    let request = call.admission(Operation::Update, subresource, Some(old));
-    let mut admitted = call.chain().admit(&request, &mut new).await?;
+    let request = writer.request(call, Operation::Update, subresource, Some(old));
+    let mut admitted = writer.admission.admit(&request, &mut new).await?;
     validate(call, subresource, &new, old)?;
-    call.chain().check(&request, &new, &mut admitted).await?;
+    let check = writer.admission.check(&request, &new, &mut admitted);
+    check.await?;
     if call.kind.strategy.generation && spec_changed(&new, old) {
         let generation = get(metadata(old), "generation")
             .as_i64()
@@ -194,7 +202,7 @@ async fn admit(
         metadata_mut(&mut new).insert("generation".to_owned(), (generation + 1).into());
     }
     if subresource.is_none() {
-        admitted.warnings.extend(call.own_warnings(&new));
+        admitted.warnings.extend(writer.own_warnings(call, &new));
     }
     Ok((new, admitted))
 }

@@ -1,6 +1,7 @@
 //! Delete collection: many objects in few transactions.
 
 use super::{options, preconditions, remove};
+use crate::verbs::writer::ObjectWriter;
 use crate::verbs::{Call, read};
 use futures_util::stream::{self, TryStreamExt as _};
 use http::Response;
@@ -18,15 +19,14 @@ const TOGETHER: usize = 64;
 /// Deletes every selected object.
 pub(in crate::verbs) async fn collection(
     call: &Call,
+    writer: &ObjectWriter<'_>,
     content: Body,
 ) -> Result<Response<Body>, ApiError> {
     call.accept()?;
     let options = options::read(call, content).await?;
-    let page = call
-        .page(&*call.api.inner.reader, &call.selector()?)
-        .await?;
+    let page = call.page(writer.reader, &call.selector()?).await?;
     for batch in page.entries.chunks(BATCH) {
-        delete_batch(call, batch, &options).await?;
+        delete_batch(call, writer, batch, &options).await?;
         // Thousands of objects are decoded here: other tasks run in between.
         tokio::task::yield_now().await;
     }
@@ -35,12 +35,17 @@ pub(in crate::verbs) async fn collection(
 
 /// Deletes a batch in one transaction; objects that another writer changed, or to which admission
 /// adds writes, get one each.
-async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Result<(), ApiError> {
+async fn delete_batch(
+    call: &Call,
+    writer: &ObjectWriter<'_>,
+    entries: &[Entry],
+    options: &Options,
+) -> Result<(), ApiError> {
     let (mut ops, mut alone) = (Vec::with_capacity(entries.len()), Vec::new());
     for entry in entries {
         let fields = master_objects::decode_for_update(&call.kind, entry)?;
         preconditions(call, entry, &fields, options)?;
-        let admitted = call.admit_delete(&fields).await?;
+        let admitted = writer.admit_delete(call, &fields).await?;
         if !admitted.ops.is_empty() {
             alone.push(entry);
             continue;
@@ -49,7 +54,7 @@ async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Resu
             Step::Pending => {}
             Step::Delete(_) => {
                 ops.push(Op::delete(&entry.key, entry.modified));
-                ops.extend(call.release(&fields).await?);
+                ops.extend(writer.release(call, &fields).await?);
             }
             Step::Update(going) => {
                 let bytes = master_objects::encode(&call.kind, going)?;
@@ -62,7 +67,7 @@ async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Resu
     if options.dry_run || (ops.is_empty() && alone.is_empty()) {
         return Ok(());
     }
-    match call.api.inner.store.commit(ops).await {
+    match writer.store.commit(ops).await {
         Ok(_) => {}
         Err(StoreError::Conflict { .. }) => alone = entries.iter().collect(),
         Err(error) => return Err(store_error(error)),
@@ -71,7 +76,7 @@ async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Resu
     let alone = stream::iter(alone.into_iter().map(Ok));
     alone
         .try_for_each_concurrent(TOGETHER, |entry| async move {
-            match remove(call, &entry.key, options, &mut Vec::new()).await {
+            match remove(call, writer, &entry.key, options, &mut Vec::new()).await {
                 Ok(_) => Ok(()),
                 Err(error) if error.is_not_found() => Ok(()),
                 Err(error) => Err(error),

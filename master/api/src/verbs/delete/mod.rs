@@ -8,6 +8,7 @@ pub(super) use collection::collection;
 use super::answer::success;
 use super::call::{Call, stored};
 use super::create::warned;
+use super::writer::ObjectWriter;
 use http::{Response, StatusCode};
 use master_client::Body;
 use master_objects::deletion::{Options, Step, plan};
@@ -31,7 +32,11 @@ pub(super) enum Deleted {
 }
 
 /// Deletes an object.
-pub(super) async fn delete(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
+pub(super) async fn delete(
+    call: &Call,
+    writer: &ObjectWriter<'_>,
+    content: Body,
+) -> Result<Response<Body>, ApiError> {
     let accept = call.accept()?;
     let options = options::read(call, content).await?;
     let mut warnings = Vec::new();
@@ -42,7 +47,7 @@ pub(super) async fn delete(call: &Call, content: Body) -> Result<Response<Body>,
                 .to_owned(),
         );
     }
-    let response = match remove(call, &call.key(), &options, &mut warnings).await? {
+    let response = match remove(call, writer, &call.key(), &options, &mut warnings).await? {
         // Upstream answers 202 only if the deprecated option asks to wait for dependents.
         Deleted::Going(entry) if options.orphan == Some(false) => {
             call.object_answer(StatusCode::ACCEPTED, &entry)?
@@ -89,18 +94,19 @@ pub(super) fn operation(
 /// Deletes one object, or starts its deletion.
 pub(super) async fn remove(
     call: &Call,
+    writer: &ObjectWriter<'_>,
     key: &str,
     options: &Options,
     warnings: &mut Vec<String>,
 ) -> Result<Deleted, ApiError> {
     for _ in 0..TRIES {
-        let entry = stored(&*call.api.inner.reader, key)
+        let entry = stored(writer.reader, key)
             .await?
             .ok_or_else(|| call.not_found())?;
         let fields = master_objects::decode_for_update(&call.kind, &entry)?;
-        call.reach(&fields)?;
+        writer.reach(call, &fields)?;
         preconditions(call, &entry, &fields, options)?;
-        let admitted = call.admit_delete(&fields).await?;
+        let admitted = writer.admit_delete(call, &fields).await?;
         warnings.extend(admitted.warnings);
         let (op, outcome) = match plan(&call.kind, &fields, options, call.clock.now()) {
             Step::Pending => return Ok(Deleted::Going(entry)),
@@ -125,9 +131,9 @@ pub(super) async fn remove(
         let mut ops = vec![op];
         ops.extend(admitted.ops);
         if matches!(outcome, Deleted::Gone(_)) {
-            ops.extend(call.release(&fields).await?);
+            ops.extend(writer.release(call, &fields).await?);
         }
-        match call.api.inner.store.commit(ops).await {
+        match writer.store.commit(ops).await {
             Ok(done) => return Ok(at(outcome, done.revision)),
             Err(StoreError::Conflict { .. }) => warnings.clear(),
             Err(error) => return Err(store_error(error)),
