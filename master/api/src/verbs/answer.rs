@@ -13,6 +13,9 @@ use master_wire::{Accept, Form};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+/// What a verb answers.
+pub(super) type Answer = Result<Response<Body>, ApiError>;
+
 impl Call {
     /// The form that the client accepts.
     pub(super) fn accept(&self) -> Result<Accept, ApiError> {
@@ -20,11 +23,7 @@ impl Call {
     }
 
     /// An answer with one stored object.
-    pub(super) fn object_answer(
-        &self,
-        status: StatusCode,
-        entry: &Entry,
-    ) -> Result<Response<Body>, ApiError> {
+    pub(super) fn object_answer(&self, status: StatusCode, entry: &Entry) -> Answer {
         let accept = self.accept()?;
         if accept.form == Form::Object && !accept.yaml {
             let (head, kept) = (
@@ -51,11 +50,7 @@ impl Call {
     }
 
     /// An answer with an object that is not stored (dry run).
-    pub(super) fn fields_answer(
-        &self,
-        status: StatusCode,
-        mut fields: Fields,
-    ) -> Result<Response<Body>, ApiError> {
+    pub(super) fn fields_answer(&self, status: StatusCode, mut fields: Fields) -> Answer {
         fields.insert("kind".to_owned(), self.kind.kind.as_str().into());
         fields.insert("apiVersion".to_owned(), self.kind.api_version().into());
         master_objects::expand_managed(&mut fields);
@@ -64,7 +59,7 @@ impl Call {
 
     /// An answer with objects that are made at the request and not stored, in the form that the
     /// client accepts.
-    pub(super) fn made_list(&self, items: Vec<Fields>) -> Result<Response<Body>, ApiError> {
+    pub(super) fn made_list(&self, items: Vec<Fields>) -> Answer {
         let accept = self.accept()?;
         let kind = format!("{}List", self.kind.kind);
         let list = match accept.form {
@@ -103,12 +98,7 @@ impl Call {
         value_answer(StatusCode::OK, &list, accept)
     }
 
-    fn shaped(
-        &self,
-        status: StatusCode,
-        fields: Fields,
-        accept: Accept,
-    ) -> Result<Response<Body>, ApiError> {
+    fn shaped(&self, status: StatusCode, fields: Fields, accept: Accept) -> Answer {
         let value = match accept.form {
             Form::Object => Value::Object(fields),
             Form::Partial(version) => table::partial(&fields, version),
@@ -134,11 +124,7 @@ impl Call {
 }
 
 /// An answer with a value, in JSON or YAML.
-pub(crate) fn value_answer(
-    status: StatusCode,
-    value: &impl Serialize,
-    accept: Accept,
-) -> Result<Response<Body>, ApiError> {
+pub(crate) fn value_answer(status: StatusCode, value: &impl Serialize, accept: Accept) -> Answer {
     if !accept.yaml {
         let mut bytes = serde_json::to_vec(value).map_err(|error| {
             ApiError::new(
@@ -164,11 +150,7 @@ pub(crate) fn value_answer(
 }
 
 /// A success without an object; `about` goes into `details`.
-pub(super) fn success(
-    status: StatusCode,
-    about: Option<Value>,
-    accept: Accept,
-) -> Result<Response<Body>, ApiError> {
+pub(super) fn success(status: StatusCode, about: Option<Value>, accept: Accept) -> Answer {
     let mut value =
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
     match about {

@@ -1,10 +1,10 @@
 //! Binds pods to nodes: the binding subresource, and the deprecated `bindings` that name their pod
 //! themselves.
 
-use super::answer::success;
+use super::answer::{Answer, success};
 use super::call::Call;
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::StatusCode;
 use master_client::Body;
 use master_objects::{Shallow, store_error};
 use master_schema::error::{ApiError, Reason, no_resource};
@@ -21,7 +21,7 @@ pub(super) async fn bind_named(
     reader: &dyn Reader,
     store: &dyn Store,
     content: Body,
-) -> Result<Response<Body>, ApiError> {
+) -> Answer {
     let binding = call.document(content).await?.value;
     let name = word(&binding, "metadata", "name").to_owned();
     if name.is_empty() {
@@ -48,7 +48,7 @@ pub(super) async fn bind(
     reader: &dyn Reader,
     store: &dyn Store,
     content: Body,
-) -> Result<Response<Body>, ApiError> {
+) -> Answer {
     let binding = call.document(content).await?.value;
     let name = word(&binding, "metadata", "name");
     if !name.is_empty() && name != call.target.name {
@@ -67,12 +67,7 @@ fn word<'a>(binding: &'a Value, part: &str, key: &str) -> &'a str {
 }
 
 /// Binds a pod to a node, once.
-async fn bind_to(
-    call: &Call,
-    reader: &dyn Reader,
-    store: &dyn Store,
-    binding: &Value,
-) -> Result<Response<Body>, ApiError> {
+async fn bind_to(call: &Call, reader: &dyn Reader, store: &dyn Store, binding: &Value) -> Answer {
     let node = word(binding, "target", "name");
     let invalid = |field: &str, text: &str| {
         let message = format!("Binding {:?} is invalid: {field}: {text}", call.target.name);

@@ -1,9 +1,9 @@
 //! ComponentStatus and APIService: made at each request, in upstream's form and under upstream's
 //! names.
 
+use super::answer::Answer;
 use super::call::Call;
-use http::{Response, StatusCode};
-use master_client::Body;
+use http::StatusCode;
 use master_openapi::discovery;
 use master_schema::error::{ApiError, Reason};
 use master_store::Reader;
@@ -11,7 +11,7 @@ use master_wire::path::{Verb, not_allowed};
 use serde_json::{Value, json};
 
 /// Answers for one component or for all.
-pub(super) async fn read(call: &Call, reader: &dyn Reader) -> Result<Response<Body>, ApiError> {
+pub(super) async fn read(call: &Call, reader: &dyn Reader) -> Answer {
     answer(call, all(call, reader).await, || {
         let text = format!("Component not found: {}", call.target.name);
         ApiError::new(Reason::InternalError, text)
@@ -19,16 +19,12 @@ pub(super) async fn read(call: &Call, reader: &dyn Reader) -> Result<Response<Bo
 }
 
 /// Answers for one version of an API group or for all.
-pub(super) fn groups(call: &Call) -> Result<Response<Body>, ApiError> {
+pub(super) fn groups(call: &Call) -> Answer {
     let all = discovery::services(&call.registry, &call.kind);
     answer(call, all, || call.not_found())
 }
 
-fn answer(
-    call: &Call,
-    all: Vec<Value>,
-    missing: impl FnOnce() -> ApiError,
-) -> Result<Response<Body>, ApiError> {
+fn answer(call: &Call, all: Vec<Value>, missing: impl FnOnce() -> ApiError) -> Answer {
     match call.target.verb {
         Verb::Get => {
             let found = all

@@ -1,5 +1,6 @@
 //! Create.
 
+use super::answer::Answer;
 use super::call::Call;
 use super::managed::Ownership;
 use super::writer::ObjectWriter;
@@ -17,11 +18,7 @@ use master_store::{Entry, Op, StoreError};
 const TRIES: usize = 32;
 
 /// Creates an object.
-pub(super) async fn create(
-    call: &Call,
-    writer: &ObjectWriter<'_>,
-    content: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn create(call: &Call, writer: &ObjectWriter<'_>, content: Body) -> Answer {
     let bytes = call.bytes(content).await?;
     let (mut fields, warnings) = call.read_object(&bytes)?;
     let ownership = Ownership::of(call, &mut fields);
@@ -31,7 +28,7 @@ pub(super) async fn create(
 }
 
 /// A refusal after the body was read carries the warnings too.
-pub(super) fn refused(error: ApiError, warnings: &[String]) -> Result<Response<Body>, ApiError> {
+pub(super) fn refused(error: ApiError, warnings: &[String]) -> Answer {
     if warnings.is_empty() {
         Err(error)
     } else {
@@ -48,7 +45,7 @@ pub(super) async fn make(
     (first, again): (Fields, impl Fn() -> Result<Fields, ApiError>),
     ownership: &Ownership,
     mut warnings: Vec<String>,
-) -> Result<Response<Body>, ApiError> {
+) -> Answer {
     let kept = warnings.len();
     let dry_run = call.dry_run()?;
     let mut first = Some(first);

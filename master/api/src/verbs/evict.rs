@@ -1,11 +1,11 @@
 //! Eviction: deletes a pod if its disruption budget allows it. The budget's counter changes in the
 //! transaction that deletes the pod, so that neither happens without the other.
 
-use super::answer::success;
+use super::answer::{Answer, success};
 use super::call::Call;
 use super::delete;
 use super::writer::ObjectWriter;
-use http::{Response, StatusCode};
+use http::StatusCode;
 use master_client::Body;
 use master_objects::deletion::Options;
 use master_objects::store_error;
@@ -24,11 +24,7 @@ const MAX_UNCONFIRMED: usize = 2000;
 const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
 /// Evicts a pod.
-pub(super) async fn evict(
-    call: &Call,
-    writer: &ObjectWriter<'_>,
-    content: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn evict(call: &Call, writer: &ObjectWriter<'_>, content: Body) -> Answer {
     let eviction = call.document(content).await?.value;
     let name = eviction.pointer("/metadata/name").and_then(Value::as_str);
     if name.unwrap_or_default() != call.target.name {

@@ -1,13 +1,14 @@
 //! The log of a container, streamed from the kubelet of its node, over WebSocket where the client
 //! asks for one.
 
+use super::answer::Answer;
 use super::call::Call;
 use super::gateway;
 use crate::hooks::NodeTarget;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
-use master_client::{Body, body};
+use master_client::body;
 use master_gateway::{Expected, WebSocketContent};
 use master_schema::error::{ApiError, Reason, shown};
 use master_schema::validate::{Fields, items, object as inner, text};
@@ -32,7 +33,7 @@ fn bad(text: String) -> ApiError {
 }
 
 /// Streams a container's log.
-pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
+pub(super) async fn read(call: &Call) -> Answer {
     let (denials, draining) = (&call.api.inner.denials, call.api.draining());
     let carry = call.carrier(WebSocketContent::Log, denials, &draining)?;
     let entry = call.entry(&*call.api.inner.reader).await?;
@@ -112,7 +113,7 @@ fn log_path(call: &Call, container: &str) -> Result<String, ApiError> {
 }
 
 /// Asks the kubelet and streams its answer.
-async fn ask(call: &Call, target: NodeTarget, path: &str) -> Result<Response<Body>, ApiError> {
+async fn ask(call: &Call, target: NodeTarget, path: &str) -> Answer {
     let authority = format!("{}:{}", target.name, target.port);
     let request = Request::get(path)
         .header(header::HOST, authority)

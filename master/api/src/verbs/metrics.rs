@@ -1,10 +1,10 @@
 //! NodeMetrics and PodMetrics: made at each request, of the Nodes and Pods that are stored and of
 //! what their nodes report.
 
+use super::answer::Answer;
 use super::call::{Call, stored};
 use super::read::matches;
-use http::{Response, StatusCode};
-use master_client::Body;
+use http::StatusCode;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason, no_resource, shown};
 use master_schema::validate::Fields;
@@ -13,11 +13,7 @@ use master_usage::Usage;
 use master_wire::path::{Verb, not_allowed};
 
 /// Answers for one node or pod, or for all that are selected.
-pub(super) async fn read(
-    call: &Call,
-    reader: &dyn Reader,
-    usage: &Usage,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn read(call: &Call, reader: &dyn Reader, usage: &Usage) -> Answer {
     let target = &call.target;
     let measured = call.registry.find("", "v1", &target.plural);
     let measured = measured.ok_or_else(no_resource)?;

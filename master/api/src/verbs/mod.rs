@@ -36,7 +36,7 @@ pub(crate) use call::Call;
 pub(crate) use create::warned;
 
 use crate::state::ApiServer;
-use http::Response;
+use answer::Answer;
 use master_client::Body;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::registry::{Review, Subresource};
@@ -44,11 +44,7 @@ use master_wire::path::{Verb, not_allowed};
 use writer::ObjectWriter;
 
 /// Answers a request.
-pub(crate) async fn run(
-    api: &ApiServer,
-    call: Call,
-    content: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn run(api: &ApiServer, call: Call, content: Body) -> Answer {
     let subresource = match call.target.subresource.as_str() {
         "" => None,
         name => Some(call.kind.subresource(name).ok_or_else(no_resource)?),
@@ -88,7 +84,7 @@ pub(crate) async fn run(
 }
 
 /// Answers a request for the objects themselves.
-async fn whole(api: &ApiServer, call: Call, content: Body) -> Result<Response<Body>, ApiError> {
+async fn whole(api: &ApiServer, call: Call, content: Body) -> Answer {
     let (reader, writer) = (&*api.inner.reader, writer(api));
     match call.target.verb {
         Verb::Get => read::get(&call, reader).await,
@@ -106,12 +102,7 @@ async fn whole(api: &ApiServer, call: Call, content: Body) -> Result<Response<Bo
 }
 
 /// Answers a request for a subresource.
-async fn part(
-    api: &ApiServer,
-    call: &Call,
-    subresource: Subresource,
-    content: Body,
-) -> Result<Response<Body>, ApiError> {
+async fn part(api: &ApiServer, call: &Call, subresource: Subresource, content: Body) -> Answer {
     let (inner, reader, writer) = (&*api.inner, &*api.inner.reader, writer(api));
     match (subresource, call.target.verb) {
         (Subresource::Scale, Verb::Get | Verb::Update | Verb::Patch) => {

@@ -1,5 +1,6 @@
 //! Patch and apply, of objects and of subresources that have the object's form.
 
+use super::answer::Answer;
 use super::body::Validation;
 use super::call::{Call, stored};
 use super::create::{make, warned};
@@ -7,7 +8,6 @@ use super::managed::{Ownership, named_other};
 use super::update::{MODIFIED, TRIES, check_preconditions, write};
 use super::writer::ObjectWriter;
 use bytes::Bytes;
-use http::Response;
 use master_client::Body;
 use master_merge::apply::Applied;
 use master_merge::patch::Patch;
@@ -28,7 +28,7 @@ pub(super) async fn patch(
     writer: &ObjectWriter<'_>,
     subresource: Option<Subresource>,
     content: Body,
-) -> Result<Response<Body>, ApiError> {
+) -> Answer {
     let bytes = call.bytes(content).await?;
     if call.content_type() == APPLY {
         return apply(call, writer, subresource, &bytes).await;
@@ -104,7 +104,7 @@ async fn apply(
     writer: &ObjectWriter<'_>,
     subresource: Option<Subresource>,
     bytes: &Bytes,
-) -> Result<Response<Body>, ApiError> {
+) -> Answer {
     let (mut config, warnings) =
         configuration(call, bytes, &call.kind.api_version(), &call.kind.kind)?;
     // In stored form, so that a quantity in another notation is neither a change nor a conflict.
@@ -149,7 +149,7 @@ async fn begin(
     writer: &ObjectWriter<'_>,
     config: &Fields,
     warnings: &[String],
-) -> Result<Response<Body>, ApiError> {
+) -> Answer {
     let applied = || -> Result<Applied, ApiError> {
         let mut done = call.applied(&Fields::new(), None, config)?;
         named_other(config, call)?;

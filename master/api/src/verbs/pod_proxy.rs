@@ -7,6 +7,7 @@
 //! if the path says `https:`. The program's certificate is not verified, as with upstream: no CA of
 //! the cluster issued it, and the verified node connects to the right pod.
 
+use super::answer::Answer;
 use super::call::Call;
 use super::gateway;
 use super::tunnel::{self, NodeSide};
@@ -35,7 +36,7 @@ pub(super) async fn run(
     method: Method,
     uri: &Uri,
     content: Body,
-) -> Result<Response<Body>, ApiError> {
+) -> Answer {
     // The server looks for itself: the caller's right is that to the proxy.
     let client = call.api.client(UserInfo::admin("system:apiserver"));
     let namespace = &call.target.namespace;

@@ -4,14 +4,15 @@
 //! is sent to the node, and then the node's refusal, if it refuses. The node's agent gives
 //! containers their grace and hands the order to init.
 
+use super::answer::Answer;
 use super::call::Call;
 use super::{answer, gateway};
 use bytes::Bytes;
 use config_errors::chain;
 use config_machine::power::Order;
 use http::header::HOST;
-use http::{Method, Request, Response, StatusCode};
-use master_client::{Body, body};
+use http::{Method, Request, StatusCode};
+use master_client::body;
 use master_gateway::Expected;
 use master_schema::error::{ApiError, Reason, shown};
 
@@ -19,7 +20,7 @@ use master_schema::error::{ApiError, Reason, shown};
 const REFUSAL: usize = 1024;
 
 /// Orders the end.
-pub(super) async fn order(call: &Call) -> Result<Response<Body>, ApiError> {
+pub(super) async fn order(call: &Call) -> Answer {
     let action = call.query.get("action");
     let order = Order::of(action).ok_or_else(|| {
         let known = Order::ALL.map(Order::word).join(" or ");

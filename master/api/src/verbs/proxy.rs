@@ -1,6 +1,7 @@
 //! The proxy subresource: the target of a path, and requests to nodes. `pod_proxy` handles those to
 //! pods and services.
 
+use super::answer::Answer;
 use super::call::Call;
 use super::{gateway, pod_proxy};
 use crate::hooks::NodeTarget;
@@ -12,12 +13,7 @@ use master_gateway::{Expected, NodeBody, ProxyTarget, follows, for_node, with_sl
 use master_schema::error::{ApiError, Reason, shown};
 
 /// Forwards a request.
-pub(super) async fn run(
-    call: &Call,
-    method: Method,
-    uri: &Uri,
-    content: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn run(call: &Call, method: Method, uri: &Uri, content: Body) -> Answer {
     let place = ProxyTarget::parse(&call.target.name).ok_or_else(|| {
         ApiError::new(
             Reason::BadRequest,

@@ -1,11 +1,11 @@
 //! Get and list.
 
-use super::answer::value_answer;
+use super::answer::{Answer, value_answer};
 use super::call::Call;
 use super::network_only;
 use super::page::Page;
-use http::{Response, StatusCode};
-use master_client::{Body, HeldBytes};
+use http::StatusCode;
+use master_client::HeldBytes;
 use master_objects::{StoredBytes, StoredPart, store_error};
 use master_schema::error::{ApiError, Reason, shown};
 use master_schema::selector::Selector;
@@ -16,7 +16,7 @@ use master_wire::{Form, Item, PIECE, Pieces};
 use serde_json::{Value, json};
 
 /// One object, at least as new as the query asks for.
-pub(super) async fn get(call: &Call, reader: &dyn Reader) -> Result<Response<Body>, ApiError> {
+pub(super) async fn get(call: &Call, reader: &dyn Reader) -> Answer {
     if let Some(requested) = revision(call.query.get("resourceVersion"))? {
         check_reached(reader, requested).await?;
     }
@@ -94,14 +94,14 @@ pub(super) fn matches(entry: &Entry, selector: &Selector) -> Result<bool, ApiErr
 }
 
 /// Lists objects.
-pub(super) async fn list(call: &Call, reader: &dyn Reader) -> Result<Response<Body>, ApiError> {
+pub(super) async fn list(call: &Call, reader: &dyn Reader) -> Answer {
     call.accept()?;
     let page = call.page(reader, &call.selector()?).await?;
     answer(call, &page)
 }
 
 /// A page as an answer, in the form that the client accepts.
-pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiError> {
+pub(super) fn answer(call: &Call, page: &Page) -> Answer {
     let accept = call.accept()?;
     let metadata = page.metadata();
     if call.is_network_only()? {
@@ -179,7 +179,7 @@ impl Item for ListItem {
 }
 
 /// A list's JSON, assembled from the stored bytes.
-fn list_bytes(call: &Call, page: &Page, part: StoredPart) -> Result<Response<Body>, ApiError> {
+fn list_bytes(call: &Call, page: &Page, part: StoredPart) -> Answer {
     let own = call.kind.api_version();
     let (kind, version) = match part {
         StoredPart::Whole => (call.kind.kind.as_str(), own.as_str()),

@@ -1,7 +1,8 @@
 //! Reviews: questions to authentication and authorization, answered at once and never stored.
 
+use super::answer::Answer;
 use super::call::Call;
-use http::{Response, StatusCode};
+use http::StatusCode;
 use master_auth::{Authenticator, Authorizer, Decision, Question, who};
 use master_client::{Body, BoxFuture, UserInfo};
 use master_rbac::{Request, Resource};
@@ -19,7 +20,7 @@ pub(super) fn run<'a>(
     authorizer: &'a Authorizer,
     review: Review,
     content: Body,
-) -> BoxFuture<'a, Result<Response<Body>, ApiError>> {
+) -> BoxFuture<'a, Answer> {
     Box::pin(answer(call, authenticator, authorizer, review, content))
 }
 
@@ -29,7 +30,7 @@ async fn answer(
     authorizer: &Authorizer,
     review: Review,
     content: Body,
-) -> Result<Response<Body>, ApiError> {
+) -> Answer {
     if call.target.verb != Verb::Create || !call.target.name.is_empty() {
         return Err(not_allowed());
     }

@@ -1,6 +1,6 @@
 //! The scale subresource: an object's number of replicas as an `autoscaling/v1 Scale`.
 
-use super::answer::value_answer;
+use super::answer::{Answer, value_answer};
 use super::call::Call;
 use super::managed::Ownership;
 use super::writer::ObjectWriter;
@@ -24,11 +24,7 @@ use serde_json::{Map, Value, json};
 const TRIES: usize = 16;
 
 /// Answers any verb of the subresource.
-pub(super) async fn run(
-    call: &Call,
-    writer: &ObjectWriter<'_>,
-    content: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn run(call: &Call, writer: &ObjectWriter<'_>, content: Body) -> Answer {
     let places = call.kind.scale.as_ref().ok_or_else(no_resource)?;
     let verb = call.target.verb;
     if verb == Verb::Get {
@@ -235,7 +231,7 @@ fn put(object: &mut Fields, pointer: &str, value: Value) {
 }
 
 /// The answer in the form that the client accepts.
-fn answer(call: &Call, scale: &Value) -> Result<Response<Body>, ApiError> {
+fn answer(call: &Call, scale: &Value) -> Answer {
     let accept = call.accept()?;
     let about = scale.get("metadata").cloned().unwrap_or_default();
     let shaped = match accept.form {

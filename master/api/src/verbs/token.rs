@@ -1,8 +1,9 @@
 //! Issues service account tokens on request (`serviceaccounts/NAME/token`, TokenRequest).
 
+use super::answer::Answer;
 use super::call::{Call, stored};
 use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
-use http::{Response, StatusCode};
+use http::StatusCode;
 use jiff::Timestamp;
 use master_auth::{Authorizer, Claims, Private, Reference, TokenIssuer};
 use master_client::{Body, BoxFuture};
@@ -43,7 +44,7 @@ pub(super) fn create<'a>(
     issuer: Option<&'a Arc<TokenIssuer>>,
     authorizer: &'a Authorizer,
     content: Body,
-) -> BoxFuture<'a, Result<Response<Body>, ApiError>> {
+) -> BoxFuture<'a, Answer> {
     Box::pin(make(call, reader, issuer, authorizer, content))
 }
 
@@ -53,7 +54,7 @@ async fn make(
     issuer: Option<&Arc<TokenIssuer>>,
     authorizer: &Authorizer,
     content: Body,
-) -> Result<Response<Body>, ApiError> {
+) -> Answer {
     let issuer = issuer.ok_or_else(no_resource)?;
     let account = fields_of(reader, &call.key())
         .await?

@@ -9,6 +9,7 @@
 //! A tunnel has one buffer for each direction, and a slot among its node's tunnels. Its connection
 //! is not read as HTTP again, so nothing in a tunnel can pass for a request or an answer.
 
+use super::answer::Answer;
 use super::call::Call;
 use super::{gateway, log};
 use crate::authorize;
@@ -23,7 +24,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use master_client::{Body, body};
+use master_client::body;
 use master_gateway::{Driver, Expected, NodeBody, NodeCall, relay};
 use master_schema::error::{ApiError, Reason, shown};
 use master_schema::selector::Selector;
@@ -63,7 +64,7 @@ fn bad(text: String) -> ApiError {
 }
 
 /// Runs a command in a container.
-pub(super) async fn exec(call: &Call) -> Result<Response<Body>, ApiError> {
+pub(super) async fn exec(call: &Call) -> Answer {
     let spec = pod(call).await?;
     let container = log::container(&spec, &call.target.name, call.query.get("container"))?;
     let path = exec_path(call, &container)?;
@@ -71,7 +72,7 @@ pub(super) async fn exec(call: &Call) -> Result<Response<Body>, ApiError> {
 }
 
 /// Attaches to a container's own process.
-pub(super) async fn attach(call: &Call) -> Result<Response<Body>, ApiError> {
+pub(super) async fn attach(call: &Call) -> Answer {
     let spec = pod(call).await?;
     let name = &call.target.name;
     let container = log::container(&spec, name, call.query.get("container"))?;
@@ -82,7 +83,7 @@ pub(super) async fn attach(call: &Call) -> Result<Response<Body>, ApiError> {
 
 /// Connects to ports of a pod. kubectl names them inside the tunnel, to the node; clients that know
 /// no SPDY in their request.
-pub(super) async fn port_forward(call: &Call) -> Result<Response<Body>, ApiError> {
+pub(super) async fn port_forward(call: &Call) -> Answer {
     let spec = pod(call).await?;
     let (namespace, pod) = (&call.target.namespace, &call.target.name);
     let mut path = format!("/portForward/{namespace}/{pod}");
@@ -111,7 +112,7 @@ async fn pod(call: &Call) -> Result<Fields, ApiError> {
 }
 
 /// Opens a tunnel to a path of the kubelet of the pod's node, and answers 101.
-async fn open(call: &Call, spec: &Fields, path: &str) -> Result<Response<Body>, ApiError> {
+async fn open(call: &Call, spec: &Fields, path: &str) -> Answer {
     let node = text(spec, "nodeName");
     if node.is_empty() {
         let name = &call.target.name;

@@ -1,5 +1,6 @@
 //! Update, of objects and of subresources that have the object's form.
 
+use super::answer::Answer;
 use super::call::{Call, stored};
 use super::create::{make, refused, warned};
 use super::managed::{Ownership, same_but_times};
@@ -28,7 +29,7 @@ pub(super) async fn update(
     writer: &ObjectWriter<'_>,
     subresource: Option<Subresource>,
     content: Body,
-) -> Result<Response<Body>, ApiError> {
+) -> Answer {
     let (fields, warnings) = call.object(content).await?;
     let answer = replace(call, writer, subresource, fields).await;
     answer
@@ -42,7 +43,7 @@ async fn replace(
     writer: &ObjectWriter<'_>,
     subresource: Option<Subresource>,
     mut fields: Fields,
-) -> Result<Response<Body>, ApiError> {
+) -> Answer {
     let ownership = Ownership::of(call, &mut fields);
     let name = meta_text(&fields, "name");
     if name != call.target.name {

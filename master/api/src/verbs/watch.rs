@@ -5,6 +5,7 @@
 //! limit, when the server drains, when its caller is denied, and (with an `ERROR` event) when it
 //! fell behind the history.
 
+use super::answer::Answer;
 use super::call::Call;
 use super::frames::{Frames, Lines, SHARED, error_line};
 use super::page::META;
@@ -85,7 +86,7 @@ struct Watch {
 }
 
 /// Opens a watch.
-pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
+pub(super) async fn watch(call: Call) -> Answer {
     let (denials, draining) = (&call.api.inner.denials, call.api.draining());
     let carry = call.carrier(WebSocketContent::Watch, denials, &draining)?;
     let frames = Frames::new(&call)?;

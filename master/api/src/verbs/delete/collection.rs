@@ -1,10 +1,10 @@
 //! Delete collection: many objects in few transactions.
 
 use super::{options, preconditions, remove};
+use crate::verbs::answer::Answer;
 use crate::verbs::writer::ObjectWriter;
 use crate::verbs::{Call, read};
 use futures_util::stream::{self, TryStreamExt as _};
-use http::Response;
 use master_client::Body;
 use master_objects::deletion::{Options, Step, plan};
 use master_objects::store_error;
@@ -21,7 +21,7 @@ pub(in crate::verbs) async fn collection(
     call: &Call,
     writer: &ObjectWriter<'_>,
     content: Body,
-) -> Result<Response<Body>, ApiError> {
+) -> Answer {
     call.accept()?;
     let options = options::read(call, content).await?;
     let page = call.page(writer.reader, &call.selector()?).await?;

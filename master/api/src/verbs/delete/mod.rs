@@ -5,11 +5,11 @@ mod options;
 
 pub(super) use collection::collection;
 
-use super::answer::success;
+use super::answer::{Answer, success};
 use super::call::{Call, stored};
 use super::create::warned;
 use super::writer::ObjectWriter;
-use http::{Response, StatusCode};
+use http::StatusCode;
 use master_client::Body;
 use master_objects::deletion::{Options, Step, plan};
 use master_objects::store_error;
@@ -32,11 +32,7 @@ pub(super) enum Deleted {
 }
 
 /// Deletes an object.
-pub(super) async fn delete(
-    call: &Call,
-    writer: &ObjectWriter<'_>,
-    content: Body,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn delete(call: &Call, writer: &ObjectWriter<'_>, content: Body) -> Answer {
     let accept = call.accept()?;
     let options = options::read(call, content).await?;
     let mut warnings = Vec::new();
