@@ -50,7 +50,7 @@ pub(crate) struct Inner {
     pub(crate) writes: Writes,
     pub(crate) denials: Denials,
     hooks: Arc<Hooks>,
-    draining: CancellationToken,
+    pub(crate) draining: CancellationToken,
 }
 
 /// The API server. Cheap to clone; all clones share one state.
@@ -162,7 +162,7 @@ impl ApiServer {
         self.inner.draining.clone()
     }
 
-    pub(crate) fn node_dialer(&self) -> Option<&Arc<dyn NodeDialer>> {
-        self.inner.hooks.node_dialer.get()
+    pub(crate) fn node_dialer(&self) -> Option<&dyn NodeDialer> {
+        self.inner.hooks.node_dialer.get().map(|own| &**own)
     }
 }

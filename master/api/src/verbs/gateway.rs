@@ -10,27 +10,52 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use master_client::Body;
-use master_gateway::{Driver, Expected, NodeBody, NodeConnection, NodeLimits};
+use master_gateway::{
+    Driver, Expected, IdleConnections, NodeBody, NodeCalls, NodeConnection, NodeLimits,
+};
 use master_listener::DenyList;
 use master_objects::Shallow;
 use master_schema::error::{ApiError, Reason, no_resource};
+use master_store::Reader;
 use serde_json::Value;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 
+/// Bytes of a node's refusal that are shown.
+pub(super) const REFUSAL: usize = 1024;
 /// The kubelet's port if the Node object names none.
 const PORT: u16 = 10250;
 /// Bytes that a kept connection reads at once, which it holds while it waits; its answers have
 /// small heads.
 const IDLE_READ_BUFFER: usize = 8192;
 
+/// The parts of the server that reach nodes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NodeGateway<'a> {
+    pub(super) reader: &'a dyn Reader,
+    pub(super) dialer: Option<&'a dyn NodeDialer>,
+    pub(super) limits: &'a NodeLimits,
+    /// Slots for answers of nodes.
+    pub(super) answers: &'a Arc<NodeCalls>,
+    /// Slots for tunnels to nodes.
+    pub(super) tunnels: &'a Arc<NodeCalls>,
+    pub(super) idle_connections: &'a Arc<IdleConnections>,
+    pub(super) denials: &'a Denials,
+    pub(super) draining: &'a CancellationToken,
+}
+
 /// The address of a node's kubelet, from its Node object.
-pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiError> {
+pub(super) async fn target(
+    call: &Call,
+    reader: &dyn Reader,
+    node: &str,
+) -> Result<NodeTarget, ApiError> {
     let kind = call
         .registry
         .find("", "v1", "nodes")
         .ok_or_else(no_resource)?;
-    let stored = stored(&*call.api.inner.reader, &kind.key("", node)).await?;
+    let stored = stored(reader, &kind.key("", node)).await?;
     let missing = || {
         ApiError::new(Reason::NotFound, format!("nodes {node:?} not found"))
             .about("", "nodes", node)
@@ -78,17 +103,18 @@ pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiErr
 /// not come in time, is too large or cannot be forwarded.
 pub(super) async fn send(
     call: &Call,
+    nodes: &NodeGateway<'_>,
     target: NodeTarget,
     request: Request<Body>,
     expected: Expected,
 ) -> Result<Response<NodeBody>, ApiError> {
-    let api = &call.api.inner;
-    let slot = api.node_calls.begin(&target.name, call.owner())?;
+    let slot = nodes.answers.begin(&target.name, call.owner())?;
     let (answer, driver, connection) = if is_own_request(call) {
         let node = target.name.clone();
-        in_time(call, &node, ask_reusing_connection(call, target, request)).await?
+        let asked = ask_reusing_connection(call, nodes, target, request);
+        in_time(nodes, &node, asked).await?
     } else {
-        let (answer, driver) = ask(call, target, request).await?;
+        let (answer, driver) = ask(call, nodes, target, request).await?;
         (answer, driver, None)
     };
     if answer.status().is_informational() {
@@ -101,13 +127,9 @@ pub(super) async fn send(
     }
     let expected = expected.with(answer.status());
     Ok(answer.map(|incoming| {
-        let body = NodeBody::new(
-            (incoming, driver, slot),
-            api.options.nodes.clone(),
-            expected,
-        );
+        let body = NodeBody::new((incoming, driver, slot), nodes.limits.clone(), expected);
         match connection {
-            Some(connection) => body.keep_connection(api.idle_connections.clone(), connection),
+            Some(connection) => body.keep_connection(nodes.idle_connections.clone(), connection),
             None => body,
         }
     }))
@@ -124,27 +146,27 @@ fn is_own_request(call: &Call) -> bool {
 /// As [`send`], the number of open answers aside.
 pub(super) async fn ask(
     call: &Call,
+    nodes: &NodeGateway<'_>,
     target: NodeTarget,
     request: Request<Body>,
 ) -> Result<(Response<Incoming>, Driver), ApiError> {
     let node = target.name.clone();
-    in_time(call, &node, connect(call, target, request)).await
+    in_time(nodes, &node, connect(call, nodes, target, request)).await
 }
 
 /// The result of `work` with a node, if the node is not denied and the result comes in time.
 async fn in_time<T>(
-    call: &Call,
+    nodes: &NodeGateway<'_>,
     node: &str,
     work: impl Future<Output = Result<T, ApiError>>,
 ) -> Result<T, ApiError> {
-    let denials = &call.api.inner.denials;
-    if let Some(why) = denials.reason(|list| list.node_denied(node)) {
+    if let Some(why) = nodes.denials.reason(|list| list.node_denied(node)) {
         return Err(ApiError::new(
             Reason::ServiceUnavailable,
             format!("no request is sent to node {node}: {why}"),
         ));
     }
-    let limit = call.api.inner.options.nodes.header;
+    let limit = nodes.limits.header;
     let answer = tokio::time::timeout(limit, work).await;
     answer.unwrap_or_else(|_elapsed| {
         let text = format!("node {node} did not answer within {} s", limit.as_secs());
@@ -155,8 +177,8 @@ async fn in_time<T>(
     })
 }
 
-fn dialer(call: &Call) -> Result<&Arc<dyn NodeDialer>, ApiError> {
-    call.api.node_dialer().ok_or_else(|| {
+fn dialer<'a>(nodes: &NodeGateway<'a>) -> Result<&'a dyn NodeDialer, ApiError> {
+    nodes.dialer.ok_or_else(|| {
         ApiError::new(
             Reason::ServiceUnavailable,
             "this server is not configured to connect to nodes",
@@ -166,15 +188,16 @@ fn dialer(call: &Call) -> Result<&Arc<dyn NodeDialer>, ApiError> {
 
 async fn connect(
     call: &Call,
+    nodes: &NodeGateway<'_>,
     target: NodeTarget,
     request: Request<Body>,
 ) -> Result<(Response<Incoming>, Driver), ApiError> {
     let node = target.name.clone();
-    let stream = dialer(call)?
+    let stream = dialer(nodes)?
         .dial(target)
         .await
         .map_err(|error| unreachable("the node cannot be reached", &error))?;
-    speak(call, node, stream, request)
+    speak(call, nodes, node, stream, request)
         .await
         .map_err(|error| unreachable("the node did not answer", &error))
 }
@@ -184,12 +207,13 @@ async fn connect(
 /// asked again.
 async fn ask_reusing_connection(
     call: &Call,
+    nodes: &NodeGateway<'_>,
     target: NodeTarget,
     request: Request<Body>,
 ) -> Result<(Response<Incoming>, Driver, Option<NodeConnection>), ApiError> {
     let node = target.name.clone();
     let address = SocketAddr::new(target.address, target.port).to_string();
-    if let Some((mut connection, driver)) = call.api.inner.idle_connections.take(&node, &address) {
+    if let Some((mut connection, driver)) = nodes.idle_connections.take(&node, &address) {
         let question = copy(&request);
         match connection.send(question).await {
             Ok(answer) => return Ok((answer, driver, Some(connection))),
@@ -200,12 +224,12 @@ async fn ask_reusing_connection(
             ),
         }
     }
-    let (stream, check) = dialer(call)?
+    let (stream, check) = dialer(nodes)?
         .dial_reusable(target)
         .await
         .map_err(|error| unreachable("the node cannot be reached", &error))?;
     let Some(check) = check else {
-        let spoken = speak(call, node, stream, request).await;
+        let spoken = speak(call, nodes, node, stream, request).await;
         let (answer, driver) =
             spoken.map_err(|error| unreachable("the node did not answer", &error))?;
         return Ok((answer, driver, None));
@@ -215,10 +239,9 @@ async fn ask_reusing_connection(
         let why = move |list: &dyn DenyList, node: &str| {
             list.node_denied(node).or_else(|| still_valid.objection())
         };
-        let (limits, denials) = (&call.api.inner.options.nodes, &call.api.inner.denials);
-        let mut http = bounded(limits);
+        let mut http = bounded(nodes.limits);
         http.read_buf_exact_size(Some(IDLE_READ_BUFFER));
-        let (sender, driver) = begin(denials, node.clone(), stream, &http, why).await?;
+        let (sender, driver) = begin(nodes.denials, node.clone(), stream, &http, why).await?;
         let mut connection = NodeConnection::new(node.clone(), address, sender, check);
         Ok::<_, hyper::Error>((connection.send(request).await?, driver, Some(connection)))
     };
@@ -250,17 +273,18 @@ fn bounded(limits: &NodeLimits) -> http1::Builder {
 /// The other end does not speak HTTP, or its header is beyond the limits.
 pub(super) async fn speak(
     call: &Call,
+    nodes: &NodeGateway<'_>,
     node: String,
     stream: Box<dyn NodeStream>,
     request: Request<Body>,
 ) -> Result<(Response<Incoming>, Driver), hyper::Error> {
-    let http = bounded(&call.api.inner.options.nodes);
+    let http = bounded(nodes.limits);
     // The connection lives while the answer's body is read and neither node nor caller is denied.
     let caller = call.clone();
     let why = move |list: &dyn DenyList, node: &str| {
         list.node_denied(node).or_else(|| caller.denied(list))
     };
-    let (mut sender, driver) = begin(&call.api.inner.denials, node, stream, &http, why).await?;
+    let (mut sender, driver) = begin(nodes.denials, node, stream, &http, why).await?;
     // From here on the connection ends with the call, and later with the answer's body.
     Ok((sender.send_request(request).await?, driver))
 }

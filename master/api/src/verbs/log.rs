@@ -3,7 +3,7 @@
 
 use super::answer::Answer;
 use super::call::Call;
-use super::gateway;
+use super::gateway::{self, NodeGateway, REFUSAL};
 use crate::hooks::NodeTarget;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
@@ -25,18 +25,14 @@ const PARAMETERS: &[&str] = &[
     "stream",
 ];
 
-/// Bytes of a node's error that are shown.
-const REFUSAL: usize = 1024;
-
 fn bad(text: String) -> ApiError {
     ApiError::new(Reason::BadRequest, text)
 }
 
 /// Streams a container's log.
-pub(super) async fn read(call: &Call) -> Answer {
-    let (denials, draining) = (&call.api.inner.denials, call.api.draining());
-    let carry = call.carrier(WebSocketContent::Log, denials, &draining)?;
-    let entry = call.entry(&*call.api.inner.reader).await?;
+pub(super) async fn read(call: &Call, nodes: &NodeGateway<'_>) -> Answer {
+    let carry = call.carrier(WebSocketContent::Log, nodes.denials, nodes.draining)?;
+    let entry = call.entry(nodes.reader).await?;
     let pod = master_objects::decode_without_managed(&call.kind, &entry)?;
     let name = &call.target.name;
     let spec = inner(&pod, "spec").cloned().unwrap_or_default();
@@ -45,9 +41,9 @@ pub(super) async fn read(call: &Call) -> Answer {
     if node.is_empty() {
         return Err(bad(format!("pod {name} does not have a host assigned")));
     }
-    let target = gateway::target(call, node).await?;
+    let target = gateway::target(call, nodes.reader, node).await?;
     let path = log_path(call, &container)?;
-    ask(call, target, &path).await.map(carry)
+    ask(call, nodes, target, &path).await.map(carry)
 }
 
 /// The requested container, which the pod must have.
@@ -113,7 +109,7 @@ fn log_path(call: &Call, container: &str) -> Result<String, ApiError> {
 }
 
 /// Asks the kubelet and streams its answer.
-async fn ask(call: &Call, target: NodeTarget, path: &str) -> Answer {
+async fn ask(call: &Call, nodes: &NodeGateway<'_>, target: NodeTarget, path: &str) -> Answer {
     let authority = format!("{}:{}", target.name, target.port);
     let request = Request::get(path)
         .header(header::HOST, authority)
@@ -128,7 +124,7 @@ async fn ask(call: &Call, target: NodeTarget, path: &str) -> Answer {
             || call.query.get("follow") == "1",
         at_most: call.query.get("limitBytes").parse().ok(),
     };
-    let answer = gateway::send(call, target, request, expected).await?;
+    let answer = gateway::send(call, nodes, target, request, expected).await?;
     let status = answer.status();
     if status != StatusCode::OK {
         let text = answer.into_body().beginning(REFUSAL).await;

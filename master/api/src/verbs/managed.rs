@@ -166,14 +166,13 @@ impl Call {
         self.with_write(|write| apply(live, managed, config, forced(self), write))
     }
 
-    /// Refuses an apply that would create the object if the caller may not create it.
+    /// Refuses a request that creates by another verb, if the caller may not create.
     pub(super) async fn may_create(&self, authorizer: &Authorizer) -> Result<(), ApiError> {
-        let selector = Selector::parse(&self.kind, "", "")?;
         let target = Target {
             verb: Verb::Create,
             ..self.target.clone()
         };
-        authorize::resource(authorizer, &self.user, &target, &selector).await
+        authorize::resource(authorizer, &self.user, &target, &Selector::default()).await
     }
 }
 

@@ -37,7 +37,8 @@ pub(crate) use create::warned;
 
 use crate::state::ApiServer;
 use answer::Answer;
-use master_client::Body;
+use gateway::NodeGateway;
+use master_client::{Body, UserInfo};
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::registry::{Review, Subresource};
 use master_wire::path::{Verb, not_allowed};
@@ -104,6 +105,7 @@ async fn whole(api: &ApiServer, call: Call, content: Body) -> Answer {
 /// Answers a request for a subresource.
 async fn part(api: &ApiServer, call: &Call, subresource: Subresource, content: Body) -> Answer {
     let (inner, reader, writer) = (&*api.inner, &*api.inner.reader, writer(api));
+    let (nodes, authorizer) = (nodes(api), &inner.authorizer);
     match (subresource, call.target.verb) {
         (Subresource::Scale, Verb::Get | Verb::Update | Verb::Patch) => {
             scale::run(call, &writer, content).await
@@ -130,23 +132,33 @@ async fn part(api: &ApiServer, call: &Call, subresource: Subresource, content: B
             | Subresource::Resize,
             Verb::Patch,
         ) => patch::patch(call, &writer, Some(subresource), content).await,
-        (Subresource::Log, Verb::Get) => log::read(call).await,
+        (Subresource::Log, Verb::Get) => log::read(call, &nodes).await,
         (Subresource::Binding, Verb::Create) => {
             bind::bind(call, reader, &*inner.store, content).await
         }
         (Subresource::Eviction, Verb::Create) => evict::evict(call, &writer, content).await,
         (Subresource::Token, Verb::Create) => {
             let issuer = inner.authenticator.issuer();
-            token::create(call, reader, issuer, &inner.authorizer, content).await
+            token::create(call, reader, issuer, authorizer, content).await
         }
-        (Subresource::Power, Verb::Create) => power::order(call).await,
+        (Subresource::Power, Verb::Create) => power::order(call, &nodes, api.extensions()).await,
         (
             Subresource::Proxy,
             Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete,
-        ) => proxy::run(call, call.method.clone(), &call.uri, content).await,
-        (Subresource::Exec, Verb::Get | Verb::Create) => tunnel::exec(call).await,
-        (Subresource::PortForward, Verb::Get | Verb::Create) => tunnel::port_forward(call).await,
-        (Subresource::Attach, Verb::Get | Verb::Create) => tunnel::attach(call).await,
+        ) => {
+            // The server looks for itself: the caller's right is that to the proxy.
+            let client = api.client(UserInfo::admin("system:apiserver"));
+            proxy::run(call, &nodes, &client, content).await
+        }
+        (Subresource::Exec, Verb::Get | Verb::Create) => {
+            tunnel::exec(call, &nodes, authorizer).await
+        }
+        (Subresource::PortForward, Verb::Get | Verb::Create) => {
+            tunnel::port_forward(call, &nodes, authorizer).await
+        }
+        (Subresource::Attach, Verb::Get | Verb::Create) => {
+            tunnel::attach(call, &nodes, authorizer).await
+        }
         _ => Err(not_allowed()),
     }
 }
@@ -161,6 +173,21 @@ fn writer(api: &ApiServer) -> ObjectWriter<'_> {
         authorizer: &inner.authorizer,
         identities: &inner.options.identities,
         extensions: api.extensions(),
+    }
+}
+
+/// The parts of the server that reach nodes.
+fn nodes(api: &ApiServer) -> NodeGateway<'_> {
+    let inner = &*api.inner;
+    NodeGateway {
+        reader: &*inner.reader,
+        dialer: api.node_dialer(),
+        limits: &inner.options.nodes,
+        answers: &inner.node_calls,
+        tunnels: &inner.tunnels,
+        idle_connections: &inner.idle_connections,
+        denials: &inner.denials,
+        draining: &inner.draining,
     }
 }
 

@@ -9,60 +9,56 @@
 
 use super::answer::Answer;
 use super::call::Call;
-use super::gateway;
+use super::gateway::{self, NodeGateway, REFUSAL};
 use super::tunnel::{self, NodeSide};
 use crate::hooks::NodeStream;
 use bytes::Bytes;
 use config_tunnel::port::{PROTOCOL, PortPath};
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, UPGRADE};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use master_client::{Body, UserInfo, body};
+use master_client::{Body, Client, body};
 use master_gateway::{
     Backend, Driver, Expected, NodeBody, NodeCall, Page, ProxiedRequest, ProxyTarget, ReverseProxy,
     Upload, is_page, of_pod, of_service, with_slash,
 };
 use master_schema::error::{ApiError, Reason};
 
-/// Bytes of a node's refusal that are shown.
-const REFUSAL: usize = 1024;
-
 /// Forwards a request to a program in a pod.
 pub(super) async fn run(
     call: &Call,
+    nodes: &NodeGateway<'_>,
+    client: &Client,
     target: &ProxyTarget<'_>,
-    method: Method,
-    uri: &Uri,
     content: Body,
 ) -> Answer {
-    // The server looks for itself: the caller's right is that to the proxy.
-    let client = call.api.client(UserInfo::admin("system:apiserver"));
     let namespace = &call.target.namespace;
     let backend = if call.kind.kind == "Pod" {
-        of_pod(&client, namespace, target).await?
+        of_pod(client, namespace, target).await?
     } else {
-        of_service(&client, namespace, target).await?
+        of_service(client, namespace, target).await?
     };
     let upgrade = call.headers.contains_key(UPGRADE) && call.upgrade.is_some();
-    if !upgrade && call.target.rest.is_empty() && matches!(method, Method::GET | Method::HEAD) {
-        return with_slash(uri);
+    if !upgrade && call.target.rest.is_empty() && matches!(call.method, Method::GET | Method::HEAD)
+    {
+        return with_slash(&call.uri);
     }
     let proxied = ProxiedRequest {
         plural: &call.kind.plural,
         rest: &call.target.rest,
         headers: &call.headers,
-        uri,
+        uri: &call.uri,
         client: call.peer.remote.map(|remote| remote.ip()),
         upgrade,
     };
-    let (proxy, head) = (proxied.behind(target, &backend), method == Method::HEAD);
+    let proxy = proxied.behind(target, &backend);
     let request = proxied
-        .request(&proxy, method)
+        .request(&proxy, call.method.clone())
         .map_err(|error| gateway::unreachable("this is no path that can be handed on", &error))?;
-    let (answer, driver, slot) =
-        ask(call, target, &backend, request.map(|()| content), upgrade).await?;
+    let request = request.map(|()| content);
+    let (answer, driver, slot) = ask(call, nodes, target, &backend, request, upgrade).await?;
     let side = NodeSide {
         node: backend.node,
         answer,
@@ -70,7 +66,7 @@ pub(super) async fn run(
         slot,
     };
     match (side.answer.status(), &call.upgrade) {
-        (StatusCode::SWITCHING_PROTOCOLS, Some(client)) if upgrade => {
+        (StatusCode::SWITCHING_PROTOCOLS, Some(connection)) if upgrade => {
             let mut response = Response::new(body(Bytes::new()));
             *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
             let received = side.answer.headers();
@@ -80,7 +76,7 @@ pub(super) async fn run(
             if let Some(to) = received.get(UPGRADE) {
                 headers.insert(UPGRADE, to.clone());
             }
-            tokio::spawn(tunnel::join(call.clone(), client.clone(), side));
+            tunnel::join(call, nodes, connection.clone(), side);
             Ok(response)
         }
         (status, _) if status.is_informational() || (upgrade && status.as_u16() < 400) => {
@@ -90,7 +86,7 @@ pub(super) async fn run(
                 ..ApiError::new(Reason::InternalError, text)
             })
         }
-        _ => Ok(handed_back(call, proxy, side, head)),
+        _ => Ok(handed_back(call, nodes, proxy, side)),
     }
 }
 
@@ -100,22 +96,22 @@ type Answered = (Response<Incoming>, Driver, NodeCall);
 /// Sends the request to the program.
 async fn ask(
     call: &Call,
+    nodes: &NodeGateway<'_>,
     target: &ProxyTarget<'_>,
     backend: &Backend,
     request: Request<Body>,
     upgrade: bool,
 ) -> Result<Answered, ApiError> {
-    let inner = &call.api.inner;
     let slots = if upgrade {
-        &inner.tunnels
+        nodes.tunnels
     } else {
-        &inner.node_calls
+        nodes.answers
     };
     let slot = slots.begin(&backend.node, call.owner())?;
-    let stream = connect(call, backend).await?;
+    let stream = connect(call, nodes, backend).await?;
     let stream: Box<dyn NodeStream> = if target.tls == Some(true) {
         let secured = master_gateway::connect_tls(stream);
-        let secured = tokio::time::timeout(inner.options.nodes.header, secured);
+        let secured = tokio::time::timeout(nodes.limits.header, secured);
         let secured = secured.await.map_err(|elapsed| failed(&elapsed))?;
         Box::new(secured.map_err(|error| failed(&error))?)
     } else {
@@ -124,10 +120,10 @@ async fn ask(
     let (parts, content) = request.into_parts();
     let (upload, progress) = Upload::new(content);
     let request = Request::from_parts(parts, upload.boxed_unsync());
-    let limit = inner.options.nodes.program;
+    let limit = nodes.limits.program;
     // Cancel-safe: a request that is given up ends with its connection.
     let (answer, driver) = tokio::select! {
-        answered = gateway::speak(call, backend.node.clone(), stream, request) => {
+        answered = gateway::speak(call, nodes, backend.node.clone(), stream, request) => {
             answered.map_err(|error| failed(&error))?
         }
         () = progress.stalls(limit) => {
@@ -151,8 +147,12 @@ fn failed(error: &dyn std::error::Error) -> ApiError {
 }
 
 /// A connection to the pod's port, made by its node.
-async fn connect(call: &Call, backend: &Backend) -> Result<Box<dyn NodeStream>, ApiError> {
-    let node = gateway::target(call, &backend.node).await?;
+async fn connect(
+    call: &Call,
+    nodes: &NodeGateway<'_>,
+    backend: &Backend,
+) -> Result<Box<dyn NodeStream>, ApiError> {
+    let node = gateway::target(call, nodes.reader, &backend.node).await?;
     let path = PortPath {
         namespace: &backend.namespace,
         pod: &backend.pod,
@@ -166,18 +166,16 @@ async fn connect(call: &Call, backend: &Backend) -> Result<Box<dyn NodeStream>, 
         .body(body(Bytes::new()))
         .map_err(|error| gateway::unreachable("no such request", &error))?;
     // The node's own answer holds a slot only while it is read.
-    let (answer, driver) = gateway::ask(call, node, request).await?;
+    let (answer, driver) = gateway::ask(call, nodes, node, request).await?;
     let status = answer.status();
     if status == StatusCode::SWITCHING_PROTOCOLS {
         let stream = hyper::upgrade::on(answer).await;
         let stream = stream.map_err(|error| gateway::unreachable("the node went away", &error))?;
         return Ok(Box::new(TokioIo::new(stream)));
     }
-    let tunnels = &call.api.inner.tunnels;
-    let slot = tunnels.begin(&backend.node, call.owner())?;
-    let limits = call.api.inner.options.nodes.clone();
+    let slot = nodes.tunnels.begin(&backend.node, call.owner())?;
     let source = (answer.into_body(), driver, slot);
-    let text = NodeBody::new(source, limits, Expected::default())
+    let text = NodeBody::new(source, nodes.limits.clone(), Expected::default())
         .beginning(REFUSAL)
         .await;
     let text = text.trim_end();
@@ -196,7 +194,12 @@ async fn connect(call: &Call, backend: &Backend) -> Result<Box<dyn NodeStream>, 
 }
 
 /// The program's answer, its links led through this server.
-fn handed_back(call: &Call, proxy: ReverseProxy, side: NodeSide, head: bool) -> Response<Body> {
+fn handed_back(
+    call: &Call,
+    nodes: &NodeGateway<'_>,
+    proxy: ReverseProxy,
+    side: NodeSide,
+) -> Response<Body> {
     let NodeSide {
         answer,
         driver,
@@ -204,18 +207,17 @@ fn handed_back(call: &Call, proxy: ReverseProxy, side: NodeSide, head: bool) -> 
         ..
     } = side;
     let (parts, incoming) = answer.into_parts();
-    let limits = call.api.inner.options.nodes.clone();
     // As long as the client reads: events of a program may be hours apart.
     let expected = Expected {
         follow: true,
         at_most: None,
     }
     .with(parts.status);
-    let source = NodeBody::new((incoming, driver, slot), limits, expected);
+    let source = NodeBody::new((incoming, driver, slot), nodes.limits.clone(), expected);
     let mut headers = proxy.answer(&parts.headers);
     let content = if is_page(&parts.headers) {
         headers.remove(CONTENT_LENGTH);
-        if head {
+        if call.method == Method::HEAD {
             source.boxed_unsync()
         } else {
             Page::new(source, proxy).boxed_unsync()

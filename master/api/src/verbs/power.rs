@@ -4,9 +4,10 @@
 //! is sent to the node, and then the node's refusal, if it refuses. The node's agent gives
 //! containers their grace and hands the order to init.
 
-use super::answer::Answer;
+use super::answer::{self, Answer};
 use super::call::Call;
-use super::{answer, gateway};
+use super::gateway::{self, NodeGateway, REFUSAL};
+use crate::hooks::NodeTarget;
 use bytes::Bytes;
 use config_errors::chain;
 use config_machine::power::Order;
@@ -14,13 +15,15 @@ use http::header::HOST;
 use http::{Method, Request, StatusCode};
 use master_client::body;
 use master_gateway::Expected;
+use master_listener::Extensions;
 use master_schema::error::{ApiError, Reason, shown};
 
-/// Bytes of a node's refusal that are shown.
-const REFUSAL: usize = 1024;
-
 /// Orders the end.
-pub(super) async fn order(call: &Call) -> Answer {
+pub(super) async fn order(
+    call: &Call,
+    nodes: &NodeGateway<'_>,
+    extensions: Option<&dyn Extensions>,
+) -> Answer {
     let action = call.query.get("action");
     let order = Order::of(action).ok_or_else(|| {
         let known = Order::ALL.map(Order::word).join(" or ");
@@ -29,13 +32,13 @@ pub(super) async fn order(call: &Call) -> Answer {
     })?;
     let node = &call.target.name;
     // Before the record: what can't be asked was not ordered.
-    let target = gateway::target(call, node).await?;
+    let target = gateway::target(call, nodes.reader, node).await?;
     if !call.query.has("dryRun") {
-        record(call, order, "").await?;
-        if let Err(error) = ask(call, target, order).await {
+        record(call, extensions, order, "").await?;
+        if let Err(error) = ask(call, nodes, target, order).await {
             // The refusal is what the caller must hear, also where the log takes no more.
             let not_done = format!("not done: {}", error.message);
-            if let Err(error) = record(call, order, &not_done).await {
+            if let Err(error) = record(call, extensions, order, &not_done).await {
                 tracing::error!(
                     node,
                     error = chain(&error),
@@ -49,12 +52,17 @@ pub(super) async fn order(call: &Call) -> Answer {
 }
 
 /// Writes into the log of verdicts that the caller gives this order, or how it ended.
-async fn record(call: &Call, order: Order, outcome: &str) -> Result<(), ApiError> {
+async fn record(
+    call: &Call,
+    extensions: Option<&dyn Extensions>,
+    order: Order,
+    outcome: &str,
+) -> Result<(), ApiError> {
     let nowhere = || {
         let text = "this server keeps no log of verdicts, without which no machine is ended";
         ApiError::new(Reason::ServiceUnavailable, text)
     };
-    let extensions = call.api.extensions().ok_or_else(nowhere)?;
+    let extensions = extensions.ok_or_else(nowhere)?;
     let by = &call.user.name;
     let recorded = extensions.order_given(&call.target.name, by, order.word(), outcome);
     recorded.ok_or_else(nowhere)?.await
@@ -64,14 +72,19 @@ async fn record(call: &Call, order: Order, outcome: &str) -> Result<(), ApiError
 ///
 /// # Errors
 /// The node refuses (its message is passed on), or can't be reached.
-async fn ask(call: &Call, target: crate::hooks::NodeTarget, order: Order) -> Result<(), ApiError> {
+async fn ask(
+    call: &Call,
+    nodes: &NodeGateway<'_>,
+    target: NodeTarget,
+    order: Order,
+) -> Result<(), ApiError> {
     let request = Request::builder()
         .method(Method::POST)
         .uri(order.path())
         .header(HOST, format!("{}:{}", target.name, target.port))
         .body(body(Bytes::new()))
         .map_err(|error| gateway::unreachable("no such request", &error))?;
-    let answer = gateway::send(call, target, request, Expected::default()).await?;
+    let answer = gateway::send(call, nodes, target, request, Expected::default()).await?;
     let reason = match answer.status() {
         StatusCode::ACCEPTED => return Ok(()),
         StatusCode::BAD_REQUEST => Reason::BadRequest,

@@ -3,17 +3,24 @@
 
 use super::answer::Answer;
 use super::call::Call;
-use super::{gateway, pod_proxy};
+use super::gateway::{self, NodeGateway};
+use super::pod_proxy;
 use crate::hooks::NodeTarget;
 use config_machine::power::is_order;
 use http::{HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::BodyExt;
-use master_client::Body;
+use master_client::{Body, Client};
 use master_gateway::{Expected, NodeBody, ProxyTarget, follows, for_node, with_slash};
 use master_schema::error::{ApiError, Reason, shown};
+use master_store::Reader;
 
 /// Forwards a request.
-pub(super) async fn run(call: &Call, method: Method, uri: &Uri, content: Body) -> Answer {
+pub(super) async fn run(
+    call: &Call,
+    nodes: &NodeGateway<'_>,
+    client: &Client,
+    content: Body,
+) -> Answer {
     let place = ProxyTarget::parse(&call.target.name).ok_or_else(|| {
         ApiError::new(
             Reason::BadRequest,
@@ -25,33 +32,37 @@ pub(super) async fn run(call: &Call, method: Method, uri: &Uri, content: Body) -
         )
     })?;
     if call.kind.kind != "Node" {
-        return pod_proxy::run(call, &place, method, uri, content).await;
+        return pod_proxy::run(call, nodes, client, &place, content).await;
     }
     if call.headers.contains_key(header::UPGRADE) {
         let text = "connections that are upgraded are not handed on by a proxy: exec has a subresource of its own";
         return Err(ApiError::new(Reason::BadRequest, text));
     }
-    if call.target.rest.is_empty() && matches!(method, Method::GET | Method::HEAD) {
-        return with_slash(uri);
+    if call.target.rest.is_empty() && matches!(call.method, Method::GET | Method::HEAD) {
+        return with_slash(&call.uri);
     }
     // The order has a right and a record of its own.
     if is_order(&call.target.rest) {
         let text = "a proxy hands no order to a machine: POST to the node's subresource `power`";
         return Err(ApiError::new(Reason::Forbidden, text));
     }
-    let target = node(call, &place).await?;
-    let request = handed_on(call, &target, method, uri, content)?;
+    let target = node(call, nodes.reader, &place).await?;
+    let request = handed_on(call, &target, content)?;
     let expected = Expected {
-        follow: follows(&call.target.rest, uri.query().unwrap_or_default()),
+        follow: follows(&call.target.rest, call.uri.query().unwrap_or_default()),
         at_most: None,
     };
-    let answer = gateway::send(call, target, request, expected).await?;
-    Ok(handed_back(answer, uri, &call.target.rest))
+    let answer = gateway::send(call, nodes, target, request, expected).await?;
+    Ok(handed_back(answer, &call.uri, &call.target.rest))
 }
 
 /// Where the node that the path names listens, with the path's port in place of its kubelet's.
-async fn node(call: &Call, place: &ProxyTarget<'_>) -> Result<NodeTarget, ApiError> {
-    let mut target = gateway::target(call, place.name).await?;
+async fn node(
+    call: &Call,
+    reader: &dyn Reader,
+    place: &ProxyTarget<'_>,
+) -> Result<NodeTarget, ApiError> {
+    let mut target = gateway::target(call, reader, place.name).await?;
     if !place.port.is_empty() {
         target.port = place
             .port
@@ -75,23 +86,17 @@ async fn node(call: &Call, place: &ProxyTarget<'_>) -> Result<NodeTarget, ApiErr
 
 /// The caller's request as the node gets it: what follows the proxy's own path, without headers
 /// that only concern this server.
-fn handed_on(
-    call: &Call,
-    target: &NodeTarget,
-    method: Method,
-    uri: &Uri,
-    content: Body,
-) -> Result<Request<Body>, ApiError> {
+fn handed_on(call: &Call, target: &NodeTarget, content: Body) -> Result<Request<Body>, ApiError> {
     let path = format!(
         "{}{}",
         call.target.rest,
-        uri.query()
+        call.uri
+            .query()
             .map_or(String::new(), |query| format!("?{query}"))
     );
-    let mut request =
-        Request::builder()
-            .method(method)
-            .uri(if path.is_empty() { "/" } else { &path });
+    let mut request = Request::builder()
+        .method(&call.method)
+        .uri(if path.is_empty() { "/" } else { &path });
     for (name, value) in for_node(&call.headers) {
         request = request.header(name, value);
     }

@@ -11,8 +11,8 @@
 
 use super::answer::Answer;
 use super::call::Call;
-use super::{gateway, log};
-use crate::authorize;
+use super::gateway::{self, NodeGateway, REFUSAL};
+use super::log;
 use crate::hooks::NodeTarget;
 use bytes::Bytes;
 use config_errors::chain;
@@ -24,11 +24,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use master_auth::Authorizer;
 use master_client::body;
 use master_gateway::{Driver, Expected, NodeBody, NodeCall, relay};
 use master_schema::error::{ApiError, Reason, shown};
-use master_schema::selector::Selector;
 use master_schema::validate::{Fields, object as inner, text};
+use master_store::Reader;
 use master_wire::path::Verb;
 use std::fmt::Write as _;
 
@@ -56,35 +57,41 @@ const STREAMS: [(&str, &str); 4] = [
     ("stderr", "error"),
     ("tty", "tty"),
 ];
-/// Bytes of a node's refusal that are shown.
-const REFUSAL: usize = 1024;
 
 fn bad(text: String) -> ApiError {
     ApiError::new(Reason::BadRequest, text)
 }
 
 /// Runs a command in a container.
-pub(super) async fn exec(call: &Call) -> Answer {
-    let spec = pod(call).await?;
+pub(super) async fn exec(call: &Call, nodes: &NodeGateway<'_>, authorizer: &Authorizer) -> Answer {
+    let spec = pod(call, nodes.reader, authorizer).await?;
     let container = log::container(&spec, &call.target.name, call.query.get("container"))?;
     let path = exec_path(call, &container)?;
-    open(call, &spec, &path).await
+    open(call, nodes, &spec, &path).await
 }
 
 /// Attaches to a container's own process.
-pub(super) async fn attach(call: &Call) -> Answer {
-    let spec = pod(call).await?;
+pub(super) async fn attach(
+    call: &Call,
+    nodes: &NodeGateway<'_>,
+    authorizer: &Authorizer,
+) -> Answer {
+    let spec = pod(call, nodes.reader, authorizer).await?;
     let name = &call.target.name;
     let container = log::container(&spec, name, call.query.get("container"))?;
     let mut path = format!("/attach/{}/{name}/{container}?", call.target.namespace);
     streams(call, &mut path);
-    open(call, &spec, &path).await
+    open(call, nodes, &spec, &path).await
 }
 
 /// Connects to ports of a pod. kubectl names them inside the tunnel, to the node; clients that know
 /// no SPDY in their request.
-pub(super) async fn port_forward(call: &Call) -> Answer {
-    let spec = pod(call).await?;
+pub(super) async fn port_forward(
+    call: &Call,
+    nodes: &NodeGateway<'_>,
+    authorizer: &Authorizer,
+) -> Answer {
+    let spec = pod(call, nodes.reader, authorizer).await?;
     let (namespace, pod) = (&call.target.namespace, &call.target.name);
     let mut path = format!("/portForward/{namespace}/{pod}");
     let ports = call.query.all("ports").flat_map(|ports| ports.split(','));
@@ -100,19 +107,29 @@ pub(super) async fn port_forward(call: &Call) -> Answer {
         // Writing to a String cannot fail.
         write!(path, "{before}port={port}").ok();
     }
-    open(call, &spec, &path).await
+    open(call, nodes, &spec, &path).await
 }
 
 /// The specification of the pod that the caller may open a tunnel to.
-async fn pod(call: &Call) -> Result<Fields, ApiError> {
-    may_create(call).await?;
-    let entry = call.entry(&*call.api.inner.reader).await?;
+///
+/// A command is run by creating it, however the client asks: a WebSocket begins with GET, which
+/// alone would make of a right to read a right to run (upstream since 1.35:
+/// `AuthorizePodWebsocketUpgradeCreatePermission`).
+async fn pod(
+    call: &Call,
+    reader: &dyn Reader,
+    authorizer: &Authorizer,
+) -> Result<Fields, ApiError> {
+    if call.target.verb != Verb::Create {
+        call.may_create(authorizer).await?;
+    }
+    let entry = call.entry(reader).await?;
     let pod = master_objects::decode_without_managed(&call.kind, &entry)?;
     Ok(inner(&pod, "spec").cloned().unwrap_or_default())
 }
 
 /// Opens a tunnel to a path of the kubelet of the pod's node, and answers 101.
-async fn open(call: &Call, spec: &Fields, path: &str) -> Answer {
+async fn open(call: &Call, nodes: &NodeGateway<'_>, spec: &Fields, path: &str) -> Answer {
     let node = text(spec, "nodeName");
     if node.is_empty() {
         let name = &call.target.name;
@@ -121,28 +138,15 @@ async fn open(call: &Call, spec: &Fields, path: &str) -> Answer {
     let (Some(protocol), Some(upgrade)) = (call.headers.get(UPGRADE), &call.upgrade) else {
         return Err(bad("Upgrade request required".to_owned()));
     };
-    let target = gateway::target(call, node).await?;
-    let node = ask(call, target, path, protocol).await?;
+    let target = gateway::target(call, nodes.reader, node).await?;
+    let node = ask(call, nodes, target, path, protocol).await?;
     let mut response = Response::new(body(Bytes::new()));
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     copy(node.answer.headers(), &AGREED, headers);
-    tokio::spawn(join(call.clone(), upgrade.clone(), node));
+    join(call, nodes, upgrade.clone(), node);
     Ok(response)
-}
-
-/// A command is run by creating it, however the client asks: a WebSocket begins with GET, which
-/// alone would make of a right to read a right to run (upstream since 1.35:
-/// `AuthorizePodWebsocketUpgradeCreatePermission`).
-async fn may_create(call: &Call) -> Result<(), ApiError> {
-    if call.target.verb == Verb::Create {
-        return Ok(());
-    }
-    let mut target = call.target.clone();
-    target.verb = Verb::Create;
-    let authorizer = &call.api.inner.authorizer;
-    authorize::resource(authorizer, &call.user, &target, &Selector::default()).await
 }
 
 /// The kubelet's path for a command.
@@ -195,12 +199,13 @@ fn copy(from: &HeaderMap, names: &[HeaderName], to: &mut HeaderMap) {
 /// The node refuses, with its own text, or can't be reached.
 async fn ask(
     call: &Call,
+    nodes: &NodeGateway<'_>,
     target: NodeTarget,
     path: &str,
     protocol: &HeaderValue,
 ) -> Result<NodeSide, ApiError> {
     let unusable = |error: &dyn std::error::Error| gateway::unreachable("no such request", error);
-    let slot = call.api.inner.tunnels.begin(&target.name, call.owner())?;
+    let slot = nodes.tunnels.begin(&target.name, call.owner())?;
     let (node, authority) = (
         target.name.clone(),
         format!("{}:{}", target.name, target.port),
@@ -214,7 +219,7 @@ async fn ask(
         .body(body(Bytes::new()))
         .map_err(|error| unusable(&error))?;
     copy(&call.headers, &ASKED, request.headers_mut());
-    let (answer, driver) = gateway::ask(call, target, request).await?;
+    let (answer, driver) = gateway::ask(call, nodes, target, request).await?;
     let reason = match answer.status() {
         StatusCode::SWITCHING_PROTOCOLS => {
             return Ok(NodeSide {
@@ -230,9 +235,8 @@ async fn ask(
         StatusCode::SERVICE_UNAVAILABLE => Reason::ServiceUnavailable,
         _ => Reason::InternalError,
     };
-    let limits = call.api.inner.options.nodes.clone();
     let source = (answer.into_body(), driver, slot);
-    let refusal = NodeBody::new(source, limits, Expected::default());
+    let refusal = NodeBody::new(source, nodes.limits.clone(), Expected::default());
     let text = refusal.beginning(REFUSAL).await;
     Err(ApiError::new(reason, text.trim_end()))
 }
@@ -246,34 +250,34 @@ pub(super) struct NodeSide {
     pub(super) slot: NodeCall,
 }
 
-/// Passes bytes on until one side ends or is denied.
-pub(super) async fn join(call: Call, client: OnUpgrade, node: NodeSide) {
-    let NodeSide {
-        node,
-        answer,
-        driver,
-        slot,
-    } = node;
-    let api = &call.api;
-    let buffer = api.inner.options.nodes.tunnel_buffer;
-    let draining = api.draining();
-    let denials = &api.inner.denials;
-    let denied = denials.until(|list| list.node_denied(&node).or_else(|| call.denied(list)));
-    let moving = async {
-        let node = hyper::upgrade::on(answer).await?;
-        let client = client.await?;
-        let (client, node) = (TokioIo::new(client), TokioIo::new(node));
-        relay(client, node, buffer).await?;
-        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
-    };
-    // Cancel-safe: a tunnel that is cut is dropped, with both of its connections.
-    tokio::select! {
-        moved = moving => if let Err(error) = moved {
-            tracing::debug!(node, error = chain(error.as_ref()), "tunnel broke");
-        },
-        why = denied => tracing::info!(node, reason = why, "tunnel closed"),
-        () = draining.cancelled() => tracing::debug!(node, "tunnel closed: the server ends"),
-        () = call.peer.displaced() => tracing::debug!(node, "tunnel closed: another connection took its place"),
-    }
-    drop((driver, slot));
+/// Passes bytes on, in a task of its own, until one side ends or is denied.
+pub(super) fn join(call: &Call, nodes: &NodeGateway<'_>, client: OnUpgrade, node: NodeSide) {
+    let (call, denials) = (call.clone(), nodes.denials.clone());
+    let (draining, buffer) = (nodes.draining.clone(), nodes.limits.tunnel_buffer);
+    tokio::spawn(async move {
+        let NodeSide {
+            node,
+            answer,
+            driver,
+            slot,
+        } = node;
+        let denied = denials.until(|list| list.node_denied(&node).or_else(|| call.denied(list)));
+        let moving = async {
+            let node = hyper::upgrade::on(answer).await?;
+            let client = client.await?;
+            let (client, node) = (TokioIo::new(client), TokioIo::new(node));
+            relay(client, node, buffer).await?;
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+        };
+        // Cancel-safe: a tunnel that is cut is dropped, with both of its connections.
+        tokio::select! {
+            moved = moving => if let Err(error) = moved {
+                tracing::debug!(node, error = chain(error.as_ref()), "tunnel broke");
+            },
+            why = denied => tracing::info!(node, reason = why, "tunnel closed"),
+            () = draining.cancelled() => tracing::debug!(node, "tunnel closed: the server ends"),
+            () = call.peer.displaced() => tracing::debug!(node, "tunnel closed: another connection took its place"),
+        }
+        drop((driver, slot));
+    });
 }
