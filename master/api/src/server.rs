@@ -264,7 +264,6 @@ impl ApiServer {
                 return Err(no_resource());
             };
             let call = Call {
-                api: self.clone(),
                 user,
                 peer,
                 target,

@@ -2,7 +2,6 @@
 
 use crate::denials::Denials;
 use crate::guard::Caller;
-use crate::state::ApiServer;
 use http::{HeaderMap, Method, Response, Uri};
 use hyper::upgrade::OnUpgrade;
 use master_client::{Body, UserInfo};
@@ -17,10 +16,10 @@ use master_wire::path::{Query, Target};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// A request for a resource.
+/// A request for a resource: what is asked, and who asks. It leads to no part of the server; those
+/// that a verb uses are its other arguments.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
-    pub(crate) api: ApiServer,
     pub(crate) user: UserInfo,
     pub(crate) peer: Peer,
     pub(crate) target: Target,

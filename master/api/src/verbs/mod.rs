@@ -1,5 +1,6 @@
 //! The verbs: what each does, by a kind's descriptor and the store. Here is which file answers
-//! which request; each works on a [`Call`].
+//! which request, and with which parts of the server: a verb reaches no others, and its request,
+//! the [`Call`], leads to none.
 
 mod answer;
 mod bind;
@@ -86,11 +87,15 @@ pub(crate) async fn run(api: &ApiServer, call: Call, content: Body) -> Answer {
 
 /// Answers a request for the objects themselves.
 async fn whole(api: &ApiServer, call: Call, content: Body) -> Answer {
-    let (reader, writer) = (&*api.inner.reader, writer(api));
+    let (inner, reader, writer) = (&*api.inner, &*api.inner.reader, writer(api));
     match call.target.verb {
         Verb::Get => read::get(&call, reader).await,
         Verb::List => read::list(&call, reader).await,
-        Verb::Watch => watch::watch(call).await,
+        Verb::Watch => {
+            let (slots, metrics) = (&inner.watches, &inner.metrics);
+            let (denials, draining) = (&inner.denials, &inner.draining);
+            watch::watch(call, reader, slots, metrics, denials, draining).await
+        }
         Verb::Create if call.target.name.is_empty() => {
             create::create(&call, &writer, content).await
         }

@@ -10,19 +10,20 @@ use super::call::Call;
 use super::frames::{Frames, Lines, SHARED, error_line};
 use super::page::META;
 use super::read::{matches, revision};
+use crate::denials::Denials;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
 use http::{HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use master_client::{Body, BodyError};
-use master_gateway::{WatchSlot, WebSocketContent};
-use master_metrics::LongRunning;
+use master_gateway::{WatchSlot, Watches, WebSocketContent};
+use master_metrics::{LongRunning, Metrics};
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
 use master_schema::selector::Selector;
 use master_schema::validate::{Faults, FieldPath};
-use master_store::{Batch, Entry, Event, ListQuery, Revision, StoreError, WatchStream};
+use master_store::{Batch, Entry, Event, ListQuery, Reader, Revision, StoreError, WatchStream};
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +31,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// Interval of bookmarks.
 const BOOKMARKS: Duration = Duration::from_secs(60);
@@ -78,6 +80,8 @@ struct Watch {
     next_bookmark: Instant,
     deadline: Instant,
     denied: Option<watch::Receiver<u64>>,
+    denials: Denials,
+    draining: CancellationToken,
     ended: bool,
     /// Counter of the kind's events that were sent.
     counter: Arc<AtomicU64>,
@@ -86,17 +90,22 @@ struct Watch {
 }
 
 /// Opens a watch.
-pub(super) async fn watch(call: Call) -> Answer {
-    let (denials, draining) = (&call.api.inner.denials, call.api.draining());
-    let carry = call.carrier(WebSocketContent::Watch, denials, &draining)?;
+pub(super) async fn watch(
+    call: Call,
+    reader: &dyn Reader,
+    slots: &Watches,
+    metrics: &Metrics,
+    denials: &Denials,
+    draining: &CancellationToken,
+) -> Answer {
+    let carry = call.carrier(WebSocketContent::Watch, denials, draining)?;
     let frames = Frames::new(&call)?;
     let selector = call.selector()?;
     // Nodes watch each config map and secret that their pods show by itself, and can do without.
     let single = selector.exact("metadata.name").is_some();
     let modest = call.user.node().is_some() && single;
-    let inner = &call.api.inner;
-    let slot = inner.watches.begin(call.owner(), modest);
-    let slot = slot.inspect_err(|_full| inner.metrics.refuse(false))?;
+    let slot = slots.begin(call.owner(), modest);
+    let slot = slot.inspect_err(|_full| metrics.refuse(false))?;
     let initial = initial_events(&call)?;
     let requested = revision(call.query.get("resourceVersion"))?;
     let prefix = call.scope(&selector);
@@ -104,8 +113,8 @@ pub(super) async fn watch(call: Call) -> Answer {
         entries,
         listed,
         after,
-    } = beginning(&call, initial, requested, &prefix).await?;
-    let stream = match call.api.inner.reader.watch(&prefix, after).await {
+    } = beginning(reader, initial, requested, &prefix).await?;
+    let stream = match reader.watch(&prefix, after).await {
         Ok(stream) => stream,
         Err(error @ StoreError::Compacted { .. }) => return Ok(answer_error(&too_old(&error))),
         Err(error) => return Err(store_error(error)),
@@ -135,9 +144,11 @@ pub(super) async fn watch(call: Call) -> Answer {
         interval,
         next_bookmark: next_bookmark(now, interval, deadline),
         deadline,
+        denials: denials.clone(),
+        draining: draining.clone(),
         ended: false,
-        counter: call.api.inner.metrics.watch_events(&call.kind),
-        _open: call.api.inner.metrics.long_running(&call.about),
+        counter: metrics.watch_events(&call.kind),
+        _open: metrics.long_running(&call.about),
         _slot: slot,
         call,
     };
@@ -154,16 +165,15 @@ struct Beginning {
 }
 
 async fn beginning(
-    call: &Call,
+    reader: &dyn Reader,
     initial: bool,
     requested: Option<Revision>,
     prefix: &str,
 ) -> Result<Beginning, ApiError> {
-    let store = &call.api.inner.reader;
     if !initial {
         let after = match requested {
             Some(requested) => requested,
-            None => store.revision().await.map_err(store_error)?,
+            None => reader.revision().await.map_err(store_error)?,
         };
         return Ok(Beginning {
             entries: Vec::new(),
@@ -172,13 +182,13 @@ async fn beginning(
         });
     }
     if let Some(requested) = requested {
-        super::read::check_reached(&**store, requested).await?;
+        super::read::check_reached(reader, requested).await?;
     }
     let query = ListQuery {
         prefix: prefix.to_owned(),
         ..ListQuery::default()
     };
-    let listing = store.list(query).await.map_err(store_error)?;
+    let listing = reader.list(query).await.map_err(store_error)?;
     Ok(Beginning {
         entries: listing.entries,
         listed: Some(listing.revision),
@@ -360,7 +370,6 @@ impl Watch {
 
     /// Waits for the next event and turns it into frames, or ends.
     async fn wait(&mut self) {
-        let draining = self.call.api.draining();
         let wake = if self.bookmarks {
             self.next_bookmark.min(self.deadline)
         } else {
@@ -372,13 +381,13 @@ impl Watch {
         let batch = tokio::select! {
             biased;
             () = changed(&mut self.denied) => {
-                let denials = &self.call.api.inner.denials;
-                self.ended = denials.reason(|list| self.call.denied(list)).is_some();
+                let denial = self.denials.reason(|list| self.call.denied(list));
+                self.ended = denial.is_some();
                 return;
             }
             batch = self.stream.next() => Some(batch),
             () = tokio::time::sleep_until(wake) => None,
-            () = draining.cancelled() => {
+            () = self.draining.cancelled() => {
                 self.ended = true;
                 return;
             }
