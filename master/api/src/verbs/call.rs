@@ -113,6 +113,27 @@ impl Call {
         )
     }
 
+    /// Refuses an object of another name than the path's.
+    pub(super) fn check_name(&self, name: &str) -> Result<(), ApiError> {
+        let own = &self.target.name;
+        if name == own {
+            return Ok(());
+        }
+        let text =
+            format!("the name of the object ({name}) does not match the name on the URL ({own})");
+        Err(ApiError::new(Reason::BadRequest, text))
+    }
+
+    /// Refuses an object of another namespace than the path's; it may name none.
+    pub(super) fn check_namespace(&self, namespace: &str) -> Result<(), ApiError> {
+        if namespace.is_empty() || namespace == self.target.namespace {
+            return Ok(());
+        }
+        let text =
+            "the namespace of the provided object does not match the namespace sent on the request";
+        Err(ApiError::new(Reason::BadRequest, text))
+    }
+
     /// The error that the object has changed meanwhile.
     pub(super) fn conflict(&self, why: &str) -> ApiError {
         self.conflict_on(&self.target.name, why)

@@ -146,16 +146,11 @@ fn place(call: &Call, fields: &mut Fields) -> Result<(), ApiError> {
             "resourceVersion should not be set on objects to be created",
         ));
     }
-    let namespace = meta_text(fields, "namespace");
-    if !call.kind.namespaced {
-        return Ok(());
+    if call.kind.namespaced {
+        call.check_namespace(meta_text(fields, "namespace"))?;
+        let own = call.target.namespace.clone();
+        metadata_mut(fields).insert("namespace".to_owned(), own.into());
     }
-    if !namespace.is_empty() && namespace != call.target.namespace {
-        let text =
-            "the namespace of the provided object does not match the namespace sent on the request";
-        return Err(ApiError::new(Reason::BadRequest, text));
-    }
-    metadata_mut(fields).insert("namespace".to_owned(), call.target.namespace.clone().into());
     Ok(())
 }
 

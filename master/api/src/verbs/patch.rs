@@ -54,7 +54,7 @@ pub(super) async fn patch(
             return Err(misshapen(&patch, &Value::Object(fields), wrong));
         }
         let warnings = call.judge(&checked, &duplicates)?;
-        check_name(call, &fields)?;
+        call.check_name(meta_text(&fields, "name"))?;
         check_preconditions(
             call,
             &entry,
@@ -84,18 +84,6 @@ fn misshapen(patch: &Patch, patched: &Value, wrong: &Wrong) -> ApiError {
         .into_error("", "", "")
         .err()
         .unwrap_or_else(|| ApiError::new(Reason::BadRequest, why))
-}
-
-fn check_name(call: &Call, fields: &Fields) -> Result<(), ApiError> {
-    let name = meta_text(fields, "name");
-    if name == call.target.name {
-        return Ok(());
-    }
-    let text = format!(
-        "the name of the object ({name}) does not match the name on the URL ({})",
-        call.target.name
-    );
-    Err(ApiError::new(Reason::BadRequest, text))
 }
 
 /// Applies a configuration: server-side apply.
@@ -129,8 +117,8 @@ async fn apply(
         let done = call.applied(&old, live.as_deref(), &config)?;
         let mut fields = done.object;
         call.check(&mut fields, &[])?;
-        check_name(call, &fields)?;
-        check_namespace(call, &config)?;
+        call.check_name(meta_text(&fields, "name"))?;
+        call.check_namespace(meta_text(&config, "namespace"))?;
         check_preconditions(call, &entry, &old, &demanded, meta_text(&config, "uid"))?;
         master_objects::put_managed(&mut old, live);
         let owners = Ownership::Applied(done.managed);
@@ -157,10 +145,11 @@ async fn begin(
         Ok(done)
     };
     let done = applied()?;
-    if !meta_text(&done.object, "name").is_empty() {
-        check_name(call, &done.object)?;
+    let name = meta_text(&done.object, "name");
+    if !name.is_empty() {
+        call.check_name(name)?;
     }
-    check_namespace(call, config)?;
+    call.check_namespace(meta_text(config, "namespace"))?;
     call.may_create(writer.authorizer).await?;
     make(
         call,
@@ -170,16 +159,6 @@ async fn begin(
         warnings.to_vec(),
     )
     .await
-}
-
-fn check_namespace(call: &Call, config: &Fields) -> Result<(), ApiError> {
-    let namespace = meta_text(config, "namespace");
-    if namespace.is_empty() || namespace == call.target.namespace {
-        return Ok(());
-    }
-    let text =
-        "the namespace of the provided object does not match the namespace sent on the request";
-    Err(ApiError::new(Reason::BadRequest, text))
 }
 
 /// Parses a configuration, YAML or JSON, of a kind in a version.

@@ -7,11 +7,12 @@ use master_auth::{Authenticator, Authorizer, Decision, Question, who};
 use master_client::{Body, BoxFuture, UserInfo};
 use master_rbac::{Request, Resource};
 use master_schema::error::{ApiError, Reason};
+use master_schema::object::meta_text;
 use master_schema::registry::Review;
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, object, text};
 use master_wire::Form;
 use master_wire::path::{Verb, not_allowed};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Answers a review.
 pub(super) fn run<'a>(
@@ -170,15 +171,7 @@ fn valid_access(call: &Call, fields: &Fields, spec: &Fields, own: bool) -> Resul
         );
     }
     if call.kind.namespaced {
-        let namespace = text(
-            object(fields, "metadata").unwrap_or(&Map::new()),
-            "namespace",
-        )
-        .to_owned();
-        if !namespace.is_empty() && namespace != call.target.namespace {
-            let text = "the namespace of the provided object does not match the namespace sent on the request";
-            return Err(ApiError::new(Reason::BadRequest, text));
-        }
+        call.check_namespace(meta_text(fields, "namespace"))?;
         if let Some(resource) = resource
             && text(resource, "namespace") != call.target.namespace
         {

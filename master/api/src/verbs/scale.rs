@@ -12,9 +12,10 @@ use master_client::Body;
 use master_merge::patch::Patch;
 use master_merge::scale::SCALE;
 use master_schema::error::{ApiError, Reason, no_resource};
-use master_schema::object::{meta_text, metadata};
+use master_schema::object::metadata;
 use master_schema::registry::{Scale, Subresource};
 use master_schema::validate::{Faults, FieldPath, Fields, get};
+use master_store::Entry;
 use master_wire::path::Verb;
 use master_wire::table::{self, Include};
 use master_wire::{Accept, Form};
@@ -44,7 +45,7 @@ pub(super) async fn run(call: &Call, writer: &ObjectWriter<'_>, content: Body) -
         let live = master_objects::take_managed(&mut old);
         let before = fields(show(places, &old));
         let (wanted, owners) = wanted(call, &bytes, live.as_deref(), &before)?;
-        let replicas = check(call, &old, &wanted)?;
+        let replicas = check(call, &entry, &old, &wanted)?;
         let mut new = old.clone();
         put(&mut new, &places.replicas, replicas.into());
         master_objects::put_managed(&mut old, live);
@@ -165,7 +166,7 @@ fn show(places: &Scale, object: &Fields) -> Value {
 }
 
 /// Validates a scale of this object and returns the requested number of replicas.
-fn check(call: &Call, old: &Fields, wanted: &Value) -> Result<i64, ApiError> {
+fn check(call: &Call, entry: &Entry, old: &Fields, wanted: &Value) -> Result<i64, ApiError> {
     let word = |pointer: &str| {
         wanted
             .pointer(pointer)
@@ -183,22 +184,11 @@ fn check(call: &Call, old: &Fields, wanted: &Value) -> Result<i64, ApiError> {
         ));
     }
     let name = word("/metadata/name");
-    if !name.is_empty() && name != call.target.name {
-        return bad(format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            call.target.name
-        ));
+    if !name.is_empty() {
+        call.check_name(name)?;
     }
     let (version, uid) = (word("/metadata/resourceVersion"), word("/metadata/uid"));
-    if !matches!(version, "" | "0") && version != meta_text(old, "resourceVersion") {
-        return Err(call.conflict(update::MODIFIED));
-    }
-    let own = meta_text(old, "uid");
-    if !uid.is_empty() && uid != own {
-        let text =
-            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {own}");
-        return Err(call.conflict(&text));
-    }
+    update::check_preconditions(call, entry, old, version, uid)?;
     let replicas = wanted.pointer("/spec/replicas").unwrap_or(&Value::Null);
     let number = if replicas.is_null() {
         Some(0)

@@ -45,14 +45,7 @@ async fn replace(
     mut fields: Fields,
 ) -> Answer {
     let ownership = Ownership::of(call, &mut fields);
-    let name = meta_text(&fields, "name");
-    if name != call.target.name {
-        let text = format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            call.target.name
-        );
-        return Err(ApiError::new(Reason::BadRequest, text));
-    }
+    call.check_name(meta_text(&fields, "name"))?;
     let namespace = meta_text(&fields, "namespace");
     if call.kind.namespaced && !namespace.is_empty() && namespace != call.target.namespace {
         let text = format!(
