@@ -57,36 +57,39 @@ impl Call {
         self.shaped(status, fields, self.accept()?)
     }
 
-    /// An answer with objects that are made at the request and not stored, in the form that the
-    /// client accepts.
-    pub(super) fn made_list(&self, items: Vec<Fields>) -> Answer {
+    /// An answer with objects that are made at the request and not stored.
+    pub(super) fn made_list(&self, mut items: Vec<Fields>) -> Answer {
         let accept = self.accept()?;
+        if accept.form == Form::Object {
+            for fields in &mut items {
+                fields.remove("kind");
+                fields.remove("apiVersion");
+            }
+        }
+        self.list_answer(accept, &json!({}), items.into_iter().map(Ok))
+    }
+
+    /// An answer with a list in the form that the client accepts.
+    pub(super) fn list_answer(
+        &self,
+        accept: Accept,
+        metadata: &Value,
+        items: impl Iterator<Item = Result<Fields, ApiError>>,
+    ) -> Answer {
         let kind = format!("{}List", self.kind.kind);
         let list = match accept.form {
             Form::Object => {
-                let plain = |mut fields: Fields| {
-                    fields.remove("kind");
-                    fields.remove("apiVersion");
-                    fields
-                };
-                let items: Vec<Fields> = items.into_iter().map(plain).collect();
+                let items = items.collect::<Result<Vec<_>, _>>()?;
                 let version = self.kind.api_version();
-                json!({"kind": kind, "apiVersion": version, "metadata": {}, "items": items})
+                json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": items})
             }
             Form::Table(version) => {
-                let style = Style {
-                    version,
-                    include: Include::of(self.query.get("includeObject"))?,
-                    headings: true,
-                };
-                table::table(&self.kind, style, items.into_iter().map(Ok), &json!({}))?
+                table::table(&self.kind, self.style(version)?, items, metadata)?
             }
             Form::PartialList(version) => {
-                let items: Vec<Value> = items
-                    .iter()
-                    .map(|fields| table::partial(fields, version))
-                    .collect();
-                json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": {}, "items": items})
+                let partial = |item: Result<Fields, ApiError>| Ok(table::partial(&item?, version));
+                let items = items.map(partial).collect::<Result<Vec<_>, ApiError>>()?;
+                json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": metadata, "items": items})
             }
             Form::Partial(_) => {
                 let text = format!(
@@ -96,6 +99,15 @@ impl Call {
             }
         };
         value_answer(StatusCode::OK, &list, accept)
+    }
+
+    /// How a table is to look.
+    fn style(&self, version: &'static str) -> Result<Style, ApiError> {
+        Ok(Style {
+            version,
+            include: Include::of(self.query.get("includeObject"))?,
+            headings: true,
+        })
     }
 
     fn shaped(&self, status: StatusCode, fields: Fields, accept: Accept) -> Answer {
@@ -111,12 +123,7 @@ impl Call {
             }
             Form::Table(version) => {
                 let metadata = json!({"resourceVersion": master_schema::object::meta_text(&fields, "resourceVersion")});
-                let style = Style {
-                    version,
-                    include: Include::of(self.query.get("includeObject"))?,
-                    headings: true,
-                };
-                table::table(&self.kind, style, [Ok(fields)], &metadata)?
+                table::table(&self.kind, self.style(version)?, [Ok(fields)], &metadata)?
             }
         };
         value_answer(status, &value, accept)

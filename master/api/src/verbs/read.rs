@@ -11,7 +11,7 @@ use master_schema::error::{ApiError, Reason, shown};
 use master_schema::selector::Selector;
 use master_store::{Entry, Reader, Revision, StoreError};
 use master_wire::respond::json_bytes;
-use master_wire::table::{self, Include, Style};
+use master_wire::table::Include;
 use master_wire::{Form, Item, PIECE, Pieces};
 use serde_json::{Value, json};
 
@@ -113,6 +113,10 @@ pub(super) fn answer(call: &Call, page: &Page) -> Answer {
         return value_answer(StatusCode::OK, &list, accept);
     }
     let read = match accept.form {
+        Form::Object if !accept.yaml => return list_bytes(call, page, StoredPart::Whole),
+        Form::PartialList(version) if !accept.yaml => {
+            return list_bytes(call, page, StoredPart::Metadata(version));
+        }
         Form::Table(_) if Include::of(call.query.get("includeObject"))? != Include::Object => {
             master_objects::decode_without_managed
         }
@@ -121,41 +125,7 @@ pub(super) fn answer(call: &Call, page: &Page) -> Answer {
         }
     };
     let objects = page.entries.iter().map(|entry| read(&call.kind, entry));
-    let list = match accept.form {
-        Form::Object if !accept.yaml => return list_bytes(call, page, StoredPart::Whole),
-        Form::PartialList(version) if !accept.yaml => {
-            return list_bytes(call, page, StoredPart::Metadata(version));
-        }
-        Form::Object => {
-            let items = objects.collect::<Result<Vec<_>, _>>()?;
-            let (kind, version) = (format!("{}List", call.kind.kind), call.kind.api_version());
-            json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": items})
-        }
-        Form::Table(version) => {
-            let style = Style {
-                version,
-                include: Include::of(call.query.get("includeObject"))?,
-                headings: true,
-            };
-            table::table(&call.kind, style, objects, &metadata)?
-        }
-        Form::PartialList(version) => {
-            let items: Result<Vec<_>, _> = objects
-                .map(|fields| Ok(table::partial(&fields?, version)))
-                .collect();
-            json!({
-                "kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": metadata, "items": items?,
-            })
-        }
-        Form::Partial(_) => {
-            let kind = &call.kind.kind;
-            let text = format!(
-                "you requested PartialObjectMetadata, but the requested object is a list ({kind}List)"
-            );
-            return Err(ApiError::new(Reason::NotAcceptable, text));
-        }
-    };
-    value_answer(StatusCode::OK, &list, accept)
+    call.list_answer(accept, &metadata, objects)
 }
 
 /// An object of a list: its revision, and what is answered of it.
