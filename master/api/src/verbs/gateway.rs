@@ -5,6 +5,7 @@ use crate::denials::Denials;
 use crate::hooks::{NodeDialer, NodeStream, NodeTarget};
 use bytes::Bytes;
 use config_errors::chain;
+use http::header::HOST;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -94,6 +95,23 @@ pub(super) async fn target(
         address,
         port,
     })
+}
+
+/// A request to a node without a body.
+///
+/// # Errors
+/// The path is none.
+pub(super) fn request(
+    method: &Method,
+    to: &NodeTarget,
+    path: &str,
+) -> Result<Request<Body>, ApiError> {
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header(HOST, format!("{}:{}", to.name, to.port))
+        .body(master_client::body(Bytes::new()))
+        .map_err(|error| unreachable("no such request", &error))
 }
 
 /// Sends a request to a node and returns its answer with a streaming body.

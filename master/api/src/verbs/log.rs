@@ -5,10 +5,8 @@ use super::answer::Answer;
 use super::call::Call;
 use super::gateway::{self, NodeGateway, REFUSAL};
 use crate::hooks::NodeTarget;
-use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::BodyExt;
-use master_client::body;
 use master_gateway::{Expected, WebSocketContent};
 use master_schema::error::{ApiError, Reason, shown};
 use master_schema::validate::{Fields, items, object as inner, text};
@@ -110,11 +108,7 @@ fn log_path(call: &Call, container: &str) -> Result<String, ApiError> {
 
 /// Asks the kubelet and streams its answer.
 async fn ask(call: &Call, nodes: &NodeGateway<'_>, target: NodeTarget, path: &str) -> Answer {
-    let authority = format!("{}:{}", target.name, target.port);
-    let request = Request::get(path)
-        .header(header::HOST, authority)
-        .body(body(Bytes::new()));
-    let request = request.map_err(|error| gateway::unreachable("no request path", &error))?;
+    let request = gateway::request(&Method::GET, &target, path)?;
     let expected = Expected {
         follow: call
             .query

@@ -14,7 +14,7 @@ use super::tunnel::{self, NodeSide};
 use crate::hooks::NodeStream;
 use bytes::Bytes;
 use config_tunnel::port::{PROTOCOL, PortPath};
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -159,12 +159,10 @@ async fn connect(
         uid: &backend.uid,
         port: backend.port,
     };
-    let request = Request::get(path.to_string())
-        .header(HOST, format!("{}:{}", node.name, node.port))
-        .header(CONNECTION, "Upgrade")
-        .header(UPGRADE, PROTOCOL)
-        .body(body(Bytes::new()))
-        .map_err(|error| gateway::unreachable("no such request", &error))?;
+    let mut request = gateway::request(&Method::GET, &node, &path.to_string())?;
+    let headers = request.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static(PROTOCOL));
     // The node's own answer holds a slot only while it is read.
     let (answer, driver) = gateway::ask(call, nodes, node, request).await?;
     let status = answer.status();

@@ -8,12 +8,9 @@ use super::answer::{self, Answer};
 use super::call::Call;
 use super::gateway::{self, NodeGateway, REFUSAL};
 use crate::hooks::NodeTarget;
-use bytes::Bytes;
 use config_errors::chain;
 use config_machine::power::Order;
-use http::header::HOST;
-use http::{Method, Request, StatusCode};
-use master_client::body;
+use http::{Method, StatusCode};
 use master_gateway::Expected;
 use master_listener::Extensions;
 use master_schema::error::{ApiError, Reason, shown};
@@ -78,12 +75,7 @@ async fn ask(
     target: NodeTarget,
     order: Order,
 ) -> Result<(), ApiError> {
-    let request = Request::builder()
-        .method(Method::POST)
-        .uri(order.path())
-        .header(HOST, format!("{}:{}", target.name, target.port))
-        .body(body(Bytes::new()))
-        .map_err(|error| gateway::unreachable("no such request", &error))?;
+    let request = gateway::request(&Method::POST, &target, &order.path())?;
     let answer = gateway::send(call, nodes, target, request, Expected::default()).await?;
     let reason = match answer.status() {
         StatusCode::ACCEPTED => return Ok(()),

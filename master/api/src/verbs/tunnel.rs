@@ -17,10 +17,10 @@ use crate::hooks::NodeTarget;
 use bytes::Bytes;
 use config_errors::chain;
 use http::header::{
-    CONNECTION, HOST, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -204,21 +204,13 @@ async fn ask(
     path: &str,
     protocol: &HeaderValue,
 ) -> Result<NodeSide, ApiError> {
-    let unusable = |error: &dyn std::error::Error| gateway::unreachable("no such request", error);
     let slot = nodes.tunnels.begin(&target.name, call.owner())?;
-    let (node, authority) = (
-        target.name.clone(),
-        format!("{}:{}", target.name, target.port),
-    );
-    let mut request = Request::builder()
-        .method(&call.method)
-        .uri(path)
-        .header(HOST, authority)
-        .header(CONNECTION, "Upgrade")
-        .header(UPGRADE, protocol)
-        .body(body(Bytes::new()))
-        .map_err(|error| unusable(&error))?;
-    copy(&call.headers, &ASKED, request.headers_mut());
+    let node = target.name.clone();
+    let mut request = gateway::request(&call.method, &target, path)?;
+    let headers = request.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, protocol.clone());
+    copy(&call.headers, &ASKED, headers);
     let (answer, driver) = gateway::ask(call, nodes, target, request).await?;
     let reason = match answer.status() {
         StatusCode::SWITCHING_PROTOCOLS => {
