@@ -111,32 +111,25 @@ async fn whole(api: &ApiServer, call: Call, content: Body) -> Answer {
 async fn part(api: &ApiServer, call: &Call, subresource: Subresource, content: Body) -> Answer {
     let (inner, reader, writer) = (&*api.inner, &*api.inner.reader, writer(api));
     let (nodes, authorizer) = (nodes(api), &inner.authorizer);
+    // A part of the object, in the object's form.
+    let is_object = matches!(
+        subresource,
+        Subresource::Status
+            | Subresource::Approval
+            | Subresource::EphemeralContainers
+            | Subresource::Resize
+    );
     match (subresource, call.target.verb) {
         (Subresource::Scale, Verb::Get | Verb::Update | Verb::Patch) => {
             scale::run(call, &writer, content).await
         }
-        (
-            Subresource::Status
-            | Subresource::Approval
-            | Subresource::EphemeralContainers
-            | Subresource::Resize,
-            Verb::Get,
-        ) => read::get(call, reader).await,
-        (
-            Subresource::Status
-            | Subresource::Approval
-            | Subresource::EphemeralContainers
-            | Subresource::Resize
-            | Subresource::Finalize,
-            Verb::Update,
-        ) => update::update(call, &writer, Some(subresource), content).await,
-        (
-            Subresource::Status
-            | Subresource::Approval
-            | Subresource::EphemeralContainers
-            | Subresource::Resize,
-            Verb::Patch,
-        ) => patch::patch(call, &writer, Some(subresource), content).await,
+        (_, Verb::Get) if is_object => read::get(call, reader).await,
+        (_, Verb::Patch) if is_object => {
+            patch::patch(call, &writer, Some(subresource), content).await
+        }
+        (_, Verb::Update) if is_object || subresource == Subresource::Finalize => {
+            update::update(call, &writer, Some(subresource), content).await
+        }
         (Subresource::Log, Verb::Get) => log::read(call, &nodes).await,
         (Subresource::Binding, Verb::Create) => {
             bind::bind(call, reader, &*inner.store, content).await
