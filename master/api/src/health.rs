@@ -137,7 +137,7 @@ impl ApiServer {
         if ready {
             checks.push(Check {
                 name: "shutdown",
-                good: !self.draining().is_cancelled(),
+                good: !self.inner.draining.is_cancelled(),
             });
         }
         checks

@@ -53,7 +53,7 @@ impl Service for ApiServer {
     }
 
     fn draining(&self) -> CancellationToken {
-        Self::draining(self)
+        self.inner.draining.clone()
     }
 
     fn drain(&self) {
@@ -320,48 +320,39 @@ impl ApiServer {
 
     /// Answers a request for a kind that is served.
     async fn resource(&self, call: Call, content: Body) -> Result<Response<Body>, ApiError> {
-        let Call {
-            user,
-            peer,
-            target,
-            query,
-            kind,
-            caller,
-            ..
-        } = &call;
-        let selector = if matches!(
-            target.verb,
-            Verb::List | Verb::Watch | Verb::DeleteCollection
-        ) {
-            Selector::parse(kind, query.get("labelSelector"), query.get("fieldSelector"))?
+        let (target, query) = (&call.target, &call.query);
+        let of_many = [Verb::List, Verb::Watch, Verb::DeleteCollection];
+        let selector = if of_many.contains(&target.verb) {
+            let (labels, fields) = (query.get("labelSelector"), query.get("fieldSelector"));
+            Selector::parse(&call.kind, labels, fields)?
         } else {
             Selector::default()
         };
-        authorize::resource(&self.inner.authorizer, user, target, &selector).await?;
+        authorize::resource(&self.inner.authorizer, &call.user, target, &selector).await?;
         // What is handed on to a node has its places there (`master/gateway`).
         let (content, held) = if target.is_stream() && target.verb != Verb::Watch {
             (content, None)
         } else {
-            let (content, held) = self
-                .enter(!target.verb.reads(), content, user, peer)
-                .await?;
+            let entered = self.enter(!target.verb.reads(), content, &call.user, &call.peer);
+            let (content, held) = entered.await?;
             (content, Some(held))
         };
-        let writes = caller.as_ref().is_some_and(Caller::is_of_a_node) && target.stores();
+        let caller = call.caller.as_ref();
+        let writes = caller.is_some_and(Caller::is_of_a_node) && target.stores();
         let under_way = writes.then(|| self.inner.writes.begin());
         // The body may have taken a while: a caller that was denied meanwhile gets nothing.
         let denial = |caller: &Caller| self.inner.denials.reason(|list| caller.denied(list));
-        if let Some(why) = caller.as_ref().and_then(denial) {
+        if let Some(why) = caller.and_then(denial) {
             return Err(unauthorized(&why));
         }
-        let own = target.group == identity::GROUP && peer.remote.is_some() && !query.has("dryRun");
-        let written = own && !target.verb.reads();
+        let own = target.group == identity::GROUP && call.peer.remote.is_some();
+        let written = own && !target.verb.reads() && !query.has("dryRun");
         let after = AfterAnswer {
             written: written.then(|| (target.plural.clone(), target.name.clone())),
             // A watch's body has a place of its own.
             held_on: target.verb != Verb::Watch,
             held,
-            deprecated: kind.deprecated.clone(),
+            deprecated: call.kind.deprecated.clone(),
         };
         let answer = verbs::run(self, call, content).await;
         drop(under_way);

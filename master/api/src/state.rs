@@ -49,7 +49,7 @@ pub(crate) struct Inner {
     /// Those of callers tied to a node.
     pub(crate) writes: Writes,
     pub(crate) denials: Denials,
-    hooks: Arc<Hooks>,
+    pub(crate) hooks: Arc<Hooks>,
     pub(crate) draining: CancellationToken,
 }
 
@@ -156,13 +156,5 @@ impl ApiServer {
     /// Ends open watches and makes `/readyz` fail. The listener calls it at shutdown.
     pub fn drain(&self) {
         self.inner.draining.cancel();
-    }
-
-    pub(crate) fn draining(&self) -> CancellationToken {
-        self.inner.draining.clone()
-    }
-
-    pub(crate) fn node_dialer(&self) -> Option<&dyn NodeDialer> {
-        self.inner.hooks.node_dialer.get().map(|own| &**own)
     }
 }

@@ -179,7 +179,7 @@ fn nodes(api: &ApiServer) -> NodeGateway<'_> {
     let inner = &*api.inner;
     NodeGateway {
         reader: &*inner.reader,
-        dialer: api.node_dialer(),
+        dialer: inner.hooks.node_dialer.get().map(|own| &**own),
         limits: &inner.options.nodes,
         answers: &inner.node_calls,
         tunnels: &inner.tunnels,
