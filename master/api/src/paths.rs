@@ -1,7 +1,7 @@
 //! Paths that are not resources: health, metrics, version, discovery, OpenAPI.
 
 use crate::state::ApiServer;
-use crate::verbs::value_answer;
+use crate::verbs::{Answer, value_answer};
 use config_figures::Text;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
@@ -57,15 +57,11 @@ pub(crate) fn counted(path: &str) -> &'static str {
 
 impl ApiServer {
     /// Answers a path that is not a resource; the caller is already authorized.
-    pub(crate) fn other<'a>(
-        &'a self,
-        parts: &'a Parts,
-        query: &'a Query,
-    ) -> BoxFuture<'a, Result<Response<Body>, ApiError>> {
+    pub(crate) fn other<'a>(&'a self, parts: &'a Parts, query: &'a Query) -> BoxFuture<'a, Answer> {
         Box::pin(self.read_path(parts, query))
     }
 
-    async fn read_path(&self, parts: &Parts, query: &Query) -> Result<Response<Body>, ApiError> {
+    async fn read_path(&self, parts: &Parts, query: &Query) -> Answer {
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             return Err(not_allowed());
         }
@@ -94,7 +90,7 @@ impl ApiServer {
     }
 
     /// The verdict log, unchanged, for `pratique verify`.
-    async fn verdicts(&self) -> Result<Response<Body>, ApiError> {
+    async fn verdicts(&self) -> Answer {
         let log = self
             .extensions()
             .and_then(|extensions| extensions.verdicts())
@@ -110,7 +106,7 @@ impl ApiServer {
     }
 
     /// The issuer of service account tokens and its public keys.
-    fn issuer(&self, path: &str) -> Result<Response<Body>, ApiError> {
+    fn issuer(&self, path: &str) -> Answer {
         let issuer = self.inner.authenticator.issuer().ok_or_else(no_resource)?;
         let (value, form) = match path {
             "/openid/v1/jwks" => (issuer.keys(), "application/jwk-set+json"),
@@ -148,7 +144,7 @@ impl ApiServer {
         json!({ "paths": paths })
     }
 
-    async fn figures(&self) -> Result<Response<Body>, ApiError> {
+    async fn figures(&self) -> Answer {
         let mut written = Text::default();
         self.inner.metrics.write(&mut written);
         master_metrics::in_flight(&mut written, self.inner.request_slots.running());
@@ -203,7 +199,7 @@ impl ApiServer {
         master_metrics::objects(written, &counts);
     }
 
-    fn discover(&self, parts: &Parts, path: &str) -> Result<Response<Body>, ApiError> {
+    fn discover(&self, parts: &Parts, path: &str) -> Answer {
         let aggregated =
             Accept::discovery(&parts.headers).filter(|_| matches!(path, "/api" | "/apis"));
         let registry = self.registry();

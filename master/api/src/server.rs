@@ -7,7 +7,7 @@ use crate::guard::Caller;
 use crate::health::Hook;
 use crate::paths::counted;
 use crate::state::{ApiServer, Inner};
-use crate::verbs::{self, Call};
+use crate::verbs::{self, Answer, Call};
 use bytes::Bytes;
 use config_kube::identity;
 use http::request::Parts;
@@ -319,7 +319,7 @@ impl ApiServer {
     }
 
     /// Answers a request for a kind that is served.
-    async fn resource(&self, call: Call, content: Body) -> Result<Response<Body>, ApiError> {
+    async fn resource(&self, call: Call, content: Body) -> Answer {
         let (target, query) = (&call.target, &call.query);
         let of_many = [Verb::List, Verb::Watch, Verb::DeleteCollection];
         let selector = if of_many.contains(&target.verb) {
@@ -361,11 +361,7 @@ impl ApiServer {
 
     /// Sends what a verb answered: after a write of the project's own kinds is in force, with the
     /// place held while the body is sent, and with the warning of a deprecated version.
-    async fn finish(
-        &self,
-        answer: Result<Response<Body>, ApiError>,
-        after: AfterAnswer,
-    ) -> Result<Response<Body>, ApiError> {
+    async fn finish(&self, answer: Answer, after: AfterAnswer) -> Answer {
         let answer = match (answer, after.written) {
             (Ok(response), Some((plural, name))) if response.status().is_success() => {
                 self.acknowledged(response, &plural, name).await
@@ -395,7 +391,7 @@ impl ApiServer {
         content: Body,
         user: &UserInfo,
         peer: &Peer,
-    ) -> Result<Response<Body>, ApiError> {
+    ) -> Answer {
         let free = ["/healthz", "/livez", "/readyz", "/version", "/snapshot"];
         if free.contains(&counted(parts.uri.path())) {
             return self.other(parts, query).await;
@@ -428,12 +424,7 @@ impl ApiServer {
     /// Delays the answer to a write of the project's own kinds until the service that decides by
     /// them has it, and until writes that were let in before are over: after the answer that a
     /// machine is retired, nothing more is sent to that machine, and nothing written for it.
-    async fn acknowledged(
-        &self,
-        response: Response<Body>,
-        plural: &str,
-        name: String,
-    ) -> Result<Response<Body>, ApiError> {
+    async fn acknowledged(&self, response: Response<Body>, plural: &str, name: String) -> Answer {
         let Some(extensions) = self.extensions() else {
             return Ok(response);
         };
@@ -483,7 +474,7 @@ struct Routed {
     about: About,
     /// Its flow; none of what is refused at once.
     flow: Option<Flow>,
-    answer: Result<Response<Body>, ApiError>,
+    answer: Answer,
 }
 
 impl Routed {

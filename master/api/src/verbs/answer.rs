@@ -13,8 +13,8 @@ use master_wire::{Accept, Form};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// What a verb answers.
-pub(super) type Answer = Result<Response<Body>, ApiError>;
+/// An answer, or the error that is answered.
+pub(crate) type Answer = Result<Response<Body>, ApiError>;
 
 impl Call {
     /// The form that the client accepts.

@@ -32,12 +32,11 @@ mod update;
 mod watch;
 mod writer;
 
-pub(crate) use answer::value_answer;
+pub(crate) use answer::{Answer, value_answer};
 pub(crate) use call::Call;
 pub(crate) use create::warned;
 
 use crate::state::ApiServer;
-use answer::Answer;
 use gateway::NodeGateway;
 use master_client::{Body, UserInfo};
 use master_schema::error::{ApiError, Reason, no_resource};
