@@ -110,35 +110,19 @@ impl ApiServer {
 
     async fn checks(&self, ready: bool) -> Vec<Check> {
         let inner = &self.inner;
+        let check = |name, good| Check { name, good };
         let mut checks = vec![
-            Check {
-                name: "ping",
-                good: true,
-            },
-            Check {
-                name: "log",
-                good: is_taken(std::io::stderr()),
-            },
-            Check {
-                name: "etcd",
-                good: inner.writer.takes_writes(&*inner.store).await,
-            },
+            check("ping", true),
+            check("log", is_taken(std::io::stderr())),
+            check("etcd", inner.writer.takes_writes(&*inner.store).await),
         ];
         if ready {
-            checks.push(Check {
-                name: "informer-sync",
-                good: self.inner.reader.revision().await.is_ok(),
-            });
+            let answers = inner.reader.revision().await.is_ok();
+            checks.push(check("informer-sync", answers));
         }
-        checks.extend(Hook::ALL.map(|(hook, name)| Check {
-            name,
-            good: self.inner.prepared.has(hook),
-        }));
+        checks.extend(Hook::ALL.map(|(hook, name)| check(name, inner.prepared.has(hook))));
         if ready {
-            checks.push(Check {
-                name: "shutdown",
-                good: !self.inner.draining.is_cancelled(),
-            });
+            checks.push(check("shutdown", !inner.draining.is_cancelled()));
         }
         checks
     }
