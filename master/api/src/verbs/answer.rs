@@ -132,22 +132,18 @@ impl Call {
 
 /// An answer with a value, in JSON or YAML.
 pub(crate) fn value_answer(status: StatusCode, value: &impl Serialize, accept: Accept) -> Answer {
+    let unwritten = |form: &str, error: &dyn std::fmt::Display| {
+        let text = format!("the answer cannot be written as {form}: {error}");
+        ApiError::new(Reason::InternalError, text)
+    };
     if !accept.yaml {
-        let mut bytes = serde_json::to_vec(value).map_err(|error| {
-            ApiError::new(
-                Reason::InternalError,
-                format!("the answer cannot be written as JSON: {error}"),
-            )
-        })?;
+        let written = serde_json::to_vec(value);
+        let mut bytes = written.map_err(|error| unwritten("JSON", &error))?;
         bytes.push(b'\n');
         return Ok(json_bytes(status, bytes));
     }
-    let text = serde_yaml_ng::to_string(value).map_err(|error| {
-        ApiError::new(
-            Reason::InternalError,
-            format!("the answer cannot be written as YAML: {error}"),
-        )
-    })?;
+    let written = serde_yaml_ng::to_string(value);
+    let text = written.map_err(|error| unwritten("YAML", &error))?;
     let mut response = json_bytes(status, text.into_bytes());
     response.headers_mut().insert(
         header::CONTENT_TYPE,
