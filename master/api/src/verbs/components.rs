@@ -6,13 +6,14 @@ use super::call::Call;
 use http::StatusCode;
 use master_openapi::discovery;
 use master_schema::error::{ApiError, Reason};
+use master_schema::registry::Kind;
 use master_store::Reader;
 use master_wire::path::{Verb, not_allowed};
 use serde_json::{Value, json};
 
 /// Answers for one component or for all.
 pub(super) async fn read(call: &Call, reader: &dyn Reader) -> Answer {
-    answer(call, all(call, reader).await, || {
+    answer(call, all(&call.kind, reader).await, || {
         let text = format!("Component not found: {}", call.target.name);
         ApiError::new(Reason::InternalError, text)
     })
@@ -55,7 +56,7 @@ fn answer(call: &Call, all: Vec<Value>, missing: impl FnOnce() -> ApiError) -> A
 
 /// The components. Scheduler and controllers run in this process, which ends with them; the store
 /// is queried.
-async fn all(call: &Call, reader: &dyn Reader) -> Vec<Value> {
+async fn all(kind: &Kind, reader: &dyn Reader) -> Vec<Value> {
     let store = reader.revision().await;
     let part = |name: &str, health: Result<(), String>| {
         let condition = match health {
@@ -63,7 +64,7 @@ async fn all(call: &Call, reader: &dyn Reader) -> Vec<Value> {
             Err(error) => json!({"type": "Healthy", "status": "False", "error": error}),
         };
         json!({
-            "kind": call.kind.kind, "apiVersion": call.kind.api_version(),
+            "kind": kind.kind, "apiVersion": kind.api_version(),
             "metadata": {"name": name, "creationTimestamp": null}, "conditions": [condition],
         })
     };

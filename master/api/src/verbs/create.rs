@@ -10,6 +10,7 @@ use master_client::Body;
 use master_objects::{Identities, store_error};
 use master_schema::error::{ApiError, Reason};
 use master_schema::object::{meta_text, metadata, metadata_mut};
+use master_schema::registry::Kind;
 use master_schema::validate::{Faults, Fields, meta};
 use master_store::{Entry, Op, StoreError};
 
@@ -66,7 +67,7 @@ pub(super) async fn make(
         }
         let request = writer.request(call, Operation::Create, None, None);
         let mut admitted = writer.admission.admit(&request, &mut fields).await?;
-        validate(call, &fields)?;
+        validate(&call.kind, &fields)?;
         let check = writer.admission.check(&request, &fields, &mut admitted);
         check.await?;
         warnings.append(&mut admitted.warnings);
@@ -97,7 +98,7 @@ pub(super) async fn make(
                 ));
             }
             Err(StoreError::Conflict { key: taken, .. }) if taken == key && !generated => {
-                return Err(exists(call, &name));
+                return Err(exists(&call.kind, &name));
             }
             // Repeat: what admission read has changed, or the generated name is taken.
             Err(StoreError::Conflict { .. }) => warnings.truncate(kept),
@@ -111,13 +112,13 @@ pub(super) async fn make(
     .retry_after(1))
 }
 
-fn exists(call: &Call, name: &str) -> ApiError {
-    let plural = call.kind.qualified();
+fn exists(kind: &Kind, name: &str) -> ApiError {
+    let plural = kind.qualified();
     ApiError::new(
         Reason::AlreadyExists,
         format!("{plural} {name:?} already exists"),
     )
-    .about(&call.kind.group, &call.kind.plural, name)
+    .about(&kind.group, &kind.plural, name)
 }
 
 /// Sets what the server sets in every new object, and the kind's defaults; returns the managed
@@ -174,12 +175,12 @@ fn stamp(call: &Call, identities: &Identities, fields: &mut Fields) {
 }
 
 /// Validates a new object and reports all faults at once.
-pub(super) fn validate(call: &Call, fields: &Fields) -> Result<(), ApiError> {
+fn validate(kind: &Kind, fields: &Fields) -> Result<(), ApiError> {
     let mut faults = Faults::default();
-    let strategy = &call.kind.strategy;
+    let strategy = &kind.strategy;
     meta::validate(
         metadata(fields),
-        call.kind.namespaced,
+        kind.namespaced,
         strategy.names,
         &mut faults,
     );
@@ -189,7 +190,7 @@ pub(super) fn validate(call: &Call, fields: &Fields) -> Result<(), ApiError> {
         "" => meta_text(fields, "generateName"),
         name => name,
     };
-    faults.into_error(&call.kind.group, &call.kind.kind, name)
+    faults.into_error(&kind.group, &kind.kind, name)
 }
 
 /// Adds warnings to an answer (RFC 7234, 5.5).

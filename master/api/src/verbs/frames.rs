@@ -98,7 +98,7 @@ impl Frames {
     /// An event as a line, in as many pieces as needed to share the object's bytes.
     pub(super) fn event(
         &mut self,
-        call: &Call,
+        kind: &Arc<Kind>,
         what: &'static str,
         entry: &Entry,
         revision: Revision,
@@ -110,7 +110,7 @@ impl Frames {
                 modified: revision,
                 ..entry.clone()
             };
-            let pod = master_objects::decode_without_managed(&call.kind, &entry)?;
+            let pod = master_objects::decode_without_managed(kind, &entry)?;
             let line = json!({"type": what, "object": network_only::of_pod(&pod)});
             into.push_back(Bytes::from(line.to_string() + "\n"));
             return Ok(());
@@ -121,22 +121,22 @@ impl Frames {
             Form::Object | Form::PartialList(_) => StoredPart::Whole,
             Form::Partial(version) => StoredPart::Metadata(version),
             Form::Table(version) => {
-                let value = self.row(call, version, entry, revision)?;
+                let value = self.row(kind, version, entry, revision)?;
                 into.push_back(Bytes::from(format!(
                     "{{\"type\":\"{what}\",\"object\":{value}}}\n"
                 )));
                 return Ok(());
             }
         };
-        let kept = master_objects::stored_bytes(&call.kind, entry, part)?.bytes();
+        let kept = master_objects::stored_bytes(kind, entry, part)?.bytes();
         let make = || {
             format!(
                 r#"{{"type":"{what}","object":{}{revision}","#,
-                master_objects::head(&call.kind, part)
+                master_objects::head(kind, part)
             )
         };
         if kept.len() < SHARED {
-            into.push_back(lines.get(&call.kind, what, part, || {
+            into.push_back(lines.get(kind, what, part, || {
                 [make().as_bytes(), &kept, part.tail(), END].concat().into()
             }));
         } else {
@@ -153,7 +153,7 @@ impl Frames {
     /// An object as a table of one row.
     fn row(
         &mut self,
-        call: &Call,
+        kind: &Kind,
         version: &'static str,
         entry: &Entry,
         revision: Revision,
@@ -174,12 +174,12 @@ impl Frames {
         } else {
             master_objects::decode_without_managed
         };
-        table::table(&call.kind, style, [read(&call.kind, &entry)], &metadata)
+        table::table(kind, style, [read(kind, &entry)], &metadata)
     }
 
     /// A bookmark: everything up to a revision was sent, and with `initial_end` also all initial
     /// events.
-    pub(super) fn bookmark(&mut self, call: &Call, revision: Revision, initial_end: bool) -> Bytes {
+    pub(super) fn bookmark(&mut self, kind: &Kind, revision: Revision, initial_end: bool) -> Bytes {
         let mut metadata =
             json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
         if initial_end {
@@ -188,7 +188,7 @@ impl Frames {
         let partial = |version: &str, metadata: &Value| json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": metadata});
         let object = match self.form {
             Form::Object | Form::PartialList(_) => {
-                json!({"kind": call.kind.kind, "apiVersion": call.kind.api_version(), "metadata": metadata})
+                json!({"kind": kind.kind, "apiVersion": kind.api_version(), "metadata": metadata})
             }
             Form::Partial(version) => partial(version, &metadata),
             Form::Table(version) => {
@@ -199,7 +199,7 @@ impl Frames {
                     headings: self.headings,
                 };
                 self.headings = false;
-                let table = table::table(&call.kind, style, [], &about);
+                let table = table::table(kind, style, [], &about);
                 let mut table = table.unwrap_or_default();
                 table["rows"] = json!([{"cells": [], "object": partial(version, &metadata)}]);
                 table

@@ -14,7 +14,7 @@ use master_schema::registry::{Kind, Registry, Subresource};
 use master_schema::schema::SchemaPosition;
 use master_schema::selector::Selector;
 use master_schema::validate::Fields;
-use master_wire::path::{Target, Verb};
+use master_wire::path::{Query, Target, Verb};
 use serde_json::Value;
 
 /// Bytes of a manager's name at most.
@@ -109,8 +109,8 @@ pub(super) fn manager(call: &Call) -> String {
 }
 
 /// Whether an apply takes fields from other managers (upstream's reading of a boolean).
-pub(super) fn forced(call: &Call) -> bool {
-    call.query.has("force") && !matches!(call.query.get("force"), "false" | "0")
+pub(super) fn forced(query: &Query) -> bool {
+    query.has("force") && !matches!(query.get("force"), "false" | "0")
 }
 
 impl Call {
@@ -163,7 +163,7 @@ impl Call {
         managed: Option<&str>,
         config: &Fields,
     ) -> Result<Applied, ApiError> {
-        self.with_write(|write| apply(live, managed, config, forced(self), write))
+        self.with_write(|write| apply(live, managed, config, forced(&self.query), write))
     }
 
     /// Refuses a request that creates by another verb, if the caller may not create.

@@ -95,8 +95,9 @@ impl Call {
     ) -> Result<(Fields, Option<String>), ApiError> {
         with_paths(self, |paths| {
             let before = to_scale(live, paths).map_err(|error| unreadable(&error))?;
-            let done = self
-                .with_scale(|write| apply(old, before.as_deref(), config, forced(self), write))?;
+            let done = self.with_scale(|write| {
+                apply(old, before.as_deref(), config, forced(&self.query), write)
+            })?;
             let owners = from_scale(
                 live,
                 done.managed.as_deref(),

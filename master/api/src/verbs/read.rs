@@ -8,6 +8,7 @@ use http::StatusCode;
 use master_client::HeldBytes;
 use master_objects::{StoredBytes, StoredPart, store_error};
 use master_schema::error::{ApiError, Reason, shown};
+use master_schema::registry::Kind;
 use master_schema::selector::Selector;
 use master_store::{Entry, Reader, Revision, StoreError};
 use master_wire::respond::json_bytes;
@@ -113,9 +114,9 @@ pub(super) fn answer(call: &Call, page: &Page) -> Answer {
         return value_answer(StatusCode::OK, &list, accept);
     }
     let read = match accept.form {
-        Form::Object if !accept.yaml => return list_bytes(call, page, StoredPart::Whole),
+        Form::Object if !accept.yaml => return list_bytes(&call.kind, page, StoredPart::Whole),
         Form::PartialList(version) if !accept.yaml => {
-            return list_bytes(call, page, StoredPart::Metadata(version));
+            return list_bytes(&call.kind, page, StoredPart::Metadata(version));
         }
         Form::Table(_) if Include::of(call.query.get("includeObject"))? != Include::Object => {
             master_objects::decode_without_managed
@@ -149,10 +150,10 @@ impl Item for ListItem {
 }
 
 /// A list's JSON, assembled from the stored bytes.
-fn list_bytes(call: &Call, page: &Page, part: StoredPart) -> Answer {
-    let own = call.kind.api_version();
+fn list_bytes(kind: &Kind, page: &Page, part: StoredPart) -> Answer {
+    let own = kind.api_version();
     let (kind, version) = match part {
-        StoredPart::Whole => (call.kind.kind.as_str(), own.as_str()),
+        StoredPart::Whole => (kind.kind.as_str(), own.as_str()),
         StoredPart::Metadata(version) => ("PartialObjectMetadata", version),
     };
     let metadata = page.metadata();
@@ -162,7 +163,7 @@ fn list_bytes(call: &Call, page: &Page, part: StoredPart) -> Answer {
     let kept = |entry: &Entry| {
         Ok(ListItem {
             revision: entry.modified,
-            bytes: master_objects::stored_bytes(&call.kind, entry, part)?,
+            bytes: master_objects::stored_bytes(kind, entry, part)?,
         })
     };
     let items = page
@@ -171,12 +172,12 @@ fn list_bytes(call: &Call, page: &Page, part: StoredPart) -> Answer {
         .map(kept)
         .collect::<Result<Vec<_>, ApiError>>()?;
     // The stored bytes are the store's own. This answer holds only the list of items and one piece.
-    let held = if call.kind.stored_as_served() {
+    let held = if kind.stored_as_served() {
         items.len() * size_of::<ListItem>() + PIECE
     } else {
         items.iter().map(Item::size).sum()
     };
-    let around = (master_objects::head(&call.kind, part).into(), part.tail());
+    let around = (master_objects::head(kind, part).into(), part.tail());
     let mut response = json_bytes(StatusCode::OK, Vec::new());
     *response.body_mut() = Pieces::new(start.into(), around, items).body();
     response.extensions_mut().insert(HeldBytes(held));

@@ -13,7 +13,7 @@ use master_merge::patch::Patch;
 use master_merge::scale::SCALE;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::object::metadata;
-use master_schema::registry::{Scale, Subresource};
+use master_schema::registry::{Kind, Scale, Subresource};
 use master_schema::validate::{Faults, FieldPath, Fields, get};
 use master_store::Entry;
 use master_wire::path::Verb;
@@ -88,9 +88,9 @@ fn wanted(
 }
 
 /// The old object with the new one's number of replicas.
-pub(super) fn compose(call: &Call, old: &Fields, new: &Fields) -> Fields {
+pub(super) fn compose(kind: &Kind, old: &Fields, new: &Fields) -> Fields {
     let mut result = old.clone();
-    if let Some(places) = &call.kind.scale {
+    if let Some(places) = &kind.scale {
         put(&mut result, &places.replicas, at(new, &places.replicas));
     }
     result

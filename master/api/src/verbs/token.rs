@@ -12,6 +12,7 @@ use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::object::{meta_text, metadata};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, object, text};
 use master_store::Reader;
+use master_wire::path::Target;
 use master_wire::respond::json_bytes;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -64,7 +65,7 @@ async fn make(
     let lifetime = get(&spec, "expirationSeconds")
         .as_i64()
         .unwrap_or(DEFAULT_SECONDS);
-    check(call, &request, lifetime)?;
+    check(&call.target, &request, lifetime)?;
     let mut audiences: Vec<String> = items(&spec, "audiences")
         .iter()
         .filter_map(Value::as_str)
@@ -83,7 +84,7 @@ async fn make(
     let now = Timestamp::now().as_second();
     let shown = Timestamp::from_second(now.saturating_add(lifetime)).unwrap_or(Timestamp::MAX);
     let claims = claims(
-        call,
+        &call.target,
         issuer,
         &account,
         audiences.clone(),
@@ -146,12 +147,12 @@ async fn read(call: &Call, content: Body) -> Result<Fields, ApiError> {
     }
 }
 
-fn check(call: &Call, request: &Fields, lifetime: i64) -> Result<(), ApiError> {
+fn check(target: &Target, request: &Fields, lifetime: i64) -> Result<(), ApiError> {
     let mut faults = Faults::default();
     let at = FieldPath::root("metadata");
     for (key, own, what) in [
-        ("name", &call.target.name, "name"),
-        ("namespace", &call.target.namespace, "namespace"),
+        ("name", &target.name, "name"),
+        ("namespace", &target.namespace, "namespace"),
     ] {
         let given = meta_text(request, key);
         if !given.is_empty() && given != own {
@@ -342,7 +343,7 @@ async fn for_node(
 }
 
 fn claims(
-    call: &Call,
+    target: &Target,
     issuer: &TokenIssuer,
     account: &Fields,
     audiences: Vec<String>,
@@ -350,7 +351,7 @@ fn claims(
     now: i64,
     bound: Bound,
 ) -> Claims {
-    let (namespace, name) = (&call.target.namespace, &call.target.name);
+    let (namespace, name) = (&target.namespace, &target.name);
     let own = audiences
         .iter()
         .all(|audience| issuer.audiences().contains(audience));

@@ -30,7 +30,7 @@ use master_gateway::{Driver, Expected, NodeBody, NodeCall, relay};
 use master_schema::error::{ApiError, Reason, shown};
 use master_schema::validate::{Fields, object as inner, text};
 use master_store::Reader;
-use master_wire::path::Verb;
+use master_wire::path::{Query, Verb};
 use std::fmt::Write as _;
 
 /// The headers of a client's handshake that are passed on, besides `Connection` and `Upgrade`.
@@ -80,7 +80,7 @@ pub(super) async fn attach(
     let name = &call.target.name;
     let container = log::container(&spec, name, call.query.get("container"))?;
     let mut path = format!("/attach/{}/{name}/{container}?", call.target.namespace);
-    streams(call, &mut path);
+    streams(&call.query, &mut path);
     open(call, nodes, &spec, &path).await
 }
 
@@ -170,14 +170,14 @@ fn exec_path(call: &Call, container: &str) -> Result<String, ApiError> {
             "you must specify at least one command for the container".to_owned(),
         ));
     }
-    streams(call, &mut path);
+    streams(&call.query, &mut path);
     Ok(path)
 }
 
 /// Appends the streams that are asked for to a path that ends where a parameter may begin.
-fn streams(call: &Call, path: &mut String) {
+fn streams(query: &Query, path: &mut String) {
     for (name, kubelets) in STREAMS {
-        if call.query.on(name) {
+        if query.on(name) {
             // Writing to a String cannot fail.
             write!(path, "{kubelets}=1&").ok();
         }

@@ -12,7 +12,7 @@ use master_client::Body;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
 use master_schema::object::{meta_text, metadata, metadata_mut};
-use master_schema::registry::Subresource;
+use master_schema::registry::{Kind, Subresource};
 use master_schema::validate::{Faults, Fields, get, items, meta, object as inner, text};
 use master_store::{Entry, Op, StoreError};
 use serde_json::Value;
@@ -117,17 +117,17 @@ pub(super) async fn write(
     let (draft, owners) = if subresource.is_none() {
         (call.kind.strategy.defaults)(&mut new);
         let owners = call.owners(&old, &new, live.as_deref(), ownership);
-        (compose(call, None, &old, new), owners)
+        (compose(&call.kind, None, &old, new), owners)
     } else {
-        let draft = compose(call, subresource, &old, new);
+        let draft = compose(&call.kind, subresource, &old, new);
         let owners = call.owners(&old, &draft, live.as_deref(), ownership);
         (draft, owners)
     };
     for _ in 0..TRIES {
         let (new, admitted) = admit(call, writer, subresource, draft.clone(), &old).await?;
         let warnings = admitted.warnings;
-        let ends = may_end(call, &new);
-        let new = owned(call, entry, new, live.as_ref(), owners.as_ref())?;
+        let ends = may_end(&call.kind, &new);
+        let new = owned(&call.kind, entry, new, live.as_ref(), owners.as_ref())?;
         if call.dry_run()? {
             return call
                 .fields_answer(StatusCode::OK, new)
@@ -203,7 +203,7 @@ async fn admit(
 
 /// The object with its managed fields. If only their times would change, the old times are kept.
 fn owned(
-    call: &Call,
+    kind: &Kind,
     entry: &Entry,
     mut new: Fields,
     live: Option<&String>,
@@ -214,7 +214,7 @@ fn owned(
         && same_but_times(live, owners)
     {
         master_objects::put_managed(&mut new, Some(live.clone()));
-        if entry.value == master_objects::encode(&call.kind, new.clone())? {
+        if entry.value == master_objects::encode(kind, new.clone())? {
             return Ok(new);
         }
     }
@@ -224,11 +224,11 @@ fn owned(
 
 /// The object as it would be stored: the fields that the subresource may change from the new one,
 /// the rest from the old.
-fn compose(call: &Call, subresource: Option<Subresource>, old: &Fields, mut new: Fields) -> Fields {
-    let strategy = &call.kind.strategy;
+fn compose(kind: &Kind, subresource: Option<Subresource>, old: &Fields, mut new: Fields) -> Fields {
+    let strategy = &kind.strategy;
     let mut result = match subresource {
         None => {
-            if call.kind.has_status() {
+            if kind.has_status() {
                 take(&mut new, old, "status");
             }
             (strategy.update)(&mut new, old);
@@ -239,7 +239,7 @@ fn compose(call: &Call, subresource: Option<Subresource>, old: &Fields, mut new:
             take(&mut result, &new, "spec");
             result
         }
-        Some(Subresource::Scale) => scale::compose(call, old, &new),
+        Some(Subresource::Scale) => scale::compose(kind, old, &new),
         Some(subresource) => {
             let mut result = old.clone();
             take(&mut result, &new, "status");
@@ -339,16 +339,14 @@ fn spec_changed(new: &Fields, old: &Fields) -> bool {
 }
 
 /// Whether an object that is being deleted has no finalizers left.
-fn may_end(call: &Call, new: &Fields) -> bool {
+fn may_end(kind: &Kind, new: &Fields) -> bool {
     let metadata = metadata(new);
     if text(metadata, "deletionTimestamp").is_empty() || !items(metadata, "finalizers").is_empty() {
         return false;
     }
-    if call.kind.strategy.graceful
-        && get(metadata, "deletionGracePeriodSeconds").as_i64() != Some(0)
-    {
+    if kind.strategy.graceful && get(metadata, "deletionGracePeriodSeconds").as_i64() != Some(0) {
         return false;
     }
     let held = inner(new, "spec").is_some_and(|spec| !items(spec, "finalizers").is_empty());
-    !(call.kind.kind == "Namespace" && held)
+    !(kind.kind == "Namespace" && held)
 }

@@ -24,6 +24,7 @@ use master_schema::error::{ApiError, Reason};
 use master_schema::selector::Selector;
 use master_schema::validate::{Faults, FieldPath};
 use master_store::{Batch, Entry, Event, ListQuery, Reader, Revision, StoreError, WatchStream};
+use master_wire::path::Query;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -106,7 +107,7 @@ pub(super) async fn watch(
     let modest = call.user.node().is_some() && single;
     let slot = slots.begin(call.owner(), modest);
     let slot = slot.inspect_err(|_full| metrics.refuse(false))?;
-    let initial = initial_events(&call)?;
+    let initial = initial_events(&call.query)?;
     let requested = revision(call.query.get("resourceVersion"))?;
     let prefix = call.scope(&selector);
     let Beginning {
@@ -128,7 +129,7 @@ pub(super) async fn watch(
             format!("Unauthorized: {why}"),
         ));
     }
-    let life = life(&call)?;
+    let life = life(&call.query)?;
     let now = Instant::now();
     let deadline = now + life.min(MAX_DURATION);
     let interval = if single { LONE } else { BOOKMARKS };
@@ -198,11 +199,9 @@ async fn beginning(
 
 /// How long the watch lasts: as requested, or [`DURATION`] with jitter, so that watches do not end
 /// all at once.
-fn life(call: &Call) -> Result<Duration, ApiError> {
-    let timeout = call
-        .query
-        .number("timeoutSeconds")?
-        .and_then(|seconds| u64::try_from(seconds).ok());
+fn life(query: &Query) -> Result<Duration, ApiError> {
+    let timeout = query.number("timeoutSeconds")?;
+    let timeout = timeout.and_then(|seconds| u64::try_from(seconds).ok());
     Ok(timeout
         .filter(|seconds| *seconds > 0)
         .map_or_else(|| DURATION + jitter(DURATION), Duration::from_secs))
@@ -218,12 +217,12 @@ fn next_bookmark(now: Instant, interval: Duration, deadline: Instant) -> Instant
 
 /// Whether the watch begins with the existing objects. Watches without a start revision do, for
 /// compatibility.
-fn initial_events(call: &Call) -> Result<bool, ApiError> {
+fn initial_events(query: &Query) -> Result<bool, ApiError> {
     let (wanted, version) = (
-        call.query.get("resourceVersionMatch"),
-        call.query.get("resourceVersion"),
+        query.get("resourceVersionMatch"),
+        query.get("resourceVersion"),
     );
-    let wants_initial = call.query.switch("sendInitialEvents");
+    let wants_initial = query.switch("sendInitialEvents");
     if wants_initial.is_none() && wanted.is_empty() {
         return Ok(matches!(version, "" | "0"));
     }
@@ -243,7 +242,7 @@ fn initial_events(call: &Call) -> Result<bool, ApiError> {
             );
         }
         faults.one_of(&at, &Value::from(wanted), &["NotOlderThan"]);
-        if !call.query.get("continue").is_empty() {
+        if !query.get("continue").is_empty() {
             faults.forbidden(
                 &at,
                 "resourceVersionMatch is forbidden when continue is provided",
@@ -316,7 +315,7 @@ impl Watch {
                 self.listed = None;
                 if self.bookmarks {
                     self.ready
-                        .push_back(self.frames.bookmark(&self.call, revision, true));
+                        .push_back(self.frames.bookmark(&self.call.kind, revision, true));
                 }
                 return;
             };
@@ -325,7 +324,7 @@ impl Watch {
             let outcome = matches(&entry, &self.selector).and_then(|selected| {
                 if selected {
                     self.frames.event(
-                        &self.call,
+                        &self.call.kind,
                         "ADDED",
                         &entry,
                         entry.modified,
@@ -403,7 +402,7 @@ impl Watch {
                 self.next_bookmark = next_bookmark(Instant::now(), self.interval, self.deadline);
                 let revision = self.stream.progress();
                 self.ready
-                    .push_back(self.frames.bookmark(&self.call, revision, false));
+                    .push_back(self.frames.bookmark(&self.call.kind, revision, false));
             }
         }
     }
@@ -446,7 +445,7 @@ impl Watch {
         };
         self.counter.fetch_add(1, Ordering::Relaxed);
         self.frames.event(
-            &self.call,
+            &self.call.kind,
             what,
             entry,
             event.revision,

@@ -15,7 +15,7 @@ use master_objects::deletion::{Options, Step, plan};
 use master_objects::store_error;
 use master_schema::error::ApiError;
 use master_schema::object::meta_text;
-use master_schema::registry::Dependents;
+use master_schema::registry::{Dependents, Kind};
 use master_schema::validate::Fields;
 use master_store::{Entry, Op, StoreError};
 use serde_json::json;
@@ -36,7 +36,7 @@ pub(super) async fn delete(call: &Call, writer: &ObjectWriter<'_>, content: Body
     let accept = call.accept()?;
     let options = options::read(call, content).await?;
     let mut warnings = Vec::new();
-    if call.kind.kind == "Job" && defaults_to_orphan(call, &options) {
+    if call.kind.kind == "Job" && defaults_to_orphan(&call.kind, &options) {
         warnings.push(
             "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove \
              them or set propagationPolicy=Orphan to suppress this warning"
@@ -63,8 +63,8 @@ pub(super) async fn delete(call: &Call, writer: &ObjectWriter<'_>, content: Body
     Ok(warned(response, &warnings))
 }
 
-fn defaults_to_orphan(call: &Call, options: &Options) -> bool {
-    call.kind.strategy.dependents == Dependents::Orphaned
+fn defaults_to_orphan(kind: &Kind, options: &Options) -> bool {
+    kind.strategy.dependents == Dependents::Orphaned
         && options.policy.is_none()
         && options.orphan.is_none()
 }

@@ -4,13 +4,14 @@ use crate::verbs::Call;
 use master_client::Body;
 use master_objects::deletion::Options;
 use master_schema::error::ApiError;
+use master_wire::path::Query;
 use serde_json::{Value, json};
 
 /// Reads a request's options. With an empty body, the query's parameters count.
 pub(super) async fn read(call: &Call, content: Body) -> Result<Options, ApiError> {
     let bytes = call.bytes(content).await?;
     let value = if bytes.is_empty() {
-        from_query(call)?
+        from_query(&call.query)?
     } else {
         call.decode(&bytes)?.value
     };
@@ -19,8 +20,7 @@ pub(super) async fn read(call: &Call, content: Body) -> Result<Options, ApiError
     Ok(options)
 }
 
-fn from_query(call: &Call) -> Result<Value, ApiError> {
-    let query = &call.query;
+fn from_query(query: &Query) -> Result<Value, ApiError> {
     let mut value = json!({});
     if let Some(grace) = query.number("gracePeriodSeconds")? {
         value["gracePeriodSeconds"] = grace.into();
