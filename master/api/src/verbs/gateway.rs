@@ -100,7 +100,7 @@ pub(super) async fn target(
 /// A request to a node without a body.
 ///
 /// # Errors
-/// The path is none.
+/// `path` cannot be sent.
 pub(super) fn request(
     method: &Method,
     to: &NodeTarget,
