@@ -27,10 +27,18 @@ const DEFAULT_TOLERATION: Duration = Duration::from_secs(300);
 pub struct TaintEviction {
     pods: Store<PodView>,
     nodes: Store<NodeView>,
-    /// Of pods whose nodes have taints without a time: UID, and when that was seen first.
-    seen: Mutex<HashMap<Key, (String, Timestamp)>>,
-    /// Of pods that are to be deleted after a time: UID, and when.
-    waiting: Mutex<HashMap<Key, (String, Timestamp)>>,
+    /// When pods were first seen on a node that has taints without a time.
+    first_seen: Mutex<HashMap<Key, PodTime>>,
+    /// When pods that may stay for a time are to be deleted.
+    deadlines: Mutex<HashMap<Key, PodTime>>,
+}
+
+/// A time that is remembered of a pod.
+#[derive(Debug)]
+struct PodTime {
+    /// The pod's UID: another pod may come by the same name.
+    uid: String,
+    at: Timestamp,
 }
 
 /// A pod, and what the `NoExecute` taints of its node mean for it.
@@ -38,10 +46,16 @@ pub struct TaintEviction {
 pub struct Facts {
     key: Key,
     pod: Arc<PodView>,
-    /// How long the pod may stay; none: for ever.
+    stay: Stay,
+}
+
+/// How long a pod may stay on its node.
+#[derive(Debug)]
+struct Stay {
+    /// The time that is left; none: for ever.
     left: Option<Duration>,
-    /// Whether it was to be deleted when this was last asked.
-    waited: bool,
+    /// Whether the pod had a deadline before.
+    had_deadline: bool,
 }
 
 /// An action on a pod.
@@ -86,8 +100,8 @@ impl Controller for TaintEviction {
         Self {
             pods,
             nodes,
-            seen: Mutex::default(),
-            waiting: Mutex::default(),
+            first_seen: Mutex::default(),
+            deadlines: Mutex::default(),
         }
     }
 
@@ -97,37 +111,26 @@ impl Controller for TaintEviction {
             .as_ref()
             .and_then(|pod| self.nodes.get(&Key::cluster(&pod.node)));
         let taints = node.as_deref().map(no_execute_taints).unwrap_or_default();
-        let uid = pod.as_ref().map(|pod| pod.uid.as_str());
-        let timeless = taints.iter().any(|taint| taint.time_added.is_none());
-        let seen = self.seen(key, uid.filter(|_| timeless), now.wall);
-        let stays = |pod: &PodView| stays(pod, (&taints, seen), now.wall);
-        let living = pod.as_deref().filter(|pod| !is_over(pod));
-        let (left, waited) = self.left(key, living, living.and_then(stays), now.wall);
+        let stay = self.note(key, pod.as_deref(), &taints, now.wall);
         Some(Facts {
             key: key.clone(),
             pod: pod?,
-            left,
-            waited,
+            stay,
         })
     }
 
     fn plan(facts: &Facts, _: Now) -> Plan<Step> {
-        let Facts {
-            key,
-            pod,
-            left,
-            waited,
-        } = facts;
+        let Facts { key, pod, stay } = facts;
         let (key, uid) = (key.clone(), pod.uid.clone());
-        match left {
-            None if *waited => Plan::act(Step::CancelEviction { key, uid }),
+        match stay.left {
+            None if stay.had_deadline => Plan::act(Step::CancelEviction { key, uid }),
             None => Plan::nothing(),
             Some(Duration::ZERO) => Plan::act(Step::Evict(Evict {
                 key,
                 uid,
                 generation: pod.generation,
             })),
-            Some(time) => Plan::wait(*time),
+            Some(time) => Plan::wait(time),
         }
     }
 
@@ -158,50 +161,73 @@ impl Controller for TaintEviction {
 }
 
 impl TaintEviction {
-    /// When a pod was first seen with taints that have no time. Without a `uid` the pod is
-    /// forgotten.
-    fn seen(&self, key: &Key, uid: Option<&str>, now: Timestamp) -> Timestamp {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(uid) = uid else {
+    /// Notes when a pod was first seen with the taints of its node and when it is to be deleted,
+    /// and returns how long it may stay. A pod that is gone is forgotten.
+    fn note(&self, key: &Key, pod: Option<&PodView>, taints: &[Taint], now: Timestamp) -> Stay {
+        let timeless = taints.iter().any(|taint| taint.time_added.is_none());
+        let seen = self.note_first_seen(key, pod.filter(|_| timeless), now);
+        let living = pod.filter(|pod| !is_over(pod));
+        let by_taints = living.and_then(|pod| stays(pod, taints, seen, now));
+        self.note_deadline(key, living, by_taints, now)
+    }
+
+    /// When a pod was first seen with taints that have no time: now, unless that was noted before.
+    /// Without a `pod` the note is dropped.
+    fn note_first_seen(&self, key: &Key, pod: Option<&PodView>, now: Timestamp) -> Timestamp {
+        let seen = self.first_seen.lock();
+        let mut seen = seen.unwrap_or_else(PoisonError::into_inner);
+        let Some(pod) = pod else {
             seen.remove(key);
             return now;
         };
         match seen.get(key) {
-            Some((known, since)) if known == uid => *since,
+            Some(known) if known.uid == pod.uid => known.at,
             Some(_) | None => {
-                seen.insert(key.clone(), (uid.to_owned(), now));
+                let uid = pod.uid.clone();
+                seen.insert(key.clone(), PodTime { uid, at: now });
                 now
             }
         }
     }
 
-    /// How long a living pod may stay that may stay so long by the taints of its node, and whether
-    /// it was to be deleted after a time already. That time is not put off by a taint which takes
-    /// the place of the first one: a node is not ready, and then unreachable (upstream).
-    fn left(
+    /// Notes when a living pod is to be deleted that may stay so long by the taints of its node. A
+    /// deadline is not put off by a taint which takes the place of the first one: a node is not
+    /// ready, and then unreachable (upstream).
+    fn note_deadline(
         &self,
         key: &Key,
         living: Option<&PodView>,
         by_taints: Option<Duration>,
         now: Timestamp,
-    ) -> (Option<Duration>, bool) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = waiting.remove(key);
+    ) -> Stay {
+        let deadlines = self.deadlines.lock();
+        let mut deadlines = deadlines.unwrap_or_else(PoisonError::into_inner);
+        let before = deadlines.remove(key);
         let Some(pod) = living else {
-            return (None, false);
+            return Stay {
+                left: None,
+                had_deadline: false,
+            };
         };
-        let before = before.filter(|(uid, _)| *uid == pod.uid);
-        let before = before.map(|(_, until)| until);
+        let before = before.filter(|known| known.uid == pod.uid);
+        let before = before.map(|known| known.at);
         let Some(left) = by_taints else {
-            return (None, before.is_some());
+            return Stay {
+                left: None,
+                had_deadline: before.is_some(),
+            };
         };
         let until = now.checked_add(left).unwrap_or(Timestamp::MAX);
         let until = before.map_or(until, |before| before.min(until));
         if before.is_some() || !left.is_zero() {
-            waiting.insert(key.clone(), (pod.uid.clone(), until));
+            let uid = pod.uid.clone();
+            deadlines.insert(key.clone(), PodTime { uid, at: until });
         }
         let left = Duration::try_from(until.duration_since(now)).unwrap_or_default();
-        (Some(left), before.is_some())
+        Stay {
+            left: Some(left),
+            had_deadline: before.is_some(),
+        }
     }
 }
 
@@ -240,9 +266,9 @@ fn no_execute_taints(node: &NodeView) -> Vec<Taint> {
         .collect()
 }
 
-/// How long a pod may stay; `None`: for ever.
-fn stays(pod: &PodView, taints: (&[Taint], Timestamp), now: Timestamp) -> Option<Duration> {
-    let (taints, seen) = taints;
+/// How long a pod may stay with these taints; `None`: for ever. `seen` is when it was first seen
+/// with them, for those that have no time.
+fn stays(pod: &PodView, taints: &[Taint], seen: Timestamp, now: Timestamp) -> Option<Duration> {
     let each = taints.iter();
     each.filter_map(|taint| stays_with(pod, taint, seen, now))
         .min()

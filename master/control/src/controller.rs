@@ -143,7 +143,8 @@ pub trait Controller: Sized + Send + Sync + 'static {
     fn new(setup: &mut Setup<'_>) -> Self;
 
     /// The facts about a key, from the stores and from the controller's own memory, without
-    /// waiting. `None` if there is nothing to plan.
+    /// waiting. What an object does not say itself, such as since when its node is gone, may be
+    /// noted in that memory here; nothing else changes. `None` if there is nothing to plan.
     fn facts(&self, key: &Key, now: Now) -> Option<Self::Facts>;
 
     /// The actions for these facts. Pure.
