@@ -18,7 +18,7 @@ use master_admission::services;
 use master_auth::impersonate;
 use master_client::{Body, BoxFuture, Client, ObjectEvent, Resource, Transport, UserInfo, body};
 use master_gateway::check_origin;
-use master_listener::{Flow, FlowTarget, Peer, RequestSlot, Service};
+use master_listener::{Access, Flow, FlowTarget, Peer, RequestSlot, Service};
 use master_metrics::About;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::registry::{Kind, Registry, Word};
@@ -333,7 +333,9 @@ impl ApiServer {
         let (content, held) = if target.is_stream() && target.verb != Verb::Watch {
             (content, None)
         } else {
-            let entered = self.enter(!target.verb.reads(), content, &call.user, &call.peer);
+            let reads = target.verb.reads();
+            let access = if reads { Access::Read } else { Access::Write };
+            let entered = self.enter(access, content, &call.user, &call.peer);
             let (content, held) = entered.await?;
             (content, Some(held))
         };
@@ -396,7 +398,7 @@ impl ApiServer {
         if free.contains(&counted(parts.uri.path())) {
             return self.other(parts, query).await;
         }
-        let (_, held) = self.enter(false, content, user, peer).await?;
+        let (_, held) = self.enter(Access::Read, content, user, peer).await?;
         held.hold(self.other(parts, query).await?)
     }
 
@@ -405,16 +407,16 @@ impl ApiServer {
     /// a request that is passed on to a node has one there (`master/gateway`).
     async fn enter(
         &self,
-        write: bool,
+        access: Access,
         content: Body,
         user: &UserInfo,
         peer: &Peer,
     ) -> Result<(Body, RequestSlot), ApiError> {
         let slots = &self.inner.request_slots;
-        let slot = slots.acquire(write, content, user, peer).await;
+        let slot = slots.acquire(access, content, user, peer).await;
         slot.inspect_err(|error| {
             if error.code == StatusCode::TOO_MANY_REQUESTS.as_u16() {
-                self.inner.metrics.refuse(write);
+                self.inner.metrics.refuse(access == Access::Write);
             }
         })
     }

@@ -31,7 +31,7 @@ pub use connections::ConnectionLimits;
 pub use extensions::{DenyList, Extensions};
 pub use flows::{Flow, FlowRequest, FlowTarget, Flows};
 pub use peer::{Exchange, Peer};
-pub use request_slots::{RequestSlot, RequestSlots, too_many};
+pub use request_slots::{Access, RequestSlot, RequestSlots, too_many};
 pub use serve::{ServeOptions, TlsError, serve, tls_config};
 pub use service::Service;
 pub use stored_flows::StoredFlows;

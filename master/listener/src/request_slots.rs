@@ -62,8 +62,17 @@ impl Slots {
     }
 }
 
+/// Which slots a request takes one of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Those for reads.
+    Read,
+    /// Those for writes; its body is read first.
+    Write,
+}
+
 /// A request's slot, and its part of the budget of bodies; freed when this is dropped.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RequestSlot {
     _complete: Option<CompleteBody>,
     slot: Option<Share>,
@@ -71,28 +80,33 @@ pub struct RequestSlot {
     reader: Option<AnswerReader>,
 }
 
-/// The reader of an answer: unread answers are limited by user and host.
+/// The reader of an answer.
 #[derive(Debug)]
 struct AnswerReader {
     unread: Slots,
-    name: String,
-    host: Option<String>,
+    key: ReaderKey,
     is_node: bool,
 }
 
-impl RequestSlot {
-    fn of(
-        complete: Option<CompleteBody>,
-        slot: Option<Share>,
-        reader: Option<AnswerReader>,
-    ) -> Self {
-        Self {
-            _complete: complete,
-            slot,
-            reader,
+/// Whose unread answers are counted together: those of a user at one host.
+#[derive(Debug)]
+struct ReaderKey {
+    user: String,
+    /// None for nodes, which count wherever they are.
+    host: Option<String>,
+}
+
+impl ReaderKey {
+    /// The name by which [`Shares`] know the reader. No host's name has a line break.
+    fn name(&self) -> String {
+        match &self.host {
+            Some(host) => format!("{}\n{host}", self.user),
+            None => self.user.clone(),
         }
     }
+}
 
+impl RequestSlot {
     /// The answer. The slot is freed, or kept with a large answer until it was read or its reader
     /// is gone.
     ///
@@ -106,15 +120,16 @@ impl RequestSlot {
             return Ok(answer);
         }
         let unread = reader.unread.take(Taker {
-            user: &reader.name,
-            host: reader.host.as_deref(),
+            user: &reader.key.name(),
+            host: reader.key.host.as_deref(),
             kept_for: reader.is_node,
         })?;
-        let slots = (self.slot, unread);
+        let slot = self.slot;
         Ok(answer.map(|body| {
             HeldBody {
                 body,
-                _slots: slots,
+                _slot: slot,
+                _unread: unread,
             }
             .boxed_unsync()
         }))
@@ -137,10 +152,13 @@ fn is_small(answer: &Response<Body>) -> bool {
     content.is_end_stream() || size.is_some_and(|size| size <= SMALL_ANSWER as u64)
 }
 
-/// A large answer's body, and its slots.
+/// A large answer's body, and the slots that it holds until it was read.
 struct HeldBody {
     body: Body,
-    _slots: (Option<Share>, Share),
+    /// The request's own.
+    _slot: Option<Share>,
+    /// The reader's, among those of unread answers.
+    _unread: Share,
 }
 
 impl http_body::Body for HeldBody {
@@ -195,7 +213,7 @@ impl RequestSlots {
     /// 429: there is no slot for the user; otherwise the fault of the body.
     pub async fn acquire(
         &self,
-        write: bool,
+        access: Access,
         content: Body,
         user: &UserInfo,
         peer: &Peer,
@@ -210,27 +228,33 @@ impl RequestSlots {
             host: host.as_deref(),
             kept_for: is_node,
         });
-        if write {
+        if access == Access::Write {
             let complete = self.bodies.read(content, taker).await?;
             let slot = taker.map(|taker| self.writes.take(taker)).transpose()?;
             let content = body(complete.bytes.clone());
-            return Ok((content, RequestSlot::of(Some(complete), slot, None)));
+            let held = RequestSlot {
+                _complete: Some(complete),
+                slot,
+                reader: None,
+            };
+            return Ok((content, held));
         }
         let Some(taker) = taker else {
-            return Ok((content, RequestSlot::of(None, None, None)));
+            return Ok((content, RequestSlot::default()));
         };
         let slot = self.reads.take(taker)?;
-        let name = match taker.host {
-            Some(host) => format!("{}\n{host}", taker.user),
-            None => taker.user.to_owned(),
-        };
+        let user = taker.user.to_owned();
         let reader = AnswerReader {
             unread: self.unread.clone(),
-            name,
-            host,
+            key: ReaderKey { user, host },
             is_node,
         };
-        Ok((content, RequestSlot::of(None, Some(slot), Some(reader))))
+        let held = RequestSlot {
+            _complete: None,
+            slot: Some(slot),
+            reader: Some(reader),
+        };
+        Ok((content, held))
     }
 }
 
@@ -264,12 +288,12 @@ mod tests {
 
     async fn ask(
         slots: &RequestSlots,
-        write: bool,
+        access: Access,
         user: &UserInfo,
         host: u8,
         size: usize,
     ) -> Result<Response<Body>, ApiError> {
-        let (_, slot) = slots.acquire(write, body(""), user, &peer(host)).await?;
+        let (_, slot) = slots.acquire(access, body(""), user, &peer(host)).await?;
         slot.hold(Response::new(body(vec![7; size])))
     }
 
@@ -277,7 +301,8 @@ mod tests {
     async fn a_host_that_reads_nothing_leaves_half_of_its_users_slots_and_all_of_others() {
         let slots = RequestSlots::new(16, 16, BodyLimits::default());
         let pods = [account("a:default"), account("a:other")];
-        let ask = async |user: &UserInfo, host: u8| ask(&slots, false, user, host, LARGE).await;
+        let ask =
+            async |user: &UserInfo, host: u8| ask(&slots, Access::Read, user, host, LARGE).await;
         let mut held = Vec::new();
         for pod in pods.iter().cycle().take(8) {
             held.extend(ask(pod, 1).await);
@@ -295,7 +320,11 @@ mod tests {
         );
         // What is worked on has no such bound.
         drop(held);
-        let work = async |_| slots.acquire(false, body(""), &pods[0], &peer(1)).await;
+        let work = async |_| {
+            slots
+                .acquire(Access::Read, body(""), &pods[0], &peer(1))
+                .await
+        };
         for number in 0..4 {
             let (_, slot) = work(number).await.unwrap();
             let read = slot.hold(Response::new(body(vec![7; LARGE]))).unwrap();
@@ -312,12 +341,16 @@ mod tests {
         let mut held = Vec::new();
         for user in [&account("a:b"), &node] {
             for _ in 0..8 {
-                held.push(ask(&slots, false, user, 1, SMALL_ANSWER).await.unwrap());
-                held.push(ask(&slots, true, user, 1, LARGE).await.unwrap());
+                held.push(
+                    ask(&slots, Access::Read, user, 1, SMALL_ANSWER)
+                        .await
+                        .unwrap(),
+                );
+                held.push(ask(&slots, Access::Write, user, 1, LARGE).await.unwrap());
                 let mut made = Response::new(body(vec![7; 1]).map_frame(|one| one).boxed_unsync());
                 made.extensions_mut().insert(HeldBytes(SMALL_ANSWER));
                 let (_, slot) = slots
-                    .acquire(false, body(""), user, &peer(1))
+                    .acquire(Access::Read, body(""), user, &peer(1))
                     .await
                     .unwrap();
                 held.push(slot.hold(made).unwrap());
@@ -332,17 +365,17 @@ mod tests {
         let mut held = Vec::new();
         for namespace in 0..8 {
             let pod = account(&format!("{namespace}:b"));
-            held.extend(ask(&slots, false, &pod, 1, LARGE).await);
+            held.extend(ask(&slots, Access::Read, &pod, 1, LARGE).await);
         }
         assert_eq!(held.len(), 4, "of all namespaces");
         let node =
             |name: u8| UserInfo::authenticated(&format!("system:node:{name}"), [NODES_GROUP]);
         for _ in 0..8 {
-            held.extend(ask(&slots, false, &node(1), 1, LARGE).await);
+            held.extend(ask(&slots, Access::Read, &node(1), 1, LARGE).await);
         }
         assert_eq!(held.len(), 5, "of the node");
         for (user, host) in [(account("c:b"), 2), (node(2), 1)] {
-            held.push(ask(&slots, false, &user, host, LARGE).await.unwrap());
+            held.push(ask(&slots, Access::Read, &user, host, LARGE).await.unwrap());
         }
     }
 
@@ -351,12 +384,12 @@ mod tests {
         let slots = RequestSlots::new(16, 16, BodyLimits::default());
         let node =
             |name: u8| UserInfo::authenticated(&format!("system:node:{name}"), [NODES_GROUP]);
-        for write in [false, true] {
+        for access in [Access::Read, Access::Write] {
             let mut held = Vec::new();
             for user in [1, 1, 1, 1, 2].map(node) {
-                held.extend(slots.acquire(write, body(""), &user, &peer(1)).await);
+                held.extend(slots.acquire(access, body(""), &user, &peer(1)).await);
             }
-            assert_eq!(held.len(), 4, "{write}");
+            assert_eq!(held.len(), 4, "{access:?}");
         }
     }
 }
