@@ -1,8 +1,9 @@
 //! Step 2: the check of a hello, before any answer: the Machine, the form of the keys, whether it
 //! may join.
 
+use super::Reference;
+use super::identity::{self, EkOwner};
 use super::keys::{CheckedEndorsementKey, CheckedKeys, ParsedKeys, checked_keys, endorsement_key};
-use super::{Reference, identity};
 use crate::inventory::{current_status, machine_id, state};
 use crate::policy::CheckedRule;
 use crate::verdict::{Checks, MachineId, Refusal, Stop, Verdict};
@@ -300,9 +301,7 @@ impl<'a> Draft<'a> {
             public: ek,
             spki,
             hash: ek_hash,
-        } = endorsement_key(keys, &mut self.checks)?;
-        self.ek_hash = Some(ek_hash);
-        self.listed = reference.inventory.has_ek(&ek_hash);
+        } = self.endorsement_key(keys, reference)?;
         let certificate = keys
             .ek_certificate
             .as_ref()
@@ -311,18 +310,7 @@ impl<'a> Draft<'a> {
         let held_back = self.purpose == Purpose::Join
             && identity::is_held_back(&ek_hash, &spki, certificate, reference, now);
         let mut checks = Checks::default();
-        let found =
-            identity::find(&ek_hash, self.claims, reference, &mut checks).and_then(|found| {
-                identity::admissible(
-                    found.machine(),
-                    &ek_hash,
-                    self.claims,
-                    reference,
-                    now,
-                    &mut checks,
-                )?;
-                Ok(found)
-            });
+        let found = self.admissible_owner(&ek_hash, reference, now, &mut checks);
         // The first failure in the list names the refusal. One that is held back stands behind
         // those of the keys, which the caller may learn.
         if found.is_ok() || !held_back {
@@ -364,6 +352,34 @@ impl<'a> Draft<'a> {
         })
     }
 
+    /// Checks the form of the endorsement key, and notes its hash and whether the inventory knows
+    /// it. This proves nothing of who has the key.
+    fn endorsement_key(
+        &mut self,
+        keys: &Keys,
+        reference: &Reference<'_>,
+    ) -> Result<CheckedEndorsementKey, Stop> {
+        let ek = endorsement_key(keys, &mut self.checks)?;
+        self.ek_hash = Some(ek.hash);
+        self.listed = reference.inventory.has_ek(&ek.hash);
+        Ok(ek)
+    }
+
+    /// The owner of an endorsement key, by the inventory and the claims, if it may join. This
+    /// proves that the reference values allow such a machine, and not that the caller is the one.
+    fn admissible_owner<'r>(
+        &self,
+        ek_hash: &Digest,
+        reference: &Reference<'r>,
+        now: u64,
+        checks: &mut Checks,
+    ) -> Result<EkOwner<'r>, Stop> {
+        let found = identity::find(ek_hash, self.claims, reference, checks)?;
+        let machine = found.machine();
+        identity::admissible(machine, ek_hash, self.claims, reference, now, checks)?;
+        Ok(found)
+    }
+
     fn renew(
         &mut self,
         hello: &Hello,
@@ -377,9 +393,7 @@ impl<'a> Draft<'a> {
             public: ek,
             spki: ek_spki,
             hash: ek_hash,
-        } = endorsement_key(&hello.keys, &mut self.checks)?;
-        self.ek_hash = Some(ek_hash);
-        self.listed = reference.inventory.has_ek(&ek_hash);
+        } = self.endorsement_key(&hello.keys, reference)?;
         // The Machine is the certificate's; the EK chooses nothing here. The admin's entry must
         // still name the EK: taking it out of `spec.ek` ends the renewals.
         let machine = self.renewing_machine(peer, reference)?;
