@@ -449,7 +449,10 @@ fn endorsed(
             passed.push(EkCheck::of("EK hash", wanted, ek.to_text()));
         } else {
             let check = EkCheck::of("EK hash", wanted, ek.to_text());
-            failed.push((Code::MachineUnknown, check));
+            failed.push(FailedEkCheck {
+                code: Code::MachineUnknown,
+                check,
+            });
         }
     }
     let accepted = rule.issuers(reference.issuers);
@@ -477,7 +480,8 @@ fn endorsed(
                 passed.push(EkCheck::of("EK certificate", wanted, issuer.to_owned()));
             }
             Err((code, found)) => {
-                failed.push((code, EkCheck::of("EK certificate", wanted, found)));
+                let check = EkCheck::of("EK certificate", wanted, found);
+                failed.push(FailedEkCheck { code, check });
             }
         }
     }
@@ -492,6 +496,12 @@ struct EkCheck {
     name: &'static str,
     wanted: String,
     found: String,
+}
+
+/// Such a check that failed, and the code by which it refuses the machine if it is needed.
+struct FailedEkCheck {
+    code: Code,
+    check: EkCheck,
 }
 
 impl EkCheck {
@@ -509,7 +519,7 @@ impl EkCheck {
 fn settle(
     require: Require,
     passed: Vec<EkCheck>,
-    failed: Vec<(Code, EkCheck)>,
+    failed: Vec<FailedEkCheck>,
     checks: &mut Checks,
 ) -> Result<(), Stop> {
     // With `any`, what failed beside a check that passed is recorded as not needed.
@@ -521,7 +531,7 @@ fn settle(
         checks.pass(check.name, check.wanted, check.found);
     }
     let mut stop = Ok(());
-    for (code, check) in failed {
+    for FailedEkCheck { code, check } in failed {
         let EkCheck {
             name,
             wanted,

@@ -130,7 +130,7 @@ fn judge(
         None
     };
     let taken = checks.failures() == before;
-    if let (Some(log), Some((_, boot))) = (&log, &found) {
+    if let (Some(log), Some(Started { boot, .. })) = (&log, found) {
         // The log's events of a register that was learned are not those of the release: its value
         // as a whole was judged.
         let learned = others.map(|_| SECURE_BOOT_PCR);
@@ -140,7 +140,7 @@ fn judge(
     tpm_firmware(evidence, reference.rule, checks);
     pinned.extend(others.map(|value| (SECURE_BOOT_PCR, value)));
     // Status and certificate name only an image that passed, never one that was claimed or similar.
-    let image = found.filter(|_| taken).map(|(release, _)| {
+    let image = found.filter(|_| taken).map(|Started { release, .. }| {
         let manifest = release.manifest();
         ProvenImage {
             id: manifest.id.clone(),
@@ -346,8 +346,13 @@ fn replayed(evidence: &StateEvidence<'_>, checks: &mut Checks) -> Option<EventLo
     good.then_some(log)
 }
 
-/// A boot variant of a release: the release, and the predictions of one way in which it starts.
-type Started<'a> = (&'a KnownRelease, &'a Boot);
+/// A boot variant of a release.
+#[derive(Clone, Copy)]
+struct Started<'a> {
+    release: &'a KnownRelease,
+    /// The predictions of one way in which it starts.
+    boot: &'a Boot,
+}
 
 fn allows(boot: &Boot, pcr: u8, value: &Digest) -> bool {
     boot.pcrs
@@ -389,11 +394,12 @@ fn booted<'a>(
                 .manifest()
                 .boots
                 .iter()
-                .map(move |boot| (release, boot))
+                .map(move |boot| Started { release, boot })
         })
         // A release predicts other values with Secure Boot on than with it off.
-        .filter(|(_, boot)| secure_boot.is_none_or(|on| boot.secure_boot == on));
-    let rank = |(release, boot): &Started<'a>| {
+        .filter(|started| secure_boot.is_none_or(|on| started.boot.secure_boot == on));
+    let rank = |started: &Started<'a>| {
+        let Started { release, boot } = *started;
         let manifest = release.manifest();
         let matching = IMAGE_PCRS
             .iter()
@@ -420,7 +426,7 @@ fn booted<'a>(
 /// Checks the registers against this release, and the release against the rule. Returns the value
 /// of PCR 7 where it was learned ([`databases`]).
 fn image(
-    (release, boot): Started<'_>,
+    started: Started<'_>,
     evidence: &StateEvidence<'_>,
     machine: &Machine,
     reference: &Reference<'_>,
@@ -428,6 +434,7 @@ fn image(
     now: u64,
     checks: &mut Checks,
 ) -> Option<Digest> {
+    let Started { release, boot } = started;
     let rule = reference.rule;
     let manifest = release.manifest();
     // PCR 4 has the hash of the whole kernel image, PCR 9 its command line and initrd, PCR 11 its
@@ -440,7 +447,7 @@ fn image(
         };
         register(&manifest.id, boot, pcr, code, evidence, checks);
     }
-    let others = databases((release, boot), evidence, machine, log, now, checks);
+    let others = databases(started, evidence, machine, log, now, checks);
     let keys = if rule.enforces() {
         rule.release_keys.join(", ")
     } else {
@@ -507,13 +514,14 @@ fn register(
 /// re-admission pinned (with a manufacturer's keys, or a revocation list that came with an update).
 /// Returns the register's value in the second case.
 fn databases(
-    (release, boot): Started<'_>,
+    started: Started<'_>,
     evidence: &StateEvidence<'_>,
     machine: &Machine,
     log: Option<&EventLog>,
     now: u64,
     checks: &mut Checks,
 ) -> Option<Digest> {
+    let Started { release, boot } = started;
     let found = evidence.pcr(SECURE_BOOT_PCR);
     let id = &release.manifest().id;
     if !boot.pcrs.contains_key(&SECURE_BOOT_PCR) {
