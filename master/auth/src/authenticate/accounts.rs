@@ -1,7 +1,7 @@
 //! Service account tokens: the service account and the objects to which the token is bound must
 //! still exist.
 
-use super::claims::{Claims, LegacyClaims, Reference, TokenClaims};
+use super::claims::{Claims, LegacyClaims, Private, Reference, TokenClaims};
 use super::credential::{CREDENTIAL, Identified, bad};
 use super::issuer::TokenIssuer;
 use crate::nodes::Nodes;
@@ -129,48 +129,41 @@ impl Accounts<'_> {
         }
     }
 
+    /// The user of a bound token that is in time, of which everything that it names still exists.
     async fn bound(&self, claims: &Claims) -> Result<UserInfo, ApiError> {
         let now = Timestamp::now().as_second();
-        if now >= claims.exp {
-            return Err(bad("service account token has expired"));
-        }
-        if now < claims.nbf || now < claims.iat {
-            return Err(bad("service account token is not valid yet"));
-        }
+        in_time(claims, now)?;
         let own = &claims.kubernetes;
-        let namespace = &own.namespace;
-        let account = &own.serviceaccount;
+        let (namespace, account) = (&own.namespace, &own.serviceaccount);
         if claims.sub != format!("system:serviceaccount:{namespace}:{}", account.name) {
             return Err(invalidated());
         }
-        live(
-            self.reader,
-            &format!("serviceaccounts/{namespace}/{}", account.name),
-            &account.uid,
-            now,
-        )
-        .await?;
+        let key = format!("serviceaccounts/{namespace}/{}", account.name);
+        live(self.reader, &key, &account.uid, now).await?;
         if let Some(secret) = &own.secret {
-            live(
-                self.reader,
-                &format!("secrets/{namespace}/{}", secret.name),
-                &secret.uid,
-                now,
-            )
-            .await?;
+            let key = format!("secrets/{namespace}/{}", secret.name);
+            live(self.reader, &key, &secret.uid, now).await?;
         }
+        let node = self.live_node(own, now).await?;
+        if let Some(why) = node.as_ref().and_then(|node| self.nodes.denied(&node.name)) {
+            return Err(bad(format!(
+                "service account token is bound to a denied node: {why}"
+            )));
+        }
+        Ok(bound_user(claims, node.as_ref()))
+    }
+
+    /// The node of a bound token, where it has one. What this returns proves that the pod that the
+    /// token is bound to still exists, or else the node that it is bound to, and not that the node
+    /// is allowed to do anything.
+    async fn live_node(&self, own: &Private, now: i64) -> Result<Option<Reference>, ApiError> {
         // A token that was made before its pod was bound names no node, and is the pod's all the
         // same.
         let mut node = own.node.clone();
         match (&own.pod, &own.node) {
             (Some(pod), _) => {
-                let pod = live(
-                    self.reader,
-                    &format!("pods/{namespace}/{}", pod.name),
-                    &pod.uid,
-                    now,
-                )
-                .await?;
+                let key = format!("pods/{}/{}", own.namespace, pod.name);
+                let pod = live(self.reader, &key, &pod.uid, now).await?;
                 node = node.or_else(|| {
                     let name = pod.spec.node_name.filter(|name| !name.is_empty())?;
                     Some(Reference {
@@ -184,26 +177,7 @@ impl Accounts<'_> {
             }
             (None, None) => {}
         }
-        if let Some(why) = node.as_ref().and_then(|node| self.nodes.denied(&node.name)) {
-            return Err(bad(format!(
-                "service account token is bound to a denied node: {why}"
-            )));
-        }
-        let mut user = user(namespace, account);
-        user.extra
-            .insert(CREDENTIAL.to_owned(), vec![format!("JTI={}", claims.jti)]);
-        for (kind, bound) in [("pod", &own.pod), ("node", &node)] {
-            let Some(bound) = bound else { continue };
-            for (fact, value) in [("name", &bound.name), ("uid", &bound.uid)] {
-                if !value.is_empty() {
-                    user.extra.insert(
-                        format!("authentication.kubernetes.io/{kind}-{fact}"),
-                        vec![value.clone()],
-                    );
-                }
-            }
-        }
-        Ok(user)
+        Ok(node)
     }
 
     async fn legacy(&self, claims: &LegacyClaims, token: &str) -> Result<UserInfo, ApiError> {
@@ -253,6 +227,38 @@ impl Accounts<'_> {
             },
         ))
     }
+}
+
+/// Checks that a token is valid at `now` (Unix seconds), by its own claims alone.
+fn in_time(claims: &Claims, now: i64) -> Result<(), ApiError> {
+    if now >= claims.exp {
+        return Err(bad("service account token has expired"));
+    }
+    if now < claims.nbf || now < claims.iat {
+        return Err(bad("service account token is not valid yet"));
+    }
+    Ok(())
+}
+
+/// The user of a bound token, with the token's id, its pod and its node. It proves nothing: the
+/// caller has checked all of them.
+fn bound_user(claims: &Claims, node: Option<&Reference>) -> UserInfo {
+    let own = &claims.kubernetes;
+    let mut user = user(&own.namespace, &own.serviceaccount);
+    user.extra
+        .insert(CREDENTIAL.to_owned(), vec![format!("JTI={}", claims.jti)]);
+    for (kind, bound) in [("pod", own.pod.as_ref()), ("node", node)] {
+        let Some(bound) = bound else { continue };
+        for (fact, value) in [("name", &bound.name), ("uid", &bound.uid)] {
+            if !value.is_empty() {
+                user.extra.insert(
+                    format!("authentication.kubernetes.io/{kind}-{fact}"),
+                    vec![value.clone()],
+                );
+            }
+        }
+    }
+    user
 }
 
 fn quoted(list: &[String]) -> String {
