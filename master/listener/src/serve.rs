@@ -97,6 +97,26 @@ impl Default for ServeOptions {
     }
 }
 
+impl ServeOptions {
+    /// Time for which a connection in this slot may have no open request.
+    fn idle_time(&self, slot: &Slot) -> Duration {
+        if slot.is_identified() {
+            self.idle
+        } else {
+            self.idle_stranger
+        }
+    }
+
+    /// Time for which the client of a connection in this slot may read nothing of an answer.
+    fn unread_time(&self, slot: &Slot) -> Duration {
+        if slot.is_proven() {
+            self.unread
+        } else {
+            self.unread_stranger
+        }
+    }
+}
+
 /// A TLS configuration could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -266,11 +286,7 @@ async fn serve_connection(connection: Connection, stream: TcpStream, remote: Soc
     let Some(stream) = handshake(&acceptor, stream, &options, remote).await else {
         return;
     };
-    let peer = peer(&stream, remote, slot.clone());
-    match peer.user() {
-        Some(user) if !service.is_denied(user, &peer) => peer.identify(user),
-        Some(_) | None => slot.touch(),
-    }
+    let peer = identified_peer(&stream, remote, &slot, &*service);
     let draining = service.draining();
     let (deny_list, shown, requests) = (service.clone(), peer.clone(), Requests::new());
     let limiter = Arc::new(RequestLimiter {
@@ -285,13 +301,7 @@ async fn serve_connection(connection: Connection, stream: TcpStream, remote: Soc
         let open = limiter.begin(&request, |path| service.limits_itself(path));
         answer(&*service, peer.clone(), request, open)
     });
-    let idle = requests.idle(|| {
-        if slot.is_identified() {
-            options.idle
-        } else {
-            options.idle_stranger
-        }
-    });
+    let idle = requests.idle(|| options.idle_time(&slot));
     let mut served =
         std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), answers));
     // Cancel-safe: the connection is polled again after the signal to drain or to close; a cut one
@@ -312,7 +322,7 @@ async fn serve_connection(connection: Connection, stream: TcpStream, remote: Soc
             served.as_mut().graceful_shutdown();
             tokio::time::timeout(CLOSE_GRACE, served).await.unwrap_or(Ok(()))
         }
-        () = requests.unread(|| if slot.is_proven() { options.unread } else { options.unread_stranger }) => {
+        () = requests.unread(|| options.unread_time(&slot)) => {
             tracing::debug!(%remote, "connection closed: its client does not read an answer");
             return;
         }
@@ -360,6 +370,23 @@ fn incoming(body: Incoming) -> Body {
     body.map_err(Into::into).boxed_unsync()
 }
 
+/// The peer of a new connection. If its certificate names a user who is not denied, the connection
+/// counts as that user's; else it is the newest among those of strangers.
+fn identified_peer(
+    stream: &TlsStream<WriteTimeout<TcpStream>>,
+    remote: SocketAddr,
+    slot: &Arc<Slot>,
+    service: &dyn Service,
+) -> Peer {
+    let peer = peer(stream, remote, slot.clone());
+    match peer.user() {
+        Some(user) if !service.is_denied(user, &peer) => peer.identify(user),
+        Some(_) | None => slot.touch(),
+    }
+    peer
+}
+
+/// What the handshake has verified of the other end.
 fn peer(stream: &TlsStream<WriteTimeout<TcpStream>>, remote: SocketAddr, slot: Arc<Slot>) -> Peer {
     let (_, session) = stream.get_ref();
     let certificates = session.peer_certificates().unwrap_or_default();
