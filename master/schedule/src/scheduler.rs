@@ -370,8 +370,8 @@ impl Scheduler {
         let decision = there.map_or_else(|| choose(&waiting.request, &self.snapshot), Ok);
         self.snapshot.restore_reserved(reserved);
         let write = match decision {
-            Ok(placement) => self.settle(waiting, placement, (seen, now)),
-            Err(why) => Some(self.refuse(waiting, &why, (seen, now))),
+            Ok(placement) => self.settle(waiting, placement, seen, now),
+            Err(why) => Some(self.refuse(waiting, &why, seen, now)),
         };
         let counts_on = |place: &KeptPlace| self.snapshot.counts_on(&place.key);
         if let Some(left) = kept.filter(|place| counts_on(place) != Some(&*place.node)) {
@@ -380,15 +380,17 @@ impl Scheduler {
         write
     }
 
-    /// Binds a pod to its node, or has its claims bound first.
+    /// Binds a pod to its node, or has its claims bound first. `seen` is the number that the queue
+    /// gave with the pod: by it the queue knows whether the cluster has changed since.
     fn settle(
         &mut self,
         waiting: Waiting,
         placement: Placement,
-        (seen, now): (u64, Instant),
+        seen: u64,
+        now: Instant,
     ) -> Option<Write> {
         if let Some(bindings) = self.snapshot.bindings(&waiting.request, &placement.node) {
-            return self.claim(&waiting, &placement.node, bindings, (seen, now));
+            return self.claim(&waiting, &placement.node, bindings, seen, now);
         }
         tracing::debug!(
             pod = %waiting.request.key, node = placement.node, feasible = placement.feasible,
@@ -402,13 +404,9 @@ impl Scheduler {
         Some(self.bind(waiting, placement.node))
     }
 
-    /// Says why a pod fits nowhere, and has less important ones end for it.
-    fn refuse(
-        &mut self,
-        waiting: Waiting,
-        why: &Unschedulable,
-        (seen, now): (u64, Instant),
-    ) -> Write {
+    /// Says why a pod fits nowhere, and has less important ones end for it; `seen` as in
+    /// [`Self::settle`].
+    fn refuse(&mut self, waiting: Waiting, why: &Unschedulable, seen: u64, now: Instant) -> Write {
         let PodRequest { key, priority, .. } = &waiting.request;
         let had_place = self.snapshot.reserved_for(key).is_some();
         let preemption = self.preempt(&waiting.request, why);

@@ -158,13 +158,14 @@ impl Scheduler {
     }
 
     /// Keeps a pod's place on its node until its claims are bound, and writes what they need for
-    /// that.
+    /// that. `seen` is the number that the queue gave with the pod.
     pub(super) fn claim(
         &mut self,
         waiting: &Waiting,
         node: &str,
         mut bindings: Bindings,
-        (seen, now): (u64, Instant),
+        seen: u64,
+        now: Instant,
     ) -> Option<Write> {
         let request = &waiting.request;
         self.snapshot.reserve(request.clone(), node);

@@ -73,7 +73,7 @@ impl Scheduler {
                 .await;
             let result = match answer {
                 Ok(_) => Ok(()),
-                Err(error) => check(&client, (&key, &uid), &node, error).await,
+                Err(error) => check(&client, &key, &uid, &node, error).await,
             };
             if result.is_ok() {
                 let message = format!("Successfully assigned {key} to {node}");
@@ -102,45 +102,24 @@ impl Scheduler {
         lost_place: bool,
         displaced: Vec<KeptPlace>,
     ) -> Write {
-        let recorder = self.recorder(&waiting.request);
-        let PodRequest {
-            key,
-            uid,
-            generation,
-            ..
-        } = waiting.request;
-        let mut message = why.to_string();
-        let preemption = match preemption {
-            Some(Err(none)) => {
-                // Where nodes were looked at, upstream's plugin for resource claims speaks first.
-                let claims = match why {
-                    Unschedulable::NoneFits { .. } => "no new claims to deallocate, ",
-                    Unschedulable::NotYet(_)
-                    | Unschedulable::NoNodes
-                    | Unschedulable::Nowhere { .. } => "",
-                };
-                message = format!("{message} {claims}preemption: {none}");
-                None
-            }
-            Some(Ok(preemption)) => Some(preemption),
-            None => None,
+        let request = waiting.request;
+        let recorder = self.recorder(&request);
+        let message = pending_message(why, preemption.as_ref());
+        let preemption = preemption.and_then(Result::ok);
+        let nominated = match &preemption {
+            Some(preemption) => Nominated::Node(&preemption.node),
+            None if lost_place => Nominated::Nowhere,
+            None => Nominated::AsBefore,
         };
-        let change = self.queue.report(&key, &message) || preemption.is_some() || lost_place;
+        let change =
+            self.queue.report(&request.key, &message) || preemption.is_some() || lost_place;
         let client = self.client.clone();
-        let since = self.queue.unscheduled_since(&key, client.now());
+        let since = self.queue.unscheduled_since(&request.key, client.now());
+        let condition = change.then(|| unscheduled(&request, &message, since, nominated));
+        let PodRequest { key, uid, .. } = request;
         Box::pin(async move {
             let about = subject(&key, &uid);
-            if change {
-                let nominated = match &preemption {
-                    Some(preemption) => Nominated::Node(&preemption.node),
-                    None if lost_place => Nominated::Nowhere,
-                    None => Nominated::AsBefore,
-                };
-                let condition = json!({
-                    "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
-                    "observedGeneration": generation, "lastProbeTime": null, "lastTransitionTime": text(since),
-                });
-                let patch = unscheduled(&uid, &condition, nominated);
+            if let Some(patch) = condition {
                 let written = client
                     .patch_status::<Pod>(Some(&key.namespace), &key.name, &patch)
                     .await;
@@ -171,11 +150,28 @@ impl Scheduler {
     }
 }
 
+/// Why a pod is pending, and why no other pods end for it, where that is known.
+fn pending_message(
+    why: &Unschedulable,
+    preemption: Option<&Result<Preemption, NoPreemption>>,
+) -> String {
+    let Some(Err(none)) = preemption else {
+        return why.to_string();
+    };
+    // Where nodes were looked at, upstream's plugin for resource claims speaks first.
+    let claims = match why {
+        Unschedulable::NoneFits { .. } => "no new claims to deallocate, ",
+        Unschedulable::NotYet(_) | Unschedulable::NoNodes | Unschedulable::Nowhere { .. } => "",
+    };
+    format!("{why} {claims}preemption: {none}")
+}
+
 /// Whether a pod is on its node although the answer says otherwise: an answer may be lost after its
 /// request was done.
 async fn check(
     client: &Client,
-    (key, uid): (&PodKey, &str),
+    key: &PodKey,
+    uid: &str,
     node: &str,
     error: ApiError,
 ) -> Result<(), Unbound> {
@@ -311,9 +307,21 @@ enum Nominated<'a> {
     Nowhere,
 }
 
-/// The condition of an unschedulable pod, and the node that is being made free for it; with the UID
-/// as precondition, as another pod may have the name by now.
-fn unscheduled(uid: &str, condition: &Value, nominated: Nominated<'_>) -> Patch {
+/// The condition of a pod that has been unschedulable since a time, and the node that is being made
+/// free for it; with the UID as precondition, as another pod may have the name by now.
+fn unscheduled(
+    pod: &PodRequest,
+    message: &str,
+    since: Timestamp,
+    nominated: Nominated<'_>,
+) -> Patch {
+    let PodRequest {
+        uid, generation, ..
+    } = pod;
+    let condition = json!({
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
+        "observedGeneration": generation, "lastProbeTime": null, "lastTransitionTime": text(since),
+    });
     let mut status = json!({"conditions": [condition]});
     match nominated {
         Nominated::AsBefore => {}
