@@ -8,6 +8,7 @@
 
 mod plan;
 
+use config_kube::Amount;
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use master_claims::{BIND_COMPLETED, BOUND_BY_CONTROLLER, Claim, Class, PROVISIONER, Volume};
 use master_client::{
@@ -185,6 +186,29 @@ fn without_volume(phase: &str) -> Value {
         "currentVolumeAttributesClassName": null}})
 }
 
+/// The status of a claim that is bound to a volume of this size and these access modes;
+/// `attributes` is what the step says of them.
+fn with_volume(size: Amount, modes: &[String], attributes: Option<String>) -> Value {
+    let capacity = json!({"storage": size.to_quantity()});
+    let mut status = json!({"phase": "Bound", "capacity": capacity, "accessModes": modes});
+    if let Some(class) = attributes {
+        let class = Some(class).filter(|class| !class.is_empty());
+        status["currentVolumeAttributesClassName"] = class.into();
+    }
+    json!({"status": status})
+}
+
+/// Checks that there is no volume of this name, past all caches: one that this process has not seen
+/// yet is not lost.
+async fn check_missing(writer: &Writer, volume: &str) -> Result<(), ApiError> {
+    let client = writer.client();
+    let found = client.get_opt::<PersistentVolume>(None, volume).await?;
+    if found.is_some() {
+        return Err(ApiError::new(Reason::Conflict, "the volume is there"));
+    }
+    Ok(())
+}
+
 /// A step of a claim.
 async fn claim(writer: &Writer, key: &Key, version: &str, step: ClaimStep) -> Result<(), ApiError> {
     let patch = |mut change: Value| {
@@ -216,28 +240,13 @@ async fn claim(writer: &Writer, key: &Key, version: &str, step: ClaimStep) -> Re
             modes,
             attributes,
         } => {
-            let capacity = json!({"storage": size.to_quantity()});
-            let mut status = json!({"phase": "Bound", "capacity": capacity, "accessModes": modes});
-            if let Some(class) = attributes {
-                let class = Some(class).filter(|class| !class.is_empty());
-                status["currentVolumeAttributesClassName"] = class.into();
-            }
-            let patch = patch(json!({"status": status}));
+            let patch = patch(with_volume(size, &modes, attributes));
             let written = writer.patch_status::<PersistentVolumeClaim>(key, &patch);
             written.await?;
         }
         ClaimStep::MarkLost { missing, event } => {
-            // A volume that this process has not seen yet is not lost: the last look is past all
-            // caches.
             if let Some(volume) = missing {
-                let client = writer.client();
-                if client
-                    .get_opt::<PersistentVolume>(None, &volume)
-                    .await?
-                    .is_some()
-                {
-                    return Err(ApiError::new(Reason::Conflict, "the volume is there"));
-                }
+                check_missing(writer, &volume).await?;
             }
             let patch = patch(without_volume("Lost"));
             let written = writer.patch_status::<PersistentVolumeClaim>(key, &patch);
