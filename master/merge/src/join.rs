@@ -60,6 +60,36 @@ fn steps<'a>(list: &'a List, items: &'a [Value]) -> Result<Vec<Element<'a>>, Str
         .collect()
 }
 
+/// By identity, the object's item with which the configuration's is merged. `None` for duplicates:
+/// the configuration's item replaces them, as it is ambiguous with which it would be merged.
+fn by_identity<'s, 'v>(
+    steps: &'s [Element<'v>],
+    items: &'v [Value],
+) -> BTreeMap<&'s Element<'v>, Option<&'v Value>> {
+    let mut known: BTreeMap<&Element<'v>, Option<&'v Value>> = BTreeMap::new();
+    for (step, item) in steps.iter().zip(items) {
+        known
+            .entry(step)
+            .and_modify(|found| *found = None)
+            .or_insert(Some(item));
+    }
+    known
+}
+
+/// The identities of the configuration's items, which must all differ.
+fn unique<'s, 'v>(steps: &'s [Element<'v>]) -> Result<BTreeSet<&'s Element<'v>>, String> {
+    let all: BTreeSet<&Element<'v>> = steps.iter().collect();
+    if all.len() < steps.len() {
+        let mut seen = BTreeSet::new();
+        let twice = steps.iter().find(|step| !seen.insert(*step));
+        return Err(format!(
+            "duplicate entries for key {}",
+            twice.unwrap_or(&steps[0])
+        ));
+    }
+    Ok(all)
+}
+
 /// Merges two lists (upstream: `mergeListItems`). The walk over both puts out what only the object
 /// has at its place among the items that both have, and those in the order of the configuration.
 fn items(
@@ -69,25 +99,8 @@ fn items(
     place: SchemaPosition<'_>,
 ) -> Result<Vec<Value>, String> {
     let (before, after) = (steps(list, old)?, steps(list, new)?);
-    // By identity, the object's item to merge with; `None` for duplicates.
-    let mut known: BTreeMap<&Element<'_>, Option<&Value>> = BTreeMap::new();
-    for (step, item) in before.iter().zip(old) {
-        // The configuration's item replaces duplicates: it is ambiguous with which of
-        // them it would be merged.
-        known
-            .entry(step)
-            .and_modify(|found| *found = None)
-            .or_insert(Some(item));
-    }
-    let wanted: BTreeSet<&Element<'_>> = after.iter().collect();
-    if wanted.len() < after.len() {
-        let mut seen = BTreeSet::new();
-        let twice = after.iter().find(|step| !seen.insert(*step));
-        return Err(format!(
-            "duplicate entries for key {}",
-            twice.unwrap_or(&after[0])
-        ));
-    }
+    let known = by_identity(&before, old);
+    let wanted = unique(&after)?;
     let merged = |index: usize| {
         value(
             known.get(&after[index]).copied().flatten().cloned(),
