@@ -212,7 +212,7 @@ pub(crate) fn release_changed<'a>(
     let place = write.place()?;
     let reset = Set::of(write.reset);
     let own = compare(old, new, place).without(&reset);
-    let mut others: Vec<(String, Option<Changes<'static>>)> = Vec::new();
+    let mut others: Vec<VersionChanges> = Vec::new();
     let mut conflicts = Vec::new();
     managers.0.retain_mut(|manager| {
         let inner = write.versions.place(&manager.api_version);
@@ -263,9 +263,16 @@ pub(crate) fn release_changed<'a>(
     Ok((conflicts, own))
 }
 
+/// The differences in a version other than that of the write.
+struct VersionChanges {
+    version: String,
+    /// None where the object cannot be converted into it.
+    changes: Option<Changes<'static>>,
+}
+
 /// The differences in another version: managers record paths under that version's field names.
 fn changes_in_version<'c>(
-    known: &'c mut Vec<(String, Option<Changes<'static>>)>,
+    known: &'c mut Vec<VersionChanges>,
     version: &str,
     old: &Fields,
     new: &Fields,
@@ -276,7 +283,7 @@ fn changes_in_version<'c>(
     // Many managers share few versions, and to convert and compare costs the size of the object.
     let index = known
         .iter()
-        .position(|(name, _)| name == version)
+        .position(|known| known.version == version)
         .unwrap_or_else(|| {
             let versions = write.versions;
             let convert = |object: &Fields| {
@@ -291,10 +298,13 @@ fn changes_in_version<'c>(
             let both = convert(old).zip(convert(new));
             let changes =
                 both.map(|(old, new)| compare(&old, &new, place).without(reset).into_owned());
-            known.push((version.to_owned(), changes));
+            known.push(VersionChanges {
+                version: version.to_owned(),
+                changes,
+            });
             known.len() - 1
         });
-    known[index].1.as_ref()
+    known[index].changes.as_ref()
 }
 
 /// Merges the oldest `Update` entries of each version if there are too many: controllers with
