@@ -161,8 +161,10 @@ impl Controller for DaemonSets {
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
-        let of = (&facts.key, &facts.set.metadata);
-        Action::after_owners(of, &facts.owner_changes, Step::Own, || plan(facts, now))
+        let (key, meta) = (&facts.key, &facts.set.metadata);
+        Action::after_owners(key, meta, &facts.owner_changes, Step::Own, || {
+            plan(facts, now)
+        })
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
@@ -312,18 +314,19 @@ struct OnNode<'a> {
     pods: Vec<&'a Owned>,
 }
 
-fn plan(facts: &Facts, now: Now) -> (Vec<Step>, Option<Duration>) {
+/// The steps for a DaemonSet.
+fn plan(facts: &Facts, now: Now) -> Plan<Step> {
     let set = &facts.set;
-    let Some(spec) = set.spec.as_ref() else {
-        return (Vec::new(), None);
+    let Some(spec) = set.spec.as_ref().filter(|_| !is_leaving(&set.metadata)) else {
+        return Plan::nothing();
     };
-    if is_leaving(&set.metadata) {
-        return (Vec::new(), None);
-    }
     if !facts.revision_changes.is_empty() {
         let changes = facts.revision_changes.iter().cloned();
         let own = changes.map(|change| Step::Revision(revision::Step::Own(change)));
-        return (own.collect(), None);
+        return Plan {
+            actions: own.collect(),
+            requeue: None,
+        };
     }
     let collisions = set
         .status
@@ -355,11 +358,11 @@ fn plan(facts: &Facts, now: Now) -> (Vec<Step>, Option<Duration>) {
     // for that: clients look for the generation right after their change.
     if let Some(step) = current.step {
         let mut steps = vec![Step::Revision(step)];
-        let status = work.status(set, &nodes);
-        if set.status.as_ref() != Some(&status) {
-            steps.push(Step::Status(Box::new(status)));
-        }
-        return (steps, None);
+        steps.extend(work.status_step(set, &nodes));
+        return Plan {
+            actions: steps,
+            requeue: None,
+        };
     }
     for (name, node) in &nodes {
         work.keep(name, node);
@@ -367,25 +370,11 @@ fn plan(facts: &Facts, now: Now) -> (Vec<Step>, Option<Duration>) {
     if work.create.is_empty() && work.delete.is_empty() {
         work.roll(&nodes);
     }
-    let mut steps = Vec::new();
-    let status = work.status(set, &nodes);
-    if set.status.as_ref() != Some(&status) {
-        steps.push(Step::Status(Box::new(status)));
-    }
+    let mut steps: Vec<Step> = work.status_step(set, &nodes).into_iter().collect();
     used.insert(&current.hash);
     let old = revision::beyond(&facts.revisions, &used, spec.revision_history_limit);
     steps.extend(old.into_iter().map(Step::Revision));
-    let wake = work.wake.and_then(|wake| Duration::try_from(wake).ok());
-    let (mut create, delete) = (work.create, work.delete);
-    steps.extend(work.ended.into_iter().map(Step::Tell));
-    if !delete.is_empty() {
-        steps.push(Step::Delete(delete.into_iter().take(BURST).collect()));
-    }
-    if !create.is_empty() {
-        create.truncate(BURST);
-        steps.push(Step::Create(create, current.hash));
-    }
-    (steps, wake)
+    work.done(steps)
 }
 
 /// The nodes with what stands on them; nodes that are gone have pods only.
@@ -422,7 +411,7 @@ fn counts(pod: &OwnedPod) -> bool {
 }
 
 /// By which the oldest pod of a node comes first; one that is bound comes before others.
-fn age((key, pod): &Owned) -> (bool, Option<Timestamp>, &str) {
+fn age<'a>(key: &'a Key, pod: &OwnedPod) -> (bool, Option<Timestamp>, &'a str) {
     (pod.node.is_empty(), pod.created, &key.name)
 }
 
@@ -442,8 +431,26 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn end(&mut self, (key, pod): &Owned) {
-        self.delete.insert((**key).clone(), pod.uid.clone());
+    /// The plan: these steps, and then pods are ended and made, as many as one plan may end and
+    /// make.
+    fn done(self, mut steps: Vec<Step>) -> Plan<Step> {
+        steps.extend(self.ended.into_iter().map(Step::Tell));
+        if !self.delete.is_empty() {
+            steps.push(Step::Delete(self.delete.into_iter().take(BURST).collect()));
+        }
+        let mut create = self.create;
+        if !create.is_empty() {
+            create.truncate(BURST);
+            steps.push(Step::Create(create, self.hash.to_owned()));
+        }
+        Plan {
+            actions: steps,
+            requeue: self.wake.and_then(|wake| Duration::try_from(wake).ok()),
+        }
+    }
+
+    fn end(&mut self, key: &Key, pod: &OwnedPod) {
+        self.delete.insert(key.clone(), pod.uid.clone());
     }
 
     fn is_current(&self, pod: &OwnedPod) -> bool {
@@ -496,7 +503,7 @@ impl Work<'_> {
             // that before it deletes them, but never deletes one that is not bound yet.
             for owned in present {
                 if node.known || owned.1.node.is_empty() {
-                    self.end(owned);
+                    self.end(&owned.0, &owned.1);
                 }
             }
             return;
@@ -524,7 +531,7 @@ impl Work<'_> {
                 &mut kept
             };
             if std::mem::replace(first, true) {
-                self.end(owned);
+                self.end(&owned.0, &owned.1);
             }
         }
     }
@@ -547,7 +554,7 @@ impl Work<'_> {
             failed,
             at: self.instant,
         });
-        self.end(owned);
+        self.end(&owned.0, &owned.1);
     }
 
     /// Brings old pods to the current template, as many at once as may be missing or be beyond.
@@ -577,16 +584,16 @@ impl Work<'_> {
                 // Beside a new pod the old one stays while it is ready, until the new one serves.
                 Some((_, new)) if surge > 0 => {
                     if old.1.ready.is_none() || self.is_available(new) {
-                        self.end(old);
+                        self.end(&old.0, &old.1);
                     } else {
                         beyond += 1;
                     }
                 }
-                Some(_) => self.end(old),
+                Some(_) => self.end(&old.0, &old.1),
                 None if surge > 0 && failed => {}
                 // What does not serve costs nothing.
                 None if !serves && surge > 0 => self.create.push((*name).to_owned()),
-                None if !serves && missing > 0 => self.end(old),
+                None if !serves && missing > 0 => self.end(&old.0, &old.1),
                 None => candidates.push(((*name).to_owned(), old)),
             }
         }
@@ -596,9 +603,16 @@ impl Work<'_> {
                 self.create.push(name);
             } else if surge == 0 && down < missing {
                 down += 1;
-                self.end(old);
+                self.end(&old.0, &old.1);
             }
         }
+    }
+
+    /// The step that writes the status, where it differs.
+    fn status_step(&mut self, set: &DaemonSet, nodes: &BTreeMap<&str, OnNode<'_>>) -> Option<Step> {
+        let status = self.status(set, nodes);
+        let differs = set.status.as_ref() != Some(&status);
+        differs.then(|| Step::Status(Box::new(status)))
     }
 
     fn status(&mut self, set: &DaemonSet, nodes: &BTreeMap<&str, OnNode<'_>>) -> DaemonSetStatus {
@@ -609,7 +623,8 @@ impl Work<'_> {
             // The oldest speaks for its node (upstream): during a surge that is the old one, so
             // that a rollout ends once the new ones serve alone.
             let counted = node.pods.iter().copied().filter(|(_, pod)| counts(pod));
-            let oldest = counted.min_by(|one, other| age(one).cmp(&age(other)));
+            let oldest =
+                counted.min_by(|one, other| age(&one.0, &one.1).cmp(&age(&other.0, &other.1)));
             let Some((_, pod)) = oldest else {
                 desired += i32::from(node.begins);
                 continue;

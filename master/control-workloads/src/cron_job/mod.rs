@@ -217,19 +217,19 @@ async fn create(writer: &Writer, about: &ObjectReference, job: &Job) -> Result<(
     }
 }
 
-fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration>) {
+fn plan(facts: &Facts, now: Timestamp) -> Plan<Step> {
     let spec = &facts.cron.spec;
     let before = status_of(&facts.cron);
     let (mut status, mut steps) = look(facts, &before);
-    let (begun, wake) = if is_leaving(&facts.cron.metadata) || spec.suspend == Some(true) {
-        (Vec::new(), None)
+    let begun = if is_leaving(&facts.cron.metadata) || spec.suspend == Some(true) {
+        Plan::nothing()
     } else {
         let active = active(facts, &before);
-        begin(facts, spec, (status.scheduled, &active), now)
+        begin(facts, spec, status.scheduled, &active, now)
     };
     // A Job that is replaced is not missed as it goes.
     let goes = |active: &ObjectReference| {
-        let mut deleted = begun.iter();
+        let mut deleted = begun.actions.iter();
         deleted.any(|step| matches!(step, Step::Delete(_, uid) if active.uid.as_ref() == Some(uid)))
     };
     status.active.retain(|active| !goes(active));
@@ -237,8 +237,11 @@ fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration>) {
         steps.push(Step::Status(status));
     }
     steps.extend(beyond(spec, &facts.jobs));
-    steps.extend(begun);
-    (steps, wake)
+    steps.extend(begun.actions);
+    Plan {
+        actions: steps,
+        requeue: begun.requeue,
+    }
 }
 
 /// A Job with its key.
@@ -251,14 +254,16 @@ fn active<'a>(facts: &'a Facts, before: &Status) -> Vec<Run<'a>> {
         .collect()
 }
 
-/// What is due by the schedule, and when the next time comes.
+/// What is due by the schedule, and when the next time comes. `scheduled` is the last time for which
+/// a Job was made, `active` the runs that are not finished.
 fn begin(
     facts: &Facts,
     spec: &CronJobSpec,
-    (scheduled, active): (Option<Timestamp>, &[Run<'_>]),
+    scheduled: Option<Timestamp>,
+    active: &[Run<'_>],
     now: Timestamp,
-) -> (Vec<Step>, Option<Duration>) {
-    let tell = |reason, message| (vec![Step::Tell(Severity::Warning, reason, message)], None);
+) -> Plan<Step> {
+    let tell = |reason, message| Plan::act(Step::Tell(Severity::Warning, reason, message));
     match Schedule::parse(&spec.schedule, spec.time_zone.as_deref()) {
         Ok(schedule) => {
             let Some(next) = schedule.next(reached(facts, &schedule, scheduled, now)) else {
@@ -273,10 +278,10 @@ fn begin(
             };
             // A moment later, so that the time has come by every clock's resolution.
             let left = next.duration_since(now) + SignedDuration::from_millis(100);
-            (
-                start(facts, spec, &schedule, (scheduled, active), now),
-                Duration::try_from(left).ok(),
-            )
+            Plan {
+                actions: start(facts, spec, &schedule, scheduled, active, now),
+                requeue: Duration::try_from(left).ok(),
+            }
         }
         Err(Fault::Unreadable(cause)) => tell(
             "UnparseableSchedule",
@@ -417,12 +422,14 @@ fn beyond(spec: &CronJobSpec, jobs: &Entries<Kept<Job>>) -> Vec<Step> {
     steps
 }
 
-/// Makes the Job of the last time that has come, if it may begin.
+/// Makes the Job of the last time that has come, if it may begin; `scheduled` and `active` as in
+/// [`begin`].
 fn start(
     facts: &Facts,
     spec: &CronJobSpec,
     schedule: &Schedule,
-    (scheduled, active): (Option<Timestamp>, &[Run<'_>]),
+    scheduled: Option<Timestamp>,
+    active: &[Run<'_>],
     now: Timestamp,
 ) -> Vec<Step> {
     let deadline = spec

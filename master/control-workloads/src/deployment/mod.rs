@@ -116,8 +116,8 @@ impl Controller for Deployments {
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
-        let of = (&facts.key, &facts.deployment.metadata);
-        Action::after_owners(of, &facts.owner_changes, Step::Own, || {
+        let (key, meta) = (&facts.key, &facts.deployment.metadata);
+        Action::after_owners(key, meta, &facts.owner_changes, Step::Own, || {
             Rollout::of(facts, now.wall).plan()
         })
     }

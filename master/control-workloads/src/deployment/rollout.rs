@@ -15,6 +15,7 @@ use config_kube::k8s_openapi::api::apps::v1::{
 };
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use jiff::{SignedDuration, Timestamp};
+use master_control::controller::Plan;
 use std::time::Duration;
 
 /// A deadline that means none (upstream: `math.MaxInt32`).
@@ -112,8 +113,8 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// The steps, and when to plan again.
-    pub(super) fn plan(mut self) -> (Vec<Step>, Option<Duration>) {
+    /// The steps for a Deployment.
+    pub(super) fn plan(mut self) -> Plan<Step> {
         let before = self.status.clone();
         if is_leaving(&self.deployment.metadata) {
             return self.end(&before, false);
@@ -136,7 +137,7 @@ impl<'a> Rollout<'a> {
         self.end(&before, true)
     }
 
-    fn end(mut self, before: &Status, judged: bool) -> (Vec<Step>, Option<Duration>) {
+    fn end(mut self, before: &Status, judged: bool) -> Plan<Step> {
         let new = self.new.map(|at| self.sets[at].clone());
         self.status.count(&self.sets, new.as_ref(), &self.wanted);
         if judged {
@@ -147,7 +148,10 @@ impl<'a> Rollout<'a> {
         if self.status != *before {
             self.steps.push(Step::Status(self.status));
         }
-        (self.steps, requeue)
+        Plan {
+            actions: self.steps,
+            requeue,
+        }
     }
 
     /// When the deadline of progress will have passed.

@@ -14,6 +14,7 @@ use crate::workload::rank::{Crowd, order};
 use config_kube::k8s_openapi::api::batch::v1::JobSpec;
 use jiff::{SignedDuration, Timestamp};
 use master_client::{Key, Severity};
+use master_control::controller::Plan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,18 +84,18 @@ struct End {
     message: String,
 }
 
-/// The steps for a Job, and when to plan again.
-pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration>) {
+/// The steps for a Job.
+pub(super) fn plan(facts: &Facts, now: Timestamp) -> Plan<Step> {
     let job = &facts.job.0;
     let Some(spec) = &job.spec else {
-        return (Vec::new(), None);
+        return Plan::nothing();
     };
     let before = Status::of(job);
     if before.is_finished() || is_leaving(&job.metadata) {
         let tracked = facts.pods.iter().filter(|(_, pod)| is_tracked(pod));
         let tracked: Vec<_> = tracked.map(named).collect();
         let step = (!tracked.is_empty()).then_some(Step::Untrack(tracked));
-        return (step.into_iter().collect(), None);
+        return step.into();
     }
     let completions = spec.completions.unwrap_or(i32::MAX);
     let failed = before.failed_indexes.clone().unwrap_or_default();
@@ -615,7 +616,7 @@ impl Work<'_> {
 
     /// The steps in their order: the status before the finalizers go, so that nothing is counted
     /// twice or never.
-    fn close(mut self, before: &Status, failing: bool) -> (Vec<Step>, Option<Duration>) {
+    fn close(mut self, before: &Status, failing: bool) -> Plan<Step> {
         let ready = self
             .pods
             .iter()
@@ -644,7 +645,10 @@ impl Work<'_> {
             ordered.append(&mut steps);
         }
         let wake = self.wake.and_then(|wake| Duration::try_from(wake).ok());
-        (ordered, wake)
+        Plan {
+            actions: ordered,
+            requeue: wake,
+        }
     }
 }
 

@@ -130,8 +130,8 @@ impl Controller for StatefulSets {
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
-        let of = (&facts.key, &facts.set.metadata);
-        Action::after_owners(of, &facts.owner_changes, Step::Own, || {
+        let (key, meta) = (&facts.key, &facts.set.metadata);
+        Action::after_owners(key, meta, &facts.owner_changes, Step::Own, || {
             plan::plan(facts, now.wall)
         })
     }

@@ -13,6 +13,7 @@ use config_kube::k8s_openapi::api::apps::v1::{StatefulSetSpec, StatefulSetStatus
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use jiff::{SignedDuration, Timestamp};
 use master_client::Key;
+use master_control::controller::Plan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,16 +55,19 @@ struct Work<'a> {
     wake: Option<SignedDuration>,
 }
 
-/// The steps, and when to plan again.
-pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration>) {
+/// The steps for a StatefulSet.
+pub(super) fn plan(facts: &Facts, now: Timestamp) -> Plan<Step> {
     let set = &facts.set;
     let Some(spec) = &set.spec else {
-        return (Vec::new(), None);
+        return Plan::nothing();
     };
     if !facts.revision_changes.is_empty() {
         let changes = facts.revision_changes.iter().cloned();
         let own = changes.map(|change| Step::Revision(revision::Step::Own(change)));
-        return (own.collect(), None);
+        return Plan {
+            actions: own.collect(),
+            requeue: None,
+        };
     }
     let before = set.status.clone().unwrap_or_default();
     let owner = controls(&set.0);
@@ -107,7 +111,10 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration
     // status does not wait for that: clients look for the generation right after their change.
     if let Some(revised) = revised {
         work.steps.insert(0, revised);
-        return (work.steps, None);
+        return Plan {
+            actions: work.steps,
+            requeue: None,
+        };
     }
     work.forget();
     work.mend();
@@ -126,9 +133,12 @@ fn places(facts: &Facts) -> BTreeMap<i32, &Arc<OwnedPod>> {
 }
 
 impl Work<'_> {
-    fn done(self) -> (Vec<Step>, Option<Duration>) {
+    fn done(self) -> Plan<Step> {
         let wake = self.wake.and_then(|wake| Duration::try_from(wake).ok());
-        (self.steps, wake)
+        Plan {
+            actions: self.steps,
+            requeue: wake,
+        }
     }
 
     fn is_wanted(&self, place: i32) -> bool {

@@ -7,7 +7,6 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use master_client::{Key, Object, Store};
 use master_control::controller::Plan;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A step for an object with a UID.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,27 +21,27 @@ pub struct Action<S> {
 
 impl<S> Action<S> {
     /// What a workload does: first objects get the owner that they are to have, as what is counted
-    /// and made depends on it; once they have it, the steps that `plan` gives.
+    /// and made depends on it; once they have it, what `plan` returns.
     pub fn after_owners(
-        (key, meta): (&Key, &ObjectMeta),
+        key: &Key,
+        meta: &ObjectMeta,
         changes: &[OwnerChange],
         step: impl Fn(OwnerChange) -> S,
-        plan: impl FnOnce() -> (Vec<S>, Option<Duration>),
+        plan: impl FnOnce() -> Plan<S>,
     ) -> Plan<Self> {
         let steps = if changes.is_empty() {
             plan()
         } else {
-            (changes.iter().cloned().map(step).collect(), None)
+            Plan {
+                actions: changes.iter().cloned().map(step).collect(),
+                requeue: None,
+            }
         };
         Self::plan(key, meta, steps)
     }
 
-    /// Steps for the object with this metadata, and the time after which it is planned again.
-    pub fn plan(
-        key: &Key,
-        meta: &ObjectMeta,
-        (steps, requeue): (Vec<S>, Option<Duration>),
-    ) -> Plan<Self> {
+    /// The same plan, with each step for the object with this metadata.
+    pub fn plan(key: &Key, meta: &ObjectMeta, steps: Plan<S>) -> Plan<Self> {
         let uid = meta.uid.clone().unwrap_or_default();
         let action = |step| Self {
             key: key.clone(),
@@ -50,8 +49,8 @@ impl<S> Action<S> {
             step,
         };
         Plan {
-            actions: steps.into_iter().map(action).collect(),
-            requeue,
+            actions: steps.actions.into_iter().map(action).collect(),
+            requeue: steps.requeue,
         }
     }
 }

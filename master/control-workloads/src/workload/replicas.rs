@@ -222,8 +222,8 @@ impl<K: Replicated> Controller for Replicas<K> {
     }
 
     fn plan(facts: &Facts<K>, now: Now) -> Plan<Action> {
-        let of = (&facts.key, facts.set.metadata());
-        Action::after_owners(of, &facts.owner_changes, Step::Own, || {
+        let (key, meta) = (&facts.key, facts.set.metadata());
+        Action::after_owners(key, meta, &facts.owner_changes, Step::Own, || {
             manage(facts, now.wall)
         })
     }
@@ -283,7 +283,7 @@ impl<K: Replicated> Replicas<K> {
 }
 
 /// Makes or ends pods, and writes the status where it differs.
-fn manage<K: Replicated>(facts: &Facts<K>, now: Timestamp) -> (Vec<Step>, Option<Duration>) {
+fn manage<K: Replicated>(facts: &Facts<K>, now: Timestamp) -> Plan<Step> {
     let set = &facts.set;
     let mut active: Vec<_> = facts
         .pods
@@ -310,7 +310,10 @@ fn manage<K: Replicated>(facts: &Facts<K>, now: Timestamp) -> (Vec<Step>, Option
             ));
         }
     }
-    (steps, soonest(facts, now))
+    Plan {
+        actions: steps,
+        requeue: soonest(facts, now),
+    }
 }
 
 /// When the next pod will have been ready for long enough.
