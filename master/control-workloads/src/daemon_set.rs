@@ -6,7 +6,7 @@ use crate::workload::claim::OwnerChange;
 use crate::workload::kept::{Kept, Selects, controls, is_leaving};
 use crate::workload::make::{self, BURST};
 use crate::workload::node_facts::{NodeFacts, fits};
-use crate::workload::pod::{OwnedPod, Pods};
+use crate::workload::pod::{OwnedPod, PodId, Pods};
 use crate::workload::ready::ReadyTimes;
 use crate::workload::revision::{self, HASH, Revisions};
 use crate::workload::waits::{OfNodes, Version, Waits};
@@ -80,7 +80,7 @@ pub enum Step {
     /// Records the event that a pod has ended by itself, and is going to be replaced.
     Tell(Ended),
     /// Pods are ended.
-    Delete(Vec<(Key, String)>),
+    Delete(Vec<PodId>),
     /// Its status is written.
     Status(Box<DaemonSetStatus>),
 }
@@ -436,7 +436,9 @@ impl Work<'_> {
     fn done(self, mut steps: Vec<Step>) -> Plan<Step> {
         steps.extend(self.ended.into_iter().map(Step::Tell));
         if !self.delete.is_empty() {
-            steps.push(Step::Delete(self.delete.into_iter().take(BURST).collect()));
+            let pods = self.delete.into_iter().take(BURST);
+            let pods = pods.map(|(key, uid)| PodId { key, uid });
+            steps.push(Step::Delete(pods.collect()));
         }
         let mut create = self.create;
         if !create.is_empty() {

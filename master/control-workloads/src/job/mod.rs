@@ -26,7 +26,7 @@ use crate::workload::amount::later;
 use crate::workload::claim::OwnerChange;
 use crate::workload::kept::{Kept, Labels, Selects, controls, is_leaving, selects};
 use crate::workload::make::{self, tell};
-use crate::workload::pod::{BY_CONTROLLER, JOB_TRACKING, OwnedPod, Pods};
+use crate::workload::pod::{BY_CONTROLLER, JOB_TRACKING, OwnedPod, PodId, Pods};
 use config_kube::k8s_openapi::api::batch::v1::Job;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use futures_util::future::join_all;
@@ -175,9 +175,9 @@ impl Controller for Jobs {
     }
 }
 
-async fn untrack_all(writer: &Writer, pods: &[(Key, String)]) -> Result<(), ApiError> {
+async fn untrack_all(writer: &Writer, pods: &[PodId]) -> Result<(), ApiError> {
     for batch in pods.chunks(AT_ONCE) {
-        let each = batch.iter().map(|(key, uid)| untrack(writer, key, uid));
+        let each = batch.iter().map(|pod| untrack(writer, &pod.key, &pod.uid));
         join_all(each)
             .await
             .into_iter()

@@ -9,7 +9,7 @@ use crate::workload::claim::OwnerChange;
 use crate::workload::condition::{self, Condition, find, second};
 use crate::workload::kept::is_leaving;
 use crate::workload::make::BURST;
-use crate::workload::pod::{JobPart, OwnedPod};
+use crate::workload::pod::{JobPart, OwnedPod, PodId};
 use crate::workload::rank::{Crowd, order};
 use config_kube::k8s_openapi::api::batch::v1::JobSpec;
 use jiff::{SignedDuration, Timestamp};
@@ -34,11 +34,11 @@ pub enum Step {
     /// Pods are made.
     Create(Vec<New>),
     /// Pods are ended, and count as nothing.
-    Delete(Vec<(Key, String)>),
+    Delete(Vec<PodId>),
     /// Pods are ended, and count as failures when they have.
-    End(Vec<(Key, String)>),
+    End(Vec<PodId>),
     /// The Job's finalizer is removed from pods that are counted, or that never will be.
-    Untrack(Vec<(Key, String)>),
+    Untrack(Vec<PodId>),
     /// An event about the Job.
     Tell(Severity, &'static str, String),
     /// The status is written.
@@ -67,7 +67,7 @@ struct Work<'a> {
     completed: Indexes,
     failed: Indexes,
     /// Pods whose finalizers are removed once the status, which counts them, is written.
-    counted: Vec<(Key, String)>,
+    counted: Vec<PodId>,
     /// By index, the failed pod that keeps its finalizer until its successor exists: its
     /// annotations have the index's failures.
     waiting: BTreeMap<i32, Owned>,
@@ -93,7 +93,7 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> Plan<Step> {
     let before = Status::of(job);
     if before.is_finished() || is_leaving(&job.metadata) {
         let tracked = facts.pods.iter().filter(|(_, pod)| is_tracked(pod));
-        let tracked: Vec<_> = tracked.map(named).collect();
+        let tracked: Vec<_> = tracked.map(|(key, pod)| PodId::of(key, pod)).collect();
         let step = (!tracked.is_empty()).then_some(Step::Untrack(tracked));
         return step.into();
     }
@@ -123,10 +123,6 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> Plan<Step> {
         None => work.go_on(),
     }
     work.close(&before, facts.failing)
-}
-
-fn named((key, pod): &Owned) -> (Key, String) {
-    ((**key).clone(), pod.uid.clone())
 }
 
 fn is_tracked(pod: &OwnedPod) -> bool {
@@ -169,6 +165,11 @@ impl Work<'_> {
         pods.filter(|(_, pod)| pod.is_active()).collect()
     }
 
+    fn active_ids(&self) -> Vec<PodId> {
+        let active = self.active().into_iter();
+        active.map(|(key, pod)| PodId::of(key, pod)).collect()
+    }
+
     /// Turns pods that ended into UIDs, and UIDs whose pods are free into counts.
     fn count(&mut self) {
         let tracked: BTreeSet<&str> = self
@@ -188,7 +189,7 @@ impl Work<'_> {
         for owned in self.pods.iter().filter(|(_, pod)| is_tracked(pod)) {
             let pod = &owned.1;
             if self.status.uncounted.has(&pod.uid) {
-                self.counted.push(named(owned));
+                self.counted.push(PodId::of(&owned.0, pod));
                 if self.status.uncounted.failed.contains(&pod.uid) {
                     self.fail_index(owned);
                 }
@@ -212,10 +213,10 @@ impl Work<'_> {
         if self.is_indexed() {
             // The index itself says that it was counted.
             self.completed.extend(self.index(&owned.1));
-            self.counted.push(named(owned));
+            self.counted.push(PodId::of(&owned.0, &owned.1));
         } else if self.has_room() {
             self.status.uncounted.succeeded.insert(owned.1.uid.clone());
-            self.counted.push(named(owned));
+            self.counted.push(PodId::of(&owned.0, &owned.1));
         }
     }
 
@@ -251,10 +252,10 @@ impl Work<'_> {
             self.verdict.get_or_insert_with(|| why.clone());
         }
         if verdict == Verdict::Ignore || (self.is_indexed() && index.is_none()) {
-            self.counted.push(named(owned));
+            self.counted.push(PodId::of(&owned.0, pod));
         } else if self.has_room() {
             self.status.uncounted.failed.insert(pod.uid.clone());
-            self.counted.push(named(owned));
+            self.counted.push(PodId::of(&owned.0, pod));
         }
     }
 
@@ -275,7 +276,7 @@ impl Work<'_> {
             .values()
             .map(|(_, pod)| pod.uid.as_str())
             .collect();
-        self.counted.retain(|(_, uid)| !kept.contains(uid.as_str()));
+        self.counted.retain(|pod| !kept.contains(pod.uid.as_str()));
     }
 
     fn failures(&self) -> i32 {
@@ -403,10 +404,10 @@ impl Work<'_> {
             FAILURE_TARGET
         };
         self.say(interim, "True", &end.reason, &end.message);
-        for (_, owned) in std::mem::take(&mut self.waiting) {
-            self.counted.push(named(&owned));
+        for (key, pod) in std::mem::take(&mut self.waiting).into_values() {
+            self.counted.push(PodId::of(&key, &pod));
         }
-        let active: Vec<_> = self.active().into_iter().map(named).collect();
+        let active = self.active_ids();
         let held = self
             .pods
             .iter()
@@ -438,7 +439,7 @@ impl Work<'_> {
         let suspended = self.is_suspended();
         let was = find(&self.status.conditions, SUSPENDED).is_some_and(|one| one.status == "True");
         if suspended {
-            let active: Vec<_> = self.active().into_iter().map(named).collect();
+            let active = self.active_ids();
             self.status.active = 0;
             // Its time limit counts from the next beginning.
             self.status.started = None;
@@ -515,7 +516,7 @@ impl Work<'_> {
 
     /// Active pods that go: those of indexes that need none or have another, then as many as are
     /// too many.
-    fn spare(&self, active: &[Owned], least: usize) -> Vec<(Key, String)> {
+    fn spare(&self, active: &[Owned], least: usize) -> Vec<PodId> {
         let mut sorted: Vec<&Owned> = active.iter().collect();
         let crowd = Crowd::new();
         sorted.sort_by(|(_, one), (_, other)| order(one, other, &crowd, self.now));
@@ -537,7 +538,8 @@ impl Work<'_> {
         }
         let more = least.saturating_sub(gone.len());
         gone.extend(sorted.into_iter().take(more));
-        gone.into_iter().map(named).collect()
+        let gone = gone.into_iter();
+        gone.map(|(key, pod)| PodId::of(key, pod)).collect()
     }
 
     /// The first indexes that have no pod, with what their pods are to know of failures.
@@ -563,7 +565,7 @@ impl Work<'_> {
             }
             let last = self.waiting.get(&index).cloned();
             if let Some(last) = &last
-                && let Some(left) = self.backoff_of(last)
+                && let Some(left) = self.backoff_of(&last.1)
             {
                 self.wake_in(left);
                 continue;
@@ -598,7 +600,8 @@ impl Work<'_> {
         self.left(failures.len(), *failures.iter().max()?)
     }
 
-    fn backoff_of(&self, (_, pod): &Owned) -> Option<SignedDuration> {
+    /// How long to wait after the failures of the index of which this is the last failed pod.
+    fn backoff_of(&self, pod: &OwnedPod) -> Option<SignedDuration> {
         let known = part(pod);
         let before = known.failures.saturating_add(known.ignored);
         let before = usize::try_from(before).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! How owners make and end pods, and the events about it.
 
 use super::kept::Labels;
+use super::pod::PodId;
 use config_kube::k8s_openapi::api::core::v1::{ObjectReference, Pod, PodTemplateSpec};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use futures_util::future::join_all;
@@ -115,36 +116,27 @@ async fn create_one(writer: &Writer, about: &ObjectReference, pod: &Pod) -> Resu
     result
 }
 
-/// Ends pods, each by its UID.
+/// Ends pods.
 ///
 /// # Errors
 /// The first refusal, after all of a batch were tried; none where a pod is gone.
 pub async fn delete(
     writer: &Writer,
     about: &ObjectReference,
-    pods: &[(Key, String)],
+    pods: &[PodId],
 ) -> Result<(), ApiError> {
     for batch in pods.chunks(AT_ONCE) {
-        let ended = join_all(
-            batch
-                .iter()
-                .map(|(key, uid)| delete_one(writer, about, key, uid)),
-        );
+        let ended = join_all(batch.iter().map(|pod| delete_one(writer, about, pod)));
         ended.await.into_iter().collect::<Result<Vec<()>, _>>()?;
     }
     Ok(())
 }
 
-async fn delete_one(
-    writer: &Writer,
-    about: &ObjectReference,
-    key: &Key,
-    uid: &str,
-) -> Result<(), ApiError> {
-    let params = DeleteParams::of(uid.to_owned());
-    match writer.delete::<Pod>(key, &params).await {
+async fn delete_one(writer: &Writer, about: &ObjectReference, pod: &PodId) -> Result<(), ApiError> {
+    let params = DeleteParams::of(pod.uid.clone());
+    match writer.delete::<Pod>(&pod.key, &params).await {
         Ok(()) => {
-            let message = format!("Deleted pod: {}", key.name);
+            let message = format!("Deleted pod: {}", pod.key.name);
             tell(writer, about, Severity::Normal, "SuccessfulDelete", message).await;
             Ok(())
         }

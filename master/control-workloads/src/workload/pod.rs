@@ -141,6 +141,25 @@ impl OwnedPod {
     }
 }
 
+/// A pod by its key, and by its UID: another pod may have its name by now.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodId {
+    /// Its key.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl PodId {
+    /// That of a pod in the stores.
+    pub fn of(key: &Key, pod: &OwnedPod) -> Self {
+        Self {
+            key: key.clone(),
+            uid: pod.uid.clone(),
+        }
+    }
+}
+
 /// Pods by who controls them.
 #[derive(Debug)]
 pub struct Pods {

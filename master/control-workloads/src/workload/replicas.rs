@@ -6,7 +6,7 @@ use super::claim::OwnerChange;
 use super::condition::{self, Condition};
 use super::kept::{Kept, Labels, Selects, by_controller, controller, controls, is_leaving};
 use super::make::{self, BURST, Failure, Failures};
-use super::pod::{OwnedPod, Pods};
+use super::pod::{OwnedPod, PodId, Pods};
 use super::rank::{Crowd, order};
 use super::ready::ReadyTimes;
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
@@ -169,7 +169,7 @@ pub enum Step {
     /// This number of pods is made.
     Create(usize),
     /// Pods are ended.
-    Delete(Vec<(Key, String)>),
+    Delete(Vec<PodId>),
     /// Its status is written.
     Status(Counts),
 }
@@ -304,9 +304,7 @@ fn manage<K: Replicated>(facts: &Facts<K>, now: Timestamp) -> Plan<Step> {
             active.sort_by(|(_, one), (_, other)| order(one, other, &facts.crowd, now));
             let first = active[..spare].iter();
             steps.push(Step::Delete(
-                first
-                    .map(|(key, pod)| ((**key).clone(), pod.uid.clone()))
-                    .collect(),
+                first.map(|(key, pod)| PodId::of(key, pod)).collect(),
             ));
         }
     }

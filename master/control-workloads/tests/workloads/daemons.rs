@@ -8,7 +8,7 @@ use master_control::controller::Controller as _;
 use master_control_workloads::daemon_set::{DaemonSets, Ended, Step};
 use master_control_workloads::workload::kept::Kept;
 use master_control_workloads::workload::node_facts::NodeFacts;
-use master_control_workloads::workload::pod::OwnedPod;
+use master_control_workloads::workload::pod::{OwnedPod, PodId};
 use master_control_workloads::workload::revision;
 use master_control_workloads::workload::waits::{Version, Waits};
 use serde_json::{Value, json};
@@ -112,7 +112,7 @@ impl World {
                 }
             }
             Step::Delete(pods) => {
-                for (key, _) in pods {
+                for PodId { key, .. } in pods {
                     self.pods.remove(&key.name).expect("it is there");
                     self.scene.stand.remove::<OwnedPod>(key);
                 }

@@ -5,7 +5,7 @@ use config_kube::k8s_openapi::api::batch::v1::Job;
 use master_control_workloads::job::{self, Jobs, Status, Step};
 use master_control_workloads::workload::claim::OwnerChange;
 use master_control_workloads::workload::kept::Kept;
-use master_control_workloads::workload::pod::{JobPart, OwnedPod, Owner};
+use master_control_workloads::workload::pod::{JobPart, OwnedPod, Owner, PodId};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,7 +109,7 @@ impl World {
             }
             Step::Delete(pods) | Step::End(pods) => {
                 let counts = matches!(step, Step::End(_));
-                for (key, _) in pods {
+                for PodId { key, .. } in pods {
                     if counts {
                         // Its containers end at SIGTERM.
                         let pod = self.pods.get_mut(&key.name).unwrap();
@@ -121,7 +121,7 @@ impl World {
                 }
             }
             Step::Untrack(pods) => {
-                for (key, _) in pods {
+                for PodId { key, .. } in pods {
                     let pod = self.pods.get_mut(&key.name).unwrap();
                     pod.job.as_mut().unwrap().tracked = false;
                     if pod.deleted.is_some() && pod.ended() {

@@ -10,7 +10,7 @@ use master_control_workloads::replica_set::ReplicaSets;
 use master_control_workloads::replication_controller::ReplicationControllers;
 use master_control_workloads::workload::claim::OwnerChange;
 use master_control_workloads::workload::kept::Kept;
-use master_control_workloads::workload::pod::OwnedPod;
+use master_control_workloads::workload::pod::{OwnedPod, PodId};
 use master_control_workloads::workload::replicas::{Action, Counts, Step};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -136,10 +136,10 @@ fn the_first_to_go_are_those_that_serve_least() {
     };
     scene.stand.set(key("unbound"), unbound);
     let planned = steps(scene.plan(&key("web"), 100).actions);
-    let gone = [
-        (key("unbound"), "new".to_owned()),
-        (key("cold"), "cold".to_owned()),
-    ];
+    let gone = [("unbound", "new"), ("cold", "cold")].map(|(name, uid)| PodId {
+        key: key(name),
+        uid: uid.to_owned(),
+    });
     assert_eq!(planned.last(), Some(&Step::Delete(gone.to_vec())));
 }
 
@@ -274,7 +274,7 @@ proptest! {
             }
         }
         let known = ended.len();
-        for (_, uid) in &ended {
+        for PodId { uid, .. } in &ended {
             let kind = kinds[uid.parse::<usize>().unwrap()];
             prop_assert!(!matches!(kind, 2 | 3));
         }
