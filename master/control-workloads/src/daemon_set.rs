@@ -179,8 +179,8 @@ impl Controller for DaemonSets {
             Step::Revision(step) => {
                 let status = set.status.as_ref();
                 let collisions = status.and_then(|status| status.collision_count);
-                let owner = (&owner, key.namespace.as_str());
-                revision::carry_out::<DaemonSet>(writer, owner, collisions, step).await
+                let namespace = &key.namespace;
+                revision::carry_out::<DaemonSet>(writer, &owner, namespace, collisions, step).await
             }
             Step::Create(nodes, hash) => {
                 let Some(spec) = &set.spec else { return Ok(()) };

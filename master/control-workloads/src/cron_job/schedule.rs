@@ -7,6 +7,7 @@
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
+use std::ops::RangeInclusive;
 
 /// Days that are looked through for the next time: as the 29th of February comes in eight years at
 /// the latest.
@@ -250,22 +251,22 @@ fn field(text: &str, least: i64, most: i64, names: &[&str]) -> Result<Field, Str
         };
         let mut ends = range.split('-');
         let first = ends.next().unwrap_or_default();
-        let (from, to) = match (first, ends.next(), ends.next()) {
+        let numbers = match (first, ends.next(), ends.next()) {
             ("*" | "?", ..) => {
                 all.free |= step.is_none_or(|step| step <= 1);
-                (least, most)
+                least..=most
             }
-            (_, Some(second), None) => (number(first)?, number(second)?),
+            (_, Some(second), None) => number(first)?..=number(second)?,
             (_, Some(_), Some(_)) => return Err(format!("too many hyphens: {part}")),
-            (_, None, _) if step.is_some() => (number(first)?, most),
-            (_, None, _) => (number(first)?, number(first)?),
+            (_, None, _) if step.is_some() => number(first)?..=most,
+            (_, None, _) => number(first)?..=number(first)?,
         };
-        within(part, (from, to), (least, most))?;
+        within(part, &numbers, &(least..=most))?;
         let step = usize::try_from(step.unwrap_or(1)).ok();
         let step = step
             .filter(|step| *step > 0)
             .ok_or_else(|| format!("step of range should be a positive number: {part}"))?;
-        for number in (from..=to).step_by(step) {
+        for number in numbers.step_by(step) {
             all.allowed |= 1 << number;
         }
     }
@@ -282,8 +283,14 @@ fn integer(text: &str) -> Result<i64, String> {
     Ok(number)
 }
 
-/// Checks a range against the least and the most that its field allows.
-fn within(part: &str, (from, to): (i64, i64), (least, most): (i64, i64)) -> Result<(), String> {
+/// Checks a range against what its field allows.
+fn within(
+    part: &str,
+    found: &RangeInclusive<i64>,
+    allowed: &RangeInclusive<i64>,
+) -> Result<(), String> {
+    let (from, to) = (found.start(), found.end());
+    let (least, most) = (allowed.start(), allowed.end());
     let fault = if from < least {
         format!("beginning of range ({from}) below minimum ({least})")
     } else if to > most {

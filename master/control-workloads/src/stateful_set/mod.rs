@@ -148,8 +148,9 @@ impl Controller for StatefulSets {
             Step::Revision(step) => {
                 let status = set.status.as_ref();
                 let collisions = status.and_then(|status| status.collision_count);
-                let owner = (&owner, key.namespace.as_str());
-                revision::carry_out::<StatefulSet>(writer, owner, collisions, step).await
+                let namespace = &key.namespace;
+                revision::carry_out::<StatefulSet>(writer, &owner, namespace, collisions, step)
+                    .await
             }
             Step::Create(number, revision) => {
                 let known = self.revisions.of(&uid);

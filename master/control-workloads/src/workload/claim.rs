@@ -93,19 +93,18 @@ impl OwnerChange {
         finalizers: &[&str],
     ) -> Result<(), ApiError> {
         match self {
-            Self::Adopt(object, uid) => {
-                adopt::<O, T>(writer, owner, (object, uid), finalizers).await
-            }
+            Self::Adopt(object, uid) => adopt::<O, T>(writer, owner, object, uid, finalizers).await,
             Self::Release(object, uid) => release::<T>(writer, &owner.uid, object, uid).await,
         }
     }
 }
 
-/// Makes an owner the controller of an orphan.
+/// Makes an owner the controller of an orphan with a UID.
 async fn adopt<O: Object, T: Object>(
     writer: &Writer,
     owner: &OwnerReference,
-    (orphan, uid): (&Key, &str),
+    orphan: &Key,
+    uid: &str,
     finalizers: &[&str],
 ) -> Result<(), ApiError> {
     let known: O = writer.client().get(orphan.namespace(), &owner.name).await?;

@@ -266,7 +266,7 @@ pub fn beyond(
     spare[..gone].iter().map(step).collect()
 }
 
-/// Carries a step out.
+/// Carries a step out for an owner in a namespace.
 ///
 /// # Errors
 /// As the API answers. "Already exists" where there is a revision of this name: if it has other
@@ -275,7 +275,8 @@ pub fn beyond(
 /// it.
 pub async fn carry_out<K: Object>(
     writer: &Writer,
-    (owner, namespace): (&OwnerReference, &str),
+    owner: &OwnerReference,
+    namespace: &str,
     collisions: Option<i32>,
     step: Step,
 ) -> Result<(), ApiError> {
@@ -283,7 +284,7 @@ pub async fn carry_out<K: Object>(
         Step::Create(new) => Some(new.clone()),
         Step::Own(_) | Step::Renumber(..) | Step::Delete(..) => None,
     };
-    let result = write::<K>(writer, (owner, namespace), step).await;
+    let result = write::<K>(writer, owner, namespace, step).await;
     let exists = result.as_ref().is_err_and(ApiError::is_already_exists);
     let Some(new) = made.filter(|_| exists) else {
         return result;
@@ -317,7 +318,8 @@ fn is_free(known: &ControllerRevision, new: &ControllerRevision, owner: &OwnerRe
 
 async fn write<K: Object>(
     writer: &Writer,
-    (owner, namespace): (&OwnerReference, &str),
+    owner: &OwnerReference,
+    namespace: &str,
     step: Step,
 ) -> Result<(), ApiError> {
     match step {
