@@ -241,7 +241,7 @@ impl View for OwnedPod {
             created: created(&pod.metadata),
             deleted: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
             node: text(spec.and_then(|spec| spec.node_name.as_deref())),
-            meant_for: meant_for(&pod).into(),
+            meant_for: meant_for(&pod).unwrap_or_default().into(),
             phase: text(Some(phase.unwrap_or("Pending"))),
             labels: COMMON
                 .labels
@@ -352,28 +352,19 @@ fn restarts(pod: &Pod) -> (i32, i32) {
     most
 }
 
-/// The only node that a pod's affinity names, as daemon pods do.
-fn meant_for(pod: &Pod) -> &str {
-    let node = || {
-        let affinity = pod
-            .spec
-            .as_ref()?
-            .affinity
-            .as_ref()?
-            .node_affinity
-            .as_ref()?;
-        let required = affinity
-            .required_during_scheduling_ignored_during_execution
-            .as_ref()?;
-        let fields = required
-            .node_selector_terms
-            .iter()
-            .flat_map(|term| term.match_fields.iter().flatten());
-        let mut named =
-            fields.filter(|field| field.key == "metadata.name" && field.operator == "In");
-        named.next()?.values.as_ref()?.first()
-    };
-    node().map_or("", String::as_str)
+/// The only node that a pod's affinity names, as daemon pods do; none where it names no node.
+pub fn meant_for(pod: &Pod) -> Option<&str> {
+    let affinity = pod.spec.as_ref()?.affinity.as_ref()?;
+    let nodes = affinity.node_affinity.as_ref()?;
+    let required = nodes
+        .required_during_scheduling_ignored_during_execution
+        .as_ref()?;
+    let fields = required
+        .node_selector_terms
+        .iter()
+        .flat_map(|term| term.match_fields.iter().flatten());
+    let mut named = fields.filter(|field| field.key == "metadata.name" && field.operator == "In");
+    named.next()?.values.as_ref()?.first().map(String::as_str)
 }
 
 /// Which workloads of a kind a changed pod concerns: its controller, and while it has none, those

@@ -4,6 +4,7 @@ use super::machines::{ROOM, asks, node_of};
 use super::pods::{has_ended, name, uid};
 use super::world::World;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
+use master_control_workloads::workload::pod::meant_for;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -75,26 +76,6 @@ fn has_claims(pod: &Pod) -> bool {
 /// The node on which others end for a pod.
 fn nominated(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.nominated_node_name.as_deref()
-}
-
-/// The only node on which a pod may be, as a daemon has it.
-fn meant_for(pod: &Pod) -> Option<&str> {
-    let affinity = pod
-        .spec
-        .as_ref()?
-        .affinity
-        .as_ref()?
-        .node_affinity
-        .as_ref()?;
-    let required = affinity
-        .required_during_scheduling_ignored_during_execution
-        .as_ref()?;
-    let fields = required
-        .node_selector_terms
-        .first()?
-        .match_fields
-        .as_ref()?;
-    Some(fields.first()?.values.as_ref()?.first()?.as_str())
 }
 
 /// Whether a pod waits that may be on a node, if there is room.
