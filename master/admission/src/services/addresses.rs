@@ -14,6 +14,7 @@ use master_store::{Entry, Op, Reader};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 /// Addresses tried at random before the ranges are searched.
 const PROBES: usize = 16;
@@ -89,17 +90,50 @@ pub(super) async fn give(
     Ok(())
 }
 
-/// The ranges from which addresses may be taken, each with its object.
-async fn known_ranges(reader: &dyn Reader) -> Result<Vec<(Range, Entry)>, ApiError> {
+/// A range from which addresses may be taken.
+#[derive(Debug)]
+struct OpenRange {
+    range: Range,
+    /// The object that names it.
+    entry: Entry,
+}
+
+/// The offsets in a range of the addresses that services may have.
+#[derive(Debug, Clone, Copy)]
+struct Offsets {
+    first: u128,
+    /// From here on addresses are chosen at random; those before are reserved for requests by
+    /// value, and chosen only when the rest is taken.
+    upper: u128,
+    last: u128,
+}
+
+impl Offsets {
+    fn of(usable: RangeInclusive<u128>) -> Self {
+        let (first, last) = usable.into_inner();
+        Self {
+            first,
+            upper: first + reserved(last - first + 1, 16, 256, 16),
+            last,
+        }
+    }
+
+    /// One of the upper part.
+    fn random(self) -> u128 {
+        self.upper + below(self.last - self.upper + 1)
+    }
+}
+
+/// The ranges from which addresses may be taken.
+async fn known_ranges(reader: &dyn Reader) -> Result<Vec<OpenRange>, ApiError> {
     let mut ranges = Vec::new();
     for entry in master_objects::list(reader, RANGES).await? {
         let object: Fields = serde_json::from_slice(&entry.value.bytes()).unwrap_or_default();
         if meta_text(&object, "deletionTimestamp").is_empty() {
-            ranges.extend(
-                ranges_of(&object)
-                    .into_iter()
-                    .map(|range| (range, entry.clone())),
-            );
+            ranges.extend(ranges_of(&object).into_iter().map(|range| OpenRange {
+                range,
+                entry: entry.clone(),
+            }));
         }
     }
     Ok(ranges)
@@ -125,13 +159,12 @@ fn key(address: IpAddr) -> String {
     format!("{ADDRESSES}{address}")
 }
 
-/// Offsets of the first and last usable address: without the network address and IPv4's broadcast
-/// address.
-fn usable(range: Range) -> Option<(u128, u128)> {
+/// Offsets of the usable addresses: all but the network address and IPv4's broadcast address.
+fn usable(range: Range) -> Option<RangeInclusive<u128>> {
     let last = range
         .size()
         .checked_sub(if range.is_ipv6() { 1 } else { 2 })?;
-    (last >= 1).then_some((1, last))
+    (last >= 1).then_some(1..=last)
 }
 
 impl Allocation<'_> {
@@ -156,17 +189,17 @@ impl Allocation<'_> {
     async fn take_asked<'r>(
         &self,
         address: IpAddr,
-        ranges: &'r [(Range, Entry)],
+        ranges: &'r [OpenRange],
         list: &Value,
     ) -> Result<&'r Entry, ApiError> {
-        let fits = ranges.iter().find(|(range, _)| {
+        let fits = ranges.iter().find(|OpenRange { range, .. }| {
             let (offset, usable) = (range.offset(address), usable(*range));
             offset
                 .zip(usable)
-                .is_some_and(|(offset, (first, last))| (first..=last).contains(&offset))
+                .is_some_and(|(offset, usable)| usable.contains(&offset))
         });
         let why = match fits {
-            Some((_, entry)) if self.is_free(&key(address)).await? => {
+            Some(OpenRange { entry, .. }) if self.is_free(&key(address)).await? => {
                 let Some(keeper) = self.kept_for(address) else {
                     return Ok(entry);
                 };
@@ -177,8 +210,9 @@ impl Allocation<'_> {
                 let family = family_of(address);
                 let valid: Vec<String> = ranges
                     .iter()
-                    .filter(|(range, _)| family_of(range.first()) == family)
-                    .map(|(range, _)| range.to_string())
+                    .map(|open| open.range)
+                    .filter(|range| family_of(range.first()) == family)
+                    .map(|range| range.to_string())
                     .collect();
                 let valid = valid.join(", ");
                 format!(
@@ -202,24 +236,22 @@ impl Allocation<'_> {
     async fn take_any<'r>(
         &self,
         family: &str,
-        ranges: &'r [(Range, Entry)],
+        ranges: &'r [OpenRange],
     ) -> Result<(IpAddr, &'r Entry), ApiError> {
-        for (range, entry) in ranges
+        for OpenRange { range, entry } in ranges
             .iter()
-            .filter(|(range, _)| family_of(range.first()) == family)
+            .filter(|open| family_of(open.range.first()) == family)
         {
-            let Some((first, last)) = usable(*range) else {
+            let Some(offsets) = usable(*range).map(Offsets::of) else {
                 continue;
             };
-            let size = last - first + 1;
-            let upper = first + reserved(size, 16, 256, 16);
             for _ in 0..PROBES {
-                let address = range.at(upper + below(last - upper + 1));
+                let address = range.at(offsets.random());
                 if self.kept_for(address).is_none() && self.is_free(&key(address)).await? {
                     return Ok((address, entry));
                 }
             }
-            if let Some(address) = self.search(*range, (first, upper, last)).await? {
+            if let Some(address) = self.search(*range, offsets).await? {
                 return Ok((address, entry));
             }
         }
@@ -228,18 +260,14 @@ impl Allocation<'_> {
 
     /// Searches a range: from a random offset upwards, then the rest of its upper part, then its
     /// lower part.
-    async fn search(
-        &self,
-        range: Range,
-        bounds: (u128, u128, u128),
-    ) -> Result<Option<IpAddr>, ApiError> {
+    async fn search(&self, range: Range, offsets: Offsets) -> Result<Option<IpAddr>, ApiError> {
         let entries = master_objects::list(self.reader, ADDRESSES).await?;
         let names = entries
             .iter()
             .filter_map(|entry| entry.key.strip_prefix(ADDRESSES)?.parse().ok());
         let taken: BTreeSet<u128> = names.filter_map(|address| range.offset(address)).collect();
-        let (first, upper, last) = bounds;
-        let start = upper + below(last - upper + 1);
+        let start = offsets.random();
+        let Offsets { first, upper, last } = offsets;
         // Ends at the latest one step after the number of taken and kept addresses, however large
         // the range is.
         let offsets = (start..=last).chain(upper..start).chain(first..upper);
@@ -344,9 +372,9 @@ mod tests {
     #[test]
     fn the_ends_of_a_range_are_not_allocated() {
         let usable = |text: &str| usable(Range::parse(text).unwrap());
-        assert_eq!(usable("10.0.0.0/30"), Some((1, 2)));
+        assert_eq!(usable("10.0.0.0/30"), Some(1..=2));
         assert_eq!(usable("10.0.0.0/31"), None);
         assert_eq!(usable("10.0.0.0/32"), None);
-        assert_eq!(usable("fd00::/126"), Some((1, 3)));
+        assert_eq!(usable("fd00::/126"), Some(1..=3));
     }
 }

@@ -47,13 +47,19 @@ struct Service {
     ports: Vec<i64>,
 }
 
+/// A stored IPAddress.
+struct HeldAddress {
+    entry: Entry,
+    object: Fields,
+}
+
 /// All allocations, with the ranges they must lie in.
 struct Allocations<'a> {
     services: BTreeMap<Owner, Service>,
     /// Addresses and ports that services have.
     had_addresses: BTreeSet<IpAddr>,
     had_ports: BTreeSet<i64>,
-    addresses: BTreeMap<IpAddr, (Entry, Fields)>,
+    addresses: BTreeMap<IpAddr, HeldAddress>,
     ports: BTreeMap<i64, Entry>,
     ranges: Vec<Range>,
     node_ports: RangeInclusive<i64>,
@@ -124,10 +130,10 @@ async fn entries(store: &dyn Store, prefix: &str) -> Result<Vec<Entry>, ApiError
     Ok(store.list(query).await.map_err(store_error)?.entries)
 }
 
-fn held_address(entry: Entry) -> Option<(IpAddr, (Entry, Fields))> {
+fn held_address(entry: Entry) -> Option<(IpAddr, HeldAddress)> {
     let address = entry.key.strip_prefix(addresses::ADDRESSES)?.parse().ok()?;
     let object = serde_json::from_slice(&entry.value.bytes()).ok()?;
-    Some((address, (entry, object)))
+    Some((address, HeldAddress { entry, object }))
 }
 
 fn held_port(entry: Entry) -> Option<(i64, Entry)> {
@@ -214,7 +220,7 @@ impl Allocations<'_> {
         all.extend(
             self.addresses
                 .iter()
-                .filter_map(|(address, allocation)| self.leaked_address(*address, allocation)),
+                .filter_map(|(address, held)| self.leaked_address(*address, held)),
         );
         all.extend(
             self.ports
@@ -257,7 +263,7 @@ impl Allocations<'_> {
                     vec![hold(&service.entry), own()?],
                 )
             }
-            Some((entry, object)) => match addresses::parent_of(object) {
+            Some(HeldAddress { entry, object }) => match addresses::parent_of(object) {
                 Some(parent) if parent == service.owner => None,
                 Some(parent) if self.has(&parent, |other| other.addresses.contains(&address)) => {
                     let message = format!(
@@ -334,11 +340,8 @@ impl Allocations<'_> {
 
     /// An address allocated to a service that does not have it. IPAddresses of other makers are not
     /// checked.
-    fn leaked_address(
-        &self,
-        address: IpAddr,
-        (entry, object): &(Entry, Fields),
-    ) -> Option<Finding> {
+    fn leaked_address(&self, address: IpAddr, held: &HeldAddress) -> Option<Finding> {
+        let HeldAddress { entry, object } = held;
         let owner = addresses::parent_of(object).filter(|_| addresses::is_own(object))?;
         if self.had_addresses.contains(&address) {
             return None;
