@@ -13,6 +13,7 @@ use config_kube::machine::CertificateRef;
 use config_kube::{Decides, Machine, MachineState, MachineStatus};
 use config_protocol::{Code, Consequence};
 use master_client::{ApiError, Client, Reason};
+use master_journal::MachineChange;
 use std::time::SystemTime;
 
 /// Attempts at a write that conflicts with another.
@@ -195,9 +196,9 @@ pub(crate) async fn waits(
     Ok(())
 }
 
-/// Records a proven refusal, unless the Machine object was replaced since. Returns the Machine
-/// before and after. Only the holder of a [`ProvenMachine`] can call it, so no anonymous refusal
-/// changes a Machine.
+/// Records a proven refusal, unless the Machine object was replaced since. Returns how that changed
+/// the Machine. Only the holder of a [`ProvenMachine`] can call it, so no anonymous refusal changes
+/// a Machine.
 ///
 /// # Errors
 /// The API does not answer, or the Machine changed at every attempt.
@@ -208,7 +209,7 @@ pub(crate) async fn refusal(
     consequence: Consequence,
     refusal: &Refusal,
     now: SystemTime,
-) -> Result<Option<(Machine, Machine)>, Error> {
+) -> Result<Option<MachineChange>, Error> {
     let fail = |source| Error::Api {
         what: "the Machine's new state",
         source,
@@ -236,7 +237,10 @@ pub(crate) async fn refusal(
         match client.update_status(&object).await {
             Ok(written) => {
                 inventory.take_written(written.clone());
-                return Ok(Some((before, written)));
+                return Ok(Some(MachineChange {
+                    before,
+                    after: written,
+                }));
             }
             Err(error) if error.is_conflict() => {}
             Err(error) => return Err(fail(error)),

@@ -72,8 +72,7 @@ impl Records {
                 }
             }
         }
-        let changed = changed.as_ref().map(|(before, after)| (before, after));
-        self.journal.refused(refusal, changed).await;
+        self.journal.refused(refusal, changed.as_ref()).await;
         self.ring.record(RingRecord::refused(refusal, remote, now));
     }
 

@@ -2,26 +2,50 @@
 
 use config_kube::{Machine, MachineSpec};
 
-/// One change: its name, which is an event's reason, and a sentence.
-pub type SpecChange = (&'static str, String);
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecChange {
+    /// Its name, which is an event's reason.
+    pub reason: &'static str,
+    /// A sentence about it.
+    pub message: String,
+}
+
+impl SpecChange {
+    fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            reason,
+            message: message.into(),
+        }
+    }
+}
+
+/// A Machine before and after a write.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MachineChange {
+    /// The version before.
+    pub before: Machine,
+    /// The written version.
+    pub after: Machine,
+}
 
 /// The changes between two versions of a Machine that only an admin makes; `None` stands for a
 /// missing Machine.
 pub fn spec_changes(old: Option<&Machine>, new: Option<&Machine>) -> Vec<SpecChange> {
     let (old, new) = match (old, new) {
         (_, None) => {
-            return vec![(
-                "Removed",
-                "the machine is no longer in the inventory".to_owned(),
-            )];
+            let message = "the machine is no longer in the inventory";
+            return vec![SpecChange::new("Removed", message)];
         }
-        (None, Some(_)) => return vec![("Added", "the machine is in the inventory".to_owned())],
+        (None, Some(_)) => {
+            return vec![SpecChange::new("Added", "the machine is in the inventory")];
+        }
         (Some(old), Some(new)) => (&old.spec, &new.spec),
     };
     let mut changes = membership(old, new);
     changes.extend(evidence(old, new));
     if old.node_name != new.node_name {
-        changes.push((
+        changes.push(SpecChange::new(
             "NodeName",
             format!(
                 "its node is {}",
@@ -54,21 +78,23 @@ pub(crate) fn decided_digest(machine: &Machine) -> String {
 fn membership(old: &MachineSpec, new: &MachineSpec) -> Vec<SpecChange> {
     let mut changes = Vec::new();
     changes.extend(switched(
-        (old.retired, new.retired),
-        ("Retired", "the machine is retired"),
-        ("Unretired", "the machine may join again"),
+        old.retired,
+        new.retired,
+        SpecChange::new("Retired", "the machine is retired"),
+        SpecChange::new("Unretired", "the machine may join again"),
     ));
     if old.readmit_until != new.readmit_until {
         changes.push(match &new.readmit_until {
-            Some(until) => (
+            Some(until) => SpecChange::new(
                 "Waived",
                 format!("until {until} the machine may prove itself again, and its firmware is pinned again"),
             ),
-            None => ("WaiverWithdrawn", "the machine may no longer prove itself again".to_owned()),
+            None => SpecChange::new("WaiverWithdrawn", "the machine may no longer prove itself again"),
         });
     }
     if old.role != new.role {
-        changes.push(("Role", format!("the machine is a {} from now on", new.role)));
+        let message = format!("the machine is a {} from now on", new.role);
+        changes.push(SpecChange::new("Role", message));
     }
     changes
 }
@@ -82,48 +108,45 @@ fn evidence(old: &MachineSpec, new: &MachineSpec) -> Vec<SpecChange> {
         } else {
             new.ek.hashes.join(", ")
         };
-        changes.push((
+        changes.push(SpecChange::new(
             "EndorsementKeys",
             format!("its endorsement keys are now: {hashes}"),
         ));
     }
     if old.config_digests != new.config_digests {
-        changes.push((
+        changes.push(SpecChange::new(
             "Configuration",
             format!("it may boot with: {}", new.config_digests.join(", ")),
         ));
     }
     changes.extend(switched(
-        (old.is_static, new.is_static),
-        (
+        old.is_static,
+        new.is_static,
+        SpecChange::new(
             "Static",
             "it joins by certificates that an admin issues, and proves nothing",
         ),
-        (
+        SpecChange::new(
             "NotStatic",
             "it joins by its own proof; its issued certificates are denied",
         ),
     ));
     changes.extend(switched(
-        (old.insecure_no_tpm, new.insecure_no_tpm),
-        ("NoTpm", "it has no TPM and proves nothing"),
-        ("Tpm", "it has a TPM, and joins by its proof"),
+        old.insecure_no_tpm,
+        new.insecure_no_tpm,
+        SpecChange::new("NoTpm", "it has no TPM and proves nothing"),
+        SpecChange::new("Tpm", "it has a TPM, and joins by its proof"),
     ));
     changes
 }
 
-/// The change of a boolean field (before, after): `on` if it was set, `off` if it was unset.
-fn switched(
-    change: (bool, bool),
-    on: (&'static str, &str),
-    off: (&'static str, &str),
-) -> Option<SpecChange> {
-    let (name, sentence) = match change {
-        (false, true) => on,
-        (true, false) => off,
-        (true, true) | (false, false) => return None,
-    };
-    Some((name, sentence.to_owned()))
+/// The change of a boolean field: `on` if it was set, `off` if it was unset.
+fn switched(before: bool, after: bool, on: SpecChange, off: SpecChange) -> Option<SpecChange> {
+    match (before, after) {
+        (false, true) => Some(on),
+        (true, false) => Some(off),
+        (true, true) | (false, false) => None,
+    }
 }
 
 #[cfg(test)]
@@ -172,7 +195,7 @@ mod tests {
         let names = |new: &Machine| {
             spec_changes(Some(&old), Some(new))
                 .into_iter()
-                .map(|(name, _)| name)
+                .map(|change| change.reason)
                 .collect::<Vec<_>>()
         };
         assert!(names(&old).is_empty());
@@ -196,7 +219,7 @@ mod tests {
             ]
         );
         assert_ne!(decided_digest(&old), decided_digest(&new));
-        assert_eq!(spec_changes(None, Some(&old))[0].0, "Added");
-        assert_eq!(spec_changes(Some(&old), None)[0].0, "Removed");
+        assert_eq!(spec_changes(None, Some(&old))[0].reason, "Added");
+        assert_eq!(spec_changes(Some(&old), None)[0].reason, "Removed");
     }
 }

@@ -1,6 +1,6 @@
 //! Records of the log of verdicts, and the events and counters that go with them.
 
-use crate::changes::{decided_digest, spec_changes};
+use crate::changes::{MachineChange, SpecChange, decided_digest, spec_changes};
 use crate::counters::VerdictCounters;
 use crate::error::Error;
 use crate::log::VerdictLog;
@@ -198,9 +198,9 @@ impl Journal {
         }
     }
 
-    /// Records a refusal, with the Machine before and after if it changed the Machine. A refusal
-    /// without proof is only counted.
-    pub async fn refused(&self, refusal: &Refusal, changed: Option<(&Machine, &Machine)>) {
+    /// Records a refusal, and how it changed the Machine, if it did. A refusal without proof is
+    /// only counted.
+    pub async fn refused(&self, refusal: &Refusal, changed: Option<&MachineChange>) {
         self.counters.count_refusal(refusal.code());
         let Refusal::Proven {
             machine, verdict, ..
@@ -217,7 +217,7 @@ impl Journal {
             .map(|hash| hash.to_text())
             .unwrap_or_default();
         let state = |machine: &Machine| machine.status.as_ref().map(|status| status.state);
-        let moved = changed.is_some_and(|(before, after)| state(before) != state(after));
+        let moved = changed.is_some_and(|change| state(&change.before) != state(&change.after));
         let key = format!("{} {}", entry.uid, entry.code);
         let count = self.refusals.count(&key, REFUSALS_PERIOD);
         if count.is_none() && !moved {
@@ -225,7 +225,7 @@ impl Journal {
         }
         entry.count = count.filter(|count| *count > 1);
         self.append_or_warn(entry).await;
-        if let Some((before, after)) = changed {
+        if let Some(MachineChange { before, after }) = changed {
             self.state_changed(
                 &before.status.clone().unwrap_or_default(),
                 after,
@@ -271,7 +271,7 @@ impl Journal {
         let Some(subject) = new.or(old) else { return };
         let changes = spec_changes(old, new);
         let last = changes.len().saturating_sub(1);
-        for (index, (reason, message)) in changes.into_iter().enumerate() {
+        for (index, SpecChange { reason, message }) in changes.into_iter().enumerate() {
             let mut entry = about(Kind::Decision, subject);
             entry.by = decided_by(subject);
             if index == last {

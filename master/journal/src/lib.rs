@@ -21,7 +21,7 @@ mod missing;
 mod recorded;
 mod repeats;
 
-pub use changes::{SpecChange, spec_changes};
+pub use changes::{MachineChange, SpecChange, spec_changes};
 pub use counters::VerdictCounters;
 pub use error::Error;
 pub use journal::{Journal, RequestDecision};

@@ -39,13 +39,18 @@ const KEPT: usize = 64;
 /// Records that wait for the disk at most; beyond it a caller gets [`Error::Busy`].
 const QUEUE: usize = 4096;
 
-/// Reports to a caller whether its record is on disk.
-type Reply = oneshot::Sender<Result<(), Error>>;
+/// A record that waits to be written.
+#[derive(Debug)]
+struct WaitingRecord {
+    entry: Entry,
+    /// Reports to the caller whether it is on disk.
+    reply: oneshot::Sender<Result<(), Error>>,
+}
 
 /// The log of verdicts; one in a process.
 #[derive(Debug)]
 pub struct VerdictLog {
-    waiting: Mutex<Vec<(Entry, Reply)>>,
+    waiting: Mutex<Vec<WaitingRecord>>,
     writer: Arc<tokio::sync::Mutex<Writer>>,
     folder: PathBuf,
     /// Number of the segment in use, and its bytes that are on disk.
@@ -123,7 +128,7 @@ impl VerdictLog {
             if waiting.len() >= QUEUE {
                 return Err(Error::Busy);
             }
-            waiting.push((entry, reply));
+            waiting.push(WaitingRecord { entry, reply });
         }
         let mut writer = self.writer.clone().lock_owned().await;
         let batch =
@@ -259,8 +264,9 @@ impl Writer {
     }
 
     /// Writes and flushes a batch, and replies to each caller.
-    fn write(&mut self, batch: Vec<(Entry, Reply)>) {
-        let (mut entries, replies): (Vec<Entry>, Vec<Reply>) = batch.into_iter().unzip();
+    fn write(&mut self, batch: Vec<WaitingRecord>) {
+        let batch = batch.into_iter().map(|one| (one.entry, one.reply));
+        let (mut entries, replies): (Vec<_>, Vec<_>) = batch.unzip();
         let missing = self.missing.swap(0, Ordering::Relaxed);
         if missing > 0 {
             let mut gap = Entry::of(Kind::Missing, "");
@@ -282,11 +288,8 @@ impl Writer {
         }
         for reply in replies {
             // A caller that was cancelled has dropped its receiver.
-            drop(reply.send(if outcome.is_ok() {
-                Ok(())
-            } else {
-                Err(Error::Busy)
-            }));
+            let written = outcome.as_ref().copied();
+            drop(reply.send(written.or(Err(Error::Busy))));
         }
     }
 

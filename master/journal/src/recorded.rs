@@ -9,7 +9,7 @@
 //! Limits: an object whose last record was deleted with its segment is recorded again as one
 //! without a record, and its deletion, if that has no record either, is not found.
 
-use crate::changes::{decided_digest, digest_of, spec_changes};
+use crate::changes::{SpecChange, decided_digest, digest_of, spec_changes};
 use config_kube::identity::{ATTESTATION_USER, DECIDED_BY};
 use config_kube::{CertificatePolicy, ImageRelease, Machine, MachineSpec};
 use config_tpm::Digest;
@@ -209,7 +209,7 @@ fn found_machine(machine: &Machine) -> Entry {
     let plain = Machine::named("", MachineSpec::default());
     let is: Vec<String> = spec_changes(Some(&plain), Some(machine))
         .into_iter()
-        .map(|(reason, message)| format!("{reason}: {message}"))
+        .map(|SpecChange { reason, message }| format!("{reason}: {message}"))
         .collect();
     let mut entry = about(Kind::Decision, machine);
     entry.by = decided_by(machine);
