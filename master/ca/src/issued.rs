@@ -14,11 +14,12 @@ use config_kube::identity::{
     NODES_GROUP, STATIC_CLIENT_SIGNER, STATIC_SERVING_SIGNER, node_of_user,
 };
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
 /// Shortest and longest life of such a certificate, and the default if the request asks for none,
 /// in seconds.
-const LIFE_BOUNDS: (u64, u64) = (3600, 365 * 86_400);
+const LIFE_BOUNDS: RangeInclusive<u64> = 3600..=365 * 86_400;
 const DEFAULT_LIFE: u64 = 90 * 86_400;
 
 /// Which of the two certificates of a node is requested.
@@ -69,7 +70,7 @@ impl StaticRequest {
                 "a client certificate carries no subject alternative names".to_owned(),
             ));
         }
-        let life = requested_life(object, LIFE_BOUNDS, DEFAULT_LIFE);
+        let life = requested_life(object, &LIFE_BOUNDS, DEFAULT_LIFE);
         Ok(Some(Self {
             kind,
             node,

@@ -8,6 +8,7 @@ use config_kube::identity::{
     OWN_USER_PREFIX, SCHEDULER_USER, node_of_user,
 };
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
@@ -26,7 +27,7 @@ pub const UPSTREAM_SIGNERS: [&str; 3] =
     [CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER];
 
 /// Shortest and longest life that a request of upstream's signers may ask for, in seconds.
-const LIFE_BOUNDS: (u64, u64) = (600, 365 * 86_400);
+const LIFE_BOUNDS: RangeInclusive<u64> = 600..=365 * 86_400;
 /// Life where a request asks for none, in seconds.
 const DEFAULT_LIFE: u64 = 365 * 86_400;
 
@@ -163,7 +164,7 @@ impl ApprovedRequest {
             &request,
             &object.spec.usages.clone().unwrap_or_default(),
         )?;
-        let life = requested_life(object, LIFE_BOUNDS, DEFAULT_LIFE);
+        let life = requested_life(object, &LIFE_BOUNDS, DEFAULT_LIFE);
         Ok(Some(Self {
             profile,
             spki: request.spki,
@@ -200,9 +201,10 @@ impl ApprovedRequest {
 /// asks for none.
 pub(crate) fn requested_life(
     object: &CertificateSigningRequest,
-    (shortest, longest): (u64, u64),
+    bounds: &RangeInclusive<u64>,
     otherwise: u64,
 ) -> Duration {
+    let (shortest, longest) = (*bounds.start(), *bounds.end());
     let requested = object.spec.expiration_seconds;
     let requested = requested.and_then(|seconds| u64::try_from(seconds).ok());
     Duration::from_secs(requested.unwrap_or(otherwise).clamp(shortest, longest))
