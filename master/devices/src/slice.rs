@@ -111,7 +111,8 @@ pub(crate) fn slice(fields: &Fields, faults: &mut Faults) {
     };
     set(
         devices,
-        (most, "name"),
+        most,
+        "name",
         &at.field("devices"),
         faults,
         |device, at, faults| {
@@ -120,7 +121,8 @@ pub(crate) fn slice(fields: &Fields, faults: &mut Faults) {
     );
     set(
         items(spec, "sharedCounters"),
-        (COUNTER_SETS, "name"),
+        COUNTER_SETS,
+        "name",
         &at.field("sharedCounters"),
         faults,
         |set, at, faults| {
@@ -286,7 +288,8 @@ fn device(device: &Fields, chosen: bool, at: &FieldPath<'_>, faults: &mut Faults
     let consumed = items(device, "consumesCounters");
     set(
         consumed,
-        (CONSUMED_SETS, "counterSet"),
+        CONSUMED_SETS,
+        "counterSet",
         &at.field("consumesCounters"),
         faults,
         |set, at, faults| {

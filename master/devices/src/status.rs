@@ -32,7 +32,8 @@ pub(crate) fn status(new: &Fields, old: &Fields, faults: &mut Faults) {
     let users = items(status, "reservedFor");
     set(
         users,
-        (CONSUMERS, "uid"),
+        CONSUMERS,
+        "uid",
         &at.field("reservedFor"),
         faults,
         |user, at, faults| {

@@ -41,10 +41,12 @@ pub(crate) fn list(
     }
 }
 
-/// Validates the items of a list of objects, and that their keys are unique.
+/// Validates the items of a list of objects, unless there are too many, and that their values of
+/// `key` are unique.
 pub(crate) fn set(
     all: &[Value],
-    (most, key): (usize, &str),
+    most: usize,
+    key: &str,
     at: &FieldPath<'_>,
     faults: &mut Faults,
     check: impl Fn(&Fields, &FieldPath<'_>, &mut Faults),
@@ -213,7 +215,8 @@ fn claim_spec(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let (known, at) = (Requests::of(spec), at.field("devices"));
     set(
         items(devices, "requests"),
-        (LIST, "name"),
+        LIST,
+        "name",
         &at.field("requests"),
         faults,
         request,
@@ -264,7 +267,8 @@ fn request(request: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
         (None, false) => {
             set(
                 alternatives,
-                (ALTERNATIVES, "name"),
+                ALTERNATIVES,
+                "name",
                 &at.field("firstAvailable"),
                 faults,
                 |request, at, faults| {
