@@ -374,11 +374,7 @@ impl TestStores {
 
     /// A change of objects of a served kind, to a controller that follows every kind; the keys that
     /// this concerns.
-    pub fn meet(
-        &mut self,
-        (group, kind): (&str, &str),
-        change: &Change<PartialObject>,
-    ) -> Vec<Key> {
+    pub fn meet(&mut self, group: &str, kind: &str, change: &Change<PartialObject>) -> Vec<Key> {
         let every = &mut self.sources.every_kind;
         let number = every.number(group, kind);
         let keys = number.map(|number| every.concerned(number, change));

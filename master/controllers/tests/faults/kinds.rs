@@ -82,7 +82,7 @@ macro_rules! kinds {
                                 None => Change::Set(partial(&object.metadata)),
                                 Some(_) => Change::Deleted(Gone::of(&object.metadata)),
                             };
-                            keys.extend(stand.meet(($group, <$kind>::KIND), &change));
+                            keys.extend(stand.meet($group, <$kind>::KIND, &change));
                         }
                     })+
                 }
@@ -103,7 +103,7 @@ macro_rules! kinds {
                     })*
                     if stand.follows_every_kind() {
                         let change = Change::Listed(all().map(|one| partial(&one.metadata)).collect());
-                        keys.extend(stand.meet(($group, <$kind>::KIND), &change));
+                        keys.extend(stand.meet($group, <$kind>::KIND, &change));
                     }
                 })+
                 _ => unreachable!("{plural}"),

@@ -98,7 +98,7 @@ async fn a_dependent_that_the_collector_has_not_seen_is_orphaned_with_the_others
         .await;
     let mut listed = listed.expect("they are listed").items;
     listed.retain(|map| map.metadata.name == "owner");
-    let keys = stand.meet(("", "ConfigMap"), &Change::Listed(listed));
+    let keys = stand.meet("", "ConfigMap", &Change::Listed(listed));
     assert_eq!(keys.len(), 1, "the owner alone");
     let outcome = stand.run(&garbage, &keys[0], Now::read(), &cluster.own);
     drop(outcome.await);
