@@ -143,11 +143,19 @@ enum Cut {
     Broken(#[source] hyper::Error),
 }
 
+/// Where an answer comes from, and what ends with it.
+#[derive(Debug)]
+struct Source {
+    incoming: Incoming,
+    driver: Driver,
+    _slot: NodeCall,
+}
+
 /// The body of a node's answer.
 #[derive(Debug)]
 pub struct NodeBody {
     /// `None` once it ended or was cut; the connection ends with it.
-    source: Option<(Incoming, Driver, NodeCall)>,
+    source: Option<Source>,
     /// Where the connection goes once the whole answer was read.
     connection: Option<(Arc<IdleConnections>, NodeConnection)>,
     limits: NodeLimits,
@@ -163,12 +171,18 @@ impl NodeBody {
     /// The body of an answer whose connection ends, and whose slot is freed, with it.
     #[must_use]
     pub fn new(
-        source: (Incoming, Driver, NodeCall),
+        incoming: Incoming,
+        driver: Driver,
+        slot: NodeCall,
         limits: NodeLimits,
         expected: Expected,
     ) -> Self {
         Self {
-            source: Some(source),
+            source: Some(Source {
+                incoming,
+                driver,
+                _slot: slot,
+            }),
             connection: None,
             limits,
             expected,
@@ -189,7 +203,7 @@ impl NodeBody {
 
     /// The whole answer was read.
     fn end(&mut self) {
-        if let (Some((_, driver, _)), Some((idle, connection))) =
+        if let (Some(Source { driver, .. }), Some((idle, connection))) =
             (self.source.take(), self.connection.take())
         {
             idle.put(connection, driver);
@@ -225,10 +239,10 @@ impl NodeBody {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
         loop {
-            let Some((incoming, ..)) = self.source.as_mut() else {
+            let Some(source) = self.source.as_mut() else {
                 return Poll::Ready(None);
             };
-            match Pin::new(incoming).poll_frame(context) {
+            match Pin::new(&mut source.incoming).poll_frame(context) {
                 Poll::Ready(None) => {
                     self.end();
                     return Poll::Ready(None);
@@ -292,13 +306,13 @@ impl Body for NodeBody {
     fn is_end_stream(&self) -> bool {
         self.source
             .as_ref()
-            .is_none_or(|(incoming, ..)| incoming.is_end_stream())
+            .is_none_or(|source| source.incoming.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             // An answer that is cut short has not the length that the node announced.
-            Some((incoming, ..)) if self.expected.at_most.is_none() => incoming.size_hint(),
+            Some(source) if self.expected.at_most.is_none() => source.incoming.size_hint(),
             Some(_) | None => SizeHint::default(),
         }
     }

@@ -76,7 +76,8 @@ impl Socket {
     /// The handshake is not that of RFC 6455 (400), or names no protocol that is served (403).
     pub fn requested(
         carried: WebSocketContent,
-        (method, headers): (&Method, &HeaderMap),
+        method: &Method,
+        headers: &HeaderMap,
         upgrade: Option<&OnUpgrade>,
     ) -> Result<Option<Self>, ApiError> {
         let is_upgrade = method == Method::GET

@@ -66,7 +66,7 @@ impl Call {
         denials: &Denials,
         draining: &CancellationToken,
     ) -> Result<impl FnOnce(Response<Body>) -> Response<Body> + use<>, ApiError> {
-        let socket = Socket::requested(what, (&self.method, &self.headers), self.upgrade.as_ref())?;
+        let socket = Socket::requested(what, &self.method, &self.headers, self.upgrade.as_ref())?;
         let socket = socket.map(|socket| (socket, self.clone(), denials.clone(), draining.clone()));
         Ok(move |answer| match socket {
             Some((socket, call, denials, draining)) => {

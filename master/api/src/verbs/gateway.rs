@@ -145,7 +145,7 @@ pub(super) async fn send(
     }
     let expected = expected.with(answer.status());
     Ok(answer.map(|incoming| {
-        let body = NodeBody::new((incoming, driver, slot), nodes.limits.clone(), expected);
+        let body = NodeBody::new(incoming, driver, slot, nodes.limits.clone(), expected);
         match connection {
             Some(connection) => body.keep_connection(nodes.idle_connections.clone(), connection),
             None => body,

@@ -172,10 +172,10 @@ async fn connect(
         return Ok(Box::new(TokioIo::new(stream)));
     }
     let slot = nodes.tunnels.begin(&backend.node, call.owner())?;
-    let source = (answer.into_body(), driver, slot);
-    let text = NodeBody::new(source, nodes.limits.clone(), Expected::default())
-        .beginning(REFUSAL)
-        .await;
+    let limits = nodes.limits.clone();
+    let answer = answer.into_body();
+    let refusal = NodeBody::new(answer, driver, slot, limits, Expected::default());
+    let text = refusal.beginning(REFUSAL).await;
     let text = text.trim_end();
     Err(match status {
         StatusCode::FORBIDDEN => ApiError::new(Reason::Forbidden, text),
@@ -211,7 +211,7 @@ fn handed_back(
         at_most: None,
     }
     .with(parts.status);
-    let source = NodeBody::new((incoming, driver, slot), nodes.limits.clone(), expected);
+    let source = NodeBody::new(incoming, driver, slot, nodes.limits.clone(), expected);
     let mut headers = proxy.answer(&parts.headers);
     let content = if is_page(&parts.headers) {
         headers.remove(CONTENT_LENGTH);

@@ -227,8 +227,9 @@ async fn ask(
         StatusCode::SERVICE_UNAVAILABLE => Reason::ServiceUnavailable,
         _ => Reason::InternalError,
     };
-    let source = (answer.into_body(), driver, slot);
-    let refusal = NodeBody::new(source, nodes.limits.clone(), Expected::default());
+    let limits = nodes.limits.clone();
+    let answer = answer.into_body();
+    let refusal = NodeBody::new(answer, driver, slot, limits, Expected::default());
     let text = refusal.beginning(REFUSAL).await;
     Err(ApiError::new(reason, text.trim_end()))
 }
