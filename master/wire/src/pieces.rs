@@ -61,7 +61,7 @@ fn put_number(mut number: u64, piece: &mut Vec<u8>) {
 impl<T: Item> Pieces<T> {
     /// A list that begins with `start`, with `items` that each begin with `head` and end with
     /// `tail`.
-    pub fn new(start: Bytes, (head, tail): (Bytes, &'static [u8]), items: Vec<T>) -> Self {
+    pub fn new(start: Bytes, head: Bytes, tail: &'static [u8], items: Vec<T>) -> Self {
         // Each item: head, revision, `",`, stored bytes, tail; and a comma before all but the
         // first.
         let own = (head.len() + tail.len()) as u64 + 2;
@@ -158,7 +158,7 @@ mod tests {
             .collect();
         let start = Bytes::from_static(br#"{"items":["#);
         let head = Bytes::from_static(br#"{"metadata":{"resourceVersion":""#);
-        let pieces = Pieces::new(start, (head, tail), items);
+        let pieces = Pieces::new(start, head, tail, items);
         let said = pieces.size_hint().exact().unwrap();
         (said, pieces.collect().await.unwrap().to_bytes())
     }

@@ -152,13 +152,13 @@ impl Item for ListItem {
 /// A list's JSON, assembled from the stored bytes.
 fn list_bytes(kind: &Kind, page: &Page, part: StoredPart) -> Answer {
     let own = kind.api_version();
-    let (kind, version) = match part {
+    let (name, version) = match part {
         StoredPart::Whole => (kind.kind.as_str(), own.as_str()),
         StoredPart::Metadata(version) => ("PartialObjectMetadata", version),
     };
     let metadata = page.metadata();
     let start = format!(
-        r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#
+        r#"{{"kind":"{name}List","apiVersion":"{version}","metadata":{metadata},"items":["#
     );
     let kept = |entry: &Entry| {
         Ok(ListItem {
@@ -177,9 +177,9 @@ fn list_bytes(kind: &Kind, page: &Page, part: StoredPart) -> Answer {
     } else {
         items.iter().map(Item::size).sum()
     };
-    let around = (master_objects::head(kind, part).into(), part.tail());
+    let first = master_objects::head(kind, part).into();
     let mut response = json_bytes(StatusCode::OK, Vec::new());
-    *response.body_mut() = Pieces::new(start.into(), around, items).body();
+    *response.body_mut() = Pieces::new(start.into(), first, part.tail(), items).body();
     response.extensions_mut().insert(HeldBytes(held));
     Ok(response)
 }
