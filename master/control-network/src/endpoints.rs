@@ -250,31 +250,43 @@ fn counts(pod: &Backend, service: &ServiceView) -> bool {
     !pod.ended && (!pod.terminating || service.publish_not_ready)
 }
 
-/// Ready addresses and others of pods that have their ports in common.
-type Group = (Vec<EndpointAddress>, Vec<EndpointAddress>);
-/// Name, protocol, number and application protocol.
-type PortKey = (String, String, i32, Option<String>);
+/// Addresses of pods that have their ports in common.
+#[derive(Default)]
+struct Group {
+    ready: Vec<EndpointAddress>,
+    not_ready: Vec<EndpointAddress>,
+}
+
+/// A port of a service as a pod has it. The order is that in which subsets and their ports are
+/// listed.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct ResolvedPort {
+    name: String,
+    protocol: String,
+    number: i32,
+    app_protocol: Option<String>,
+}
 
 /// The addresses of all pods, by their ports; true where some had to be left out.
 fn subsets(facts: &Facts, service: &ServiceView) -> (Vec<EndpointSubset>, bool) {
-    let mut groups: BTreeMap<Vec<PortKey>, Group> = BTreeMap::new();
+    let mut groups: BTreeMap<Vec<ResolvedPort>, Group> = BTreeMap::new();
     for (name, pod) in facts.pods.iter().filter(|(_, pod)| counts(pod, service)) {
         let Some(address) = address(facts, service, name, pod) else {
             continue;
         };
         let ports = service.ports.iter();
-        let mut ports: Vec<PortKey> = ports.filter_map(|port| resolved(port, pod)).collect();
+        let mut ports: Vec<ResolvedPort> = ports.filter_map(|port| resolved(port, pod)).collect();
         ports.sort();
         // A service without an address may have no ports; else a pod without any has nothing to
         // offer.
         if ports.is_empty() && !(service.headless && service.ports.is_empty()) {
             continue;
         }
-        let (ready, others) = groups.entry(ports).or_default();
+        let group = groups.entry(ports).or_default();
         if pod.ready || service.publish_not_ready {
-            ready.push(address);
+            group.ready.push(address);
         } else {
-            others.push(address);
+            group.not_ready.push(address);
         }
     }
     let mut room = MAX_ADDRESSES;
@@ -285,16 +297,16 @@ fn subsets(facts: &Facts, service: &ServiceView) -> (Vec<EndpointSubset>, bool) 
         list.truncate(room);
         room = room.saturating_sub(list.len());
     };
-    for (ready, _) in groups.values_mut() {
-        take(ready);
+    for group in groups.values_mut() {
+        take(&mut group.ready);
     }
-    for (_, others) in groups.values_mut() {
-        take(others);
+    for group in groups.values_mut() {
+        take(&mut group.not_ready);
     }
     let some = |list: Vec<EndpointAddress>| Some(list).filter(|list| !list.is_empty());
-    let subset = |(ports, (ready, others)): (Vec<PortKey>, Group)| EndpointSubset {
-        addresses: some(ready),
-        not_ready_addresses: some(others),
+    let subset = |(ports, group): (Vec<ResolvedPort>, Group)| EndpointSubset {
+        addresses: some(group.ready),
+        not_ready_addresses: some(group.not_ready),
         ports: Some(ports.into_iter().map(port).collect::<Vec<_>>()).filter(|all| !all.is_empty()),
     };
     let all = groups.into_iter().map(subset);
@@ -302,17 +314,17 @@ fn subsets(facts: &Facts, service: &ServiceView) -> (Vec<EndpointSubset>, bool) 
     (all.collect(), truncated)
 }
 
-fn port((name, protocol, port, app_protocol): PortKey) -> EndpointPort {
+fn port(port: ResolvedPort) -> EndpointPort {
     EndpointPort {
-        name: Some(name).filter(|name| !name.is_empty()),
-        protocol: Some(protocol),
-        port,
-        app_protocol,
+        name: Some(port.name).filter(|name| !name.is_empty()),
+        protocol: Some(port.protocol),
+        port: port.number,
+        app_protocol: port.app_protocol,
     }
 }
 
 /// A service's port as the pod has it; none where the pod has no port of the name.
-fn resolved(port: &PortView, pod: &Backend) -> Option<PortKey> {
+fn resolved(port: &PortView, pod: &Backend) -> Option<ResolvedPort> {
     let number = match &port.target {
         Target::Number(number) => *number,
         Target::Name(name) => {
@@ -321,12 +333,12 @@ fn resolved(port: &PortView, pod: &Backend) -> Option<PortKey> {
             found?.2
         }
     };
-    Some((
-        port.name.clone(),
-        port.protocol.clone(),
+    Some(ResolvedPort {
+        name: port.name.clone(),
+        protocol: port.protocol.clone(),
         number,
-        port.app_protocol.clone(),
-    ))
+        app_protocol: port.app_protocol.clone(),
+    })
 }
 
 /// The pod's address of the service's first family.
