@@ -7,7 +7,7 @@ use config_kube::k8s_openapi::api::resource::v1::{
 use master_schema::cells::AGE;
 use master_schema::object::meta_text;
 use master_schema::object::spec;
-use master_schema::registry::{Kind, Strategy, Subresource, column, pointers};
+use master_schema::registry::{Kind, Strategy, Subresource, column, selectable};
 use master_schema::validate::{Fields, get, items, object, object_mut, text};
 
 /// The kind DeviceClass.
@@ -87,10 +87,10 @@ pub fn slice() -> Kind {
             }),
             AGE,
         ],
-        selectable: pointers(&[
-            ("spec.nodeName", "/spec/nodeName"),
-            ("spec.driver", "/spec/driver"),
-        ]),
+        selectable: vec![
+            selectable("spec.nodeName", "/spec/nodeName"),
+            selectable("spec.driver", "/spec/driver"),
+        ],
         strategy: Strategy {
             create: |fields| slices::stamp_taints(fields, None),
             update: |new, old| slices::stamp_taints(new, Some(old)),

@@ -4,7 +4,7 @@ use crate::service_validate;
 use config_kube::k8s_openapi::api::core::v1::Service;
 use master_schema::cells::{AGE, load_balancer, pairs};
 use master_schema::object::spec;
-use master_schema::registry::{Kind, Strategy, Subresource, column, pointers, wide, words};
+use master_schema::registry::{Kind, Strategy, Subresource, column, selectable, wide, words};
 use master_schema::validate::{Fields, default_to, get, items, names, object, object_mut, text};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -30,10 +30,10 @@ pub fn service() -> Kind {
                 pairs(object(spec(fields), "selector")).into()
             }),
         ],
-        selectable: pointers(&[
-            ("spec.clusterIP", "/spec/clusterIP"),
-            ("spec.type", "/spec/type"),
-        ]),
+        selectable: vec![
+            selectable("spec.clusterIP", "/spec/clusterIP"),
+            selectable("spec.type", "/spec/type"),
+        ],
         strategy: Strategy {
             made_by_update: true,
             // Upstream: the gate `RelaxedServiceNameValidation`.

@@ -18,4 +18,5 @@ pub mod registry;
 pub mod schema;
 pub mod selector;
 pub mod served;
+mod stored_fields;
 pub mod validate;

@@ -2,6 +2,7 @@
 
 use crate::error::{ApiError, Reason};
 use crate::schema::{self, Schemas, Source};
+pub use crate::stored_fields::{RenamedField, SelectableField, renamed, selectable};
 use crate::validate::meta::NameRule;
 use crate::validate::{Faults, Fields, names};
 use jiff::Timestamp;
@@ -263,14 +264,6 @@ pub fn words(list: &[&'static str]) -> Vec<Word> {
     list.iter().map(|word| Cow::Borrowed(*word)).collect()
 }
 
-/// Pairs of names, or of a label and a JSON pointer, of a built-in kind.
-pub fn pointers(list: &[(&'static str, &'static str)]) -> Vec<(Word, Word)> {
-    let pair = |(left, right): &(&'static str, &'static str)| {
-        (Cow::Borrowed(*left), Cow::Borrowed(*right))
-    };
-    list.iter().map(pair).collect()
-}
-
 /// Dotted paths of fields that a write resets, so that its manager never owns them (upstream:
 /// `GetResetFields`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -433,9 +426,8 @@ pub struct Kind {
     pub named: bool,
     /// Table columns, after the name.
     pub columns: Vec<Column>,
-    /// Selectable fields beyond name and namespace: label and JSON pointer; of several pointers,
-    /// joined by `|`, the first that exists counts.
-    pub selectable: Vec<(Word, Word)>,
+    /// Selectable fields beyond name and namespace.
+    pub selectable: Vec<SelectableField>,
     /// What happens to objects when they are written.
     pub strategy: Strategy,
     /// The review, if the kind is one.
@@ -445,8 +437,8 @@ pub struct Kind {
     /// Why no client may write objects of this kind: what they would ask for is not there. They can
     /// be read, so that clients that look for them find none instead of an error.
     pub refused: Option<Word>,
-    /// Top-level fields with another name in the store: served name, stored name.
-    pub renames: Vec<(Word, Word)>,
+    /// Top-level fields with another name in the store.
+    pub renames: Vec<RenamedField>,
     /// Conversion to the stored version and back, if it is more than renaming.
     pub conversion: Option<Conversion>,
     /// The status of a new object, if upstream shows its zero values.
@@ -546,7 +538,7 @@ impl Kind {
 
     /// Converts a served object to the stored form.
     pub fn to_stored(&self, object: &mut Fields) {
-        for (served, stored) in &self.renames {
+        for RenamedField { served, stored } in &self.renames {
             if let Some(value) = object.remove(&**served) {
                 object.insert(stored.to_string(), value);
             }
@@ -558,7 +550,7 @@ impl Kind {
 
     /// Converts a stored object to the served form.
     pub fn to_served(&self, object: &mut Fields) {
-        for (served, stored) in &self.renames {
+        for RenamedField { served, stored } in &self.renames {
             if let Some(value) = object.remove(&**stored) {
                 object.insert(served.to_string(), value);
             }

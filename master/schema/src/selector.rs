@@ -1,7 +1,7 @@
 //! Label and field selectors.
 
 use crate::error::{ApiError, Reason, shown};
-use crate::registry::Kind;
+use crate::registry::{Kind, Word, words};
 use crate::validate::{Fields, items, names, object, text};
 use serde_json::Value;
 
@@ -20,7 +20,8 @@ enum Label {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Field {
     label: String,
-    pointer: String,
+    /// Where it may stand in the stored object.
+    pointers: Vec<Word>,
     value: String,
     equal: bool,
 }
@@ -61,7 +62,7 @@ impl Selector {
     pub fn named(mut self, name: &str) -> Self {
         self.fields.push(Field {
             label: "metadata.name".to_owned(),
-            pointer: "/metadata/name".to_owned(),
+            pointers: words(&["/metadata/name"]),
             value: name.to_owned(),
             equal: true,
         });
@@ -116,7 +117,7 @@ impl Selector {
             && self
                 .fields
                 .iter()
-                .all(|field| (field_text(stored, &field.pointer) == field.value) == field.equal)
+                .all(|field| (field_text(stored, &field.pointers) == field.value) == field.equal)
     }
 }
 
@@ -148,9 +149,9 @@ impl Label {
 
 /// A field as selectors compare it, from the first of its paths that exists; an absent field is the
 /// empty string, or `false` for booleans.
-fn field_text(stored: &Value, pointers: &str) -> String {
+fn field_text(stored: &Value, pointers: &[Word]) -> String {
     pointers
-        .split('|')
+        .iter()
         .map(|pointer| text_at(stored, pointer))
         .find(|text| !text.is_empty())
         .unwrap_or_default()
@@ -324,10 +325,10 @@ fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<Field>, String> {
             Some(label) => (label, right, false),
             None => (left, right.strip_prefix('=').unwrap_or(right), true),
         };
-        let pointer = pointer(kind, label).ok_or_else(|| unknown(kind, label))?;
+        let pointers = pointers(kind, label).ok_or_else(|| unknown(kind, label))?;
         fields.push(Field {
             label: label.to_owned(),
-            pointer,
+            pointers,
             value: unescape(value)?,
             equal,
         });
@@ -395,29 +396,29 @@ fn split_fields(text: &str) -> Vec<&str> {
     parts
 }
 
-/// The path of a selectable field in stored form.
-fn pointer(kind: &Kind, label: &str) -> Option<String> {
+/// The paths of a selectable field in stored form.
+fn pointers(kind: &Kind, label: &str) -> Option<Vec<Word>> {
     match label {
-        "metadata.name" => Some("/metadata/name".to_owned()),
-        "metadata.namespace" if kind.namespaced => Some("/metadata/namespace".to_owned()),
+        "metadata.name" => Some(words(&["/metadata/name"])),
+        "metadata.namespace" if kind.namespaced => Some(words(&["/metadata/namespace"])),
         _ => kind
             .selectable
             .iter()
-            .find(|(known, _)| known == label)
-            .map(|(_, pointer)| pointer.to_string()),
+            .find(|field| field.label == label)
+            .map(|field| field.pointers.clone()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::pointers;
+    use crate::registry::selectable;
     use config_kube::k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
     fn selects(labels: &str, fields: &str) -> bool {
         let mut kind = Kind::of::<Pod>(true);
-        kind.selectable = pointers(&[("spec.nodeName", "/spec/nodeName")]);
+        kind.selectable = vec![selectable("spec.nodeName", "/spec/nodeName")];
         let object = json!({"metadata": {"name": "p", "labels": {"a": "1", "b/c": "x"}}, "spec": {"nodeName": "n"}});
         let selector = Selector::parse(&kind, labels, fields).unwrap();
         let matches = selector.matches(&object);
@@ -495,7 +496,7 @@ mod tests {
             error.message
         );
         let mut with = Kind::of::<Pod>(true);
-        with.selectable = pointers(&[("spec.nodeName", "/spec/nodeName")]);
+        with.selectable = vec![selectable("spec.nodeName", "/spec/nodeName")];
         let error = Selector::parse(&with, "", "spec.foo=1").unwrap_err();
         assert_eq!(error.message, "field label not supported: spec.foo");
         for bad in [

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use master_schema::cells::{AGE, human};
 use master_schema::object::spec;
 use master_schema::object::{meta_text, metadata, metadata_mut};
-use master_schema::registry::{Dependents, Kind, Strategy, Subresource, column, pointers, words};
+use master_schema::registry::{Dependents, Kind, Strategy, Subresource, column, selectable, words};
 use master_schema::validate::forms::{has, on};
 use master_schema::validate::{
     Faults, FieldPath, Fields, get, items, labels, names, object, object_mut, text,
@@ -30,7 +30,7 @@ pub fn job() -> Kind {
             IMAGES,
             SELECTOR,
         ],
-        selectable: pointers(&[("status.successful", "/status/succeeded")]),
+        selectable: vec![selectable("status.successful", "/status/succeeded")],
         strategy: Strategy {
             defaults: |fields| {
                 default_labels(fields);

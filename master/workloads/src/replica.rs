@@ -11,7 +11,7 @@ use master_schema::cells::AGE;
 use master_schema::object::metadata_mut;
 use master_schema::object::spec;
 use master_schema::registry::{
-    Column, Dependents, Kind, Scale, Strategy, Subresource, pointers, wide, words,
+    Column, Dependents, Kind, Scale, Strategy, Subresource, selectable, wide, words,
 };
 use master_schema::validate::forms::not_negative;
 use master_schema::validate::{Faults, FieldPath, Fields, labels, object, object_mut};
@@ -45,7 +45,7 @@ pub fn replication_controller() -> Kind {
                 label_map(object(fields, "spec").and_then(|spec| object(spec, "selector"))).into()
             }),
         ],
-        selectable: pointers(&[("status.replicas", "/status/replicas")]),
+        selectable: vec![selectable("status.replicas", "/status/replicas")],
         strategy: Strategy {
             defaults: controller_defaults,
             validate: controller,
@@ -117,7 +117,7 @@ pub fn replica_set() -> Kind {
         scale: Some(Scale::WORKLOAD),
         subresources: vec![Subresource::Scale, Subresource::Status],
         columns: vec![DESIRED, CURRENT, READY, AGE, CONTAINERS, IMAGES, SELECTOR],
-        selectable: pointers(&[("status.replicas", "/status/replicas")]),
+        selectable: vec![selectable("status.replicas", "/status/replicas")],
         strategy: Strategy {
             defaults: replica_defaults,
             validate: set,

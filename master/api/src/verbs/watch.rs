@@ -471,7 +471,7 @@ impl Watch {
             .kind
             .selectable
             .iter()
-            .flat_map(|(_, pointers)| pointers.split('|'))
+            .flat_map(|field| &field.pointers)
         {
             if let Some(value) = full.pointer(pointer) {
                 put(&mut excerpt, pointer, value.clone());

@@ -4,7 +4,7 @@ use super::certificate_validate as rules;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use master_schema::cells::{AGE, at};
 use master_schema::object::now;
-use master_schema::registry::{Kind, Strategy, Subresource, column, pointers, words};
+use master_schema::registry::{Kind, Strategy, Subresource, column, selectable, words};
 use master_schema::validate::{Fields, get, items, names, object, object_mut, text};
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ pub(super) fn request() -> Kind {
             column("RequestedDuration", |fields, _| duration(fields).into()),
             column("Condition", |fields, _| condition(fields).into()),
         ],
-        selectable: pointers(&[("spec.signerName", "/spec/signerName")]),
+        selectable: vec![selectable("spec.signerName", "/spec/signerName")],
         strategy: Strategy {
             names: names::path_segment,
             // An approval is for what was asked, so that never changes.

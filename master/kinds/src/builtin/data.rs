@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use master_schema::cells::{AGE, entries};
 use master_schema::object::metadata;
-use master_schema::registry::{Column, Kind, Strategy, column, integer, pointers, words};
+use master_schema::registry::{Column, Kind, Strategy, column, integer, selectable, words};
 use master_schema::validate::{Faults, FieldPath, Fields, default_to, get, names, object, text};
 use serde_json::{Map, Value};
 
@@ -42,7 +42,7 @@ pub(super) fn secret() -> Kind {
             DATA_COLUMN,
             AGE,
         ],
-        selectable: pointers(&[("type", "/type")]),
+        selectable: vec![selectable("type", "/type")],
         strategy: Strategy {
             defaults: secret_defaults,
             validate: |fields, faults| {

@@ -4,7 +4,7 @@ use super::event_validate as rules;
 use config_kube::k8s_openapi::api::{core, events};
 use jiff::Timestamp;
 use master_schema::cells::since;
-use master_schema::registry::{Column, Kind, Strategy, column, pointers, wide, words};
+use master_schema::registry::{Column, Kind, Strategy, column, renamed, selectable, wide, words};
 use master_schema::validate::{Fields, get, object, text};
 use serde_json::Value;
 
@@ -13,22 +13,22 @@ pub(super) fn core() -> Kind {
         short_names: words(&["ev"]),
         named: false,
         columns: COLUMNS.to_vec(),
-        selectable: pointers(&[
-            ("involvedObject.kind", "/involvedObject/kind"),
-            ("involvedObject.namespace", "/involvedObject/namespace"),
-            ("involvedObject.name", "/involvedObject/name"),
-            ("involvedObject.uid", "/involvedObject/uid"),
-            ("involvedObject.apiVersion", "/involvedObject/apiVersion"),
-            (
+        selectable: vec![
+            selectable("involvedObject.kind", "/involvedObject/kind"),
+            selectable("involvedObject.namespace", "/involvedObject/namespace"),
+            selectable("involvedObject.name", "/involvedObject/name"),
+            selectable("involvedObject.uid", "/involvedObject/uid"),
+            selectable("involvedObject.apiVersion", "/involvedObject/apiVersion"),
+            selectable(
                 "involvedObject.resourceVersion",
                 "/involvedObject/resourceVersion",
             ),
-            ("involvedObject.fieldPath", "/involvedObject/fieldPath"),
-            ("reason", "/reason"),
-            ("reportingComponent", "/reportingComponent"),
-            ("source", "/source/component|/reportingComponent"),
-            ("type", "/type"),
-        ]),
+            selectable("involvedObject.fieldPath", "/involvedObject/fieldPath"),
+            selectable("reason", "/reason"),
+            selectable("reportingComponent", "/reportingComponent"),
+            selectable("source", "/source/component").or("/reportingComponent"),
+            selectable("type", "/type"),
+        ],
         strategy: Strategy {
             validate: rules::legacy,
             made_by_update: true,
@@ -44,30 +44,30 @@ pub(super) fn events() -> Kind {
         table: "events".to_owned(),
         named: false,
         columns: COLUMNS.to_vec(),
-        selectable: pointers(&[
-            ("regarding.kind", "/involvedObject/kind"),
-            ("regarding.namespace", "/involvedObject/namespace"),
-            ("regarding.name", "/involvedObject/name"),
-            ("regarding.uid", "/involvedObject/uid"),
-            ("regarding.apiVersion", "/involvedObject/apiVersion"),
-            (
+        selectable: vec![
+            selectable("regarding.kind", "/involvedObject/kind"),
+            selectable("regarding.namespace", "/involvedObject/namespace"),
+            selectable("regarding.name", "/involvedObject/name"),
+            selectable("regarding.uid", "/involvedObject/uid"),
+            selectable("regarding.apiVersion", "/involvedObject/apiVersion"),
+            selectable(
                 "regarding.resourceVersion",
                 "/involvedObject/resourceVersion",
             ),
-            ("regarding.fieldPath", "/involvedObject/fieldPath"),
-            ("reason", "/reason"),
-            ("reportingController", "/reportingComponent"),
-            ("type", "/type"),
-        ]),
-        renames: pointers(&[
-            ("regarding", "involvedObject"),
-            ("note", "message"),
-            ("reportingController", "reportingComponent"),
-            ("deprecatedSource", "source"),
-            ("deprecatedFirstTimestamp", "firstTimestamp"),
-            ("deprecatedLastTimestamp", "lastTimestamp"),
-            ("deprecatedCount", "count"),
-        ]),
+            selectable("regarding.fieldPath", "/involvedObject/fieldPath"),
+            selectable("reason", "/reason"),
+            selectable("reportingController", "/reportingComponent"),
+            selectable("type", "/type"),
+        ],
+        renames: vec![
+            renamed("regarding", "involvedObject"),
+            renamed("note", "message"),
+            renamed("reportingController", "reportingComponent"),
+            renamed("deprecatedSource", "source"),
+            renamed("deprecatedFirstTimestamp", "firstTimestamp"),
+            renamed("deprecatedLastTimestamp", "lastTimestamp"),
+            renamed("deprecatedCount", "count"),
+        ],
         strategy: Strategy {
             validate: rules::legacy,
             validate_create: rules::create,

@@ -3,7 +3,7 @@
 use config_kube::k8s_openapi::api::core::v1::Namespace;
 use master_schema::cells::{AGE, at};
 use master_schema::object::{meta_text, metadata_mut};
-use master_schema::registry::{Kind, Strategy, Subresource, column, pointers, words};
+use master_schema::registry::{Kind, Strategy, Subresource, column, selectable, words};
 use master_schema::validate::{
     Faults, FieldPath, Fields, items, meta, names, object, object_mut, text,
 };
@@ -20,7 +20,7 @@ pub(super) fn namespace() -> Kind {
             column("Status", |fields, _| at(fields, "status", "/phase").into()),
             AGE,
         ],
-        selectable: pointers(&[("status.phase", "/status/phase")]),
+        selectable: vec![selectable("status.phase", "/status/phase")],
         strategy: Strategy {
             names: names::label,
             defaults: set_name_label,

@@ -4,7 +4,7 @@ use super::node_validate as rules;
 use config_kube::identity::NODE_ROLE_LABEL_PREFIX;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use master_schema::cells::{AGE, at, labels};
-use master_schema::registry::{Kind, Strategy, Subresource, column, pointers, wide, words};
+use master_schema::registry::{Kind, Strategy, Subresource, column, selectable, wide, words};
 use master_schema::validate::{Fields, get, items, object, text};
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub(super) fn node() -> Kind {
                 info(fields, "/nodeInfo/containerRuntimeVersion").into()
             }),
         ],
-        selectable: pointers(&[("spec.unschedulable", "/spec/unschedulable")]),
+        selectable: vec![selectable("spec.unschedulable", "/spec/unschedulable")],
         strategy: Strategy {
             defaults,
             create: |fields| drop_source(fields),

@@ -2,7 +2,7 @@
 
 use config_kube::{CertificatePolicy, ImageRelease, Machine, NodeAttestation, PolicyName};
 use master_schema::cells::{AGE, at};
-use master_schema::registry::{Kind, Strategy, Subresource, column, integer, pointers, wide};
+use master_schema::registry::{Kind, Strategy, Subresource, column, integer, selectable, wide};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, object, text};
 use serde_json::Value;
 
@@ -227,11 +227,11 @@ fn node_attestation() -> Kind {
                 none_is_empty(at(fields, "status", "/message")).into()
             }),
         ],
-        selectable: pointers(&[
-            ("spec.ekHash", "/spec/ekHash"),
-            ("status.verdict", "/status/verdict"),
-            ("status.machine", "/status/machine"),
-        ]),
+        selectable: vec![
+            selectable("spec.ekHash", "/spec/ekHash"),
+            selectable("status.verdict", "/status/verdict"),
+            selectable("status.machine", "/status/machine"),
+        ],
         ..Kind::of::<NodeAttestation>(false)
     })
 }

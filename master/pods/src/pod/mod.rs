@@ -10,7 +10,7 @@ mod tests;
 use crate::podspec::{self, SpecOwner};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use master_schema::object::{metadata, spec};
-use master_schema::registry::{Kind, Strategy, Subresource, pointers, words};
+use master_schema::registry::{Kind, Strategy, Subresource, selectable, words};
 use master_schema::validate::{
     Faults, FieldPath, Fields, default_to, get, items, object, object_mut, text,
 };
@@ -34,16 +34,16 @@ pub fn pod() -> Kind {
             Subresource::Status,
         ],
         columns: columns::COLUMNS.to_vec(),
-        selectable: pointers(&[
-            ("spec.nodeName", "/spec/nodeName"),
-            ("spec.restartPolicy", "/spec/restartPolicy"),
-            ("spec.schedulerName", "/spec/schedulerName"),
-            ("spec.serviceAccountName", "/spec/serviceAccountName"),
-            ("spec.hostNetwork", "/spec/hostNetwork"),
-            ("status.phase", "/status/phase"),
-            ("status.podIP", "/status/podIP"),
-            ("status.nominatedNodeName", "/status/nominatedNodeName"),
-        ]),
+        selectable: vec![
+            selectable("spec.nodeName", "/spec/nodeName"),
+            selectable("spec.restartPolicy", "/spec/restartPolicy"),
+            selectable("spec.schedulerName", "/spec/schedulerName"),
+            selectable("spec.serviceAccountName", "/spec/serviceAccountName"),
+            selectable("spec.hostNetwork", "/spec/hostNetwork"),
+            selectable("status.phase", "/status/phase"),
+            selectable("status.podIP", "/status/podIP"),
+            selectable("status.nominatedNodeName", "/status/nominatedNodeName"),
+        ],
         strategy: Strategy {
             defaults: |fields| {
                 if let Some(spec) = object_mut(fields, "spec") {
