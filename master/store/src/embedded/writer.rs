@@ -36,6 +36,12 @@ pub(super) enum Job {
     Saved(Result<u64, StoreError>),
 }
 
+/// A transaction of a group, and who waits for it.
+struct QueuedCommit {
+    ops: Vec<Op>,
+    answer: Answer<Committed>,
+}
+
 /// Approximate bytes of values per flush.
 const GROUP_BYTES: usize = 4 << 20;
 /// Number of recorded revisions within one history age, by which compaction by age proceeds.
@@ -229,7 +235,7 @@ impl Writer {
         let mut commits = Vec::with_capacity(count);
         for job in jobs.drain(..count) {
             match job {
-                Job::Commit { ops, answer } => commits.push((ops, answer)),
+                Job::Commit { ops, answer } => commits.push(QueuedCommit { ops, answer }),
                 Job::Compact { revision, answer } => {
                     // A compaction must include the commits queued before it.
                     self.commit(std::mem::take(&mut commits), bytes)?;
@@ -243,11 +249,7 @@ impl Writer {
         self.commit(commits, bytes)
     }
 
-    fn commit(
-        &mut self,
-        commits: Vec<(Vec<Op>, Answer<Committed>)>,
-        bytes: usize,
-    ) -> Result<(), StoreError> {
+    fn commit(&mut self, commits: Vec<QueuedCommit>, bytes: usize) -> Result<(), StoreError> {
         if commits.is_empty() {
             return Ok(());
         }
@@ -264,7 +266,7 @@ impl Writer {
         };
         {
             let published = self.shared.memory.published();
-            for (ops, answer) in commits {
+            for QueuedCommit { ops, answer } in commits {
                 let outcome = pending.admit(&published, ops, full.as_deref());
                 pending.answers.push((answer, outcome));
             }
