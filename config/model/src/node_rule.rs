@@ -216,14 +216,14 @@ pub(crate) fn check(
             .labels
             .iter()
             .flat_map(|at| &at.value.0)
-            .filter_map(|entry| label(entry, sink))
+            .filter_map(|(key, value)| label(key, value, sink))
             .collect(),
         taints: taints(raw.taints.as_ref(), sink),
         registers_itself: raw.registers_itself.map(|flag| flag.value),
     }
 }
 
-fn label((key, value): &(At<String>, At<String>), sink: &mut Sink<'_>) -> Option<(String, String)> {
+fn label(key: &At<String>, value: &At<String>, sink: &mut Sink<'_>) -> Option<(String, String)> {
     let key = sink.parse::<LabelKey>(key);
     let value = sink.parse::<LabelValue>(value);
     Some((key?.to_string(), value?.to_string()))
