@@ -1,7 +1,7 @@
 //! The known usage of nodes, and the objects computed from it.
 
 use crate::go;
-use crate::parse::Answer;
+use crate::parse::{Answer, PodName};
 use crate::rates::{self, Used};
 use config_kube::metrics::{GROUP, VERSION};
 use jiff::Timestamp;
@@ -167,11 +167,14 @@ impl Usage {
         if text(status, "phase") != "Running" {
             return None;
         }
-        let key = ["namespace", "name"].map(|name| meta_text(pod, name).to_owned());
+        let name = PodName {
+            namespace: meta_text(pod, "namespace").to_owned(),
+            name: meta_text(pod, "name").to_owned(),
+        };
         let used = {
             let nodes = self.read();
             let report = self.report(&nodes, text(spec, "nodeName"))?;
-            rates::pod(report.before.as_ref(), &report.last, &key.into())?
+            rates::pod(report.before.as_ref(), &report.last, &name)?
         };
         // PodMetrics has one time for all containers: the earliest (as upstream's).
         let first = used.iter().map(|(_, used)| *used);

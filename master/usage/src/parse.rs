@@ -32,9 +32,16 @@ pub(crate) struct Container {
     pub(crate) started: Option<i64>,
 }
 
-/// Pods by namespace and name, and their containers sorted by name: most pods have one, and a map
-/// takes a kilobyte for that.
-pub(crate) type Pods = HashMap<(String, String), Box<[(String, Container)]>>;
+/// A pod as a node's answer names it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct PodName {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// Pods, and their containers sorted by name: most pods have one, and a map takes a kilobyte for
+/// that.
+pub(crate) type Pods = HashMap<PodName, Box<[(String, Container)]>>;
 
 /// A node's answer. A container of which it gives only a part of the figures is left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -185,7 +192,10 @@ fn by_pod(all: BTreeMap<[&str; 3], PartialFigures>) -> Pods {
         let named = of_pod.iter();
         let named = named.map(|([.., name], found)| ((*name).to_owned(), *found));
         Some((
-            ((*namespace).to_owned(), (*pod).to_owned()),
+            PodName {
+                namespace: (*namespace).to_owned(),
+                name: (*pod).to_owned(),
+            },
             named.collect(),
         ))
     });
@@ -272,7 +282,11 @@ unknown{x="a\"}b",} NaN
             at: 1_700_000_000_000,
         };
         assert_eq!(answer.node, Some(node));
-        let containers = &answer.pods[&("default".to_owned(), "a".to_owned())];
+        let pod = PodName {
+            namespace: "default".to_owned(),
+            name: "a".to_owned(),
+        };
+        let containers = &answer.pods[&pod];
         let [(name, found)] = &**containers else {
             unreachable!("one container has all figures: {containers:?}");
         };

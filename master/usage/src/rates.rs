@@ -1,6 +1,6 @@
 //! Usage between two answers of a node; pure.
 
-use crate::parse::{Answer, Container, Point};
+use crate::parse::{Answer, Container, PodName, Point};
 
 /// Milliseconds. A container younger than this has no rate: a process that starts uses more than
 /// it will later (upstream: 10 s).
@@ -67,10 +67,10 @@ pub(crate) fn node(before: &Answer, last: &Answer) -> Option<Used> {
 pub(crate) fn pod(
     before: Option<&Answer>,
     last: &Answer,
-    key: &(String, String),
+    name: &PodName,
 ) -> Option<Vec<(String, Used)>> {
-    let before = before.and_then(|before| before.pods.get(key));
-    let all = last.pods.get(key)?.iter();
+    let before = before.and_then(|before| before.pods.get(name));
+    let all = last.pods.get(name)?.iter();
     let used = all.map(|(name, last)| {
         let before = before.and_then(|before| {
             let at = before.binary_search_by(|(other, _)| other.cmp(name)).ok()?;
@@ -155,24 +155,27 @@ mod tests {
 
     #[test]
     fn a_pod_with_a_container_that_is_not_known_has_no_figures() {
-        let key = ("default".to_owned(), "a".to_owned());
+        let name = PodName {
+            namespace: "default".to_owned(),
+            name: "a".to_owned(),
+        };
         let with = |containers: &[(&str, Container)]| {
             let mut answer = Answer::default();
             let named = containers.iter();
             let named = named.map(|(name, one)| ((*name).to_owned(), *one));
-            answer.pods.insert(key.clone(), named.collect());
+            answer.pods.insert(name.clone(), named.collect());
             answer
         };
         let before = with(&[("a", container_at(0, 0, -199_000))]);
         let last = with(&[("a", container_at(1000, 1000, -199_000))]);
-        let found = pod(Some(&before), &last, &key).unwrap();
+        let found = pod(Some(&before), &last, &name).unwrap();
         assert_eq!((found[0].0.as_str(), found[0].1.cpu), ("a", 1000));
         let more = with(&[
             ("a", container_at(1000, 1000, -199_000)),
             ("b", container_at(1, 1000, 900)),
         ]);
-        assert_eq!(pod(Some(&before), &more, &key), None);
-        assert_eq!(pod(Some(&last), &Answer::default(), &key), None);
-        assert_eq!(pod(None, &last, &key), None, "one answer makes no rate");
+        assert_eq!(pod(Some(&before), &more, &name), None);
+        assert_eq!(pod(Some(&last), &Answer::default(), &name), None);
+        assert_eq!(pod(None, &last, &name), None, "one answer makes no rate");
     }
 }
