@@ -6,6 +6,7 @@ use config_figures::Text;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use master_client::{Body, BoxFuture};
+use master_metrics::StoredObjects;
 use master_openapi::discovery;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_store::ListQuery;
@@ -185,18 +186,22 @@ impl ApiServer {
                 .entry(kind.table.clone())
                 .or_insert_with(|| (kind.group.clone(), kind.plural.clone()));
         }
-        let mut counts = Vec::new();
-        for (table, names) in tables {
+        let mut stored = Vec::new();
+        for (table, (group, plural)) in tables {
             let query = ListQuery {
                 prefix: format!("{table}/"),
                 limit: 1,
                 ..ListQuery::default()
             };
             if let Ok(listing) = self.inner.reader.list(query).await {
-                counts.push((names, (listing.entries.len() + listing.remaining) as u64));
+                stored.push(StoredObjects {
+                    group,
+                    plural,
+                    count: (listing.entries.len() + listing.remaining) as u64,
+                });
             }
         }
-        master_metrics::objects(written, &counts);
+        master_metrics::objects(written, &stored);
     }
 
     fn discover(&self, parts: &Parts, path: &str) -> Answer {

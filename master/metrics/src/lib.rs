@@ -5,4 +5,4 @@
 mod requests;
 
 pub use config_figures::{HEALTH, Health};
-pub use requests::{About, LongRunning, Metrics, in_flight, objects};
+pub use requests::{About, LongRunning, Metrics, StoredObjects, in_flight, objects};

@@ -287,17 +287,38 @@ pub fn in_flight(text: &mut Text, running: [usize; 2]) {
     }
 }
 
+/// How many objects of a kind are stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredObjects {
+    /// Their group.
+    pub group: String,
+    /// The plural of their kind.
+    pub plural: String,
+    /// The number.
+    pub count: u64,
+}
+
 /// Writes how many objects are stored, by their group and plural.
-pub fn objects(text: &mut Text, counts: &[((String, String), u64)]) {
+pub fn objects(text: &mut Text, stored: &[StoredObjects]) {
     let name = "apiserver_resource_objects";
     text.family(name, "gauge", "Objects stored, by resource.");
-    for ((group, plural), count) in counts {
+    for StoredObjects {
+        group,
+        plural,
+        count,
+    } in stored
+    {
         let labels = format!("group=\"{group}\",resource=\"{plural}\"");
         text.sample(name, &labels, *count);
     }
     let name = "apiserver_storage_objects";
     text.family(name, "gauge", "Objects stored, by resource and group.");
-    for ((group, plural), count) in counts {
+    for StoredObjects {
+        group,
+        plural,
+        count,
+    } in stored
+    {
         let dot = if group.is_empty() { "" } else { "." };
         text.sample(name, &format!("resource=\"{plural}{dot}{group}\""), *count);
     }
