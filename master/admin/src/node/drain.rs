@@ -14,6 +14,7 @@ use config_kube::k8s_openapi::api::core::v1::Pod;
 use http::Method;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::{Duration, Instant};
 
 /// Between two rounds (kubectl waits five seconds after a budget's refusal).
@@ -48,13 +49,26 @@ pub(crate) struct DrainArgs {
     timeout: u32,
 }
 
+/// A pod by its namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct PodName {
+    namespace: String,
+    name: String,
+}
+
+impl fmt::Display for PodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
 /// The plan for the pods of a node.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Plan {
-    /// Namespace and name of those to evict now.
-    evict: Vec<(String, String)>,
+    /// Pods to evict now.
+    evict: Vec<PodName>,
     /// Pods that are terminating already.
-    ending: Vec<(String, String)>,
+    ending: Vec<PodName>,
     /// Pods of DaemonSets, which stay.
     daemons: usize,
     /// Pods that are evicted only with a flag, and the flag.
@@ -72,10 +86,10 @@ fn plan(pods: &[Pod], force: bool, delete_emptydir: bool) -> Plan {
     let mut plan = Plan::default();
     for pod in pods {
         let meta = &pod.metadata;
-        let names = (
-            meta.namespace.clone().unwrap_or_default(),
-            meta.name.clone().unwrap_or_default(),
-        );
+        let name = PodName {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+        };
         let mirrored = meta.annotations.as_ref();
         if mirrored.is_some_and(|marks| marks.contains_key(MIRROR)) {
             continue;
@@ -95,7 +109,7 @@ fn plan(pods: &[Pod], force: bool, delete_emptydir: bool) -> Plan {
             continue;
         }
         if meta.deletion_timestamp.is_some() {
-            plan.ending.push(names);
+            plan.ending.push(name);
             continue;
         }
         let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
@@ -103,17 +117,15 @@ fn plan(pods: &[Pod], force: bool, delete_emptydir: bool) -> Plan {
             .unwrap_or_default()
             .iter()
             .any(|volume| volume.empty_dir.is_some());
-        let (namespace, name) = &names;
         if owner.is_none() && !over && !force {
-            plan.refused.push(format!(
-                "{namespace}/{name}: no controller makes it anew (--force)"
-            ));
+            plan.refused
+                .push(format!("{name}: no controller makes it anew (--force)"));
         } else if volatile && !over && !delete_emptydir {
             plan.refused.push(format!(
-                "{namespace}/{name}: its emptyDir would be lost (--delete-emptydir-data)"
+                "{name}: its emptyDir would be lost (--delete-emptydir-data)"
             ));
         } else {
-            plan.evict.push(names);
+            plan.evict.push(name);
         }
     }
     plan
@@ -146,14 +158,14 @@ pub(super) async fn drain(args: &DrainArgs) -> Result<()> {
         }
         first = false;
         blocked.clear();
-        for (namespace, name) in &plan.evict {
-            match evict(&mut api, namespace, name, args.grace_period).await? {
+        for pod in &plan.evict {
+            match evict(&mut api, pod, args.grace_period).await? {
                 None => {
-                    if evicted.insert((namespace.clone(), name.clone())) {
-                        tell(&format!("evicting {namespace}/{name}"));
+                    if evicted.insert(pod.clone()) {
+                        tell(&format!("evicting {pod}"));
                     }
                 }
-                Some(why) => drop(blocked.insert((namespace.clone(), name.clone()), why)),
+                Some(why) => drop(blocked.insert(pod.clone(), why)),
             }
         }
         if plan.is_done() {
@@ -171,16 +183,14 @@ pub(super) async fn drain(args: &DrainArgs) -> Result<()> {
 /// The error when the time is over.
 fn late<'a>(
     node: &str,
-    left: impl Iterator<Item = &'a (String, String)>,
-    blocked: &BTreeMap<(String, String), String>,
+    left: impl Iterator<Item = &'a PodName>,
+    blocked: &BTreeMap<PodName, String>,
 ) -> Error {
     let lines: Vec<String> = left
-        .map(|names| {
-            let why = blocked
-                .get(names)
-                .map_or("has not ended yet", String::as_str);
-            let (namespace, name) = names;
-            format!("{namespace}/{name}: {why}")
+        .map(|pod| {
+            let why = blocked.get(pod);
+            let why = why.map_or("has not ended yet", String::as_str);
+            format!("{pod}: {why}")
         })
         .collect();
     Error::input(
@@ -191,12 +201,8 @@ fn late<'a>(
 }
 
 /// Asks for an eviction; returns the reason where it is not allowed now.
-async fn evict(
-    api: &mut Api,
-    namespace: &str,
-    name: &str,
-    grace: Option<u32>,
-) -> Result<Option<String>> {
+async fn evict(api: &mut Api, pod: &PodName, grace: Option<u32>) -> Result<Option<String>> {
+    let PodName { namespace, name } = pod;
     let eviction = json!({
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -274,8 +280,8 @@ mod tests {
         serde_json::from_value(pod).unwrap()
     }
 
-    fn names(all: &[(String, String)]) -> Vec<&str> {
-        all.iter().map(|(_, name)| name.as_str()).collect()
+    fn names(all: &[PodName]) -> Vec<&str> {
+        all.iter().map(|pod| pod.name.as_str()).collect()
     }
 
     #[test]
@@ -313,10 +319,10 @@ mod tests {
 
     #[test]
     fn remaining_pods_are_named_with_their_reason() {
-        let left = [
-            ("a".to_owned(), "x".to_owned()),
-            ("a".to_owned(), "y".to_owned()),
-        ];
+        let left = ["x", "y"].map(|name| PodName {
+            namespace: "a".to_owned(),
+            name: name.to_owned(),
+        });
         let why = "Cannot evict pod as it would violate the pod's disruption budget.";
         let blocked = BTreeMap::from([(left[0].clone(), why.to_owned())]);
         let told = late("n", left.iter(), &blocked).to_string();
