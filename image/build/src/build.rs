@@ -425,7 +425,11 @@ fn kernel_image(
         kek: other(&boot.kek_cert)?,
         db: db.clone(),
     };
-    Ok((uki::make(parts, Some((&key, &db)))?, Some(enrolled)))
+    let signer = uki::Signer {
+        key: &key,
+        certificate: &db,
+    };
+    Ok((uki::make(parts, Some(signer))?, Some(enrolled)))
 }
 
 fn sizes(manifest: &Manifest, entries: &Entries) -> Sizes {

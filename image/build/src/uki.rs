@@ -6,6 +6,7 @@ use crate::release::Measured;
 use config_tpm::Digest;
 use image_format::{authenticode, pe};
 use rsa::RsaPrivateKey;
+use std::fmt;
 
 /// The parts of the image.
 #[derive(Debug)]
@@ -33,11 +34,26 @@ pub struct Uki {
     pub measured: Measured,
 }
 
-/// Assembles the image and, where a signer is given (key and DER certificate), signs it.
+/// Who signs an image for Secure Boot.
+#[derive(Clone, Copy)]
+pub struct Signer<'a> {
+    /// The key.
+    pub key: &'a RsaPrivateKey,
+    /// Its certificate, DER.
+    pub certificate: &'a [u8],
+}
+
+impl fmt::Debug for Signer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signer").finish_non_exhaustive()
+    }
+}
+
+/// Assembles the image and, where a signer is given, signs it.
 ///
 /// # Errors
 /// The stub is no program with room for the sections, or the signer cannot be used.
-pub fn make(parts: &Parts<'_>, signer: Option<(&RsaPrivateKey, &[u8])>) -> Result<Uki> {
+pub fn make(parts: &Parts<'_>, signer: Option<Signer<'_>>) -> Result<Uki> {
     let added: [(&str, &[u8]); 5] = [
         (".osrel", parts.osrel.as_bytes()),
         (".cmdline", parts.command_line.as_bytes()),
@@ -60,7 +76,7 @@ pub fn make(parts: &Parts<'_>, signer: Option<(&RsaPrivateKey, &[u8])>) -> Resul
         sections,
     };
     let bytes = match signer {
-        Some((key, certificate)) => authenticode::sign(&plain, key, certificate)?,
+        Some(Signer { key, certificate }) => authenticode::sign(&plain, key, certificate)?,
         None => plain,
     };
     Ok(Uki { bytes, measured })
