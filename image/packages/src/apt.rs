@@ -3,6 +3,7 @@
 //! Guarantees: nothing under /var/lib/apt, /var/cache/apt or /var/lib/dpkg is read or written; of
 //! the host's apt configuration only the network settings are used (proxies, retries, credentials).
 
+use crate::lock::Locked;
 use crate::mirror::{self, MirrorError, Source};
 use crate::run::{RunError, output};
 use std::path::{Path, PathBuf};
@@ -209,14 +210,11 @@ impl State {
     ///
     /// # Errors
     /// The archive has not that version (any more), or it is not what the signed lists say.
-    pub fn download(&self, wanted: &[(String, String)], into: &Path) -> Result<(), AptError> {
+    pub fn download(&self, wanted: &[Locked], into: &Path) -> Result<(), AptError> {
         let mut command = self.command("apt-get");
         command.current_dir(into).args(["download", "-qq", "--"]);
-        command.args(
-            wanted
-                .iter()
-                .map(|(name, version)| format!("{name}={version}")),
-        );
+        let exact = |package: &Locked| format!("{}={}", package.name, package.version);
+        command.args(wanted.iter().map(exact));
         output(&mut command).map_err(|source| AptError::Run {
             doing: "download the packages",
             source,

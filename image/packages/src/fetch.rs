@@ -317,11 +317,7 @@ impl Fetcher {
             return Ok(());
         }
         std::fs::create_dir_all(folder).map_err(|source| self.fault(folder, source))?;
-        let list: Vec<_> = wanted
-            .iter()
-            .map(|p| (p.name.clone(), p.version.clone()))
-            .collect();
-        apt.download(&list, folder)
+        apt.download(wanted, folder)
             .map_err(|source| FetchError::Apt {
                 set: "download".to_owned(),
                 source,
