@@ -211,8 +211,10 @@ impl Controller for DaemonSets {
 
 /// By what a DaemonSet's waits are known.
 fn version(set: &DaemonSet) -> Version {
-    let uid = set.metadata.uid.clone().unwrap_or_default();
-    (uid, set.metadata.generation.unwrap_or_default())
+    Version {
+        uid: set.metadata.uid.clone().unwrap_or_default(),
+        generation: set.metadata.generation.unwrap_or_default(),
+    }
 }
 
 async fn tell(writer: &Writer, about: &ObjectReference, pod: &Key, ended: &Ended) {

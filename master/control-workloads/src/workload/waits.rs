@@ -41,29 +41,45 @@ pub type OfNodes = HashMap<String, Wait>;
 
 /// The waits of all owners. Those of an owner start again when its specification changes.
 #[derive(Debug, Default)]
-pub struct Waits(Mutex<HashMap<Key, (Version, OfNodes)>>);
+pub struct Waits(Mutex<HashMap<Key, OfOwner>>);
 
-/// An owner's UID and generation.
-pub type Version = (String, i64);
+/// The specification of an owner.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Version {
+    /// The owner's UID.
+    pub uid: String,
+    /// The generation of its specification.
+    pub generation: i64,
+}
+
+/// The waits of one owner.
+#[derive(Debug, Default)]
+struct OfOwner {
+    version: Version,
+    nodes: OfNodes,
+}
 
 impl Waits {
     /// Those of an owner.
     pub fn of(&self, owner: &Key, version: &Version) -> OfNodes {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = all.get(owner).filter(|(known, _)| known == version);
-        own.map(|(_, nodes)| nodes.clone()).unwrap_or_default()
+        let own = all.get(owner).filter(|own| own.version == *version);
+        own.map(|own| own.nodes.clone()).unwrap_or_default()
     }
 
     /// A pod of an owner has failed on a node, and is replaced now: the next one waits for longer.
     pub fn note(&self, owner: &Key, version: &Version, node: &str, now: Instant) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let own = all.entry(owner.clone()).or_default();
-        if own.0 != *version {
-            *own = (version.clone(), OfNodes::new());
+        if own.version != *version {
+            *own = OfOwner {
+                version: version.clone(),
+                nodes: OfNodes::new(),
+            };
         }
-        own.1.retain(|_, wait| wait.counts(now));
-        let next = Wait::next(own.1.get(node), now);
-        own.1.insert(node.to_owned(), next);
+        own.nodes.retain(|_, wait| wait.counts(now));
+        let next = Wait::next(own.nodes.get(node), now);
+        own.nodes.insert(node.to_owned(), next);
     }
 
     /// The owner is gone.
@@ -80,7 +96,10 @@ mod tests {
     #[test]
     fn waits_double_up_to_a_bound_and_begin_anew_after_a_long_time_or_with_another_specification() {
         let (waits, owner) = (Waits::default(), Key::new("default", "web"));
-        let version = ("uid".to_owned(), 1);
+        let [version, other] = [1, 2].map(|generation| Version {
+            uid: "uid".to_owned(),
+            generation,
+        });
         let start = Instant::now();
         let mut now = start;
         let mut lengths = Vec::new();
@@ -98,7 +117,7 @@ mod tests {
             FIRST,
             "each node has its own"
         );
-        assert!(waits.of(&owner, &("uid".to_owned(), 2)).is_empty());
+        assert!(waits.of(&owner, &other).is_empty());
         now += LONGEST * 3;
         waits.note(&owner, &version, "n1", now);
         let known = waits.of(&owner, &version);
