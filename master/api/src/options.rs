@@ -5,7 +5,7 @@ use master_admission::services::Ranges;
 use master_auth::{Mode, TokenIssuer, TokenList};
 use master_gateway::NodeLimits;
 use master_objects::{Clock, Identities};
-use master_rbac::{Binding, Role};
+use master_rbac::ComponentRole;
 use std::sync::Arc;
 
 /// Limits of the server and its choice of admission and authorization.
@@ -38,7 +38,7 @@ pub struct Options {
     /// The time that objects get.
     pub clock: Clock,
     /// Cluster roles of the master's own parts, with their bindings, beside the default ones.
-    pub roles: Vec<(Role, Binding)>,
+    pub roles: Vec<ComponentRole>,
 }
 
 impl Default for Options {

@@ -3,7 +3,7 @@
 use crate::controller::Right;
 use crate::driver::Registration;
 use master_client::UserInfo;
-use master_rbac::{Binding, Role, Rule, defaults};
+use master_rbac::{ComponentRole, Rule, defaults};
 
 /// Prefix of a controller's user name; the controller's name follows.
 const USER: &str = "system:controller:";
@@ -17,7 +17,7 @@ pub(crate) fn user(controller: &str) -> UserInfo {
 }
 
 /// The cluster roles of controllers, each with its binding. Every controller may also write events.
-pub fn roles(list: &[Registration]) -> Vec<(Role, Binding)> {
+pub fn roles(list: &[Registration]) -> Vec<ComponentRole> {
     let of = |controller: &Registration| {
         let mut rules: Vec<Rule> = controller.rights.iter().map(rule).collect();
         rules.push(defaults::on("create patch", "core", "events"));

@@ -12,7 +12,7 @@ mod roles;
 
 use futures_util::future::try_join;
 use master_client::{ApiError, Client};
-use master_rbac::{Binding, Role};
+use master_rbac::ComponentRole;
 
 /// A part of what every cluster begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum Part {
 /// The API refuses one of the writes; a later call creates what is missing.
 pub async fn create(
     client: &Client,
-    parts: &[(Role, Binding)],
+    parts: &[ComponentRole],
     made: impl Fn(Part),
 ) -> Result<(), ApiError> {
     objects::namespaces(client).await?;

@@ -4,7 +4,7 @@ use config_kube::k8s_openapi::api::rbac::v1::{self, ClusterRole, ClusterRoleBind
 use futures_util::future::join_all;
 use master_client::{Client, DeleteParams, ListParams, Object};
 use master_rbac::reconcile::{self, Step};
-use master_rbac::{Binding, Role, defaults};
+use master_rbac::{Binding, ComponentRole, Role, defaults};
 use master_schema::error::{ApiError, Reason};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,10 +16,11 @@ const TRIES: usize = 5;
 
 /// Writes what is missing of the default roles and of those of the master's parts; returns the
 /// first error.
-pub(crate) async fn reconcile(client: &Client, parts: &[(Role, Binding)]) -> Result<(), ApiError> {
-    let (roles, bindings): (Vec<_>, Vec<_>) = parts.iter().cloned().unzip();
-    let roles = [defaults::cluster_roles(), roles].concat();
-    let bindings = [defaults::cluster_role_bindings(), bindings].concat();
+pub(crate) async fn reconcile(client: &Client, parts: &[ComponentRole]) -> Result<(), ApiError> {
+    let mut roles = defaults::cluster_roles();
+    roles.extend(parts.iter().map(|part| part.role.clone()));
+    let mut bindings = defaults::cluster_role_bindings();
+    bindings.extend(parts.iter().map(|part| part.binding.clone()));
     settle::<ClusterRole, _>(client, roles, reconcile::role).await?;
     settle::<ClusterRoleBinding, _>(client, bindings, reconcile::binding).await?;
     settle::<v1::Role, _>(client, defaults::roles(), reconcile::role).await?;

@@ -14,6 +14,6 @@ pub mod reconcile;
 mod rule;
 mod snapshot;
 
-pub use object::{Binding, Metadata, Role, RoleRef, Subject};
+pub use object::{Binding, ComponentRole, Metadata, Role, RoleRef, Subject};
 pub use rule::{Request, Resource, Rule, Who};
 pub use snapshot::{Grants, Snapshot, Verdict};

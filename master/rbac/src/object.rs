@@ -107,3 +107,12 @@ pub struct Binding {
     /// The role.
     pub role_ref: RoleRef,
 }
+
+/// The role of a part of the master, and the binding that gives it to the part's own user.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ComponentRole {
+    /// What the part may do, as a cluster role.
+    pub role: Role,
+    /// Binds the role to the user.
+    pub binding: Binding,
+}

@@ -3,13 +3,13 @@
 use master_control::controller::Right;
 use master_control::{Registration, roles};
 use master_controllers::all;
-use master_rbac::{Request, Resource, Snapshot, Verdict, Who};
+use master_rbac::{ComponentRole, Request, Resource, Snapshot, Verdict, Who};
 use std::collections::BTreeSet;
 
 /// The roles of all controllers, and nothing else that RBAC has.
 fn snapshot() -> Snapshot {
     let mut snapshot = Snapshot::default();
-    for (role, binding) in roles(&all()) {
+    for ComponentRole { role, binding } in roles(&all()) {
         snapshot.set_role(role);
         snapshot.set_binding(binding);
     }

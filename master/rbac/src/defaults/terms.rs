@@ -1,7 +1,7 @@
 //! The words in which the default roles are written: `on("get list", "core apps", "pods
 //! deployments")`; `core` is the core group.
 
-use crate::object::{Aggregation, Binding, GROUP, Metadata, Role, RoleRef, Subject};
+use crate::object::{Aggregation, Binding, ComponentRole, GROUP, Metadata, Role, RoleRef, Subject};
 use crate::rule::Rule;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -161,7 +161,10 @@ pub(super) fn bind_cluster(role: &str, subjects: Vec<Subject>) -> Binding {
 
 /// The cluster role of a part of the master that runs as a user of its own, and the binding of
 /// both.
-pub fn component(role: &str, rules: Vec<Rule>, user: &str) -> (Role, Binding) {
+pub fn component(role: &str, rules: Vec<Rule>, user: &str) -> ComponentRole {
     let subject = self::user(user);
-    (cluster_role(role, rules), bind_cluster(role, vec![subject]))
+    ComponentRole {
+        role: cluster_role(role, rules),
+        binding: bind_cluster(role, vec![subject]),
+    }
 }
