@@ -325,15 +325,10 @@ fn plan(facts: &Facts, now: Now) -> Plan<Step> {
     if !facts.revision_changes.is_empty() {
         let changes = facts.revision_changes.iter().cloned();
         let own = changes.map(|change| Step::Revision(revision::Step::Own(change)));
-        return Plan {
-            actions: own.collect(),
-            requeue: None,
-        };
+        return Plan::all(own.collect());
     }
-    let collisions = set
-        .status
-        .as_ref()
-        .and_then(|status| status.collision_count);
+    let status = set.status.as_ref();
+    let collisions = status.and_then(|status| status.collision_count);
     let owner = controls(&set.0);
     let mut used: BTreeSet<&str> = facts.pods.iter().map(|(_, pod)| pod.label(HASH)).collect();
     let current = revision::current(
@@ -361,10 +356,7 @@ fn plan(facts: &Facts, now: Now) -> Plan<Step> {
     if let Some(step) = current.step {
         let mut steps = vec![Step::Revision(step)];
         steps.extend(work.status_step(set, &nodes));
-        return Plan {
-            actions: steps,
-            requeue: None,
-        };
+        return Plan::all(steps);
     }
     for (name, node) in &nodes {
         work.keep(name, node);
@@ -435,22 +427,20 @@ struct Work<'a> {
 impl Work<'_> {
     /// The plan: these steps, and then pods are ended and made, as many as one plan may end and
     /// make.
-    fn done(self, mut steps: Vec<Step>) -> Plan<Step> {
-        steps.extend(self.ended.into_iter().map(Step::Tell));
+    fn done(self, mut actions: Vec<Step>) -> Plan<Step> {
+        actions.extend(self.ended.into_iter().map(Step::Tell));
         if !self.delete.is_empty() {
             let pods = self.delete.into_iter().take(BURST);
             let pods = pods.map(|(key, uid)| PodId { key, uid });
-            steps.push(Step::Delete(pods.collect()));
+            actions.push(Step::Delete(pods.collect()));
         }
         let mut create = self.create;
         if !create.is_empty() {
             create.truncate(BURST);
-            steps.push(Step::Create(create, self.hash.to_owned()));
+            actions.push(Step::Create(create, self.hash.to_owned()));
         }
-        Plan {
-            actions: steps,
-            requeue: self.wake.and_then(|wake| Duration::try_from(wake).ok()),
-        }
+        let requeue = self.wake.and_then(|wake| Duration::try_from(wake).ok());
+        Plan { actions, requeue }
     }
 
     fn end(&mut self, key: &Key, pod: &OwnedPod) {

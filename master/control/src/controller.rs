@@ -64,6 +64,14 @@ impl<A> Plan<A> {
         }
     }
 
+    /// These actions, and nothing to do then until something changes.
+    pub const fn all(actions: Vec<A>) -> Self {
+        Self {
+            actions,
+            requeue: None,
+        }
+    }
+
     /// Nothing to do now; plan again after this time.
     pub fn wait(time: Duration) -> Self {
         Self {

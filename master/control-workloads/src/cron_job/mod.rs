@@ -254,8 +254,8 @@ fn active<'a>(facts: &'a Facts, before: &Status) -> Vec<Run<'a>> {
         .collect()
 }
 
-/// What is due by the schedule, and when the next time comes. `scheduled` is the last time for which
-/// a Job was made, `active` the runs that are not finished.
+/// What is due by the schedule, and when the next time comes. `scheduled` is the last time for
+/// which a Job was made, `active` the runs that are not finished.
 fn begin(
     facts: &Facts,
     spec: &CronJobSpec,

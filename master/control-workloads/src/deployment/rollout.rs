@@ -148,10 +148,8 @@ impl<'a> Rollout<'a> {
         if self.status != *before {
             self.steps.push(Step::Status(self.status));
         }
-        Plan {
-            actions: self.steps,
-            requeue,
-        }
+        let actions = self.steps;
+        Plan { actions, requeue }
     }
 
     /// When the deadline of progress will have passed.

@@ -172,12 +172,8 @@ impl Work<'_> {
 
     /// Turns pods that ended into UIDs, and UIDs whose pods are free into counts.
     fn count(&mut self) {
-        let tracked: BTreeSet<&str> = self
-            .pods
-            .iter()
-            .filter(|(_, pod)| is_tracked(pod))
-            .map(|(_, pod)| pod.uid.as_str())
-            .collect();
+        let tracked = self.pods.iter().filter(|(_, pod)| is_tracked(pod));
+        let tracked: BTreeSet<&str> = tracked.map(|(_, pod)| pod.uid.as_str()).collect();
         let Uncounted { succeeded, failed } = std::mem::take(&mut self.status.uncounted);
         let held = |uid: &String| tracked.contains(uid.as_str());
         let (succeeded, done): (BTreeSet<_>, BTreeSet<_>) = succeeded.into_iter().partition(held);
@@ -271,11 +267,8 @@ impl Work<'_> {
         self.waiting.retain(|index, _| {
             !active.contains(index) && !completed.contains(index) && !failed.contains(index)
         });
-        let kept: BTreeSet<&str> = self
-            .waiting
-            .values()
-            .map(|(_, pod)| pod.uid.as_str())
-            .collect();
+        let kept = self.waiting.values().map(|(_, pod)| pod.uid.as_str());
+        let kept: BTreeSet<&str> = kept.collect();
         self.counted.retain(|pod| !kept.contains(pod.uid.as_str()));
     }
 
@@ -459,8 +452,6 @@ impl Work<'_> {
             let words = "Job resumed".to_owned();
             self.steps
                 .push(Step::Tell(Severity::Normal, "Resumed", words));
-        }
-        if was {
             self.status.started = Some(second(self.now));
         }
         self.manage();
@@ -636,22 +627,19 @@ impl Work<'_> {
         let mut steps = self.steps;
         // The status counts the new pods, so it is written after them; but while they can't be
         // made it is written first, so that the rest of it is reported.
-        let mut ordered: Vec<Step> = Vec::new();
+        let mut actions: Vec<Step> = Vec::new();
         if created && !failing && self.counted.is_empty() {
-            ordered.append(&mut steps);
-            ordered.extend(written);
+            actions.append(&mut steps);
+            actions.extend(written);
         } else {
-            ordered.extend(written);
+            actions.extend(written);
             if !self.counted.is_empty() {
-                ordered.push(Step::Untrack(self.counted));
+                actions.push(Step::Untrack(self.counted));
             }
-            ordered.append(&mut steps);
+            actions.append(&mut steps);
         }
-        let wake = self.wake.and_then(|wake| Duration::try_from(wake).ok());
-        Plan {
-            actions: ordered,
-            requeue: wake,
-        }
+        let requeue = self.wake.and_then(|wake| Duration::try_from(wake).ok());
+        Plan { actions, requeue }
     }
 }
 

@@ -64,10 +64,7 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> Plan<Step> {
     if !facts.revision_changes.is_empty() {
         let changes = facts.revision_changes.iter().cloned();
         let own = changes.map(|change| Step::Revision(revision::Step::Own(change)));
-        return Plan {
-            actions: own.collect(),
-            requeue: None,
-        };
+        return Plan::all(own.collect());
     }
     let before = set.status.clone().unwrap_or_default();
     let owner = controls(&set.0);
@@ -111,10 +108,7 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> Plan<Step> {
     // status does not wait for that: clients look for the generation right after their change.
     if let Some(revised) = revised {
         work.steps.insert(0, revised);
-        return Plan {
-            actions: work.steps,
-            requeue: None,
-        };
+        return Plan::all(work.steps);
     }
     work.forget();
     work.mend();
@@ -134,11 +128,9 @@ fn places(facts: &Facts) -> BTreeMap<i32, &Arc<OwnedPod>> {
 
 impl Work<'_> {
     fn done(self) -> Plan<Step> {
-        let wake = self.wake.and_then(|wake| Duration::try_from(wake).ok());
-        Plan {
-            actions: self.steps,
-            requeue: wake,
-        }
+        let requeue = self.wake.and_then(|wake| Duration::try_from(wake).ok());
+        let actions = self.steps;
+        Plan { actions, requeue }
     }
 
     fn is_wanted(&self, place: i32) -> bool {

@@ -32,10 +32,7 @@ impl<S> Action<S> {
         let steps = if changes.is_empty() {
             plan()
         } else {
-            Plan {
-                actions: changes.iter().cloned().map(step).collect(),
-                requeue: None,
-            }
+            Plan::all(changes.iter().cloned().map(step).collect())
         };
         Self::plan(key, meta, steps)
     }

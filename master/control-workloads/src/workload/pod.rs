@@ -321,13 +321,9 @@ fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
 
 fn statuses(pod: &Pod) -> Vec<&ContainerStatus> {
     let status = pod.status.as_ref();
-    let list =
-        |list: fn(
-            &config_kube::k8s_openapi::api::core::v1::PodStatus,
-        ) -> Option<&Vec<ContainerStatus>>| { status.and_then(list).into_iter().flatten() };
-    list(|status| status.init_container_statuses.as_ref())
-        .chain(list(|status| status.container_statuses.as_ref()))
-        .collect()
+    let init = status.and_then(|status| status.init_container_statuses.as_ref());
+    let main = status.and_then(|status| status.container_statuses.as_ref());
+    init.into_iter().chain(main).flatten().collect()
 }
 
 /// Most restarts of a container, and of a sidecar.

@@ -254,16 +254,11 @@ pub fn beyond(
     spare.sort_by_key(|(_, one)| one.revision);
     let limit = usize::try_from(limit.unwrap_or(10)).unwrap_or_default();
     let gone = spare.len().saturating_sub(limit);
-    let step = |(key, one): &&(
-        std::sync::Arc<Key>,
-        std::sync::Arc<Kept<ControllerRevision>>,
-    )| {
-        Step::Delete(
-            key.name.clone(),
-            one.metadata.uid.clone().unwrap_or_default(),
-        )
-    };
-    spare[..gone].iter().map(step).collect()
+    let gone = spare[..gone].iter().map(|(key, one)| {
+        let uid = one.metadata.uid.clone().unwrap_or_default();
+        Step::Delete(key.name.clone(), uid)
+    });
+    gone.collect()
 }
 
 /// Carries a step out for an owner in a namespace.

@@ -72,10 +72,8 @@ impl Waits {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let own = all.entry(owner.clone()).or_default();
         if own.version != *version {
-            *own = OfOwner {
-                version: version.clone(),
-                nodes: OfNodes::new(),
-            };
+            *own = OfOwner::default();
+            own.version.clone_from(version);
         }
         own.nodes.retain(|_, wait| wait.counts(now));
         let next = Wait::next(own.nodes.get(node), now);
