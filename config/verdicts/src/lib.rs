@@ -16,7 +16,7 @@
 
 mod read;
 
-pub use read::{Fault, Resumed, Summary, digests, resume, verify};
+pub use read::{Fault, LogFile, Resumed, Summary, digests, resume, verify};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

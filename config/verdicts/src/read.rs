@@ -81,6 +81,25 @@ fn parse(line: &[u8]) -> Result<Line<'_>, String> {
     })
 }
 
+/// A file of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogFile {
+    /// Its name, in faults.
+    pub name: String,
+    /// What it contains.
+    pub bytes: Vec<u8>,
+}
+
+impl LogFile {
+    /// A file of this name.
+    pub fn new(name: impl Into<String>, bytes: Vec<u8>) -> Self {
+        Self {
+            name: name.into(),
+            bytes,
+        }
+    }
+}
+
 /// A segment's lines, with the file and the line at which it begins.
 struct Piece<'a> {
     file: &'a str,
@@ -98,10 +117,10 @@ fn fault(file: &str, line: usize, what: impl Into<String>) -> Fault {
 }
 
 /// Cuts files into segments.
-fn pieces<'a>(files: &'a [(String, Vec<u8>)]) -> Result<Vec<Piece<'a>>, Fault> {
-    let mut pieces: Vec<Piece<'a>> = Vec::new();
-    for (file, bytes) in files {
-        let mut own: Option<Piece<'a>> = None;
+fn pieces(files: &[LogFile]) -> Result<Vec<Piece<'_>>, Fault> {
+    let mut pieces: Vec<Piece<'_>> = Vec::new();
+    for LogFile { name: file, bytes } in files {
+        let mut own: Option<Piece<'_>> = None;
         let mut lines = bytes.split_inclusive(|byte| *byte == b'\n').enumerate();
         for (number, line) in lines.by_ref() {
             let number = number + 1;
@@ -340,11 +359,7 @@ fn certificate<'a>(der: &'a [u8], what: &str) -> Result<X509Certificate<'a>, Str
 /// # Errors
 /// The first place at which the log contradicts its segment beginnings, signatures, pins or a noted
 /// head.
-pub fn verify(
-    files: &[(String, Vec<u8>)],
-    pins: &[Digest],
-    noted: &[Head],
-) -> Result<Summary, Fault> {
+pub fn verify(files: &[LogFile], pins: &[Digest], noted: &[Head]) -> Result<Summary, Fault> {
     let pieces = pieces(files)?;
     let mut checker = Checker {
         pins,

@@ -10,7 +10,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config_tpm::Digest;
 use config_verdicts::{
-    Entry, FORMAT, Head, Kind, Record, SUBJECT, Segment, line, resume, signed_bytes, verify,
+    Entry, FORMAT, Head, Kind, LogFile, Record, SUBJECT, Segment, line, resume, signed_bytes,
+    verify,
 };
 use p256::ecdsa::{Signature, SigningKey, signature::Signer as _};
 use proptest::prelude::*;
@@ -111,11 +112,11 @@ impl Writer {
     }
 }
 
-fn files(segments: &[Vec<Vec<u8>>]) -> Vec<(String, Vec<u8>)> {
+fn files(segments: &[Vec<Vec<u8>>]) -> Vec<LogFile> {
     segments
         .iter()
         .enumerate()
-        .map(|(number, lines)| (format!("segment {number}"), lines.concat()))
+        .map(|(number, lines)| LogFile::new(format!("segment {number}"), lines.concat()))
         .collect()
 }
 
@@ -213,12 +214,19 @@ fn a_damaged_copy_beside_a_whole_one_is_found() {
     for sizes in [[0, 0], [0, 2]] {
         let (segments, head) = writer.log(&sizes);
         let whole = segments.concat().concat();
-        assert!(verify(&[("log".to_owned(), whole.clone())], &[writer.pin], &[head]).is_ok());
+        assert!(
+            verify(
+                &[LogFile::new("log", whole.clone())],
+                &[writer.pin],
+                &[head]
+            )
+            .is_ok()
+        );
         for byte in 0..segments[0][0].len() {
             let mut changed = whole.clone();
             changed[byte] ^= 4;
             assert!(
-                verify(&[("log".to_owned(), changed)], &[writer.pin], &[head]).is_err(),
+                verify(&[LogFile::new("log", changed)], &[writer.pin], &[head]).is_err(),
                 "{sizes:?}: byte {byte}"
             );
         }
@@ -228,8 +236,8 @@ fn a_damaged_copy_beside_a_whole_one_is_found() {
     let mut copy = segments[0][..3].concat();
     let given = |copy: &[u8]| {
         [
-            ("whole".to_owned(), whole.clone()),
-            ("copy".to_owned(), copy.to_vec()),
+            LogFile::new("whole", whole.clone()),
+            LogFile::new("copy", copy.to_vec()),
         ]
     };
     assert!(verify(&given(&copy), &[writer.pin], &[head]).is_ok());
@@ -289,7 +297,7 @@ fn only_segments_without_records_may_change_places() {
         lines.swap(one, two);
         let changed = lines.concat();
         assert_eq!(tells_all(&changed, &segments), whole, "{sizes:?}");
-        let outcome = verify(&[("log".to_owned(), changed)], &[writer.pin], &[head]);
+        let outcome = verify(&[LogFile::new("log", changed)], &[writer.pin], &[head]);
         assert_eq!(outcome.is_ok(), whole, "{sizes:?}: {outcome:?}");
         if let Ok(summary) = outcome {
             assert_eq!(
@@ -328,7 +336,7 @@ proptest! {
         let changed = lines.concat();
         prop_assume!(changed != segments.concat().concat());
         let whole = tells_all(&changed, &segments);
-        let outcome = verify(&[("log".to_owned(), changed)], &[writer.pin], &[head]);
+        let outcome = verify(&[LogFile::new("log", changed)], &[writer.pin], &[head]);
         prop_assert_eq!(outcome.is_ok(), whole, "{:?}", outcome);
         if let Ok(summary) = outcome {
             let records = summary.kinds.get(&Kind::Joined).copied().unwrap_or_default();
@@ -338,7 +346,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
-        let _any = verify(&[("x".to_owned(), bytes.clone())], &[], &[]);
+        let _any = verify(&[LogFile::new("x", bytes.clone())], &[], &[]);
         let _any = resume(&bytes);
     }
 }

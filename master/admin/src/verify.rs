@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use clap::Args;
 use config_tpm::Digest;
-use config_verdicts::{Head, Summary, verify};
+use config_verdicts::{Head, LogFile, Summary, verify};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<()> {
     let read = args
         .files
         .iter()
-        .map(|path| Ok((path.display().to_string(), read(path)?)));
+        .map(|path| Ok(LogFile::new(path.display().to_string(), read(path)?)));
     let files = read.collect::<Result<Vec<_>>>()?;
     let summary = verify(&files, &pins, &noted).map_err(|fault| {
         let cure = "nothing after this line can be believed: fetch the log again, and if it is the same then, keep it for an \

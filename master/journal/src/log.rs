@@ -433,17 +433,16 @@ fn now() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config_verdicts::verify;
+    use config_verdicts::{LogFile, verify};
     use master_ca::{Authority, FileKeeper};
 
     fn authority(folder: &Path) -> Authority {
         Authority::open(folder, "lab", Arc::new(FileKeeper), SystemTime::now()).unwrap()
     }
 
-    fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
-        let all = segments(folder).unwrap();
-        all.into_iter()
-            .map(|(number, path)| (number.to_string(), std::fs::read(path).unwrap()))
+    fn files(folder: &Path) -> Vec<LogFile> {
+        let all = segments(folder).unwrap().into_iter();
+        all.map(|(number, path)| LogFile::new(number.to_string(), std::fs::read(path).unwrap()))
             .collect()
     }
 
@@ -474,7 +473,7 @@ mod tests {
         assert_eq!(verify(&whole, &[pin], &[]).unwrap().head.number, 51);
         let (_, path) = segments(folder.path()).unwrap().pop().unwrap();
         for cut in [1, 40, 200] {
-            std::fs::write(&path, &whole[0].1[..whole[0].1.len() - cut]).unwrap();
+            std::fs::write(&path, &whole[0].bytes[..whole[0].bytes.len() - cut]).unwrap();
             append(&open(), 1).await;
             assert_eq!(
                 verify(&files(folder.path()), &[pin], &[])
@@ -486,7 +485,7 @@ mod tests {
         }
         let body = open().read().unwrap().collect().await.unwrap().to_bytes();
         assert_eq!(
-            verify(&[("download".to_owned(), body.to_vec())], &[pin], &[])
+            verify(&[LogFile::new("download", body.to_vec())], &[pin], &[])
                 .unwrap()
                 .head
                 .number,
@@ -513,7 +512,7 @@ mod tests {
         append(&log, 2).await;
         let written = files(&folder);
         assert_eq!(verify(&written, &[pin], &[]).unwrap().head.number, 3);
-        let text = String::from_utf8(written[0].1.clone()).unwrap();
+        let text = String::from_utf8(written[0].bytes.clone()).unwrap();
         let kinds = text.lines().filter_map(|line| {
             let (_, kind) = line.split_once(r#""kind":"#)?;
             kind.split_once('}').map(|(kind, _)| kind)
@@ -558,7 +557,7 @@ mod tests {
         let pin = authority.pin().parse().unwrap();
         let summary = verify(&written, &[pin], &[]).unwrap();
         assert_eq!((summary.head.number, summary.kinds[&Kind::Missing]), (4, 1));
-        let text = String::from_utf8(written[0].1.clone()).unwrap();
+        let text = String::from_utf8(written[0].bytes.clone()).unwrap();
         assert!(text.contains(r#""kind":"missing","count":2"#), "{text}");
         std::fs::write(folder.path().join(COUNT), b"no count \xff").unwrap();
         append(&open(), 1).await;
@@ -649,7 +648,7 @@ mod tests {
         let written = files(folder.path());
         let pin = authority.pin().parse().unwrap();
         assert_eq!(verify(&written, &[pin], &[]).unwrap().head.number, 2);
-        assert!(!String::from_utf8_lossy(&written[0].1).contains("unflushed"));
+        assert!(!String::from_utf8_lossy(&written[0].bytes).contains("unflushed"));
     }
 
     /// A log with damage that no crash causes is not continued.

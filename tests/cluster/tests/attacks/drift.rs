@@ -7,7 +7,7 @@ use crate::wire::{Connection, Identity, config};
 use config_kube::k8s_openapi::api::core::v1::{Event, Node};
 use config_protocol::Code;
 use config_tpm::Digest;
-use config_verdicts::{Kind, verify};
+use config_verdicts::{Kind, LogFile, verify};
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -287,14 +287,14 @@ pub(crate) async fn a_changed_verdict_log_is_found_and_only_an_admin_reads_it(la
     let pin = Digest::of(root.public_key().raw);
     let mut machine = lab.machine().await;
     let who = identity(&machine, &lab.join(&machine).await.accepted());
-    let before = verify(&[("log".to_owned(), log(lab).await)], &[pin], &[]).unwrap();
+    let before = verify(&[LogFile::new("log", log(lab).await)], &[pin], &[]).unwrap();
     let mut image = lab.image.clone();
     image.kernel[0] ^= 1;
     machine.boot(&image, "nocloud", CONFIG);
     lab.refused(&lab.join(&machine).await, Code::ImageLoader, true)
         .await;
     let text = log(lab).await;
-    let after = verify(&[("log".to_owned(), text.clone())], &[pin], &[before.head]).unwrap();
+    let after = verify(&[LogFile::new("log", text.clone())], &[pin], &[before.head]).unwrap();
     assert_eq!(after.met, 1, "what was noted is still there");
     assert!(
         after.kinds[&Kind::Refused]
@@ -315,13 +315,13 @@ pub(crate) async fn a_changed_verdict_log_is_found_and_only_an_admin_reads_it(la
         found.replace(&format!("{told}\n"), ""),
     ] {
         assert!(
-            verify(&[("log".to_owned(), forged.into_bytes())], &[pin], &[]).is_err(),
+            verify(&[LogFile::new("log", forged.into_bytes())], &[pin], &[]).is_err(),
             "a forged log is accepted"
         );
     }
     assert!(
         verify(
-            &[("log".to_owned(), text)],
+            &[LogFile::new("log", text)],
             &[Digest::of(b"another root")],
             &[]
         )

@@ -4,7 +4,7 @@ use crate::drift::log;
 use crate::lab::{LIMIT, Lab};
 use config_kube::{CertificatePolicy, CertificatePolicySpec, ImageRelease, Machine};
 use config_tpm::Digest;
-use config_verdicts::{Entry, Record, verify};
+use config_verdicts::{Entry, LogFile, Record, verify};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -130,5 +130,5 @@ pub(crate) async fn a_change_whose_record_was_lost_is_told_at_the_next_start() {
     })
     .await;
     assert_eq!(told(&entries).len(), 3, "{entries:#?}");
-    verify(&[("log".to_owned(), log(&lab).await)], &[pin], &[]).unwrap();
+    verify(&[LogFile::new("log", log(&lab).await)], &[pin], &[]).unwrap();
 }

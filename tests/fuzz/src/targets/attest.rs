@@ -72,8 +72,8 @@ pub(super) fn targets() -> Vec<Target> {
         Shape::Bytes,
         vec![verdict_log()],
         |input| {
-            config_verdicts::verify(&[("log".to_owned(), input.to_vec())], &[Digest::ZERO], &[])
-                .ok();
+            let log = config_verdicts::LogFile::new("log", input.to_vec());
+            config_verdicts::verify(&[log], &[Digest::ZERO], &[]).ok();
             config_verdicts::resume(input).ok();
         },
     ));
