@@ -97,82 +97,90 @@ impl Figures {
             .clone();
         let mut text = Text::default();
         let label = |controller: &str| format!("name=\"{controller}\"");
-        for (name, kind, help, of) in FAMILIES {
-            text.family(name, kind, help);
+        for family in FAMILIES {
+            text.family(family.name, family.kind, family.help);
             for (controller, numbers) in &all {
-                text.sample(name, &label(controller), of(numbers));
+                let value = (family.value)(numbers);
+                text.sample(family.name, &label(controller), value);
             }
         }
-        for (name, help, of) in HISTOGRAMS {
+        for Histograms { name, help, times } in HISTOGRAMS {
             text.family(name, "histogram", help);
             for (controller, numbers) in &all {
-                of(numbers).write(&mut text, name, &label(controller), &BOUNDS);
+                times(numbers).write(&mut text, name, &label(controller), &BOUNDS);
             }
         }
         text.finish()
     }
 }
 
-type Family = (
-    &'static str,
-    &'static str,
-    &'static str,
-    fn(&Numbers) -> u64,
-);
-type Histograms = (&'static str, &'static str, fn(&Numbers) -> &Times);
+/// A figure that each controller has.
+struct Family {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    value: fn(&Numbers) -> u64,
+}
+
+/// A histogram that each controller has.
+struct Histograms {
+    name: &'static str,
+    help: &'static str,
+    times: fn(&Numbers) -> &Times,
+}
 
 /// Numbers with one value for each controller.
 const FAMILIES: [Family; 6] = [
-    (
-        "workqueue_depth",
-        "gauge",
-        "Keys that wait to be reconciled.",
-        |n| n.depth as u64,
-    ),
-    (
-        "workqueue_adds_total",
-        "counter",
-        "Changes that concerned a key.",
-        |n| n.adds,
-    ),
-    (
-        "workqueue_retries_total",
-        "counter",
-        "Runs that are tried again.",
-        |n| n.retries,
-    ),
-    (
-        "pratique_controller_plans_total",
-        "counter",
-        "Keys that were planned.",
-        |n| n.runs,
-    ),
-    (
-        "pratique_controller_actions_total",
-        "counter",
-        "Actions that were planned.",
-        |n| n.writes,
-    ),
-    (
-        "pratique_controller_errors_total",
-        "counter",
-        "Runs that ended with an error.",
-        |n| n.errors,
-    ),
+    Family {
+        name: "workqueue_depth",
+        kind: "gauge",
+        help: "Keys that wait to be reconciled.",
+        value: |n| n.depth as u64,
+    },
+    Family {
+        name: "workqueue_adds_total",
+        kind: "counter",
+        help: "Changes that concerned a key.",
+        value: |n| n.adds,
+    },
+    Family {
+        name: "workqueue_retries_total",
+        kind: "counter",
+        help: "Runs that are tried again.",
+        value: |n| n.retries,
+    },
+    Family {
+        name: "pratique_controller_plans_total",
+        kind: "counter",
+        help: "Keys that were planned.",
+        value: |n| n.runs,
+    },
+    Family {
+        name: "pratique_controller_actions_total",
+        kind: "counter",
+        help: "Actions that were planned.",
+        value: |n| n.writes,
+    },
+    Family {
+        name: "pratique_controller_errors_total",
+        kind: "counter",
+        help: "Runs that ended with an error.",
+        value: |n| n.errors,
+    },
 ];
 
 /// Times of keys, as histograms for each controller.
 const HISTOGRAMS: [Histograms; 2] = [
-    (
-        "workqueue_queue_duration_seconds",
-        "Time of keys in the line.",
-        |n| &n.waited,
-    ),
-    (
-        "workqueue_work_duration_seconds",
-        "Time of runs, writes included.",
-        |n| &n.worked,
-    ),
+    Histograms {
+        name: "workqueue_queue_duration_seconds",
+        help: "Time of keys in the line.",
+        times: |n| &n.waited,
+    },
+    Histograms {
+        name: "workqueue_work_duration_seconds",
+        help: "Time of runs, writes included.",
+        times: |n| &n.worked,
+    },
 ];
 
 #[cfg(test)]
