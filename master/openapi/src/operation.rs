@@ -17,60 +17,74 @@ const FORMS: [&str; 2] = ["application/json", "application/yaml"];
 /// Package of upstream's shared schemas.
 pub(crate) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-/// A query parameter: name, type, description.
-type Parameter = (&'static str, &'static str, &'static str);
+/// A query parameter.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Parameter {
+    name: &'static str,
+    /// The type of its value, in JSON Schema.
+    kind: &'static str,
+    description: &'static str,
+}
 
-const PRETTY: Parameter = (
+const fn parameter(name: &'static str, kind: &'static str, description: &'static str) -> Parameter {
+    Parameter {
+        name,
+        kind,
+        description,
+    }
+}
+
+const PRETTY: Parameter = parameter(
     "pretty",
     "string",
     "If 'true', then the output is pretty printed.",
 );
-const WATCH: Parameter = (
+const WATCH: Parameter = parameter(
     "watch",
     "boolean",
     "Watch for changes to the described resources and return them as a stream of add, update, and remove \
      notifications. Specify resourceVersion.",
 );
-const FORCE: Parameter = (
+const FORCE: Parameter = parameter(
     "force",
     "boolean",
     "Takes fields from other managers; for apply only.",
 );
 /// Parameters of lists.
 const LIST: &[Parameter] = &[
-    (
+    parameter(
         "allowWatchBookmarks",
         "boolean",
         "Whether bookmarks are wanted in a watch.",
     ),
-    ("continue", "string", "The token of the page before."),
-    (
+    parameter("continue", "string", "The token of the page before."),
+    parameter(
         "fieldSelector",
         "string",
         "A selector to restrict the list of returned objects by their fields. Defaults to everything.",
     ),
-    (
+    parameter(
         "labelSelector",
         "string",
         "A selector to restrict the list of returned objects by their labels. Defaults to everything.",
     ),
-    ("limit", "integer", "Objects of one page at most."),
-    (
+    parameter("limit", "integer", "Objects of one page at most."),
+    parameter(
         "resourceVersion",
         "string",
         "The resource version that is asked for.",
     ),
-    (
+    parameter(
         "resourceVersionMatch",
         "string",
         "How the resource version is interpreted.",
     ),
-    (
+    parameter(
         "sendInitialEvents",
         "boolean",
         "Whether a watch begins with the existing objects.",
     ),
-    (
+    parameter(
         "timeoutSeconds",
         "integer",
         "Limits the duration of the call.",
@@ -78,13 +92,13 @@ const LIST: &[Parameter] = &[
 ];
 /// Parameters of writes.
 const WRITE: &[Parameter] = &[
-    ("dryRun", "string", "All: nothing is written."),
-    (
+    parameter("dryRun", "string", "All: nothing is written."),
+    parameter(
         "fieldManager",
         "string",
         "The name of the actor that makes the change.",
     ),
-    (
+    parameter(
         "fieldValidation",
         "string",
         "Ignore, Warn or Strict: how unknown and duplicate fields are handled.",
@@ -92,23 +106,23 @@ const WRITE: &[Parameter] = &[
 ];
 /// Parameters of deletions.
 const DELETE: &[Parameter] = &[
-    ("dryRun", "string", "All: nothing is written."),
-    (
+    parameter("dryRun", "string", "All: nothing is written."),
+    parameter(
         "gracePeriodSeconds",
         "integer",
         "Seconds until the object may go by force.",
     ),
-    (
+    parameter(
         "ignoreStoreReadErrorWithClusterBreakingPotential",
         "boolean",
         "Refused: this server can read every object that it stores.",
     ),
-    (
+    parameter(
         "orphanDependents",
         "boolean",
         "Deprecated: use propagationPolicy.",
     ),
-    (
+    parameter(
         "propagationPolicy",
         "string",
         "Orphan, Background or Foreground.",
@@ -174,7 +188,7 @@ impl Action {
             Self::DeleteCollection => {
                 all.extend(DELETE);
                 let list = LIST.iter().copied();
-                all.extend(list.filter(|(name, ..)| *name != "allowWatchBookmarks"));
+                all.extend(list.filter(|one| one.name != "allowWatchBookmarks"));
             }
             Self::Read => {}
             Self::Connect => all.clear(),
@@ -270,9 +284,10 @@ impl<'a> Operation<'a> {
             .action
             .parameters()
             .into_iter()
-            .map(|(name, kind, about)| {
-                let schema = json!({"type": kind, "uniqueItems": true});
-                json!({"name": name, "in": "query", "description": about, "schema": schema})
+            .map(|parameter| {
+                let schema = json!({"type": parameter.kind, "uniqueItems": true});
+                json!({"name": parameter.name, "in": "query",
+                    "description": parameter.description, "schema": schema})
             })
             .collect();
         let mut operation = json!({
