@@ -16,5 +16,5 @@ mod watched;
 
 pub use files::Room;
 pub use tokens::{TokenKind, Tokens};
-pub use variables::Sources;
+pub use variables::{SourceNames, Sources};
 pub use watched::{Name, ObjectKind, Use, Watched};

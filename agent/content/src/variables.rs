@@ -35,17 +35,27 @@ pub struct Sources {
     pub allocatable: BTreeMap<&'static str, Amount>,
 }
 
-/// Names of the config maps and secrets that a container's environment needs.
-pub fn needs(container: &Container) -> (BTreeSet<String>, BTreeSet<String>) {
-    let mut maps = BTreeSet::new();
-    let mut secrets = BTreeSet::new();
+/// The objects, in the pod's namespace, from which variables or volumes are made.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SourceNames {
+    /// Names of config maps.
+    pub config_maps: BTreeSet<String>,
+    /// Names of secrets.
+    pub secrets: BTreeSet<String>,
+}
+
+/// The objects that a container's environment needs.
+pub fn needs(container: &Container) -> SourceNames {
+    let mut needs = SourceNames::default();
     for from in container.env_from.iter().flatten() {
-        maps.extend(
+        needs.config_maps.extend(
             from.config_map_ref
                 .as_ref()
                 .map(|source| source.name.clone()),
         );
-        secrets.extend(from.secret_ref.as_ref().map(|source| source.name.clone()));
+        needs
+            .secrets
+            .extend(from.secret_ref.as_ref().map(|source| source.name.clone()));
     }
     for source in container
         .env
@@ -53,20 +63,20 @@ pub fn needs(container: &Container) -> (BTreeSet<String>, BTreeSet<String>) {
         .flatten()
         .filter_map(|var| var.value_from.as_ref())
     {
-        maps.extend(
+        needs.config_maps.extend(
             source
                 .config_map_key_ref
                 .as_ref()
                 .map(|source| source.name.clone()),
         );
-        secrets.extend(
+        needs.secrets.extend(
             source
                 .secret_key_ref
                 .as_ref()
                 .map(|source| source.name.clone()),
         );
     }
-    (maps, secrets)
+    needs
 }
 
 /// Most bytes of a container's variables, of its command and of its arguments: more than the kernel

@@ -211,7 +211,7 @@ async fn start(
         volumes.insert(volume.to_owned(), source);
     }
     let needs = variables::needs(&order.container);
-    let sources = supplies.sources(pod, needs, at, Reading::Now).await;
+    let sources = supplies.sources(pod, &needs, at, Reading::Now).await;
     let mut sources = sources.map_err(config)?;
     let folder = |volume: &str| match volumes.get(volume) {
         Some(VolumeLocation::Own(folder)) => Some(folder.as_path()),

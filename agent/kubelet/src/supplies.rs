@@ -10,7 +10,7 @@ mod claims;
 use crate::names::is_plain;
 use crate::shared::Shared;
 use agent_api::ApiError;
-use agent_content::{Name, ObjectKind, Sources, Tokens, Use};
+use agent_content::{Name, ObjectKind, SourceNames, Sources, Tokens, Use};
 use agent_launch::network::service_variables;
 use agent_launch::volumes::{self, VolumeLocation};
 use agent_pods::Addresses;
@@ -181,10 +181,10 @@ impl Supplies {
         let needs = volumes::needs(pod);
         // Before they are read, so that no change is missed; the earlier use ends after this one
         // has begun.
-        let names = self.names(ObjectKind::ConfigMap, &needs.0)?;
+        let names = self.names(ObjectKind::ConfigMap, &needs.config_maps)?;
         let names = names
             .into_iter()
-            .chain(self.names(ObjectKind::Secret, &needs.1)?);
+            .chain(self.names(ObjectKind::Secret, &needs.secrets)?);
         let watched = &self.shared.watched;
         made.shown = Some(watched.follow(names.collect(), &self.changed, &self.news));
         let (kinds, now) = (volumes::tokens(pod), Timestamp::now());
@@ -194,7 +194,7 @@ impl Supplies {
         let sources = Sources {
             tokens: made.tokens.clone(),
             claims: self.claims(pod).await?,
-            ..self.objects_of(needs, at, reading).await?
+            ..self.objects_of(&needs, at, reading).await?
         };
         let machine = &self.shared.config.machine;
         let volumes = volumes::prepare(pod, &self.pod.uid, machine, &sources)?;
@@ -208,7 +208,7 @@ impl Supplies {
     pub(crate) async fn sources(
         &self,
         pod: &Pod,
-        needs: (BTreeSet<String>, BTreeSet<String>),
+        needs: &SourceNames,
         at: &Addresses,
         reading: Reading,
     ) -> Result<Sources, String> {
@@ -221,13 +221,14 @@ impl Supplies {
     /// Config maps and secrets by name.
     async fn objects_of(
         &self,
-        (maps, secrets): (BTreeSet<String>, BTreeSet<String>),
+        needs: &SourceNames,
         at: &Addresses,
         reading: Reading,
     ) -> Result<Sources, String> {
+        let (maps, secrets) = (&needs.config_maps, &needs.secrets);
         Ok(Sources {
-            config_maps: self.objects(ObjectKind::ConfigMap, &maps, reading).await?,
-            secrets: self.objects(ObjectKind::Secret, &secrets, reading).await?,
+            config_maps: self.objects(ObjectKind::ConfigMap, maps, reading).await?,
+            secrets: self.objects(ObjectKind::Secret, secrets, reading).await?,
             env_files: BTreeMap::new(),
             tokens: Tokens::default(),
             claims: BTreeMap::new(),

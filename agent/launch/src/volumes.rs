@@ -9,7 +9,7 @@ use crate::host_paths::right_of;
 use crate::machine::Machine;
 use crate::stage::memory_folder;
 use agent_claims::{Mounted, Right, What, fs_group, sub_path_handle};
-use agent_content::{Room, Sources, TokenKind, files};
+use agent_content::{Room, SourceNames, Sources, TokenKind, files};
 use agent_pods::{is_plain, pod_logs};
 use agent_resources::{Measure, PodFolders, VolumePlace};
 use agent_runtime::PodRef;
@@ -19,7 +19,7 @@ use config_kube::k8s_openapi::api::core::v1::{
     EmptyDirVolumeSource, HostPathVolumeSource, Pod, Volume, VolumeProjection,
 };
 use config_kube::quantity::Amount;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
@@ -45,8 +45,8 @@ pub enum VolumeLocation {
     },
 }
 
-/// Names of the config maps and secrets that a pod's volumes need.
-pub fn needs(pod: &Pod) -> (BTreeSet<String>, BTreeSet<String>) {
+/// The objects that a pod's volumes need.
+pub fn needs(pod: &Pod) -> SourceNames {
     let volumes = || volumes(pod).iter();
     let maps = volumes()
         .filter_map(|volume| volume.config_map.as_ref())
@@ -60,7 +60,10 @@ pub fn needs(pod: &Pod) -> (BTreeSet<String>, BTreeSet<String>) {
     let projected = projections(pod)
         .filter_map(|source| source.secret.as_ref())
         .map(|secret| secret.name.clone());
-    (maps.collect(), secrets.chain(projected).collect())
+    SourceNames {
+        config_maps: maps.collect(),
+        secrets: secrets.chain(projected).collect(),
+    }
 }
 
 /// The tokens that a pod's volumes need.

@@ -130,10 +130,11 @@ fn a_projected_volume_holds_the_files_of_all_its_sources() {
         {"secret": {"name": "s", "optional": true}},
     ]}});
     let pod = pod(volume);
-    assert_eq!(
-        needs(&pod),
-        (["m".to_owned()].into(), ["s".to_owned()].into())
-    );
+    let needed = SourceNames {
+        config_maps: ["m".to_owned()].into(),
+        secrets: ["s".to_owned()].into(),
+    };
+    assert_eq!(needs(&pod), needed);
     let place =
         prepare(&pod, dir.path(), &sources(&json!({"a": "1", "b": "2"}))).unwrap()["v"].clone();
     assert_eq!(fs::read_to_string(place.join("ca.crt")).unwrap(), "1");
