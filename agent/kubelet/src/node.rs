@@ -432,77 +432,76 @@ fn conditions(
 ) -> Vec<NodeCondition> {
     let pressures = shared.pressures();
     let low = |condition| pressures.contains(&condition);
-    let pressure =
-        |low: bool, good: (&'static str, &'static str), bad: (&'static str, &'static str)| {
-            let (reason, message) = if low { bad } else { good };
-            (low, reason, message.to_owned())
-        };
     let ready = match fault {
-        None => (
-            true,
-            "KubeletReady",
-            "kubelet is posting ready status".to_owned(),
-        ),
-        Some(fault) => (false, "KubeletNotReady", fault.to_owned()),
+        None => notice(true, "KubeletReady", "kubelet is posting ready status"),
+        Some(fault) => notice(false, "KubeletNotReady", fault),
     };
-    let memory = pressure(
-        low(Condition::MemoryPressure),
-        (
-            "KubeletHasSufficientMemory",
-            "kubelet has sufficient memory available",
-        ),
-        (
+    let memory = if low(Condition::MemoryPressure) {
+        notice(
+            true,
             "KubeletHasInsufficientMemory",
             "kubelet has insufficient memory available",
-        ),
-    );
-    let disk = pressure(
-        low(Condition::DiskPressure),
-        ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-        ("KubeletHasDiskPressure", "kubelet has disk pressure"),
-    );
-    let pids = pressure(
-        low(Condition::PidPressure),
-        (
-            "KubeletHasSufficientPID",
-            "kubelet has sufficient PID available",
-        ),
-        (
+        )
+    } else {
+        notice(
+            false,
+            "KubeletHasSufficientMemory",
+            "kubelet has sufficient memory available",
+        )
+    };
+    let disk = if low(Condition::DiskPressure) {
+        notice(true, "KubeletHasDiskPressure", "kubelet has disk pressure")
+    } else {
+        notice(
+            false,
+            "KubeletHasNoDiskPressure",
+            "kubelet has no disk pressure",
+        )
+    };
+    let pids = if low(Condition::PidPressure) {
+        notice(
+            true,
             "KubeletHasInsufficientPID",
             "kubelet has insufficient PID available",
-        ),
-    );
+        )
+    } else {
+        notice(
+            false,
+            "KubeletHasSufficientPID",
+            "kubelet has sufficient PID available",
+        )
+    };
     let all = [
         ("MemoryPressure", memory),
         ("DiskPressure", disk),
         ("PIDPressure", pids),
         ("Ready", ready),
     ];
-    let others = shared.config.notices.all();
-    let others = others
-        .into_iter()
-        .map(|(name, notice)| (name, (notice.on, notice.reason, notice.message)));
     all.into_iter()
-        .chain(others)
-        .map(|(name, state)| condition(name, state, old, now))
+        .chain(shared.config.notices.all())
+        .map(|(name, notice)| condition(name, notice, old, now))
         .collect()
 }
 
-fn condition(
-    name: &str,
-    (on, reason, message): (bool, &str, String),
-    old: &[NodeCondition],
-    now: Timestamp,
-) -> NodeCondition {
-    let status = if on { "True" } else { "False" };
+fn notice(on: bool, reason: &'static str, message: &str) -> Notice {
+    let message = message.to_owned();
+    Notice {
+        on,
+        reason,
+        message,
+    }
+}
+
+fn condition(name: &str, notice: Notice, old: &[NodeCondition], now: Timestamp) -> NodeCondition {
+    let status = if notice.on { "True" } else { "False" };
     let before = old
         .iter()
         .find(|old| old.type_ == name && old.status == status);
     NodeCondition {
         type_: name.to_owned(),
         status: status.to_owned(),
-        reason: Some(reason.to_owned()),
-        message: Some(message),
+        reason: Some(notice.reason.to_owned()),
+        message: Some(notice.message),
         last_heartbeat_time: Some(Time(now)),
         last_transition_time: before
             .and_then(|before| before.last_transition_time.clone())

@@ -12,7 +12,7 @@ pub struct Notices(Arc<Mutex<BTreeMap<&'static str, Notice>>>);
 /// The state of one condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// Whether the condition, which is of something bad, holds.
+    /// Whether the condition holds. Those of [`Notices`] are all of something bad.
     pub on: bool,
     /// One word in camel case.
     pub reason: &'static str,
