@@ -8,6 +8,17 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use tokio::sync::{Notify, watch};
 
+/// What a pod's handle and its task both hold. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TaskState {
+    /// Wakes the task.
+    pub(crate) news: Arc<Notify>,
+    /// The pod's eviction, once the node under pressure has chosen it.
+    pub(crate) chosen: Arc<OnceLock<Eviction>>,
+    pub(crate) allocation: Allocation,
+    pub(crate) found: FoundStatus,
+}
+
 /// Owned by the pod watch; the task has the other ends.
 #[derive(Debug)]
 pub(crate) struct Handle {

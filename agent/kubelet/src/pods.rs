@@ -2,7 +2,7 @@
 
 use crate::cleanup;
 use crate::desired::{DesiredPod, orphan_grace};
-use crate::handle::{Allocation, FoundStatus, Handle};
+use crate::handle::{Handle, TaskState};
 use crate::names::{is_plain, pod_ref};
 use crate::sandbox::Own;
 use crate::shared::Shared;
@@ -15,11 +15,11 @@ use config_static_pods::{Mirror, from_api};
 use futures_util::StreamExt;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
@@ -337,17 +337,14 @@ impl Pods {
             Own::find(&self.shared, &pod.uid).publish(&self.shared, object);
         }
         let (sender, receiver) = watch::channel(wanted);
-        let news = Arc::new(Notify::new());
-        let chosen = Arc::new(OnceLock::new());
-        let allocation = Allocation::default();
-        let found = FoundStatus::default();
-        let told = (
-            news.clone(),
-            chosen.clone(),
-            allocation.clone(),
-            found.clone(),
-        );
-        let worker = Worker::new(self.shared.clone(), pod.clone(), receiver, told);
+        let state = TaskState::default();
+        let worker = Worker::new(self.shared.clone(), pod.clone(), receiver, state.clone());
+        let TaskState {
+            news,
+            chosen,
+            allocation,
+            found,
+        } = state;
         let uid = pod.uid.clone();
         self.handles().insert(
             uid.clone(),

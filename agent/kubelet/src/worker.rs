@@ -12,7 +12,7 @@ mod volumes;
 
 use crate::config::RESYNC;
 use crate::desired::DesiredPod;
-use crate::handle::{Allocation, FoundStatus};
+use crate::handle::{Allocation, FoundStatus, TaskState};
 use crate::names::pod_path;
 use crate::pull::{ContainerImages, Failed, Fetches, NeededImage};
 use crate::sandbox::Own;
@@ -108,13 +108,14 @@ impl Worker {
         shared: Arc<Shared>,
         pod: PodRef,
         wanted: watch::Receiver<DesiredPod>,
-        (news, chosen, allocation, found): (
-            Arc<Notify>,
-            Arc<OnceLock<Eviction>>,
-            Allocation,
-            FoundStatus,
-        ),
+        state: TaskState,
     ) -> Self {
+        let TaskState {
+            news,
+            chosen,
+            allocation,
+            found,
+        } = state;
         let (runtime, events) = (shared.runtime.clone(), shared.events.clone());
         let counted = shared.figures.probed();
         let probes = Probes::new(runtime.clone(), events.clone(), counted, news.clone());

@@ -180,16 +180,10 @@ impl Scene {
         let pod = Arc::new(pod);
         let reference = agent_pods::pod_ref(&pod).unwrap();
         let version = watch::channel(DesiredPod::Pod(pod.clone())).1;
-        let handles = (
-            Arc::default(),
-            Arc::default(),
-            Allocation::default(),
-            FoundStatus::default(),
-        );
         Self {
             _dir: dir,
             asked,
-            worker: Worker::new(shared, reference, version, handles),
+            worker: Worker::new(shared, reference, version, TaskState::default()),
             pod,
         }
     }
@@ -251,13 +245,7 @@ async fn volumes_that_are_still_being_made_at_a_pod_s_end_are_gone_with_it() {
     let pod: Arc<Pod> = Arc::new(serde_json::from_value(pod).unwrap());
     let reference = agent_pods::pod_ref(&pod).unwrap();
     let version = watch::channel(DesiredPod::Pod(pod.clone())).1;
-    let handles = (
-        Arc::default(),
-        Arc::default(),
-        Allocation::default(),
-        FoundStatus::default(),
-    );
-    let mut worker = Worker::new(shared, reference, version, handles);
+    let mut worker = Worker::new(shared, reference, version, TaskState::default());
 
     assert!(worker.has_volumes(&pod).await.is_none(), "they are made");
     let asked = tokio::task::spawn_blocking(move || is_asked.recv());
