@@ -169,7 +169,7 @@ impl Shared {
             .filter_map(|(_, handle)| Some((handle.allocated_pod()?, &handle.news)));
         let (others, news): (Vec<_>, Vec<_>) = others.unzip();
         let (own, has) = (allocation.waiting(pod), allocation.pod()?);
-        let (lack, served) = misfit_in_turn((&has, &own), &others, &self.allocatable());
+        let (lack, served) = misfit_in_turn(&has, &own, &others, &self.allocatable());
         // These resizes came first and fit now: their tasks look again.
         for one in served {
             news[one].notify_one();

@@ -605,7 +605,7 @@ impl Worker {
                 events.of(pod, name).warning(reason, text);
             }
         }
-        agent_pods::remember(&mut self.notes, name, (image, error), Timestamp::now());
+        agent_pods::remember(&mut self.notes, name, image, error, Timestamp::now());
     }
 
     /// Removes what is left of the pod here, then at the master.

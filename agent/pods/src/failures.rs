@@ -13,7 +13,7 @@ const CONFIG_RETRY: Duration = Duration::from_secs(10);
 /// Records that a start of the container `name` failed, so that the status shows why and the next
 /// start waits: longer after each failure in a row for the same `image`. That is the image which
 /// could not be fetched; empty where the failure is another one.
-pub fn remember(notes: &mut Notes, name: &str, (image, error): (&str, &Error), now: Timestamp) {
+pub fn remember(notes: &mut Notes, name: &str, image: &str, error: &Error, now: Timestamp) {
     let reason = match error.class {
         ErrorClass::InvalidImageName => "InvalidImageName",
         ErrorClass::ImageNeverPull => "ErrImageNeverPull",

@@ -125,11 +125,12 @@ impl Waiting {
     }
 }
 
-/// Why the resources that a pod waits for do not fit beside the `others`, if they don't. Resizes
-/// that come before it in turn and fit get their room first; the second result has their indexes in
-/// `others`.
+/// Why the resources that a pod `waits` for do not fit beside the `others`, if they don't; `has` is
+/// the pod with its present ones. Resizes that come before it in turn and fit get their room first;
+/// the second result has their indexes in `others`.
 pub fn misfit_in_turn(
-    (has, waits): (&Arc<Pod>, &Waiting),
+    has: &Arc<Pod>,
+    waits: &Waiting,
     others: &[AllocatedPod],
     allocatable: &BTreeMap<&'static str, Amount>,
 ) -> (Option<Refusal>, Vec<usize>) {
@@ -353,7 +354,7 @@ mod tests {
             waits: None,
         };
         let judged = |own: &Waiting, others: &[AllocatedPod]| {
-            let (lack, served) = misfit_in_turn((&sized("500m", 0), own), others, &allocatable);
+            let (lack, served) = misfit_in_turn(&sized("500m", 0), own, others, &allocatable);
             (lack.is_none(), served)
         };
         let own = waits("2", 5, 5);

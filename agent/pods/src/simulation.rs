@@ -312,7 +312,7 @@ impl World {
         }
         if !self.mounted && self.now < self.volumes_at {
             let error = Error::new(ErrorClass::Volume, "configmap \"m\" not found");
-            remember(&mut self.notes, name, ("", &error), self.now);
+            remember(&mut self.notes, name, "", &error, self.now);
             return Ok(());
         }
         self.mounted = true;

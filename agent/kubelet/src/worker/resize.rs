@@ -63,7 +63,7 @@ impl Worker {
         let Some((_, container)) = find(pod, &seen.key.container) else {
             return;
         };
-        match self.try_give(pod, &container, (all, seen)).await {
+        match self.try_give(pod, &container, all, seen).await {
             Ok(()) => drop(self.notes.unresized.remove(id)),
             Err(fault) => {
                 let again = later(Timestamp::now(), RETRY);
@@ -76,7 +76,8 @@ impl Worker {
         &self,
         pod: &Pod,
         container: &Container,
-        (all, seen): (&[Seen], &Seen),
+        all: &[Seen],
+        seen: &Seen,
     ) -> Result<(), String> {
         let wanted = Resources {
             pids_limit: Some(self.shared.config.machine.pids.into()),
