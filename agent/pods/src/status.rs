@@ -325,13 +325,16 @@ impl Scene<'_> {
         let name = "AllContainersRestarting";
         let of = |fault| condition(name, fault, before, pod.metadata.generation, self.facts.now);
         let done = match phase {
-            "Succeeded" => "PodCompleted",
-            "Failed" => "PodFailed",
-            _ => "",
+            "Succeeded" => Some("PodCompleted"),
+            "Failed" => Some("PodFailed"),
+            _ => None,
         };
         let begun = self.end.is_none() && outdated(pod, seen).next().is_some();
-        if !begun || !done.is_empty() {
-            return Some(of(Some((done, String::new()))));
+        if !begun || done.is_some() {
+            return Some(of(Some(Fault {
+                reason: done,
+                message: None,
+            })));
         }
         Some(PodCondition {
             reason: Some("RestartAllContainersStarted".to_owned()),
@@ -408,20 +411,16 @@ impl Scene<'_> {
             .map(|container| container.name.as_str())
             .collect();
         let no_init = || {
-            (
-                "ContainersNotInitialized",
-                format!("containers with incomplete status: {}", names(incomplete)),
-            )
+            let text = format!("containers with incomplete status: {}", names(incomplete));
+            Fault::explained("ContainersNotInitialized", text)
         };
         let no_ready = || {
-            (
-                "ContainersNotReady",
-                format!("containers with unready status: {}", names(unready.clone())),
-            )
+            let text = format!("containers with unready status: {}", names(unready.clone()));
+            Fault::explained("ContainersNotReady", text)
         };
         let ready_fault = match phase {
-            "Succeeded" => Some(("PodCompleted", String::new())),
-            "Failed" => Some(("PodFailed", String::new())),
+            "Succeeded" => Some(Fault::named("PodCompleted")),
+            "Failed" => Some(Fault::named("PodFailed")),
             _ if unready.is_empty() => None,
             _ => Some(no_ready()),
         };
@@ -431,14 +430,11 @@ impl Scene<'_> {
                 "corresponding conditions of pod readiness gates {} are not true",
                 names(gates.clone())
             );
-            (!gates.is_empty()).then_some(("ReadinessGatesNotReady", text))
+            (!gates.is_empty()).then_some(Fault::explained("ReadinessGatesNotReady", text))
         };
         let started = !self.over && (self.sandbox || seen.iter().any(|seen| seen.this_boot));
         let set = [
-            (
-                "PodReadyToStartContainers",
-                (!started).then_some(("", String::new())),
-            ),
+            ("PodReadyToStartContainers", (!started).then(Fault::default)),
             (
                 "Initialized",
                 if initialized { None } else { Some(no_init()) },
@@ -474,10 +470,35 @@ impl Scene<'_> {
     }
 }
 
-/// A condition, with the time of its last change.
+/// Why a condition is false.
+#[derive(Clone, Default)]
+struct Fault {
+    /// A word for programs, if there is one.
+    reason: Option<&'static str>,
+    /// For a person, where the reason does not say all.
+    message: Option<String>,
+}
+
+impl Fault {
+    fn named(reason: &'static str) -> Self {
+        Self {
+            reason: Some(reason),
+            message: None,
+        }
+    }
+
+    fn explained(reason: &'static str, message: String) -> Self {
+        Self {
+            reason: Some(reason),
+            message: Some(message),
+        }
+    }
+}
+
+/// A condition, with the time of its last change; it is true without a fault.
 fn condition(
     name: &str,
-    fault: Option<(&'static str, String)>,
+    fault: Option<Fault>,
     old: &[PodCondition],
     observed_generation: Option<i64>,
     now: Timestamp,
@@ -487,14 +508,11 @@ fn condition(
     let before = old
         .iter()
         .find(|condition| condition.type_ == name && condition.status == status);
-    let text = |text: String| (!text.is_empty()).then_some(text);
-    let (reason, message) = fault.map_or((None, None), |(reason, message)| {
-        (text(reason.to_owned()), text(message))
-    });
+    let Fault { reason, message } = fault.unwrap_or_default();
     PodCondition {
         type_: name.to_owned(),
         status: status.to_owned(),
-        reason,
+        reason: reason.map(str::to_owned),
         message,
         observed_generation,
         last_transition_time: before
