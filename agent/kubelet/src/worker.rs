@@ -34,7 +34,7 @@ use agent_runtime::{
     Container as Seen, ContainerKind, ContainerState, Error, ErrorClass, PodRef, container_id,
 };
 use config_errors::chain;
-use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
+use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use jiff::Timestamp;
 use serde_json::json;
 use std::net::IpAddr;
@@ -537,13 +537,8 @@ impl Worker {
         let Some((_, container)) = find(pod, name) else {
             return Ok(true);
         };
-        let debug = if kind == ContainerKind::Ephemeral {
-            debug::target(pod, &container, &self.shared.config.machine, seen)
-        } else {
-            Ok(None)
-        };
-        let target = match debug {
-            Ok(target) => target.map(str::to_owned),
+        let target = match self.debug_target(pod, &container, kind, seen) {
+            Ok(target) => target,
             Err(error) => {
                 self.put_off(pod, name, "", &error);
                 return Ok(true);
@@ -592,6 +587,22 @@ impl Worker {
                 Ok(true)
             }
         }
+    }
+
+    /// The id of the container that an ephemeral one debugs, whose processes it is to see, if it
+    /// names one.
+    fn debug_target(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        kind: ContainerKind,
+        seen: &[Seen],
+    ) -> Result<Option<String>, Error> {
+        if kind != ContainerKind::Ephemeral {
+            return Ok(None);
+        }
+        let target = debug::target(pod, container, &self.shared.config.machine, seen)?;
+        Ok(target.map(str::to_owned))
     }
 
     /// Writes the events of a start that failed, and remembers it. `image` is the one that could
