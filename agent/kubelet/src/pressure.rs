@@ -26,6 +26,14 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// How long an evicted pod may take to end before another is evicted (upstream's).
 const CLEANUP: Duration = Duration::from_secs(30);
 
+/// An eviction that the node's pressure asked for.
+struct LastEviction {
+    /// The UID of the pod.
+    uid: String,
+    /// When its task was asked to evict it.
+    at: Instant,
+}
+
 /// Measures periodically, for ever.
 pub(crate) async fn keep(shared: Arc<Shared>) {
     let mut last = None;
@@ -37,9 +45,8 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
     }
 }
 
-/// Measures once, and evicts one pod at most. `last` is the UID of the pod that was evicted last,
-/// and when.
-async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Result<(), Error> {
+/// Measures once, and evicts one pod at most, which is the `last` one then.
+async fn pass(shared: &Arc<Shared>, last: &mut Option<LastEviction>) -> Result<(), Error> {
     let thresholds = &shared.config.thresholds;
     let levels = shared.facts.levels();
     let due = shared
@@ -52,9 +59,14 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Res
     };
     let signal = bound.signal;
     tracing::warn!(signal = signal.name(), "the node is under pressure");
-    if let Some((uid, at)) = last
-        && at.elapsed() < CLEANUP
-        && shared.runtime.list(Some(uid)).await?.iter().any(is_alive)
+    if let Some(last) = last
+        && last.at.elapsed() < CLEANUP
+        && shared
+            .runtime
+            .list(Some(&last.uid))
+            .await?
+            .iter()
+            .any(is_alive)
     {
         return Ok(());
     }
@@ -91,7 +103,10 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Res
             grace: grace(bound, thresholds, handle.latest().as_deref()),
         });
     }
-    *last = Some((eviction.uid, Instant::now()));
+    *last = Some(LastEviction {
+        uid: eviction.uid,
+        at: Instant::now(),
+    });
     Ok(())
 }
 
