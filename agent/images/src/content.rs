@@ -148,9 +148,14 @@ impl Content {
         let reference = format!("{lease}-{}", descriptor.digest);
         let mut source = pin!(source);
         let mut begun = false;
-        let from = (source.as_mut(), &mut begun);
         let result = self
-            .transfer(descriptor, reference.clone(), from, lease)
+            .transfer(
+                descriptor,
+                reference.clone(),
+                source.as_mut(),
+                &mut begun,
+                lease,
+            )
             .await;
         if result.is_err() {
             // What came in is useless; without this it would stay until its lease ends.
@@ -177,14 +182,14 @@ impl Content {
         }
     }
 
+    /// Sends a blob to containerd. `begun` becomes true once containerd takes it, because it has no
+    /// such blob yet.
     async fn transfer(
         &self,
         descriptor: &Descriptor,
         reference: String,
-        (mut source, begun): (
-            Pin<&mut impl Stream<Item = Result<Bytes, Error>>>,
-            &mut bool,
-        ),
+        mut source: Pin<&mut impl Stream<Item = Result<Bytes, Error>>>,
+        begun: &mut bool,
         lease: &str,
     ) -> Result<(), Failure> {
         let message = |action: WriteAction, offset: i64, data: Vec<u8>| WriteContentRequest {

@@ -72,6 +72,14 @@ pub(crate) trait Source: Sync {
     ) -> agent_containerd::Pending<'a, ()>;
 }
 
+/// Where an image comes from, and for whom.
+#[derive(Clone, Copy)]
+struct Origin<'a> {
+    source: &'a dyn Source,
+    /// Who may run it.
+    reader: &'a Reader,
+}
+
 /// What the parts of an image that is brought in have in common.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pull<'a> {
@@ -215,13 +223,12 @@ impl Images {
                 .await?;
             return Ok(ready.image);
         }
-        self.bring_in(
-            &name,
-            &target,
-            (&fetched, fetched.reader()),
-            &incoming.count,
-        )
-        .await?;
+        let origin = Origin {
+            source: &fetched,
+            reader: fetched.reader(),
+        };
+        self.bring_in(&name, &target, origin, &incoming.count)
+            .await?;
         let ready = self.find(reference).await?;
         let gone = || {
             Error::new(
@@ -255,8 +262,9 @@ impl Images {
                     .await
             }
             Some(_) | None => {
-                let from = (source, &Reader::Everyone);
-                self.bring_in(&text, target, from, &incoming.count).await
+                let reader = &Reader::Everyone;
+                let origin = Origin { source, reader };
+                self.bring_in(&text, target, origin, &incoming.count).await
             }
         }
     }
@@ -265,7 +273,7 @@ impl Images {
         &self,
         name: &str,
         target: &Descriptor,
-        from: (&dyn Source, &Reader),
+        origin: Origin<'_>,
         count: &Count,
     ) -> Result<(), Error> {
         let _counting = count.begin();
@@ -274,8 +282,8 @@ impl Images {
             lease: &lease,
             count,
         };
-        let result = match self.bring_in_leased(target, from, pull).await {
-            Ok(()) => self.name(name, target, access::only(from.1)).await,
+        let result = match self.bring_in_leased(target, origin, pull).await {
+            Ok(()) => self.name(name, target, access::only(origin.reader)).await,
             Err(error) => Err(error),
         };
         let delete = DeleteRequest {
@@ -294,14 +302,14 @@ impl Images {
     async fn bring_in_leased(
         &self,
         target: &Descriptor,
-        from: (&dyn Source, &Reader),
+        origin: Origin<'_>,
         pull: Pull<'_>,
     ) -> Result<(), Error> {
-        self.bring_part(target, from, pull).await?;
+        self.bring_part(target, origin, pull).await?;
         let mut manifest_at = target.clone();
         if let Some(all) = document::manifests(&self.content.read(&target.digest).await?)? {
             manifest_at = document::choose(all)?;
-            self.bring_part(&manifest_at, from, pull).await?;
+            self.bring_part(&manifest_at, origin, pull).await?;
             let kept = vec![(gc_label("m.0"), manifest_at.digest.clone())];
             self.content.label(&target.digest, kept).await?;
         }
@@ -317,7 +325,7 @@ impl Images {
             .chain(&manifest.layers)
             .enumerate()
         {
-            self.bring_part(part, from, pull).await?;
+            self.bring_part(part, origin, pull).await?;
             pull.count.has(part, index > 0);
             kept.push((gc_label(&format!("p.{index}")), part.digest.clone()));
         }
@@ -331,7 +339,7 @@ impl Images {
     async fn bring_part(
         &self,
         part: &Descriptor,
-        (source, reader): (&dyn Source, &Reader),
+        Origin { source, reader }: Origin<'_>,
         pull: Pull<'_>,
     ) -> Result<(), Error> {
         let labels = self.content.labels(&part.digest).await?;
