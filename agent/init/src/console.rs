@@ -65,18 +65,12 @@ impl Console {
         if files.is_empty() {
             files.extend(open(FALLBACK).ok());
         }
-        let files = files.into_iter().map(|file| (file, PATIENCE));
-        Self::of(files, Some(LOG.into()))
+        let outlets = files.into_iter().map(|file| Outlet::new(file, PATIENCE));
+        Self::of(outlets, Some(LOG.into()))
     }
 
-    fn of(files: impl IntoIterator<Item = (File, Duration)>, log: Option<PathBuf>) -> Self {
-        let outlet = |(file, patience)| Outlet {
-            file,
-            patience,
-            stalled: false,
-            missed: 0,
-        };
-        let outlets = files.into_iter().take(MAX_CONSOLES).map(outlet).collect();
+    fn of(outlets: impl IntoIterator<Item = Outlet>, log: Option<PathBuf>) -> Self {
+        let outlets = outlets.into_iter().take(MAX_CONSOLES).collect();
         Self {
             outlets: Arc::new(Mutex::new(outlets)),
             log,
@@ -149,6 +143,7 @@ fn names(active: &str) -> impl Iterator<Item = &str> {
 #[derive(Debug)]
 struct Outlet {
     file: File,
+    /// How long it may keep one line waiting.
     patience: Duration,
     /// It blocked for too long, and has accepted nothing since.
     stalled: bool,
@@ -157,6 +152,15 @@ struct Outlet {
 }
 
 impl Outlet {
+    fn new(file: File, patience: Duration) -> Self {
+        Self {
+            file,
+            patience,
+            stalled: false,
+            missed: 0,
+        }
+    }
+
     fn line(&mut self, line: &[u8]) {
         if self.stalled && !wait_writable(&self.file, Duration::ZERO) {
             self.missed += 1;
@@ -210,7 +214,7 @@ pub fn clean(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Console, MAX_LINE, clean, names};
+    use super::{Console, MAX_LINE, Outlet, clean, names};
     use std::fs::File;
     use std::io::Read as _;
     use std::os::fd::OwnedFd;
@@ -254,8 +258,8 @@ mod tests {
         // The patience is so long that the test would take a quarter of an hour if every line
         // waited for the blocked console.
         let both = [
-            (dead, Duration::from_millis(50)),
-            (alive, Duration::from_secs(3600)),
+            Outlet::new(dead, Duration::from_millis(50)),
+            Outlet::new(alive, Duration::from_secs(3600)),
         ];
         let console = Console::of(both, None);
         let reader = std::thread::spawn(move || {

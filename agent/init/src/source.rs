@@ -77,12 +77,18 @@ fn local(in_cloud: bool) -> Result<Found, SourceError> {
     let volumes = disks::wait_for(limit, || Some(volumes()).filter(|all| !all.is_empty()))
         .unwrap_or_default();
     match only_source(&volumes, there)? {
-        OnlySource::Volume((device, kind)) => read_volume(&device, kind),
+        OnlySource::Volume(volume) => read_volume(&volume),
         OnlySource::Read(found) => Ok(found),
     }
 }
 
-type Volume = (Device, Kind);
+/// A volume that is labelled as a source.
+#[derive(Debug, Clone, PartialEq)]
+struct Volume {
+    device: Device,
+    /// Its file system.
+    kind: Kind,
+}
 
 /// The one source that there is.
 #[derive(Debug, PartialEq)]
@@ -96,7 +102,7 @@ enum OnlySource {
 fn only_source(volumes: &[Volume], there: Vec<Found>) -> Result<OnlySource, SourceError> {
     let mut names: Vec<String> = volumes
         .iter()
-        .map(|(device, _)| format!("volume {}", device.node()))
+        .map(|volume| format!("volume {}", volume.device.node()))
         .collect();
     names.extend(there.iter().map(|found| found.label.to_owned()));
     match (volumes, there.into_iter().next(), names.len()) {
@@ -144,9 +150,9 @@ fn volumes() -> Vec<Volume> {
         let part_of_found = device.partition.is_some()
             && found
                 .iter()
-                .any(|(whole, _)| device.name.starts_with(&whole.name));
+                .any(|whole| device.name.starts_with(&whole.device.name));
         if let Some(kind) = probe(&device).filter(|_| !part_of_found) {
-            found.push((device, kind));
+            found.push(Volume { device, kind });
         }
     }
     found
@@ -167,8 +173,8 @@ fn probe(device: &Device) -> Option<Kind> {
         .then_some(Kind::Iso9660)
 }
 
-fn read_volume(device: &Device, kind: Kind) -> Result<Found, SourceError> {
-    let node = device.node();
+fn read_volume(volume: &Volume) -> Result<Found, SourceError> {
+    let node = volume.device.node();
     let at = |cause| SourceError::Mount(node.clone(), cause);
     let limits = Limits {
         read_only: true,
@@ -177,7 +183,7 @@ fn read_volume(device: &Device, kind: Kind) -> Result<Found, SourceError> {
         no_exec: true,
     };
     directory(MOUNT_POINT, 0o700).map_err(at)?;
-    mount(&node, MOUNT_POINT, kind.name(), limits, "").map_err(at)?;
+    mount(&node, MOUNT_POINT, volume.kind.name(), limits, "").map_err(at)?;
     let bytes = read_file(&format!("{MOUNT_POINT}/{FILE}"), &node);
     unmount(MOUNT_POINT).map_err(at)?;
     drop(fs::remove_dir(MOUNT_POINT));
@@ -189,18 +195,18 @@ fn read_volume(device: &Device, kind: Kind) -> Result<Found, SourceError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Found, OnlySource, SourceError, file_source, only_source};
+    use super::{Found, OnlySource, SourceError, Volume, file_source, only_source};
     use crate::disks::Device;
     use crate::label::Kind;
 
-    fn volume(name: &str) -> (Device, Kind) {
-        (
-            Device {
+    fn volume(name: &str) -> Volume {
+        Volume {
+            device: Device {
                 name: name.to_owned(),
                 partition: None,
             },
-            Kind::Vfat,
-        )
+            kind: Kind::Vfat,
+        }
     }
 
     fn there(label: &'static str) -> Found {
@@ -212,9 +218,8 @@ mod tests {
 
     #[test]
     fn exactly_one_source_is_taken() {
-        assert!(
-            matches!(only_source(&[volume("vdb")], vec![]), Ok(OnlySource::Volume((device, Kind::Vfat))) if device.name == "vdb")
-        );
+        let only = only_source(&[volume("vdb")], vec![]).expect("one source");
+        assert_eq!(only, OnlySource::Volume(volume("vdb")));
         for label in ["smbios", "fw_cfg", "image"] {
             assert_eq!(
                 only_source(&[], vec![there(label)]).expect("one source"),
