@@ -89,17 +89,27 @@ pub(crate) fn addresses(machine: &MachineConfig) -> Vec<IpAddr> {
     all
 }
 
+/// An address of one of the machine's links.
+struct LinkAddress {
+    /// The link's name.
+    link: String,
+    ip: IpAddr,
+}
+
 /// Addresses of the machine's network cards; on a host without cards, of all links but those of
 /// pods and tunnels.
 fn assigned() -> Vec<IpAddr> {
-    let all: Vec<(String, IpAddr)> = getifaddrs()
+    let all: Vec<LinkAddress> = getifaddrs()
         .into_iter()
         .flatten()
         .filter_map(|interface| {
             let address = interface.address?;
             let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
             let v6 = || address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip()));
-            Some((interface.interface_name, v4.or_else(v6)?))
+            Some(LinkAddress {
+                link: interface.interface_name,
+                ip: v4.or_else(v6)?,
+            })
         })
         .collect();
     let is_card = |name: &str| {
@@ -108,20 +118,22 @@ fn assigned() -> Vec<IpAddr> {
             .join("device")
             .exists()
     };
-    of_machine(all, is_card)
+    of_machine(&all, is_card)
 }
 
 /// Addresses of the machine's own links: bridges, tunnels and veth pairs of pods don't count.
-fn of_machine(all: Vec<(String, IpAddr)>, is_card: impl Fn(&str) -> bool) -> Vec<IpAddr> {
-    let cards = all.iter().any(|(link, ip)| is_card(link) && reachable(ip));
-    let own = |(link, _): &(String, IpAddr)| {
+fn of_machine(all: &[LinkAddress], is_card: impl Fn(&str) -> bool) -> Vec<IpAddr> {
+    let cards = all
+        .iter()
+        .any(|one| is_card(&one.link) && reachable(&one.ip));
+    let own = |one: &&LinkAddress| {
         if cards {
-            is_card(link)
+            is_card(&one.link)
         } else {
-            !link.starts_with(LINKS) && !link.starts_with(TUNNEL)
+            !one.link.starts_with(LINKS) && !one.link.starts_with(TUNNEL)
         }
     };
-    let mut addresses: Vec<IpAddr> = all.into_iter().filter(own).map(|(_, ip)| ip).collect();
+    let mut addresses: Vec<IpAddr> = all.iter().filter(own).map(|one| one.ip).collect();
     // Stable: the interfaces' own order stays within each kind.
     addresses.sort_by_key(IpAddr::is_ipv6);
     addresses
@@ -202,10 +214,12 @@ mod tests {
 
     #[test]
     fn a_machine_has_the_addresses_of_its_cards_and_of_no_bridge_or_pod() {
-        let all = |links: &[(&str, &str)]| -> Vec<(String, IpAddr)> {
-            let pair =
-                |(link, ip): &(&str, &str)| ((*link).to_owned(), ip.parse().expect("an address"));
-            links.iter().map(pair).collect()
+        let all = |links: &[(&str, &str)]| -> Vec<LinkAddress> {
+            let address = |(link, ip): &(&str, &str)| LinkAddress {
+                link: (*link).to_owned(),
+                ip: ip.parse().expect("an address"),
+            };
+            links.iter().map(address).collect()
         };
         let links = [
             ("pod-1", "10.1.0.1"),
@@ -216,9 +230,9 @@ mod tests {
         ];
         let text =
             |found: Vec<IpAddr>| -> Vec<String> { found.iter().map(ToString::to_string).collect() };
-        let found = of_machine(all(&links), |link| link == "ens3");
+        let found = of_machine(&all(&links), |link| link == "ens3");
         assert_eq!(text(found), ["192.0.2.7", "2001:db8::7"]);
-        let found = of_machine(all(&links[..3]), |_| false);
+        let found = of_machine(&all(&links[..3]), |_| false);
         assert_eq!(text(found), ["172.17.0.1"], "a host without cards");
     }
 
