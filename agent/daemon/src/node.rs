@@ -130,29 +130,97 @@ pub(crate) async fn serve(
         server = server.ending_by(orders);
     }
     let (end, ended) = watch::channel(false);
-    // Those that end once `end` is true, and those that never end.
-    let (mut parts, mut endless) = (JoinSet::new(), JoinSet::new());
-    let answering = ended.clone();
-    parts.spawn(async move {
-        agent_server::serve(listener, tls, server, answering).await;
-        "kubelet's server"
-    });
-    endless.spawn(async move { match condition.await {} });
-    endless.spawn(services.run());
-    parts.spawn(async move {
-        kubelet.run(ended).await;
-        "kubelet"
-    });
+    let mut parts = NodeTasks::new(end);
+    let serving = agent_server::serve(listener, tls, server, ended.clone());
+    parts.spawn("kubelet's server", serving);
+    parts.endless.spawn(async move { match condition.await {} });
+    parts.endless.spawn(services.run());
+    parts.spawn("kubelet", kubelet.run(ended));
     let following = tokio::spawn(async move { engine.run().await });
     say(&format!("node {} is served", identity.node));
-    let outcome = first_end(ending, &mut ordered, tasks, [&mut parts, &mut endless]).await;
-    let machine_ends = on_machine && matches!(outcome, Ok(End::Asked | End::Ordered(_)));
-    end_parts(&mut parts, &end, machine_ends.then_some(drain)).await;
+    let drain = on_machine.then_some(drain);
+    let order = parts.until_end(ending, &mut ordered, tasks, drain).await;
     following.abort();
-    outcome.map(|end| match end {
-        End::Ordered(order) => Some(order),
-        End::Asked | End::Done => None,
-    })
+    order
+}
+
+/// The tasks of a node that is served.
+struct NodeTasks {
+    /// Those that end once `end` is true.
+    stoppable: JoinSet<&'static str>,
+    /// Those that never end.
+    endless: JoinSet<&'static str>,
+    end: watch::Sender<bool>,
+}
+
+impl NodeTasks {
+    fn new(end: watch::Sender<bool>) -> Self {
+        Self {
+            stoppable: JoinSet::new(),
+            endless: JoinSet::new(),
+            end,
+        }
+    }
+
+    /// Runs a part that ends once `end` is true.
+    fn spawn(&mut self, name: &'static str, part: impl Future<Output = ()> + Send + 'static) {
+        self.stoppable.spawn(async move {
+            part.await;
+            name
+        });
+    }
+
+    /// Waits until the node is to end, or a part of it ends by itself; then ends the others. Where
+    /// the machine ends with the agent there is a `drain`, which ends its pods if that was asked
+    /// for. An order of the master is returned.
+    async fn until_end(
+        &mut self,
+        ending: &mut Ending,
+        ordered: &mut mpsc::Receiver<Order>,
+        tasks: &mut JoinSet<Result<(), Error>>,
+        drain: Option<Drain>,
+    ) -> Result<Option<Order>, Error> {
+        let end = self.first_end(ending, ordered, tasks).await;
+        let asked = matches!(end, Ok(End::Asked | End::Ordered(_)));
+        self.stop(drain.filter(|_| asked)).await;
+        end.map(|end| match end {
+            End::Ordered(order) => Some(order),
+            End::Asked | End::Done => None,
+        })
+    }
+
+    /// Waits until the node is to end, or a part of it ends by itself.
+    async fn first_end(
+        &mut self,
+        ending: &mut Ending,
+        ordered: &mut mpsc::Receiver<Order>,
+        tasks: &mut JoinSet<Result<(), Error>>,
+    ) -> Result<End, Error> {
+        // Cancel-safe: every arm only waits for an end.
+        tokio::select! {
+            () = ending.signal_came() => Ok(End::Asked),
+            Some(order) = ordered.recv() => Ok(End::Ordered(order)),
+            Some(part) = tasks.join_next() => {
+                part.unwrap_or_else(|error| Err(Error::Part("identity", error.into()))).map(|()| End::Done)
+            }
+            Some(part) = self.stoppable.join_next() => Err(ended_early(part)),
+            Some(part) = self.endless.join_next() => Err(ended_early(part)),
+        }
+    }
+
+    /// Ends the parts: where the machine ends, after its pods, and before the rest of their
+    /// containers.
+    async fn stop(&mut self, drain: Option<Drain>) {
+        if let Some(drain) = &drain {
+            say("ending the pods before the machine ends");
+            drain.end_pods().await;
+        }
+        self.end.send_replace(true);
+        drain_parts(&mut self.stoppable).await;
+        if let Some(drain) = drain {
+            end_containers(drain).await;
+        }
+    }
 }
 
 /// The error of a part that ended before it was asked to.
@@ -160,24 +228,6 @@ fn ended_early(part: Result<&'static str, JoinError>) -> Error {
     match part {
         Ok(part) => Error::Part(part, "it should never end".into()),
         Err(error) => Error::Part("node", error.into()),
-    }
-}
-
-/// Ends the node's parts: where the machine ends, after its pods, and before the rest of their
-/// containers.
-async fn end_parts(
-    parts: &mut JoinSet<&'static str>,
-    end: &watch::Sender<bool>,
-    drain: Option<Drain>,
-) {
-    if let Some(drain) = &drain {
-        say("ending the pods before the machine ends");
-        drain.end_pods().await;
-    }
-    end.send_replace(true);
-    drain_parts(parts).await;
-    if let Some(drain) = drain {
-        end_containers(drain).await;
     }
 }
 
@@ -248,25 +298,6 @@ async fn drain_parts(parts: &mut JoinSet<&'static str>) {
         .is_err()
     {
         tracing::warn!("the kubelet did not stop in time; going on without it");
-    }
-}
-
-/// Waits until the node is to end, or a part of it ends by itself.
-async fn first_end(
-    ending: &mut Ending,
-    ordered: &mut mpsc::Receiver<Order>,
-    tasks: &mut JoinSet<Result<(), Error>>,
-    [parts, endless]: [&mut JoinSet<&'static str>; 2],
-) -> Result<End, Error> {
-    // Cancel-safe: every arm only waits for an end.
-    tokio::select! {
-        () = ending.signal_came() => Ok(End::Asked),
-        Some(order) = ordered.recv() => Ok(End::Ordered(order)),
-        Some(part) = tasks.join_next() => {
-            part.unwrap_or_else(|error| Err(Error::Part("identity", error.into()))).map(|()| End::Done)
-        }
-        Some(part) = parts.join_next() => Err(ended_early(part)),
-        Some(part) = endless.join_next() => Err(ended_early(part)),
     }
 }
 
