@@ -75,6 +75,7 @@ fn code(error: &Error) -> Option<&'static str> {
     }
 }
 
+/// Runs the node with the identity that its user-data holds, or with one that its master gives it.
 async fn operate(
     arguments: &RunArguments,
     image: ImageDescription,
@@ -86,23 +87,38 @@ async fn operate(
     make_folders(arguments)?;
     settings::credentials(arguments, &machine)?;
     tracing::info!(name, image = image.os_image(), "starting");
-    if let Some(identity) = machine.identity.clone() {
-        return issued::operate(
-            arguments, &machine, &image, name, identity, on_machine, ending,
-        )
-        .await;
+    match machine.identity.clone() {
+        Some(identity) => {
+            issued::operate(
+                arguments, &machine, &image, name, identity, on_machine, ending,
+            )
+            .await
+        }
+        None => operate_admitted(arguments, &machine, &image, name, on_machine, ending).await,
     }
+}
+
+/// Runs a node that the master admits, by an attestation or without a TPM, until it is asked to
+/// end, or its master orders the end of the machine, which it returns then.
+async fn operate_admitted(
+    arguments: &RunArguments,
+    machine: &MachineConfig,
+    image: &ImageDescription,
+    name: String,
+    on_machine: bool,
+    ending: &mut Ending,
+) -> Result<Option<Order>, Error> {
     let mut tasks = JoinSet::new();
-    let names = names::begin(arguments, &machine, &name, &mut tasks)?;
-    let means = unproven::means(arguments, &machine).await?;
+    let names = names::begin(arguments, machine, &name, &mut tasks)?;
+    let means = unproven::means(arguments, machine).await?;
     let founds = machine.cluster().is_some();
     if let (true, Means::Tpm(prover)) = (founds, &means) {
         // Before the network: the master needs its keys, and sealing needs none.
-        serve_attestor(arguments, &machine, &image, &name, prover, &mut tasks)?;
+        serve_attestor(arguments, machine, image, &name, prover, &mut tasks)?;
     }
     // Cancel-safe: the documentation of `approach` says why.
     let Approach { clock, found } = tokio::select! {
-        ready = approach(arguments, &machine, &image, on_machine, &mut tasks) => ready?,
+        ready = approach(arguments, machine, image, on_machine, &mut tasks) => ready?,
         () = ending.signal_came() => return Ok(None),
     };
     let doubt = found
@@ -113,7 +129,7 @@ async fn operate(
     let state = StateCluster::of(arguments, founds, Joined::Admitted);
     // Cancel-safe: a dropped enrolment leaves only a half-open session at the master.
     let (identity, keeper) = tokio::select! {
-        enrolled = enroll(arguments, &machine, &state, found, name, &image, means) => enrolled?,
+        enrolled = enroll(arguments, machine, &state, found, name, image, means) => enrolled?,
         () = ending.signal_came() => return Ok(None),
         Some(part) = tasks.join_next() => {
             let part = part.unwrap_or_else(|error| Err(Error::Part("attestor", error.into())));
@@ -125,7 +141,7 @@ async fn operate(
         follow_own_master(arguments, &identity, &mut tasks);
     }
     state.spawn(&identity, &mut tasks);
-    let addresses = addresses::follow(&machine, on_machine, &mut tasks);
+    let addresses = addresses::follow(machine, on_machine, &mut tasks);
     tasks.spawn(async move {
         Err(Error::Part(
             "keeper of the identity",
@@ -134,8 +150,8 @@ async fn operate(
     });
     let outcome = node::serve(
         arguments,
-        &machine,
-        &image,
+        machine,
+        image,
         node::Identified {
             identity,
             doubt,
