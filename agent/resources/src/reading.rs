@@ -4,7 +4,7 @@ use crate::counters::{Counters, booted, cores};
 use crate::io::{DeviceIo, devices, io_of_group};
 use crate::links::{Link, default_link, links, of_node, of_pod};
 use crate::rate::nano_cores;
-use crate::subjects::{ContainerSubject, Disk, Subjects};
+use crate::subjects::{ContainerSubject, Disk, PodSubject, Subjects};
 use agent_sys::cgroup::Groups;
 use jiff::Timestamp;
 use std::collections::HashMap;
@@ -158,6 +158,60 @@ impl<'a> Before<'a> {
     }
 }
 
+/// What the counters of groups are read with.
+struct Meter<'a> {
+    sources: &'a Sources,
+    before: Before<'a>,
+    /// Names of the machine's block devices, by their numbers.
+    devices: HashMap<String, String>,
+    /// All links of the machine's network.
+    links: Vec<Link>,
+}
+
+impl Meter<'_> {
+    /// A group of the machine's own programs, which init makes at the start.
+    fn program(&self, name: &str, group: &str, since_boot: Option<Timestamp>) -> Named {
+        Named {
+            used: self.used(group, since_boot),
+            programs: None,
+            io: Vec::new(),
+            name: name.to_owned(),
+            image: String::new(),
+            group: group.to_owned(),
+        }
+    }
+
+    fn container(&self, one: ContainerSubject) -> Named {
+        Named {
+            used: self.used(&one.group, Some(one.started)),
+            programs: self.sources.programs(&one.group),
+            io: self.sources.io(&one.group, &self.devices),
+            name: one.name,
+            image: one.image,
+            group: one.group,
+        }
+    }
+
+    /// A pod with those of its containers that have a group.
+    fn pod(&self, pod: PodSubject) -> PodUsed {
+        let containers = pod.containers.into_iter().map(|one| self.container(one));
+        let containers = containers.filter(|one| one.used.is_known()).collect();
+        PodUsed {
+            used: self.used(&pod.group, pod.started),
+            namespace: pod.namespace,
+            name: pod.name,
+            uid: pod.uid,
+            group: pod.group,
+            link: of_pod(&self.links, &pod.link),
+            containers,
+        }
+    }
+
+    fn used(&self, group: &str, started: Option<Timestamp>) -> Used {
+        self.before.used(group, &self.sources.group(group), started)
+    }
+}
+
 impl Reading {
     /// Reads everything. Blocks: each counter is a small file of the kernel's.
     pub(crate) fn take(sources: &Sources, subjects: Subjects, last: Option<&Self>) -> Self {
@@ -167,51 +221,24 @@ impl Reading {
         let since_boot = booted(&stat).and_then(|at| Timestamp::from_second(at).ok());
         let of_machine = Counters::of_machine(|file| sources.machine(file));
         let node = before.used("", &of_machine, since_boot);
-        let names = devices(&sources.machine("diskstats").unwrap_or_default());
-        // Those of the calling thread's network.
-        let text = sources.machine("thread-self/net/dev").unwrap_or_default();
-        let all = links(&text);
-        let container = |one: ContainerSubject| Named {
-            used: before.used(&one.group, &sources.group(&one.group), Some(one.started)),
-            programs: sources.programs(&one.group),
-            io: sources.io(&one.group, &names),
-            name: one.name,
-            image: one.image,
-            group: one.group,
+        let read = |file| sources.machine(file).unwrap_or_default();
+        let meter = Meter {
+            sources,
+            before,
+            devices: devices(&read("diskstats")),
+            // Those of the calling thread's network.
+            links: links(&read("thread-self/net/dev")),
         };
-        let program = |(name, group): &(&str, &str)| Named {
-            // Init makes these groups at the start.
-            used: before.used(group, &sources.group(group), since_boot),
-            programs: None,
-            io: Vec::new(),
-            name: (*name).to_owned(),
-            image: String::new(),
-            group: (*group).to_owned(),
-        };
-        let system = SYSTEM.iter().map(program);
-        let system = system.filter(|one| one.used.is_known()).collect();
-        let mut incomplete = subjects.incomplete || !node.is_known();
-        let mut pods = Vec::with_capacity(subjects.pods.len());
-        for pod in subjects.pods {
-            let containers = pod.containers.into_iter();
-            let containers: Vec<Named> = containers
-                .map(container)
-                .filter(|one| one.used.is_known())
-                .collect();
-            let used = before.used(&pod.group, &sources.group(&pod.group), pod.started);
-            // A container that has ended has no group; its pod has one as long as a container runs.
-            incomplete |= !containers.is_empty() && !used.is_known();
-            pods.push(PodUsed {
-                namespace: pod.namespace,
-                name: pod.name,
-                uid: pod.uid,
-                group: pod.group,
-                link: of_pod(&all, &pod.link),
-                used,
-                containers,
-            });
-        }
-        let route = |file| sources.machine(file).unwrap_or_default();
+        let system = SYSTEM
+            .iter()
+            .map(|(name, group)| meter.program(name, group, since_boot))
+            .filter(|one| one.used.is_known())
+            .collect();
+        let pods = subjects.pods.into_iter().map(|pod| meter.pod(pod));
+        let pods: Vec<PodUsed> = pods.collect();
+        // A container that has ended has no group; its pod has one as long as a container runs.
+        let is_lost = |pod: &PodUsed| !pod.containers.is_empty() && !pod.used.is_known();
+        let incomplete = subjects.incomplete || !node.is_known() || pods.iter().any(is_lost);
         Self {
             taken,
             at: node.at,
@@ -219,10 +246,10 @@ impl Reading {
             system,
             pods,
             default_link: default_link(
-                &route("thread-self/net/route"),
-                &route("thread-self/net/ipv6_route"),
+                &read("thread-self/net/route"),
+                &read("thread-self/net/ipv6_route"),
             ),
-            links: of_node(all, subjects.links_of_pods),
+            links: of_node(meter.links, subjects.links_of_pods),
             disk: subjects.disk,
             cores: cores(&stat),
             most_ids: sources
