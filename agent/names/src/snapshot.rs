@@ -79,33 +79,30 @@ struct Head {
 type Named = (String, String, u16);
 
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[serde(rename_all = "snake_case")]
 enum Line {
     Namespace(String),
-    Service {
-        namespace: String,
-        name: String,
-        addresses: Vec<IpAddr>,
-        headless: bool,
-        alias: Option<String>,
-        ports: Vec<Named>,
-    },
-    /// Of a service that is there and no alias: the others' endpoints have no names.
-    Slice {
-        namespace: String,
-        name: String,
-        service: String,
-        ports: Vec<Named>,
-        /// Address, whether it is ready, and host name.
-        endpoints: Vec<(IpAddr, bool, Option<String>)>,
-    },
+    Service(ServiceLine),
+    Slice(SliceLine),
     End(usize),
 }
 
-impl Line {
-    fn of_service(key: &Key, service: &Service) -> Self {
+/// A service, as far as names need it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServiceLine {
+    namespace: String,
+    name: String,
+    addresses: Vec<IpAddr>,
+    headless: bool,
+    alias: Option<String>,
+    ports: Vec<Named>,
+}
+
+impl ServiceLine {
+    fn of(key: &Key, service: &Service) -> Self {
         let ports = service.ports.iter();
-        Self::Service {
+        Self {
             namespace: key.namespace.clone(),
             name: key.name.clone(),
             addresses: service.addresses.clone(),
@@ -117,9 +114,45 @@ impl Line {
         }
     }
 
-    fn of_slice(key: &Key, slice: &Slice) -> Self {
+    /// The service as it is known again; none where a protocol is none.
+    fn known(self) -> Option<(Key, Service)> {
+        let port = |name, protocol, port| Port {
+            name,
+            protocol,
+            port,
+            node_port: None,
+        };
+        let service = Service {
+            addresses: self.addresses,
+            headless: self.headless,
+            external_name: self.alias,
+            ports: ports(self.ports, port)?,
+            ..Service::default()
+        };
+        let key = Key {
+            namespace: self.namespace,
+            name: self.name,
+        };
+        Some((key, service))
+    }
+}
+
+/// A slice of a service that is there and no alias: the others' endpoints have no names.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SliceLine {
+    namespace: String,
+    name: String,
+    service: String,
+    ports: Vec<Named>,
+    /// Address, whether it is ready, and host name.
+    endpoints: Vec<(IpAddr, bool, Option<String>)>,
+}
+
+impl SliceLine {
+    fn of(key: &Key, slice: &Slice) -> Self {
         let (ports, endpoints) = (slice.ports.iter(), slice.endpoints.iter());
-        Self::Slice {
+        Self {
             namespace: key.namespace.clone(),
             name: key.name.clone(),
             service: slice.service.clone(),
@@ -130,6 +163,35 @@ impl Line {
                 .map(|one| (one.address, one.ready, one.hostname.clone()))
                 .collect(),
         }
+    }
+
+    /// The slice as it is known again; none where a protocol is none.
+    fn known(self) -> Option<(Key, Slice)> {
+        let port = |name, protocol, port| SlicePort {
+            name,
+            protocol,
+            port,
+        };
+        let endpoints = self.endpoints.into_iter();
+        let endpoints = endpoints.map(|(address, ready, hostname)| Endpoint {
+            address,
+            ready,
+            serving: ready,
+            terminating: false,
+            hostname,
+            node: None,
+            hints: None,
+        });
+        let slice = Slice {
+            service: self.service,
+            ports: ports(self.ports, port)?,
+            endpoints: endpoints.collect(),
+        };
+        let key = Key {
+            namespace: self.namespace,
+            name: self.name,
+        };
+        Some((key, slice))
     }
 }
 
@@ -190,8 +252,8 @@ impl Snapshot {
         let namespaces = self.known.namespaces.iter().flatten().cloned();
         let lines = namespaces
             .map(Line::Namespace)
-            .chain(services.map(|(key, service)| Line::of_service(key, service)))
-            .chain(slices.map(|(key, slice)| Line::of_slice(key, slice)));
+            .chain(services.map(|(key, service)| Line::Service(ServiceLine::of(key, service))))
+            .chain(slices.map(|(key, slice)| Line::Slice(SliceLine::of(key, slice))));
         let mut count = 0;
         for one in lines {
             line(&mut output, &one)?;
@@ -233,48 +295,12 @@ impl Snapshot {
         let count = loop {
             match lines.next()?.ok_or(Refused::Torn)? {
                 Line::Namespace(name) => drop(namespaces.insert(name)),
-                Line::Service {
-                    namespace,
-                    name,
-                    addresses,
-                    headless,
-                    alias,
-                    ports: all,
-                } => {
-                    let port = |name, protocol, port| Port {
-                        name,
-                        protocol,
-                        port,
-                        node_port: None,
-                    };
-                    let service = Service {
-                        addresses,
-                        headless,
-                        external_name: alias,
-                        ports: ports(all, port).ok_or_else(|| lines.malformed())?,
-                        ..Service::default()
-                    };
-                    let key = Key { namespace, name };
+                Line::Service(line) => {
+                    let (key, service) = line.known().ok_or_else(|| lines.malformed())?;
                     services.insert(Arc::new(key), Arc::new(service));
                 }
-                Line::Slice {
-                    namespace,
-                    name,
-                    service,
-                    ports: all,
-                    endpoints,
-                } => {
-                    let port = |name, protocol, port| SlicePort {
-                        name,
-                        protocol,
-                        port,
-                    };
-                    let slice = Slice {
-                        service,
-                        ports: ports(all, port).ok_or_else(|| lines.malformed())?,
-                        endpoints: endpoints.into_iter().map(endpoint).collect(),
-                    };
-                    let key = Key { namespace, name };
+                Line::Slice(line) => {
+                    let (key, slice) = line.known().ok_or_else(|| lines.malformed())?;
                     slices.insert(Arc::new(key), Arc::new(slice));
                 }
                 Line::End(count) => break count,
@@ -352,18 +378,6 @@ fn absent(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-fn endpoint((address, ready, hostname): (IpAddr, bool, Option<String>)) -> Endpoint {
-    Endpoint {
-        address,
-        ready,
-        serving: ready,
-        terminating: false,
-        hostname,
-        node: None,
-        hints: None,
     }
 }
 
