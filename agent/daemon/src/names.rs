@@ -52,6 +52,7 @@ pub(crate) fn begin(
 mod tests {
     use super::*;
     use crate::{Arguments, Command};
+    use agent_names::OwnAddress;
     use agent_names::snapshot::Snapshot;
     use agent_proxy::{Key, Known, Service};
     use agent_sys::namespace::{Kind, in_new};
@@ -87,7 +88,10 @@ mod tests {
         };
         let range = "10.1.0.0/24".parse().expect("a range");
         let snapshot = Snapshot {
-            own: vec![(OWN, range)],
+            own: vec![OwnAddress {
+                address: OWN,
+                range,
+            }],
             known: Arc::new(known),
         };
         let boot = std::fs::read_to_string(BOOT_ID).expect("the boot's id");

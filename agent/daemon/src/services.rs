@@ -5,7 +5,7 @@ use crate::tunnel::Tunnel;
 use agent_api::Api;
 use agent_api::events::{self, Recorder, SERVICE_PROXY};
 use agent_cluster::Sandboxes;
-use agent_names::Names;
+use agent_names::{Names, OwnAddress};
 use agent_proxy::{Proxy, notices};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -40,7 +40,10 @@ impl Services {
             }
             tokio::time::sleep(POLL).await;
         };
-        let addresses: Vec<IpAddr> = own.iter().map(|(address, _)| *address).collect();
+        let own = own.into_iter();
+        let own = own.map(|(address, range)| OwnAddress { address, range });
+        let own: Vec<OwnAddress> = own.collect();
+        let addresses: Vec<IpAddr> = own.iter().map(|own| own.address).collect();
         let view = self.names.view();
         view.change(
             |known| known.name_servers != addresses,

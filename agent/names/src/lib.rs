@@ -23,3 +23,4 @@ pub mod zone;
 pub use forward::heard;
 pub use life::{Names, Options};
 pub use server::{Settings, serve};
+pub use snapshot::OwnAddress;

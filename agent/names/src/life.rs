@@ -1,10 +1,9 @@
 //! The name server over an agent's life: before the master answers, as an earlier agent left it.
 
 use crate::server::{Settings, serve};
-use crate::snapshot::{Origin, Snapshot};
+use crate::snapshot::{Origin, OwnAddress, Snapshot};
 use agent_proxy::{Known, View};
 use config_errors::chain;
-use config_model::format::Cidr;
 use config_model::stub_domain::StubDomain;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -18,9 +17,6 @@ use tokio::sync::watch;
 const RETRY: Duration = Duration::from_secs(5);
 /// Least time between two snapshots.
 const PAUSE: Duration = Duration::from_secs(5);
-
-/// Addresses of a node at which it answers, each with the range of its clients.
-type Own = Vec<(IpAddr, Cidr)>;
 
 /// What the name server of a node needs from the start on.
 #[derive(Debug)]
@@ -47,7 +43,8 @@ pub struct Names {
     answered: View,
     /// Whether it is an earlier agent's until the master has told the whole.
     is_left: bool,
-    own: watch::Sender<Own>,
+    /// Where it answers.
+    own: watch::Sender<Vec<OwnAddress>>,
     machine: watch::Sender<Vec<IpAddr>>,
 }
 
@@ -90,7 +87,7 @@ impl Names {
 
     /// Answers at these addresses of the node, each the questions of a range, and no longer at the
     /// previous ones.
-    pub fn serve_at(&self, own: &[(IpAddr, Cidr)]) {
+    pub fn serve_at(&self, own: &[OwnAddress]) {
         self.own.send_if_modified(|before| {
             let differs = before != own;
             if differs {
@@ -130,8 +127,8 @@ impl Names {
                     return std::future::pending().await;
                 }
                 let settings = Settings {
-                    addresses: at.iter().map(|(address, _)| *address).collect(),
-                    clients: at.iter().map(|(_, range)| *range).collect(),
+                    addresses: at.iter().map(|own| own.address).collect(),
+                    clients: at.iter().map(|own| own.range).collect(),
                     own: self.machine.subscribe(),
                     resolv_conf: self.options.resolv_conf.clone(),
                     stub_domains: self.options.stub_domains.clone(),

@@ -15,8 +15,11 @@ fn origin() -> Origin {
     }
 }
 
-fn own() -> Own {
-    vec![("10.1.0.1".parse().unwrap(), "10.1.0.0/24".parse().unwrap())]
+fn own() -> Vec<OwnAddress> {
+    vec![OwnAddress {
+        address: "10.1.0.1".parse().unwrap(),
+        range: "10.1.0.0/24".parse().unwrap(),
+    }]
 }
 
 /// The names of an agent whose snapshot is in this folder.

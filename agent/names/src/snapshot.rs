@@ -35,11 +35,20 @@ pub struct Origin {
     pub node: String,
 }
 
+/// An address of the node at which it answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnAddress {
+    /// One of the node's own.
+    pub address: IpAddr,
+    /// Pod addresses of the node: those of its clients there.
+    pub range: Cidr,
+}
+
 /// The cluster's names, and where a node answers them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The node's own address in each of its ranges of pod addresses, which are its clients'.
-    pub own: Vec<(IpAddr, Cidr)>,
+    /// The node's own address in each of its ranges of pod addresses.
+    pub own: Vec<OwnAddress>,
     /// Services, slices and namespaces, as far as names need them.
     pub known: Arc<Known>,
 }
@@ -72,7 +81,27 @@ struct Head {
     version: u32,
     boot: String,
     node: String,
+    /// Addresses, each with the range of its clients.
     own: Vec<(IpAddr, String)>,
+}
+
+impl Head {
+    fn is_of(&self, origin: &Origin) -> bool {
+        self.version == VERSION && self.boot == origin.boot && self.node == origin.node
+    }
+
+    /// Where the node answers; none where that makes no sense.
+    fn own(self) -> Option<Vec<OwnAddress>> {
+        if self.own.is_empty() || self.own.len() > MOST_OWN {
+            return None;
+        }
+        let own = self.own.into_iter().map(|(address, range)| {
+            let range: Cidr = range.parse().ok()?;
+            let contains = range.contains(address);
+            contains.then_some(OwnAddress { address, range })
+        });
+        own.collect()
+    }
 }
 
 /// A port's name, protocol and number.
@@ -242,7 +271,7 @@ impl Snapshot {
             boot: origin.boot.clone(),
             node: origin.node.clone(),
             own: own
-                .map(|(address, range)| (*address, range.to_string()))
+                .map(|own| (own.address, own.range.to_string()))
                 .collect(),
         };
         line(&mut output, &head)?;
@@ -285,11 +314,10 @@ impl Snapshot {
             number: 0,
         };
         let head: Head = lines.next()?.ok_or(Refused::Torn)?;
-        let of = (head.version, head.boot, head.node);
-        if of != (VERSION, origin.boot.clone(), origin.node.clone()) {
+        if !head.is_of(origin) {
             return Err(Refused::Foreign);
         }
-        let own = own(head.own).ok_or_else(|| lines.malformed())?;
+        let own = head.own().ok_or_else(|| lines.malformed())?;
         let (mut services, mut slices) = (BTreeMap::new(), BTreeMap::new());
         let mut namespaces = BTreeSet::new();
         let count = loop {
@@ -379,18 +407,6 @@ fn absent(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
     }
-}
-
-/// Where the node answers; none where that makes no sense.
-fn own(all: Vec<(IpAddr, String)>) -> Option<Vec<(IpAddr, Cidr)>> {
-    if all.is_empty() || all.len() > MOST_OWN {
-        return None;
-    }
-    let all = all.into_iter().map(|(address, range)| {
-        let range: Cidr = range.parse().ok()?;
-        range.contains(address).then_some((address, range))
-    });
-    all.collect()
 }
 
 /// The lines of an input, as many bytes as are read.

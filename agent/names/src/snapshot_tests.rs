@@ -15,7 +15,10 @@ fn origin() -> Origin {
 
 fn snapshot(known: Arc<Known>) -> Snapshot {
     let own = [("10.1.0.1", "10.1.0.0/24"), ("fd00:1::1", "fd00:1::/64")];
-    let own = own.map(|(address, range)| (address.parse().unwrap(), range.parse().unwrap()));
+    let own = own.map(|(address, range)| OwnAddress {
+        address: address.parse().unwrap(),
+        range: range.parse().unwrap(),
+    });
     Snapshot {
         own: own.into(),
         known,

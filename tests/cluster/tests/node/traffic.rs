@@ -6,7 +6,7 @@ use crate::cluster::{Cluster, NODE, shell};
 use crate::network::{create, on_a_machine, server, with_addresses};
 use crate::site::eventually;
 use agent_names::snapshot::Origin;
-use agent_names::{Names, Options};
+use agent_names::{Names, Options, OwnAddress};
 use agent_proxy::{Proxy, View};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
 use agent_sys::netlink::links::{LOOPBACK, Links, VethPair};
@@ -297,12 +297,20 @@ async fn is_found(client: IpAddr, service: &str) {
     .await;
 }
 
+/// Where the node answers.
+fn own() -> OwnAddress {
+    OwnAddress {
+        address: OWN.into(),
+        range: "10.1.0.0/24".parse().unwrap(),
+    }
+}
+
 #[test]
 fn pods_find_and_reach_services_by_an_agent_that_starts_while_the_master_is_away() {
     on_a_machine(|| async {
         let mut cluster = with_addresses().await;
         let (served, mut answers) = names(&cluster);
-        served.serve_at(&[(OWN.into(), "10.1.0.0/24".parse().unwrap())]);
+        served.serve_at(&[own()]);
         let mut proxied = proxy(&cluster);
         create(&cluster, "web", server()).await;
         create(&cluster, "asks", client("web later")).await;
@@ -332,7 +340,7 @@ fn pods_find_and_reach_services_by_an_agent_that_starts_while_the_master_is_away
         assert_eq!(answered(asks, "later"), 0);
 
         cluster.away.store(false, Ordering::SeqCst);
-        served.serve_at(&[(OWN.into(), "10.1.0.0/24".parse().unwrap())]);
+        served.serve_at(&[own()]);
         proxied = proxy(&cluster);
         is_found(asks, "later").await;
         is_found(asks, "web").await;
