@@ -34,7 +34,13 @@ const LONGEST: u32 = 30;
 const LARGEST_FILE: u64 = 64 * 1024;
 const DNS_PORT: u16 = 53;
 
-type Asked = (Name, RecordType);
+/// What another server is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Asked {
+    /// In lower case.
+    name: Name,
+    kind: RecordType,
+}
 
 /// An answer and when it came.
 #[derive(Debug, Clone)]
@@ -73,7 +79,10 @@ impl Forwarder {
 
     /// Resolves a name upstream; an upstream failure becomes SERVFAIL.
     pub(super) async fn ask(&self, question: &Question, name: &Name) -> Message {
-        let asked = (name.to_lowercase(), question.query.query_type());
+        let asked = Asked {
+            name: name.to_lowercase(),
+            kind: question.query.query_type(),
+        };
         if let Some(found) = self.remembered(&asked) {
             return found;
         }
@@ -227,10 +236,13 @@ fn lifetime(answer: &Message) -> Option<u32> {
 }
 
 /// Asks one server by UDP, and by TCP if the answer was truncated.
-async fn exchange(server: SocketAddr, (name, kind): &Asked) -> io::Result<Message> {
+async fn exchange(server: SocketAddr, asked: &Asked) -> io::Result<Message> {
     let mut request = Message::query();
     request.metadata.recursion_desired = true;
-    request.add_query(hickory_proto::op::Query::query(name.clone(), *kind));
+    request.add_query(hickory_proto::op::Query::query(
+        asked.name.clone(),
+        asked.kind,
+    ));
     let bytes = request.to_vec().map_err(io::Error::other)?;
     // A socket for each question: its random source port is one more thing that a forged answer has
     // to guess (RFC 5452).
