@@ -97,7 +97,9 @@ impl Access {
         &self,
         reviews: &impl Reviews,
         caller: &Caller,
-        (method, path, headers): (&Method, &str, &HeaderMap),
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
     ) -> Result<(), Denied> {
         let user = match caller {
             Caller::Master => return Ok(()),
@@ -274,8 +276,9 @@ mod tests {
         path: &str,
         headers: &HeaderMap,
     ) -> u16 {
-        let request = (&Method::GET, path, headers);
-        let admitted = access.admit(master, caller, request).await;
+        let admitted = access
+            .admit(master, caller, &Method::GET, path, headers)
+            .await;
         admitted.map_or_else(|denied| denied.status.as_u16(), |()| 200)
     }
 

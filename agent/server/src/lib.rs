@@ -160,8 +160,11 @@ impl agent_port::RequestHandler for Server {
         if is_order(uri.path()) {
             return power::answer(self.power.as_ref(), &caller, &method, uri.path());
         }
-        let about = (&method, uri.path(), &headers);
-        match self.access.admit(&*self.parts, &caller, about).await {
+        let reviews = &*self.parts;
+        let admitted = self
+            .access
+            .admit(reviews, &caller, &method, uri.path(), &headers);
+        match admitted.await {
             Ok(()) => {
                 let path: Vec<&str> = uri.path().trim_start_matches('/').split('/').collect();
                 self.parts.figures.done().asked(method.as_str(), &path);
