@@ -6,22 +6,36 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Endpoints, each with its number.
-pub(crate) type Ends<'a> = Vec<(&'a Endpoint, u16)>;
+/// One port of an endpoint.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EndpointPort<'a> {
+    endpoint: &'a Endpoint,
+    /// Its number, which may differ from slice to slice.
+    port: u16,
+}
+
+impl EndpointPort<'_> {
+    fn address(&self) -> (IpAddr, u16) {
+        (self.endpoint.address, self.port)
+    }
+}
 
 /// The endpoints of a service at addresses of a family, by the names and protocols of its ports. A
 /// service may have thousands of ports, and each slice as many.
 pub(crate) fn endpoints<'a>(
     family: Family,
     slices: &[&'a Arc<Slice>],
-) -> HashMap<(&'a str, Protocol), Ends<'a>> {
-    let mut found: HashMap<_, Ends<'_>> = HashMap::new();
+) -> HashMap<(&'a str, Protocol), Vec<EndpointPort<'a>>> {
+    let mut found: HashMap<_, Vec<EndpointPort<'_>>> = HashMap::new();
     for slice in slices {
         for port in &slice.ports {
             let own = slice.endpoints.iter();
             let own = own.filter(|one| Family::of(one.address) == family);
             let of_port = found.entry((&*port.name, port.protocol)).or_default();
-            of_port.extend(own.map(|one| (one, port.port)));
+            of_port.extend(own.map(|endpoint| EndpointPort {
+                endpoint,
+                port: port.port,
+            }));
         }
     }
     found
@@ -60,14 +74,14 @@ impl Near<'_> {
 /// meant for these callers, so that hints of a moment before or after never leave anybody without
 /// an endpoint (upstream's rule, KEP-2433, KEP-3015).
 pub(crate) fn nearest<'a>(
-    endpoints: &[(&Endpoint, u16)],
+    endpoints: &[EndpointPort<'_>],
     node: &'a str,
     zone: Option<&'a str>,
 ) -> Near<'a> {
     let ready = || {
         endpoints
             .iter()
-            .map(|(one, _)| *one)
+            .map(|one| one.endpoint)
             .filter(|one| one.ready)
     };
     let all_have =
@@ -85,19 +99,19 @@ pub(crate) fn nearest<'a>(
 }
 
 /// The endpoints that serve, wherever they run and also on their way out: datagrams go on to them.
-pub(crate) fn serving(endpoints: &[(&Endpoint, u16)]) -> Vec<(IpAddr, u16)> {
-    let own = endpoints.iter().filter(|(one, _)| one.serving);
-    let own = own.map(|(one, port)| (one.address, *port));
+pub(crate) fn serving(endpoints: &[EndpointPort<'_>]) -> Vec<(IpAddr, u16)> {
+    let own = endpoints.iter().filter(|one| one.endpoint.serving);
+    let own = own.map(EndpointPort::address);
     own.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// The endpoints that take connections: those that are ready, and where there is none, those that
 /// still serve on their way out (KEP-1669).
-pub(crate) fn candidates(endpoints: &[(&Endpoint, u16)], near: Near<'_>) -> Vec<(IpAddr, u16)> {
+pub(crate) fn candidates(endpoints: &[EndpointPort<'_>], near: Near<'_>) -> Vec<(IpAddr, u16)> {
     let with = |wanted: fn(&Endpoint) -> bool| {
         let own = endpoints.iter();
-        let own = own.filter(|(one, _)| wanted(one) && near.takes(one));
-        own.map(|(one, port)| (one.address, *port))
+        let own = own.filter(|one| wanted(one.endpoint) && near.takes(one.endpoint));
+        own.map(EndpointPort::address)
             .collect::<BTreeSet<_>>()
             .into_iter()
             .collect::<Vec<_>>()

@@ -1,9 +1,9 @@
 //! Where the services of a cluster are called, and which endpoints answer there (pure).
 
 use crate::NAME_SERVER_PORT;
-use crate::candidates::{Near, candidates, endpoints, nearest, serving};
+use crate::candidates::{EndpointPort, Near, candidates, endpoints, nearest, serving};
 use crate::health::health_ports;
-use crate::view::{Endpoint, HostPort, Key, Known, Objects, Protocol, Service, Slice, Whole};
+use crate::view::{HostPort, Key, Known, Objects, Protocol, Service, Slice};
 use agent_sys::netlink::Family;
 use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,7 +90,7 @@ fn by_service(slices: &Objects<Slice>) -> BTreeMap<Key, Vec<&Arc<Slice>>> {
 }
 
 /// All fronts of all services, as a node serves them.
-pub fn fronts((services, slices): Whole<'_>, here: Here<'_>) -> Fronts {
+pub fn fronts(services: &Objects<Service>, slices: &Objects<Slice>, here: Here<'_>) -> Fronts {
     let behind = by_service(slices);
     let (mut all, mut claimed) = (Fronts::new(), Vec::new());
     for (key, service) in services.iter().filter(|(_, service)| !service.foreign) {
@@ -295,7 +295,7 @@ struct Ends {
     still: Vec<(IpAddr, u16)>,
 }
 
-fn of_endpoints(of_port: &[(&Endpoint, u16)], here: Here<'_>, protocol: Protocol) -> Ends {
+fn of_endpoints(of_port: &[EndpointPort<'_>], here: Here<'_>, protocol: Protocol) -> Ends {
     let near = nearest(of_port, here.node, here.zone);
     Ends {
         every: candidates(of_port, near),

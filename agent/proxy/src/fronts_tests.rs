@@ -90,7 +90,7 @@ fn lines((services, slices): &(Services, Slices)) -> Vec<String> {
         addresses: &own,
         name_servers: &["10.1.0.1", "fd00:1::1"].map(|own| own.parse().unwrap()),
     };
-    fronts((services, slices), here).iter().map(line).collect()
+    fronts(services, slices, here).iter().map(line).collect()
 }
 
 #[test]
@@ -467,7 +467,7 @@ fn what_the_machine_answers_itself_goes_to_no_pod_and_to_no_service() {
                 addresses: &own,
                 name_servers: &[],
             };
-            super::fronts((&services, &slices), here)
+            super::fronts(&services, &slices, here)
         };
         assert!(at_node(&named(number)).is_empty(), "{number}");
         assert_eq!(at_node(&named(number + 5000)).len(), 1, "{number}");

@@ -298,7 +298,7 @@ proptest! {
             let closed = budget::closed(&taken, whole);
             let mut open = services.clone();
             open.retain(|name, _| !closed.contains(&name.namespace) || everyones.contains(name));
-            let mut wanted = fronts((&open, slices), here);
+            let mut wanted = fronts(&open, slices, here);
             add_host_ports(&mut wanted, known, addresses);
             prop_assert_eq!(&held, &wanted);
             prop_assert_eq!(served.all(), wanted);
