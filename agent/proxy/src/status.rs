@@ -37,6 +37,15 @@ struct Progress {
     applied: Option<Timestamp>,
 }
 
+/// How the packet filter is at one time.
+#[derive(Debug, Clone, Copy)]
+struct FilterState {
+    /// It is near enough to what is known.
+    fresh: bool,
+    /// When it was up to date last.
+    updated: Timestamp,
+}
+
 impl Freshness {
     /// Something is known that is not applied yet.
     pub(crate) fn changed(&self, now: Instant) {
@@ -55,18 +64,20 @@ impl Freshness {
 
     /// Whether it is near enough.
     pub(crate) fn is_fresh(&self, now: Instant) -> bool {
-        self.now(now).0
+        self.now(now).fresh
     }
 
-    /// Whether it is near enough, and when it was up to date last.
-    fn now(&self, now: Instant) -> (bool, Timestamp) {
+    fn now(&self, now: Instant) -> FilterState {
         let progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match progress.behind {
-            None => (true, Timestamp::now()),
-            Some(since) => {
-                let fresh = now.saturating_duration_since(since) < BEHIND;
-                (fresh, progress.applied.unwrap_or(Timestamp::UNIX_EPOCH))
-            }
+            None => FilterState {
+                fresh: true,
+                updated: Timestamp::now(),
+            },
+            Some(since) => FilterState {
+                fresh: now.saturating_duration_since(since) < BEHIND,
+                updated: progress.applied.unwrap_or(Timestamp::UNIX_EPOCH),
+            },
         }
     }
 }
@@ -88,11 +99,8 @@ fn plain(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
 }
 
 /// The answer at [`HEALTH_PORT`]. `eligible`: the node is to get callers from load balancers.
-fn healthy(
-    path: &str,
-    (fresh, updated): (bool, Timestamp),
-    eligible: bool,
-) -> Response<Full<Bytes>> {
+fn healthy(path: &str, filter: FilterState, eligible: bool) -> Response<Full<Bytes>> {
+    let FilterState { fresh, updated } = filter;
     let mut body = serde_json::json!({
         "lastUpdated": updated.to_string(),
         "currentTime": Timestamp::now().to_string(),

@@ -87,7 +87,7 @@ pub(crate) fn front_key(front: Front) -> Vec<u8> {
     key
 }
 
-fn endpoint_value((address, port): (IpAddr, u16)) -> Vec<u8> {
+fn endpoint_value(address: IpAddr, port: u16) -> Vec<u8> {
     let [high, low] = port.to_be_bytes();
     let mut value = octets(address);
     value.extend([high, low, 0, 0]);
@@ -111,8 +111,8 @@ impl Entries {
             ..chain
         };
         let (map, staying) = places(chain);
-        for (endpoint, number) in endpoints.iter().zip(0_u32..) {
-            let value = endpoint_value(*endpoint);
+        for ((address, port), number) in endpoints.iter().zip(0_u32..) {
+            let value = endpoint_value(*address, *port);
             if chain.affinity.is_some() {
                 self.add(staying, [front, &value].concat());
             }
