@@ -260,20 +260,8 @@ impl Containerd {
         Ok(prepared?.into_inner().mounts)
     }
 
-    /// Makes and starts the task, its output already read.
-    async fn begin(
-        &self,
-        spec: &ContainerSpec,
-        id: &str,
-        rootfs: Vec<Mount>,
-        target: Option<u32>,
-    ) -> Result<(), Error> {
-        let fail = || {
-            failed(
-                ErrorClass::Start,
-                format!("start container {}", spec.key.container),
-            )
-        };
+    /// Begins to read the container's output, and makes its input if it has one.
+    fn open_fifos(&self, spec: &ContainerSpec, id: &str) -> Result<Fifos, Error> {
         let fifos = Fifos::of(&self.options.fifos, id);
         self.pumps
             .begin(id, &fifos, &spec.log_path)
@@ -289,25 +277,25 @@ impl Containerd {
                 Error::caused(ErrorClass::Create, "make the container's input", error)
             })?;
         }
-        let text = |path: &PathBuf| path.to_string_lossy().into_owned();
-        let create = CreateTaskRequest {
-            container_id: id.to_owned(),
-            rootfs,
-            stdin: if spec.stdin {
-                text(&fifos.stdin)
-            } else {
-                String::new()
-            },
-            stdout: text(&fifos.stdout),
-            stderr: if spec.tty {
-                String::new()
-            } else {
-                text(&fifos.stderr)
-            },
-            terminal: spec.tty,
-            ..CreateTaskRequest::default()
+        Ok(fifos)
+    }
+
+    /// Makes and starts the task, its output already read.
+    async fn begin(
+        &self,
+        spec: &ContainerSpec,
+        id: &str,
+        rootfs: Vec<Mount>,
+        target: Option<u32>,
+    ) -> Result<(), Error> {
+        let fail = || {
+            failed(
+                ErrorClass::Start,
+                format!("start container {}", spec.key.container),
+            )
         };
-        let mut create = request(create);
+        let fifos = self.open_fifos(spec, id)?;
+        let mut create = request(task_of(spec, id, &fifos, rootfs));
         create.set_timeout(CREATE_LIMIT);
         let made = self.tasks().create(create).await.map_err(fail())?;
         if !spec.privileged {
@@ -332,5 +320,27 @@ impl Containerd {
         started.map_err(fail())?;
         noted?;
         Ok(())
+    }
+}
+
+/// The task of a container, as containerd is to make it.
+fn task_of(spec: &ContainerSpec, id: &str, fifos: &Fifos, rootfs: Vec<Mount>) -> CreateTaskRequest {
+    let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+    CreateTaskRequest {
+        container_id: id.to_owned(),
+        rootfs,
+        stdin: if spec.stdin {
+            text(&fifos.stdin)
+        } else {
+            String::new()
+        },
+        stdout: text(&fifos.stdout),
+        stderr: if spec.tty {
+            String::new()
+        } else {
+            text(&fifos.stderr)
+        },
+        terminal: spec.tty,
+        ..CreateTaskRequest::default()
     }
 }
