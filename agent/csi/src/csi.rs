@@ -216,7 +216,8 @@ impl Csi {
             let of_pod = |target: &&String| paths::pod_of(target) == Some(uid);
             let targets: Vec<String> = volume.targets.keys().filter(of_pod).cloned().collect();
             for target in targets {
-                let gone = self.withdraw(&mut volume, &target).await;
+                let goal = Goal::Gone { target: &target };
+                let gone = self.withdraw(&mut volume, goal).await;
                 if volume.targets.contains_key(&target) {
                     return gone;
                 }
@@ -236,8 +237,8 @@ impl Csi {
         target: &str,
     ) -> Result<(), String> {
         let staged = calls.driver.abilities.stages && !request.inline;
-        let goal = Goal::Published { staged };
-        if volume.next(target, goal).is_none() {
+        let goal = Goal::Published { target, staged };
+        if volume.next(goal).is_none() {
             if request.republish {
                 return calls.publish(request, target).await;
             }
@@ -246,39 +247,39 @@ impl Csi {
             }
             volume.targets.insert(target.to_owned(), Progress::Begun);
         }
-        while let Some(step) = volume.next(target, goal) {
-            volume.begin(step, target);
+        while let Some(step) = volume.next(goal) {
+            volume.begin(step);
             self.keep(volume).await?;
             match step {
                 Step::Stage => calls.stage(request).await?,
-                Step::Publish => {
+                Step::Publish(target) => {
                     calls.publish(request, target).await?;
                     calls.give_group(request, target).await?;
                 }
-                Step::Unpublish | Step::Unstage | Step::Forget => break,
+                Step::Unpublish(_) | Step::Unstage | Step::Forget => break,
             }
-            volume.done(step, target);
+            volume.done(step);
             self.keep(volume).await?;
         }
         Ok(())
     }
 
-    /// Takes a volume from a target, and its stage with the last one.
-    async fn withdraw(&self, volume: &mut Volume, target: &str) -> Result<(), String> {
-        while let Some(step) = volume.next(target, Goal::Gone) {
+    /// Undoes calls on the way to [`Goal::Gone`] or [`Goal::Unstaged`].
+    async fn withdraw(&self, volume: &mut Volume, goal: Goal<'_>) -> Result<(), String> {
+        while let Some(step) = volume.next(goal) {
             if step == Step::Forget {
                 return self.forget(volume).await;
             }
             let driver = self.driver(&volume.driver)?;
             let calls = self.calls(&driver);
-            volume.begin(step, target);
+            volume.begin(step);
             self.keep(volume).await?;
             match step {
-                Step::Unpublish => calls.unpublish(volume, target).await?,
+                Step::Unpublish(target) => calls.unpublish(volume, target).await?,
                 Step::Unstage => calls.unstage(volume).await?,
-                Step::Stage | Step::Publish | Step::Forget => break,
+                Step::Stage | Step::Publish(_) | Step::Forget => break,
             }
-            volume.done(step, target);
+            volume.done(step);
             self.keep(volume).await?;
         }
         Ok(())
@@ -301,8 +302,7 @@ impl Csi {
                 let csi = self.clone();
                 let begin = move || async move {
                     let mut volume = slot.lock().await;
-                    // No target has this name.
-                    csi.withdraw(&mut volume, "").await
+                    csi.withdraw(&mut volume, Goal::Unstaged).await
                 };
                 if let Err(reason) = self.jobs.attempt(&name, Duration::ZERO, begin).await {
                     tracing::debug!(name, reason, "a volume is still staged");

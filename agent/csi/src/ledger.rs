@@ -112,9 +112,9 @@ mod tests {
         let ledger = Ledger::new(dir.path().join("csi"));
         assert!(ledger.all().is_empty());
         let mut volume = Volume::new("disk.example", "../../x", "1");
-        volume.begin(Step::Publish, "u/pv");
+        volume.begin(Step::Publish("u/pv"));
         ledger.keep(&volume).unwrap();
-        volume.done(Step::Publish, "u/pv");
+        volume.done(Step::Publish("u/pv"));
         ledger.keep(&volume).unwrap();
         // A temporary file of an agent that ended while it wrote, and a file of an unknown origin.
         std::fs::write(dir.path().join("csi/.new"), "{").unwrap();

@@ -35,27 +35,30 @@ pub(crate) struct Volume {
     pub(crate) targets: BTreeMap<String, Progress>,
 }
 
-/// What is wanted of a volume at one target.
+/// What is wanted of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Goal {
-    /// It is published there; staged before, where its driver stages.
+pub(crate) enum Goal<'a> {
+    /// It is published at the target; staged before, where its driver stages.
     Published {
+        target: &'a str,
         /// Whether the driver stages this volume.
         staged: bool,
     },
-    /// It is not published there, and not staged where it is published nowhere.
-    Gone,
+    /// It is not published at the target, and not staged where it is published nowhere.
+    Gone { target: &'a str },
+    /// It is not staged where it is published nowhere.
+    Unstaged,
 }
 
 /// The next call, or the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum Step<'a> {
     /// `NodeStageVolume`.
     Stage,
     /// `NodePublishVolume` at the target.
-    Publish,
+    Publish(&'a str),
     /// `NodeUnpublishVolume` at the target.
-    Unpublish,
+    Unpublish(&'a str),
     /// `NodeUnstageVolume`.
     Unstage,
     /// Nothing of the volume is left.
@@ -75,27 +78,29 @@ impl Volume {
     }
 
     /// What comes next on the way to the goal; none where it is reached.
-    pub(crate) fn next(&self, target: &str, goal: Goal) -> Option<Step> {
-        let at = self.targets.get(target).copied();
+    pub(crate) fn next<'a>(&self, goal: Goal<'a>) -> Option<Step<'a>> {
         match goal {
-            Goal::Published { staged } => {
+            Goal::Published { target, staged } => {
                 if staged && self.stage != Some(Progress::Done) {
                     return Some(Step::Stage);
                 }
-                (at != Some(Progress::Done)).then_some(Step::Publish)
+                let at = self.targets.get(target);
+                (at != Some(&Progress::Done)).then_some(Step::Publish(target))
             }
-            Goal::Gone if at.is_some() => Some(Step::Unpublish),
-            Goal::Gone if !self.targets.is_empty() => None,
-            Goal::Gone if self.stage.is_some() => Some(Step::Unstage),
-            Goal::Gone => Some(Step::Forget),
+            Goal::Gone { target } if self.targets.contains_key(target) => {
+                Some(Step::Unpublish(target))
+            }
+            Goal::Gone { .. } | Goal::Unstaged if !self.targets.is_empty() => None,
+            Goal::Gone { .. } | Goal::Unstaged if self.stage.is_some() => Some(Step::Unstage),
+            Goal::Gone { .. } | Goal::Unstaged => Some(Step::Forget),
         }
     }
 
     /// Notes that a call begins.
-    pub(crate) fn begin(&mut self, step: Step, target: &str) {
+    pub(crate) fn begin(&mut self, step: Step<'_>) {
         match step {
             Step::Stage | Step::Unstage => self.stage = Some(Progress::Begun),
-            Step::Publish | Step::Unpublish => {
+            Step::Publish(target) | Step::Unpublish(target) => {
                 self.targets.insert(target.to_owned(), Progress::Begun);
             }
             Step::Forget => {}
@@ -103,14 +108,14 @@ impl Volume {
     }
 
     /// Notes that the driver has done what was begun.
-    pub(crate) fn done(&mut self, step: Step, target: &str) {
+    pub(crate) fn done(&mut self, step: Step<'_>) {
         match step {
             Step::Stage => self.stage = Some(Progress::Done),
             Step::Unstage => self.stage = None,
-            Step::Publish => {
+            Step::Publish(target) => {
                 self.targets.insert(target.to_owned(), Progress::Done);
             }
-            Step::Unpublish => {
+            Step::Unpublish(target) => {
                 self.targets.remove(target);
             }
             Step::Forget => {}
@@ -145,14 +150,14 @@ mod tests {
     }
 
     impl Driver {
-        fn takes(&mut self, step: Step, target: &str, stages: bool) {
+        fn takes(&mut self, step: Step<'_>, stages: bool) {
             match step {
                 Step::Stage => self.staged = true,
-                Step::Publish => {
+                Step::Publish(target) => {
                     assert!(self.staged || !stages, "published before it was staged");
                     self.published.insert(target.to_owned());
                 }
-                Step::Unpublish => {
+                Step::Unpublish(target) => {
                     self.published.remove(target);
                 }
                 Step::Unstage => {
@@ -198,7 +203,7 @@ mod tests {
 
     impl World {
         /// Goes towards the goal until it is reached or a call has no good end.
-        fn go(&mut self, target: &str, goal: Goal, luck: &mut impl Iterator<Item = Luck>) -> bool {
+        fn go(&mut self, goal: Goal<'_>, luck: &mut impl Iterator<Item = Luck>) -> bool {
             let boot = self.boots.to_string();
             let mut volume = self
                 .kept
@@ -206,29 +211,29 @@ mod tests {
                 .unwrap_or_else(|| Volume::new("d", "h", &boot));
             volume.enter(&boot);
             for _ in 0..8 {
-                let Some(step) = volume.next(target, goal) else {
+                let Some(step) = volume.next(goal) else {
                     return true;
                 };
                 if step == Step::Forget {
-                    self.driver.takes(step, target, self.stages);
+                    self.driver.takes(step, self.stages);
                     self.kept = None;
                     return true;
                 }
-                volume.begin(step, target);
+                volume.begin(step);
                 self.kept = Some(volume.clone());
                 match luck.next().unwrap_or(Luck::Done) {
                     Luck::Done => {
-                        self.driver.takes(step, target, self.stages);
-                        volume.done(step, target);
+                        self.driver.takes(step, self.stages);
+                        volume.done(step);
                         self.kept = Some(volume.clone());
                     }
                     Luck::Refused => return false,
                     Luck::Lost => {
-                        self.driver.takes(step, target, self.stages);
+                        self.driver.takes(step, self.stages);
                         return false;
                     }
                     Luck::Booted => {
-                        self.driver.takes(step, target, self.stages);
+                        self.driver.takes(step, self.stages);
                         self.boots += 1;
                         return false;
                     }
@@ -238,11 +243,14 @@ mod tests {
         }
     }
 
-    fn goal(published: bool, stages: bool) -> Goal {
+    fn goal(target: &str, published: bool, stages: bool) -> Goal<'_> {
         if published {
-            Goal::Published { staged: stages }
+            Goal::Published {
+                target,
+                staged: stages,
+            }
         } else {
-            Goal::Gone
+            Goal::Gone { target }
         }
     }
 
@@ -258,14 +266,16 @@ mod tests {
             let mut world = World { kept: None, driver: Driver::default(), boots: 0, stages };
             for (pod, published, luck) in wishes {
                 let target = format!("{pod}/v");
-                let reached = world.go(&target, goal(published, stages), &mut luck.into_iter());
+                let goal = goal(&target, published, stages);
+                let reached = world.go(goal, &mut luck.into_iter());
                 if reached {
                     prop_assert_eq!(world.driver.published.contains(&target), published);
                 }
             }
             for pod in 0..3 {
                 let target = format!("{pod}/v");
-                prop_assert!(world.go(&target, Goal::Gone, &mut std::iter::empty()));
+                let gone = Goal::Gone { target: &target };
+                prop_assert!(world.go(gone, &mut std::iter::empty()));
                 prop_assert!(!world.driver.published.contains(&target));
             }
             prop_assert!(world.kept.is_none());
@@ -282,13 +292,15 @@ mod tests {
             stages: true,
         };
         let none = || std::iter::empty::<Luck>();
-        assert!(world.go("a/v", goal(true, true), &mut none()));
+        let (first, second) = (goal("a/v", true, true), goal("b/v", true, true));
+        assert!(world.go(first, &mut none()));
         let volume = world.kept.clone().unwrap();
-        assert_eq!(volume.next("b/v", goal(true, true)), Some(Step::Publish));
-        assert!(world.go("b/v", goal(true, true), &mut none()));
-        assert!(world.go("a/v", Goal::Gone, &mut none()));
+        assert_eq!(volume.next(second), Some(Step::Publish("b/v")));
+        assert!(world.go(second, &mut none()));
+        assert!(world.go(Goal::Gone { target: "a/v" }, &mut none()));
+        assert!(world.go(Goal::Unstaged, &mut none()), "it is published");
         assert!(world.driver.staged && world.kept.is_some());
-        assert!(world.go("b/v", Goal::Gone, &mut none()));
+        assert!(world.go(Goal::Gone { target: "b/v" }, &mut none()));
         assert!(!world.driver.staged && world.kept.is_none());
     }
 }
