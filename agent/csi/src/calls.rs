@@ -8,12 +8,12 @@ use crate::messages::{
 };
 use crate::ownership::Groups;
 use crate::paths::{self, MOUNT, STAGED, is_plain};
-use crate::request::{Group, Request, Secret};
+use crate::request::{Group, Request, SecretName};
 use crate::usage::{Usage, usage};
 use crate::volume::Volume;
 use agent_api::{Api, get};
 use agent_sys::beneath::Beneath;
-use config_kube::k8s_openapi::api::core::v1::Secret as SecretObject;
+use config_kube::k8s_openapi::api::core::v1::Secret;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -167,15 +167,15 @@ impl Calls<'_> {
     }
 
     /// The texts of a secret, as the master gives them to this node.
-    async fn secret(&self, secret: Option<&Secret>) -> Result<HashMap<String, String>, String> {
-        let Some((namespace, name)) = secret else {
+    async fn secret(&self, secret: Option<&SecretName>) -> Result<HashMap<String, String>, String> {
+        let Some(SecretName { namespace, name }) = secret else {
             return Ok(HashMap::new());
         };
         if !is_plain(namespace) || !is_plain(name) {
             return Err(format!("{namespace}/{name} is no name of a secret"));
         }
         let path = format!("/api/v1/namespaces/{namespace}/secrets/{name}");
-        let found: SecretObject = get(self.api, path)
+        let found: Secret = get(self.api, path)
             .await
             .map_err(|error| format!("secret {namespace}/{name}: {}", error.chain()))?;
         let texts = found.data.into_iter().flatten().map(|(key, bytes)| {

@@ -126,12 +126,13 @@ impl Csi {
         self.known().users.keys().cloned().collect()
     }
 
-    /// Where a pod's volume is mounted, below the folder of the machine's volumes. The driver is
-    /// asked for what is missing: calling it again costs little.
+    /// Has a pod's volume mounted, and grown where its claim shows less than it has; returns the
+    /// place, below the folder of the machine's volumes. The driver is asked for what is missing:
+    /// calling this again costs little.
     ///
     /// # Errors
     /// Why it isn't mounted, for a person.
-    pub async fn mounted(&self, pod: &Pod, source: DriverVolume<'_>) -> Result<PathBuf, String> {
+    pub async fn mount(&self, pod: &Pod, source: DriverVolume<'_>) -> Result<PathBuf, String> {
         let name = source.driver()?;
         if !self.options.allowed {
             return Err(format!(
@@ -150,13 +151,27 @@ impl Csi {
         let slot = self.slot(uid, &request);
         let mut volume = slot.lock().await;
         self.publish(&mut volume, calls, &request, &target).await?;
-        if let (Some((bytes, size)), DriverVolume::Claimed { claim, .. }) = (&request.grown, source)
-            && driver.abilities.expands
-        {
-            calls.expand(&request, &target, *bytes).await?;
-            self.tell_size(claim, size).await?;
-        }
+        self.grow(calls, &request, source, &target).await?;
         Ok(folder.join(MOUNT))
+    }
+
+    /// Has a claimed volume's file system grown to the size that the volume has, where its driver
+    /// does that, and writes the size into the claim's status.
+    async fn grow(
+        &self,
+        calls: Calls<'_>,
+        request: &Request,
+        source: DriverVolume<'_>,
+        target: &str,
+    ) -> Result<(), String> {
+        let (Some(growth), DriverVolume::Claimed { claim, .. }) = (&request.growth, source) else {
+            return Ok(());
+        };
+        if calls.driver.abilities.expands {
+            calls.expand(request, target, growth.bytes).await?;
+            self.tell_size(claim, &growth.size).await?;
+        }
+        Ok(())
     }
 
     /// How much is used of the volume that is published at this path below the folder of the

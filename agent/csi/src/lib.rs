@@ -2,7 +2,7 @@
 //!
 //! A driver is a privileged pod that registers by a socket in `plugins_registry` and answers CSI's
 //! node service at another. Only a machine whose measured configuration allows privileged pods has
-//! drivers. Enter by [`Csi`]: [`Csi::mounted`] stages and publishes a pod's volume,
+//! drivers. Enter by [`Csi`]: [`Csi::mount`] stages and publishes a pod's volume,
 //! [`Csi::release`] undoes it when the pod's containers are gone.
 //!
 //! - [`volume`] (pure) says which call comes next; [`request`] (pure) says what the driver is sent,

@@ -36,15 +36,28 @@ pub enum DriverVolume<'a> {
     },
 }
 
-/// A secret by its namespace and name.
-pub(crate) type Secret = (String, String);
+/// Where a secret is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SecretName {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
 
 /// The secrets that go with the calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Secrets {
-    pub(crate) stage: Option<Secret>,
-    pub(crate) publish: Option<Secret>,
-    pub(crate) expand: Option<Secret>,
+    pub(crate) stage: Option<SecretName>,
+    pub(crate) publish: Option<SecretName>,
+    pub(crate) expand: Option<SecretName>,
+}
+
+/// A volume that is larger than its claim shows.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Growth {
+    /// The size that it has.
+    pub(crate) bytes: i64,
+    /// The same, as its PersistentVolume has it.
+    pub(crate) size: Quantity,
 }
 
 /// A volume as it is requested from a driver, independent of the capabilities of its node service.
@@ -72,8 +85,8 @@ pub(crate) struct Request {
     pub(crate) group: Option<Group>,
     /// Whether the driver is to be asked again and again.
     pub(crate) republish: bool,
-    /// The size that the volume has and its claim does not show yet, in bytes and as it is written.
-    pub(crate) grown: Option<(i64, Quantity)>,
+    /// The size that the volume has and its claim does not show yet.
+    pub(crate) growth: Option<Growth>,
 }
 
 /// The group of a pod's files.
@@ -205,7 +218,7 @@ impl Request {
             secrets: Secrets::default(),
             group: group_of(pod),
             republish: spec.is_some_and(|spec| spec.requires_republish == Some(true)),
-            grown: None,
+            growth: None,
         };
         if informed {
             request.pod = about(pod, inline);
@@ -256,14 +269,17 @@ impl Request {
             .collect();
         let secret = |reference: &Option<SecretReference>| {
             let reference = reference.as_ref()?;
-            Some((reference.namespace.clone()?, reference.name.clone()?))
+            Some(SecretName {
+                namespace: reference.namespace.clone()?,
+                name: reference.name.clone()?,
+            })
         };
         self.secrets = Secrets {
             stage: secret(&csi.node_stage_secret_ref),
             publish: secret(&csi.node_publish_secret_ref),
             expand: secret(&csi.node_expand_secret_ref),
         };
-        self.grown = grown(claim, &spec);
+        self.growth = growth(claim, &spec);
         Ok(())
     }
 
@@ -289,11 +305,9 @@ impl Request {
             .flatten()
             .collect();
         let secret = source.node_publish_secret_ref.as_ref();
-        self.secrets.publish = secret.map(|secret| {
-            (
-                meta.namespace.clone().unwrap_or_default(),
-                secret.name.clone(),
-            )
+        self.secrets.publish = secret.map(|secret| SecretName {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: secret.name.clone(),
         });
         Ok(())
     }
@@ -371,13 +385,16 @@ fn about(pod: &Pod, inline: bool) -> HashMap<String, String> {
     all.into_iter().map(named).collect()
 }
 
-/// Bytes of the volume where they are more than its claim shows.
-fn grown(claim: &PersistentVolumeClaim, volume: &PersistentVolumeSpec) -> Option<(i64, Quantity)> {
+/// The size of the volume where it is more than its claim shows.
+fn growth(claim: &PersistentVolumeClaim, volume: &PersistentVolumeSpec) -> Option<Growth> {
     let bytes = |amount| Some(Amount::try_from(amount).ok()?.ceil_units());
     let shown = claim.status.as_ref()?.capacity.as_ref()?.get("storage")?;
     let size = volume.capacity.as_ref()?.get("storage")?;
     let has = bytes(size)?;
-    (has > bytes(shown)?).then(|| (has, size.clone()))
+    (has > bytes(shown)?).then(|| Growth {
+        bytes: has,
+        size: size.clone(),
+    })
 }
 
 #[cfg(test)]
@@ -414,6 +431,13 @@ mod tests {
         Request::of(&pod(), source, Some(&driver(rules)))
     }
 
+    fn secret(namespace: &str) -> SecretName {
+        SecretName {
+            namespace: namespace.to_owned(),
+            name: "key".to_owned(),
+        }
+    }
+
     const PLAIN: fn() -> Value = || json!({"attachRequired": false});
 
     #[test]
@@ -423,8 +447,12 @@ mod tests {
             (request.name.as_str(), request.handle.as_str()),
             ("pv", "h")
         );
-        assert_eq!(request.grown, Some((2 << 30, Quantity("2Gi".into()))));
-        assert_eq!(request.secrets.publish, Some(("s".into(), "key".into())));
+        let growth = Growth {
+            bytes: 2 << 30,
+            size: Quantity("2Gi".into()),
+        };
+        assert_eq!(request.growth, Some(growth));
+        assert_eq!(request.secrets.publish, Some(secret("s")));
         assert!(request.group.unwrap().given && request.pod.is_empty());
         let group = |abilities| {
             let capability = request.capability(abilities);
@@ -499,7 +527,7 @@ mod tests {
         let request = Request::of(&pod(), source, Some(&driver(&rules))).unwrap();
         assert!(request.inline && request.read_only && !request.group.unwrap().given);
         assert!(request.handle.starts_with("csi-") && request.handle.len() == 68);
-        assert_eq!(request.secrets.publish, Some(("n".into(), "key".into())));
+        assert_eq!(request.secrets.publish, Some(secret("n")));
         let told = |key: &str| request.pod[&format!("csi.storage.k8s.io/{key}")].clone();
         assert_eq!(
             ["pod.name", "pod.uid", "serviceAccount.name", "ephemeral"].map(told),

@@ -148,7 +148,7 @@ impl Machine {
             volume: &volume,
             read_only: false,
         };
-        self.csi.mounted(pod, source).await
+        self.csi.mount(pod, source).await
     }
 
     fn volume(&self) -> PersistentVolume {
@@ -388,7 +388,7 @@ async fn a_driver_that_hangs_holds_up_no_other_pods_volumes() {
     };
     let hangs = machine.mounted("a");
     let inline = eventually("the other's volume", || async {
-        machine.csi.mounted(&named("b"), source).await.ok()
+        machine.csi.mount(&named("b"), source).await.ok()
     });
     let (inline, _) = tokio::join!(inline, hangs);
     assert_eq!(
@@ -535,6 +535,6 @@ async fn a_machine_without_privileged_pods_has_no_drivers_and_says_so() {
         name: "v",
         source: &source,
     };
-    let refused = csi.mounted(&named("a"), source).await.unwrap_err();
+    let refused = csi.mount(&named("a"), source).await.unwrap_err();
     assert!(refused.contains("[node] privileged = true"), "{refused}");
 }

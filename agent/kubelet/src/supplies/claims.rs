@@ -67,7 +67,7 @@ impl Supplies {
 
     /// Asks a driver for a volume.
     async fn driven(&self, pod: &Pod, source: DriverVolume<'_>) -> Result<Mounted, String> {
-        let path = self.shared.csi.mounted(pod, source).await?;
+        let path = self.shared.csi.mount(pod, source).await?;
         Ok(Mounted {
             what: What::Driver(path),
             read_only: source.is_read_only(),
