@@ -32,6 +32,8 @@ pub type Lines = Pin<Box<dyn Stream<Item = Result<Bytes, ApiError>> + Send>>;
 
 /// Content type of a JSON object.
 pub const JSON: &str = "application/json";
+/// Content type of a merge patch (RFC 7396).
+pub const MERGE: &str = "application/merge-patch+json";
 /// Content type of a strategic merge patch.
 pub const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 

@@ -12,7 +12,7 @@ use crate::registry::Registry;
 use crate::request::{DriverVolume, Request};
 use crate::usage::Usage;
 use crate::volume::{Goal, Progress, Step, Volume};
-use agent_api::{Api, get, send};
+use agent_api::{Api, MERGE, get, send};
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use config_kube::k8s_openapi::api::storage::v1::CSIDriver;
 use config_kube::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -29,8 +29,6 @@ use tokio::sync::Mutex;
 const SWEEP: Duration = Duration::from_secs(10);
 /// How long a pod's task waits for a driver to unmount; then it comes again.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Content type of a merge patch.
-const MERGE: &str = "application/merge-patch+json";
 /// The condition of a claim whose file system is still to grow.
 const GROWING: &str = "FileSystemResizePending";
 

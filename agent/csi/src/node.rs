@@ -5,7 +5,7 @@
 
 use crate::driver::Driver;
 use crate::registry::Registry;
-use agent_api::{Api, ApiError, JSON, get, send};
+use agent_api::{Api, ApiError, JSON, MERGE, get, send};
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, VolumeNodeResources};
 use http::Method;
@@ -16,8 +16,6 @@ use std::time::Duration;
 
 /// Upstream's annotation: the node's id by driver, as JSON.
 const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
-/// Content type of a merge patch.
-const MERGE: &str = "application/merge-patch+json";
 /// Pause after the master could not be reached.
 const RETRY: Duration = Duration::from_secs(5);
 /// Longest wait after the agent's start before the CSINode is written: drivers register again in

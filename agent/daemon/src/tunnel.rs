@@ -1,6 +1,7 @@
 //! The tunnel to other machines' pods: publishes this node's keys signed by its identity, and
 //! verifies the keys of others.
 
+use agent_api::MERGE;
 use agent_cluster::Sandboxes;
 use agent_cluster::tunnel::{Announced, Keeper, Proven};
 use agent_enroll::tunnel::{NotSignedHere, publish, verify};
@@ -175,7 +176,7 @@ impl Publisher {
         let body = Bytes::from(change.to_string());
         let answer = self
             .client
-            .request(Method::PATCH, &path, "application/merge-patch+json", body)
+            .request(Method::PATCH, &path, MERGE, body)
             .await
             .map_err(|error| chain(&error))?;
         if !answer.status.is_success() {
