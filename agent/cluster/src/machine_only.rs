@@ -1,40 +1,68 @@
-//! Addresses outside of the cluster that are the machine's ([`MACHINE_ONLY`]), by family.
+//! Addresses that are the machine's and no pod's to ask, by family: its loopback addresses, and
+//! those outside of the cluster ([`MACHINE_ONLY`]).
 
+use crate::address::{edges, of_number};
 use agent_confine::MACHINE_ONLY;
 use agent_sys::netlink::Family;
-use std::net::{IpAddr, Ipv6Addr};
+use config_model::format::Cidr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The prefix by which a translator leads to addresses of IPv4 (RFC 6052, section 2.1): they are
 /// the last 32 bits.
 const TRANSLATED: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0);
 
 /// The ranges of addresses that only the machine may ask.
-pub(crate) fn machine_only(family: Family) -> Vec<(IpAddr, u8)> {
-    let all = MACHINE_ONLY
+pub(crate) fn machine_only(family: Family) -> Vec<Cidr> {
+    let of_family = MACHINE_ONLY
         .iter()
-        .map(|range| (range.address, range.prefix));
-    let of_family = all.filter_map(|(address, prefix)| match (address, family) {
-        (IpAddr::V4(address), Family::V6) => {
-            let translated = u128::from(TRANSLATED) | u128::from(u32::from(address));
-            Some((Ipv6Addr::from(translated).into(), 96 + prefix))
-        }
-        (IpAddr::V6(_), Family::V4) => None,
-        (IpAddr::V4(_), Family::V4) | (IpAddr::V6(_), Family::V6) => Some((address, prefix)),
-    });
+        .filter_map(|range| match (range.address, family) {
+            (IpAddr::V4(address), Family::V6) => {
+                let translated = u128::from(TRANSLATED) | u128::from(u32::from(address));
+                Some(Cidr {
+                    address: Ipv6Addr::from(translated).into(),
+                    prefix: 96 + range.prefix,
+                })
+            }
+            (IpAddr::V6(_), Family::V4) => None,
+            (IpAddr::V4(_), Family::V4) | (IpAddr::V6(_), Family::V6) => Some(Cidr {
+                address: range.address,
+                prefix: range.prefix,
+            }),
+        });
     of_family.collect()
+}
+
+/// The addresses at which the machine speaks to itself.
+pub(crate) fn loopback(family: Family) -> Cidr {
+    let (address, prefix) = match family {
+        Family::V4 => (Ipv4Addr::new(127, 0, 0, 0).into(), 8),
+        Family::V6 => (Ipv6Addr::LOCALHOST.into(), 128),
+    };
+    Cidr { address, prefix }
+}
+
+/// The addresses that only the machine may ask and those of its loopback link: the first and the
+/// last of each range, in order.
+pub(crate) fn machines(family: Family) -> Vec<(IpAddr, IpAddr)> {
+    let all = machine_only(family).into_iter().chain([loopback(family)]);
+    let mut all: Vec<(u128, u128)> = all.map(|range| edges(&range)).collect();
+    all.sort_unstable();
+    let address = |number| of_number(number, family == Family::V4);
+    let all = all.into_iter();
+    all.map(|(first, last)| (address(first), address(last)))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config_model::format::Cidr;
 
     #[test]
     fn metadata_services_are_the_machines_in_both_families() {
         let is_in = |text: &str| {
             let at: IpAddr = text.parse().unwrap();
             let mut ranges = machine_only(Family::of(at)).into_iter();
-            ranges.any(|(address, prefix)| Cidr { address, prefix }.contains(at))
+            ranges.any(|range| range.contains(at))
         };
         for own in [
             "169.254.169.254",

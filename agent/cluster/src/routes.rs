@@ -121,7 +121,7 @@ mod tests {
             Sandboxes::open(SandboxOptions {
                 run: dir.path().join("pods"),
                 ledger: dir.path().join("addresses.json"),
-                alone: true,
+                kubernetes_only: true,
                 tunnel: false,
             })
         };

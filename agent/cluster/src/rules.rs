@@ -36,8 +36,8 @@
 //! address fixed and no link-local address, so that neither has anything to ask, and what a pod
 //! announces is dropped.
 
-use crate::address::{edges, gateway, of_number};
-use crate::machine_only::machine_only;
+use crate::address::gateway;
+use crate::machine_only::{loopback, machine_only, machines};
 use crate::rule_steps::{
     DESTINATION_PORT, ICMP, ICMP_V6, OWN_LINK, SOURCE_PORT, TCP, TOO_LARGE, TOO_LARGE_V6, UDP,
     elsewhere, end, from_a_pod, has, mask, not_by, not_of_tunnel, of_names, of_tunnel, to_a_pod,
@@ -50,8 +50,8 @@ use agent_sys::netlink::filter::{
 };
 use agent_sys::netlink::links::octets;
 use config_model::format::Cidr;
-use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 /// The table.
 pub const TABLE: &str = "pratique-pods";
@@ -71,27 +71,6 @@ pub const TUNNELS: [&str; 2] = [TUNNEL, "pratique-wg1"];
 pub const TUNNEL: &str = "pratique-wg";
 /// What the names of pods' veth pairs begin with.
 pub const LINKS: &str = POD_LINKS;
-
-/// The addresses at which the machine speaks to itself.
-fn loopback(family: Family) -> Range {
-    match family {
-        Family::V4 => (Ipv4Addr::new(127, 0, 0, 0).into(), 8),
-        Family::V6 => (Ipv6Addr::LOCALHOST.into(), 128),
-    }
-}
-
-/// The addresses that only the machine may ask and those of its loopback link, in order.
-fn machines(family: Family) -> Vec<(IpAddr, IpAddr)> {
-    let all = machine_only(family).into_iter().chain([loopback(family)]);
-    let mut all: Vec<(u128, u128)> = all
-        .map(|(address, prefix)| edges(&Cidr { address, prefix }))
-        .collect();
-    all.sort_unstable();
-    let address = |number| of_number(number, family == Family::V4);
-    let all = all.into_iter();
-    all.map(|(first, last)| (address(first), address(last)))
-        .collect()
-}
 
 /// Before connections are looked up, after fragments are joined (`NF_IP_PRI_RAW`).
 const RAW: i32 = -300;
@@ -120,14 +99,20 @@ const fn shown_as(family: Family) -> u32 {
 const UNTRACKED: u32 = 64;
 const RELATED: u32 = 4;
 
-/// A range of addresses of one family: its first address and its prefix.
-type Range = (IpAddr, u8);
+/// What a machine passes on beside its pods' packets, and by which way.
+#[derive(Debug, Clone, Copy)]
+pub struct Forwarding {
+    /// Nothing, as it serves nothing but Kubernetes.
+    pub kubernetes_only: bool,
+    /// Peers are reached by [`TUNNELS`] only.
+    pub tunnel: bool,
+}
 
 /// What rules of a family are made of.
 struct Rules {
     family: Family,
     /// This node's ranges.
-    own: Vec<Range>,
+    own: Vec<Cidr>,
     /// Lengths of the prefixes of peers.
     sizes: BTreeSet<u8>,
 }
@@ -136,48 +121,51 @@ struct Rules {
 /// family is left out.
 ///
 /// `ranges`: this node's ranges of pod addresses. `pods`: veth pairs and the addresses behind them.
-/// `peers`: addresses of other nodes and their pods, which speak to pods here without a change of
-/// addresses. `alone`: the machine serves nothing but Kubernetes, so that it passes on no other
-/// packets. `tunnel`: peers are reached by [`TUNNELS`] only.
+/// `peers`: addresses of other nodes and their pods, which come to pods here unchanged.
 pub fn all(
     family: Family,
     ranges: &[Cidr],
-    pods: &[(String, IpAddr)],
+    pods: &BTreeMap<String, Vec<IpAddr>>,
     peers: &[Cidr],
-    alone: bool,
-    tunnel: bool,
+    forwarding: Forwarding,
 ) -> Vec<Change> {
     let mut changes = frame(family);
-    let pods = pods.iter().filter(|(_, ip)| Family::of(*ip) == family);
-    let keys: Vec<Vec<u8>> = pods.map(|(link, ip)| key(link, *ip)).collect();
+    let keys = pods.iter().flat_map(|(link, all)| {
+        let own = all.iter().filter(move |ip| Family::of(**ip) == family);
+        own.map(move |ip| key(link, *ip))
+    });
+    let keys: Vec<Vec<u8>> = keys.collect();
     if !keys.is_empty() {
         changes.push(add(PODS, keys));
     }
-    let of_family = |ranges: &[Cidr]| -> BTreeSet<Range> {
-        let ranges = ranges.iter().map(|range| (range.network(), range.prefix));
-        ranges
-            .filter(|(network, _)| Family::of(*network) == family)
+    let of_family = |ranges: &[Cidr]| -> BTreeSet<Cidr> {
+        let network = |range: &Cidr| Cidr {
+            address: range.network(),
+            prefix: range.prefix,
+        };
+        let all = ranges.iter().map(network);
+        all.filter(|range| Family::of(range.address) == family)
             .collect()
     };
     let peers = of_family(peers);
     if !peers.is_empty() {
-        let key = |(network, prefix): &Range| [octets(*network), mask(family, *prefix)].concat();
+        let key = |range: &Cidr| [octets(range.address), mask(family, range.prefix)].concat();
         changes.push(add(PEERS, peers.iter().map(key).collect()));
     }
     let rules = Rules {
         family,
         own: of_family(ranges).into_iter().collect(),
-        sizes: peers.iter().map(|(_, prefix)| *prefix).collect(),
+        sizes: peers.iter().map(|range| range.prefix).collect(),
     };
     changes.extend(rules.out_of_pods());
     changes.extend(rules.names());
     changes.push(rules.led_by_services());
     changes.extend(rules.errors());
-    if tunnel {
+    if forwarding.tunnel {
         changes.extend(rules.of_the_tunnel());
     }
-    changes.extend(rules.through(alone, tunnel));
-    if tunnel {
+    changes.extend(rules.through(forwarding));
+    if forwarding.tunnel {
         changes.extend(rules.as_the_node());
     }
     changes.extend(rules.outside());
@@ -306,8 +294,8 @@ impl Rules {
     }
 
     /// Steps that hold for packets whose address at `offset` is in a range, or is not.
-    fn address_in(&self, offset: u32, (network, prefix): Range, inside: bool) -> Vec<Step> {
-        let network = octets(network);
+    fn address_in(&self, offset: u32, range: Cidr, inside: bool) -> Vec<Step> {
+        let network = octets(range.address);
         let compare = if inside {
             Step::Is(BEHIND_NAME, network)
         } else {
@@ -315,9 +303,9 @@ impl Rules {
         };
         let whole = Step::Mask {
             of: BEHIND_NAME,
-            mask: mask(self.family, prefix),
+            mask: mask(self.family, range.prefix),
         };
-        let part = (prefix < self.family.bits()).then_some(whole);
+        let part = (range.prefix < self.family.bits()).then_some(whole);
         let load = self.load(offset, BEHIND_NAME);
         [Some(load), part, Some(compare)]
             .into_iter()
@@ -333,11 +321,11 @@ impl Rules {
         ]
     }
 
-    fn to(&self, range: Range) -> Vec<Step> {
+    fn to(&self, range: Cidr) -> Vec<Step> {
         self.address_in(self.family.destination_offset(), range, true)
     }
 
-    fn from(&self, range: Range) -> Vec<Step> {
+    fn from(&self, range: Cidr) -> Vec<Step> {
         self.address_in(self.family.source_offset(), range, true)
     }
 
@@ -372,22 +360,22 @@ impl Rules {
 
     /// The node's addresses in its ranges.
     fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
-        self.own.iter().filter_map(|(address, prefix)| {
-            let (address, prefix) = (*address, *prefix);
-            gateway(&Cidr { address, prefix }).ok()
-        })
+        self.own.iter().filter_map(|range| gateway(range).ok())
     }
 
     /// Questions of pods to the node's name server, and its answers.
     fn names(&self) -> Vec<Change> {
         let untracked = || vec![Step::Untracked];
         let of_server = |server: IpAddr| {
-            let alone = (server, self.family.bits());
+            let single = Cidr {
+                address: server,
+                prefix: self.family.bits(),
+            };
             [UDP, TCP].into_iter().flat_map(move |protocol| {
                 let questions = of_names(protocol, DESTINATION_PORT);
                 let answers = of_names(protocol, SOURCE_PORT);
-                let asked = [self.to(alone), from_a_pod(), questions, untracked()];
-                let told = [self.from(alone), to_a_pod(), answers, untracked()];
+                let asked = [self.to(single), from_a_pod(), questions, untracked()];
+                let told = [self.from(single), to_a_pod(), answers, untracked()];
                 [rule("from-pods", &asked), rule("own-answers", &told)]
             })
         };
@@ -508,7 +496,7 @@ impl Rules {
         ]
     }
 
-    fn through(&self, alone: bool, tunnel: bool) -> Vec<Change> {
+    fn through(&self, forwarding: Forwarding) -> Vec<Change> {
         let known = || has(Step::LoadState(0), ESTABLISHED_OR_RELATED);
         let way = |number| vec![Step::LoadDirection(0), Step::Is(0, vec![number])];
         let (of_the_client, of_the_server) = (way(0), way(1));
@@ -547,12 +535,12 @@ impl Rules {
         let of_peers_new = |prefix| with(&[to_a_pod(), of_peers(prefix), accept()]);
         rules.extend(self.sizes.iter().map(of_peers_new));
         rules.push(with(&[to_a_pod(), end(Verdict::Drop)]));
-        if tunnel {
+        if forwarding.tunnel {
             // Other machines' pods have no way through this one.
             let by_it = of_tunnel(Step::LoadInName(0));
             rules.push(with(&[by_it, end(Verdict::Drop)]));
         }
-        if alone {
+        if forwarding.kubernetes_only {
             rules.push(with(&[end(Verdict::Drop)]));
         }
         rules
@@ -592,15 +580,15 @@ mod tests {
     use super::*;
     use agent_sys::namespace::{Kind, in_new};
     use agent_sys::netlink::filter::Filter;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
-    fn pods(count: u8) -> Vec<(String, IpAddr)> {
+    fn pods(count: u8) -> BTreeMap<String, Vec<IpAddr>> {
         let pod = |number: u8| {
-            let link = format!("{LINKS}{number}");
             let v6 = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, number.into());
             let v4 = Ipv4Addr::new(10, 1, 0, number);
-            [(link.clone(), v4.into()), (link, v6.into())]
+            (format!("{LINKS}{number}"), vec![v4.into(), v6.into()])
         };
-        (2..count).flat_map(pod).collect()
+        (2..count).map(pod).collect()
     }
 
     #[test]
@@ -627,10 +615,14 @@ mod tests {
                     "2001:db8::7/128",
                 ];
                 let peers = peers.map(|text| text.parse().unwrap());
-                for alone in [false, true] {
+                for kubernetes_only in [false, true] {
                     for tunnel in [false, true] {
-                        filter.apply(&all(family, ranges, &pods, &[], alone, tunnel))?;
-                        filter.apply(&all(family, ranges, &pods, &peers, alone, tunnel))?;
+                        let forwarding = Forwarding {
+                            kubernetes_only,
+                            tunnel,
+                        };
+                        filter.apply(&all(family, ranges, &pods, &[], forwarding))?;
+                        filter.apply(&all(family, ranges, &pods, &peers, forwarding))?;
                     }
                 }
             }
@@ -650,7 +642,11 @@ mod tests {
     fn rules_for_single_addresses_are_out_of_other_packets_way() {
         for family in Family::BOTH {
             let ranges = ["10.1.0.0/24", "fd00:1::/64"].map(|text| text.parse().unwrap());
-            let changes = all(family, &ranges, &pods(9), &[], true, false);
+            let forwarding = Forwarding {
+                kubernetes_only: true,
+                tunnel: false,
+            };
+            let changes = all(family, &ranges, &pods(9), &[], forwarding);
             let of = |wanted: &str| {
                 let steps = changes.iter().filter_map(|change| {
                     let Change::AddRule { chain, steps, .. } = change else {
@@ -686,9 +682,15 @@ mod tests {
                 own: Vec::new(),
                 sizes: BTreeSet::new(),
             };
-            let last = |alone| match rules.through(alone, true).pop() {
-                Some(Change::AddRule { steps, .. }) => steps,
-                other => panic!("{other:?}"),
+            let last = |kubernetes_only| {
+                let forwarding = Forwarding {
+                    kubernetes_only,
+                    tunnel: true,
+                };
+                match rules.through(forwarding).pop() {
+                    Some(Change::AddRule { steps, .. }) => steps,
+                    other => panic!("{other:?}"),
+                }
             };
             assert_eq!(last(true), end(Verdict::Drop));
             assert_ne!(last(false), end(Verdict::Drop));

@@ -6,7 +6,7 @@ use crate::ledger::Ledger;
 use crate::link_settings::{pass_on, set_ipv6, set_link};
 use crate::namespaces::{make_memory, make_namespaces};
 use crate::peers::{self, Peer, Unreached};
-use crate::rules;
+use crate::rules::{self, Forwarding};
 use crate::sandbox::{NEW_RECORD, RECORD, SHM, Sandbox, SandboxSpec, Step, link_name, macs};
 use crate::shares::{self, Shares};
 use crate::sizes::{Sizes, mtu};
@@ -43,7 +43,7 @@ pub struct SandboxOptions {
     /// The table of addresses, on the disk: `/var/lib/pratique/pod-addresses.json`.
     pub ledger: PathBuf,
     /// The machine serves nothing but Kubernetes: it passes on no packets but those of pods.
-    pub alone: bool,
+    pub kubernetes_only: bool,
     /// Pods of other machines are reached by a tunnel, and by no other way.
     pub tunnel: bool,
 }
@@ -62,16 +62,11 @@ struct Rules {
 impl Rules {
     /// The whole table of a family.
     fn table(&self, family: Family, options: &SandboxOptions) -> Vec<Change> {
-        let pods = self.pods.iter();
-        let pods = pods.flat_map(|(link, all)| all.iter().map(|one| (link.clone(), *one)));
-        rules::all(
-            family,
-            &self.ranges,
-            &pods.collect::<Vec<_>>(),
-            &self.peers,
-            options.alone,
-            options.tunnel,
-        )
+        let forwarding = Forwarding {
+            kubernetes_only: options.kubernetes_only,
+            tunnel: options.tunnel,
+        };
+        rules::all(family, &self.ranges, &self.pods, &self.peers, forwarding)
     }
 
     /// Puts all tables in place.
@@ -458,7 +453,7 @@ impl Sandboxes {
         }
         let (_, far) = macs(&sandbox.wanted.uid);
         for address in &sandbox.addresses {
-            links.add_route(&alone(*address, index))?;
+            links.add_route(&host_route(*address, index))?;
             links.fix_neighbour(index, *address, far)?;
         }
         Ok(())
@@ -479,7 +474,7 @@ impl Sandboxes {
                 links.add_address(index, *address, Family::of(*address).bits())?;
             }
             for (gateway, range) in &own {
-                links.add_route_for(&alone(*gateway, index), sizes.outside)?;
+                links.add_route_for(&host_route(*gateway, index), sizes.outside)?;
                 links.fix_neighbour(index, *gateway, near)?;
                 let everywhere: IpAddr = match Family::of(*gateway) {
                     Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
@@ -610,7 +605,7 @@ fn make_folder(folder: &Path) -> Result<(), Error> {
 }
 
 /// A route to one address on a link.
-fn alone(address: IpAddr, link: u32) -> Route {
+fn host_route(address: IpAddr, link: u32) -> Route {
     Route {
         destination: address,
         prefix: Family::of(address).bits(),

@@ -32,7 +32,7 @@ impl Machine {
         SandboxOptions {
             run: self.dir.path().join("pods"),
             ledger: self.dir.path().join("addresses.json"),
-            alone: true,
+            kubernetes_only: true,
             tunnel: false,
         }
     }

@@ -20,7 +20,7 @@ fn on_a_machine(test: impl FnOnce(SandboxOptions) + Send) {
     let options = SandboxOptions {
         run: dir.path().join("pods"),
         ledger: dir.path().join("addresses.json"),
-        alone: true,
+        kubernetes_only: true,
         tunnel: false,
     };
     namespace::in_new(&[Kind::Network], || {

@@ -93,7 +93,7 @@ impl Machine {
         let agent = Sandboxes::open(SandboxOptions {
             run: self.dir.path().join("pods"),
             ledger: self.dir.path().join("addresses.json"),
-            alone: true,
+            kubernetes_only: true,
             tunnel: false,
         });
         let agent = agent.expect("an agent");

@@ -18,7 +18,7 @@ fn sandboxes_one_after_the_other() {
         let sandboxes = Sandboxes::open(SandboxOptions {
             run: dir.path().join("pods"),
             ledger: dir.path().join("addresses.json"),
-            alone: true,
+            kubernetes_only: true,
             tunnel: false,
         });
         let sandboxes = sandboxes.expect("a place");

@@ -285,7 +285,7 @@ fn measure(dir: &Path, [count, answering]: [u16; 2], changes: u16) {
     let sandboxes = Sandboxes::open(SandboxOptions {
         run: dir.join("pods"),
         ledger: dir.join("addresses.json"),
-        alone: true,
+        kubernetes_only: true,
         tunnel: true,
     });
     let sandboxes = Arc::new(sandboxes.expect("a place"));

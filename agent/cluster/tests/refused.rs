@@ -46,7 +46,7 @@ fn a_node_that_is_not_trusted_is_let_in_no_more_where_its_route_is_refused() {
     let options = SandboxOptions {
         run: dir.path().join("pods"),
         ledger: dir.path().join("addresses.json"),
-        alone: true,
+        kubernetes_only: true,
         tunnel: false,
     };
     let there = |work: &(dyn Fn() -> UdpSocket + Sync)| {

@@ -27,7 +27,7 @@ fn with_pods<const N: usize>(names: [&str; N], test: impl FnOnce([Sandbox; N]) +
         let options = SandboxOptions {
             run: dir.path().join("pods"),
             ledger: dir.path().join("addresses.json"),
-            alone: true,
+            kubernetes_only: true,
             tunnel: false,
         };
         let agent = Sandboxes::open(options).expect("an agent");

@@ -247,7 +247,7 @@ fn sandboxes(
     let options = agent_cluster::SandboxOptions {
         run: arguments.run.join("pods"),
         ledger: arguments.data.join("pod-addresses.json"),
-        alone: on_machine,
+        kubernetes_only: on_machine,
         tunnel: machine.network.pod_routes == PodRoutes::WireGuard,
     };
     let sandboxes = Sandboxes::open(options);

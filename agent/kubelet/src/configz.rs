@@ -195,7 +195,7 @@ mod tests {
         let sandboxes = Sandboxes::open(agent_cluster::SandboxOptions {
             run: dir.path().join("pods"),
             ledger: dir.path().join("addresses.json"),
-            alone: true,
+            kubernetes_only: true,
             tunnel: false,
         })
         .unwrap();

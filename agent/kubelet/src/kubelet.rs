@@ -331,7 +331,7 @@ pub(crate) mod tests {
         let sandboxes = Sandboxes::open(SandboxOptions {
             run: dir.join("pods"),
             ledger: dir.join("addresses.json"),
-            alone: true,
+            kubernetes_only: true,
             tunnel: false,
         });
         let config = Config {

@@ -47,7 +47,7 @@ impl Node {
         let options = SandboxOptions {
             run: dir.path().join("pods"),
             ledger: dir.path().join("addresses.json"),
-            alone: true,
+            kubernetes_only: true,
             tunnel: false,
         };
         in_new(&[Kind::Network], || {

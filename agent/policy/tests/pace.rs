@@ -32,7 +32,7 @@ fn sandboxes(dir: &Path, range: &str) -> agent_sys::Result<Sandboxes> {
     let sandboxes = Sandboxes::open(SandboxOptions {
         run: dir.join("pods"),
         ledger: dir.join("addresses.json"),
-        alone: true,
+        kubernetes_only: true,
         tunnel: false,
     });
     let sandboxes = sandboxes.expect("a place");

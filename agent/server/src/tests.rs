@@ -118,7 +118,7 @@ impl Lab {
         let sandboxes = Sandboxes::open(SandboxOptions {
             run: dir.path().join("pods"),
             ledger: dir.path().join("addresses.json"),
-            alone: true,
+            kubernetes_only: true,
             tunnel: false,
         })
         .unwrap();

@@ -184,7 +184,7 @@ fn scene_of(ends: Ends, tunnel: bool, test: impl FnOnce(&Scene) + Send) {
     let options = SandboxOptions {
         run: dir.path().join("pods"),
         ledger: dir.path().join("addresses.json"),
-        alone: true,
+        kubernetes_only: true,
         tunnel,
     };
     in_new(&[Kind::Network], || {

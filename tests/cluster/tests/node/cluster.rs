@@ -223,7 +223,7 @@ impl Cluster {
         let options = SandboxOptions {
             run: self.site.dir.path().join("run/pods"),
             ledger: self.site.dir.path().join("pod-addresses.json"),
-            alone: false,
+            kubernetes_only: false,
             tunnel: false,
         };
         let sandboxes = Arc::new(Sandboxes::open(options).unwrap());
