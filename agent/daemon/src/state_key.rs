@@ -13,7 +13,7 @@ use crate::approvals;
 use crate::error::Error;
 use crate::machine::ImageDescription;
 use crate::state_medium::{Partition, TpmStore, fault, part};
-use crate::state_recovery;
+use crate::state_recovery::{self, Unrecovered};
 use agent_tpm::{Presence, Tpm, Unlock};
 use agent_volume::engine::{self, ClosedVolume, OpenOutcome};
 use agent_volume::report::{InitAnswer, MAX_ANSWER};
@@ -144,9 +144,10 @@ fn recover(
     input: &mut impl Read,
     output: &mut impl Write,
 ) -> Result<(), Error> {
-    let found = match state_recovery::look(disk, store, reason)? {
+    let found = match state_recovery::look(disk, store, reason) {
         Ok(found) => found,
-        Err(reason) => return tell(output, &Report::Refused { reason }),
+        Err(Unrecovered::Refused(reason)) => return tell(output, &Report::Refused { reason }),
+        Err(Unrecovered::Failed(error)) => return Err(error),
     };
     tell(output, &found.report())?;
     // Without an answer nothing was mounted or stored: the state stays bound to the other board.

@@ -9,7 +9,7 @@
 use crate::error::Error;
 use crate::state_medium::{Partition, TpmStore, fault, part};
 use agent_tpm::WrappedKey;
-use agent_volume::engine::{self, RecoveredVolume, Recovery};
+use agent_volume::engine::{self, RecoverOutcome, RecoveredVolume, Recovery};
 use agent_volume::{Reason, Report, header};
 use config_state::generation::BootNonce;
 use config_unlock::one_off::{OneOff, OneOffError};
@@ -19,22 +19,36 @@ use zeroize::Zeroizing;
 
 /// A state that opened by the admin's one-off key.
 pub(crate) struct RecoveredState {
-    recovered: RecoveredVolume,
+    recovered: Box<RecoveredVolume>,
     floor: u64,
     admin: [u8; 32],
     keys: Zeroizing<Vec<u8>>,
 }
 
+/// Why a state is not recovered.
+pub(crate) enum Unrecovered {
+    /// It does not open, or may not.
+    Refused(Reason),
+    /// The disk or the TPM failed, which says nothing about the state.
+    Failed(Error),
+}
+
+impl From<Error> for Unrecovered {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// Looks for a one-off key after the state did not open for `reason`, and opens the state by it.
 ///
 /// # Errors
-/// The disk or the TPM failed. A state that does not open is no error but a [`Reason`]: the given
-/// one if there is no one-off key.
+/// The disk or the TPM failed, or the state is not recovered: for the given reason if there is no
+/// one-off key.
 pub(crate) fn look(
     disk: &mut Partition,
     store: &mut TpmStore,
     reason: Reason,
-) -> Result<Result<RecoveredState, Reason>, Error> {
+) -> Result<RecoveredState, Unrecovered> {
     let others = matches!(
         reason,
         Reason::NoKey | Reason::OtherKey | Reason::ForeignIndex | Reason::Floor(_)
@@ -42,22 +56,21 @@ pub(crate) fn look(
     if !others {
         // A one-off key does not override the board's own record: an older copy of its own state
         // stays refused.
-        return Ok(Err(reason));
+        return Err(Unrecovered::Refused(reason));
     }
     let mut bytes = vec![0; header::MAX_ONE_OFF];
     let read = disk.0.read_exact_at(&mut bytes, header::ONE_OFF);
     read.map_err(fault("read", Path::new("the one-off key's place")))?;
     let one_off = match OneOff::parse(&bytes) {
         Ok(one_off) => one_off,
-        Err(OneOffError::Absent) => return Ok(Err(reason)),
-        Err(OneOffError::Damaged | OneOffError::Make(_)) => return Ok(Err(Reason::OneOffDamaged)),
+        Err(OneOffError::Absent) => return Err(Unrecovered::Refused(reason)),
+        Err(OneOffError::Damaged | OneOffError::Make(_)) => {
+            return Err(Unrecovered::Refused(Reason::OneOffDamaged));
+        }
     };
-    let content = match content(store, &one_off)? {
-        Ok(content) => content,
-        Err(reason) => return Ok(Err(reason)),
-    };
+    let content = content(store, &one_off)?;
     let Some((key, keys)) = content.split_first_chunk() else {
-        return Ok(Err(Reason::OneOffDamaged));
+        return Err(Unrecovered::Refused(Reason::OneOffDamaged));
     };
     let by = Recovery {
         key: Zeroizing::new(*key),
@@ -65,22 +78,21 @@ pub(crate) fn look(
         admin: one_off.admin.0,
         board: one_off.ek.0,
     };
-    let recovered = engine::recover(disk, store, &by).map_err(part)?;
-    Ok(recovered.map(|recovered| RecoveredState {
-        recovered,
-        floor: one_off.floor,
-        admin: one_off.admin.0,
-        keys: Zeroizing::new(keys.to_vec()),
-    }))
+    match engine::recover(disk, store, &by).map_err(part)? {
+        RecoverOutcome::Recovered(recovered) => Ok(RecoveredState {
+            recovered,
+            floor: one_off.floor,
+            admin: one_off.admin.0,
+            keys: Zeroizing::new(keys.to_vec()),
+        }),
+        RecoverOutcome::Refused(reason) => Err(Unrecovered::Refused(reason)),
+    }
 }
 
 /// The content of the one-off key, opened by this board's TPM.
-fn content(
-    store: &TpmStore,
-    one_off: &OneOff,
-) -> Result<Result<Zeroizing<Vec<u8>>, Reason>, Error> {
+fn content(store: &TpmStore, one_off: &OneOff) -> Result<Zeroizing<Vec<u8>>, Unrecovered> {
     if !one_off.is_for(&store.unlock.approver) || one_off.floor > store.unlock.svn {
-        return Ok(Err(Reason::OneOffOtherImage));
+        return Err(Unrecovered::Refused(Reason::OneOffOtherImage));
     }
     let wrapped = WrappedKey {
         ek: one_off.ek,
@@ -89,16 +101,20 @@ fn content(
     let unwrapped = store
         .tpm
         .unwrap_secret(&store.unlock, one_off.floor, wrapped);
-    Ok(match unwrapped {
-        Ok(secret) => one_off.open(&secret).ok_or(Reason::OneOffDamaged),
-        Err(agent_tpm::Error::ForAnotherTpm { .. }) => Err(Reason::OneOffOtherBoard),
+    let refused = |reason| Err(Unrecovered::Refused(reason));
+    match unwrapped {
+        Ok(secret) => {
+            let content = one_off.open(&secret);
+            content.ok_or(Unrecovered::Refused(Reason::OneOffDamaged))
+        }
+        Err(agent_tpm::Error::ForAnotherTpm { .. }) => refused(Reason::OneOffOtherBoard),
         Err(agent_tpm::Error::NotImported { .. } | agent_tpm::Error::Malformed { .. }) => {
-            Err(Reason::OneOffDamaged)
+            refused(Reason::OneOffDamaged)
         }
         // An image is approved for its own version and for a limited number of lower floors.
-        Err(agent_tpm::Error::NotApproved) => Err(Reason::OneOffOtherImage),
-        Err(error) => return Err(Error::Tpm(error)),
-    })
+        Err(agent_tpm::Error::NotApproved) => refused(Reason::OneOffOtherImage),
+        Err(error) => Err(Unrecovered::Failed(Error::Tpm(error))),
+    }
 }
 
 impl RecoveredState {

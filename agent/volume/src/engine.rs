@@ -198,7 +198,7 @@ pub fn open<S: Store>(
 /// is the one that the TPM recorded last, and made under this boot's configuration.
 fn trusted(
     slots: &[SlotContent],
-    headers: &[(usize, Header)],
+    headers: &[HeaderCopy],
     boot: BootFacts,
 ) -> Result<OpenVolume, Reason> {
     let mut best: Option<OpenVolume> = None;
@@ -210,7 +210,7 @@ fn trusted(
         let Some((floor, kept)) = kept(found) else {
             continue;
         };
-        for (copy, header) in headers {
+        for HeaderCopy { copy, header } in headers {
             let Some(volume) = header.open(&kept.key) else {
                 continue;
             };
@@ -266,13 +266,21 @@ fn is_current(header: &Header, kept: &Kept) -> bool {
         || Some(header.generation) == kept.generation.checked_add(1)
 }
 
+/// A copy on the disk that parses as a header.
+struct HeaderCopy {
+    /// Its place; see [`header::COPIES`].
+    copy: usize,
+    header: Header,
+}
+
 /// The copies that parse as headers, and whether one has the mark of a damaged volume.
-fn headers(disk: &mut impl Disk) -> Result<(Vec<(usize, Header)>, bool), std::io::Error> {
+fn headers(disk: &mut impl Disk) -> Result<(Vec<HeaderCopy>, bool), std::io::Error> {
     let (mut headers, mut damaged) = (Vec::new(), false);
     for copy in 0..header::COPIES.len() {
         let bytes = disk.read(copy)?;
         damaged |= bytes.starts_with(header::DAMAGED);
-        headers.extend(Header::parse(&bytes).ok().map(|found| (copy, found)));
+        let header = Header::parse(&bytes).ok();
+        headers.extend(header.map(|header| HeaderCopy { copy, header }));
     }
     Ok((headers, damaged))
 }
@@ -491,6 +499,15 @@ impl fmt::Debug for RecoveredVolume {
     }
 }
 
+/// The result of [`recover`].
+#[derive(Debug)]
+pub enum RecoverOutcome {
+    /// The recovery key opens the volume.
+    Recovered(Box<RecoveredVolume>),
+    /// It doesn't, or may not.
+    Refused(Reason),
+}
+
 /// Opens a volume by its recovery key, or says why that is not allowed; writes nothing.
 ///
 /// Guarantee: an opened volume has the generation that the admin saw, and was not opened by the
@@ -499,31 +516,33 @@ impl fmt::Debug for RecoveredVolume {
 /// recognized.
 ///
 /// # Errors
-/// [`VolumeError`] of the disk or the TPM. A volume that may not be opened is the inner result.
+/// [`VolumeError`] of the disk or the TPM.
 pub fn recover<S: Store>(
     disk: &mut impl Disk,
     store: &mut S,
     by: &Recovery,
-) -> Result<Result<RecoveredVolume, Reason>, VolumeError<S::Error>> {
+) -> Result<RecoverOutcome, VolumeError<S::Error>> {
+    let refused = |reason| Ok(RecoverOutcome::Refused(reason));
     let (headers, damaged) = headers(disk).map_err(VolumeError::Disk)?;
     if headers.is_empty() {
-        return Ok(Err(if damaged {
+        return refused(if damaged {
             Reason::Damaged
         } else {
             Reason::NoHeader
-        }));
+        });
     }
-    let newest = headers
-        .into_iter()
-        .filter_map(|(_, header)| header.recover(&by.key).map(|volume| (header, volume)))
-        .max_by_key(|(header, _)| header.generation);
+    let opened = headers.into_iter().filter_map(|found| {
+        let volume = found.header.recover(&by.key)?;
+        Some((found.header, volume))
+    });
+    let newest = opened.max_by_key(|(header, _)| header.generation);
     let (header, volume) = match newest {
-        None => return Ok(Err(Reason::OneOffOtherDisk)),
+        None => return refused(Reason::OneOffOtherDisk),
         Some((header, _)) if header.generation < by.generation => {
-            return Ok(Err(Reason::OneOffOlderCopy));
+            return refused(Reason::OneOffOlderCopy);
         }
         Some((header, _)) if header.generation > by.generation => {
-            return Ok(Err(Reason::OneOffUsed));
+            return refused(Reason::OneOffUsed);
         }
         Some(found) => found,
     };
@@ -533,15 +552,15 @@ pub fn recover<S: Store>(
         kept(slot).is_some_and(|(_, kept)| kept.key == key && kept.generation > by.generation)
     };
     if slots.iter().any(used) {
-        return Ok(Err(Reason::OneOffUsed));
+        return refused(Reason::OneOffUsed);
     }
-    Ok(Ok(RecoveredVolume {
+    Ok(RecoverOutcome::Recovered(Box::new(RecoveredVolume {
         volume,
         generation: by.generation.saturating_add(1),
         header,
         key,
         admin: by.admin,
-    }))
+    })))
 }
 
 impl RecoveredVolume {

@@ -471,7 +471,10 @@ fn word(made: &NewVolume, generation: u64) -> Recovery {
 
 impl Machine {
     fn recover(&self, by: &Recovery) -> Result<RecoveredVolume, Reason> {
-        recover(&mut self.clone(), &mut self.clone(), by).unwrap()
+        match recover(&mut self.clone(), &mut self.clone(), by).unwrap() {
+            RecoverOutcome::Recovered(recovered) => Ok(*recovered),
+            RecoverOutcome::Refused(reason) => Err(reason),
+        }
     }
 
     fn recovered(&self, by: &Recovery) -> Result<VolumeKey, Reason> {
