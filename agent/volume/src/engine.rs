@@ -159,7 +159,7 @@ pub fn open<S: Store>(
     let slots = store.slots().map_err(VolumeError::Store)?;
     let renewals = slots
         .iter()
-        .filter_map(|slot| kept(slot).map(|(_, kept)| kept.renewals))
+        .filter_map(|slot| open_key(slot).map(|(_, kept)| kept.renewals))
         .max()
         .unwrap_or(0);
     let finished = slots.iter().any(finished);
@@ -207,7 +207,7 @@ fn trusted(
     let mut boots = Vec::new();
     let (mut older, mut foreign) = (false, false);
     for (slot, found) in slots.iter().enumerate() {
-        let Some((floor, kept)) = kept(found) else {
+        let Some((floor, kept)) = open_key(found) else {
             continue;
         };
         for HeaderCopy { copy, header } in headers {
@@ -255,7 +255,7 @@ fn trusted(
         }
         None if foreign => Err(Reason::OtherConfiguration),
         None if older => Err(Reason::OlderCopy),
-        None => Err(why(slots)),
+        None => Err(closed_reason(slots)),
     }
 }
 
@@ -285,7 +285,8 @@ fn headers(disk: &mut impl Disk) -> Result<(Vec<HeaderCopy>, bool), std::io::Err
     Ok((headers, damaged))
 }
 
-fn kept(found: &SlotContent) -> Option<(u64, &Kept)> {
+/// The key that this boot can read in a slot, with its floor.
+fn open_key(found: &SlotContent) -> Option<(u64, &Kept)> {
     match found {
         SlotContent::Open(floor, kept) => Some((*floor, kept)),
         SlotContent::Absent
@@ -315,9 +316,9 @@ fn finished(found: &SlotContent) -> bool {
 }
 
 /// Why no header opened, by the TPM's slots.
-fn why(slots: &[SlotContent]) -> Reason {
+fn closed_reason(slots: &[SlotContent]) -> Reason {
     let any = |wanted: fn(&SlotContent) -> bool| slots.iter().any(wanted);
-    if any(|slot| kept(slot).is_some()) {
+    if any(|slot| open_key(slot).is_some()) {
         Reason::OtherKey
     } else if let Some(floor) = slots.iter().filter_map(closed_floor).max() {
         Reason::Floor(floor)
@@ -369,7 +370,7 @@ impl OpenVolume {
             .renewed(generation, &self.volume, &self.kept.key)
             .map_err(VolumeError::Header)?;
         // Into the other copy, so that a torn write leaves the header that opened.
-        self.copy = other(self.copy, header::COPIES.len());
+        self.copy = next_index(self.copy, header::COPIES.len());
         disk.write(self.copy, &self.header.to_bytes())
             .map_err(VolumeError::Disk)?;
         self.kept.generation = generation;
@@ -380,13 +381,13 @@ impl OpenVolume {
         // higher one; the newer image raises the floor again when it boots next.
         if floor > self.floor {
             self.floor = floor;
-            self.slot = other(self.slot, 2);
+            self.slot = next_index(self.slot, 2);
         }
         store
             .write(self.slot, self.floor, &self.kept)
             .map_err(VolumeError::Store)?;
         store
-            .delete(other(self.slot, 2))
+            .delete(next_index(self.slot, 2))
             .map_err(VolumeError::Store)?;
         // Last, as until now it was the header that opens after a power cut. After one here the
         // next boot writes over it.
@@ -398,7 +399,8 @@ impl OpenVolume {
     }
 }
 
-fn other(index: usize, of: usize) -> usize {
+/// The index after this one, of so many in a circle.
+fn next_index(index: usize, of: usize) -> usize {
     (index + 1) % of
 }
 
@@ -452,7 +454,7 @@ pub fn make<S: Store>(
             .made_under(configuration, &volume, &kept.key)
             .map_err(VolumeError::Header)?;
     }
-    keep(disk, store, floor, &header, &kept)?;
+    write_new(disk, store, floor, &header, &kept)?;
     Ok(NewVolume {
         volume,
         recovery,
@@ -549,7 +551,7 @@ pub fn recover<S: Store>(
     let key = header::wrapping_key_on(&by.key, by.generation, &by.board);
     let slots = store.slots().map_err(VolumeError::Store)?;
     let used = |slot: &SlotContent| {
-        kept(slot).is_some_and(|(_, kept)| kept.key == key && kept.generation > by.generation)
+        open_key(slot).is_some_and(|(_, kept)| kept.key == key && kept.generation > by.generation)
     };
     if slots.iter().any(used) {
         return refused(Reason::OneOffUsed);
@@ -585,8 +587,8 @@ impl RecoveredVolume {
         };
         let slots = store.slots().map_err(VolumeError::Store)?;
         let of = |wanted: &dyn Fn(&SlotContent) -> bool| slots.iter().position(wanted);
-        let slot = of(&|slot| self::kept(slot).is_some_and(|(_, old)| old.key == kept.key))
-            .or_else(|| of(&|slot| self::kept(slot).is_none()))
+        let slot = of(&|slot| open_key(slot).is_some_and(|(_, old)| old.key == kept.key))
+            .or_else(|| of(&|slot| open_key(slot).is_none()))
             .unwrap_or(0);
         // With the old generation: until the header is written this key opens none, and the volume
         // can be recovered again, by the same derived key.
@@ -606,7 +608,9 @@ impl RecoveredVolume {
         store
             .write(slot, floor, &kept)
             .map_err(VolumeError::Store)?;
-        store.delete(other(slot, 2)).map_err(VolumeError::Store)
+        store
+            .delete(next_index(slot, 2))
+            .map_err(VolumeError::Store)
     }
 }
 
@@ -636,7 +640,7 @@ pub fn finish<S: Store>(
 }
 
 /// Writes the header twice and the TPM once, into the slot that no key is in, if there is one.
-fn keep<S: Store>(
+fn write_new<S: Store>(
     disk: &mut impl Disk,
     store: &mut S,
     floor: u64,
@@ -652,10 +656,12 @@ fn keep<S: Store>(
     let slots = store.slots().map_err(VolumeError::Store)?;
     let slot = slots
         .iter()
-        .position(|slot| self::kept(slot).is_none())
+        .position(|slot| open_key(slot).is_none())
         .unwrap_or(0);
     store.write(slot, floor, kept).map_err(VolumeError::Store)?;
-    store.delete(other(slot, 2)).map_err(VolumeError::Store)
+    store
+        .delete(next_index(slot, 2))
+        .map_err(VolumeError::Store)
 }
 
 #[cfg(test)]

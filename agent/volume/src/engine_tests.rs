@@ -151,7 +151,7 @@ impl Store for Machine {
     fn slots(&mut self) -> Result<Vec<SlotContent>, Off> {
         let state = self.0.borrow();
         let seen = |slot: &SlotContent| {
-            let above = kept(slot)
+            let above = open_key(slot)
                 .map(|(floor, _)| floor)
                 .filter(|floor| *floor > state.svn);
             above.map_or_else(|| slot.clone(), SlotContent::Closed)
