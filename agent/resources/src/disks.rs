@@ -9,9 +9,9 @@
 
 use crate::stored::Stored;
 use crate::subjects::Disk;
+use crate::volume_stats::{ClaimedVolume, volume_stats};
 use agent_runtime::{Container, ContainerState, ImageSpace, Runtime};
 use agent_sys::beneath::{Beneath, Usage};
-use config_figures::Text;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -328,67 +328,12 @@ impl Disks {
                     known.insert((namespace, claim));
                     let labels =
                         format!("namespace=\"{namespace}\",persistentvolumeclaim=\"{claim}\"");
-                    all.push((labels, space));
+                    all.push(ClaimedVolume { labels, space });
                 }
             }
         }
         volume_stats(&all)
     }
-}
-
-/// Reads one family's figure of a volume.
-type Take = fn(&Space) -> Option<u64>;
-
-/// Families of claimed volumes: the end of the name, the help text, and how to read it.
-const FAMILIES: [(&str, &str, Take); 6] = [
-    (
-        "available_bytes",
-        "Number of available bytes in the volume",
-        |space| Some(space.disk.free),
-    ),
-    (
-        "capacity_bytes",
-        "Capacity in bytes of the volume",
-        |space| Some(space.disk.size),
-    ),
-    (
-        "inodes",
-        "Maximum number of inodes in the volume",
-        |space| Some(space.disk.inodes),
-    ),
-    (
-        "inodes_free",
-        "Number of free inodes in the volume",
-        |space| Some(space.disk.free_inodes),
-    ),
-    (
-        "inodes_used",
-        "Number of used inodes in the volume",
-        |space| space.inodes_used,
-    ),
-    (
-        "used_bytes",
-        "Number of used bytes in the volume",
-        |space| space.used,
-    ),
-];
-
-/// Writes the families of these volumes, with their labels.
-fn volume_stats(all: &[(String, Space)]) -> String {
-    let mut text = Text::default();
-    if all.is_empty() {
-        return text.finish();
-    }
-    for (name, help, take) in FAMILIES {
-        let name = format!("kubelet_volume_stats_{name}");
-        text.family(&name, "gauge", help);
-        for (labels, space) in all {
-            if let Some(value) = take(space) {
-                text.sample(&name, labels, value);
-            }
-        }
-    }
-    text.finish()
 }
 
 /// The containers of a pod that run, with their layers.

@@ -43,6 +43,7 @@ mod stored;
 mod subjects;
 mod summary;
 mod timed;
+mod volume_stats;
 
 pub use candidates::DiskUse;
 pub use counted::Counted;

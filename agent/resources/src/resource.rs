@@ -25,36 +25,51 @@ fn swap(used: &Used) -> Option<Figure> {
     Some(used.counters.swap?.into())
 }
 
-/// Families of nodes, pods and containers: the end of the name, the type, the help text, and how to
-/// read it.
-const FAMILIES: [(&str, &str, &str, Take); 3] = [
-    (
-        "cpu_usage_seconds_total",
-        "counter",
-        "Cumulative cpu time consumed by the",
-        cpu,
-    ),
-    (
-        "memory_working_set_bytes",
-        "gauge",
-        "Current working set in bytes of the",
-        memory,
-    ),
-    (
-        "swap_usage_bytes",
-        "gauge",
-        "Current amount of the swap in bytes of the",
-        swap,
-    ),
+/// A family of nodes, pods and containers.
+struct Family {
+    /// The end of its name, behind what it is of.
+    suffix: &'static str,
+    /// Its type.
+    kind: &'static str,
+    /// The beginning of its help text, before what it is of.
+    help: &'static str,
+    take: Take,
+}
+
+const FAMILIES: [Family; 3] = [
+    Family {
+        suffix: "cpu_usage_seconds_total",
+        kind: "counter",
+        help: "Cumulative cpu time consumed by the",
+        take: cpu,
+    },
+    Family {
+        suffix: "memory_working_set_bytes",
+        kind: "gauge",
+        help: "Current working set in bytes of the",
+        take: memory,
+    },
+    Family {
+        suffix: "swap_usage_bytes",
+        kind: "gauge",
+        help: "Current amount of the swap in bytes of the",
+        take: swap,
+    },
 ];
 
-/// Writes a family: its name, and samples with their labels.
-fn write(text: &mut Text, of: &str, samples: &[(String, Used)]) {
-    for (name, kind, help, take) in FAMILIES {
-        let name = format!("{of}_{name}");
-        text.family(&name, kind, &format!("{help} {of}"));
-        for (labels, used) in samples {
-            if let Some(value) = take(used) {
+/// What one node, pod or container has used.
+struct Sample {
+    labels: String,
+    used: Used,
+}
+
+/// Writes all families of what `of` names: `node`, `pod` or `container`.
+fn write(text: &mut Text, of: &str, samples: &[Sample]) {
+    for family in FAMILIES {
+        let name = format!("{of}_{}", family.suffix);
+        text.family(&name, family.kind, &format!("{} {of}", family.help));
+        for Sample { labels, used } in samples {
+            if let Some(value) = (family.take)(used) {
                 text.sample_at(&name, labels, value, used.at.as_millisecond());
             }
         }
@@ -66,20 +81,27 @@ pub(crate) fn text(reading: &Reading) -> String {
     let mut text = Text::default();
     // Names of pods and containers are names by RFC 1123, which need no escaping.
     let pods = reading.pods.iter();
-    let of_pods: Vec<(String, Used)> = pods
-        .map(|pod| {
-            let labels = format!("namespace=\"{}\",pod=\"{}\"", pod.namespace, pod.name);
-            (labels, pod.used)
+    let of_pods: Vec<Sample> = pods
+        .map(|pod| Sample {
+            labels: format!("namespace=\"{}\",pod=\"{}\"", pod.namespace, pod.name),
+            used: pod.used,
         })
         .collect();
     let containers = reading.pods.iter().zip(&of_pods);
-    let of_containers: Vec<(String, Used)> = containers
-        .flat_map(|(pod, (labels, _))| {
+    let of_containers: Vec<Sample> = containers
+        .flat_map(|(pod, of_pod)| {
             let all = pod.containers.iter();
-            all.map(move |one| (format!("container=\"{}\",{labels}", one.name), one.used))
+            all.map(move |one| Sample {
+                labels: format!("container=\"{}\",{}", one.name, of_pod.labels),
+                used: one.used,
+            })
         })
         .collect();
-    write(&mut text, "node", &[(String::new(), reading.node)]);
+    let of_node = Sample {
+        labels: String::new(),
+        used: reading.node,
+    };
+    write(&mut text, "node", &[of_node]);
     write(&mut text, "pod", &of_pods);
     write(&mut text, "container", &of_containers);
     let started = "container_start_time_seconds";
@@ -88,7 +110,7 @@ pub(crate) fn text(reading: &Reading) -> String {
         "gauge",
         "Start time of the container since unix epoch in seconds",
     );
-    for (labels, used) in &of_containers {
+    for Sample { labels, used } in &of_containers {
         if let Some(at) = used.started {
             text.sample(started, labels, seconds(at));
         }
