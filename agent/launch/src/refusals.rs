@@ -10,7 +10,7 @@ use agent_pods::{Refusal, foreign, users_fault};
 use agent_proxy::{MACHINE_PORTS, Protocol};
 use agent_runtime::capability_fault;
 use agent_sys::attach::Propagation;
-use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
+use config_kube::k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSpec, Volume};
 use std::net::Ipv6Addr;
 
 /// Why a container is not privileged here.
@@ -19,6 +19,9 @@ pub(crate) const NOT_PRIVILEGED: &str = "privileged containers run only on machi
 /// Why a container does not see all of `/proc`: it has facts of the machine by which others can be
 /// observed, and settings of the pod's IPC that else only `unsafe_sysctls` lets pods choose.
 const NOT_UNMASKED: &str = "procMount: Unmasked is available with hostUsers: false, on machines whose measured configuration says `[node] privileged = true`";
+
+/// Why neither a pod nor a container has `windowsOptions`.
+const NO_WINDOWS_OPTIONS: &str = "windowsOptions are not available on this machine";
 
 /// Whether a container asks for all of `/proc`.
 pub(crate) fn is_unmasked(container: &Container) -> bool {
@@ -146,33 +149,22 @@ fn below_the_floor(spec: &PodSpec, container: &Container, machine: &Machine) -> 
     refusal("SeccompProfileNotFound", text)
 }
 
-/// The first of the faults that is there.
-fn first(faults: &[(bool, &'static str)]) -> Option<&'static str> {
-    faults
-        .iter()
-        .find(|(there, _)| *there)
-        .map(|(_, fault)| *fault)
-}
-
 fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
     let security = spec.security_context.clone().unwrap_or_default();
-    first(&[
-        (
-            spec.resource_claims.iter().flatten().next().is_some(),
-            "resourceClaims are not available yet",
-        ),
-        (
-            security.windows_options.is_some(),
-            "windowsOptions are not available on this machine",
-        ),
-        (
-            security
-                .app_armor_profile
-                .as_ref()
-                .is_some_and(|profile| profile.type_ == "Localhost"),
-            "AppArmor profiles are not available on this machine",
-        ),
-    ])
+    if spec.resource_claims.iter().flatten().next().is_some() {
+        return Some("resourceClaims are not available yet");
+    }
+    if security.windows_options.is_some() {
+        return Some(NO_WINDOWS_OPTIONS);
+    }
+    app_armor_fault(security.app_armor_profile.as_ref())
+}
+
+/// This machine has no profiles of its own.
+fn app_armor_fault(profile: Option<&AppArmorProfile>) -> Option<&'static str> {
+    profile
+        .is_some_and(|profile| profile.type_ == "Localhost")
+        .then_some("AppArmor profiles are not available on this machine")
 }
 
 /// Host ports and annotations of a pod's network that this node refuses.
@@ -223,28 +215,19 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<String> {
 
 fn container_fault(container: &Container, plug_in: bool) -> Option<&'static str> {
     let security = container.security_context.clone().unwrap_or_default();
-    let mounts = || container.volume_mounts.iter().flatten();
-    first(&[
-        (
-            container.volume_devices.iter().flatten().next().is_some(),
-            "volumeDevices are not available: this machine gives pods no block devices",
-        ),
-        (
-            !plug_in && mounts().any(|mount| propagation(mount) != Propagation::Private),
+    let mut mounts = container.volume_mounts.iter().flatten();
+    if container.volume_devices.iter().flatten().next().is_some() {
+        return Some("volumeDevices are not available: this machine gives pods no block devices");
+    }
+    if !plug_in && mounts.any(|mount| propagation(mount) != Propagation::Private) {
+        return Some(
             "mountPropagation is available in pods with a privileged container, where the machine's configuration allows those",
-        ),
-        (
-            security.windows_options.is_some(),
-            "windowsOptions are not available on this machine",
-        ),
-        (
-            security
-                .app_armor_profile
-                .as_ref()
-                .is_some_and(|profile| profile.type_ == "Localhost"),
-            "AppArmor profiles are not available on this machine",
-        ),
-    ])
+        );
+    }
+    if security.windows_options.is_some() {
+        return Some(NO_WINDOWS_OPTIONS);
+    }
+    app_armor_fault(security.app_armor_profile.as_ref())
 }
 
 fn volume_fault(volume: &Volume, machine: &Machine) -> Option<String> {
