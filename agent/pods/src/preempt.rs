@@ -9,7 +9,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How much is lacking of a resource.
-type Lack = (&'static str, Amount);
+#[derive(Clone, Copy)]
+struct Lack {
+    resource: &'static str,
+    amount: Amount,
+}
 
 /// The pods among `others` that must end so that `pod` fits, by their indexes. Few rather than
 /// many, of the lowest class that will do, and of these the ones whose requests are nearest to what
@@ -71,16 +75,23 @@ fn lacks(
         let wanted = own + used;
         // A resource that the pod does not request is never lacking, even where the others already
         // use more of it than there is.
-        (own > Amount::ZERO && wanted > most).then(|| (resource, wanted - most))
+        (own > Amount::ZERO && wanted > most).then(|| Lack {
+            resource,
+            amount: wanted - most,
+        })
     };
     resources.filter_map(lack).collect()
 }
 
 /// What is still lacking once these pods have ended.
 fn without(lacks: &[Lack], others: &[Arc<Pod>], ended: &[usize]) -> Vec<Lack> {
-    let left = |&(resource, lack): &Lack| {
-        let freed: Amount = ended.iter().map(|&at| takes(&others[at], resource)).sum();
-        (lack > freed).then_some((resource, lack - freed))
+    let left = |lack: &Lack| {
+        let freed = ended.iter().map(|&at| takes(&others[at], lack.resource));
+        let freed: Amount = freed.sum();
+        (lack.amount > freed).then(|| Lack {
+            amount: lack.amount - freed,
+            ..*lack
+        })
     };
     lacks.iter().filter_map(left).collect()
 }
@@ -109,9 +120,9 @@ fn nearest(mut lacks: Vec<Lack>, others: &[Arc<Pod>], candidates: &[usize]) -> V
 /// How much of what is lacking the end of a pod leaves: the sum of the squares of the parts of each
 /// resource.
 fn distance(lacks: &[Lack], pod: &Pod) -> f64 {
-    let part = |&(resource, lack): &Lack| {
-        let left = (lack - takes(pod, resource)).max(Amount::ZERO);
-        let share = left.share_of(lack);
+    let part = |lack: &Lack| {
+        let left = (lack.amount - takes(pod, lack.resource)).max(Amount::ZERO);
+        let share = left.share_of(lack.amount);
         share * share
     };
     lacks.iter().map(part).sum()
