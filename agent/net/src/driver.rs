@@ -66,7 +66,7 @@ async fn exchange(
             () = sleep_until(start + client.deadline()) => client.tick(start.elapsed()),
         };
         for output in outputs {
-            let change = match output {
+            let lease = match output {
                 Output::Anonymous(packet) => {
                     if let Err(error) = segment.broadcast(&wire::from_nobody(&packet)) {
                         tracing::debug!(
@@ -88,7 +88,8 @@ async fn exchange(
                 Output::Use(lease) => Some(lease),
                 Output::Lost => None,
             };
-            if changes.send((link.index, change)).await.is_err() {
+            let index = link.index;
+            if changes.send(Change { index, lease }).await.is_err() {
                 return Ok(());
             }
         }

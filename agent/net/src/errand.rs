@@ -14,6 +14,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
+use crate::Change;
 use crate::driver;
 use crate::error::NetError;
 use crate::link::Netlink;
@@ -162,7 +163,7 @@ async fn lease(cards: &[Link]) -> Option<(Link, Ipv4Addr, Option<Ipv4Addr>)> {
     loop {
         // Cancel-safe: a received change and a driver's end are each taken whole or not at all.
         tokio::select! {
-            change = changes.recv() => if let (index, Some(lease)) = change? {
+            change = changes.recv() => if let Change { index, lease: Some(lease) } = change? {
                 let link = cards.iter().find(|card| card.index == index)?.clone();
                 return Some((link, lease.address, lease.gateway));
             },

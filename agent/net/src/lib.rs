@@ -84,8 +84,13 @@ pub struct Status {
     pub ntp: Vec<IpAddr>,
 }
 
-/// A lease came (`Some`) or was lost on the interface with this index.
-type Change = (u32, Option<Lease>);
+/// A lease came or was lost.
+struct Change {
+    /// The interface's index.
+    index: u32,
+    /// None where it was lost.
+    lease: Option<Lease>,
+}
 
 /// Sets the network up and keeps it so, until dropped. Errors are those that no retry can cure.
 ///
@@ -138,7 +143,7 @@ impl Keeper {
                     self.publish();
                     next_scan = Instant::now() + if self.status.borrow().ready { RESCAN } else { SCAN };
                 }
-                Some((index, lease)) = changes.recv() => {
+                Some(Change { index, lease }) = changes.recv() => {
                     self.change(index, lease).await;
                     self.publish();
                 }
