@@ -184,7 +184,8 @@ impl Keeper {
                     members(&self.own, &nodes)
                 };
                 let outcome = self.step(&state, members.clone()).await;
-                let pause = logged.log(members, outcome.as_ref());
+                let plan = outcome.as_ref().map(|(plan, _)| plan);
+                let pause = logged.log(members, plan);
                 done = outcome.is_ok().then_some(nodes);
                 next = Instant::now() + pause;
                 if let Ok((_, keys)) = outcome {
@@ -230,9 +231,9 @@ impl Keeper {
 
 impl Logged {
     /// Logs what is new; returns the pause until the next step.
-    fn log(&mut self, members: Members, outcome: Result<&(Plan, [Key; 2]), &String>) -> Duration {
-        let (plan, _) = match outcome {
-            Ok(done) => done,
+    fn log(&mut self, members: Members, outcome: Result<&Plan, &String>) -> Duration {
+        let plan = match outcome {
+            Ok(plan) => plan,
             Err(reason) => {
                 if self.failure.as_ref() != Some(reason) {
                     tracing::error!(reason, "cannot set up WireGuard; trying again");
