@@ -4,6 +4,7 @@
 use crate::address::{edges, of_number};
 use agent_confine::MACHINE_ONLY;
 use agent_sys::netlink::Family;
+use agent_sys::netlink::filter::AddressRange;
 use config_model::format::Cidr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -41,16 +42,18 @@ pub(crate) fn loopback(family: Family) -> Cidr {
     Cidr { address, prefix }
 }
 
-/// The addresses that only the machine may ask and those of its loopback link: the first and the
-/// last of each range, in order.
-pub(crate) fn machines(family: Family) -> Vec<(IpAddr, IpAddr)> {
+/// The addresses that only the machine may ask and those of its loopback link, in order.
+pub(crate) fn machines(family: Family) -> Vec<AddressRange> {
     let all = machine_only(family).into_iter().chain([loopback(family)]);
     let mut all: Vec<(u128, u128)> = all.map(|range| edges(&range)).collect();
     all.sort_unstable();
     let address = |number| of_number(number, family == Family::V4);
     let all = all.into_iter();
-    all.map(|(first, last)| (address(first), address(last)))
-        .collect()
+    all.map(|(first, last)| AddressRange {
+        first: address(first),
+        last: address(last),
+    })
+    .collect()
 }
 
 #[cfg(test)]

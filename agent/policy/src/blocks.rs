@@ -4,13 +4,13 @@
 use crate::model::PolicyPeer;
 use agent_cluster::address;
 use agent_sys::netlink::Family;
+use agent_sys::netlink::filter::AddressRange;
 use config_model::format::Cidr;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 /// The ranges of all `ipBlock` peers of a family, sorted and disjoint: nftables refuses a set with
 /// overlapping intervals.
-pub(crate) fn blocks(family: Family, peers: &[PolicyPeer]) -> Vec<(IpAddr, IpAddr)> {
+pub(crate) fn blocks(family: Family, peers: &[PolicyPeer]) -> Vec<AddressRange> {
     let edges = |range: &Cidr| (Family::of(range.address) == family).then(|| address::edges(range));
     let mut all = Vec::new();
     for peer in peers {
@@ -49,6 +49,9 @@ pub(crate) fn blocks(family: Family, peers: &[PolicyPeer]) -> Vec<(IpAddr, IpAdd
     let address = |number| address::of_number(number, family == Family::V4);
     let joined = joined.into_iter();
     joined
-        .map(|(from, to)| (address(from), address(to)))
+        .map(|(from, to)| AddressRange {
+            first: address(from),
+            last: address(to),
+        })
         .collect()
 }

@@ -31,7 +31,7 @@ pub(crate) fn of_set(set: &Set) -> usize {
         // All are of one length.
         Set::Keys(_, keys) => weight::of_keys(keys.len(), keys.first().map_or(0, Vec::len)),
         Set::Ranges(ranges) => {
-            let address = ranges.first().map_or(0, |(from, _)| octets(*from).len());
+            let address = ranges.first().map_or(0, |range| octets(range.first).len());
             weight::of_ranges(ranges.len(), address)
         }
     }

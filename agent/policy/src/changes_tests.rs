@@ -5,7 +5,7 @@ use super::tests::{Own, fresh, world};
 use super::*;
 use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::dump::Held;
-use agent_sys::netlink::filter::{Change, Step, Value, Verdict};
+use agent_sys::netlink::filter::{AddressRange, Change, Step, Value, Verdict};
 use agent_sys::netlink::links::octets;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -141,8 +141,8 @@ impl Model {
                     assert_eq!(self.sets.insert(name.into_owned(), BTreeMap::new()), None);
                 }
                 Change::AddRanges { name, ranges, .. } => {
-                    let key = |(first, last): (IpAddr, IpAddr)| {
-                        ([octets(first), octets(last)].concat(), None)
+                    let key = |range: AddressRange| {
+                        ([octets(range.first), octets(range.last)].concat(), None)
                     };
                     let ranges = ranges.into_iter().map(key).collect();
                     assert_eq!(self.sets.insert(name.into_owned(), ranges), None);

@@ -4,7 +4,7 @@
 use agent_cluster::rules::LINKS;
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{
-    ChainKind, Change, DESTINATION_CHANGED, Hook, Name, Step, Value, Values, Verdict,
+    AddressRange, ChainKind, Change, DESTINATION_CHANGED, Hook, Name, Step, Value, Values, Verdict,
 };
 use agent_sys::netlink::links::octets;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +16,8 @@ use std::sync::Arc;
 pub(crate) enum Set {
     /// Keys of this length in bytes.
     Keys(u32, BTreeSet<Vec<u8>>),
-    /// First and last addresses of ranges, in order; they do not touch.
-    Ranges(Vec<(IpAddr, IpAddr)>),
+    /// Ranges of addresses, in order; they do not touch.
+    Ranges(Vec<AddressRange>),
 }
 
 /// The steps of each rule of a chain.

@@ -150,7 +150,7 @@ impl Filterer<'_> {
                 let address = self.address(at);
                 ranges
                     .iter()
-                    .any(|(first, last)| (*first..=*last).contains(&address))
+                    .any(|range| (range.first..=range.last).contains(&address))
             }
             (_, None) => panic!("no set {name}"),
         }

@@ -4,7 +4,7 @@ use crate::ranges::MOST_RANGES;
 use crate::served::{Served, tests::histories};
 use crate::table::{self, Entries, difference, entries};
 use crate::view::{Endpoint, HostPort, Known, Objects, SlicePort};
-use agent_sys::netlink::filter::{Change, encoded_length};
+use agent_sys::netlink::filter::{AddressRange, Change, encoded_length};
 use proptest::prelude::*;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -146,7 +146,10 @@ fn what_is_of_no_namespace_fits_in_the_frame() {
         assert!((4096..=MOST_HOST_FRONTS).contains(&fronts.len()));
         let mut bytes = encoded_length(family, &table::all(family, &entries(&fronts)));
         let single = |number: u16| at(family, 96, number * 2);
-        let ranges = (0..u16::try_from(MOST_RANGES).unwrap()).map(|one| (single(one), single(one)));
+        let ranges = (0..u16::try_from(MOST_RANGES).unwrap()).map(|one| AddressRange {
+            first: single(one),
+            last: single(one),
+        });
         bytes += encoded_length(family, &table::service_ranges(&ranges.collect::<Vec<_>>()));
         // Each number of endpoints in turn, with all chains that there are, while all fits.
         let (mut counted, mut chains) = (0, Vec::new());

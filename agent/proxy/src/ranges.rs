@@ -3,11 +3,12 @@
 
 use crate::view::Known;
 use agent_sys::netlink::Family;
+use agent_sys::netlink::filter::AddressRange;
 use config_model::format::Cidr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Ranges of addresses of one family: the first and the last of each, in order. They do not touch.
-pub(crate) type Ranges = Vec<(IpAddr, IpAddr)>;
+/// Ranges of addresses of one family, in order. They do not touch.
+pub(crate) type Ranges = Vec<AddressRange>;
 
 /// Most of them: they share the message of all services, outside of namespaces' shares.
 pub(crate) const MOST_RANGES: usize = 4096;
@@ -33,12 +34,10 @@ pub(crate) fn of_services(known: &Known, own: &[IpAddr], family: Family) -> Opti
     });
     let taken = of_nodes.chain(own.iter().map(single));
     let taken = taken.filter(|range| Family::of(range.address) == family);
-    let ranges: Vec<(u128, u128)> = ranges.map(edges).collect();
+    let ranges: Vec<Span> = ranges.map(Span::of).collect();
     // As a rule none, however many nodes there are.
-    let taken = taken.map(|range| edges(&range)).filter(|(first, last)| {
-        let mut ranges = ranges.iter();
-        ranges.any(|(begin, end)| begin <= last && first <= end)
-    });
+    let taken = taken.map(|range| Span::of(&range));
+    let taken = taken.filter(|own| ranges.iter().any(|range| range.meets(*own)));
     let taken = taken.collect();
     let left = without(ranges, taken);
     let address = |number: u128| match family {
@@ -46,46 +45,60 @@ pub(crate) fn of_services(known: &Known, own: &[IpAddr], family: Family) -> Opti
         Family::V6 => Ipv6Addr::from(number).into(),
     };
     let left = left.into_iter().take(MOST_RANGES);
-    Some(
-        left.map(|(first, last)| (address(first), address(last)))
-            .collect(),
-    )
+    let left = left.map(|span| AddressRange {
+        first: address(span.first),
+        last: address(span.last),
+    });
+    Some(left.collect())
 }
 
-/// The first and the last address of a range, as numbers.
-fn edges(range: &Cidr) -> (u128, u128) {
-    let (first, bits) = match range.network() {
-        IpAddr::V4(address) => (u32::from(address).into(), 32),
-        IpAddr::V6(address) => (address.into(), 128),
-    };
-    let others = bits - u32::from(range.prefix).min(bits);
-    let others = u128::MAX.checked_shr(128 - others).unwrap_or_default();
-    (first, first | others)
+/// A range of addresses, as numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Span {
+    first: u128,
+    last: u128,
+}
+
+impl Span {
+    fn of(range: &Cidr) -> Self {
+        let (first, bits): (u128, u32) = match range.network() {
+            IpAddr::V4(address) => (u32::from(address).into(), 32),
+            IpAddr::V6(address) => (address.into(), 128),
+        };
+        let others = bits - u32::from(range.prefix).min(bits);
+        let others = u128::MAX.checked_shr(128 - others).unwrap_or_default();
+        let last = first | others;
+        Self { first, last }
+    }
+
+    /// Whether both have an address in common.
+    fn meets(self, other: Self) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
 }
 
 /// What is in one of these ranges and in none of the others.
-fn without(mut ranges: Vec<(u128, u128)>, mut others: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
+fn without(mut ranges: Vec<Span>, mut others: Vec<Span>) -> Vec<Span> {
     ranges.sort_unstable();
     others.sort_unstable();
-    let mut left: Vec<(u128, u128)> = Vec::new();
+    let mut left: Vec<Span> = Vec::new();
     let mut add = |first: u128, last: u128| match left.last_mut() {
-        Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
-        _ => left.push((first, last)),
+        Some(span) if first <= span.last.saturating_add(1) => span.last = last.max(span.last),
+        _ => left.push(Span { first, last }),
     };
-    for (first, last) in ranges {
+    for range in ranges {
         // The first address that is not decided, if there is one.
-        let mut next = Some(first);
-        let inside = others.iter();
-        let inside = inside.filter(|(begin, end)| *begin <= last && *end >= first);
-        for (begin, end) in inside {
+        let mut next = Some(range.first);
+        for other in others.iter().filter(|other| other.meets(range)) {
             let Some(from) = next else { break };
-            if let Some(before) = begin.checked_sub(1).filter(|before| *before >= from) {
+            let before = other.first.checked_sub(1);
+            if let Some(before) = before.filter(|before| *before >= from) {
                 add(from, before);
             }
-            next = end.checked_add(1).map(|behind| behind.max(from));
+            next = other.last.checked_add(1).map(|behind| behind.max(from));
         }
-        if let Some(from) = next.filter(|from| *from <= last) {
-            add(from, last);
+        if let Some(from) = next.filter(|from| *from <= range.last) {
+            add(from, range.last);
         }
     }
     left
@@ -118,7 +131,7 @@ mod tests {
     fn told(known: &Known, own: &[&str], family: Family) -> Vec<String> {
         let own: Vec<IpAddr> = own.iter().map(|text| text.parse().unwrap()).collect();
         let ranges = of_services(known, &own, family).unwrap();
-        let text = |(first, last): &(IpAddr, IpAddr)| format!("{first}-{last}");
+        let text = |range: &AddressRange| format!("{}-{}", range.first, range.last);
         ranges.iter().map(text).collect()
     }
 
@@ -192,17 +205,18 @@ mod tests {
             ranges in proptest::collection::vec((0_u128..40, 0_u128..10), 0..6),
             others in proptest::collection::vec((0_u128..40, 0_u128..10), 0..6),
         ) {
-            let of = |all: Vec<(u128, u128)>| -> Vec<(u128, u128)> {
-                all.into_iter().map(|(first, more)| (first, first + more)).collect()
+            let of = |all: Vec<(u128, u128)>| -> Vec<Span> {
+                let span = |(first, more): (u128, u128)| Span { first, last: first + more };
+                all.into_iter().map(span).collect()
             };
             let (ranges, others) = (of(ranges), of(others));
             let left = without(ranges.clone(), others.clone());
-            let has = |all: &[(u128, u128)], at| all.iter().any(|(first, last)| (*first..=*last).contains(&at));
+            let has = |all: &[Span], at| all.iter().any(|span| (span.first..=span.last).contains(&at));
             for at in 0..60 {
                 prop_assert_eq!(has(&left, at), has(&ranges, at) && !has(&others, at), "{}", at);
             }
             for (one, next) in left.iter().zip(left.iter().skip(1)) {
-                prop_assert!(one.1 + 1 < next.0, "{:?}", left);
+                prop_assert!(one.last + 1 < next.first, "{:?}", left);
             }
         }
     }

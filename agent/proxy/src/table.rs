@@ -25,7 +25,8 @@ use crate::picking::{
 use crate::view::Protocol;
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{
-    ChainKind, Change, DESTINATION_CHANGED, Hook, NEW, Name, Step, Value, Values, Verdict,
+    AddressRange, ChainKind, Change, DESTINATION_CHANGED, Hook, NEW, Name, Step, Value, Values,
+    Verdict,
 };
 use agent_sys::netlink::links::octets;
 use config_model::format::Cidr;
@@ -553,7 +554,7 @@ fn led_nowhere(family: Family, chain: &'static str, by: Vec<Step>) -> Change {
 }
 
 /// The changes by which these addresses, and no others, are those that services alone have.
-pub(crate) fn service_ranges(ranges: &[(IpAddr, IpAddr)]) -> [Change; 2] {
+pub(crate) fn service_ranges(ranges: &[AddressRange]) -> [Change; 2] {
     let all = Change::AddRanges {
         table: TABLE,
         name: RANGES.into(),

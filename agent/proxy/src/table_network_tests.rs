@@ -354,7 +354,10 @@ fn callers_of_what_no_service_has_are_refused() {
             assert_eq!(ask(family, 81).unwrap(), "a", "what a service has");
             passes(SocketAddr::new(at(family, 97, 1), 80));
         };
-        let range = |net| (at(family, net, 0), at(family, net, 9));
+        let range = |net| AddressRange {
+            first: at(family, net, 0),
+            last: at(family, net, 9),
+        };
         for ranges in [vec![range(96)], vec![range(95), range(96)]] {
             filter.apply(&service_ranges(&ranges)).unwrap();
             refused();

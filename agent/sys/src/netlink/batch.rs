@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::Family;
 use super::expression::{expression, whole};
-use super::filter::{ChainKind, Change, Hook, Value, Values, Verdict};
+use super::filter::{AddressRange, ChainKind, Change, Hook, Value, Values, Verdict};
 use super::links::octets;
 use super::message::{APPEND, Attributes, CREATE, Message};
 
@@ -309,7 +309,7 @@ fn ranges(
     family: Family,
     table: &str,
     name: &str,
-    ranges: &[(IpAddr, IpAddr)],
+    ranges: &[AddressRange],
     id: u32,
 ) -> Vec<Message> {
     let set = Attributes::new()
@@ -323,9 +323,9 @@ fn ranges(
         let value = Attributes::new().bytes(DATA_VALUE, &octets(address));
         Attributes::new().nest(1, &value)
     };
-    let edges = ranges.iter().flat_map(|(first, last)| {
-        let end = behind(*last).map(|end| key(end).network_number(3, INTERVAL_END));
-        std::iter::once(key(*first)).chain(end)
+    let edges = ranges.iter().flat_map(|range| {
+        let end = behind(range.last).map(|end| key(end).network_number(3, INTERVAL_END));
+        std::iter::once(key(range.first)).chain(end)
     });
     let edges: Vec<Attributes> = edges.collect();
     let message = |edges: &[Attributes]| {

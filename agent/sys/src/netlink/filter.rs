@@ -286,6 +286,15 @@ pub const NEW: u32 = 8;
 /// Bits of [`Step::LoadState`]: part of a connection, or of something that belongs to one.
 pub const ESTABLISHED_OR_RELATED: u32 = 2 | 4;
 
+/// Addresses of one family, from the first to the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressRange {
+    /// The first one.
+    pub first: IpAddr,
+    /// The last one, which is in the range, too.
+    pub last: IpAddr,
+}
+
 /// A change of the packet filter for one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
@@ -377,8 +386,8 @@ pub enum Change {
         table: &'static str,
         /// Its name.
         name: Name,
-        /// First and last address of each, in order; they do not touch.
-        ranges: Vec<(IpAddr, IpAddr)>,
+        /// In order; they do not touch.
+        ranges: Vec<AddressRange>,
     },
     /// Removes all rules of all chains of a table, which stay.
     ClearTable(&'static str),

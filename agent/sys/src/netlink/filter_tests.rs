@@ -44,10 +44,12 @@ fn table(family: Family) -> Vec<Change> {
         Change::AddRanges {
             table: "t",
             name: "r".into(),
-            ranges: vec![
-                (first.parse().unwrap(), first.parse().unwrap()),
-                (last.parse().unwrap(), last.parse().unwrap()),
-            ],
+            ranges: [first, last]
+                .map(|address| AddressRange {
+                    first: address.parse().unwrap(),
+                    last: address.parse().unwrap(),
+                })
+                .to_vec(),
         },
         chain("c", ChainKind::Filter, Hook::Prerouting, -300),
         chain("n", ChainKind::Nat, Hook::Postrouting, 100),

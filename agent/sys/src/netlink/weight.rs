@@ -37,7 +37,7 @@ pub fn of_ranges(ranges: usize, length: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::super::Family;
-    use super::super::filter::{Change, encoded_length};
+    use super::super::filter::{AddressRange, Change, encoded_length};
     use super::*;
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -80,7 +80,10 @@ mod tests {
                         Family::V6 => Ipv6Addr::from(u128::from(number)).into(),
                     }
                 };
-                let ranges = (0..count).map(|number| (at(4 * number), at(4 * number + 1)));
+                let ranges = (0..count).map(|number| AddressRange {
+                    first: at(4 * number),
+                    last: at(4 * number + 1),
+                });
                 let change = Change::AddRanges {
                     table,
                     name: name.into(),
