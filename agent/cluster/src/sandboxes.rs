@@ -16,7 +16,7 @@ use agent_sys::namespace::{self, Kind};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Change, Filter};
 use agent_sys::netlink::links::{Links, Route, VethPair};
-use agent_sys::netlink::wireguard::Key;
+use agent_sys::netlink::wireguard::{Key, Range};
 use config_model::defaults::MAX_PODS;
 use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
@@ -227,9 +227,9 @@ impl Sandboxes {
         let mut seen = device.ensure_links(&own)?;
         let plan = plan(&seen);
         device.set_peers(&seen, &plan)?;
-        let range = |(address, prefix): &(IpAddr, u8)| Cidr {
-            address: *address,
-            prefix: *prefix,
+        let range = |range: &Range| Cidr {
+            address: range.address,
+            prefix: range.prefix,
         };
         let all = plan.routes.keys().map(range).collect();
         self.let_in(all)?;

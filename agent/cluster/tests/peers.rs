@@ -15,7 +15,7 @@ use agent_proxy::{Node, View};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::links::{LOOPBACK, Links, Mac, Route, VethPair};
-use agent_sys::netlink::wireguard::{Change, Key, WireGuard};
+use agent_sys::netlink::wireguard::{Change, Key, Range, WireGuard};
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::AsFd as _;
@@ -132,7 +132,10 @@ fn machine(dir: &Path, number: u16, node: [Key; 2]) -> Machine {
             kernel.renew_key(index)?;
             kernel.listen(index, PORTS[slot])?;
             links.switch_on(index)?;
-            let ranges = firsts(0).map(|first| (first, Family::of(first).bits()));
+            let ranges = firsts(0).map(|address| Range {
+                address,
+                prefix: Family::of(address).bits(),
+            });
             kernel.change(
                 index,
                 &[Change::Put {

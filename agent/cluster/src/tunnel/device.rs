@@ -62,7 +62,7 @@ impl Device {
                 tunnel: kernel.read(found.index)?,
             };
             for route in links.routes_into(found.index)? {
-                seen.routes.insert((route.destination, route.prefix), slot);
+                seen.routes.insert(destination(&route), slot);
             }
             known &= birth.is_some();
         }
@@ -210,6 +210,14 @@ pub(crate) fn led_into_the_tunnel() -> Result<Vec<Cidr>> {
     Ok(ranges)
 }
 
+/// The range to which a route leads.
+fn destination(route: &Route) -> Range {
+    Range {
+        address: route.destination,
+        prefix: route.prefix,
+    }
+}
+
 /// Makes the routes into the tunnel those of the plan. A route that moves to the other link is
 /// replaced in one step, so that no packet goes without.
 pub(crate) fn set_routes(planned: &BTreeMap<Range, Slot>) -> Result<()> {
@@ -220,14 +228,14 @@ pub(crate) fn set_routes(planned: &BTreeMap<Range, Slot>) -> Result<()> {
     for index in indexes {
         there.extend(links.routes_into(index)?);
     }
-    let is_planned = |route: &&Route| planned.contains_key(&(route.destination, route.prefix));
+    let is_planned = |route: &&Route| planned.contains_key(&destination(route));
     for route in there.iter().filter(|route| !is_planned(route)) {
         links.remove_route(route)?;
     }
-    for ((destination, prefix), slot) in planned {
+    for (range, slot) in planned {
         let route = Route {
-            destination: *destination,
-            prefix: *prefix,
+            destination: range.address,
+            prefix: range.prefix,
             gateway: None,
             link: *slot.of(&indexes),
         };
@@ -285,7 +293,8 @@ mod tests {
             }
             let ranges = |number: u8| -> [Range; 2] {
                 let v6 = Ipv6Addr::new(0xfd00, 0, 0, number.into(), 0, 0, 0, 0);
-                [([10, 1, number, 0].into(), 24), (v6.into(), 64)]
+                let range = |address: IpAddr, prefix| Range { address, prefix };
+                [range([10, 1, number, 0].into(), 24), range(v6.into(), 64)]
             };
             let ways = |slots: &[(u8, Slot)]| {
                 let planned = slots.iter();
@@ -296,9 +305,7 @@ mod tests {
                     let index = index_of(&mut links, name).unwrap();
                     let routes = links.routes_into(index).unwrap();
                     let routes = routes.into_iter();
-                    let there: Vec<Range> = routes
-                        .map(|route| (route.destination, route.prefix))
-                        .collect();
+                    let there: Vec<Range> = routes.map(|route| destination(&route)).collect();
                     let of = |node: &u8| ranges(*node).iter().all(|at| there.contains(at));
                     let nodes: Vec<u8> = (1..=2).filter(of).collect();
                     assert_eq!(there.len(), 2 * nodes.len(), "{there:?}");

@@ -1,5 +1,6 @@
 //! Which nodes are WireGuard peers, and which address ranges are behind each (pure).
 
+use agent_sys::netlink::Family;
 use agent_sys::netlink::wireguard::{Change, Key, MAX_RANGES, Range, Tunnel};
 use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,15 +69,15 @@ pub(crate) fn members(own: &str, nodes: &[Node]) -> Members {
     let mut members = Members::default();
     for node in &others {
         let ranges = node.ranges.iter().filter(|range| is_foreign(range));
-        members
-            .routes
-            .extend(ranges.map(|range| (range.network(), range.prefix)));
+        members.routes.extend(ranges.map(network));
     }
-    let routes = members.routes.iter();
-    let lengths = routes.map(|(network, prefix)| (network.is_ipv4(), *prefix));
-    let lengths: BTreeSet<(bool, u8)> = lengths.collect();
+    let mut lengths: BTreeMap<Family, BTreeSet<u8>> = BTreeMap::new();
+    for range in &members.routes {
+        let of_family = lengths.entry(Family::of(range.address)).or_default();
+        of_family.insert(range.prefix);
+    }
     let shared = shared(others.iter().flat_map(|node| &node.ranges));
-    let holder = |range: &Cidr| !shared.contains(&(range.network(), range.prefix));
+    let holder = |range: &Cidr| !shared.contains(&network(range));
     let mut keys: BTreeMap<Key, usize> = BTreeMap::new();
     for key in nodes.iter().flat_map(|node| node.keys).flatten() {
         *keys.entry(key).or_default() += 1;
@@ -89,8 +90,7 @@ pub(crate) fn members(own: &str, nodes: &[Node]) -> Members {
             .ranges
             .iter()
             .filter(|range| is_foreign(range) && holder(range));
-        let ranges = ranges.map(|range| (range.network(), range.prefix));
-        let ranges: Vec<Range> = ranges.take(MAX_RANGES).collect();
+        let ranges: Vec<Range> = ranges.map(network).take(MAX_RANGES).collect();
         // A range has one peer in WireGuard, and the last that was given it wins: a range or a key
         // that two nodes claim must go to neither.
         let mut own = node.keys.iter().flatten();
@@ -119,6 +119,14 @@ pub(crate) fn members(own: &str, nodes: &[Node]) -> Members {
     members
 }
 
+/// A range by its first address.
+fn network(range: &Cidr) -> Range {
+    Range {
+        address: range.network(),
+        prefix: range.prefix,
+    }
+}
+
 /// Whether two ranges have an address in common.
 fn overlap(one: &Cidr, other: &Cidr) -> bool {
     one.contains(other.network()) || other.contains(one.network())
@@ -129,39 +137,38 @@ fn overlap(one: &Cidr, other: &Cidr) -> bool {
 /// needs to be marked: those below it were marked when the
 /// range above them came.
 fn shared<'a>(ranges: impl Iterator<Item = &'a Cidr>) -> BTreeSet<Range> {
-    let mut sorted: Vec<Range> = ranges
-        .map(|range| (range.network(), range.prefix))
-        .collect();
+    let mut sorted: Vec<Range> = ranges.map(network).collect();
     sorted.sort_unstable();
     let mut shared = BTreeSet::new();
     let mut open: Vec<Range> = Vec::new();
-    for (address, prefix) in sorted {
-        while open.pop_if(|range| !holds(*range, address)).is_some() {}
+    for range in sorted {
+        while open.pop_if(|other| !holds(*other, range.address)).is_some() {}
         if let Some(holder) = open.last() {
-            shared.extend([*holder, (address, prefix)]);
+            shared.extend([*holder, range]);
         }
-        open.push((address, prefix));
+        open.push(range);
     }
     shared
 }
 
-fn holds((address, prefix): Range, other: IpAddr) -> bool {
+fn holds(range: Range, other: IpAddr) -> bool {
+    let Range { address, prefix } = range;
     Cidr { address, prefix }.contains(other)
 }
 
 /// The node's endpoint: its first IPv4 address, else its first. An address within the tunnel's
-/// routes cannot be one. `lengths` has the prefix lengths of the routes by family (true: IPv4), so
-/// that a few look-ups find whether a route contains an address.
+/// routes cannot be one. `lengths` has the prefix lengths of the routes by family, so that a few
+/// look-ups find whether a route contains an address.
 fn address(
     node: &Node,
     routes: &BTreeSet<Range>,
-    lengths: &BTreeSet<(bool, u8)>,
+    lengths: &BTreeMap<Family, BTreeSet<u8>>,
 ) -> Option<IpAddr> {
     let inside = |address: IpAddr| {
-        let mut own = lengths.iter().filter(|(v4, _)| *v4 == address.is_ipv4());
-        own.any(|(_, prefix)| {
+        let mut own = lengths.get(&Family::of(address)).into_iter().flatten();
+        own.any(|prefix| {
             let prefix = *prefix;
-            routes.contains(&(Cidr { address, prefix }.network(), prefix))
+            routes.contains(&network(&Cidr { address, prefix }))
         })
     };
     let mut outside = node.addresses.iter().filter(|address| !inside(**address));
@@ -241,7 +248,7 @@ mod tests {
         let planned = of(&[a]);
         let peer = &planned.peers["a"];
         assert_eq!(peer.address, "192.0.2.2".parse::<IpAddr>().unwrap());
-        assert_eq!(peer.ranges, [("10.1.1.0".parse().unwrap(), 24)]);
+        assert_eq!(peer.ranges, [network(&"10.1.1.0/24".parse().unwrap())]);
         assert_eq!(
             planned.refused.len() + planned.peers.len() + planned.routes.len(),
             2
@@ -255,7 +262,7 @@ mod tests {
         let ranges = &planned.peers["a"].ranges;
         let ranges: Vec<String> = ranges
             .iter()
-            .map(|(at, prefix)| format!("{at}/{prefix}"))
+            .map(|range| format!("{}/{}", range.address, range.prefix))
             .collect();
         assert_eq!(ranges, both);
         assert_eq!(planned.routes.len(), 2);
@@ -398,19 +405,17 @@ mod tests {
         #[test]
         fn peers_are_trusted_and_their_ranges_are_theirs_alone(nodes in any_nodes()) {
             let planned = of(&nodes);
-            let mut given: Vec<Range> = own().ranges.iter().map(|range| (range.network(), range.prefix)).collect();
+            let mut given: Vec<Range> = own().ranges.iter().map(network).collect();
             for (key, peer) in &peers(&planned) {
                 let holders: Vec<&Node> = nodes.iter().filter(|node| node.keys.contains(&Some(*key))).collect();
                 prop_assert_eq!(holders.len(), 1);
-                for (network, prefix) in &peer.ranges {
-                    let range = Cidr { address: *network, prefix: *prefix };
-                    prop_assert!(holders[0].ranges.iter().any(|own| (own.network(), own.prefix) == (*network, *prefix)));
-                    for (other, bits) in &given {
-                        let other = Cidr { address: *other, prefix: *bits };
-                        prop_assert!(!overlap(&range, &other));
+                for range in &peer.ranges {
+                    prop_assert!(holders[0].ranges.iter().any(|own| network(own) == *range));
+                    for other in &given {
+                        prop_assert!(!holds(*range, other.address) && !holds(*other, range.address));
                     }
-                    prop_assert!(planned.routes.contains(&(*network, *prefix)));
-                    given.push((*network, *prefix));
+                    prop_assert!(planned.routes.contains(range));
+                    given.push(*range);
                 }
             }
         }

@@ -84,7 +84,8 @@ fn name(node: usize) -> String {
 fn ranges(node: usize) -> [Range; 2] {
     let number = u8::try_from(node).unwrap();
     let v6 = Ipv6Addr::new(0xfd00, 0, 0, number.into(), 0, 0, 0, 0);
-    [([10, 1, number, 0].into(), 24), (v6.into(), 64)]
+    let range = |address: IpAddr, prefix| Range { address, prefix };
+    [range([10, 1, number, 0].into(), 24), range(v6.into(), 64)]
 }
 
 impl World {
@@ -249,7 +250,7 @@ impl World {
             name: name(node),
             addresses: vec![IpAddr::from([192, 0, 2, u8::try_from(node).unwrap() + 1])],
             ranges: ranges(node)
-                .map(|(address, prefix)| Cidr { address, prefix })
+                .map(|Range { address, prefix }| Cidr { address, prefix })
                 .to_vec(),
             keys: keys.map(Some),
         };

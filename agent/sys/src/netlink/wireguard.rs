@@ -63,8 +63,14 @@ const PEERS_AT_ONCE: usize = 60;
 /// Most ranges that a peer is given.
 pub const MAX_RANGES: usize = 24;
 
-/// A range of addresses: one of them, and how many bits all have in common.
-pub type Range = (IpAddr, u8);
+/// A range of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Range {
+    /// One of them.
+    pub address: IpAddr,
+    /// How many bits all have in common.
+    pub prefix: u8,
+}
 
 /// What is changed about one peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -280,7 +286,9 @@ fn entries(change: &Change) -> Vec<Attributes> {
             }
             let attributes = attributes.bytes(PEER_KEEPALIVE, &keepalive.to_ne_bytes());
             let ranges = ranges.iter().take(MAX_RANGES);
-            let allowed = ranges.fold(Attributes::new(), |all, range| all.nest(0, &allowed(range)));
+            let allowed = ranges.fold(Attributes::new(), |all, range| {
+                all.nest(0, &allowed(*range))
+            });
             vec![attributes.nest(PEER_ALLOWED, &allowed)]
         }
         // The kernel sends an empty packet when they begin.
@@ -290,11 +298,11 @@ fn entries(change: &Change) -> Vec<Attributes> {
     }
 }
 
-fn allowed((address, prefix): &Range) -> Attributes {
+fn allowed(range: Range) -> Attributes {
     Attributes::new()
-        .bytes(ALLOWED_FAMILY, &family_of(*address).to_ne_bytes())
-        .bytes(ALLOWED_ADDRESS, &octets(*address))
-        .bytes(ALLOWED_PREFIX, &[*prefix])
+        .bytes(ALLOWED_FAMILY, &family_of(range.address).to_ne_bytes())
+        .bytes(ALLOWED_ADDRESS, &octets(range.address))
+        .bytes(ALLOWED_PREFIX, &[range.prefix])
 }
 
 fn family_of(address: IpAddr) -> u16 {
@@ -374,7 +382,8 @@ fn read_range(range: &[u8]) -> Option<Range> {
         16 => IpAddr::V6(Ipv6Addr::from(address.first_chunk::<16>().copied()?)),
         _ => return None,
     };
-    Some((address, *value(ALLOWED_PREFIX)?.first()?))
+    let prefix = *value(ALLOWED_PREFIX)?.first()?;
+    Some(Range { address, prefix })
 }
 
 #[cfg(test)]
@@ -382,6 +391,14 @@ mod tests {
     use super::super::message::parts;
     use super::*;
     use proptest::prelude::*;
+
+    /// A range of 24 bits in common.
+    fn range(address: &str) -> Range {
+        Range {
+            address: address.parse().unwrap(),
+            prefix: 24,
+        }
+    }
 
     fn written(family: u16, command: u8, flags: u16, attributes: Attributes) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -428,7 +445,7 @@ mod tests {
             Change::Put {
                 key: [2; 32],
                 endpoint: Some("192.0.2.7:51820".parse().unwrap()),
-                ranges: vec![("10.1.2.0".parse().unwrap(), 24)],
+                ranges: vec![range("10.1.2.0")],
                 keepalive: 25,
             },
             Change::Wake {
@@ -481,7 +498,10 @@ mod tests {
 
     #[test]
     fn the_largest_request_fits_its_attribute() {
-        let range = |number: u8| (Ipv6Addr::from([number; 16]).into(), 64);
+        let range = |number: u8| Range {
+            address: Ipv6Addr::from([number; 16]).into(),
+            prefix: 64,
+        };
         let largest = Change::Put {
             key: [1; 32],
             endpoint: Some("[fd00::7]:51820".parse().unwrap()),
@@ -503,10 +523,10 @@ mod tests {
 
     #[test]
     fn a_tunnel_is_read_whole_from_several_parts() {
-        let ranges = |range: &str| Change::Put {
+        let ranges = |address: &str| Change::Put {
             key: [2; 32],
             endpoint: None,
-            ranges: vec![(range.parse().unwrap(), 24)],
+            ranges: vec![range(address)],
             keepalive: 25,
         };
         let first = peers_request(7, &[ranges("10.1.2.0")])
@@ -522,9 +542,8 @@ mod tests {
         }
         assert_eq!((tunnel.key, tunnel.port), (Some([3; 32]), 51820));
         let ranges = ["10.1.2.0", "10.1.3.0", "fd00::"];
-        let ranges = ranges.map(|address| (address.parse().unwrap(), 24));
         let whole = Peer {
-            ranges: ranges.to_vec(),
+            ranges: ranges.map(range).to_vec(),
             handshake: 0,
         };
         assert_eq!(tunnel.peers, BTreeMap::from([([2; 32], whole)]));
@@ -539,7 +558,7 @@ mod tests {
             Change::Put {
                 key,
                 endpoint: Some((Ipv4Addr::new(192, 0, high, low), 51_820).into()),
-                ranges: vec![(Ipv4Addr::new(10, high, low, 0).into(), 24)],
+                ranges: vec![range(&format!("10.{high}.{low}.0"))],
                 keepalive: 25,
             }
         };
