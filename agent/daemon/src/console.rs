@@ -3,6 +3,7 @@
 
 use agent_enroll::Milestone;
 use config_errors::chain;
+use config_protocol::Code;
 use jiff::Timestamp;
 
 /// Prints one line. Control characters, which only a hostile text would have, are left out.
@@ -26,7 +27,7 @@ fn say_to(out: &mut impl std::io::Write, text: &str) {
 /// Prints a refusal.
 pub(crate) fn refused(code: &str, text: &str) {
     // A refusal without proof has no code; its record, which only an admin reads, has one.
-    let code = if code == "REFUSED" {
+    let code = if code == Code::Refused.as_str() {
         String::new()
     } else {
         format!(" {code}")
