@@ -137,7 +137,7 @@ followed!(
 followed!(
     policy::Policy,
     NetworkPolicy,
-    (String, String),
+    Key,
     "/apis/networking.k8s.io/v1/networkpolicies",
     World,
     policies,

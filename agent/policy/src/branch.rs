@@ -6,6 +6,7 @@ use crate::budget::MAX_BYTES;
 use crate::model::{NamedPort, Pod, Policy, PolicyPeer, Ports, Rule};
 use crate::name::named;
 use crate::table::{Rules, Set};
+use agent_proxy::Key;
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Step, Verdict};
 use agent_sys::netlink::weight::of_rule;
@@ -33,9 +34,6 @@ impl Side {
         }
     }
 }
-
-/// Namespace and name.
-pub(crate) type Key = (String, String);
 
 /// What was made of a policy.
 #[derive(Debug)]
@@ -88,7 +86,7 @@ impl Branch {
         let name = named("policy", &(key, side, &ports));
         let mut writer = Writer {
             family,
-            namespace: &key.0,
+            namespace: &key.namespace,
             side,
             ports: &ports,
             sets: Vec::new(),

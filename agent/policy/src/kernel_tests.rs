@@ -152,10 +152,11 @@ impl Node {
             .collect();
         let policies = policies.iter().enumerate();
         let policies = policies.map(|(number, policy)| {
-            (
-                ("shop".to_owned(), number.to_string()),
-                Arc::new(read(policy)),
-            )
+            let key = Key {
+                namespace: "shop".to_owned(),
+                name: number.to_string(),
+            };
+            (key, Arc::new(read(policy)))
         });
         let world = World {
             pods: Some(pods),

@@ -1,5 +1,6 @@
 //! The parts of network policies, namespaces and pods that the packet filter's rules depend on.
 
+use agent_proxy::Key;
 use config_kube::k8s_openapi::api::core::v1 as core;
 use config_kube::k8s_openapi::api::networking::v1 as networking;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -187,10 +188,8 @@ pub struct Policy {
 
 impl Policy {
     /// As [`Self::read`], with namespace and name.
-    pub fn keyed(policy: networking::NetworkPolicy) -> ((String, String), Option<Self>) {
-        let namespace = policy.metadata.namespace.clone().unwrap_or_default();
-        let name = policy.metadata.name.clone().unwrap_or_default();
-        ((namespace, name), Some(Self::read(policy)))
+    pub fn keyed(policy: networking::NetworkPolicy) -> (Key, Option<Self>) {
+        (Key::of(&policy.metadata), Some(Self::read(policy)))
     }
 
     /// What the rules need of an object. One that can't be understood lets nothing through to or
@@ -279,7 +278,7 @@ pub struct World {
     /// Labels of namespaces by name.
     pub namespaces: Option<BTreeMap<String, Arc<Labels>>>,
     /// Policies by namespace and name.
-    pub policies: Option<BTreeMap<(String, String), Arc<Policy>>>,
+    pub policies: Option<BTreeMap<Key, Arc<Policy>>>,
 }
 
 /// Whether a rule's peer selects a pod or address (pure): the model that tests compare the kernel's

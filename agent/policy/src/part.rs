@@ -1,9 +1,10 @@
 //! The part of the table that one namespace has, and the table of all parts (pure).
 
-use crate::branch::{Key, Made, Side};
+use crate::branch::{Made, Side};
 use crate::budget::of_chain;
 use crate::model::Policy;
 use crate::table::{Rules, Set, Table};
+use agent_proxy::Key;
 use agent_sys::netlink::filter::{Step, Verdict};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

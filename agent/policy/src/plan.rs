@@ -15,12 +15,13 @@
 //! that changes has its rules exchanged where they are, and a pod that comes or goes changes
 //! elements of sets.
 
-use crate::branch::{Branch, Content, Key, Made, Side, named_ports, ports_in_use};
+use crate::branch::{Branch, Content, Made, Side, named_ports, ports_in_use};
 use crate::budget::{Budget, of_set};
 use crate::model::{Labels, NamedPort, Pod, Policy, PolicyPeer, World, is_meant};
 use crate::name::named;
 use crate::part::{Part, Plan, drops};
 use crate::table::{Rules, Set, Table};
+use agent_proxy::Key;
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Step, Verdict};
 use agent_sys::netlink::links::octets;

@@ -5,6 +5,7 @@ use crate::model::{
     Labels, NamedPort, Pod, Policy, PolicyPeer, Ports, Rule, Selector, Wants, is_meant,
 };
 use crate::table::Set;
+use agent_proxy::Key;
 use agent_sys::netlink::filter::{DESTINATION_CHANGED, Step, Verdict};
 use agent_sys::netlink::links::octets;
 use proptest::prelude::*;
@@ -323,7 +324,10 @@ pub(crate) fn world() -> impl Strategy<Value = (World, Own)> {
             .into_iter()
             .zip(0..)
             .map(|(policy, number): (_, u8)| {
-                let key = (policy.namespace.clone(), number.to_string());
+                let key = Key {
+                    namespace: policy.namespace.clone(),
+                    name: number.to_string(),
+                };
                 (key, Arc::new(policy))
             });
         let world = World {
@@ -411,13 +415,14 @@ fn a_port_of_sctp_lets_sctp_through_and_no_other_protocol() {
         ports: vec![port(6, 81), port(132, 82)],
         ..Pod::default()
     });
+    let key = Key {
+        namespace: "shop".to_owned(),
+        name: "sctp".to_owned(),
+    };
     let world = World {
         pods: Some(BTreeMap::new()),
         namespaces: Some(BTreeMap::new()),
-        policies: Some(BTreeMap::from([(
-            ("shop".to_owned(), "sctp".to_owned()),
-            Arc::new(policy),
-        )])),
+        policies: Some(BTreeMap::from([(key, Arc::new(policy))])),
     };
     let pods = Own::from(own.map(|at| (at, Arc::clone(&pod))));
     for (family, place) in Family::BOTH.into_iter().zip(0..) {

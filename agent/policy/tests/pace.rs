@@ -8,6 +8,7 @@
 use agent_cluster::{SandboxOptions, SandboxSpec, Sandboxes};
 use agent_policy::model::{Pod, Policy};
 use agent_policy::{Policies, World};
+use agent_proxy::Key;
 use agent_sys::namespace::{Kind, hold, in_new, inside, release};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::links::{LOOPBACK, Links, VethPair};
@@ -238,7 +239,7 @@ fn pod(at: usize, like: usize, address: IpAddr) -> (String, Arc<Pod>) {
 
 /// A policy for the pods of one application in one of `namespaces` namespaces, from pods and a
 /// block of addresses to two ports.
-fn policy(at: usize, namespaces: usize, port: u16) -> ((String, String), Arc<Policy>) {
+fn policy(at: usize, namespaces: usize, port: u16) -> (Key, Arc<Policy>) {
     let app = |at: usize| json!({"matchLabels": {"app": format!("app-{}", at % APPS)}});
     let from: Value = json!([
         {"podSelector": app(at + 1)},
