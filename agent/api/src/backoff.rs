@@ -8,9 +8,9 @@ const FIRST: Duration = Duration::from_secs(1);
 /// The longest one: a node may learn of a change so much later.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// The pause between two attempts to list and watch, which doubles with each that failed: a master
-/// that has no room for watches gets no list in their place each second. Each is shorter by a
-/// random part, up to a half, so that nodes do not come back all at once.
+/// The pause between two attempts to list and watch, or to write an event, which doubles with each
+/// that failed: a master that has no room for watches gets no list in their place each second. Each
+/// is shorter by a random part, up to a half, so that nodes do not come back all at once.
 #[derive(Debug, Clone, Copy)]
 pub struct Backoff {
     next: Duration,

@@ -1,9 +1,10 @@
 //! Events about pods and the node, for people. Repetitions are counted, not written again.
 //!
-//! One task writes them; the channel to it is bounded, and an event that doesn't fit is dropped:
-//! events must never delay a container.
+//! One task writes them, one after the other; the channel to it is bounded, and an event that
+//! doesn't fit is dropped: events must never delay a container. An event whose write gets no
+//! answer, or that is one too many, is tried again a bounded number of times.
 
-use crate::{Api, ApiError, JSON, STRATEGIC_MERGE, send};
+use crate::{Api, ApiError, Backoff, JSON, STRATEGIC_MERGE, send};
 use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::{Event, EventSource, Node, ObjectReference, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -15,6 +16,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
 
 /// Events that wait to be written.
 const QUEUE: usize = 256;
@@ -22,8 +24,11 @@ const QUEUE: usize = 256;
 const KNOWN: usize = 1024;
 /// Longest message (upstream's limit).
 const MAX_MESSAGE: usize = 1024;
-/// How long nothing is written after the master has refused an event as one too many. What comes
-/// meanwhile waits, and is dropped where the queue is full.
+/// How often an event is tried at most (upstream's number), and for how long. What comes meanwhile
+/// waits, and is dropped where the queue is full.
+const TRIES: usize = 12;
+const LONGEST: Duration = Duration::from_secs(120);
+/// How long nothing is written after the master has refused an event as one too many.
 const REFUSED: Duration = Duration::from_secs(1);
 /// The reporting component of most events.
 const KUBELET: &str = "kubelet";
@@ -227,23 +232,67 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
             first: news.at,
         });
         series.count = series.count.saturating_add(1);
-        if let Err(error) = put(&*api, news, series, &source).await {
+        let written = timeout(LONGEST, write_one(&*api, &news, series, &source)).await;
+        let written = written.unwrap_or_else(|late| Err(ApiError::Transport(Box::new(late))));
+        if let Err(error) = written {
             known.remove(&key);
-            tracing::debug!(error = error.chain(), "cannot write an event");
-            if matches!(error, ApiError::Status { code: 429, .. }) {
-                tokio::time::sleep(REFUSED).await;
-            }
+            tracing::info!(
+                reason = %news.reason,
+                error = error.chain(),
+                "an event is dropped, because it cannot be written"
+            );
         }
     }
 }
 
-/// Counts a repetition in the event that is there. The master removes events after a while: one
-/// that is gone is made anew with its count and its first time (upstream's rule).
-async fn put(
+/// Writes one event, and tries again where that may help, [`TRIES`] times in all.
+async fn write_one(
     api: &dyn Api,
-    news: Occurrence,
+    news: &Occurrence,
     series: &Series,
     source: &EventSource,
+) -> Result<(), ApiError> {
+    let mut backoff = Backoff::default();
+    let mut tries = 0;
+    loop {
+        let Err(error) = put(api, news, series, source, tries > 0).await else {
+            return Ok(());
+        };
+        let Some(pause) = pause_after(&error, &mut backoff) else {
+            return Err(error);
+        };
+        tries += 1;
+        // Also after the last try: the next event would meet the same.
+        sleep(pause).await;
+        if tries == TRIES {
+            return Err(error);
+        }
+    }
+}
+
+/// How long to wait before an event is tried again; not at all where the answer would be the same.
+fn pause_after(error: &ApiError, backoff: &mut Backoff) -> Option<Duration> {
+    let passes = match error {
+        ApiError::Status { code: 429, .. } => return Some(REFUSED),
+        ApiError::Transport(_) => true,
+        // The master begins or ends, or other writers were faster: that says nothing of the event.
+        ApiError::Status { code, reason, .. } => {
+            matches!(code, 503 | 504) || reason == "ServerTimeout"
+        }
+        ApiError::TooLarge(_) | ApiError::Decode(_) | ApiError::Encode(_) => false,
+    };
+    passes.then(|| backoff.take())
+}
+
+/// Counts a repetition in the event that is there. The master removes events after a while: one
+/// that is gone is made anew with its count and its first time (upstream's rule). `again`: it was
+/// tried before, and may have been made without an answer.
+async fn put(
+    api: &dyn Api,
+    news: &Occurrence,
+    series: &Series,
+    source: &EventSource,
+    again: bool,
 ) -> Result<(), ApiError> {
     let namespace = news.about.namespace.clone();
     let namespace = namespace.unwrap_or_else(|| "default".to_owned());
@@ -256,8 +305,11 @@ async fn put(
             counted => return counted,
         }
     }
-    let event = event(news, series, namespace, source);
-    send(api, Method::POST, path, JSON, &event).await
+    let event = event(news.clone(), series, namespace, source);
+    match send(api, Method::POST, path, JSON, &event).await {
+        Err(error) if again && error.is_conflict() => Ok(()),
+        made => made,
+    }
 }
 
 fn event(news: Occurrence, series: &Series, namespace: String, source: &EventSource) -> Event {
@@ -290,6 +342,9 @@ mod tests {
     use std::sync::Mutex;
     use tokio::time::Instant;
 
+    /// The code of a call that gets no answer.
+    const NO_ANSWER: u16 = 0;
+
     /// A master that answers with these codes in turn, and with success after them.
     #[derive(Debug, Default)]
     struct Scripted {
@@ -302,6 +357,11 @@ mod tests {
             self.calls.lock().unwrap().push((call, Instant::now()));
             let answer = match self.codes.lock().unwrap().pop_front() {
                 None | Some(200) => Ok(Bytes::from_static(b"{}")),
+                Some(NO_ANSWER) => Err(ApiError::Transport("the master is away".into())),
+                Some(500) => {
+                    let body = br#"{"reason": "ServerTimeout"}"#;
+                    Err(ApiError::from_answer(500, body))
+                }
                 Some(code) => Err(ApiError::from_answer(code, b"{}")),
             };
             Box::pin(std::future::ready(answer))
@@ -332,12 +392,54 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_event_that_is_one_too_many_is_dropped_and_the_next_one_waits() {
+    async fn an_event_that_is_one_too_many_is_tried_again_and_the_next_one_waits() {
         let began = Instant::now();
-        let calls = sent(&[429], 3).await;
-        // What was refused is not there to be counted.
+        let calls = sent(&[429], 2).await;
         assert_eq!(methods(&calls), [Method::POST, Method::POST, Method::PATCH]);
+        assert_eq!(calls[0].0.body, calls[1].0.body);
         assert!(calls[0].1 == began && calls[1].1 >= began + REFUSED);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_stays_one_too_many_is_dropped_at_last() {
+        let calls = sent(&[429; TRIES], 2).await;
+        // What was dropped is not there to be counted.
+        assert_eq!(methods(&calls), [Method::POST; TRIES + 1]);
+        let [.., (last, refused), (next, at)] = &calls[..] else {
+            panic!("{calls:?}");
+        };
+        assert_ne!(last.body, next.body);
+        assert!(*at >= *refused + REFUSED);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_without_an_answer_is_tried_again_and_counts_once() {
+        // The second try made it, and its answer was lost.
+        let calls = sent(&[NO_ANSWER, NO_ANSWER, 409, 503, 200, 500], 3).await;
+        let [post, patch] = [Method::POST, Method::PATCH];
+        let expected = [&post, &post, &post, &patch, &patch, &patch, &patch].map(Method::clone);
+        assert_eq!(methods(&calls), expected);
+        let count = |at: usize| {
+            let body: serde_json::Value = serde_json::from_slice(&calls[at].0.body).unwrap();
+            body["count"].clone()
+        };
+        assert_eq!([0, 1, 2, 3, 4, 5, 6].map(count), [1, 1, 1, 2, 2, 3, 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_without_an_answer_is_dropped_after_a_while() {
+        let began = Instant::now();
+        let calls = sent(&[NO_ANSWER; 100], 1).await;
+        assert!((6..=TRIES).contains(&calls.len()), "{}", calls.len());
+        assert!(Instant::now() <= began + LONGEST + Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_the_master_refuses_is_not_tried_again() {
+        let began = Instant::now();
+        let calls = sent(&[403, 422, 409], 4).await;
+        assert_eq!(methods(&calls), [Method::POST; 4]);
+        assert!(calls.iter().all(|(_, at)| *at == began));
     }
 
     #[tokio::test]
