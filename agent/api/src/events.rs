@@ -24,6 +24,8 @@ const QUEUE: usize = 256;
 const KNOWN: usize = 1024;
 /// Longest message (upstream's limit).
 const MAX_MESSAGE: usize = 1024;
+/// Longest name of an object.
+const MAX_NAME: usize = 253;
 /// How often an event is tried at most (upstream's number), and for how long. What comes meanwhile
 /// waits, and is dropped where the queue is full.
 const TRIES: usize = 12;
@@ -223,11 +225,7 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
             known.clear();
         }
         let series = known.entry(key.clone()).or_insert_with(|| Series {
-            name: format!(
-                "{}.{:x}",
-                news.about.name.as_deref().unwrap_or("unknown"),
-                news.at.as_nanosecond()
-            ),
+            name: name(news.about.name.as_deref().unwrap_or("unknown"), news.at),
             count: 0,
             first: news.at,
         });
@@ -243,6 +241,16 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
             );
         }
     }
+}
+
+/// The name of an event, from the name of what it is about, which is shortened where both would be
+/// too long, and the time.
+fn name(about: &str, at: Timestamp) -> String {
+    let time = format!(".{:x}", at.as_nanosecond());
+    let room = MAX_NAME.saturating_sub(time.len());
+    let about: String = about.chars().take(room).collect();
+    // What is cut off may leave a name that ends where none may.
+    format!("{}{time}", about.trim_end_matches(['.', '-']))
 }
 
 /// Writes one event, and tries again where that may help, [`TRIES`] times in all.
@@ -458,6 +466,17 @@ mod tests {
         assert!(next.0.path.ends_with(&name), "{} {name}", next.0.path);
         let change: serde_json::Value = serde_json::from_slice(&next.0.body).unwrap();
         assert_eq!(change["count"], 3);
+    }
+
+    #[test]
+    fn an_event_of_an_object_with_a_long_name_has_a_name_of_its_own() {
+        let at = Timestamp::from_nanosecond(0x18ab_cdef_0123_4567).unwrap();
+        assert_eq!(name("web-0", at), "web-0.18abcdef01234567");
+        let long = format!("{}.{}", "a".repeat(235), "b".repeat(17));
+        assert_eq!(long.len(), MAX_NAME);
+        let expected = format!("{}.18abcdef01234567", "a".repeat(235));
+        assert_eq!(name(&long, at), expected);
+        assert_eq!(name(&"a".repeat(MAX_NAME), at).len(), MAX_NAME);
     }
 
     #[test]
