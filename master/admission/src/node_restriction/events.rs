@@ -67,7 +67,9 @@ pub(super) async fn check(
         }
     }
     if write_limits::annotates(event, before) {
-        let why = format!("node {node:?} is not allowed to set annotations of an event");
+        let why = format!(
+            "node {node:?} is not allowed to set annotations of an event but those of evictions"
+        );
         return Err(request.forbidden(meta_text(event, "name"), &why));
     }
     for key in ABOUT {

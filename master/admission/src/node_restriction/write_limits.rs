@@ -8,6 +8,7 @@ use master_objects::Clock;
 use master_schema::error::{ApiError, Reason};
 use master_schema::object::{meta_text, metadata};
 use master_schema::validate::{Fields, object, text};
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -16,6 +17,14 @@ use std::time::Duration;
 const MAX_NAMES: usize = 1 << 15;
 /// Slices of one node at most: those of some drivers.
 const MAX_SLICES: usize = 64;
+
+/// The annotations of an event that a node may set: upstream's kubelet says by them why it evicted
+/// a pod. Nobody reads others of a node.
+const OF_EVICTIONS: [&str; 3] = [
+    "offending_containers",
+    "offending_containers_usage",
+    "starved_resource",
+];
 
 /// The limits of one node for a kind.
 struct KindLimit {
@@ -151,8 +160,13 @@ impl WriteLimits {
     }
 }
 
-/// Whether a node sets annotations of an event, which nobody reads.
+/// Whether a node sets annotations of an event that are not [`OF_EVICTIONS`]. Their size counts as
+/// the event's own.
 pub(super) fn annotates(event: &Fields, before: Option<&Fields>) -> bool {
-    let annotations = |event| object(metadata(event), "annotations").filter(|all| !all.is_empty());
-    annotations(event) != before.and_then(annotations)
+    let others = |event| -> BTreeMap<_, _> {
+        let all = object(metadata(event), "annotations").into_iter().flatten();
+        all.filter(|(key, _)| !OF_EVICTIONS.contains(&key.as_str()))
+            .collect()
+    };
+    others(event) != before.map(others).unwrap_or_default()
 }

@@ -498,11 +498,44 @@ async fn a_pod_on_the_machines_network_gets_no_address_that_is_anothers() {
 }
 
 #[tokio::test]
+async fn of_the_annotations_of_events_a_node_sets_those_of_evictions_alone() {
+    let server = cluster().await;
+    let own = Caller::new(&server, node("n1"));
+    let annotated = |annotations: Value| {
+        let mut event = told("n1", &about("Pod", "on-n1"));
+        event["reason"] = json!("Evicted");
+        event["metadata"] = json!({"name": "evicted", "annotations": annotations});
+        event
+    };
+    let of_eviction = json!({"offending_containers": "main,side", "offending_containers_usage": "290Mi,1Gi",
+        "starved_resource": "memory"});
+    let mut others = of_eviction.clone();
+    others["a"] = json!("b");
+    own.posts(EVENTS, &annotated(others), 403).await;
+    let mut large = of_eviction.clone();
+    large["offending_containers"] = json!("c".repeat(10 << 10));
+    own.posts(EVENTS, &annotated(large), 403).await;
+    own.posts(EVENTS, &annotated(of_eviction.clone()), 201)
+        .await;
+    let evicted = format!("{EVENTS}/evicted");
+    let (_, stored) = server.admin_ask(Method::GET, &evicted, &Value::Null).await;
+    assert_eq!(stored["metadata"]["annotations"], of_eviction);
+    // Annotations of others stay, and a repetition is counted beside them.
+    let theirs = json!({"metadata": {"annotations": {"a": "b"}}});
+    own.patches(&evicted, &theirs, 403).await;
+    let (status, answer) = server.admin_ask(Method::PATCH, &evicted, &theirs).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    own.patches(&evicted, &json!({"count": 2}), 200).await;
+    let none = json!({"metadata": {"annotations": {"a": null}}});
+    own.patches(&evicted, &none, 403).await;
+}
+
+#[tokio::test]
 async fn a_node_fills_the_store_with_nothing_that_stays() {
     let (server, seconds) = cluster_with_clock().await;
     let own = Caller::new(&server, node("n1"));
     let event = told("n1", &about_node("n1"));
-    // Nothing large, and no annotations.
+    // Nothing large, and no annotations that nobody reads.
     let mut large = event.clone();
     large["message"] = "m".repeat(10 << 10).into();
     own.posts(EVENTS, &large, 403).await;
