@@ -12,7 +12,7 @@ use http::Method;
 use jiff::Timestamp;
 use serde_json::json;
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -24,6 +24,9 @@ const QUEUE: usize = 256;
 const KNOWN: usize = 1024;
 /// Longest message (upstream's limit).
 const MAX_MESSAGE: usize = 1024;
+/// Bytes of all annotations of an event at most: the master takes no event of more than 8 KiB from
+/// a node, and one without annotations says more than none.
+const MAX_ANNOTATIONS: usize = 3 << 10;
 /// Longest name of an object.
 const MAX_NAME: usize = 253;
 /// How often an event is tried at most (upstream's number), and for how long. What comes meanwhile
@@ -44,6 +47,7 @@ struct Occurrence {
     warning: bool,
     reason: Cow<'static, str>,
     message: String,
+    annotations: Option<BTreeMap<String, String>>,
     at: Timestamp,
 }
 
@@ -86,6 +90,26 @@ impl Recorder {
         self.tell(pod_reference(pod), true, reason, &message.into());
     }
 
+    /// Records a `Warning` event that says more to programs in its annotations, if these are not
+    /// too large.
+    pub fn annotated(
+        &self,
+        pod: &Pod,
+        reason: &'static str,
+        message: &str,
+        annotations: BTreeMap<String, String>,
+    ) {
+        let news = occurrence(pod_reference(pod), true, reason.into(), message);
+        let sizes = annotations
+            .iter()
+            .map(|(key, value)| key.len() + value.len());
+        let has_room = !annotations.is_empty() && sizes.sum::<usize>() <= MAX_ANNOTATIONS;
+        self.queue(Occurrence {
+            annotations: has_room.then_some(annotations),
+            ..news
+        });
+    }
+
     /// Records events of one container of a pod.
     pub fn of<'a>(&'a self, pod: &'a Pod, container: &'a str) -> OfContainer<'a> {
         OfContainer {
@@ -121,17 +145,29 @@ impl Recorder {
         reason: impl Into<Cow<'static, str>>,
         message: &str,
     ) {
-        let message = message.chars().take(MAX_MESSAGE).collect();
-        let news = Occurrence {
-            about,
-            warning,
-            reason: reason.into(),
-            message,
-            at: Timestamp::now(),
-        };
+        self.queue(occurrence(about, warning, reason.into(), message));
+    }
+
+    fn queue(&self, news: Occurrence) {
         if let Err(error) = self.queue.try_send(news) {
             tracing::debug!(error = chain(&error), "event dropped");
         }
+    }
+}
+
+fn occurrence(
+    about: ObjectReference,
+    warning: bool,
+    reason: Cow<'static, str>,
+    message: &str,
+) -> Occurrence {
+    Occurrence {
+        about,
+        warning,
+        reason,
+        message: message.chars().take(MAX_MESSAGE).collect(),
+        annotations: None,
+        at: Timestamp::now(),
     }
 }
 
@@ -325,6 +361,7 @@ fn event(news: Occurrence, series: &Series, namespace: String, source: &EventSou
         metadata: ObjectMeta {
             name: Some(series.name.clone()),
             namespace: Some(namespace),
+            annotations: news.annotations,
             ..ObjectMeta::default()
         },
         involved_object: news.about,
@@ -477,6 +514,27 @@ mod tests {
         let expected = format!("{}.18abcdef01234567", "a".repeat(235));
         assert_eq!(name(&long, at), expected);
         assert_eq!(name(&"a".repeat(MAX_NAME), at).len(), MAX_NAME);
+    }
+
+    #[test]
+    fn annotations_of_an_event_are_written_with_it() {
+        let (recorder, mut queue) = Recorder::new();
+        let of = |value: String| BTreeMap::from([("a".to_owned(), value)]);
+        let (annotations, large) = (of("b".to_owned()), of("b".repeat(MAX_ANNOTATIONS)));
+        for annotations in [annotations.clone(), BTreeMap::new(), large] {
+            recorder.annotated(&Pod::default(), "Evicted", "why", annotations);
+        }
+        let mut written = || {
+            let news = queue.receiver.try_recv().unwrap();
+            let series = Series {
+                name: "p.1".to_owned(),
+                count: 1,
+                first: news.at,
+            };
+            let event = event(news, &series, "n".to_owned(), &EventSource::default());
+            event.metadata.annotations
+        };
+        assert_eq!([(); 3].map(|()| written()), [Some(annotations), None, None]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::shared::Shared;
 use agent_pods::{Eviction, Refusal, grace, misfit, victims};
 use agent_pressure::{is_critical, makes_room};
 use config_kube::k8s_openapi::api::core::v1::Pod;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +52,7 @@ impl Shared {
             staying[at].evict(Eviction {
                 reason: Eviction::PREEMPTION,
                 message: MESSAGE.to_owned(),
+                annotations: BTreeMap::new(),
                 grace: grace(&others[at]),
             });
         }

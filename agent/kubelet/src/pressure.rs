@@ -100,6 +100,7 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<LastEviction>) -> Result<(
         handle.evict(Eviction {
             reason: Eviction::PRESSURE,
             message: eviction.message,
+            annotations: eviction.annotations,
             grace: grace(bound, thresholds, handle.latest().as_deref()),
         });
     }

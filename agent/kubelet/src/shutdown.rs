@@ -12,7 +12,7 @@ use crate::shared::Shared;
 use agent_pods::{Eviction, Refusal, grace};
 use agent_pressure::priority;
 use agent_runtime::ContainerState;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
@@ -53,6 +53,7 @@ impl Shared {
                 handle.evict(Eviction {
                     reason: Eviction::SHUTDOWN,
                     message: MESSAGE.to_owned(),
+                    annotations: BTreeMap::new(),
                     grace: grace(&pod).min(time),
                 });
                 uid.clone()

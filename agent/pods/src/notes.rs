@@ -72,6 +72,8 @@ pub struct Eviction {
     pub reason: &'static str,
     /// Why, in upstream's words.
     pub message: String,
+    /// The same for programs: annotations of the event.
+    pub annotations: BTreeMap<String, String>,
     /// How long its containers may take to end.
     pub grace: Duration,
 }

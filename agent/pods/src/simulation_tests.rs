@@ -16,6 +16,7 @@ use config_kube::k8s_openapi::api::core::v1::ContainerStatus;
 use jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use stories::story;
 
@@ -264,6 +265,7 @@ fn a_pod_that_is_evicted_for_a_soft_threshold_has_its_grace_also_over_a_restart_
     world.notes.evicted = Some(Eviction {
         reason: Eviction::PRESSURE,
         message: "The node was low on resource: memory. ".to_owned(),
+        annotations: BTreeMap::new(),
         grace: Duration::from_secs(10),
     });
     after(&mut world, 4);

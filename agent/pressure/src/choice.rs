@@ -2,7 +2,7 @@
 
 use crate::thresholds::{Bound, Levels, Signal, Thresholds, quantity};
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 /// Usage of a resource against its request.
@@ -53,6 +53,8 @@ pub struct PodToEvict {
     pub uid: String,
     /// Why, in upstream's words.
     pub message: String,
+    /// The same for programs: annotations of the event.
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// The candidate with the lowest rank is evicted first: pods that can't be measured, pods above
@@ -103,6 +105,23 @@ impl Candidate {
         (used.is_some(), within, self.priority, Reverse(beyond))
     }
 
+    /// Its containers that take more than they ask for: their names, usages and requests.
+    fn offenders(&self, signal: Signal) -> Vec<(&str, String, String)> {
+        let share = |container: &CandidateContainer| match signal {
+            Signal::MemoryAvailable => Some(container.memory),
+            Signal::NodefsAvailable | Signal::ImagefsAvailable => Some(container.disk),
+            Signal::NodefsInodesFree | Signal::ImagefsInodesFree | Signal::PidAvailable => None,
+        };
+        let all = self.containers.iter();
+        let beyond = all.filter_map(|container| {
+            let Share { used, request } = share(container)?;
+            let used = used.filter(|used| *used > request)?;
+            let name = container.name.as_str();
+            Some((name, quantity(used), quantity(request)))
+        });
+        beyond.collect()
+    }
+
     /// Why it goes.
     fn message(&self, bound: Bound, thresholds: &Thresholds, levels: &Levels) -> String {
         let signal = bound.signal;
@@ -114,19 +133,7 @@ impl Candidate {
             let (least, left) = (quantity(least), quantity(left));
             write!(text, "Threshold quantity: {least}, available: {left}. ").ok();
         }
-        for container in &self.containers {
-            let share = match signal {
-                Signal::MemoryAvailable => container.memory,
-                Signal::NodefsAvailable | Signal::ImagefsAvailable => container.disk,
-                Signal::NodefsInodesFree | Signal::ImagefsInodesFree | Signal::PidAvailable => {
-                    continue;
-                }
-            };
-            let Some(used) = share.used.filter(|used| *used > share.request) else {
-                continue;
-            };
-            let (name, used) = (&container.name, quantity(used));
-            let requested = quantity(share.request);
+        for (name, used, requested) in self.offenders(signal) {
             write!(
                 text,
                 "Container {name} was using {used}, request is {requested}, has larger consumption of {resource}. "
@@ -134,6 +141,21 @@ impl Candidate {
             .ok();
         }
         text
+    }
+
+    /// The same for programs, as annotations of the event (upstream's).
+    fn annotations(&self, signal: Signal) -> BTreeMap<String, String> {
+        let offenders = self.offenders(signal);
+        let names: Vec<&str> = offenders.iter().map(|(name, ..)| *name).collect();
+        let usages = offenders.iter().map(|(_, used, _)| used.as_str());
+        let usages: Vec<&str> = usages.collect();
+        let all = [
+            ("offending_containers", names.join(",")),
+            ("offending_containers_usage", usages.join(",")),
+            ("starved_resource", signal.resource().to_owned()),
+        ];
+        let all = all.into_iter();
+        all.map(|(key, value)| (key.to_owned(), value)).collect()
     }
 }
 
@@ -163,6 +185,7 @@ pub fn choose(
     Some(PodToEvict {
         uid: first.uid.clone(),
         message: first.message(bound, thresholds, levels),
+        annotations: first.annotations(signal),
     })
 }
 
@@ -171,7 +194,6 @@ mod tests {
     use super::*;
     use crate::thresholds::{Least, Level, Soft, ThresholdKind};
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
     use std::time::Duration;
 
     const MIB: u64 = 1 << 20;
@@ -360,6 +382,15 @@ mod tests {
             "The node was low on resource: pids. ",
             "unmeasured usage is left out"
         );
+        let annotations = |signal| {
+            let chosen = choose(hard(signal), &thresholds, &levels, &[web.clone()]).unwrap();
+            chosen.annotations.into_values().collect::<Vec<_>>()
+        };
+        let of_memory = annotations(Signal::MemoryAvailable);
+        assert_eq!(of_memory, ["main", "290Mi", "memory"]);
+        let of_disk = annotations(Signal::NodefsAvailable);
+        assert_eq!(of_disk, ["main", "290Mi", "ephemeral-storage"]);
+        assert_eq!(annotations(Signal::PidAvailable), ["", "", "pids"]);
     }
 
     fn candidate() -> impl Strategy<Value = Candidate> {

@@ -13,6 +13,7 @@ use agent_sys::beneath::Beneath;
 use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -43,6 +44,7 @@ impl Worker {
                 Eviction {
                     reason: Eviction::PRESSURE,
                     message: excess.message,
+                    annotations: BTreeMap::new(),
                     grace: EVICTION_GRACE,
                 }
             })
@@ -59,8 +61,9 @@ impl Worker {
     /// machine: the Node's condition says that, and no agent begins before the next boot; where the
     /// master does not learn of the eviction, the pod runs again then.
     fn announce(&self, pod: &Pod, eviction: &Eviction) {
-        let (events, text) = (&self.shared.events, eviction.message.clone());
-        events.warning(pod, eviction.reason, text);
+        let annotations = eviction.annotations.clone();
+        let events = &self.shared.events;
+        events.annotated(pod, eviction.reason, &eviction.message, annotations);
         if let Err(error) = remember(&self.shared.config, &self.pod.uid, eviction) {
             // A full disk is no reason to keep the pod.
             tracing::warn!(
@@ -199,6 +202,7 @@ pub(crate) fn read(record: Vec<u8>) -> Option<Eviction> {
             Eviction::PRESSURE
         },
         message: message.to_owned(),
+        annotations: BTreeMap::new(),
         grace: Duration::from_secs(grace.parse().ok()?),
     })
 }
@@ -216,6 +220,7 @@ mod tests {
         let eviction = Eviction {
             reason: Eviction::PRESSURE,
             message: "The node was low on resource: memory.\nMore. ".to_owned(),
+            annotations: BTreeMap::new(),
             grace: Duration::from_secs(30),
         };
         remember(&config, "u", &eviction).unwrap();
@@ -243,6 +248,7 @@ mod tests {
         let eviction = Eviction {
             reason: Eviction::PRESSURE,
             message: "The node was low on resource: memory. ".to_owned(),
+            annotations: BTreeMap::new(),
             grace: Duration::from_secs(30),
         };
         remember(&config, &uid, &eviction).unwrap();

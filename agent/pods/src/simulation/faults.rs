@@ -11,6 +11,7 @@ use config_kube::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::SignedDuration;
 use serde_json::json;
+use std::collections::BTreeMap;
 
 impl World {
     /// Whether the pod's readiness gate is open, if it has one.
@@ -127,6 +128,7 @@ impl World {
                 self.notes.evicted.get_or_insert(Eviction {
                     reason: Eviction::PRESSURE,
                     message: why,
+                    annotations: BTreeMap::new(),
                     grace: EVICTION_GRACE,
                 });
             }

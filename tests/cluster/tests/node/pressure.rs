@@ -7,8 +7,8 @@ use crate::site::{eventually, texts};
 use agent_kubelet::{Least, Signal, Soft, Thresholds};
 use agent_runtime::{Container, ContainerState, Runtime};
 use config_kube::identity::CONTROLLER_MANAGER_USER;
-use config_kube::k8s_openapi::api::core::v1::Node;
-use master_client::UserInfo;
+use config_kube::k8s_openapi::api::core::v1::{Event, Node};
+use master_client::{ListParams, UserInfo};
 use master_control::Controllers;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -28,6 +28,23 @@ fn evicted_at(status: &Value) -> String {
         .as_str()
         .unwrap()
         .to_owned()
+}
+
+/// The annotations of the event of a pod's eviction.
+async fn annotations(cluster: &Cluster, pod: &str) -> Option<BTreeMap<String, String>> {
+    let params = ListParams::default();
+    let events = cluster.admin.list::<Event>(Some("default"), &params).await;
+    let is_it = |event: &Event| {
+        event.reason.as_deref() == Some("Evicted")
+            && event.involved_object.name.as_deref() == Some(pod)
+    };
+    events
+        .unwrap()
+        .items
+        .into_iter()
+        .find(is_it)?
+        .metadata
+        .annotations
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -99,6 +116,9 @@ async fn a_node_low_on_memory_evicts_pods_in_upstreams_order_and_takes_none_with
     .await;
     let message = cluster.event("Evicted").await;
     assert!(message.starts_with("The node was low"), "{message}");
+    let said = eventually("the event of the first", || annotations(&cluster, "greedy")).await;
+    assert_eq!(said["offending_containers"], "main");
+    assert_eq!(said["starved_resource"], "memory");
 
     cluster
         .create("late", json!({"containers": [shell(HOLD)]}))
