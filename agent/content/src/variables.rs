@@ -150,6 +150,20 @@ fn too_much() -> String {
     )
 }
 
+/// The command of a probe, with its references to the container's own `env` replaced by what is
+/// written there: a value is taken as it is, and one with `valueFrom` is empty (upstream's
+/// `ExpandContainerCommandOnlyStatic`). Variables of `envFrom` and of services are not replaced.
+///
+/// # Errors
+/// The variables or the command are more than a program takes.
+pub fn expand_static(command: &[String], container: &Container) -> Result<Vec<String>, String> {
+    let mut own = Vars::default();
+    for var in container.env.iter().flatten() {
+        own.set(var.name.clone(), var.value.clone().unwrap_or_default())?;
+    }
+    own.expand_all(command)
+}
+
 /// The variables of a container.
 ///
 /// # Errors
@@ -564,6 +578,22 @@ mod tests {
         vars.set("A".to_owned(), again()).unwrap();
         vars.set("A".to_owned(), again()).unwrap();
         assert!(vars.set("B".to_owned(), String::new()).is_err());
+    }
+
+    #[test]
+    fn a_probes_command_has_the_containers_own_values_as_they_are_written() {
+        let container: Container = serde_json::from_value(json!({"name": "a",
+            "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)"}, {"name": "EMPTY"},
+                {"name": "OF_FIELD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+            "envFrom": [{"configMapRef": {"name": "m", "optional": true}}]}))
+        .unwrap();
+        let command = ["run", "$(A)-$(B)", "$$(A)", "$(EMPTY)$(OF_FIELD)", "$(C)"];
+        assert_eq!(
+            expand_static(&command.map(str::to_owned), &container).unwrap(),
+            ["run", "1-$(A)", "$(A)", "", "$(C)"]
+        );
+        let long = "x".repeat(MOST + 1);
+        assert!(expand_static(&[long], &container).is_err());
     }
 
     fn with_a() -> Vars {

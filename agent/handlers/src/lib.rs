@@ -17,10 +17,10 @@ mod redirect;
 
 use crate::http::{Answer, Failure};
 use crate::redirect::Url;
+use agent_content::variables::expand_static;
 use agent_runtime::Runtime;
 use config_kube::k8s_openapi::api::core::v1::{
-    Container, ContainerPort, ExecAction, GRPCAction, HTTPGetAction, LifecycleHandler, Probe,
-    TCPSocketAction,
+    Container, ContainerPort, GRPCAction, HTTPGetAction, LifecycleHandler, Probe, TCPSocketAction,
 };
 use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ pub struct Target {
     pub runtime: Arc<dyn Runtime>,
     /// Its id at the engine.
     pub id: String,
-    /// The container's named ports.
+    /// The container, with its named ports and its variables.
     pub container: Container,
     /// The address of its pod; the loopback if that is not known.
     pub host: Option<IpAddr>,
@@ -80,7 +80,11 @@ impl Target {
         limit: Duration,
     ) -> Result<Option<Warning>, ProbeFault> {
         let outcome = if let Some(exec) = &probe.exec {
-            self.run(exec, limit).await
+            let command = exec.command.as_deref().unwrap_or_default();
+            match expand_static(command, &self.container) {
+                Ok(command) => self.run(&command, limit).await,
+                Err(why) => Err(ProbeFault::Unknown(why)),
+            }
         } else if let Some(get) = &probe.http_get {
             let asked = timeout(limit, self.ask(get)).await;
             return asked.map_err(|_elapsed| ProbeFault::Failed(late(limit)))?;
@@ -114,14 +118,16 @@ impl Target {
         }
     }
 
-    /// Acts as a lifecycle hook says, within `limit`. An answer over HTTP is enough, whatever its
-    /// status; `tcpSocket` is not a hook, although the API has it (both as upstream's).
+    /// Acts as a lifecycle hook says, within `limit`. A command is taken as it is written, other
+    /// than a probe's; an answer over HTTP is enough, whatever its status; `tcpSocket` is not a
+    /// hook, although the API has it (all as upstream's).
     ///
     /// # Errors
     /// Why it failed; not for events, because a hook's output may be secret.
     pub async fn hook(&self, hook: &LifecycleHandler, limit: Duration) -> Result<(), String> {
         if let Some(exec) = &hook.exec {
-            self.run(exec, limit).await.map_err(String::from)
+            let command = exec.command.as_deref().unwrap_or_default();
+            self.run(command, limit).await.map_err(String::from)
         } else if let Some(get) = &hook.http_get {
             let asked = timeout(limit, self.get_by_hook(get)).await;
             asked.map_err(|_elapsed| late(limit))?.map(drop)
@@ -134,8 +140,7 @@ impl Target {
         }
     }
 
-    async fn run(&self, exec: &ExecAction, limit: Duration) -> Outcome {
-        let command = exec.command.as_deref().unwrap_or_default();
+    async fn run(&self, command: &[String], limit: Duration) -> Outcome {
         let done = self
             .runtime
             .exec(&self.id, command, limit)

@@ -198,6 +198,28 @@ async fn probes_and_hooks_ask_over_tls_whatever_certificate_the_server_has() {
     assert!(secure.was_asked("/stopping kube-lifecycle/1.36"));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_probes_command_has_the_containers_own_variables_and_a_hooks_is_as_written() {
+    let cluster = Cluster::new().await;
+    let says = |word: &str| {
+        let script = format!("[ '$(WORD)' = {word} ]");
+        json!({"exec": {"command": ["/bin/sh", "-c", script]}})
+    };
+    let mut main = shell("while :; do sleep 0.1; done");
+    main["env"] = json!([{"name": "WORD", "value": "ready"}]);
+    main["lifecycle"] = json!({"postStart": says("'$''(WORD)'")});
+    let mut probe = says("ready");
+    probe["periodSeconds"] = json!(1);
+    probe["timeoutSeconds"] = json!(60);
+    main["readinessProbe"] = probe;
+    cluster.create("named", json!({"containers": [main]})).await;
+    let status = cluster
+        .reaches("named", "/containerStatuses/0/ready", json!(true))
+        .await;
+    let restarts = &status["containerStatuses"][0]["restartCount"];
+    assert_eq!(*restarts, 0, "{status}");
+}
+
 /// A server without TLS: it answers what is no request with 400, as servers do, and writes down the
 /// heads of requests.
 async fn plain() -> (u16, Arc<Mutex<Vec<String>>>) {

@@ -44,7 +44,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("agent/resources", &["sys", "runtime", "pressure"]),
     ("agent/pressure", &[]),
     ("agent/pods", &["runtime", "resources"]),
-    ("agent/handlers", &["runtime", "grpc"]),
+    ("agent/handlers", &["runtime", "grpc", "content"]),
     (
         "agent/probes",
         &["runtime", "resources", "pods", "handlers", "api"],
