@@ -209,9 +209,10 @@ impl KubeletState for Shared {
 pub(crate) mod tests {
     use super::*;
     use agent_api::{Answer, ApiError, Call, Lines};
-    use agent_cluster::SandboxOptions;
+    use agent_cluster::{Sandbox, SandboxOptions, SandboxSpec};
     use agent_proxy::View;
     use agent_runtime::{Containerd, Options, Registries};
+    use agent_sys::namespace::{Kind, in_new};
     use futures_util::{StreamExt, stream};
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
@@ -341,5 +342,45 @@ pub(crate) mod tests {
         };
         let (runtime, sandboxes) = (Arc::new(runtime), Arc::new(sandboxes.unwrap()));
         Kubelet::new(config, api, runtime, sandboxes).shared
+    }
+
+    /// A pod with a port of the node; its UID is also its name.
+    pub(crate) fn with_host_port(uid: &str) -> Pod {
+        let port = json!({"containerPort": 80, "hostPort": 8080});
+        let pod = json!({
+            "metadata": {"namespace": "shop", "name": uid, "uid": uid},
+            "spec": {"containers": [{"name": "main", "image": "x", "ports": [port]}]},
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    /// Runs a test in a network namespace of its own, with [`shared_with`] and the sandbox of a pod
+    /// whose UID is `a`. Needs root.
+    pub(crate) fn beside_sandbox<F: Future<Output = ()>>(
+        static_pods: Vec<Pod>,
+        test: impl FnOnce(Arc<Shared>, Sandbox) -> F + Send,
+    ) {
+        in_new(&[Kind::Network], || {
+            let dir = tempfile::tempdir().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let shared = shared_with(dir.path(), static_pods);
+                let range = ["10.1.0.0/24".parse().unwrap()];
+                shared.sandboxes.give_ranges(&range).unwrap();
+                let wanted = SandboxSpec {
+                    uid: "a".to_owned(),
+                    network: true,
+                    ..SandboxSpec::default()
+                };
+                let made = shared.sandboxes.make(&wanted).unwrap();
+                test(shared.clone(), made).await;
+                shared.sandboxes.remove("a").unwrap();
+            });
+            Ok(())
+        })
+        .unwrap();
     }
 }

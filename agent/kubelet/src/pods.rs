@@ -400,9 +400,7 @@ impl Pods {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet::tests::{Ending, Large, shared_of, shared_with};
-    use agent_cluster::SandboxSpec;
-    use agent_sys::namespace::{Kind, in_new};
+    use crate::kubelet::tests::{Ending, Large, beside_sandbox, shared_of, with_host_port};
     use serde_json::json;
     use tokio::time::timeout;
 
@@ -441,37 +439,13 @@ mod tests {
     /// Needs root.
     #[test]
     fn an_adopted_pod_has_its_ports_of_the_node_before_the_engine_answers() {
-        in_new(&[Kind::Network], || {
-            let port = json!({"containerPort": 80, "hostPort": 8080});
-            let pod = json!({
-                "metadata": {"namespace": "shop", "name": "web", "uid": "a"},
-                "spec": {"containers": [{"name": "main", "image": "x", "ports": [port]}]},
-            });
-            let dir = tempfile::tempdir().unwrap();
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
-            runtime.block_on(async {
-                let shared = shared_with(dir.path(), vec![serde_json::from_value(pod).unwrap()]);
-                let range = ["10.1.0.0/24".parse().unwrap()];
-                shared.sandboxes.give_ranges(&range).unwrap();
-                let wanted = SandboxSpec {
-                    uid: "a".to_owned(),
-                    network: true,
-                    ..SandboxSpec::default()
-                };
-                let made = shared.sandboxes.make(&wanted).unwrap();
-                Pods::new(shared.clone()).want_static();
-                let known = shared.config.cluster.as_ref().unwrap().now();
-                let [(uid, ports)] = known.host_ports.as_slice() else {
-                    unreachable!("{:?}", known.host_ports)
-                };
-                assert_eq!((&**uid, ports[0].pod), ("a", made.addresses[0]));
-                shared.sandboxes.remove("a").unwrap();
-            });
-            Ok(())
-        })
-        .unwrap();
+        beside_sandbox(vec![with_host_port("a")], |shared, made| async move {
+            Pods::new(shared.clone()).want_static();
+            let known = shared.config.cluster.as_ref().unwrap().now();
+            let [(uid, ports)] = known.host_ports.as_slice() else {
+                unreachable!("{:?}", known.host_ports)
+            };
+            assert_eq!((&**uid, ports[0].pod), ("a", made.addresses[0]));
+        });
     }
 }

@@ -251,9 +251,8 @@ pub(crate) fn resolver(config: &Config, sandboxes: &Sandboxes) -> Option<IpAddr>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet::tests::{shared, shared_of};
+    use crate::kubelet::tests::{beside_sandbox, shared_of, with_host_port};
     use agent_api::{Answer, Api, ApiError, Call, Lines};
-    use agent_sys::namespace::{Kind, in_new};
     use bytes::Bytes;
     use serde_json::json;
 
@@ -332,43 +331,20 @@ mod tests {
         }
     }
 
+    /// Needs root.
     #[test]
     fn ports_of_the_node_are_closed_before_their_pods_addresses_are_another_pods() {
-        in_new(&[Kind::Network], || {
-            let port = json!({"containerPort": 80, "hostPort": 8080});
-            let pod = json!({
-                "metadata": {"namespace": "shop", "name": "web", "uid": "a"},
-                "spec": {"containers": [{"name": "main", "image": "x", "ports": [port]}]},
-            });
-            let pod: Pod = serde_json::from_value(pod).unwrap();
-            let dir = tempfile::tempdir().unwrap();
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
-            runtime.block_on(async {
-                let shared = shared(dir.path());
-                let range = ["10.1.0.0/24".parse().unwrap()];
-                shared.sandboxes.give_ranges(&range).unwrap();
-                let wanted = SandboxSpec {
-                    uid: "a".to_owned(),
-                    network: true,
-                    ..SandboxSpec::default()
-                };
-                shared.sandboxes.make(&wanted).unwrap();
-                let ports = || shared.config.cluster.as_ref().unwrap().now();
-                let mut own = Own::find(&shared, "a");
-                own.publish(&shared, &pod);
-                assert_eq!(ports().host_ports.len(), 1);
-                // The engine does not answer, so that the sandbox stays for now; the pod's next
-                // step comes before another try.
-                assert!(own.remove(&shared).await.is_err() && own.is_there());
-                own.publish(&shared, &pod);
-                assert_eq!(ports().host_ports, []);
-                shared.sandboxes.remove("a").unwrap();
-            });
-            Ok(())
-        })
-        .unwrap();
+        beside_sandbox(Vec::new(), |shared, _| async move {
+            let pod = with_host_port("a");
+            let ports = || shared.config.cluster.as_ref().unwrap().now();
+            let mut own = Own::find(&shared, "a");
+            own.publish(&shared, &pod);
+            assert_eq!(ports().host_ports.len(), 1);
+            // The engine does not answer, so that the sandbox stays for now; the pod's next step
+            // comes before another try.
+            assert!(own.remove(&shared).await.is_err() && own.is_there());
+            own.publish(&shared, &pod);
+            assert_eq!(ports().host_ports, []);
+        });
     }
 }

@@ -295,7 +295,7 @@ fn beside<'a>(
 mod tests {
     use crate::desired::DesiredPod;
     use crate::handle::{Allocation, FoundStatus, Handle};
-    use crate::kubelet::tests::shared_with;
+    use crate::kubelet::tests::{shared_with, with_host_port};
     use agent_pods::pod_ref;
     use config_kube::k8s_openapi::api::core::v1::Pod;
     use config_static_pods::Mirror;
@@ -360,13 +360,7 @@ mod tests {
     async fn a_pod_waits_for_the_port_of_one_that_was_deleted_without_its_grace() {
         let dir = tempfile::tempdir().unwrap();
         let shared = shared_with(dir.path(), vec![]);
-        let pod = |uid: &str| -> Arc<Pod> {
-            let ports = json!([{"containerPort": 80, "hostPort": 8080}]);
-            let spec = json!({"containers": [{"name": "main", "image": "i", "ports": ports}]});
-            let meta = json!({"namespace": "default", "name": uid, "uid": uid});
-            Arc::new(serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap())
-        };
-        let (old, new) = (pod("old"), pod("new"));
+        let [old, new] = ["old", "new"].map(|uid| Arc::new(with_host_port(uid)));
         let leaving = handle((*old).clone());
         leaving.allocation.set(old.clone());
         let allocation = leaving.allocation.clone();
