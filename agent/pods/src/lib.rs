@@ -20,6 +20,8 @@
 //!
 //! `simulation` holds the invariants: it drives the machine through whole lives of random pods.
 
+#[cfg(test)]
+mod attempts;
 mod backoff;
 mod clocks;
 mod containers;

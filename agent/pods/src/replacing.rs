@@ -45,8 +45,9 @@ pub fn quiet_until(facts: PodFacts<'_>) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attempts::{attempt, exited};
     use crate::notes::{Failure, Notes};
-    use agent_runtime::{Container as Seen, ContainerKey, ContainerKind, ExitCause, PodRef};
+    use agent_runtime::{Container as Seen, ContainerKind, ExitCause};
     use config_kube::k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
@@ -56,33 +57,10 @@ mod tests {
     }
 
     fn ended(finished_at: Timestamp) -> Seen {
-        let pod = PodRef {
-            namespace: "n".into(),
-            name: "p".into(),
-            uid: "u".into(),
-        };
+        let state = exited(finished_at, 0, ExitCause::Own);
         Seen {
-            id: "1".into(),
-            key: ContainerKey {
-                pod,
-                container: "a".into(),
-                kind: ContainerKind::Main,
-                attempt: 0,
-            },
             image: "old".into(),
-            image_id: String::new(),
-            state: ContainerState::Exited {
-                started_at: Timestamp::UNIX_EPOCH,
-                finished_at,
-                code: 0,
-                cause: ExitCause::Own,
-            },
-            backoff: None,
-            round: 0,
-            this_boot: true,
-            stop_signal: None,
-            needs: None,
-            user: None,
+            ..attempt("a", ContainerKind::Main, state)
         }
     }
 
@@ -104,7 +82,7 @@ mod tests {
             })
         };
         assert_eq!(until(&notes, 100), None, "it ended by itself");
-        notes.replaced.insert("1".into());
+        notes.replaced.insert("a".into());
         assert_eq!(until(&notes, 100), Some(seconds(102)));
         assert_eq!(until(&notes, 101), Some(seconds(102)));
         assert_eq!(until(&notes, 102), None);
@@ -129,7 +107,7 @@ mod tests {
         pod.metadata.deletion_timestamp =
             Some(config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(seconds(100)));
         let (seen, mut notes) = ([ended(seconds(100))], Notes::default());
-        notes.replaced.insert("1".into());
+        notes.replaced.insert("a".into());
         let facts = PodFacts {
             pod: &pod,
             seen: &seen,

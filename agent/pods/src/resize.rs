@@ -226,7 +226,8 @@ pub(crate) fn allocated(facts: PodFacts<'_>) -> Option<BTreeMap<String, Quantity
 #[cfg(test)]
 mod tests {
     use super::*;
-    use agent_runtime::{ContainerKey, ExitCause, PodRef};
+    use crate::attempts::{attempt, exited};
+    use agent_runtime::ExitCause;
     use jiff::Timestamp;
     use serde_json::{Value, json};
 
@@ -237,30 +238,13 @@ mod tests {
     }
 
     fn running(pod: &Pod) -> Seen {
-        let pod_ref = PodRef {
-            namespace: "n".into(),
-            name: "p".into(),
-            uid: "u".into(),
+        let state = ContainerState::Running {
+            started_at: Timestamp::UNIX_EPOCH,
         };
         Seen {
-            id: "1".into(),
-            key: ContainerKey {
-                pod: pod_ref,
-                container: "a".into(),
-                kind: ContainerKind::Main,
-                attempt: 0,
-            },
             image: "i".into(),
-            image_id: String::new(),
-            state: ContainerState::Running {
-                started_at: Timestamp::UNIX_EPOCH,
-            },
-            backoff: None,
-            round: 0,
-            this_boot: true,
-            stop_signal: None,
             needs: needs(pod, &pod.spec.as_ref().unwrap().containers[0]),
-            user: None,
+            ..attempt("a", ContainerKind::Main, state)
         }
     }
 
@@ -384,12 +368,7 @@ mod tests {
             cpu(&as_running(&new, std::slice::from_ref(&seen))),
             Amount::units(1)
         );
-        seen.state = ContainerState::Exited {
-            code: 0,
-            started_at: Timestamp::UNIX_EPOCH,
-            finished_at: Timestamp::UNIX_EPOCH,
-            cause: ExitCause::Own,
-        };
+        seen.state = exited(Timestamp::UNIX_EPOCH, 0, ExitCause::Own);
         assert!(!is_resized(&new, &seen));
         assert_eq!(cpu(&as_running(&new, &[seen])), Amount::units(2));
     }

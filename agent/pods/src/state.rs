@@ -371,10 +371,10 @@ fn spoken(wait: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PodFacts;
+    use crate::attempts::{attempt, exited};
     use crate::notes::Notes;
     use crate::status::{Addresses, status};
-    use crate::{PodFacts, pod_ref};
-    use agent_runtime::ContainerKey;
     use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
     use jiff::Timestamp;
     use serde_json::json;
@@ -411,28 +411,9 @@ mod tests {
             },
         }))
         .unwrap();
-        let ended = |(name, kind, cause): (&str, _, _)| Seen {
-            id: name.to_owned(),
-            key: ContainerKey {
-                pod: pod_ref(&pod).unwrap(),
-                container: name.to_owned(),
-                kind,
-                attempt: 0,
-            },
-            image: String::new(),
-            image_id: String::new(),
-            state: State::Exited {
-                started_at: Timestamp::UNIX_EPOCH,
-                finished_at: Timestamp::UNIX_EPOCH,
-                code: i32::from(kind == ContainerKind::Main),
-                cause,
-            },
-            backoff: None,
-            round: 0,
-            this_boot: true,
-            stop_signal: None,
-            needs: None,
-            user: None,
+        let ended = |(name, kind, cause): (&str, ContainerKind, ExitCause)| {
+            let code = i32::from(kind == ContainerKind::Main);
+            attempt(name, kind, exited(Timestamp::UNIX_EPOCH, code, cause))
         };
         let long = "x".repeat(4096);
         let (init, main) = (ContainerKind::Init, ContainerKind::Main);
