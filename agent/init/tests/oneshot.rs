@@ -6,16 +6,7 @@ use agent_init::console::Console;
 use agent_init::oneshot::{OneshotError, run};
 use agent_sys::process::Program;
 use std::time::{Duration, Instant};
-
-fn shell(script: &str) -> Program {
-    Program {
-        path: "/bin/sh".to_owned(),
-        arguments: vec!["-c".to_owned(), script.to_owned()],
-        environment: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
-        cgroup: None,
-        oom_score: 0,
-    }
-}
+use tests_support::programs::shell;
 
 #[test]
 fn a_oneshot_program_ends_with_its_code_or_is_ended() {

@@ -7,20 +7,11 @@ use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
+use tests_support::programs::shell;
 
 /// Time limit for a few shell commands.
 const LIMIT: Duration = Duration::from_secs(60);
 const SLEEP: &str = "exec sleep 1000";
-
-fn shell(script: &str) -> Program {
-    Program {
-        path: "/bin/sh".to_owned(),
-        arguments: vec!["-c".to_owned(), script.to_owned()],
-        environment: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
-        cgroup: None,
-        oom_score: 0,
-    }
-}
 
 /// A domain; `None` on a kernel without support, where making one must fail.
 fn domain() -> Option<Domain> {
