@@ -12,9 +12,9 @@ use jiff::Timestamp;
 /// Exit code of a container that is lost (upstream's).
 pub(crate) const LOST: i32 = 137;
 
-/// Adds to `seen` an attempt for each container that the pod's status has and containerd does not
-/// (its state was lost). All count as exited, so that a container that did its work before is not
-/// run again.
+/// Adds to `seen` an attempt for each container that has started by the pod's status and that
+/// containerd does not have (its state was lost). All count as exited, so that a container that did
+/// its work before is not run again.
 pub fn recover(pod: &Pod, mut seen: Vec<Seen>, now: Timestamp) -> Vec<Seen> {
     let Some(status) = &pod.status else {
         return seen;
@@ -61,12 +61,15 @@ fn lost(pod: &Pod, status: &ContainerStatus, kind: ContainerKind, now: Timestamp
             cause: cause(ended),
         },
         // It ran when the status was written.
-        (None, running) => State::Exited {
-            started_at: time(running.as_ref().and_then(|own| own.started_at.as_ref())),
+        (None, Some(running)) => State::Exited {
+            started_at: time(running.started_at.as_ref()),
             finished_at: now,
             code: LOST,
             cause: ExitCause::Lost,
         },
+        // It was made and had not started, so nothing was lost (upstream's rule). The machine
+        // itself removes such an attempt when an earlier run of the agent has left it.
+        (None, None) => return None,
     };
     Some(Seen {
         id,
@@ -119,7 +122,7 @@ mod tests {
 
     /// The state of the container of a pod whose status says so, and of which containerd knows
     /// nothing.
-    fn recovered(state: &Value, last: &Value) -> State {
+    fn recovered(state: &Value, last: &Value) -> Option<State> {
         let status = json!({
             "name": "a", "containerID": "containerd://id", "image": "i", "imageID": "", "ready": false,
             "restartCount": 1, "state": state, "lastState": last,
@@ -130,7 +133,7 @@ mod tests {
         });
         let now = Timestamp::from_second(100).unwrap();
         let pod = serde_json::from_value(pod).unwrap();
-        recover(&pod, Vec::new(), now).remove(0).state
+        recover(&pod, Vec::new(), now).pop().map(|seen| seen.state)
     }
 
     fn ended(code: i32, cause: ExitCause) -> State {
@@ -159,7 +162,7 @@ mod tests {
             (137, ExitCause::Lost),
         ] {
             let status = of(code, cause.reason(code));
-            let expected = ended(code, cause);
+            let expected = Some(ended(code, cause));
             assert_eq!(recovered(&status, &json!({})), expected);
             assert_eq!(recovered(&json!({"waiting": {}}), &status), expected);
         }
@@ -172,8 +175,16 @@ mod tests {
         };
         assert_eq!(
             recovered(&running, &of(7, "Error")),
-            lost,
+            Some(lost),
             "the attempt before"
         );
+    }
+
+    #[test]
+    fn a_container_that_was_made_and_had_not_started_is_not_lost() {
+        for reason in ["ContainerCreating", "PodInitializing"] {
+            let waiting = json!({"waiting": {"reason": reason}});
+            assert_eq!(recovered(&waiting, &json!({})), None);
+        }
     }
 }

@@ -167,9 +167,11 @@ async fn an_agent_that_begins_during_a_slow_start_starts_what_did_not_start() {
     let status = cluster
         .reaches("p", "/containerStatuses/2/started", json!(true))
         .await;
-    // containerd gives up what the agent that is gone had asked for, so the second container has
-    // another attempt, as on upstream's kubelet; those beside it are not touched, and each runs
-    // once.
+    // Where containerd gave up what the agent that is gone had asked for, the second container has
+    // another attempt, as on upstream's kubelet, and the third one does not wait for that. Those
+    // beside it are not touched, and each runs once.
+    let second = "/containerStatuses/1/started";
+    cluster.reaches("p", second, json!(true)).await;
     let restarts =
         |container: usize| status["containerStatuses"][container]["restartCount"].clone();
     assert_eq!([restarts(0), restarts(2)], [0, 0], "{status}");
