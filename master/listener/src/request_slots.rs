@@ -72,7 +72,7 @@ pub enum Access {
 }
 
 /// A request's slot, and its part of the budget of bodies; freed when this is dropped.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RequestSlot {
     _complete: Option<CompleteBody>,
     slot: Option<Share>,
@@ -240,7 +240,12 @@ impl RequestSlots {
             return Ok((content, held));
         }
         let Some(taker) = taker else {
-            return Ok((content, RequestSlot::default()));
+            let held = RequestSlot {
+                _complete: None,
+                slot: None,
+                reader: None,
+            };
+            return Ok((content, held));
         };
         let slot = self.reads.take(taker)?;
         let user = taker.user.to_owned();
