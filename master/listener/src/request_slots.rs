@@ -62,12 +62,12 @@ impl Slots {
     }
 }
 
-/// Which slots a request takes one of.
+/// What a request does: reads and writes have slots of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Those for reads.
+    /// It reads.
     Read,
-    /// Those for writes; its body is read first.
+    /// It writes, and takes its slot once its body is complete.
     Write,
 }
 
