@@ -85,12 +85,11 @@ pub(super) async fn make(
         admitted.ops.insert(0, Op::create(&key, bytes.clone()));
         match writer.store.commit(admitted.ops).await {
             Ok(done) => {
-                let revision = done.revision;
                 let entry = Entry {
                     key: key.into(),
                     value: bytes.into(),
-                    created: revision,
-                    modified: revision,
+                    created: done.revision,
+                    modified: done.revision,
                 };
                 return Ok(warned(
                     call.object_answer(StatusCode::CREATED, &entry)?,
