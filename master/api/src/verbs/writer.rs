@@ -12,17 +12,17 @@ use master_schema::validate::Fields;
 use master_store::{Op, Reader, Store};
 use master_wire::path::Verb;
 
-/// What a write can touch.
+/// The parts of the server that a write may use.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ObjectWriter<'a> {
     pub(super) reader: &'a dyn Reader,
     pub(super) store: &'a dyn Store,
     /// The admission plugins.
     pub(super) admission: &'a Chain,
-    /// Asked where a write creates an object that it was to change.
+    /// Decides whether the caller may create, where an update or an apply finds no object.
     pub(super) authorizer: &'a Authorizer,
     pub(super) identities: &'a Identities,
-    /// Has warnings for the writers of this project's kinds.
+    /// Gives the warnings for those who write this project's kinds.
     pub(super) extensions: Option<&'a dyn Extensions>,
 }
 
