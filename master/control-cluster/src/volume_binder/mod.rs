@@ -186,8 +186,9 @@ fn without_volume(phase: &str) -> Value {
         "currentVolumeAttributesClassName": null}})
 }
 
-/// The status of a claim that is bound to a volume of this size and these access modes;
-/// `attributes` is what the step says of them.
+/// The status of a claim that is bound to a volume of this size and these access modes.
+/// `attributes` is the volume's `VolumeAttributesClass` (empty: none); without it the status keeps
+/// the class that it shows.
 fn with_volume(size: Amount, modes: &[String], attributes: Option<String>) -> Value {
     let capacity = json!({"storage": size.to_quantity()});
     let mut status = json!({"phase": "Bound", "capacity": capacity, "accessModes": modes});
