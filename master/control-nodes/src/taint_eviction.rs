@@ -190,9 +190,10 @@ impl TaintEviction {
         }
     }
 
-    /// Notes when a living pod is to be deleted that may stay so long by the taints of its node. A
-    /// deadline is not put off by a taint which takes the place of the first one: a node is not
-    /// ready, and then unreachable (upstream).
+    /// Notes when a living pod is to be deleted, and returns how long it may stay. `by_taints` is
+    /// how long the taints of its node let it stay; `None`: for ever. A deadline is not put off by
+    /// a taint which takes the place of the first one: a node is not ready, and then unreachable
+    /// (upstream).
     fn note_deadline(
         &self,
         key: &Key,
