@@ -591,7 +591,7 @@ impl Work<'_> {
         self.left(failures.len(), *failures.iter().max()?)
     }
 
-    /// How long to wait after the failures of the index of which this is the last failed pod.
+    /// How long an index still waits for its next pod; `pod` is the last of it that failed.
     fn backoff_of(&self, pod: &OwnedPod) -> Option<SignedDuration> {
         let known = part(pod);
         let before = known.failures.saturating_add(known.ignored);

@@ -151,7 +151,7 @@ pub struct PodId {
 }
 
 impl PodId {
-    /// That of a pod in the stores.
+    /// The key and the UID of a pod in the stores.
     pub fn of(key: &Key, pod: &OwnedPod) -> Self {
         Self {
             key: key.clone(),
