@@ -68,7 +68,7 @@ pub(super) async fn check(
     }
     if write_limits::annotates(event, before) {
         let why = format!(
-            "node {node:?} is not allowed to set annotations of an event but those of evictions"
+            "node {node:?} is not allowed to set other annotations of an event than those of evictions"
         );
         return Err(request.forbidden(meta_text(event, "name"), &why));
     }
