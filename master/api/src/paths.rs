@@ -6,6 +6,7 @@ use config_figures::Text;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use master_client::{Body, BoxFuture};
+use master_listener::Extensions;
 use master_metrics::StoredObjects;
 use master_openapi::discovery;
 use master_schema::error::{ApiError, Reason, no_resource};
@@ -94,7 +95,7 @@ impl ApiServer {
     async fn verdicts(&self) -> Answer {
         let log = self
             .extensions()
-            .and_then(|extensions| extensions.verdicts())
+            .and_then(Extensions::verdicts)
             .ok_or_else(no_resource)?;
         let mut response = Response::new(log.await?);
         let headers = response.headers_mut();
