@@ -129,7 +129,7 @@ impl Accounts<'_> {
         }
     }
 
-    /// The user of a bound token that is in time, of which everything that it names still exists.
+    /// The user of a bound token, if the token is valid now and all that it names still exists.
     async fn bound(&self, claims: &Claims) -> Result<UserInfo, ApiError> {
         let now = Timestamp::now().as_second();
         in_time(claims, now)?;
@@ -153,9 +153,9 @@ impl Accounts<'_> {
         Ok(bound_user(claims, node.as_ref()))
     }
 
-    /// The node of a bound token, where it has one. What this returns proves that the pod that the
-    /// token is bound to still exists, or else the node that it is bound to, and not that the node
-    /// is allowed to do anything.
+    /// The node of a bound token, where it has one. An answer proves that the token's pod still
+    /// exists or, for a token of a node alone, that the node does; not that the node is allowed to
+    /// do anything.
     async fn live_node(&self, own: &Private, now: i64) -> Result<Option<Reference>, ApiError> {
         // A token that was made before its pod was bound names no node, and is the pod's all the
         // same.
@@ -240,8 +240,8 @@ fn in_time(claims: &Claims, now: i64) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The user of a bound token, with the token's id, its pod and its node. It proves nothing: the
-/// caller has checked all of them.
+/// The user of a bound token, with the token's id, its pod and its node. Nothing is checked here:
+/// the caller has done that.
 fn bound_user(claims: &Claims, node: Option<&Reference>) -> UserInfo {
     let own = &claims.kubernetes;
     let mut user = user(&own.namespace, &own.serviceaccount);
