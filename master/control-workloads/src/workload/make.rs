@@ -116,7 +116,7 @@ async fn create_one(writer: &Writer, about: &ObjectReference, pod: &Pod) -> Resu
     result
 }
 
-/// Ends pods.
+/// Ends pods, each only while it has its UID.
 ///
 /// # Errors
 /// The first refusal, after all of a batch were tried; none where a pod is gone.
