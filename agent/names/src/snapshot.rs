@@ -90,7 +90,8 @@ impl Head {
         self.version == VERSION && self.boot == origin.boot && self.node == origin.node
     }
 
-    /// Where the node answers; none where that makes no sense.
+    /// Where the node answers. `None` if there is no address, if there are more than [`MOST_OWN`],
+    /// or if one is not in its range.
     fn own(self) -> Option<Vec<OwnAddress>> {
         if self.own.is_empty() || self.own.len() > MOST_OWN {
             return None;
@@ -143,7 +144,7 @@ impl ServiceLine {
         }
     }
 
-    /// The service as it is known again; none where a protocol is none.
+    /// What the line says. `None` if a port's protocol is unknown.
     fn known(self) -> Option<(Key, Service)> {
         let port = |name, protocol, port| Port {
             name,
@@ -194,7 +195,7 @@ impl SliceLine {
         }
     }
 
-    /// The slice as it is known again; none where a protocol is none.
+    /// What the line says. `None` if a port's protocol is unknown.
     fn known(self) -> Option<(Key, Slice)> {
         let port = |name, protocol, port| SlicePort {
             name,
@@ -228,7 +229,7 @@ fn named(name: &str, protocol: Protocol, port: u16) -> Named {
     (name.to_owned(), protocol.name().to_owned(), port)
 }
 
-/// Ports as they are known again; none where a protocol is none.
+/// What a line says of ports. `None` if a protocol is unknown.
 fn ports<T>(all: Vec<Named>, port: impl Fn(String, Protocol, u16) -> T) -> Option<Vec<T>> {
     let all = all.into_iter();
     all.map(|(name, protocol, number)| Some(port(name, Protocol::named(Some(&protocol))?, number)))
