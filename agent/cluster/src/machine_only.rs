@@ -1,4 +1,4 @@
-//! Addresses that are the machine's and no pod's to ask, by family: its loopback addresses, and
+//! Addresses that the machine may ask and pods may not, by family: its loopback addresses, and
 //! those outside of the cluster ([`MACHINE_ONLY`]).
 
 use crate::address::{edges, of_number};

@@ -99,10 +99,10 @@ const fn shown_as(family: Family) -> u32 {
 const UNTRACKED: u32 = 64;
 const RELATED: u32 = 4;
 
-/// What a machine passes on beside its pods' packets, and by which way.
+/// What a machine passes on, and by which way.
 #[derive(Debug, Clone, Copy)]
 pub struct Forwarding {
-    /// Nothing, as it serves nothing but Kubernetes.
+    /// The machine serves nothing but Kubernetes: it passes on no packets but those of pods.
     pub kubernetes_only: bool,
     /// Peers are reached by [`TUNNELS`] only.
     pub tunnel: bool,

@@ -119,7 +119,7 @@ pub(crate) fn members(own: &str, nodes: &[Node]) -> Members {
     members
 }
 
-/// A range by its first address.
+/// A range as WireGuard has it, with the first address of its network.
 fn network(range: &Cidr) -> Range {
     Range {
         address: range.network(),
