@@ -27,11 +27,11 @@ fn swap(used: &Used) -> Option<Figure> {
 
 /// A family of nodes, pods and containers.
 struct Family {
-    /// The end of its name, behind what it is of.
+    /// The end of its name, after `node_`, `pod_` or `container_`.
     suffix: &'static str,
     /// Its type.
     kind: &'static str,
-    /// The beginning of its help text, before what it is of.
+    /// Its help text but for the last word, which is `node`, `pod` or `container`.
     help: &'static str,
     take: Take,
 }

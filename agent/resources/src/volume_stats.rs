@@ -8,7 +8,7 @@ type Take = fn(&Space) -> Option<u64>;
 
 /// A family of claimed volumes.
 struct Family {
-    /// The end of its name.
+    /// The end of its name, after `kubelet_volume_stats_`.
     suffix: &'static str,
     help: &'static str,
     take: Take,
