@@ -399,9 +399,9 @@ impl OpenVolume {
     }
 }
 
-/// The index after this one, of so many in a circle.
-fn next_index(index: usize, of: usize) -> usize {
-    (index + 1) % of
+/// The index after this one; after the last of so many comes the first.
+fn next_index(index: usize, count: usize) -> usize {
+    (index + 1) % count
 }
 
 /// A new volume.
