@@ -118,9 +118,9 @@ impl Target {
         }
     }
 
-    /// Acts as a lifecycle hook says, within `limit`. A command is taken as it is written, other
-    /// than a probe's; an answer over HTTP is enough, whatever its status; `tcpSocket` is not a
-    /// hook, although the API has it (all as upstream's).
+    /// Acts as a lifecycle hook says, within `limit`. A command is run as it is written, unlike a
+    /// probe's, in which variables are replaced; an answer over HTTP is enough, whatever its
+    /// status; `tcpSocket` is not a hook, although the API has it (all as upstream's).
     ///
     /// # Errors
     /// Why it failed; not for events, because a hook's output may be secret.
