@@ -37,10 +37,10 @@ struct Progress {
     applied: Option<Timestamp>,
 }
 
-/// How the packet filter is at one time.
+/// How far the packet filter was behind at one time.
 #[derive(Debug, Clone, Copy)]
 struct FilterState {
-    /// It is near enough to what is known.
+    /// No change has waited for [`BEHIND`] to be applied.
     fresh: bool,
     /// When it was up to date last.
     updated: Timestamp,
