@@ -46,6 +46,14 @@ pub struct Candidate {
     pub containers: Vec<CandidateContainer>,
 }
 
+/// A container that uses more than it requests.
+struct Offender<'a> {
+    name: &'a str,
+    /// How much it uses and requests, as upstream writes quantities.
+    used: String,
+    request: String,
+}
+
 /// A pod to evict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodToEvict {
@@ -105,8 +113,8 @@ impl Candidate {
         (used.is_some(), within, self.priority, Reverse(beyond))
     }
 
-    /// Its containers that take more than they ask for: their names, usages and requests.
-    fn offenders(&self, signal: Signal) -> Vec<(&str, String, String)> {
+    /// Its containers that use more than they request.
+    fn offenders(&self, signal: Signal) -> Vec<Offender<'_>> {
         let share = |container: &CandidateContainer| match signal {
             Signal::MemoryAvailable => Some(container.memory),
             Signal::NodefsAvailable | Signal::ImagefsAvailable => Some(container.disk),
@@ -116,8 +124,11 @@ impl Candidate {
         let beyond = all.filter_map(|container| {
             let Share { used, request } = share(container)?;
             let used = used.filter(|used| *used > request)?;
-            let name = container.name.as_str();
-            Some((name, quantity(used), quantity(request)))
+            Some(Offender {
+                name: &container.name,
+                used: quantity(used),
+                request: quantity(request),
+            })
         });
         beyond.collect()
     }
@@ -133,10 +144,15 @@ impl Candidate {
             let (least, left) = (quantity(least), quantity(left));
             write!(text, "Threshold quantity: {least}, available: {left}. ").ok();
         }
-        for (name, used, requested) in self.offenders(signal) {
+        for offender in self.offenders(signal) {
+            let Offender {
+                name,
+                used,
+                request,
+            } = offender;
             write!(
                 text,
-                "Container {name} was using {used}, request is {requested}, has larger consumption of {resource}. "
+                "Container {name} was using {used}, request is {request}, has larger consumption of {resource}. "
             )
             .ok();
         }
@@ -146,9 +162,8 @@ impl Candidate {
     /// The same for programs, as annotations of the event (upstream's).
     fn annotations(&self, signal: Signal) -> BTreeMap<String, String> {
         let offenders = self.offenders(signal);
-        let names: Vec<&str> = offenders.iter().map(|(name, ..)| *name).collect();
-        let usages = offenders.iter().map(|(_, used, _)| used.as_str());
-        let usages: Vec<&str> = usages.collect();
+        let names: Vec<&str> = offenders.iter().map(|one| one.name).collect();
+        let usages: Vec<&str> = offenders.iter().map(|one| one.used.as_str()).collect();
         let all = [
             ("offending_containers", names.join(",")),
             ("offending_containers_usage", usages.join(",")),
