@@ -24,14 +24,15 @@ const QUEUE: usize = 256;
 const KNOWN: usize = 1024;
 /// Longest message (upstream's limit).
 const MAX_MESSAGE: usize = 1024;
-/// Bytes of all annotations of an event at most: the master takes no event of more than 8 KiB from
-/// a node, and one without annotations says more than none.
+/// Bytes of all annotations of an event at most. The master takes no event of more than 8 KiB from
+/// a node, so an event whose annotations are larger is written without them.
 const MAX_ANNOTATIONS: usize = 3 << 10;
 /// Longest name of an object.
 const MAX_NAME: usize = 253;
-/// How often an event is tried at most (upstream's number), and for how long. What comes meanwhile
-/// waits, and is dropped where the queue is full.
+/// How often an event is tried at most (upstream's number).
 const TRIES: usize = 12;
+/// How long an event is tried at most, as upstream's twelve tries, ten seconds apart, take. Events
+/// that come meanwhile wait behind it, there as here, and are dropped where the queue is full.
 const LONGEST: Duration = Duration::from_secs(120);
 /// How long nothing is written after the master has refused an event as one too many.
 const REFUSED: Duration = Duration::from_secs(1);
@@ -316,7 +317,7 @@ async fn write_one(
 
 /// How long to wait before an event is tried again; not at all where the answer would be the same.
 fn pause_after(error: &ApiError, backoff: &mut Backoff) -> Option<Duration> {
-    let passes = match error {
+    let is_temporary = match error {
         ApiError::Status { code: 429, .. } => return Some(REFUSED),
         ApiError::Transport(_) => true,
         // The master begins or ends, or other writers were faster: that says nothing of the event.
@@ -325,7 +326,7 @@ fn pause_after(error: &ApiError, backoff: &mut Backoff) -> Option<Duration> {
         }
         ApiError::TooLarge(_) | ApiError::Decode(_) | ApiError::Encode(_) => false,
     };
-    passes.then(|| backoff.take())
+    is_temporary.then(|| backoff.take())
 }
 
 /// Counts a repetition in the event that is there. The master removes events after a while: one
