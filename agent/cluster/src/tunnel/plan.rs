@@ -398,7 +398,7 @@ mod tests {
             for (at, range) in ranges.iter().enumerate() {
                 let mut others = ranges.iter().enumerate().filter(|(other, _)| *other != at);
                 let overlaps = others.any(|(_, other)| overlap(range, other));
-                prop_assert_eq!(found.contains(&(range.network(), range.prefix)), overlaps);
+                prop_assert_eq!(found.contains(&network(range)), overlaps);
             }
         }
 
