@@ -175,7 +175,9 @@ impl Writer<'_> {
         }
         let ranges = blocks(self.family, peers);
         if !ranges.is_empty() {
-            let name = named("block", &format!("{ranges:?}"));
+            // Of pairs, so that the set's name does not follow from the names of a type and fields.
+            let pairs = ranges.iter().map(|range| (range.first, range.last));
+            let name = named("block", &format!("{:?}", pairs.collect::<Vec<_>>()));
             sets.push((name, Content::Ranges(Arc::new(Set::Ranges(ranges)))));
         }
         let steps = |(name, _): &(Arc<str>, Content)| {
