@@ -19,8 +19,8 @@ const MAX_NAMES: usize = 1 << 15;
 const MAX_SLICES: usize = 64;
 
 /// The annotations of an event that a node may set: upstream's kubelet says by them why it evicted
-/// a pod. Nobody reads others of a node.
-const OF_EVICTIONS: [&str; 3] = [
+/// a pod. No program reads any other annotation of a node's event.
+const EVICTION_ANNOTATIONS: [&str; 3] = [
     "offending_containers",
     "offending_containers_usage",
     "starved_resource",
@@ -160,12 +160,12 @@ impl WriteLimits {
     }
 }
 
-/// Whether a node sets annotations of an event that are not [`OF_EVICTIONS`]. Their size counts as
-/// the event's own.
+/// Whether a node sets annotations of an event other than [`EVICTION_ANNOTATIONS`], which count
+/// towards the event's size.
 pub(super) fn annotates(event: &Fields, before: Option<&Fields>) -> bool {
     let others = |event| -> BTreeMap<_, _> {
         let all = object(metadata(event), "annotations").into_iter().flatten();
-        all.filter(|(key, _)| !OF_EVICTIONS.contains(&key.as_str()))
+        all.filter(|(key, _)| !EVICTION_ANNOTATIONS.contains(&key.as_str()))
             .collect()
     };
     others(event) != before.map(others).unwrap_or_default()
