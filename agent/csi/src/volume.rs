@@ -44,9 +44,9 @@ pub(crate) enum Goal<'a> {
         /// Whether the driver stages this volume.
         staged: bool,
     },
-    /// It is not published at the target, and not staged where it is published nowhere.
+    /// It is not published at the target, and not staged either once no target has it.
     Gone { target: &'a str },
-    /// It is not staged where it is published nowhere.
+    /// It is not staged, unless a target has it.
     Unstaged,
 }
 
