@@ -24,7 +24,7 @@ pub(super) async fn create(call: &Call, writer: &ObjectWriter<'_>, content: Body
     let (mut fields, warnings) = call.read_object(&bytes)?;
     let ownership = Ownership::of(call, &mut fields);
     let again = || Ok(call.read_object(&bytes)?.0);
-    let made = make(call, writer, (fields, again), &ownership, warnings.clone());
+    let made = make(call, writer, fields, again, &ownership, warnings.clone());
     made.await.or_else(|error| refused(error, &warnings))
 }
 
@@ -43,7 +43,8 @@ pub(super) fn refused(error: ApiError, warnings: &[String]) -> Answer {
 pub(super) async fn make(
     call: &Call,
     writer: &ObjectWriter<'_>,
-    (first, again): (Fields, impl Fn() -> Result<Fields, ApiError>),
+    first: Fields,
+    again: impl Fn() -> Result<Fields, ApiError>,
     ownership: &Ownership,
     mut warnings: Vec<String>,
 ) -> Answer {
@@ -53,13 +54,7 @@ pub(super) async fn make(
     for _ in 0..TRIES {
         let mut fields = first.take().map_or_else(&again, Ok)?;
         let owners = prepare(call, writer.identities, &mut fields, ownership)?;
-        let generated =
-            meta_text(&fields, "name").is_empty() && !meta_text(&fields, "generateName").is_empty();
-        if generated {
-            let base = meta_text(&fields, "generateName");
-            let name = writer.identities.name(base);
-            metadata_mut(&mut fields).insert("name".to_owned(), name.into());
-        }
+        let generated = generate_name(writer.identities, &mut fields);
         // The kind's strategy may depend on the name.
         (call.kind.strategy.create)(&mut fields);
         if let Some(blank) = &call.kind.blank {
@@ -109,6 +104,17 @@ pub(super) async fn make(
         "the object could not be created against other writers, try again",
     )
     .retry_after(1))
+}
+
+/// Names an object without a name that asks for a generated one; whether it did.
+fn generate_name(identities: &Identities, fields: &mut Fields) -> bool {
+    let base = meta_text(fields, "generateName");
+    if base.is_empty() || !meta_text(fields, "name").is_empty() {
+        return false;
+    }
+    let name = identities.name(base);
+    metadata_mut(fields).insert("name".to_owned(), name.into());
+    true
 }
 
 fn exists(kind: &Kind, name: &str) -> ApiError {

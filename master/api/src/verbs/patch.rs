@@ -154,7 +154,8 @@ async fn begin(
     make(
         call,
         writer,
-        (done.object, || Ok(applied()?.object)),
+        done.object,
+        || Ok(applied()?.object),
         &Ownership::Applied(done.managed),
         warnings.to_vec(),
     )

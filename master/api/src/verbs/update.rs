@@ -63,8 +63,8 @@ async fn replace(
             }
             call.may_create(writer.authorizer).await?;
             let again = || Ok(fields.clone());
-            let first = (fields.clone(), again);
-            match make(call, writer, first, &ownership, Vec::new()).await {
+            let first = fields.clone();
+            match make(call, writer, first, again, &ownership, Vec::new()).await {
                 // Another writer created it meanwhile.
                 Err(error) if error.reason == Reason::AlreadyExists => continue,
                 answer => return answer,
