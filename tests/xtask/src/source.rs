@@ -21,6 +21,28 @@ pub(crate) fn program(text: &str) -> Vec<(usize, &str)> {
     lines
 }
 
+/// A module that a file has for its tests alone, and that is a file of its own.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TestModule<'a> {
+    pub(crate) name: &'a str,
+    /// Its file, where an attribute says so.
+    pub(crate) path: Option<&'a str>,
+}
+
+/// The modules of a file that are compiled for tests alone.
+pub(crate) fn test_modules(text: &str) -> Vec<TestModule<'_>> {
+    let items = test_items(text).into_iter().map(|item| &text[item]);
+    let modules = items.filter_map(|item| {
+        let (before, name) = item.strip_suffix(';')?.rsplit_once("mod ")?;
+        let path = before.split_once("#[path = \"").map(|(_, path)| path);
+        let path = path.and_then(|path| path.split('"').next());
+        name.bytes()
+            .all(in_name)
+            .then_some(TestModule { name, path })
+    });
+    modules.collect()
+}
+
 /// The text with spaces in the place of what comments, strings and characters contain. It has the
 /// same length and the same lines, so an offset in the one is an offset in the other.
 pub(crate) fn bare(text: &str) -> String {
@@ -73,7 +95,7 @@ fn test_items(text: &str) -> Vec<Range<usize>> {
 }
 
 /// Where the item ends that begins at `start` with its attributes: behind its `;` or its block.
-fn item_end(bare: &str, start: usize) -> usize {
+pub(crate) fn item_end(bare: &str, start: usize) -> usize {
     let mut at = start;
     while let Some(byte) = bare.as_bytes().get(at) {
         match byte {
@@ -214,6 +236,11 @@ impl X {
         ];
         assert_eq!(kept, expected);
         assert_eq!(program(text)[1].0, 6);
+        let other = TestModule {
+            name: "other",
+            path: Some("other.rs"),
+        };
+        assert_eq!(test_modules(text), [other]);
     }
 
     #[test]

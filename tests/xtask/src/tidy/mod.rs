@@ -2,6 +2,7 @@
 
 mod commits;
 mod edges;
+mod functions;
 mod logs;
 mod words;
 
@@ -90,6 +91,7 @@ pub(crate) fn tidy() -> Outcome {
     for (file, text) in &texts {
         source(&file.display().to_string(), text, &mut faults);
     }
+    functions::functions(&texts, &mut faults);
     words::vocabulary(&texts, &mut faults);
     words::names(&texts, &mut faults);
     words::prose(&texts, &mut faults);
