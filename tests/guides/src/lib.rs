@@ -1,7 +1,10 @@
 //! What each program's own test asks of its command line: that it understands every line that a
 //! document for people shows ([`understood`]), and that its help is complete ([`without_help`]).
 //! The parsers are private to the programs, so the tests stand there, and what they share stands
-//! here.
+//! here. kubectl is no program of ours: its lines are compared with its help
+//! ([`kubectl::understood`]).
+
+pub mod kubectl;
 
 use clap::error::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -15,6 +18,7 @@ const ENDS: [&str; 6] = [" |", " >", " <", " #", " &&", ";"];
 /// A command line of a document.
 #[derive(Debug, PartialEq, Eq)]
 struct Shown {
+    document: PathBuf,
     /// The program and its arguments.
     words: Vec<String>,
     /// Whether it stands in a block, to be copied as it is; a text may show a part of a command.
@@ -31,25 +35,35 @@ pub fn understood<T>(
     program: &str,
     parse: impl Fn(&[String]) -> Result<T, clap::Error>,
 ) -> Result<usize, String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut count = 0;
-    let documents = documents(&root).map_err(|error| error.to_string())?;
-    for document in documents {
-        let text = std::fs::read_to_string(root.join(&document));
-        let text = text.map_err(|error| format!("{}: {error}", document.display()))?;
-        for shown in commands(&text, program) {
-            count += 1;
-            match parse(&shown.words) {
-                Ok(_) => {}
-                Err(error) if !shown.is_whole && lacks_a_word(&error, &shown.words) => {}
-                Err(error) => {
-                    let line = shown.words.join(" ");
-                    return Err(format!("{}: {line}: {error}", document.display()));
-                }
-            }
+    let all = all_shown(program)?;
+    for shown in &all {
+        match parse(&shown.words) {
+            Ok(_) => {}
+            Err(error) if !shown.is_whole && lacks_a_word(&error, &shown.words) => {}
+            Err(error) => return Err(shown.fault(&error.to_string())),
         }
     }
-    Ok(count)
+    Ok(all.len())
+}
+
+impl Shown {
+    /// A fault with its place.
+    fn fault(&self, why: &str) -> String {
+        let line = self.words.join(" ");
+        format!("{}: {line}: {why}", self.document.display())
+    }
+}
+
+/// The command lines of a program in all documents.
+fn all_shown(program: &str) -> Result<Vec<Shown>, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut all = Vec::new();
+    for document in documents(&root).map_err(|error| error.to_string())? {
+        let text = std::fs::read_to_string(root.join(&document));
+        let text = text.map_err(|error| format!("{}: {error}", document.display()))?;
+        all.extend(commands(&document, &text, program));
+    }
+    Ok(all)
 }
 
 /// Whether a line is not understood only because it says no more: a required argument, or the value
@@ -60,15 +74,28 @@ fn lacks_a_word(error: &clap::Error, words: &[String]) -> bool {
         || (error.kind() == ErrorKind::InvalidValue && ends_with_option)
 }
 
-/// The command lines of a program in a text.
-fn commands(text: &str, program: &str) -> Vec<Shown> {
+/// The command lines of a program in a document's text.
+fn commands(document: &Path, text: &str, program: &str) -> Vec<Shown> {
     let whole = in_blocks(text).into_iter().map(|line| (line, true));
     let parts = inline(text).into_iter().map(|line| (line, false));
-    let shown = whole.chain(parts).filter_map(|(line, is_whole)| {
-        let words = words(&line, program)?;
-        Some(Shown { words, is_whole })
-    });
-    shown.collect()
+    let mut shown = Vec::new();
+    for (line, is_whole) in whole.chain(parts) {
+        let commands = in_line(&line).filter_map(|command| words(command, program));
+        shown.extend(commands.map(|words| Shown {
+            document: document.to_owned(),
+            words,
+            is_whole,
+        }));
+    }
+    shown
+}
+
+/// The commands of a line, which pipes, `&&` and semicolons part; its comment is none.
+fn in_line(line: &str) -> impl Iterator<Item = &str> {
+    let code = line.split(" #").next().unwrap_or_default();
+    let piped = code.split(" |");
+    let commands = piped.flat_map(|part| part.split(" &&"));
+    commands.flat_map(|part| part.split(';')).map(str::trim)
 }
 
 /// Commands and arguments of a program, down to the last, that have no help. Hidden ones need none.
@@ -155,6 +182,22 @@ mod tests {
         assert_eq!(words("tool a && other b"), Some("tool a".to_owned()));
         assert_eq!(words("toolbox a"), None);
         assert_eq!(words("other tool a"), None);
+    }
+
+    #[test]
+    fn each_command_of_a_line_is_found() {
+        let in_line = |line| in_line(line).collect::<Vec<_>>();
+        assert_eq!(in_line("a b | c && d; e"), ["a b", "c", "d", "e"]);
+        assert_eq!(in_line("a b   # c; d"), ["a b"]);
+        let text = "```sh\nother a | \\\n  tool b\n```\n";
+        let found = commands(Path::new("a.md"), text, "tool");
+        let words = ["tool", "b"].map(str::to_owned).to_vec();
+        let expected = Shown {
+            document: PathBuf::from("a.md"),
+            words,
+            is_whole: true,
+        };
+        assert_eq!(found, [expected]);
     }
 
     #[test]

@@ -144,6 +144,7 @@ fn run(command: Command) -> steps::Outcome {
 mod tests {
     use super::*;
     use clap::CommandFactory as _;
+    use tests_harness::tools::Tools;
 
     #[test]
     fn every_command_and_argument_has_its_help() {
@@ -155,6 +156,22 @@ mod tests {
     fn every_command_line_in_a_document_is_understood() {
         let count = tests_guides::understood("cargo xtask", |words| Cli::try_parse_from(words));
         assert!(count.unwrap_or_else(|fault| panic!("{fault}")) > 10);
+    }
+
+    #[test]
+    fn every_kubectl_line_in_a_document_names_what_the_kubectl_of_the_tests_has() {
+        let tools = Tools::find(&host::repository()).unwrap();
+        let count = tests_guides::kubectl::understood(|words| {
+            let output = tools.command("kubectl").args(words).output();
+            let output = output.map_err(|error| error.to_string())?;
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            if output.status.success() {
+                Ok(text(&output.stdout))
+            } else {
+                Err(text(&output.stderr))
+            }
+        });
+        assert!(count.unwrap_or_else(|fault| panic!("{fault}")) > 25);
     }
 
     #[test]
