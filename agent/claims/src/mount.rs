@@ -60,7 +60,7 @@ impl Claimed {
     /// The API path of a pod's claim in a namespace.
     ///
     /// # Errors
-    /// Its name can't be one.
+    /// The claim's name is no name of an object, so that a path with it could lead elsewhere.
     pub fn path(&self, namespace: &str) -> Result<String, String> {
         let name = plain(&self.name)?;
         Ok(format!(

@@ -34,7 +34,7 @@ impl ExpectedMount {
     /// what they refuse there.
     ///
     /// # Errors
-    /// Nothing is at `source`.
+    /// `source` can't be resolved to a path, or none of `own` is the mount that it is on.
     pub fn of_volume(
         source: &Path,
         destination: &str,

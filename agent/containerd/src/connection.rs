@@ -88,7 +88,7 @@ pub fn is_absent<T>(result: &Result<T, Status>) -> bool {
 /// Takes "not there" (or "there already") as done: the code `fine`.
 ///
 /// # Errors
-/// Any other status.
+/// containerd answered with any status but `fine`.
 pub fn settled<T>(result: Result<T, Status>, fine: Code) -> Result<(), Status> {
     match result {
         Ok(_) => Ok(()),

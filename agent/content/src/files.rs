@@ -60,7 +60,7 @@ impl Room {
     /// name one object many times.
     ///
     /// # Errors
-    /// There is no room.
+    /// The pod's volumes would hold more than `MAX_FILES` files or `MAX_BYTES` bytes.
     fn add(
         &mut self,
         entries: &mut Vec<Entry>,

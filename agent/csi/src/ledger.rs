@@ -94,7 +94,8 @@ impl Ledger {
     /// Forgets a volume.
     ///
     /// # Errors
-    /// The system's.
+    /// The folder of the ledger can't be opened, or the kernel refuses to remove the record
+    /// (`unlinkat`).
     pub(crate) fn forget(&self, volume: &Volume) -> io::Result<()> {
         let name = key(&volume.driver, &volume.handle);
         Beneath::root(&self.path)?.remove_file(Path::new(&name))

@@ -47,7 +47,7 @@ impl NodeKey {
     /// The node key of `tpm`; derived now if it has not been used since the agent started.
     ///
     /// # Errors
-    /// The TPM failed.
+    /// The TPM failed to derive the key, or did not answer in time.
     pub fn new(tpm: Tpm) -> Result<Self, agent_tpm::Error> {
         let spki = tpm.node_key()?.spki;
         Ok(Self {

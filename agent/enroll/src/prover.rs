@@ -79,7 +79,7 @@ impl Prover {
     /// What this machine can't prove although it has a TPM, one sentence each; blocks.
     ///
     /// # Errors
-    /// The TPM failed.
+    /// The TPM failed to list its endorsement keys, or an event log is there and can't be read.
     pub fn lacks(&self) -> Result<Vec<String>, ProveError> {
         let mut lacks = Vec::new();
         let keys = self.tpm.endorsement_keys()?;

@@ -115,7 +115,8 @@ pub fn apply<V: AsRef<str>>(settings: &Path, table: &[Sysctl<V>]) -> Vec<(Weight
 /// says of it; as [`apply`]. Without that the kernel's own values stay.
 ///
 /// # Errors
-/// `info` can't be read.
+/// `info` can't be read, or has no line `MemTotal` in kB. A setting that the kernel refuses is no
+/// error but a part of the answer.
 pub fn apply_shares(settings: &Path, info: &Path) -> io::Result<Vec<(Weight, NotInForce)>> {
     let text = fs::read_to_string(info)?;
     let kib = text.lines().find_map(|line| {

@@ -85,7 +85,7 @@ pub fn open(console: &Console, root_hash: &[u8; 32], owner: Owner) -> Result<Ope
 /// Closes the state's key for the rest of this boot, which does not use the state.
 ///
 /// # Errors
-/// The TPM fails.
+/// The TPM failed to extend the register that closes the key; the machine tries again.
 pub fn leave_closed() -> Result<(), Fatal> {
     unlock::cap().map_err(|cause| Fatal::retry("STATE", LATER, cause))
 }

@@ -73,7 +73,7 @@ impl Files {
     /// line of it.
     ///
     /// # Errors
-    /// A file can't be read.
+    /// The log's folder can't be listed, or a file of the log can't be opened or read.
     pub(crate) fn select_boot(&mut self, back: u32) -> io::Result<bool> {
         let mut boots: Vec<Boot> = Vec::new();
         while let Some(line) = self.line()? {

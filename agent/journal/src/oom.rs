@@ -58,7 +58,8 @@ impl Watch {
     /// The processes that were killed since the last look. Does not wait.
     ///
     /// # Errors
-    /// The log can't be read.
+    /// `/dev/kmsg` can't be read. Lines that the kernel overwrote before they were read are no
+    /// error.
     pub fn victims(&mut self) -> io::Result<Vec<Victim>> {
         let mut found = Vec::new();
         for _ in 0..MOST {

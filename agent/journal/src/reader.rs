@@ -79,7 +79,7 @@ impl Reader {
     /// Reads for about this long at most.
     ///
     /// # Errors
-    /// A log can't be read.
+    /// One of the logs can't be opened or read any further. What was read in this call is lost.
     pub(crate) fn piece(&mut self, slice: Duration) -> io::Result<Piece> {
         let begun = Instant::now();
         let mut out = Vec::new();

@@ -21,7 +21,7 @@ pub(crate) trait Source: Send {
     /// The next line; `None` at the current end.
     ///
     /// # Errors
-    /// The log can't be read.
+    /// The file, or the kernel's log, can't be read. The end of what is written is no error.
     fn next(&mut self) -> io::Result<Option<Line>>;
 }
 

@@ -195,7 +195,7 @@ impl Shared {
     /// processor weights of the classes of pods as the pods are now.
     ///
     /// # Errors
-    /// The kernel refuses one.
+    /// The kernel refuses to write a limit of the group, or a weight of a class ([`Self::weigh`]).
     pub(crate) async fn limit(
         self: &Arc<Self>,
         group: String,
@@ -213,7 +213,7 @@ impl Shared {
     /// Sets the processor weights of the classes of pods, as the pods are now.
     ///
     /// # Errors
-    /// The kernel refuses one.
+    /// The kernel refuses to write a weight. All are then written again at the next call.
     pub(crate) async fn weigh(self: &Arc<Self>) -> io::Result<()> {
         let shared = self.clone();
         let weighed = tokio::task::spawn_blocking(move || {

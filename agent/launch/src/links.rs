@@ -19,7 +19,7 @@ const MOST: usize = 65_536;
 /// Makes the link to an attempt's log.
 ///
 /// # Errors
-/// If it can't be made.
+/// The folder for the links can't be made or opened, or the link can't be made in it.
 pub fn make(machine: &Machine, key: &ContainerKey) -> io::Result<()> {
     link(&Beneath::make_root(&machine.log_links())?, machine, key)
 }
@@ -27,7 +27,8 @@ pub fn make(machine: &Machine, key: &ContainerKey) -> io::Result<()> {
 /// Removes the link to an attempt's log.
 ///
 /// # Errors
-/// If it can't be removed.
+/// The folder for the links can't be opened, or the link can't be removed. A link that is not there
+/// is no error.
 pub fn remove(machine: &Machine, key: &ContainerKey) -> io::Result<()> {
     let (name, log) = (name(key), log(machine, key));
     let Some(links) = there(&machine.log_links())? else {
@@ -43,7 +44,7 @@ pub fn remove(machine: &Machine, key: &ContainerKey) -> io::Result<()> {
 /// Removes the links to the logs of a pod.
 ///
 /// # Errors
-/// If one can't be removed.
+/// The folder for the links can't be opened or listed, or one of the links can't be removed.
 pub fn forget(machine: &Machine, pod: &PodRef) -> io::Result<()> {
     let logs = machine.logs.join(pod_logs(pod));
     there(&machine.log_links())?.map_or(Ok(()), |links| {

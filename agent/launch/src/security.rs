@@ -21,7 +21,7 @@ impl<'a> Security<'a> {
     /// A user or group id: the container's, else the pod's.
     ///
     /// # Errors
-    /// The number is no id.
+    /// The number is negative or more than 2³² - 2: the last one means "unchanged" to `chown(2)`.
     pub(crate) fn id(
         &self,
         of_pod: impl FnOnce(&PodSecurityContext) -> Option<i64>,
@@ -37,7 +37,7 @@ impl<'a> Security<'a> {
     /// The supplemental groups, to which `fsGroup` belongs.
     ///
     /// # Errors
-    /// A number is no id.
+    /// As [`Self::id`], for any of the groups.
     pub(crate) fn groups(&self) -> Result<Vec<u32>, String> {
         let pod = self.pod.cloned().unwrap_or_default();
         pod.supplemental_groups

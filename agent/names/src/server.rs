@@ -68,7 +68,8 @@ struct Server {
 /// Answers questions until it is dropped.
 ///
 /// # Errors
-/// If it can't listen.
+/// Port 53 of the first address can't be bound: pods ask that one. Other addresses are logged and
+/// left out.
 pub async fn serve(settings: Settings, view: View) -> io::Result<()> {
     let mut sockets = Vec::new();
     for address in &settings.addresses {

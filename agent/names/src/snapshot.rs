@@ -374,7 +374,8 @@ impl Snapshot {
     /// The one that an earlier agent left, if there is one.
     ///
     /// # Errors
-    /// If it may not be used.
+    /// The file can't be read; it belongs to another user, or others may write it; it is too large,
+    /// torn or malformed, or of another version, boot or node.
     pub fn left(path: &Path, origin: &Origin) -> Result<Option<Self>, Refused> {
         let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
         let file = File::options()

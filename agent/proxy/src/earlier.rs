@@ -11,7 +11,8 @@ use std::net::IpAddr;
 /// The fronts of datagrams in the table of a family; where they lead is not looked at.
 ///
 /// # Errors
-/// If the kernel refuses.
+/// The kernel refuses the packet filter's socket, or to list a map. A table or a map that is not
+/// there has no fronts.
 pub(crate) fn datagrams(family: Family) -> Result<Fronts, agent_sys::Error> {
     let mut filter = Filter::open(family)?;
     let mut all = Fronts::new();

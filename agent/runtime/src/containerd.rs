@@ -133,7 +133,7 @@ impl Containerd {
     /// The PID namespace in which the engine counts; asked for once, by a connection of its own.
     ///
     /// # Errors
-    /// The engine is not up.
+    /// Nothing listens at the engine's socket, or the process behind it can't be seen in `/proc`.
     pub(crate) async fn depth(&self) -> io::Result<Depth> {
         let depth = self
             .depth

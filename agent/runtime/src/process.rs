@@ -65,7 +65,7 @@ impl Output {
     /// Cancel-safe: what was read is in `out`.
     ///
     /// # Errors
-    /// The FIFO can't be read.
+    /// `read(2)` fails for another reason than that nothing is there yet (`EAGAIN`).
     pub async fn read(&self, out: &mut Vec<u8>) -> std::io::Result<()> {
         // A pipe that is never empty is always readable, and a loop that reads it would never let
         // other tasks run.

@@ -62,7 +62,7 @@ pub(crate) fn check(layers: &[PathBuf]) -> Result<(), Error> {
 /// Other volumes below `/dev` are no danger.
 ///
 /// # Errors
-/// There is one.
+/// `destination` is `/dev` or `/dev/null` once its `..` are resolved ([`ErrorClass::Config`]).
 pub(crate) fn check_volume(destination: &str) -> Result<(), Error> {
     let mut names = Vec::new();
     for part in Path::new(destination).components() {

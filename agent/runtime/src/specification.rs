@@ -16,7 +16,7 @@ use std::path::Path;
 /// Keeps the specification of the container `id` where it is not containerd that keeps it.
 ///
 /// # Errors
-/// It can't be written.
+/// The file can't be written ([`ErrorClass::Create`]).
 pub(crate) fn keep(options: &Options, id: &str, whole: &Value) -> Result<(), Error> {
     if options.programs.is_none() {
         return Ok(());
@@ -44,7 +44,8 @@ pub(crate) fn given(options: &Options, whole: &Value) -> Any {
 /// The specification by which a container was made.
 ///
 /// # Errors
-/// The container is gone.
+/// The container or its file is gone ([`ErrorClass::NotFound`]), or what was kept is no JSON
+/// ([`ErrorClass::Create`]).
 pub(crate) async fn of(engine: &Containerd, id: &str) -> Result<Value, Error> {
     let bytes = if engine.options.programs.is_some() {
         let fail = |error| {

@@ -200,7 +200,7 @@ impl Reader {
     /// whether more can follow.
     ///
     /// # Errors
-    /// The file can't be read.
+    /// The log's file, or the one after it in the rotation, can't be opened or read.
     pub(crate) fn piece(&mut self) -> io::Result<Option<Vec<u8>>> {
         while !self.finished() {
             let Some((file, _)) = &mut self.file else {

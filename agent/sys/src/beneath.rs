@@ -151,7 +151,7 @@ impl Beneath {
     /// As [`Beneath::root`]; makes it, with all folders above it, if it doesn't exist.
     ///
     /// # Errors
-    /// If it can't be made.
+    /// A folder of the path can't be made, or `path` is no folder.
     pub fn make_root(path: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(path)?;
         Self::root(path)
@@ -226,7 +226,8 @@ impl Beneath {
     /// Sets the folder's own permission bits.
     ///
     /// # Errors
-    /// The system's.
+    /// As `fchmod(2)`: the folder is another user's (`EPERM`), or on a mount that is read-only
+    /// (`EROFS`).
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
         Ok(nix::sys::stat::fchmod(
             &self.fd,
@@ -237,7 +238,8 @@ impl Beneath {
     /// Sets the folder's own group.
     ///
     /// # Errors
-    /// The system's.
+    /// As `fchown(2)`: the process may not give it away (`EPERM`), or the mount is read-only
+    /// (`EROFS`).
     pub fn set_group(&self, group: u32) -> io::Result<()> {
         Ok(nix::unistd::fchown(
             &self.fd,
@@ -376,7 +378,8 @@ impl Beneath {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// If there is no link.
+    /// Nothing is there (`ENOENT`), it is no symbolic link (`EINVAL`), or a link or a way out of
+    /// the folder is on the way to it.
     pub fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
         let (parent, name) = self.parent(path)?;
         Ok(readlinkat(&parent.fd, name)?.into())
@@ -385,7 +388,8 @@ impl Beneath {
     /// Renames `from` to `to` atomically, replacing a file at `to`.
     ///
     /// # Errors
-    /// The system's.
+    /// As `renameat2(2)`: `from` isn't there, `to` is a folder with entries, or they are on two
+    /// file systems (`EXDEV`); or a folder on the way can't be opened.
     pub fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let ((old, from), (new, to)) = (self.parent(from)?, self.parent(to)?);
         Ok(renameat2(&old.fd, from, &new.fd, to, RenameFlags::empty())?)
@@ -395,7 +399,8 @@ impl Beneath {
     /// is there.
     ///
     /// # Errors
-    /// The system's.
+    /// As `unlinkat(2)`: it is a folder (`EISDIR`), or the folder that it is in may not be written;
+    /// or a link is on the way.
     pub fn remove_file(&self, path: &Path) -> io::Result<()> {
         match self.parent(path) {
             Ok((parent, name)) => settled(unlinkat(&parent.fd, name, UnlinkatFlags::NoRemoveDir)),
@@ -497,7 +502,8 @@ impl Beneath {
     /// there may be many, [`Beneath::entries`] has one.
     ///
     /// # Errors
-    /// The system's.
+    /// The folder can't be opened for reading, or `getdents64(2)` fails for one of the entries
+    /// looked at.
     pub fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         // Two more, for `.` and `..`, which a bad server could repeat for ever.
@@ -514,7 +520,7 @@ impl Beneath {
     /// are, only one is in memory.
     ///
     /// # Errors
-    /// The system's.
+    /// The folder can't be opened for reading. An entry that can't be read is an error of its own.
     pub fn entries(&self) -> io::Result<Entries> {
         Ok(Entries(self.read_dir()?.into_iter()))
     }

@@ -227,7 +227,8 @@ impl Namespace {
     /// so.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The process may not enter the namespace (`CAP_SYS_ADMIN`), the kernel refuses the mount's
+    /// new flags, or no thread can be started for it.
     pub fn ignore_devices_of_root(&self) -> Result<()> {
         let Self(file) = self;
         let work = || {

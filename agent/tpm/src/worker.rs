@@ -84,7 +84,8 @@ impl Tpm {
     /// The attestation key.
     ///
     /// # Errors
-    /// The TPM failed.
+    /// The TPM failed to derive the key, which it does at the first use; or it did not answer for
+    /// two minutes ([`Error::TimedOut`]).
     pub fn attestation_key(&self) -> Result<PublicKey, Error> {
         self.call(Device::attestation_key)
     }
@@ -93,7 +94,7 @@ impl Tpm {
     /// at its first use.
     ///
     /// # Errors
-    /// The TPM failed.
+    /// As [`Self::attestation_key`], and where the registers can't be read.
     pub fn node_key(&self) -> Result<PublicKey, Error> {
         self.call(Device::node_key)
     }
@@ -156,7 +157,8 @@ impl Tpm {
     /// Has the attestation key certify the node key.
     ///
     /// # Errors
-    /// The TPM failed.
+    /// The TPM failed to derive one of the keys, or to run `TPM2_Certify`; or it did not answer for
+    /// two minutes ([`Error::TimedOut`]).
     pub fn certify(&self, qualifying: [u8; 32]) -> Result<Attestation, Error> {
         self.call(move |device| device.certify(qualifying))
     }
@@ -199,7 +201,8 @@ impl Tpm {
     /// The lowest image version that can open what is sealed now; `None` if any boot can.
     ///
     /// # Errors
-    /// The TPM failed.
+    /// The TPM failed to show from which floor on the state's key opens, which only
+    /// [`Sealing::Approved`] asks for.
     pub fn seal_floor(&self, sealing: &Sealing) -> Result<Option<u64>, Error> {
         let sealing = sealing.clone();
         self.call(move |device| device.seal_floor(&sealing))
@@ -236,7 +239,7 @@ impl Tpm {
     /// not opened yet.
     ///
     /// # Errors
-    /// The TPM failed.
+    /// The TPM failed to read the registers. That nothing approves their values is no error.
     pub fn approved(&self, unlock: &Unlock) -> Result<bool, Error> {
         let unlock = unlock.clone();
         self.call(move |device| device.approved(&unlock))
@@ -270,7 +273,8 @@ impl Tpm {
     /// Removes a slot; one that is absent is no error.
     ///
     /// # Errors
-    /// The TPM failed.
+    /// There is no slot of this number, or the TPM failed to remove its index: another system has
+    /// set an authorization value for the owner hierarchy.
     pub fn delete_state_slot(&self, slot: usize) -> Result<(), Error> {
         self.call(move |device| device.delete_state_slot(slot))
     }

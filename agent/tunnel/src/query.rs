@@ -37,7 +37,7 @@ pub(crate) fn channels(query: &str) -> Vec<u8> {
 /// Reads the streams of a query such as `input=1&output=1&tty=0`.
 ///
 /// # Errors
-/// It names none.
+/// It names no stream at all, or with a terminal the error stream alone (400, in upstream's words).
 pub(crate) fn streams(query: &str) -> Result<Streams, TunnelRefusal> {
     let switches = switched_on(query);
     let on = |name: &str| switches.contains(&name);

@@ -7,7 +7,7 @@ use http::StatusCode;
 /// The container's newest attempt, by its id in the engine.
 ///
 /// # Errors
-/// It does not run.
+/// It has ended or is being started (400), or no attempt of it was seen (404).
 pub fn running(seen: &[Seen], pod: &PodRef, container: &str) -> Result<String, TunnelRefusal> {
     let newest = seen
         .iter()

@@ -24,7 +24,7 @@ pub trait Disk {
     /// Reads a copy.
     ///
     /// # Errors
-    /// The disk fails.
+    /// The place can't be read. What is read there may be anything, and is no error of this method.
     fn read(&mut self, copy: usize) -> Result<Vec<u8>, std::io::Error>;
     /// Writes a copy, and returns when it is on the medium.
     ///
@@ -50,7 +50,7 @@ pub trait Store {
     /// Empties a slot.
     ///
     /// # Errors
-    /// The TPM fails.
+    /// The TPM refuses or fails. An empty slot is no error.
     fn delete(&mut self, slot: usize) -> Result<(), Self::Error>;
 }
 

@@ -87,7 +87,8 @@ impl Connection {
     /// connection is dropped.
     ///
     /// # Errors
-    /// The stream broke.
+    /// hyper refuses the stream ([`HttpError::Exchange`]); nothing is sent on it before the first
+    /// request.
     pub async fn open(
         stream: impl Read + Write + Unpin + Send + 'static,
         executor: &impl Executor<Driver>,
@@ -167,7 +168,7 @@ impl Body {
     /// The next piece, without a time limit; `None` at the end.
     ///
     /// # Errors
-    /// The connection broke.
+    /// The stream ended before the body did, or its chunks are malformed ([`HttpError::Exchange`]).
     pub async fn piece(&mut self) -> Result<Option<Bytes>, HttpError> {
         while let Some(frame) = self.incoming.frame().await {
             // Trailers are ignored.

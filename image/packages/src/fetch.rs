@@ -382,7 +382,7 @@ fn resolve(set: &Set, apt: &State) -> Result<Vec<Locked>, FetchError> {
 /// SHA-256 of a file, hex.
 ///
 /// # Errors
-/// The file cannot be read.
+/// The file can't be opened, or not be read to its end.
 pub fn digest(path: &Path) -> std::io::Result<String> {
     let mut file = std::fs::File::open(path)?;
     let mut hash = Sha256::new();

@@ -129,7 +129,7 @@ pub trait Plugin: fmt::Debug + Send + Sync {
     /// refusals may quote the object.
     ///
     /// # Errors
-    /// It may not.
+    /// The caller may not (403); the answer must not quote what is stored, either.
     fn reach(&self, _request: &Request<'_>, _stored: &Fields) -> Result<(), ApiError> {
         Ok(())
     }

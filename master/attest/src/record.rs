@@ -157,7 +157,8 @@ fn attested_condition(grant: &CertificateGrant) -> AttestedCondition {
 /// gets no new pods until a person decides.
 ///
 /// # Errors
-/// The API does not answer.
+/// A read or a write of the Machine fails at the API. A Machine that is gone or was replaced is no
+/// error.
 pub(crate) async fn waits(
     client: &Client,
     inventory: &ReferenceTables,

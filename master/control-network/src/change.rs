@@ -23,7 +23,7 @@ impl<K: Object> Change<K> {
     /// Writes it.
     ///
     /// # Errors
-    /// As the API answers.
+    /// The API refuses the write or does not answer: as for each call of [`Writer`].
     pub async fn carry_out(self, writer: &Writer) -> Result<(), ApiError> {
         match self {
             Self::Create(object) => writer.create(&*object).await.map(drop),

@@ -58,7 +58,7 @@ impl Document {
     /// be reading at once.
     ///
     /// # Errors
-    /// It cannot be unpacked.
+    /// What was packed at the start is damaged (500).
     pub fn plain(&self) -> Result<Bytes, ApiError> {
         if let Some(known) = self.plain.get() {
             return Ok(known.clone());

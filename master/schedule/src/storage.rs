@@ -311,7 +311,8 @@ impl<'a> VolumeRequirements<'a> {
     /// How the claims without a volume get theirs on a node.
     ///
     /// # Errors
-    /// They can't.
+    /// [`NoBindings::NoVolume`] where a claim finds no volume that the node reaches and none can be
+    /// provisioned there; [`NoBindings::NoSpace`] where one could, but the node has no room for it.
     pub(crate) fn bindings(&self, node: &NodeInfo) -> Result<Bindings, NoBindings> {
         let mut bindings = Bindings::default();
         for open in &self.open {

@@ -62,7 +62,7 @@ impl Connections {
     /// UDP flows of both families that are wanted, at most [`MOST_FLOWS`].
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel refuses the list (without `CAP_NET_ADMIN`: `EPERM`), or sends nothing for 10 s.
     pub fn datagrams(&mut self, wanted: &dyn Fn(&Flow) -> bool) -> Result<Vec<Flow>> {
         let request = Message::new(CONNECTIONS | GET, DUMP, &header(None), Attributes::new());
         let found = Cell::new(0_usize);
@@ -81,7 +81,8 @@ impl Connections {
     /// flow existed.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel refuses for another reason than that the flow is gone (`ENOENT`), or does not
+    /// answer within 10 s.
     pub fn delete(&mut self, flow: &Flow) -> Result<bool> {
         let ((client, from), (called, to)) = (flow.client, flow.called);
         let family = Family::of(client);

@@ -44,7 +44,8 @@ impl Filter {
     /// What a table holds; nothing where there is none, or one without chains.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel refuses a list, as when a set goes while its elements are asked for; a list has
+    /// more than 65,536 parts, or none comes for 10 s.
     pub fn held(&mut self, table: &str) -> Result<Held> {
         let (socket, family) = self.parts();
         let mut held = Held::default();
@@ -87,7 +88,8 @@ impl Filter {
     /// The keys of a set that `wanted` selects; none where there is no such table or set.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel refuses the list for another reason than that there is none (`ENOENT`); more than
+    /// 65,536 parts of it hold wanted keys, or none comes for 10 s.
     pub fn keys(
         &mut self,
         table: &str,

@@ -91,7 +91,8 @@ impl Links {
     /// Opens one for the calling thread's network namespace.
     ///
     /// # Errors
-    /// If the process may not.
+    /// The kernel gives the process no routing socket: its limit of open files is reached, or a
+    /// filter of system calls forbids it.
     pub fn open() -> Result<Self> {
         Socket::open(Subsystem::Routing).map(Self)
     }
@@ -99,7 +100,7 @@ impl Links {
     /// All links.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel refuses the list, or sends nothing for 10 s.
     pub fn all(&mut self) -> Result<Vec<Link>> {
         let request = Message::new(
             libc::RTM_GETLINK,
@@ -114,7 +115,7 @@ impl Links {
     /// The link of a name.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// As [`Self::all`]. A name that no link has is no error.
     pub fn named(&mut self, name: &str) -> Result<Option<Link>> {
         Ok(self.all()?.into_iter().find(|link| link.name == name))
     }
@@ -196,7 +197,8 @@ impl Links {
     /// Removes a link, and with a veth pair's end the other; true where there was one.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel refuses for another reason than that there is no such link (`ENODEV`): it can't
+    /// be removed, as `lo`, or the process may not (`EPERM`).
     pub fn remove(&mut self, name: &str) -> Result<bool> {
         let attributes = Attributes::new().text(libc::IFLA_IFNAME, name);
         let request = Message::new(libc::RTM_DELLINK, 0, &link_header(0, 0, 0), attributes);
@@ -211,7 +213,8 @@ impl Links {
     /// when the call returns.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel refuses, as where there is no such link; or an address of IPv6 is not in use
+    /// after 5 s.
     pub fn add_address(&mut self, link: u32, address: IpAddr, prefix: u8) -> Result<()> {
         let [a, b, c, d] = link.to_ne_bytes();
         let header = [Family::of(address).number(), prefix, 0, 0, a, b, c, d];
@@ -251,7 +254,8 @@ impl Links {
     /// discovery), and no answer changes it.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel refuses: there is no such link (`ENODEV`), or its table of neighbours is full
+    /// (`ENOBUFS`).
     pub fn fix_neighbour(&mut self, link: u32, address: IpAddr, mac: Mac) -> Result<()> {
         let mut header = vec![Family::of(address).number(), 0, 0, 0];
         header.extend(link.to_ne_bytes());

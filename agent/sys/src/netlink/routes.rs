@@ -49,7 +49,7 @@ impl Links {
     /// The links that packets leave by where no other route is known.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel refuses to list its routes, they are more than 65,536, or none comes for 10 s.
     pub fn default_links(&mut self) -> Result<Vec<u32>> {
         Ok(self.routes()?.iter().filter_map(default_link).collect())
     }
@@ -111,7 +111,8 @@ impl Links {
     /// without a way meanwhile.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel refuses: the link is off (`ENETDOWN`), or the gateway can't be reached by it
+    /// (`ENETUNREACH`, `EHOSTUNREACH`).
     pub fn add_route(&mut self, route: &Route) -> Result<()> {
         self.put_route(route, route_attributes(route))
     }
@@ -119,7 +120,7 @@ impl Links {
     /// The same, for packets of at most `largest` bytes: fewer than the link takes.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// As [`Self::add_route`].
     pub fn add_route_for(&mut self, route: &Route, largest: u32) -> Result<()> {
         let numbers = Attributes::new().number(LARGEST_PACKET, largest);
         let attributes = route_attributes(route).nest(libc::RTA_METRICS, &numbers);
@@ -160,7 +161,7 @@ impl Links {
     /// Removes a route; true where there was one.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel refuses for another reason than that there is no such route (`ESRCH`).
     pub fn remove_route(&mut self, route: &Route) -> Result<bool> {
         let mut header = [0_u8; ROUTE_HEADER];
         let [own_family, prefix, _, _, table, origin, scope, kind, ..] = &mut header;
@@ -187,7 +188,7 @@ impl Links {
     /// nothing is sent.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// As [`Self::default_links`].
     pub fn routes_by_routers(&mut self) -> Result<Vec<Route>> {
         Ok(self.routes()?.iter().filter_map(routed).collect())
     }
@@ -195,7 +196,7 @@ impl Links {
     /// The routes of the main table that lead into a link, without a router.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// As [`Self::default_links`].
     pub fn routes_into(&mut self, link: u32) -> Result<Vec<Route>> {
         let parts = self.routes()?;
         let into = |part: &Part| into_link(part).filter(|route| route.link == link);

@@ -176,7 +176,8 @@ impl WireGuard {
     /// Changes peers; in order, and not as a whole where the kernel refuses one.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel refuses a batch of peers; those before it are changed, and of those in it some
+    /// may be.
     pub fn change(&mut self, link: u32, changes: &[Change]) -> Result<()> {
         for some in changes.chunks(PEERS_AT_ONCE) {
             self.set(peers_request(link, some))?;

@@ -71,7 +71,8 @@ impl Schedule {
     /// is UTC.
     ///
     /// # Errors
-    /// What is wrong.
+    /// [`Fault::Zone`] for a time zone that this machine's database lacks; [`Fault::Unreadable`]
+    /// for all else, in the words of `robfig/cron`.
     pub fn parse(text: &str, zone: Option<&str>) -> Result<Self, Fault> {
         let mut zone = zone;
         let mut rest = text.trim();

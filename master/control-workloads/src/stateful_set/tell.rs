@@ -35,7 +35,7 @@ impl Verb {
 /// Records an event for the result of a write of a pod, and returns that result.
 ///
 /// # Errors
-/// The error in `done`.
+/// What `done` holds: an event that can't be written is no error of the write.
 pub(super) async fn of_pod(
     writer: &Writer,
     set: &ObjectReference,
@@ -52,7 +52,7 @@ pub(super) async fn of_pod(
 /// Records an event for the result of a write of a pod's claim, and returns that result.
 ///
 /// # Errors
-/// The error in `done`.
+/// What `done` holds, as for [`of_pod`].
 pub(super) async fn of_claim(
     writer: &Writer,
     set: &ObjectReference,

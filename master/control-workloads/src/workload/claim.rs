@@ -85,7 +85,7 @@ impl OwnerChange {
     /// As [`Self::carry_out`]; what is adopted gets these finalizers in the same write.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Self::carry_out`].
     pub async fn carry_out_with<O: Object, T: Object>(
         &self,
         writer: &Writer,

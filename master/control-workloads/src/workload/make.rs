@@ -178,7 +178,7 @@ impl Failures {
     /// Remembers whether making or ending pods failed, and returns the result as it is.
     ///
     /// # Errors
-    /// The one that was given.
+    /// What `result` holds.
     pub fn note(
         &self,
         owner: &Key,
