@@ -5,11 +5,12 @@
 //! controllers themselves are in rooms by their subject (`master/control-cluster`, `-network`,
 //! `-nodes`, `-scaling`, `-workloads`); `master/controllers` has all of them in one list.
 //!
-//! A controller is one file, or a folder of that name where it is too long for one (Deployments,
-//! Jobs, the garbage collector). It declares the views that it follows, with the keys that a change
-//! concerns and the indexes that it needs; its facts (a snapshot of what its plan for one key
-//! depends on); its plan (pure); how its actions are carried out; its rights. The parts that all
-//! share:
+//! A controller is one file. Where its plan is too long for that (Deployments, Jobs, the garbage
+//! collector) it is one folder, whose `mod.rs` has what the room registers, with the plan in files
+//! beside it; the autoscaler of pods has a room for itself (`master/control-scaling`). Each
+//! declares the views that it follows, with the keys that a change concerns and the indexes that it
+//! needs; its facts (a snapshot of what its plan for one key depends on); its plan (pure); how its
+//! actions are carried out; its rights. The parts that all share:
 //!
 //! - `setup`: one follower and one store per view, however many controllers read it
 //! - `every_kind`: the metadata of objects of every kind, for controllers that can't name the kinds
