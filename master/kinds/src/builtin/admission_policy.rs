@@ -69,6 +69,7 @@ pub(super) fn validating(fields: &Fields, faults: &mut Faults) {
             continue;
         };
         let key = text(note, "key");
+        // The key in the audit log is made of both names, so both together must fit.
         let full = format!("{}/{key}", meta_text(fields, "name"));
         formed(&full.into(), &at.field("key"), names::qualified, faults);
         let expression = text(note, "valueExpression").trim();
@@ -78,6 +79,7 @@ pub(super) fn validating(fields: &Fields, faults: &mut Faults) {
                 "valueExpression is not specified",
             );
         } else if expression.len() > ANNOTATION {
+            // Upstream reports the length as a missing value, too.
             faults.required(
                 &at.field("valueExpression"),
                 &format!("must not exceed {ANNOTATION} bytes in length"),

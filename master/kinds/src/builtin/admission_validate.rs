@@ -44,6 +44,7 @@ pub(super) fn hook_defaults(fields: &mut Fields, mutating: bool) {
         let Some(hook) = hook.as_object_mut() else {
             continue;
         };
+        // The defaults of `v1`: `v1beta1` ignored failures and waited for 30 s.
         default_to(hook, "failurePolicy", "Fail");
         default_to(hook, "matchPolicy", "Equivalent");
         default_to(hook, "namespaceSelector", json!({}));
@@ -85,6 +86,7 @@ pub(super) fn policy_defaults(fields: &mut Fields) {
     } else {
         "matchConstraints"
     };
+    // A binding names a policy, and fails as that one does.
     if !spec.contains_key("policyName") {
         default_to(spec, "failurePolicy", "Fail");
     }
@@ -125,6 +127,7 @@ fn hook(hook: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     }
     optional_choice(hook, "failurePolicy", at, FAILURE, faults);
     optional_choice(hook, "matchPolicy", at, MATCH, faults);
+    // `Some` and `Unknown` were allowed in `v1beta1`: a dry run could not call such a webhook.
     let (effects, place) = (get(hook, "sideEffects"), at.field("sideEffects"));
     if effects.is_null() {
         faults.required(&place, "must specify one of None, NoneOnDryRun");
@@ -186,6 +189,7 @@ fn review_versions(hook: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
             faults.invalid(&place.index(index), version, fault);
         }
     }
+    // A server sends one of these two, and could not call a webhook that knows neither.
     if !versions
         .iter()
         .any(|version| version == "v1" || version == "v1beta1")
@@ -288,6 +292,7 @@ pub(super) fn rule(rule: &Fields, operations: &[&str], at: &FieldPath<'_>, fault
     for (number, value) in items(rule, "operations").iter().enumerate() {
         faults.one_of(&place.index(number), value, operations);
     }
+    // An empty group is that of `v1` and no fault, an empty version is one.
     stars(
         rule,
         "apiGroups",
@@ -336,9 +341,12 @@ fn resources(rule: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
             continue;
         }
         let Some((resource, sub)) = name.split_once('/') else {
+            // The last such name alone decides (upstream's `hasResourceWithoutSubresource`): `pods`
+            // before `*` passes, and behind it does not.
             plain = name != "*";
             continue;
         };
+        // Only a wildcard that stands before the name is found, as upstream's loop finds it.
         if whole.contains(resource) {
             let words = format!("if '{resource}/*' is present, must not specify {name}");
             faults.invalid(&at.index(index), value, words);

@@ -171,6 +171,7 @@ pub(super) fn status(subresource: Subresource, new: &Fields, old: &Fields, fault
             fault,
         );
     }
+    // A signer may have acted on a decision already, so none is taken back.
     for kind in DECISIONS {
         if of_type(now, kind).len() < of_type(before, kind).len() {
             faults.forbidden(
@@ -179,6 +180,7 @@ pub(super) fn status(subresource: Subresource, new: &Fields, old: &Fields, fault
             );
         }
     }
+    // The right to approve for a signer is asked for at writes of `approval` alone.
     if subresource != Subresource::Approval {
         for kind in ["Approved", "Denied"] {
             if of_type(now, kind).len() > of_type(before, kind).len() {

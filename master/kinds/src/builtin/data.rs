@@ -154,6 +154,7 @@ fn content(fields: &Fields, faults: &mut Faults) {
         }
         "kubernetes.io/dockercfg" => document(data, ".dockercfg", &at, faults),
         "kubernetes.io/dockerconfigjson" => document(data, ".dockerconfigjson", &at, faults),
+        // One of both is enough (upstream): a name or a password may be all that is asked for.
         "kubernetes.io/basic-auth"
             if !data.contains_key("username") && !data.contains_key("password") =>
         {
@@ -175,6 +176,7 @@ fn document(data: &Fields, key: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let text = STANDARD
         .decode(value.as_str().unwrap_or_default())
         .unwrap_or_default();
+    // The value is left out: a refusal is shown and logged.
     if let Err(error) = serde_json::from_slice::<Option<Fields>>(&text) {
         faults.invalid(&at.key(key), &"<secret contents redacted>".into(), error);
     }
@@ -204,6 +206,7 @@ fn immutable(new: &Fields, old: &Fields, maps: &[&str], faults: &mut Faults) {
     if get(old, "immutable") != &Value::Bool(true) {
         return;
     }
+    // Kubelets stop to watch such an object (KEP-1412), so that it can never change again.
     if get(new, "immutable") != &Value::Bool(true) {
         faults.forbidden(
             &FieldPath::root("immutable"),

@@ -26,11 +26,14 @@ pub(super) fn core() -> Kind {
             selectable("involvedObject.fieldPath", "/involvedObject/fieldPath"),
             selectable("reason", "/reason"),
             selectable("reportingComponent", "/reportingComponent"),
+            // Newer reporters set no `source`: upstream's selector then takes the controller's
+            // name.
             selectable("source", "/source/component").or("/reportingComponent"),
             selectable("type", "/type"),
         ],
         strategy: Strategy {
             validate: rules::legacy,
+            // A reporter counts up an event that may have expired since: the update makes it anew.
             made_by_update: true,
             ..Strategy::default()
         },

@@ -79,6 +79,7 @@ fn reported(fields: &Fields, faults: &mut Faults) {
 
 fn short(found: &str, most: usize, key: &str, faults: &mut Faults) {
     if found.len() > most {
+        // Upstream shows no value here: it is long, that is the fault.
         faults.invalid(
             &FieldPath::root(key),
             &"".into(),

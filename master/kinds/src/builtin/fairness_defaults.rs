@@ -71,6 +71,7 @@ fn of_the_system() -> [Flow; 6] {
         user("system:kube-scheduler"),
         system_accounts(),
     ];
+    // A probe that waits behind other requests would call a busy server dead.
     let probes = json!([{"verbs": ["get"], "nonResourceURLs": ["/healthz", "/readyz", "/livez"]}]);
     [
         (

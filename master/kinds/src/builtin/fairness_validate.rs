@@ -31,6 +31,7 @@ const NOT_NEGATIVE: &str = "must be a non-negative integer";
 
 /// Sets a number that is missing or zero.
 fn fill(fields: &mut Fields, key: &str, value: i64) {
+    // Upstream's fields are plain integers, in which zero and absent are the same.
     if number(fields, key) == 0 {
         fields.insert(key.to_owned(), value.into());
     }
@@ -58,6 +59,7 @@ pub(super) fn level_defaults(fields: &mut Fields) {
     let Some(limited) = spec.get_mut("limited").and_then(Value::as_object_mut) else {
         return;
     };
+    // A pointer upstream since `v1`: zero is a value, of a level that has only what it borrows.
     default_to(limited, "nominalConcurrencyShares", 30);
     default_to(limited, "lendablePercent", 0);
     let queuing = limited
@@ -96,6 +98,7 @@ pub(super) fn schema(fields: &Fields, faults: &mut Faults) {
             format!("must not be greater than {MAX_PRECEDENCE}"),
         );
     }
+    // Nothing is matched before the schema that keeps an admin's requests from being limited.
     if precedence == 1 && name != EXEMPT {
         faults.invalid(
             &place,
@@ -125,6 +128,8 @@ pub(super) fn schema(fields: &Fields, faults: &mut Faults) {
             self::rule(rule, &place.index(index), faults);
         }
     }
+    // Without one of them an admin could be locked out (`exempt`), or a request be of no level
+    // (`catch-all`).
     if is_mandatory(name) && !is_fixed(name, spec, &fairness_defaults::schemas()) {
         faults.invalid(
             &at,
@@ -245,6 +250,7 @@ fn verbs(rule: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
         .iter()
         .any(|verb| !VERBS.contains(&verb.as_str().unwrap_or_default()))
     {
+        // Upstream shows the whole list here, not the verb that is unknown.
         faults.unsupported(&place, get(rule, "verbs"), VERBS);
     }
 }
@@ -271,6 +277,8 @@ fn resource_rule(rule: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     }
     let (namespaces, place) = (items(rule, "namespaces"), at.field("namespaces"));
     if namespaces.is_empty() {
+        // Without namespaces it could match requests that name none, which `clusterScope` alone
+        // allows.
         if get(rule, "clusterScope") != &Value::Bool(true) {
             let words =
                 "resource rules that are not cluster scoped must supply at least one namespace";
@@ -318,6 +326,7 @@ fn url_fault(url: &str) -> Option<&'static str> {
         url if !url.starts_with('/') => Some("must start with slash"),
         url if url.contains(' ') => Some("must not contain white-space"),
         url if url.contains("//") => Some("must not contain double slash"),
+        // One star is enough: it matches slashes, too.
         url if url.matches('*').count() > 1 || url.contains('*') && !url.ends_with("/*") => {
             Some("wildcard can only do suffix matching")
         }
@@ -404,6 +413,8 @@ fn mandatory(name: &str, spec: &Fields, shown: &Value, faults: &mut Faults) {
     let levels = fairness_defaults::levels();
     let mut except = "";
     if name == EXEMPT {
+        // The shares of the exempt level limit none of its requests. They only say how much of the
+        // server is left for other levels, and that is the admin's choice.
         except = " except the 'spec.exempt' field";
         let fixed = levels
             .iter()
@@ -495,6 +506,7 @@ fn queuing(queuing: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
             format!("should not be greater than queues ({queues})"),
         );
     } else if entropy(queues, hand) > HASH_BITS {
+        // The whole hand is dealt from one hash: with too few bits some hands would never be dealt.
         let words = format!(
             "required entropy bits of deckSize {queues} and handSize {hand} should not be greater than {HASH_BITS}"
         );

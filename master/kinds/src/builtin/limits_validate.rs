@@ -49,6 +49,8 @@ pub(super) fn range_defaults(fields: &mut Fields) {
         else {
             continue;
         };
+        // In this order (upstream's `SetDefaults_LimitRangeItem`): the request can be filled from
+        // the limit that was just filled, and takes the minimum only where there is none.
         fill(limit, "default", "max");
         fill(limit, "defaultRequest", "default");
         fill(limit, "defaultRequest", "min");
@@ -125,6 +127,7 @@ fn bounds(limit: &Fields, kind: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     let has_storage = |key: &str| object(limit, key).is_some_and(|map| map.contains_key("storage"));
     if kind == "PersistentVolumeClaim" && !has_storage("min") && !has_storage("max") {
         let text = "either minimum or maximum storage value is required, but neither was provided";
+        // Upstream's path, although an item has no such field.
         faults.required(&at.field("limits"), text);
     }
     for name in resources {
@@ -207,6 +210,7 @@ fn ratio(limit: &Fields, name: &str, at: &FieldPath<'_>, faults: &mut Faults) {
         value("min").and_then(Quantity::parse),
         value("max").and_then(Quantity::parse),
     );
+    // By products: a rounded quotient would let a ratio pass that is a little too large.
     if let (Some(min), Some(max)) = (min, max)
         && !min.is_zero()
         && milli(parsed) * milli(min) > milli(max) * 1000
@@ -309,6 +313,7 @@ fn scope_set(
             | "CrossNamespacePodAffinity" => COMPUTE,
             _ => continue,
         };
+        // Names that are no standard ones may be in a quota of any scope (upstream).
         let unfit = |resource: &&String| {
             resource::is_of_quotas(resource) && !counted.contains(&resource.as_str())
         };

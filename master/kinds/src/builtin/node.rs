@@ -43,6 +43,7 @@ pub(super) fn node() -> Kind {
             validate: rules::node,
             validate_update: rules::change,
             warn: rules::warn,
+            // A kubelet registers its Node together with the first status.
             status_at_creation: true,
             ..Strategy::default()
         },

@@ -202,6 +202,7 @@ fn who(subject: &Fields, namespaced: bool, at: &FieldPath<'_>, faults: &mut Faul
                 faults.invalid(&at.field("name"), &name.into(), fault);
             }
             faults.one_of(&at.field("apiGroup"), &group, &[""]);
+            // In a RoleBinding an account without a namespace is one of the binding's own.
             if !namespaced && text(subject, "namespace").is_empty() {
                 faults.required(&at.field("namespace"), "");
             }

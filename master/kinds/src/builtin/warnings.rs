@@ -71,6 +71,7 @@ fn template(new: &Fields, old: Option<&Fields>, path: &[&str], warnings: &mut Ve
     let found = path
         .iter()
         .try_fold(new, |fields, step| object(fields, step));
+    // Who changes another part was warned when the template was written.
     if let Some(found) = found.filter(|_| old.is_none_or(|old| get(old, first) != get(new, first)))
     {
         below(&FieldPath::root(first), rest, &mut |at| {
