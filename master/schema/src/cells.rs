@@ -129,6 +129,7 @@ pub fn human(seconds: i64) -> String {
     let days = hours / 24;
     match seconds {
         ..-1 => "<invalid>".to_owned(),
+        // Clocks differ a little: what is a second ahead has happened now (upstream).
         -1..0 => "0s".to_owned(),
         0..120 => format!("{seconds}s"),
         120..600 => two(minutes, "m", seconds % 60, "s"),

@@ -149,6 +149,8 @@ impl fmt::Display for Quantity {
     /// Upstream's canonical form: the largest suffix that leaves a whole number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanos = self.amount.nanos();
+        // Below 1024 upstream writes bytes as decimal numbers, too (`CanonicalizeBytes`), and what
+        // is no whole number has no binary suffix.
         if self.form == Form::Binary && nanos % UNIT == 0 && nanos.abs() >= 1024 * UNIT {
             let units = nanos / UNIT;
             let binary = ["Ei", "Pi", "Ti", "Gi", "Mi", "Ki"]

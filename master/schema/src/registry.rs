@@ -515,6 +515,8 @@ impl Kind {
 
     /// The key of an object in the store.
     pub fn key(&self, namespace: &str, name: &str) -> String {
+        // The table comes first, so that all objects of a kind, and those of a namespace in it, are
+        // neighbours: a list is one range.
         if self.namespaced {
             [&self.table, "/", namespace, "/", name].concat()
         } else {
@@ -638,6 +640,7 @@ impl Registry {
     pub fn groups(&self) -> Vec<(&str, Vec<&str>)> {
         let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
         for kind in &self.kinds {
+            // Their order is that of the kinds: the first version of a group is the preferred one.
             match groups.iter_mut().find(|(group, _)| *group == kind.group) {
                 Some((_, versions)) if versions.contains(&kind.version.as_str()) => {}
                 Some((_, versions)) => versions.push(&kind.version),

@@ -34,6 +34,7 @@ pub struct Selector {
 }
 
 /// Requirements of one selector.
+// Each is compared with each object of a list.
 const REQUIREMENTS: usize = 200;
 
 impl Selector {
@@ -162,6 +163,7 @@ fn text_at(stored: &Value, pointer: &str) -> String {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Bool(value)) => value.to_string(),
         Some(Value::Number(number)) => number.to_string(),
+        // Upstream's selectors of these two compare Go's booleans, which are never absent.
         None if pointer.ends_with("/unschedulable") || pointer.ends_with("/hostNetwork") => {
             "false".to_owned()
         }

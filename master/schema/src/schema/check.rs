@@ -219,6 +219,8 @@ fn is_zero(node: &Node, value: &Value) -> bool {
         (Node::String, Value::String(text)) => text.is_empty(),
         (Node::Boolean, Value::Bool(truth)) => !truth,
         (Node::Integer(_), Value::Number(number)) => number.as_i64() == Some(0),
+        // Structs, among them times and quantities, are written where they are zero, too:
+        // `omitempty` leaves out none.
         _ => false,
     }
 }
@@ -226,6 +228,7 @@ fn is_zero(node: &Node, value: &Value) -> bool {
 /// The expected type, if a simple value has another one.
 fn mismatch(node: &Node, value: &Value) -> Option<&'static str> {
     let (fits, expected) = match node {
+        // Right values of these never come here: the caller has walked into them.
         Node::Object(_) | Node::Map(_) => (value.is_null(), "an object"),
         Node::Array(_) => (value.is_null(), "an array"),
         Node::String => (value.is_string() || value.is_null(), "a string"),

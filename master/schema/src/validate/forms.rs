@@ -174,6 +174,7 @@ pub fn descending_path(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
 pub fn plain_path(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     descending_path(value, at, faults);
     let path = value.as_str().unwrap_or_default();
+    // Kubelets keep versions of a volume's files in `..data` and the like.
     if path.starts_with("..") && path != ".." && !path.starts_with("../") {
         faults.invalid(at, value, "must not start with '..'");
     }
@@ -201,6 +202,7 @@ pub fn count_or_share(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
 pub fn share(text: &str) -> Option<i64> {
     let digits = text.strip_suffix('%')?;
     let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    // More digits than a number has are more than any limit.
     plain.then(|| digits.parse().unwrap_or(i64::MAX))
 }
 
@@ -260,6 +262,7 @@ pub fn driver_name(name: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
     if own.len() > DRIVER {
         faults.too_long(at, DRIVER);
     }
+    // Its case does not matter (upstream's `ValidateCSIDriverName`).
     if let Err(fault) = names::subdomain(&own.to_lowercase()) {
         faults.invalid(at, name, fault);
     }

@@ -203,6 +203,7 @@ pub fn selects(selector: Option<&Fields>, labels: Option<&Fields>) -> Option<boo
         let named = found.is_some_and(|found| items(expression, "values").contains(found));
         match text(expression, "operator") {
             "In" => named,
+            // Also without the label: what is absent is in no list (upstream).
             "NotIn" => !named,
             "Exists" => found.is_some(),
             _ => found.is_none(),

@@ -127,6 +127,7 @@ pub fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
     if old.contains_key("deletionTimestamp") {
         let known = items(old, "finalizers");
+        // Or a deletion could be put off for ever by those who may change the object.
         for finalizer in items(new, "finalizers") {
             if !known.contains(finalizer) {
                 let text = "no new finalizers can be added if the object is being deleted, found new finalizers";

@@ -89,6 +89,7 @@ pub struct Faults {
 }
 
 /// Causes reported at most.
+// An object of a few megabytes can have a fault in every value.
 const MAX_CAUSES: usize = 100;
 
 impl Faults {
@@ -125,6 +126,7 @@ impl Faults {
     pub fn invalid_form(&mut self, at: &FieldPath<'_>, value: &Value, detail: &str) {
         let known = self.causes.len();
         self.invalid(at, value, detail);
+        // None where the list of causes was full already.
         let told = self.causes.get(known).map(|cause| cause.message.clone());
         self.forms.extend(told);
     }
@@ -291,6 +293,7 @@ impl Faults {
 /// A value as upstream shows it: strings in quotes, the rest as JSON, limited in length.
 fn shown(value: &Value) -> String {
     let mut text = value.to_string();
+    // A refusal goes to the client and into logs, where a whole value could be megabytes.
     if text.len() > 256 {
         let mut end = 256;
         while !text.is_char_boundary(end) {
@@ -314,6 +317,7 @@ pub fn text<'a>(fields: &'a Fields, key: &str) -> &'a str {
 
 /// Whether two values are equivalent: an empty value equals an absent one.
 pub fn alike(one: &Value, other: &Value) -> bool {
+    // Upstream's `Semantic.DeepEqual`: Go's empty and absent lists, maps and texts are equal.
     match (one, other) {
         (Value::Object(one), Value::Object(other)) => {
             one.iter().all(|(key, value)| alike(value, get(other, key)))
@@ -360,6 +364,8 @@ pub fn object_mut<'a>(fields: &'a mut Fields, key: &str) -> Option<&'a mut Field
 pub fn default_to(fields: &mut Fields, key: &str, value: impl Into<Value>) {
     let missing = match fields.get(key) {
         None | Some(Value::Null) => true,
+        // Most of upstream's texts are no pointers: empty and absent are the same. Numbers differ
+        // from kind to kind, so a zero stays here.
         Some(Value::String(text)) => text.is_empty(),
         Some(_) => false,
     };

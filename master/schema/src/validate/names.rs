@@ -77,6 +77,7 @@ pub fn wildcard(name: &str) -> Result<(), String> {
 /// # Errors
 /// Upstream's text for a name of another format.
 pub fn path_segment(name: &str) -> Result<(), String> {
+    // It stands in URLs as it is: it must not be read as another path, nor be unescaped.
     if matches!(name, "." | "..") {
         return Err(format!("may not be '{name}'"));
     }
@@ -188,6 +189,8 @@ pub fn config_key(key: &str) -> Result<(), String> {
     if key.len() > 253 {
         return Err("must be no more than 253 bytes".to_owned());
     }
+    // A key becomes a file's name, and kubelets keep versions of a volume's files in `..data` and
+    // the like.
     if key == "." || key.starts_with("..") {
         return Err(format!(
             "must not {}",
@@ -212,6 +215,7 @@ pub fn config_key(key: &str) -> Result<(), String> {
 /// # Errors
 /// Upstream's text for a name of another format.
 pub fn env_name(name: &str) -> Result<(), String> {
+    // KEP-4369: before it a name was a C identifier that could have dots and dashes, too.
     if name
         .bytes()
         .all(|b| (b' '..=b'~').contains(&b) && b != b'=')

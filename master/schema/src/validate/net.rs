@@ -39,6 +39,7 @@ impl Range {
         if prefix > bits {
             return None;
         }
+        // For `::/0` the shift is by all 128 bits, which overflows: no bit of the mask is left.
         let mask = u128::MAX
             .checked_shl(u32::from(bits - prefix))
             .unwrap_or_default();
@@ -180,6 +181,7 @@ pub fn no_special(address: IpAddr, value: &Value, at: &FieldPath<'_>, faults: &m
         ),
         IpAddr::V6(address) => (
             address.is_unicast_link_local(),
+            // The digit between is flags; the last one is the scope (RFC 4291, 2.7).
             address.segments()[0] & 0xff0f == 0xff02,
         ),
     };
