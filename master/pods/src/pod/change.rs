@@ -17,9 +17,12 @@ const MUTABLE: &str = "pod updates may not change fields other than `spec.contai
 /// The result of a write through a subresource.
 pub(super) fn through(subresource: Subresource, result: &mut Fields, new: &Fields, old: &Fields) {
     if subresource == Subresource::EphemeralContainers {
+        // All else stays as stored: who may add a debugger may not change the pod.
         result.clone_from(old);
         if let Some(own) = object_mut(result, "spec") {
             let mut given = spec(new).clone();
+            // With defaults, or a container that is sent back unchanged would differ from the
+            // stored one.
             podspec::spec_defaults(&mut given);
             keep(own, &given, "ephemeralContainers");
         }
@@ -74,6 +77,7 @@ fn ephemeral(new: &Fields, old: &Fields, faults: &mut Faults) {
     for one in list(new) {
         given.entry(name(one)).or_insert(one);
     }
+    // KEP-277: what has run inside a pod stays visible in its spec.
     for known in list(old) {
         let name = name(known);
         match given.get(&name).copied() {
@@ -103,6 +107,7 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
     );
     let (new, old) = (spec(new), spec(old));
     let at = FieldPath::root("spec");
+    // Upstream stops here, too: the rest compares containers by their places.
     if !same_containers(new, old, &at, faults) || !deadline(new, old, &at, faults) {
         return;
     }
@@ -180,6 +185,7 @@ fn added_tolerations(new: &Fields, old: &Fields, at: &FieldPath<'_>, faults: &mu
 
 /// Scheduling gates may only be removed.
 fn removed_gates(new: &Fields, old: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
+    // KEP-3521: a gate that is added later could come after the scheduler's decision.
     let before: HashSet<&Value> = items(old, "schedulingGates").iter().collect();
     for (index, gate) in items(new, "schedulingGates").iter().enumerate() {
         if !before.contains(gate) {
@@ -198,6 +204,7 @@ fn restored(new: &Fields, old: &Fields) -> Fields {
         keep(&mut allowed, old, key);
     }
     let grace = |fields| get(fields, "terminationGracePeriodSeconds").as_i64();
+    // The one repair of what older versions stored (see the defaults of pods).
     if grace(old).is_some_and(|before| before < 0) && grace(new) == Some(1) {
         keep(&mut allowed, old, "terminationGracePeriodSeconds");
     }
@@ -291,6 +298,7 @@ fn more_terms(new: &[Value], old: &[Value], at: &FieldPath<'_>, faults: &mut Fau
                 .unwrap_or_default()
         };
         let keys = ["matchExpressions", "matchFields"];
+        // An empty term matches no node: a first requirement would widen the choice.
         let was_empty = keys.iter().all(|key| list(before, key).is_empty());
         let grown = keys
             .iter()

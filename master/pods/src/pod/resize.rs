@@ -16,6 +16,7 @@ const LISTS: [&str; 2] = ["containers", "initContainers"];
 pub(super) fn compose(result: &mut Fields, new: &Fields, old: &Fields) {
     result.clone_from(old);
     let mut given = spec(new).clone();
+    // With defaults, as in the stored pod that it is compared with.
     podspec::spec_defaults(&mut given);
     let Some(own) = object_mut(result, "spec") else {
         return;

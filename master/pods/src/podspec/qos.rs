@@ -38,6 +38,7 @@ pub fn class(spec: &Fields) -> &'static str {
         limited &= found == DECIDING.len();
     };
     match object(spec, "resources") {
+        // KEP-2837: what the pod names as a whole decides, whatever its containers name.
         Some(_whole) => count(spec.get("resources")),
         None => {
             // Init containers count, ephemeral ones have no resources.

@@ -108,6 +108,7 @@ pub(super) fn iscsi(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if has(source, "initiatorName") {
         initiator(
             get(source, "initiatorName"),
+            // Upstream's spelling of the path.
             &at.field("initiatorname"),
             faults,
         );
@@ -230,6 +231,7 @@ pub(super) fn quobyte(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) 
             "must be a UUID and may not exceed a length of 64 characters",
         );
     } else {
+        // Upstream shows the whole list once for each pair that is wrong.
         for _bad in registry.split(',').filter(|pair| !is_pair(pair)) {
             faults.invalid(&at.field("registry"), get(source, "registry"), words);
         }
@@ -361,6 +363,7 @@ pub(super) fn csi(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if driver.len() > DRIVER {
         faults.too_long(&at.field("driver"), DRIVER);
     }
+    // Its case does not matter (upstream's `ValidateCSIDriverName`).
     if let Err(fault) = names::subdomain(&driver.to_lowercase()) {
         faults.invalid(&at.field("driver"), word(source, "driver"), fault);
     }
@@ -469,6 +472,7 @@ fn claim_spec(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
 fn data_source(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     needed(source, "name", at, faults);
     needed(source, "kind", at, faults);
+    // Snapshots have a group of their own; in the core group a claim is all that can be copied.
     if text(source, "apiGroup").is_empty() && text(source, "kind") != "PersistentVolumeClaim" {
         let words = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
         faults.invalid(at, word(source, "kind"), words);
