@@ -158,6 +158,7 @@ pub fn misfit_in_turn(
 /// Why a resize can never fit, if it can't: it asks for more than the whole node has. The message
 /// is upstream's.
 pub fn beyond(pod: &Pod, allocatable: &BTreeMap<&'static str, Amount>) -> Option<String> {
+    // Upstream's message names one resource: memory, where both are too much.
     ["memory", "cpu"].into_iter().find_map(|resource| {
         let (asked, most) = (asks(pod, resource), *allocatable.get(resource)?);
         let (ask, has) = (number(resource, asked), number(resource, most));
@@ -212,6 +213,7 @@ fn protocol(port: &ContainerPort) -> &str {
 /// The host address of a port; without one it is every address of the node.
 fn address(port: &ContainerPort) -> &str {
     let address = port.host_ip.as_deref().unwrap_or_default();
+    // Upstream's `HostPortInfo` knows this wildcard alone; `::` is an address like any other.
     if address.is_empty() {
         "0.0.0.0"
     } else {

@@ -231,6 +231,7 @@ impl Plan {
 
 /// Why the pod itself says that it must end, if it does.
 pub fn end_of(pod: &Pod, now: Timestamp) -> Option<End> {
+    // Also of a pod that is over: only the end of a deletion lets the API remove the object.
     if pod.metadata.deletion_timestamp.is_some() {
         return Some(End::Deleted);
     }
@@ -249,6 +250,8 @@ pub fn end_of(pod: &Pod, now: Timestamp) -> Option<End> {
 /// When `activeDeadlineSeconds` are over.
 fn deadline(pod: &Pod) -> Option<Timestamp> {
     let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
+    // From the first status, not from the creation: what the scheduler takes does not count
+    // (upstream's `activeDeadlineHandler`).
     let start = pod.status.as_ref()?.start_time.as_ref()?.0;
     Some(later(
         start,
@@ -271,6 +274,7 @@ pub fn plan(facts: PodFacts<'_>) -> Plan {
     if let Some(deadline) = deadline(facts.pod) {
         plan.wake_at(deadline);
     }
+    // Room comes free through other pods, which are none of a plan's facts.
     if facts.notes.pending.is_some() {
         plan.wake_at(later(facts.now, PENDING_RETRY));
     }
@@ -512,6 +516,8 @@ fn step(facts: PodFacts<'_>, container: &Container, kind: ContainerKind, plan: &
             if let Some((at, backoff)) = facts.next(seen) {
                 if waits(at, backoff, facts.now) {
                     plan.wake_at(at);
+                    // The status changes before the wait is over: from `RunContainerError` to
+                    // `CrashLoopBackOff`.
                     if let Some((_, until)) = start_error(seen, facts.now) {
                         plan.wake_at(until);
                     }
@@ -546,6 +552,8 @@ fn start(
     backoff: Option<Duration>,
     plan: &mut Plan,
 ) {
+    // Volumes are the pod's: what fails for one container fails for all, and all try again at one
+    // time.
     if let Some(again) = facts.notes.unmounted.filter(|again| *again > facts.now) {
         plan.wake_at(again);
         return;

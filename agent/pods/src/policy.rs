@@ -55,7 +55,9 @@ impl RestartPolicy {
 /// rules that matches the code comes before any policy (KEP-5307).
 pub fn restarts(pod: &Pod, kind: ContainerKind, name: &str, code: i32) -> bool {
     match kind {
+        // Its own policy `Always` is what makes it a sidecar (KEP-753).
         ContainerKind::Sidecar => return true,
+        // A debugger is for one session (KEP-277).
         ContainerKind::Ephemeral => return false,
         ContainerKind::Init | ContainerKind::Main => {}
     }

@@ -99,6 +99,7 @@ pub fn has_other_needs(pod: &Pod, other: &Pod) -> bool {
 /// Whether a running attempt was given something else than its pod says now.
 pub fn is_resized(pod: &Pod, seen: &Seen) -> bool {
     let runs = matches!(seen.state, ContainerState::Running { .. });
+    // Debuggers have no resources of their own, the API refuses them (KEP-277).
     let grows = matches!(
         seen.key.kind,
         ContainerKind::Main | ContainerKind::Sidecar | ContainerKind::Init

@@ -53,6 +53,8 @@ impl Scene<'_> {
             restart_count: seen.map_or(0, |seen| {
                 i32::try_from(seen.key.attempt).unwrap_or(i32::MAX)
             }),
+            // As upstream's prober manager: an init container is ready once it has succeeded, a
+            // debugger never.
             ready: match kind {
                 ContainerKind::Init => ended_well,
                 ContainerKind::Ephemeral => false,
@@ -67,6 +69,7 @@ impl Scene<'_> {
             },
             started: Some(self.facts.has_started(container)),
             state: Some(state),
+            // Upstream's type is a struct, which is written as `{}` also where it says nothing.
             last_state: Some(last.unwrap_or_default()),
             allocated_resources: self.allocated(container, kind).and_then(|own| own.requests),
             resources: self.resources(container, kind, seen),

@@ -134,6 +134,8 @@ pub fn status(
         container_statuses: refusal.is_none().then_some(own),
         // Set once, by the first status: when the kubelet took the pod.
         start_time: Some(old.start_time.clone().unwrap_or(Time(facts.now))),
+        // Kept as it was first, too: no resize may change it (KEP-1287), as the class decides about
+        // the control group.
         qos_class: Some(
             old.qos_class
                 .clone()
