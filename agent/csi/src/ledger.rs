@@ -78,7 +78,8 @@ impl Ledger {
     /// Writes a volume down.
     ///
     /// # Errors
-    /// The system's. What was written before is still there then.
+    /// The folder or the file can't be made, written, flushed or renamed. The record that was there
+    /// before stays then.
     pub(crate) fn keep(&self, volume: &Volume) -> io::Result<()> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = Beneath::make_root(&self.path)?;

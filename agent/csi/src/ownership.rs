@@ -104,7 +104,8 @@ impl Refused {
     /// Keeps a refusal.
     ///
     /// # Errors
-    /// It failed for another reason.
+    /// The change failed, and not because the file system or the mount refuses it (`EPERM`,
+    /// `EACCES`, `EROFS`, `EOPNOTSUPP`).
     fn note(&mut self, change: io::Result<()>, path: impl FnOnce() -> PathBuf) -> io::Result<()> {
         let Err(error) = change else {
             return Ok(());

@@ -151,7 +151,7 @@ impl Enroller {
     /// Derives the node key, which binds it to the registers as they are now.
     ///
     /// # Errors
-    /// The TPM makes no node key.
+    /// The TPM failed to derive the node key.
     pub async fn new(
         prover: Prover,
         settings: Settings,

@@ -66,7 +66,7 @@ impl Prover {
     /// others the TPM has.
     ///
     /// # Errors
-    /// The TPM failed, or has no endorsement key.
+    /// The TPM failed to list its endorsement keys, or has none.
     pub fn endorsement_key(&self, turn: usize) -> Result<EndorsementKey, ProveError> {
         let keys = self.tpm.endorsement_keys()?;
         let index = turn.checked_rem(keys.len()).unwrap_or(0);
@@ -115,7 +115,8 @@ impl Prover {
     /// The machine's keys as messages carry them.
     ///
     /// # Errors
-    /// The TPM failed, or a public area is longer than a message may carry.
+    /// The TPM failed to derive the attestation key or the node key, or a public area is longer
+    /// than a message may carry.
     pub fn keys(&self, ek: &EndorsementKey) -> Result<Keys, ProveError> {
         let (ak, nk) = (self.tpm.attestation_key()?, self.tpm.node_key()?);
         Ok(prover::keys(

@@ -145,7 +145,8 @@ impl WaitingAgent {
     /// Sends the answer, if there is one, and waits for the agent's exit.
     ///
     /// # Errors
-    /// The agent ends with an error.
+    /// The agent ended with a code that names its failure, or by a signal; or the answer can't be
+    /// written to it, or its output can't be read.
     pub fn finish(
         mut self,
         console: &Console,

@@ -57,7 +57,7 @@ pub fn forget(machine: &Machine, pod: &PodRef) -> io::Result<()> {
 /// the log of one of them is away for a moment while it is put aside.
 ///
 /// # Errors
-/// If one can't be made or removed.
+/// A folder can't be opened or listed, or one of the links can't be made or removed.
 pub fn settle(machine: &Machine, attempts: &[ContainerKey]) -> io::Result<()> {
     let Some(logs) = there(&machine.logs)? else {
         return Ok(());

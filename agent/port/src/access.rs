@@ -36,7 +36,7 @@ pub trait Reviews: Send + Sync {
     /// The user of a token; `None` if it is not valid.
     ///
     /// # Errors
-    /// The master can't be asked.
+    /// The master was not reached, or gave no verdict: it is not known whose the token is.
     fn token(
         &self,
         token: &str,
@@ -45,7 +45,7 @@ pub trait Reviews: Send + Sync {
     /// Whether a user has a right to a subresource of this node.
     ///
     /// # Errors
-    /// The master can't be asked.
+    /// As [`Self::token`]: it is not known whether the user may, which is no permission.
     fn may(
         &self,
         user: &ClusterUser,

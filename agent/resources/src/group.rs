@@ -24,7 +24,8 @@ const MOST: u64 = 262_144;
 /// Makes a pod's group, and gives it its part of the processor and its limits.
 ///
 /// # Errors
-/// If the kernel refuses one.
+/// The group can't be made, or the kernel refuses to write one of its files; those before it are
+/// written.
 pub fn limit(groups: &Groups, path: &str, limits: Resources) -> io::Result<()> {
     groups.make(path)?;
     let all = settings(groups.version(), limits).into_iter();
@@ -46,7 +47,7 @@ pub fn burstable_millis<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> u64 {
 /// rule).
 ///
 /// # Errors
-/// If the kernel refuses one.
+/// As [`limit`], for either group.
 pub fn weigh_classes(groups: &Groups, burstable_millis: u64) -> io::Result<()> {
     let classes = [(qos::BEST_EFFORT, 0), (qos::BURSTABLE, burstable_millis)];
     classes.into_iter().try_for_each(|(path, millis)| {

@@ -98,7 +98,7 @@ impl Input {
     /// Cancel-safe: nothing was written where it is dropped.
     ///
     /// # Errors
-    /// The process reads no more.
+    /// The process has closed its input (`EPIPE`), or has ended.
     pub async fn write(&self, bytes: &[u8]) -> std::io::Result<usize> {
         // As in `Output::read`.
         consume_budget().await;
@@ -227,7 +227,7 @@ impl Control {
     /// Waits for the process's end, however long it takes; its exit code.
     ///
     /// # Errors
-    /// The engine can't be asked.
+    /// containerd is not reached, or does not know the process any more ([`ErrorClass::NotFound`]).
     pub async fn wait(&self) -> Result<i32, Error> {
         let wait = WaitRequest {
             container_id: self.container.clone(),
@@ -241,7 +241,7 @@ impl Control {
     /// Says that no more input comes; the client's side of it is closed already.
     ///
     /// # Errors
-    /// The engine can't be asked.
+    /// containerd is not reached, or refuses. A process that is gone has no input, and is no error.
     pub async fn end_input(&self) -> Result<(), Error> {
         let close = CloseIoRequest {
             container_id: self.container.clone(),

@@ -76,7 +76,7 @@ impl Tpm {
     /// where it holds them.
     ///
     /// # Errors
-    /// The TPM failed. Without any the list is empty.
+    /// The TPM failed to show which it has. Where it has none the list is empty.
     pub fn endorsement_keys(&self) -> Result<Vec<EndorsementKey>, Error> {
         self.call(Device::endorsement_keys)
     }
@@ -148,7 +148,8 @@ impl Tpm {
     /// quote is about.
     ///
     /// # Errors
-    /// The TPM failed, or registers changed while they were read, more often than is tried.
+    /// The TPM failed to quote or to read registers, or these changed meanwhile, more often than is
+    /// tried.
     pub fn quote(&self, qualifying: [u8; 32], pcrs: &[u8]) -> Result<Quote, Error> {
         let pcrs = pcrs.to_vec();
         self.call(move |device| device.quote(qualifying, &pcrs))
@@ -248,7 +249,8 @@ impl Tpm {
     /// The contents of the slots of the state's key, in order.
     ///
     /// # Errors
-    /// The TPM failed. An absent, foreign or closed slot is no error but a [`StateSlot`].
+    /// The TPM failed to read its registers, to list its indexes, or to read one that is open. An
+    /// absent, foreign or closed slot is no error but a [`StateSlot`].
     pub fn state_slots(&self, unlock: &Unlock) -> Result<Vec<StateSlot>, Error> {
         let unlock = unlock.clone();
         self.call(move |device| device.state_slots(&unlock))

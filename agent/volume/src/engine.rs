@@ -40,12 +40,12 @@ pub trait Store {
     /// What each slot holds.
     ///
     /// # Errors
-    /// The TPM fails. A slot that is closed to this boot is no error.
+    /// The TPM failed to show its slots. One that is closed to this boot is no error.
     fn slots(&mut self) -> Result<Vec<SlotContent>, Self::Error>;
     /// Replaces the content of a slot, for images from `floor` on.
     ///
     /// # Errors
-    /// The TPM fails, or this boot is not approved for the floor.
+    /// The TPM failed to replace the slot, or this boot is not approved for the floor.
     fn write(&mut self, slot: usize, floor: u64, kept: &Kept) -> Result<(), Self::Error>;
     /// Empties a slot.
     ///

@@ -158,7 +158,7 @@ impl Decoder {
     /// is one. Without an event all of `input` was taken. Payloads are unmasked in place.
     ///
     /// # Errors
-    /// The peer broke the protocol.
+    /// The peer broke the protocol (RFC 6455); [`Fault`] says how. Nothing after it can be read.
     pub fn take<'a>(
         &'a mut self,
         input: &'a mut [u8],

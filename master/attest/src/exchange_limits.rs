@@ -36,7 +36,8 @@ impl ExchangeLimits {
     /// inventory lists it, of any other caller by its network.
     ///
     /// # Errors
-    /// The answer `RATE_LIMITED`.
+    /// The answer `RATE_LIMITED` ([`Code::RateLimited`]): the caller, or its network, has sent too
+    /// many requests of late.
     pub(crate) fn count_request(
         &self,
         peer: &Peer,

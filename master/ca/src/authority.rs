@@ -323,7 +323,8 @@ impl Authority {
     /// copy afterwards.
     ///
     /// # Errors
-    /// The keeper or the disk fails.
+    /// The old key can't be read, no new one can be made, or the keeper or the disk refuses what is
+    /// written.
     pub fn rotate_service_account_key(&self) -> Result<()> {
         let fail = |source| Error::Build {
             profile: "service account",

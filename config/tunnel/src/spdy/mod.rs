@@ -147,7 +147,7 @@ impl Decoder {
     /// is one. Without an event all of `input` was taken.
     ///
     /// # Errors
-    /// The peer broke the protocol.
+    /// The client broke the protocol (SPDY/3.1); [`Fault`] says how. Nothing after it can be read.
     pub fn take<'a>(&mut self, input: &'a [u8]) -> Result<(usize, Option<Event<'a>>), Fault> {
         let mut used = 0;
         loop {

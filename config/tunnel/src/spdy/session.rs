@@ -54,7 +54,7 @@ pub(crate) trait Streams {
     /// have been opened.
     ///
     /// # Errors
-    /// The stream can't take data.
+    /// Data for a stream that can't take it; [`take`] resets the stream.
     fn data<'a>(
         &mut self,
         stream: u32,
@@ -71,7 +71,7 @@ pub(crate) trait Streams {
 /// one. Without an event all of `input` was taken. Answers to the client are appended to `out`.
 ///
 /// # Errors
-/// The client broke the protocol.
+/// As [`Decoder::take`]. A stream that is not accepted is no error, and is reset.
 pub(crate) fn take<'a, S: Streams>(
     streams: &mut S,
     input: &'a [u8],
