@@ -93,6 +93,7 @@ fn stamp(condition: &mut Fields, before: &[Value]) {
         condition.insert("lastUpdateTime".to_owned(), now().into());
     }
     if text(condition, "lastTransitionTime").is_empty() {
+        // A transition is a change of the status: a condition that stays keeps its time.
         let same = |old: &&Value| {
             ["type", "status"]
                 .iter()

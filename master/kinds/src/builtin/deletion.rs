@@ -25,6 +25,7 @@ const RETURNED: &[(&str, &str)] = &[
 ];
 
 /// Kinds whose dependents are orphaned or not tracked, by group and plural.
+// Upstream keeps the former for older clients, which deleted pods themselves.
 const DEPENDENTS: &[(&str, &str, Dependents)] = &[
     ("", "replicationcontrollers", Dependents::Orphaned),
     ("batch", "jobs", Dependents::Orphaned),

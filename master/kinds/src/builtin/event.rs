@@ -167,6 +167,7 @@ fn source(fields: &Fields) -> String {
 }
 
 fn count(fields: &Fields) -> Value {
+    // A series counts for itself; the other fields are of older reporters.
     if let Some(series) = object(fields, "series") {
         return get(series, "count").clone();
     }

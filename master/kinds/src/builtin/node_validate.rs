@@ -55,6 +55,7 @@ fn ranges(list: &[Value], shown: &Value, faults: &mut Faults) {
         .filter_map(|(index, range)| net::range(range, &at.index(index), faults))
         .collect();
     let families = read.iter().filter(|range| range.is_ipv6()).count();
+    // Two ranges are one of each family (KEP-563).
     if list.len() > 2 || list.len() == 2 && read.len() == 2 && families != 1 {
         faults.invalid(
             &at,

@@ -41,6 +41,8 @@ fn keep_names(fields: &mut Fields) {
         .into_iter()
         .flatten()
     {
+        // They are in the account's namespace, whatever the reference says (upstream's
+        // `cleanSecretReferences`).
         let name = secret.get("name").cloned();
         *secret = name.map_or_else(|| json!({}), |name| json!({"name": name}));
     }
@@ -68,6 +70,7 @@ pub(super) fn lease() -> Kind {
         ],
         strategy: Strategy {
             validate: lease_spec,
+            // Who renews a Lease need not know whether it is there yet.
             made_by_update: true,
             ..Strategy::default()
         },
