@@ -200,6 +200,7 @@ fn target(schema: &Value) -> Option<&str> {
 
 /// The value of an absent field, in upstream's types.
 fn absent(schema: &Value, required: bool) -> Absent {
+    // Upstream's generator gives a struct that is no pointer the default `{}`.
     if schema
         .get("default")
         .and_then(Value::as_object)
@@ -207,6 +208,7 @@ fn absent(schema: &Value, required: bool) -> Absent {
     {
         return Absent::Empty;
     }
+    // Lists, maps and structs that are required have no `omitempty`, so that Go writes null.
     let whole = matches!(
         schema.get("type").and_then(Value::as_str),
         Some("array" | "object")

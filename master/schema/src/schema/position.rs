@@ -139,6 +139,7 @@ impl<'a> SchemaPosition<'a> {
 
     /// The type of the value here.
     pub fn shape(self) -> Shape<'a> {
+        // A field can say otherwise than the definition that it refers to.
         let own = self.field.and_then(|field| field.atomic);
         match self.node() {
             Some(Node::Object(object)) => Shape::Object {

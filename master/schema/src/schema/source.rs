@@ -95,6 +95,7 @@ pub fn definitions(sources: &[Source]) -> Map<String, Value> {
         if found.contains_key(&name) {
             continue;
         }
+        // A document's own definition comes before a built-in one of its name.
         let text = given.get(&*name).or_else(|| TEXTS.get(&*name));
         let Some(definition) = text.and_then(|text| serde_json::from_str(text.get()).ok()) else {
             continue;
