@@ -72,6 +72,7 @@ fn pod_term(term: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     for key in ["labelSelector", "namespaceSelector"] {
         labels::selector(object(term, key), &at.field(key), faults);
     }
+    // Upstream's path has no index, and not the list's name.
     for namespace in items(term, "namespaces") {
         formed(namespace, &at.field("namespace"), names::label, faults);
     }
@@ -118,6 +119,8 @@ fn label_keys(term: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
             .filter_map(Value::as_object)
         {
             let key = text(expression, "key");
+            // KEP-3633: the creation has made each key a requirement of the selector already, so
+            // that only a second one is a fault.
             if let Some(index) = keys.iter().position(|own| own == key)
                 && selected.contains(key)
             {

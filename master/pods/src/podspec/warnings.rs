@@ -429,6 +429,7 @@ fn hidden(container: &Fields, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
     {
         let (name, value) = (text(variable, "name"), text(variable, "value"));
         let own = format!("$({name})");
+        // A value such as `/opt:$(PATH)` builds on the earlier one, and is meant so.
         if !known.insert(name)
             && (has(variable, "valueFrom") || value == own || !value.contains(&own))
         {
@@ -470,6 +471,7 @@ fn ports(spec: &Fields, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
                 } else if host == 0 || other_host == 0 {
                     "overlapping"
                 } else if host == other_host && ip.is_empty() != other_ip.is_empty() {
+                    // One of the two takes the port at all addresses of the node.
                     "dangerously ambiguous"
                 } else {
                     continue;

@@ -129,6 +129,7 @@ pub(crate) fn resource_selector(
     let Ok(amount) = divisor.parse::<Amount>() else {
         return;
     };
+    // Go's unset divisor.
     if amount == Amount::ZERO {
         return;
     }
@@ -136,6 +137,7 @@ pub(crate) fn resource_selector(
     let bytes = BYTES.iter().any(same);
     let of = match resource {
         "limits.cpu" | "requests.cpu" => {
+            // Here and below upstream shows the resource as the value that is invalid.
             let words = "only divisor's values 1m and 1 are supported with the cpu resource";
             if !["1m", "1"].iter().any(same) {
                 faults.invalid(&at.field("divisor"), word(selector, "resource"), words);

@@ -83,6 +83,7 @@ pub(crate) fn projected(source: &Fields, at: &FieldPath<'_>, faults: &mut Faults
                 taken.take(text(file, "path"), get(file, "path"), at, faults);
             }
         }
+        // Its path may be another file's, too: upstream only warns of that.
         if let Some(inner) = object(projection, "serviceAccountToken") {
             token(inner, &place.field("serviceAccountToken"), at, faults);
         }
