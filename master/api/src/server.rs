@@ -257,29 +257,33 @@ impl ApiServer {
         let about = About::resource(&target, kind.as_ref(), query.has("dryRun"));
         let limit = query.timeout().ok().flatten();
         let limit = limit.filter(|_| !target.is_stream());
-        let answer = async {
-            let Some(kind) = kind else {
-                let authorizer = &self.inner.authorizer;
-                authorize::resource(authorizer, &user, &target, &Selector::default()).await?;
-                return Err(no_resource());
+        let Some(kind) = kind else {
+            let authorizer = &self.inner.authorizer;
+            let every = Selector::default();
+            let allowed = authorize::resource(authorizer, &user, &target, &every).await;
+            let answer = allowed.and_then(|()| Err(no_resource()));
+            return Routed {
+                about,
+                flow,
+                answer,
             };
-            let call = Call {
-                user,
-                peer,
-                target,
-                query,
-                headers: parts.headers,
-                kind,
-                registry,
-                about: about.clone(),
-                method: parts.method,
-                uri: parts.uri,
-                upgrade: parts.extensions.get().cloned(),
-                caller,
-                clock: self.inner.options.clock.clone(),
-            };
-            self.resource(call, content).await
         };
+        let call = Call {
+            user,
+            peer,
+            target,
+            query,
+            headers: parts.headers,
+            kind,
+            registry,
+            about: about.clone(),
+            method: parts.method,
+            uri: parts.uri,
+            upgrade: parts.extensions.get().cloned(),
+            caller,
+            clock: self.inner.options.clock.clone(),
+        };
+        let answer = self.resource(call, content);
         let answer = match limit {
             None => answer.await,
             Some(limit) => tokio::time::timeout(limit, Box::pin(answer))
