@@ -1,8 +1,7 @@
 //! The flow of each request, which its answer names.
 
 use crate::state::ApiServer;
-use http::Response;
-use master_client::{Body, UserInfo};
+use master_client::UserInfo;
 use master_listener::{Flow, FlowRequest, FlowTarget};
 use master_wire::path::Target;
 
@@ -32,12 +31,4 @@ pub(crate) fn flow_target(target: &Target) -> FlowTarget<'_> {
             &target.namespace
         },
     }
-}
-
-/// Names the flow of its request in an answer.
-pub(crate) fn with_flow(mut response: Response<Body>, flow: Option<Flow>) -> Response<Body> {
-    if let Some(flow) = flow {
-        flow.write_headers(response.headers_mut());
-    }
-    response
 }

@@ -2,7 +2,6 @@
 //! verb answers.
 
 use crate::authorize;
-use crate::flows::with_flow;
 use crate::guard::Caller;
 use crate::health::Hook;
 use crate::paths::counted;
@@ -212,7 +211,10 @@ impl ApiServer {
             flow,
             answer,
         } = routed;
-        let response = with_flow(answer.unwrap_or_else(|error| respond(&error)), flow);
+        let mut response = answer.unwrap_or_else(|error| respond(&error));
+        if let Some(flow) = flow {
+            flow.write_headers(response.headers_mut());
+        }
         self.inner
             .metrics
             .count(&about, response.status().as_u16(), began.elapsed());

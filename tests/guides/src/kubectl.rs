@@ -104,8 +104,8 @@ fn flags(help: &str) -> impl Iterator<Item = Flag<'_>> {
     })
 }
 
-/// Whether a word is no flag, or one of these. `-it` is two switches, and in `-oyaml` a value stands
-/// behind its flag.
+/// Whether a word is no flag, or one of these. `-it` is two switches, and in `-oyaml` a value
+/// stands behind its flag.
 fn is_known(word: &str, flags: &[Flag<'_>]) -> bool {
     if let Some(long) = word.strip_prefix("--") {
         let name = long.split('=').next().unwrap_or_default();
