@@ -77,25 +77,26 @@ pub(crate) fn value(files: &EnvFiles, at: &FileKeySelector) -> Result<Option<Str
 /// The value of the last `NAME='VALUE'` of that name. Values are in single quotes, with nothing
 /// special inside, and may have several lines; empty lines and those that begin with `#` say
 /// nothing. The error is the number of a line that is something else.
-fn find<'t>(text: &'t str, key: &str) -> Result<Option<&'t str>, usize> {
+pub(crate) fn find<'t>(text: &'t str, key: &str) -> Result<Option<&'t str>, usize> {
+    // Counted for the error alone: done at each line, it costs the square of the file's length.
+    let line = |rest: &str| 1 + text[..text.len() - rest.len()].matches('\n').count();
     let mut found = None;
     let mut rest = text;
     while !rest.is_empty() {
-        let line = 1 + text[..text.len() - rest.len()].matches('\n').count();
         let (first, after) = rest.split_once('\n').unwrap_or((rest, ""));
         let first = first.trim();
         if first.is_empty() || first.starts_with('#') {
             rest = after;
             continue;
         }
-        let (name, after) = rest.split_once("='").ok_or(line)?;
-        let (value, after) = after.split_once('\'').ok_or(line)?;
+        let (name, after) = rest.split_once("='").ok_or_else(|| line(rest))?;
+        let (value, after) = after.split_once('\'').ok_or_else(|| line(rest))?;
         let (tail, after) = after.split_once('\n').unwrap_or((after, ""));
         let (name, tail) = (name.trim_start(), tail.trim());
         let strange = |letter: char| letter.is_whitespace() || "='\"#".contains(letter);
         let is_comment = tail.starts_with('#');
         if name.is_empty() || name.contains(strange) || !(tail.is_empty() || is_comment) {
-            return Err(line);
+            return Err(line(rest));
         }
         if name == key {
             found = Some(value);

@@ -8,6 +8,8 @@
 //! `Notify` for each pod, which changes wake. There are no other tasks and no channels. What a pod
 //! has written for itself is read by [`env_files::read`].
 
+#[doc(hidden)]
+pub mod decoders;
 pub mod env_files;
 pub mod files;
 mod tokens;

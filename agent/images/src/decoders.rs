@@ -1,7 +1,13 @@
 //! Decoders of this room that only its own functions call, for the fuzz targets of `tests/fuzz`.
 
+use crate::access::{self, Labels};
 use crate::archive::Archive;
+use crate::credential::Secret;
 use crate::document::{self, Configuration, Manifest};
+use crate::keyring::PullSecret;
+use crate::registry::Reader;
+use crate::session;
+use std::collections::BTreeMap;
 use std::io::{self, Read as _};
 use std::path::PathBuf;
 
@@ -27,4 +33,33 @@ pub fn image_archive(path: PathBuf) -> io::Result<u64> {
         bytes += io::copy(&mut archive.blob(&manifest)?.take(1 << 20), &mut io::sink())?;
     }
     Ok(bytes)
+}
+
+/// The token in the answer of a token service; `None` where there is none that can be used.
+pub fn token(answer: &[u8]) -> Option<Secret> {
+    session::usable_token(answer)
+}
+
+/// The code in a document with which a registry refuses.
+pub fn refusal_code(document: &[u8]) -> Option<String> {
+    session::code(document)
+}
+
+/// Whether a pod may run an image with these labels: one that has this pull secret, or none.
+pub fn may_run(labels: &BTreeMap<String, String>, holder: Option<&PullSecret>) -> bool {
+    access::allows(&hashed(labels), holder.as_slice())
+}
+
+/// The labels of an image with one more pull secret by which pods may run it; `None` if they name
+/// it already, or have no room for it.
+pub fn with_reader(
+    labels: &BTreeMap<String, String>,
+    holder: &PullSecret,
+) -> Option<BTreeMap<String, String>> {
+    let more = access::with(&hashed(labels), &Reader::Holder(holder.clone()))?;
+    Some(more.into_iter().collect())
+}
+
+fn hashed(labels: &BTreeMap<String, String>) -> Labels {
+    labels.clone().into_iter().collect()
 }

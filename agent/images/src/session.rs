@@ -190,25 +190,13 @@ impl Session {
                 "the token service refuses {who}: {error}"
             )));
         }
-        let unusable = || {
+        let body = reply.collect(MAX_TOKEN).await?;
+        let token = usable_token(&body).ok_or_else(|| {
             HttpError::Unauthorized(format!(
                 "the token service {host} gave no token that can be used"
             ))
-        };
-        let body = reply.collect(MAX_TOKEN).await?;
-        let answer: Token = serde_json::from_slice(&body).map_err(|_quotes_secrets| unusable())?;
-        let token = answer
-            .token
-            .filter(|token| !token.is_empty())
-            .or(answer.access_token)
-            .map(Secret::new);
-        let usable = |token: &Secret| {
-            !token.reveal().is_empty() && token.reveal().bytes().all(|b| b.is_ascii_graphic())
-        };
-        token
-            .filter(usable)
-            .map(|token| bearer(&token))
-            .ok_or_else(unusable)
+        })?;
+        Ok(bearer(&token))
     }
 
     async fn ask(
@@ -243,6 +231,28 @@ impl Session {
     }
 }
 
+/// The token in the answer of a token service; `None` where there is none that can be used. Why is
+/// not said: errors of the parser quote secrets.
+pub(crate) fn usable_token(answer: &[u8]) -> Option<Secret> {
+    let answer: Token = serde_json::from_slice(answer).ok()?;
+    let token = answer
+        .token
+        .filter(|token| !token.is_empty())
+        .or(answer.access_token)
+        .map(Secret::new);
+    token.filter(|token| {
+        !token.reveal().is_empty() && token.reveal().bytes().all(|b| b.is_ascii_graphic())
+    })
+}
+
+/// The first code in a document with which a registry refuses, if it can be shown.
+pub(crate) fn code(document: &[u8]) -> Option<String> {
+    let reasons: Reasons = serde_json::from_slice(document).ok()?;
+    let code = reasons.errors.into_iter().next()?.code;
+    let plain = code.len() <= MAX_CODE && code.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
+    plain.then_some(code)
+}
+
 /// The registry's refusal, with its code where it gives one.
 async fn refusal(reply: Reply) -> HttpError {
     let (host, status, at_home) = (reply.host.clone(), reply.answer.status(), reply.at_home);
@@ -251,15 +261,7 @@ async fn refusal(reply: Reply) -> HttpError {
     } else {
         bytes::Bytes::new()
     };
-    let reasons = serde_json::from_slice::<Reasons>(&body).ok();
-    let code = reasons
-        .and_then(|reasons| reasons.errors.into_iter().next())
-        .map(|reason| reason.code);
-    let plain = |code: &String| {
-        code.len() <= MAX_CODE && code.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
-    };
-    let code = code
-        .filter(plain)
+    let code = code(&body)
         .map(|code| format!(" ({code})"))
         .unwrap_or_default();
     HttpError::Refused { host, status, code }

@@ -1,6 +1,8 @@
 //! Decoders of this room that only its own functions call, for the fuzz targets of `tests/fuzz`.
 
+use crate::labels::{Labels, Record};
 use crate::users::{Accounts, RequestedIds};
+use std::collections::BTreeMap;
 
 /// The numbers of a process, by an image's user and its files: user, group, then all groups; `None`
 /// where the image has no such user.
@@ -11,4 +13,12 @@ pub fn process_ids(passwd: String, group: String, user: &str) -> Option<Vec<u32>
     };
     let found = Accounts { passwd, group }.identity(user, requested).ok()?;
     Some([vec![found.uid, found.gid], found.groups].concat())
+}
+
+/// The labels that an agent would write of a container of which it reads these; `None` for a
+/// container that isn't a pod's.
+pub fn container_labels(labels: &BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
+    let labels: Labels = labels.clone().into_iter().collect();
+    let record = Record::read(&labels)?;
+    Some(record.labels().into_iter().collect())
 }

@@ -27,6 +27,8 @@ pub mod block;
 pub mod cgroup;
 pub mod clock;
 pub mod crypt;
+#[doc(hidden)]
+pub mod decoders;
 mod error;
 pub mod figures;
 pub mod held;

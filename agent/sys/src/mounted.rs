@@ -37,7 +37,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    fn read(line: &[u8]) -> Option<Self> {
+    /// Reads a line of the kernel's; `None` for one of another form.
+    pub(crate) fn read(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ');
         let mut text = || String::from_utf8(fields.next()?.to_vec()).ok();
         let id = text()?.parse().ok()?;

@@ -123,7 +123,7 @@ impl Keeper for AttestorKeeper {
 }
 
 /// The secret in unsealed data, if it was sealed for this purpose.
-fn of_purpose(
+pub(crate) fn of_purpose(
     purpose: &str,
     unsealed: std::result::Result<Vec<u8>, AttestorError>,
 ) -> Result<Zeroizing<Vec<u8>>> {

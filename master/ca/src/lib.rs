@@ -26,6 +26,8 @@
 
 pub mod attestor;
 mod authority;
+#[doc(hidden)]
+pub mod decoders;
 mod discovery;
 mod error;
 mod extension;

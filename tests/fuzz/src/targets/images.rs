@@ -1,8 +1,9 @@
-//! Input from registries and about them: image names, challenges, pull secrets.
+//! Input from registries and about them: image names, challenges, tokens, refusals, pull secrets.
 
 use crate::run::{Shape, Target};
-use agent_images::{DOCKER_HUB, Keyring, PullSecret, Reference};
+use agent_images::{DOCKER_HUB, Keyring, PullSecret, Reference, decoders};
 use config_http::Challenge;
+use http::HeaderValue;
 
 const DIGEST: &str = "registry.example:5000/team/app:1.2@sha256:00000000000000000000000000000000000000000000000000000000000000aa";
 const CHALLENGE: &str = "Basic realm=\"a\", Bearer realm=\"https://auth.example/token\",service=\"registry.example\",scope=\"repository:a/b:pull\"";
@@ -10,7 +11,7 @@ const PULL_SECRET: &str = r#"{"auths": {"https://index.docker.io/v1/": {"usernam
     "*.example:5000/team": {"identitytoken": "i"}, "[a-c]?.example": {"registrytoken": "r"}}}"#;
 
 pub(super) fn targets() -> Vec<Target> {
-    vec![
+    let mut all = vec![
         Target {
             name: "agent-images/reference",
             shape: Shape::Bytes,
@@ -71,5 +72,60 @@ pub(super) fn targets() -> Vec<Target> {
                 keys.add_docker_cfg(&from, input).ok();
             }),
         },
+    ];
+    all.extend(answers());
+    all
+}
+
+/// What a token service gives, and why a registry refuses.
+fn answers() -> [Target; 2] {
+    let tokens = [
+        r#"{"token":"eyJ0.eyJz.c2ln","expires_in":300,"issued_at":"2026-01-01T00:00:00Z"}"#,
+        r#"{"token":"","access_token":"opaque","refresh_token":"r","scope":"repository:a/b:pull"}"#,
+    ];
+    let refusal = r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"m","detail":{"tag":"1"}},{"code":"DENIED"}]}"#;
+    [
+        Target {
+            name: "agent-images/token",
+            shape: Shape::Json,
+            seeds: tokens.map(Into::into).into(),
+            decode: Box::new(|input| {
+                let Some(token) = decoders::token(input) else {
+                    return;
+                };
+                let token = token.reveal();
+                assert!((1..=input.len()).contains(&token.len()));
+                assert!(!token.contains(' '), "more than one word of a header");
+                HeaderValue::from_str(&format!("Bearer {token}")).expect("a header's value");
+            }),
+        },
+        Target {
+            name: "agent-images/refusal",
+            shape: Shape::Json,
+            seeds: vec![refusal.into()],
+            decode: Box::new(|input| {
+                if let Some(code) = decoders::refusal_code(input) {
+                    let plain = code.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
+                    assert!(plain && code.len() <= 64, "{code}");
+                }
+            }),
+        },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_of_answers_are_understood() {
+        let [tokens, refusals] = answers();
+        for seed in tokens.seeds {
+            assert!(decoders::token(&seed).is_some());
+        }
+        for seed in refusals.seeds {
+            let code = decoders::refusal_code(&seed);
+            assert_eq!(code.as_deref(), Some("MANIFEST_UNKNOWN"));
+        }
+    }
 }
