@@ -6,12 +6,12 @@ use crate::config::Config;
 use crate::shared::Shared;
 use agent_launch::storage::{self, Excess, Layer};
 use agent_pods::{EVICTION_GRACE, Eviction, end_of};
-use agent_pressure::is_critical;
 use agent_resources::DeletedFiles;
 use agent_runtime::{Container as Seen, PodRef};
 use agent_sys::beneath::Beneath;
 use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_static_pods::is_static;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::io;
@@ -154,10 +154,11 @@ impl Measured {
     }
 }
 
-/// Whether the pod ends when it takes more of the disk than its limits; critical pods do not
-/// (upstream's rule).
+/// Whether the pod ends when it takes more of the disk than its limits. Upstream spares critical
+/// pods, too; but anybody may name a critical class, and the limits are the pod's own. A static pod
+/// stays, as nothing would make another in its place.
 fn ends_by_limits(pod: &Pod) -> bool {
-    storage::is_limited(pod) && !is_critical(pod)
+    storage::is_limited(pod) && !is_static(pod)
 }
 
 /// Records an eviction.
