@@ -16,6 +16,9 @@
 //! until the API shows it there or the bind fails. There are no tasks and no channels: the loop
 //! holds its writes as futures, a bounded number of them, and drops them when it ends.
 //!
+//! The queue is bounded, too: the least important pods are left out of a full one, and the loop
+//! lists all pods again once there is room.
+//!
 //! A pod that fits nowhere may have less important ones end (`preempt`); the place is kept for it
 //! meanwhile, also by a process that begins then (`status.nominatedNodeName`).
 //!
@@ -59,7 +62,7 @@ pub use node::NodeInfo;
 pub use plugins::Plugins;
 pub use preempt::{Budget, Budgets, NoPreemption, Preemption, Victim, preempt};
 pub use profile::{Point, Profile, Strategy};
-pub use queue::{CAPACITY, Queue, Waiting};
+pub use queue::{Queue, Waiting};
 pub use request::PodRequest;
 pub use resources::{Resources, needed};
 pub use run::{Options, run};

@@ -1,6 +1,10 @@
 //! The queue of pending pods: active ones, those in backoff after a failure, and unschedulable ones
 //! that wait for a change of the cluster.
 //!
+//! It is bounded. In a full one, a more important pod takes the place of the least important one,
+//! and any other pod is left out. Those that are left out are not kept: all pods are listed again
+//! once there is room.
+//!
 //! Pure: the time is passed in.
 
 use crate::key::PodKey;
@@ -19,7 +23,16 @@ const BACKOFF_LAST: Duration = Duration::from_secs(10);
 /// (upstream's default).
 const UNSCHEDULABLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Pods in the queue: the number of pods of the largest cluster that this is designed for.
-pub const CAPACITY: usize = 150_000;
+const CAPACITY: usize = 150_000;
+/// Pods that were left out are listed again once more than one in so many places is free: a list of
+/// all pods costs as much for one place as for thousands.
+const PLACES_PER_FREE_ONE: usize = 10;
+/// After this time one free place is enough: pods that fit nowhere may keep the queue almost full
+/// for good.
+const LEFT_OUT_TIMEOUT: Duration = UNSCHEDULABLE_TIMEOUT;
+
+/// Important pods come first, and among equals the older ones.
+type Rank = (Reverse<i32>, u64);
 
 /// A pod in the queue.
 #[derive(Debug, Clone)]
@@ -34,6 +47,8 @@ pub struct Waiting {
     reported: String,
     /// The plugins that refused nodes in the last decision.
     refusing: Plugins,
+    /// By its priority, and the number with which it was added.
+    rank: Rank,
     position: Position,
 }
 
@@ -49,11 +64,26 @@ enum Position {
     Taken,
 }
 
-/// The pending pods. Each pod is in at most one of the orders.
-#[derive(Debug, Default)]
+/// Pods that found no room since all were listed.
+#[derive(Debug, Clone, Copy)]
+struct LeftOut {
+    /// How many; one that changed meanwhile counts again.
+    pods: usize,
+    /// Since when.
+    since: Instant,
+}
+
+/// The pending pods. Each pod is in at most one of the orders by which it is tried.
+#[derive(Debug)]
 pub struct Queue {
+    /// Pods at most.
+    most: usize,
     pods: HashMap<PodKey, Waiting>,
-    active: BTreeMap<(Reverse<i32>, u64), PodKey>,
+    /// Those whose place a more important pod may take: neither taken ones nor those that may have
+    /// their node already.
+    replaceable: BTreeMap<Rank, PodKey>,
+    left_out: Option<LeftOut>,
+    active: BTreeMap<Rank, PodKey>,
     backoff: BTreeMap<(Instant, u64), PodKey>,
     /// By the plugins that refused them, so that an event looks only at those that it may help.
     unschedulable: BTreeMap<Plugins, BTreeMap<(Instant, u64), PodKey>>,
@@ -62,7 +92,28 @@ pub struct Queue {
     changes: u64,
 }
 
+impl Default for Queue {
+    fn default() -> Self {
+        Self::with_limit(CAPACITY)
+    }
+}
+
 impl Queue {
+    /// A queue of at most this many pods.
+    pub fn with_limit(most: usize) -> Self {
+        Self {
+            most,
+            pods: HashMap::new(),
+            replaceable: BTreeMap::new(),
+            left_out: None,
+            active: BTreeMap::new(),
+            backoff: BTreeMap::new(),
+            unschedulable: BTreeMap::new(),
+            numbers: 0,
+            changes: 0,
+        }
+    }
+
     /// The number of pods.
     pub fn len(&self) -> usize {
         self.pods.len()
@@ -85,11 +136,13 @@ impl Queue {
         !self.active.is_empty()
     }
 
-    /// Adds a pod, or updates its requirements; false if the queue is full.
+    /// Adds a pod, or updates its requirements. Where the queue is full, returns the one that has
+    /// no place in it any more: a less important one, or the pod itself.
     ///
     /// A pod that waits with the same requirements keeps its position: only its own status changed.
-    pub fn push(&mut self, mut request: PodRequest, now: Instant) -> bool {
+    pub fn push(&mut self, mut request: PodRequest, now: Instant) -> Option<PodKey> {
         let key = request.key.clone();
+        let mut replaced = None;
         if let Some(waiting) = self.pods.get_mut(&key) {
             if waiting.request.uid == request.uid {
                 // The API may not show yet what was written last.
@@ -98,21 +151,28 @@ impl Queue {
             }
             waiting.request.generation = request.generation;
             if waiting.request == request {
-                return true;
+                return None;
             }
             if waiting.position == Position::Taken && waiting.request.uid == request.uid {
                 waiting.request = request;
                 self.changes += 1;
-                return true;
+                return None;
             }
             self.remove(&key);
-        } else if self.pods.len() >= CAPACITY {
-            return false;
+        } else if self.pods.len() >= self.most {
+            let since = self.left_out.map_or(now, |left_out| left_out.since);
+            let pods = self.left_out() + 1;
+            self.left_out = Some(LeftOut { pods, since });
+            let Some(other) = self.less_important(request.priority) else {
+                return Some(key);
+            };
+            self.remove(&other);
+            replaced = Some(other);
         }
         self.numbers += 1;
-        let position = (Reverse(request.priority), self.numbers);
-        self.active.insert(position, key.clone());
-        let position = Position::Active(position.0, position.1);
+        let rank = (Reverse(request.priority), self.numbers);
+        self.active.insert(rank, key.clone());
+        self.replaceable.insert(rank, key.clone());
         self.pods.insert(
             key,
             Waiting {
@@ -121,30 +181,67 @@ impl Queue {
                 since: now,
                 reported: String::new(),
                 refusing: Plugins::ALL,
-                position,
+                rank,
+                position: Position::Active(rank.0, rank.1),
             },
         );
-        true
+        replaced
+    }
+
+    /// The least important pod and among equals the youngest one, if it is below this priority.
+    fn less_important(&self, priority: i32) -> Option<PodKey> {
+        let (rank, key) = self.replaceable.last_key_value()?;
+        (rank.0.0 < priority).then(|| key.clone())
+    }
+
+    /// How many pods found no room since all were listed; one that changed meanwhile counts again.
+    pub fn left_out(&self) -> usize {
+        self.left_out.map_or(0, |left_out| left_out.pods)
+    }
+
+    /// Whether all pods must be listed, as some were left out: once there is room for many again,
+    /// and after a while as soon as there is any. Asked once.
+    pub fn must_relist(&mut self, now: Instant) -> bool {
+        let Some(LeftOut { since, .. }) = self.left_out else {
+            return false;
+        };
+        let free = self.most.saturating_sub(self.pods.len());
+        let is_late = now.saturating_duration_since(since) >= LEFT_OUT_TIMEOUT;
+        let is_due = free > self.most / PLACES_PER_FREE_ONE || (is_late && free > 0);
+        if is_due {
+            self.left_out = None;
+        }
+        is_due
     }
 
     /// Removes a pod.
     pub fn remove(&mut self, key: &PodKey) {
         if let Some(waiting) = self.pods.remove(key) {
+            self.replaceable.remove(&waiting.rank);
             self.leave(waiting.position, waiting.refusing);
         }
     }
 
-    /// Takes the next pod; it stays in the queue until [`Self::remove`], [`Self::failed`] or
-    /// [`Self::unschedulable`]. The number counts the cluster's changes so far.
+    /// Takes the next pod; it stays in the queue until [`Self::remove`], [`Self::failed`],
+    /// [`Self::unclear`] or [`Self::unschedulable`]. The number counts the cluster's changes so
+    /// far.
     pub fn take(&mut self) -> Option<(Waiting, u64)> {
         let (_, key) = self.active.pop_first()?;
         let waiting = self.pods.get_mut(&key)?;
         waiting.position = Position::Taken;
+        self.replaceable.remove(&waiting.rank);
         Some((waiting.clone(), self.changes))
     }
 
     /// A taken pod failed for a reason that may pass (a conflict, an error of the API).
     pub fn failed(&mut self, key: &PodKey, now: Instant) {
+        self.unclear(key, now);
+        self.offer(key);
+    }
+
+    /// The same for a taken pod that may have its node: it counts there until that is known, so
+    /// that no other pod takes its place here.
+    pub fn unclear(&mut self, key: &PodKey, now: Instant) {
         self.numbers += 1;
         let number = self.numbers;
         let Some(waiting) = self
@@ -183,6 +280,14 @@ impl Queue {
         waiting.position = Position::Unschedulable(until, number);
         let alike = self.unschedulable.entry(refusing).or_default();
         alike.insert((until, number), key.clone());
+        self.offer(key);
+    }
+
+    /// From now on a more important pod may take the place of this one.
+    fn offer(&mut self, key: &PodKey) {
+        if let Some(waiting) = self.pods.get(key) {
+            self.replaceable.insert(waiting.rank, key.clone());
+        }
     }
 
     /// A taken pod was bound.
@@ -291,8 +396,10 @@ impl Queue {
             .min()
     }
 
-    /// Removes every pod that is not in `keep`.
+    /// Removes every pod that is not in `keep`, the list of all, which is pushed next: it has those
+    /// that were left out, too.
     pub fn retain(&mut self, keep: &BTreeSet<PodKey>) {
+        self.left_out = None;
         let gone: Vec<PodKey> = self
             .pods
             .keys()

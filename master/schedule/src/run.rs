@@ -98,7 +98,7 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
         if let Some(change) = change {
             scheduler.see(change, Instant::now());
         }
-        if scheduler.must_relist() {
+        if scheduler.must_relist(Instant::now()) {
             pods.relist();
         }
     }

@@ -58,6 +58,7 @@ pub struct Scheduler {
     queue: Queue,
     /// What has been listed, of [`FOLLOWED`].
     listed: BTreeSet<&'static str>,
+    /// Whether the log says that the queue is full.
     overflowed: bool,
 }
 
@@ -114,6 +115,13 @@ impl Scheduler {
         }
     }
 
+    /// The same with a queue of at most this many pods that wait.
+    #[must_use]
+    pub fn with_queue_limit(mut self, most: usize) -> Self {
+        self.queue = Queue::with_limit(most);
+        self
+    }
+
     /// The one in whose name events of a pod are written: its profile's.
     fn recorder(&mut self, pod: &PodRequest) -> Arc<Recorder> {
         let name = &pod.profile.name;
@@ -154,10 +162,8 @@ impl Scheduler {
 
     /// Whether pods must be listed anew, as some had no room in the queue and there is room now;
     /// asked once.
-    pub fn must_relist(&mut self) -> bool {
-        let is_due = self.overflowed && self.queue.is_empty();
-        self.overflowed &= !is_due;
-        is_due
+    pub fn must_relist(&mut self, now: Instant) -> bool {
+        self.queue.must_relist(now)
     }
 
     /// Whether a decision can be made: only once all that is followed is listed completely.
@@ -273,15 +279,31 @@ impl Scheduler {
                 for pod in pods {
                     self.pod_set(pod, now);
                 }
+                self.overflowed &= self.queue.left_out() > 0;
                 self.listed.insert("pods");
                 vec![ClusterEvent::Anything]
             }
             Change::Set(pod) => self.pod_set(pod, now),
             Change::Deleted(gone) => self.pod_gone(&PodKey::from(gone.key)),
         };
+        self.warn_if_full();
         for event in events {
             self.help(&event, now);
         }
+    }
+
+    /// Says once that pods have no room in the queue, until a list of all has room there.
+    fn warn_if_full(&mut self) {
+        let pods = self.queue.left_out();
+        if pods == 0 || self.overflowed {
+            return;
+        }
+        self.overflowed = true;
+        tracing::warn!(
+            pods,
+            waiting = self.queue.len(),
+            "the queue is full: pods that have no room in it are listed again as others leave it"
+        );
     }
 
     fn pod_gone(&mut self, key: &PodKey) -> Vec<ClusterEvent> {
@@ -326,15 +348,11 @@ impl Scheduler {
             }
             State::Waits(request, nominated) if !self.snapshot.holds(&key, &request.uid) => {
                 let left = self.nominated(&request, nominated.as_deref());
-                if !self.queue.push(*request, now) && !self.overflowed {
-                    self.overflowed = true;
-                    let waiting = self.queue.len();
-                    tracing::warn!(
-                        waiting,
-                        "the queue is full: further pods are added as these are placed"
-                    );
-                }
-                return left.map(Into::into).into_iter().collect();
+                let left_out = self.queue.push(*request, now);
+                // Nothing is decided for that one until it is listed again, which may be long.
+                let given_up = left_out.and_then(|key| self.snapshot.release(&key));
+                let places = left.into_iter().chain(given_up);
+                return places.map(ClusterEvent::from).collect();
             }
             // It is about to appear on the node where it was assumed.
             State::NotOurs(_) | State::Waits(..) => {}
@@ -477,7 +495,7 @@ impl Scheduler {
             // not.
             Err(Unbound::Unclear(error)) => {
                 tracing::warn!(pod = %key, error = chain(&error), "a pod may be bound; trying again");
-                self.queue.failed(&key, now);
+                self.queue.unclear(&key, now);
             }
             Err(Unbound::Refused(error)) => {
                 if let Some(held) = self.snapshot.forget(&key, &uid) {

@@ -183,6 +183,58 @@ proptest! {
         let tried: BTreeSet<PodKey> = std::iter::from_fn(|| queue.take()).map(|(waiting, _)| waiting.request.key).collect();
         prop_assert_eq!(tried, known);
     }
+
+    /// In any history of a small queue, a pod without a node waits in it or is to be listed again,
+    /// and every pod is decided in the end.
+    #[test]
+    fn a_full_queue_loses_nobody(
+        most in 1_usize..13,
+        steps in proptest::collection::vec((0_u8..8, 0_u8..24, 0_u64..400), 0..120),
+    ) {
+        let mut queue = Queue::with_limit(most);
+        let mut now = Instant::now();
+        let mut pending: BTreeMap<PodKey, PodRequest> = BTreeMap::new();
+        let mut taken: BTreeMap<PodKey, u64> = BTreeMap::new();
+        for (step, which, seconds) in steps {
+            let request = pod(&format!("p{which}"), 1, None, i32::from(which % 3));
+            let key = request.key.clone();
+            match step {
+                0..3 => { queue.push(request.clone(), now); pending.insert(key, request); }
+                3 => { queue.remove(&key); pending.remove(&key); taken.remove(&key); }
+                4 => if let Some((waiting, seen)) = queue.take() { taken.insert(waiting.request.key, seen); },
+                5 => if let Some((key, seen)) = taken.pop_first() { queue.unschedulable(&key, Plugins::ALL, seen, now); },
+                6 => if let Some((key, _)) = taken.pop_last() { queue.bound(&key, &key.name); pending.remove(&key); },
+                _ => { now += Duration::from_secs(seconds); queue.wake(now); },
+            }
+            relist(&mut queue, &pending, now);
+            prop_assert!(queue.len() <= most);
+            prop_assert!(taken.keys().all(|key| queue.knows(key, &key.name)), "no other pod takes their place");
+            let waits = pending.keys().all(|key| queue.knows(key, &key.name));
+            prop_assert!(waits || queue.left_out() > 0);
+        }
+        for key in taken.into_keys() {
+            queue.failed(&key, now);
+        }
+        now += Duration::from_secs(301);
+        queue.wake(now);
+        while let Some((waiting, _)) = queue.take() {
+            let PodRequest { key, uid, .. } = waiting.request;
+            queue.bound(&key, &uid);
+            pending.remove(&key);
+            relist(&mut queue, &pending, now);
+        }
+        prop_assert!(pending.is_empty());
+    }
+}
+
+/// Lists all pods that wait where the queue asks for it, as the loop does.
+fn relist(queue: &mut Queue, pending: &BTreeMap<PodKey, PodRequest>, now: Instant) {
+    if queue.must_relist(now) {
+        queue.retain(&pending.keys().cloned().collect());
+        for request in pending.values() {
+            queue.push(request.clone(), now);
+        }
+    }
 }
 
 /// A part of the nodes is enough only where all of the part are feasible.
@@ -251,11 +303,8 @@ fn a_pod_that_fits_nowhere_waits_for_a_change() {
     queue.unschedulable(&request.key, Plugins::ALL, seen, now);
     queue.wake(now + Duration::from_secs(60));
     assert!(!queue.is_ready(), "time alone changes nothing");
-    assert!(
-        queue.push(request.clone(), now),
-        "its own status changes nothing"
-    );
-    assert!(!queue.is_ready());
+    queue.push(request.clone(), now);
+    assert!(!queue.is_ready(), "its own status changes nothing");
     queue.cluster_changed(now + Duration::from_secs(60), Plugins::ALL, |_, _| true);
     assert!(queue.is_ready());
 }
@@ -273,15 +322,88 @@ fn a_change_during_the_decision_is_not_missed() {
     assert!(queue.is_ready(), "it only backs off");
 }
 
-#[test]
-fn a_full_queue_says_so() {
-    let mut queue = Queue::default();
-    let request = pod("p", 1, None, 0);
-    let now = Instant::now();
-    for index in 0..master_schedule::CAPACITY {
-        let mut request = request.clone();
-        request.key.name = format!("p{index}");
-        assert!(queue.push(request, now));
+/// A queue of 20 pods that is full, of which another one is left out.
+fn full(now: Instant) -> Queue {
+    let mut queue = Queue::with_limit(20);
+    for at in 0..20 {
+        let request = pod(&format!("p{at}"), 1, None, 0);
+        assert_eq!(queue.push(request, now), None);
     }
-    assert!(!queue.push(request, now));
+    let other = pod("other", 1, None, 0);
+    assert_eq!(queue.push(other.clone(), now), Some(other.key));
+    queue
+}
+
+/// Takes pods of the queue, which are bound.
+fn bind(queue: &mut Queue, pods: usize) {
+    for _ in 0..pods {
+        let (waiting, _) = queue.take().expect("it is its turn");
+        let PodRequest { key, uid, .. } = waiting.request;
+        queue.bound(&key, &uid);
+    }
+}
+
+#[test]
+fn pods_are_listed_again_once_a_tenth_of_a_full_queue_is_free() {
+    let now = Instant::now();
+    let mut queue = full(now);
+    assert_eq!((queue.len(), queue.left_out()), (20, 1));
+    assert!(!queue.must_relist(now));
+    bind(&mut queue, 2);
+    assert!(!queue.must_relist(now), "a list costs more than that");
+    bind(&mut queue, 1);
+    assert!(queue.must_relist(now));
+    assert!(!queue.must_relist(now), "it asks once");
+}
+
+/// The others may fit nowhere, and hold their places for good.
+#[test]
+fn pods_are_listed_again_after_a_while_where_less_is_free() {
+    let now = Instant::now();
+    let later = now + Duration::from_secs(300);
+    let mut queue = full(now);
+    assert!(!queue.must_relist(later), "there is no room");
+    bind(&mut queue, 1);
+    assert!(!queue.must_relist(now));
+    assert!(queue.must_relist(later));
+}
+
+#[test]
+fn a_more_important_pod_takes_the_place_of_the_least_important_one() {
+    let mut queue = Queue::with_limit(3);
+    let now = Instant::now();
+    let mut push = |name: &str, priority| {
+        let replaced = queue.push(pod(name, 1, None, priority), now);
+        replaced.map(|key| key.name)
+    };
+    for (name, priority) in [("middle", 5), ("old", 0), ("young", 0)] {
+        assert_eq!(push(name, priority), None);
+    }
+    assert_eq!(push("equal", 0).as_deref(), Some("equal"));
+    assert_eq!(push("high", 9).as_deref(), Some("young"));
+    assert_eq!(push("higher", 10).as_deref(), Some("old"));
+    assert_eq!(push("late", 4).as_deref(), Some("late"));
+    assert_eq!(queue.left_out(), 4);
+    let order: Vec<String> = std::iter::from_fn(|| queue.take())
+        .map(|(waiting, _)| waiting.request.key.name)
+        .collect();
+    assert_eq!(order, ["higher", "high", "middle"]);
+}
+
+/// What counts on a node must be bound there or be given up, which only its own turn does.
+#[test]
+fn a_pod_that_may_be_bound_keeps_its_place_in_the_queue() {
+    let mut queue = Queue::with_limit(1);
+    let now = Instant::now();
+    let (low, high) = (pod("low", 1, None, 0), pod("high", 1, None, 9));
+    queue.push(low.clone(), now);
+    queue.take().expect("it is its turn");
+    assert_eq!(queue.push(high.clone(), now), Some(high.key.clone()));
+    queue.unclear(&low.key, now);
+    queue.wake(now + Duration::from_secs(1));
+    assert!(queue.is_ready());
+    assert_eq!(queue.push(high.clone(), now), Some(high.key.clone()));
+    queue.take().expect("it is its turn again");
+    queue.failed(&low.key, now);
+    assert_eq!(queue.push(high, now), Some(low.key), "it has no node");
 }

@@ -170,7 +170,7 @@ impl Process for Scheduling {
             self.scheduler.see(change, now.instant);
         }
         self.seen.insert(kind, until);
-        if self.scheduler.must_relist() {
+        if self.scheduler.must_relist(now.instant) {
             self.lose_watch(history, "pods", now);
         }
         seen < until
