@@ -4,10 +4,31 @@
 
 use super::measure;
 use crate::steps::Outcome;
+use std::fmt::Display;
 
-/// Nodes and pods of the clusters in which pods are bound, and whether the pods are there before
-/// the scheduler begins.
-const BOUND: [(u32, u32, bool); 2] = [(1_000, 5_000, false), (5_000, 50_000, true)];
+/// A cluster in which pods are bound.
+#[derive(Clone, Copy)]
+struct Cluster {
+    nodes: u32,
+    pods: u32,
+    /// Whether the pods are there before the scheduler begins.
+    backlog: bool,
+}
+
+const SMALL: Cluster = Cluster {
+    nodes: 1_000,
+    pods: 5_000,
+    backlog: false,
+};
+const LARGE: Cluster = Cluster {
+    nodes: 5_000,
+    pods: 50_000,
+    backlog: true,
+};
+
+/// What pods ask for that costs a decision the most: no other one of their application on the node,
+/// and an even number in each zone.
+const SHAPES: [&str; 2] = ["anti", "spread"];
 
 /// Nodes, replicas of a Deployment, Jobs, and objects of a namespace.
 const WORKLOADS: [(&str, u32); 4] = [
@@ -21,22 +42,31 @@ const WORKLOADS: [(&str, u32); 4] = [
 /// plans of other keys; then how soon workloads are what was asked for, the cost of the scheduler's
 /// decisions, and how many pods it binds.
 pub(super) fn control(pods: u32) -> Outcome {
-    let idle = ["-p", "master-controllers", "--test", "scale"];
+    let idle = ["--release", "-p", "master-controllers", "--test", "scale"];
     measure(&idle, &[("PRATIQUE_PODS", pods)])?;
     let workloads = ["--release", "-p", "master-controllers", "--test", "pace"];
     measure(&workloads, &WORKLOADS)?;
-    for (nodes, pods, backlog) in BOUND {
-        let size = [
-            ("PACE_NODES", nodes),
-            ("PACE_PODS", pods),
-            ("PACE_BACKLOG", u32::from(backlog)),
-        ];
-        for test in ["pace", "throughput"] {
-            // With the master's allocator.
-            let allocator = ["--features", "jemalloc"];
-            let bound = ["--release", "-p", "master-schedule", "--test", test];
-            measure(&[&bound[..], &allocator].concat(), &size)?;
-        }
+    for cluster in [SMALL, LARGE] {
+        bound("pace", cluster, "")?;
+        bound("throughput", cluster, "")?;
+    }
+    for shape in SHAPES {
+        bound("throughput", LARGE, shape)?;
     }
     Ok(())
+}
+
+/// Runs a test of the scheduler, with pods of a shape; none: they ask for nothing.
+fn bound(test: &str, cluster: Cluster, shape: &str) -> Outcome {
+    let backlog = u32::from(cluster.backlog);
+    let values: [(&str, &dyn Display); 4] = [
+        ("PACE_NODES", &cluster.nodes),
+        ("PACE_PODS", &cluster.pods),
+        ("PACE_BACKLOG", &backlog),
+        ("PACE_SHAPE", &shape),
+    ];
+    // With the master's allocator.
+    let allocator = ["--features", "jemalloc"];
+    let measured = ["--release", "-p", "master-schedule", "--test", test];
+    measure(&[&measured[..], &allocator].concat(), &values)
 }

@@ -18,6 +18,7 @@ use crate::build::Profile;
 use crate::host::repository;
 use crate::steps::{Failure, Outcome};
 use clap::{Subcommand, ValueEnum};
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -112,16 +113,16 @@ pub(crate) fn bench(what: Bench, profile: Profile) -> Outcome {
     }
 }
 
-/// Runs a test that measures, with these numbers in its environment.
-fn measure(test: &[&str], numbers: &[(&str, u32)]) -> Outcome {
+/// Runs a test that measures, with these values in its environment.
+fn measure<V: Display>(test: &[&str], values: &[(&str, V)]) -> Outcome {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let numbers = numbers.iter();
+    let values = values.iter();
     let status = Command::new(cargo)
         .current_dir(repository())
         .args(["test", "--locked"])
         .args(test)
         .args(["--", "--nocapture"])
-        .envs(numbers.map(|(name, number)| (name, number.to_string())))
+        .envs(values.map(|(name, value)| (name, value.to_string())))
         .status();
     match status {
         Ok(status) if status.success() => Ok(()),
