@@ -420,7 +420,10 @@ async fn update_conditions(
     if !conditions.iter().any(news) {
         return Ok(());
     }
-    let patch = Patch::Strategic(json!({"status": {"conditions": conditions}}));
+    // Another namespace of this name is left alone.
+    let patch = Patch::Strategic(json!({
+        "metadata": {"uid": namespace.metadata.uid}, "status": {"conditions": conditions},
+    }));
     writer
         .patch_status::<Namespace>(&Key::of(&namespace.metadata), &patch)
         .await

@@ -6,8 +6,8 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use master_client::{ApiError, Key, Patch, Scope, Store, View};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
-use master_control::views::fingerprint;
 use master_control::views::namespace::NamespaceView;
+use master_control::views::{fingerprint, version};
 use master_control::writer::Writer;
 use serde_json::json;
 use std::sync::Arc;
@@ -19,8 +19,10 @@ pub const NAME: &str = "kube-root-ca.crt";
 const DATA: &str = "ca.crt";
 
 /// A published certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishedView {
+    /// The config map's resource version: not written if it changed.
+    pub version: String,
     /// Fingerprint of the certificate.
     pub root: u64,
 }
@@ -39,6 +41,7 @@ impl View for PublishedView {
         let content = map.data.as_ref().and_then(|data| data.get(DATA));
         Self {
             root: fingerprint(content.map_or("", String::as_str)),
+            version: version(&map.metadata),
         }
     }
 }
@@ -56,7 +59,7 @@ pub struct RootCa {
 pub struct Facts {
     name: String,
     namespace: Arc<NamespaceView>,
-    published: Option<u64>,
+    published: Option<Arc<PublishedView>>,
     root: String,
 }
 
@@ -65,8 +68,8 @@ pub struct Facts {
 pub struct Publish {
     /// The namespace.
     pub namespace: String,
-    /// Whether the config map exists, with other content.
-    pub exists: bool,
+    /// The resource version of the config map, if it exists, with other content.
+    pub replaces: Option<String>,
     /// The certificate.
     pub root: String,
 }
@@ -98,21 +101,21 @@ impl Controller for RootCa {
     }
 
     fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
-        let published = self.published.get(&Key::new(&key.name, NAME));
         Some(Facts {
             name: key.name.clone(),
             namespace: self.namespaces.get(key)?,
-            published: published.map(|published| published.root),
+            published: self.published.get(&Key::new(&key.name, NAME)),
             root: self.root.as_ref()?.borrow().clone(),
         })
     }
 
     fn plan(facts: &Facts, _: Now) -> Plan<Publish> {
-        let right = facts.published == Some(fingerprint(&facts.root));
+        let published = facts.published.as_ref();
+        let right = published.is_some_and(|found| found.root == fingerprint(&facts.root));
         let wrong = !facts.namespace.terminating && !right;
         let action = wrong.then(|| Publish {
             namespace: facts.name.clone(),
-            exists: facts.published.is_some(),
+            replaces: published.map(|found| found.version.clone()),
             root: facts.root.clone(),
         });
         action.into()
@@ -121,11 +124,14 @@ impl Controller for RootCa {
     async fn carry_out(&self, action: Publish, writer: &Writer) -> Result<(), ApiError> {
         let Publish {
             namespace,
-            exists,
+            replaces,
             root,
         } = action;
-        if exists {
-            let patch = json!([{"op": "add", "path": "/data", "value": {DATA: root}}]);
+        if let Some(version) = replaces {
+            let patch = json!([
+                {"op": "add", "path": "/metadata/resourceVersion", "value": version},
+                {"op": "add", "path": "/data", "value": {DATA: root}},
+            ]);
             let key = Key::new(&namespace, NAME);
             let patch = Patch::Json(patch);
             return writer.patch::<ConfigMap>(&key, &patch).await.map(drop);

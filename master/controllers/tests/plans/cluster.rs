@@ -461,16 +461,19 @@ fn the_roots_certificate_is_published_in_every_namespace_that_stays() {
     let mut scene = Scene::<RootCa>::with(&with_root());
     scene.set(named("default"), namespace(false, true));
     scene.set(named("going"), namespace(true, true));
-    let publish = |exists| Publish {
+    let publish = |replaces: Option<&str>| Publish {
         namespace: "default".to_owned(),
-        exists,
+        replaces: replaces.map(str::to_owned),
         root: "root".to_owned(),
     };
-    assert_eq!(scene.actions(&named("default"), 0), [publish(false)]);
+    assert_eq!(scene.actions(&named("default"), 0), [publish(None)]);
     assert_eq!(scene.actions(&named("going"), 0), []);
-    let wrong = PublishedView { root: 0 };
+    let wrong = PublishedView {
+        version: "7".to_owned(),
+        root: 0,
+    };
     assert_eq!(scene.set(key(root_ca::NAME), wrong), [named("default")]);
-    assert_eq!(scene.actions(&named("default"), 0), [publish(true)]);
+    assert_eq!(scene.actions(&named("default"), 0), [publish(Some("7"))]);
 }
 
 #[test]
