@@ -212,7 +212,7 @@ impl Controller for DiscoveryPublisher {
         let target = action.0.clone().unwrap_or_default();
         let outcome = match action.0 {
             Err(fault) => Err(fault),
-            Ok(target) => publish(discovery, &target, &mut data).await,
+            Ok(target) => publish(discovery, &target, &mut data, writer.now().wall).await,
         };
         let status = match &outcome {
             Ok(()) if is_unused(&target) => "unused".to_owned(),
@@ -221,7 +221,7 @@ impl Controller for DiscoveryPublisher {
         };
         data.insert(names::STATUS.to_owned(), status);
         write(writer, map, data).await?;
-        self.remember(target, outcome);
+        self.remember(target, outcome, writer.now().wall);
         Ok(())
     }
 }
@@ -231,10 +231,11 @@ impl DiscoveryPublisher {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn remember(&self, target: Target, outcome: Result<(), String>) {
+    /// Notes how a publication ended that was planned then.
+    fn remember(&self, target: Target, outcome: Result<(), String>, planned: Timestamp) {
         let mut last = self.last();
         *last = Some(match outcome {
-            Ok(()) => LastPublication::Done(target, Timestamp::now() + DOCUMENT_LIFETIME / 2),
+            Ok(()) => LastPublication::Done(target, planned + DOCUMENT_LIFETIME / 2),
             Err(error) => {
                 let wait = match &*last {
                     Some(LastPublication::Failed(failed, _, wait)) if *failed == target => {
@@ -248,6 +249,7 @@ impl DiscoveryPublisher {
                     again_in = wait.as_secs(),
                     "discovery: where the master is could not be published"
                 );
+                // From its end, as an attempt may take longer than the wait.
                 LastPublication::Failed(target, Instant::now() + wait, wait)
             }
         });
@@ -269,6 +271,7 @@ async fn publish(
     discovery: &Discovery,
     target: &Target,
     data: &mut BTreeMap<String, String>,
+    now: Timestamp,
 ) -> Result<(), String> {
     let authority = Arc::clone(&discovery.authority);
     let spki = blocking(move || authority.discovery_spki()).await?;
@@ -279,7 +282,7 @@ async fn publish(
     if is_unused(target) {
         return Ok(());
     }
-    let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
+    let now = u64::try_from(now.as_second()).unwrap_or_default();
     let last = data.get(names::GENERATION);
     let last = last.and_then(|text| text.parse().ok()).unwrap_or(0);
     let generation = next(last, now);

@@ -410,7 +410,7 @@ async fn update_conditions(
         .as_ref()
         .and_then(|status| status.conditions.as_deref())
         .unwrap_or_default();
-    let conditions = left.conditions(Timestamp::now());
+    let conditions = left.conditions(writer.now().wall);
     let news = |condition: &NamespaceCondition| {
         let same = |other: &NamespaceCondition| {
             other.type_ == condition.type_ && other.message == condition.message

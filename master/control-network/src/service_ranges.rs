@@ -7,7 +7,6 @@
 
 use config_kube::k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use jiff::Timestamp;
 use master_client::{ApiError, Client, Delta, Index, Key, ListParams, Patch, Store, View};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
@@ -263,7 +262,7 @@ async fn set_ready(
 ) -> Result<(), ApiError> {
     let condition: Value = json!({
         "type": READY, "status": status, "reason": reason, "message": message,
-        "lastTransitionTime": Time(Timestamp::now()),
+        "lastTransitionTime": Time(writer.now().wall),
     });
     let patch = json!({
         "metadata": {"resourceVersion": range.metadata.resource_version}, "status": {"conditions": [condition]},

@@ -117,7 +117,8 @@ async fn approve(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError>
         if !fits || !may(client, &request.spec, subresource).await? {
             continue;
         }
-        let approved = condition("Approved", "AutoApproved", message.to_owned());
+        let now = writer.now().wall;
+        let approved = condition("Approved", "AutoApproved", message.to_owned(), now);
         request
             .status
             .get_or_insert_default()

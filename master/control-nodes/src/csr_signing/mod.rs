@@ -246,7 +246,7 @@ async fn decide(writer: &Writer, request: &Named, ruling: Ruling) -> Result<(), 
         );
     }
     let conditions = &mut object.status.get_or_insert_default().conditions;
-    let decision = condition(kind, ruling.reason, ruling.message);
+    let decision = condition(kind, ruling.reason, ruling.message, writer.now().wall);
     conditions.get_or_insert_default().push(decision);
     let written = writer.update_subresource(&object, "approval").await;
     written.map(drop)
@@ -281,7 +281,8 @@ async fn sign(signing: &Signing, writer: &Writer, request: &Named) -> Result<(),
         Ok(issued) => status.certificate = Some(ByteString(issued.chain_pem().into_bytes())),
         Err(error) => {
             let text = config_errors::chain(&error);
-            let failed = condition("Failed", "SignerValidationFailure", text);
+            let now = writer.now().wall;
+            let failed = condition("Failed", "SignerValidationFailure", text, now);
             status.conditions.get_or_insert_default().push(failed);
         }
     }

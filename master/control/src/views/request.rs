@@ -16,8 +16,13 @@ pub fn is_undecided(request: &CertificateSigningRequest) -> bool {
 }
 
 /// A condition of a request that is true as of now.
-pub fn condition(kind: &str, reason: &str, message: String) -> CertificateSigningRequestCondition {
-    let now = Some(Time(Timestamp::now()));
+pub fn condition(
+    kind: &str,
+    reason: &str,
+    message: String,
+    now: Timestamp,
+) -> CertificateSigningRequestCondition {
+    let now = Some(Time(now));
     CertificateSigningRequestCondition {
         type_: kind.to_owned(),
         status: "True".to_owned(),
