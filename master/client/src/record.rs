@@ -101,8 +101,28 @@ impl Recorder {
         self.record_of(reference(about), event).await;
     }
 
+    /// As [`Recorder::record`], with another object that the event has to do with.
+    pub async fn record_related<T: Object, R: Object>(
+        &self,
+        about: &T,
+        related: &R,
+        event: &NewEvent<'_>,
+    ) {
+        let related = Some(reference(related));
+        self.write(reference(about), related, event).await;
+    }
+
     /// As [`Recorder::record`], about an object of any kind.
     pub async fn record_of(&self, about: ObjectReference, event: &NewEvent<'_>) {
+        self.write(about, None, event).await;
+    }
+
+    async fn write(
+        &self,
+        about: ObjectReference,
+        related: Option<ObjectReference>,
+        event: &NewEvent<'_>,
+    ) {
         let now = self.client.now();
         let key = (
             about.uid.clone().unwrap_or_default(),
@@ -116,7 +136,10 @@ impl Recorder {
         let written = match self.step(key.clone(), about.name.as_deref().unwrap_or_default(), now) {
             Step::Nothing => return,
             Step::Create(known) => {
-                let event = self.event(&known, &namespace, about, event);
+                let event = Event {
+                    related,
+                    ..self.event(&known, &namespace, about, event)
+                };
                 self.client.add(&event).await
             }
             Step::Count(known) => {
@@ -128,7 +151,10 @@ impl Recorder {
                     // It was deleted, as events are after a while: made anew, it counts on
                     // (upstream's rule).
                     Err(error) if error.is_not_found() => {
-                        let event = self.event(&known, &namespace, about, event);
+                        let event = Event {
+                            related,
+                            ..self.event(&known, &namespace, about, event)
+                        };
                         client.add(&event).await
                     }
                     counted => counted.map(drop),

@@ -355,6 +355,13 @@ async fn a_more_important_pod_gets_the_place_of_another_one() {
     })
     .await;
     assert!(events.starts_with("Preempted by pod ") && events.ends_with(" on node worker-1"));
+    let all = ListParams::default();
+    let all = cluster.admin.list::<Event>(Some("default"), &all).await;
+    let mut all = all.expect("events are served").items.into_iter();
+    let event = all.find(|event| event.reason.as_deref() == Some("Preempted"));
+    let related = event.and_then(|event| event.related).unwrap_or_default();
+    assert_eq!(related.kind.as_deref(), Some("Pod"));
+    assert_eq!(related.name.as_deref(), Some("high"));
 }
 
 /// Otherwise a scheduler that begins while a pod ends for another one would have one more end

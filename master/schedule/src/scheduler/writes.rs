@@ -141,7 +141,7 @@ impl Scheduler {
             }
             let mut again: Vec<PodKey> = displaced.into_iter().map(|place| place.key).collect();
             if let Some(preemption) = preemption
-                && !make_room(&client, &recorder, &uid, preemption).await
+                && !make_room(&client, &recorder, &about, preemption).await
             {
                 again.push(key);
             }
@@ -240,10 +240,11 @@ async fn denominate(client: &Client, key: &PodKey, uid: &str) {
 async fn make_room(
     client: &Client,
     recorder: &Recorder,
-    preemptor: &str,
+    preemptor: &Pod,
     preemption: Preemption,
 ) -> bool {
     let Preemption { node, victims, .. } = preemption;
+    let preemptor_uid = preemptor.metadata.uid.as_deref().unwrap_or_default();
     let mut all_end = true;
     for Victim {
         key,
@@ -273,16 +274,13 @@ async fn make_room(
         };
         match ended {
             Ok(()) => {
-                let message = format!("Preempted by pod {preemptor} on node {node}");
-                record(
-                    recorder,
-                    &about,
-                    Severity::Normal,
-                    "Preempted",
-                    "Preempting",
-                    message,
-                )
-                .await;
+                let event = NewEvent {
+                    severity: Severity::Normal,
+                    reason: "Preempted",
+                    action: "Preempting",
+                    message: format!("Preempted by pod {preemptor_uid} on node {node}"),
+                };
+                recorder.record_related(&about, preemptor, &event).await;
             }
             Err(error) => {
                 // One that is gone already wakes the pod by its event.
