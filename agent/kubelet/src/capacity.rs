@@ -37,7 +37,8 @@ pub(crate) fn of(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amoun
 }
 
 /// What all pods may use together: the capacity less what is reserved. Thresholds are no part of
-/// it: above them pods are evicted before they meet this limit.
+/// it. That of memory holds for what is left of this limit, too
+/// ([`Signal::AllocatableMemoryAvailable`]), so that a pod is evicted before all meet it.
 fn enforced(config: &Config, facts: &Facts) -> Resources {
     let millis = facts.cpus.saturating_mul(1000);
     Resources {

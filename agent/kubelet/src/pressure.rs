@@ -3,18 +3,21 @@
 //!
 //! Which pod goes is decided by `agent_pressure`, and ended by its own worker.
 
+use crate::config::Config;
 use crate::garbage::{self, Goal};
 use crate::handle::Handle;
 use crate::shared::Shared;
 use agent_launch::storage::{self, Layer};
 use agent_pods::{DEFAULT_GRACE, EVICTION_GRACE, Eviction, Refusal, pod_ref};
 use agent_pressure::{
-    Bound, Candidate, Condition, EVICTED, Signal, ThresholdKind, Thresholds, choose, most_urgent,
-    refusal,
+    Bound, Candidate, Condition, EVICTED, Levels, Signal, ThresholdKind, Thresholds, choose,
+    most_urgent, refusal,
 };
-use agent_resources::{DiskUse, Subjects, qos};
+use agent_resources::machine::Facts;
+use agent_resources::{DiskUse, Subjects, group, qos};
 use agent_runtime::{Container as Seen, ContainerState, Error};
 use agent_server::POD_LINKS;
+use agent_sys::cgroup::Groups;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -48,7 +51,7 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
 /// Measures once, and evicts one pod at most, which is the `last` one then.
 async fn pass(shared: &Arc<Shared>, last: &mut Option<LastEviction>) -> Result<(), Error> {
     let thresholds = &shared.config.thresholds;
-    let levels = shared.facts.levels();
+    let levels = levels(&shared.config, &shared.facts, &Groups::mounted());
     let due = shared
         .pressure
         .lock()
@@ -109,6 +112,18 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<LastEviction>) -> Result<(
         at: Instant::now(),
     });
     Ok(())
+}
+
+/// What is left of the machine; where the kernel keeps all pods within what the node gives them,
+/// also what is left of that: at that limit it kills containers, however much the machine has.
+fn levels(config: &Config, facts: &Facts, groups: &Groups) -> Levels {
+    let mut levels = facts.levels();
+    if config.owns_machine
+        && let Some(of_pods) = group::memory_of_pods(groups)
+    {
+        levels.insert(Signal::AllocatableMemoryAvailable, of_pods);
+    }
+    levels
 }
 
 /// How long a pod has to end: none at a hard threshold, and at a soft one as long as it asks for
@@ -189,5 +204,48 @@ impl Shared {
             reason: EVICTED.into(),
             message,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent_pressure::Level;
+
+    #[test]
+    fn pods_near_the_limit_that_their_node_gives_them_go_however_much_the_machine_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("kubepods");
+        std::fs::create_dir(&own).unwrap();
+        let of_group = |file: &str, text: &str| std::fs::write(own.join(file), text).unwrap();
+        std::fs::write(dir.path().join("cgroup.controllers"), "memory").unwrap();
+        of_group("memory.max", "1073741824");
+        of_group("memory.stat", "inactive_file 0");
+        let groups = Groups::at(dir.path());
+        let facts = Facts::of_machine(dir.path());
+        let of_machine = |owns_machine| Config {
+            owns_machine,
+            ..crate::config::tests::config(dir.path())
+        };
+        let signal = Signal::AllocatableMemoryAvailable;
+        let seen = |owns_machine| {
+            let all = levels(&of_machine(owns_machine), &facts, &groups);
+            let met = Thresholds::default().met(&all, &BTreeSet::new());
+            let of_pods = met.iter().any(|bound| bound.signal == signal);
+            (all.get(&signal).copied(), of_pods)
+        };
+        let left = |available| {
+            let capacity = 1 << 30;
+            Some(Level {
+                available,
+                capacity,
+            })
+        };
+        let mib = 1 << 20;
+        of_group("memory.current", &(1024 * mib - 100 * mib).to_string());
+        assert_eq!(seen(true), (left(100 * mib), false));
+        of_group("memory.current", &(1024 * mib - 99 * mib).to_string());
+        assert_eq!(seen(true), (left(99 * mib), true));
+        assert_eq!(seen(false), (None, false), "nothing enforces that limit");
     }
 }

@@ -74,7 +74,7 @@ impl Signal {
     #[must_use]
     pub fn resource(self) -> &'static str {
         match self {
-            Self::MemoryAvailable => "memory",
+            Self::AllocatableMemoryAvailable | Self::MemoryAvailable => "memory",
             Self::NodefsAvailable | Self::ImagefsAvailable => "ephemeral-storage",
             Self::NodefsInodesFree | Self::ImagefsInodesFree => "inodes",
             Self::PidAvailable => "pids",
@@ -92,7 +92,7 @@ impl Candidate {
     /// Its usage of the signal's resource.
     fn share(&self, signal: Signal) -> Share {
         match signal {
-            Signal::MemoryAvailable => self.memory,
+            Signal::AllocatableMemoryAvailable | Signal::MemoryAvailable => self.memory,
             Signal::NodefsAvailable | Signal::ImagefsAvailable => self.disk,
             Signal::NodefsInodesFree | Signal::ImagefsInodesFree => Share {
                 used: self.inodes,
@@ -116,7 +116,7 @@ impl Candidate {
     /// Its containers that use more than they request.
     fn offenders(&self, signal: Signal) -> Vec<Offender<'_>> {
         let share = |container: &CandidateContainer| match signal {
-            Signal::MemoryAvailable => Some(container.memory),
+            Signal::AllocatableMemoryAvailable | Signal::MemoryAvailable => Some(container.memory),
             Signal::NodefsAvailable | Signal::ImagefsAvailable => Some(container.disk),
             Signal::NodefsInodesFree | Signal::ImagefsInodesFree | Signal::PidAvailable => None,
         };
@@ -212,7 +212,8 @@ mod tests {
     use std::time::Duration;
 
     const MIB: u64 = 1 << 20;
-    const SIGNALS: [Signal; 6] = [
+    const SIGNALS: [Signal; 7] = [
+        Signal::AllocatableMemoryAvailable,
         Signal::MemoryAvailable,
         Signal::NodefsAvailable,
         Signal::NodefsInodesFree,
@@ -281,6 +282,7 @@ mod tests {
             "within",
         ];
         for signal in [
+            Signal::AllocatableMemoryAvailable,
             Signal::MemoryAvailable,
             Signal::NodefsAvailable,
             Signal::ImagefsAvailable,
@@ -326,6 +328,9 @@ mod tests {
             ..hard(Signal::MemoryAvailable)
         };
         met.insert(soft);
+        let of_pods = hard(Signal::AllocatableMemoryAvailable);
+        assert_eq!(most_urgent(&met), Some(of_pods));
+        met.remove(&of_pods);
         assert_eq!(most_urgent(&met), Some(hard(Signal::MemoryAvailable)));
         met.remove(&hard(Signal::MemoryAvailable));
         assert_eq!(most_urgent(&met), Some(soft));
@@ -348,6 +353,13 @@ mod tests {
             container("sidecar", 10 * MIB, 136 * MIB),
         ];
         let levels = Levels::from([
+            (
+                Signal::AllocatableMemoryAvailable,
+                Level {
+                    available: 36 * MIB,
+                    capacity: 1 << 29,
+                },
+            ),
             (
                 Signal::MemoryAvailable,
                 Level {
@@ -389,6 +401,11 @@ mod tests {
              Container main was using 290Mi, request is 64Mi, has larger consumption of memory. "
         );
         assert_eq!(
+            message(Signal::AllocatableMemoryAvailable),
+            "The node was low on resource: memory. Threshold quantity: 100Mi, available: 36Mi. \
+             Container main was using 290Mi, request is 64Mi, has larger consumption of memory. "
+        );
+        assert_eq!(
             message(Signal::NodefsInodesFree),
             "The node was low on resource: inodes. Threshold quantity: 50, available: 49. "
         );
@@ -401,8 +418,9 @@ mod tests {
             let chosen = choose(hard(signal), &thresholds, &levels, &[web.clone()]).unwrap();
             chosen.annotations.into_values().collect::<Vec<_>>()
         };
-        let of_memory = annotations(Signal::MemoryAvailable);
-        assert_eq!(of_memory, ["main", "290Mi", "memory"]);
+        for signal in [Signal::AllocatableMemoryAvailable, Signal::MemoryAvailable] {
+            assert_eq!(annotations(signal), ["main", "290Mi", "memory"]);
+        }
         let of_disk = annotations(Signal::NodefsAvailable);
         assert_eq!(of_disk, ["main", "290Mi", "ephemeral-storage"]);
         assert_eq!(annotations(Signal::PidAvailable), ["", "", "pids"]);
@@ -438,7 +456,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_critical_pod_goes_and_none_that_uses_nothing(
-            all in prop::collection::vec(candidate(), 0..12), at in 0_usize..6,
+            all in prop::collection::vec(candidate(), 0..12), at in 0..SIGNALS.len(),
         ) {
             let (all, signal) = (named(all), SIGNALS[at]);
             let may = |one: &Candidate| !one.critical && one.share(signal).used != Some(0);
@@ -451,7 +469,7 @@ mod tests {
 
         #[test]
         fn the_choice_does_not_depend_on_the_order_of_the_candidates(
-            all in prop::collection::vec(candidate(), 0..12), at in 0_usize..6,
+            all in prop::collection::vec(candidate(), 0..12), at in 0..SIGNALS.len(),
         ) {
             let (all, signal) = (named(all), SIGNALS[at]);
             let back: Vec<Candidate> = all.iter().rev().cloned().collect();
@@ -460,7 +478,7 @@ mod tests {
 
         #[test]
         fn a_pod_within_its_request_stays_while_another_exceeds_its_own(
-            all in prop::collection::vec(candidate(), 1..12), at in 0_usize..5,
+            all in prop::collection::vec(candidate(), 1..12), at in 0..SIGNALS.len() - 1,
         ) {
             let (all, signal) = (named(all), SIGNALS[at]);
             let exceeds = |one: &Candidate| {

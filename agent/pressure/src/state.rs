@@ -87,6 +87,9 @@ mod tests {
         assert_eq!(after(330, &[Signal::MemoryAvailable]), memory);
         assert_eq!(after(629, &[Signal::MemoryAvailable]), memory);
         assert_eq!(after(928, &[]), memory, "the time begins anew");
+        assert_eq!(after(930, &[]), []);
+        let of_pods = Signal::AllocatableMemoryAvailable;
+        assert_eq!(after(940, &[of_pods]), memory);
     }
 
     #[test]

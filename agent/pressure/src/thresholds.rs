@@ -8,6 +8,11 @@ use std::time::Duration;
 /// The measured signals, in upstream's order of relief: memory before disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Signal {
+    /// Bytes of memory that all pods together may use beside their working set, where the kernel
+    /// keeps them within a limit. No configuration names it: it has the hard threshold of
+    /// [`Self::MemoryAvailable`] (upstream's rule). It stands first: at that limit the kernel kills
+    /// containers, whatever the machine has left, so a soft threshold of the machine's can wait.
+    AllocatableMemoryAvailable,
     /// Bytes of memory beside the working set.
     MemoryAvailable,
     /// Free bytes of the file system with the pods' data.
@@ -46,8 +51,8 @@ impl Condition {
 }
 
 impl Signal {
-    /// All.
-    pub const ALL: [Self; 6] = [
+    /// Those that have thresholds of their own.
+    pub const CONFIGURED: [Self; 6] = [
         Self::MemoryAvailable,
         Self::NodefsAvailable,
         Self::NodefsInodesFree,
@@ -56,16 +61,27 @@ impl Signal {
         Self::PidAvailable,
     ];
 
-    /// That of a name.
+    /// That of a name in a configuration.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|signal| signal.name() == name)
+        let mut all = Self::CONFIGURED.into_iter();
+        all.find(|signal| signal.name() == name)
     }
 
-    /// Its name in upstream's configuration.
+    /// The signal whose hard threshold and least that is to be freed are this one's.
+    fn configured(self) -> Self {
+        if self == Self::AllocatableMemoryAvailable {
+            Self::MemoryAvailable
+        } else {
+            self
+        }
+    }
+
+    /// Upstream's name of it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::AllocatableMemoryAvailable => "allocatableMemory.available",
             Self::MemoryAvailable => "memory.available",
             Self::NodefsAvailable => "nodefs.available",
             Self::NodefsInodesFree => "nodefs.inodesFree",
@@ -79,7 +95,7 @@ impl Signal {
     #[must_use]
     pub fn condition(self) -> Condition {
         match self {
-            Self::MemoryAvailable => Condition::MemoryPressure,
+            Self::AllocatableMemoryAvailable | Self::MemoryAvailable => Condition::MemoryPressure,
             Self::NodefsAvailable
             | Self::NodefsInodesFree
             | Self::ImagefsAvailable
@@ -243,14 +259,19 @@ impl Thresholds {
             }
         };
         let hard = self.hard.keys().map(of(ThresholdKind::Hard));
-        hard.chain(self.soft.keys().map(of(ThresholdKind::Soft)))
+        let own = hard.chain(self.soft.keys().map(of(ThresholdKind::Soft)));
+        let of_pods = Bound {
+            signal: Signal::AllocatableMemoryAvailable,
+            kind: ThresholdKind::Hard,
+        };
+        own.chain(self.least(of_pods).map(|_| of_pods))
     }
 
     /// What a threshold says must be left.
     #[must_use]
     pub fn least(&self, bound: Bound) -> Option<Least> {
         match bound.kind {
-            ThresholdKind::Hard => self.hard.get(&bound.signal).copied(),
+            ThresholdKind::Hard => self.hard.get(&bound.signal.configured()).copied(),
             ThresholdKind::Soft => self.soft.get(&bound.signal).map(|soft| soft.least),
         }
     }
@@ -270,7 +291,7 @@ impl Thresholds {
             let level = levels.get(&bound.signal);
             let level = level.filter(|level| level.capacity > 0)?;
             let least = self.least(*bound)?.of(level.capacity);
-            let reclaim = self.reclaim.get(&bound.signal);
+            let reclaim = self.reclaim.get(&bound.signal.configured());
             let more = reclaim.filter(|_| acts.contains(bound));
             let more = more.map_or(0, |more| more.of(level.capacity));
             Some(level.available < least.saturating_add(more))
@@ -357,8 +378,58 @@ mod tests {
         assert_eq!(Thresholds::none().kept(Signal::NodefsAvailable, 1000), 0);
         let met = Thresholds::default().met(&levels, &none).into_iter();
         let met: Vec<Signal> = met.map(|bound| bound.signal).collect();
-        assert_eq!(met, Signal::ALL);
+        assert_eq!(met, Signal::CONFIGURED);
         assert_eq!(met, levels.into_keys().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn pods_near_their_common_limit_are_below_the_machines_hard_threshold_of_memory() {
+        let of_pods = Signal::AllocatableMemoryAvailable;
+        // The machine has more than its own thresholds ask for.
+        let levels = |left, limit| {
+            let machine = (Signal::MemoryAvailable, level(1 << 35, 1 << 36));
+            Levels::from([machine, (of_pods, level(left, limit))])
+        };
+        let bound = Bound {
+            signal: of_pods,
+            kind: ThresholdKind::Hard,
+        };
+        let met = |thresholds: &Thresholds, left, limit, acts: &[Bound]| {
+            let acts = acts.iter().copied().collect();
+            let met = thresholds.met(&levels(left, limit), &acts);
+            met.into_iter().collect::<Vec<_>>()
+        };
+        let all = Thresholds::default();
+        assert_eq!(met(&all, 100 * MIB - 1, 1 << 30, &[]), [bound]);
+        assert_eq!(met(&all, 100 * MIB, 1 << 30, &[]), []);
+        assert_eq!(met(&all, 0, 0, &[]), [], "a group without a limit");
+        assert_eq!(all.least(bound), Some(Least::Amount(100 * MIB)));
+
+        // A share is one of the pods' limit, not of the machine's memory.
+        let share = Thresholds {
+            hard: BTreeMap::from([(Signal::MemoryAvailable, Least::Percent(10))]),
+            reclaim: BTreeMap::from([(Signal::MemoryAvailable, Least::Percent(5))]),
+            ..Thresholds::none()
+        };
+        assert_eq!(met(&share, 99, 1000, &[]), [bound]);
+        assert_eq!(met(&share, 100, 1000, &[]), []);
+        assert_eq!(met(&share, 149, 1000, &[bound]), [bound]);
+        assert_eq!(met(&share, 150, 1000, &[bound]), []);
+
+        let soft = Soft {
+            least: Least::Percent(10),
+            grace: Duration::ZERO,
+        };
+        let soft = Thresholds {
+            soft: BTreeMap::from([(Signal::MemoryAvailable, soft)]),
+            ..Thresholds::none()
+        };
+        for thresholds in [Thresholds::none(), soft] {
+            assert_eq!(met(&thresholds, 1, 1000, &[]), [], "{thresholds:?}");
+        }
+        assert_eq!(of_pods.condition(), Condition::MemoryPressure);
+        assert_eq!(of_pods.name(), "allocatableMemory.available");
+        assert_eq!(Signal::named(of_pods.name()), None, "no document has it");
     }
 
     #[test]
@@ -403,7 +474,7 @@ mod tests {
             thresholds.written_soft(),
             json!({"nodefs.available": "50%"})
         );
-        for signal in Signal::ALL {
+        for signal in Signal::CONFIGURED {
             assert_eq!(Signal::named(signal.name()), Some(signal));
         }
         assert_eq!(Signal::named("memory"), None);

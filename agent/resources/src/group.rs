@@ -6,7 +6,9 @@
 //! So each pod and class needs a group: without them a pod that requests four processors would get
 //! no more than one that requests none.
 
+use crate::counters::Counters;
 use crate::qos;
+use agent_pressure::Level;
 use agent_runtime::Resources;
 use agent_sys::cgroup::{Groups, Version};
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -31,6 +33,18 @@ pub fn limit(groups: &Groups, path: &str, limits: Resources) -> io::Result<()> {
     let all = settings(groups.version(), limits).into_iter();
     let mut all = all.map(|(controller, file, text)| groups.write(controller, path, file, &text));
     all.try_for_each(|written| written)
+}
+
+/// How much memory all pods together may use beside their working set, and at most (upstream's
+/// `allocatableMemory.available`). `None` where their group has no limit.
+#[must_use]
+pub fn memory_of_pods(groups: &Groups) -> Option<Level> {
+    let read = |controller, file| groups.read(controller, qos::ALL_PODS, file).ok();
+    let memory = Counters::of_group(groups.version(), read).memory?;
+    Some(Level {
+        available: memory.available()?,
+        capacity: memory.limit?,
+    })
 }
 
 /// The CPU that pods of the burstable class request together, in thousandths.
@@ -186,6 +200,33 @@ mod tests {
         limit(&Groups::at(dir.path()), POD, limits()).unwrap();
         let written = [0, 1, 2, 3].map(|number| text(dir.path(), &all[number]));
         assert_eq!(written, ["512", "150000", "1073741824", "400"]);
+    }
+
+    #[test]
+    fn what_all_pods_may_still_use_is_their_limit_without_their_working_set() {
+        let dir = groups(&["cgroup.controllers", "kubepods/cpu.weight"]);
+        let all = Groups::at(dir.path());
+        assert_eq!(memory_of_pods(&all), None);
+        for (file, content) in [
+            ("memory.current", "900\n"),
+            ("memory.stat", "anon 500\ninactive_file 150\n"),
+            ("memory.max", "max\n"),
+        ] {
+            fs::write(dir.path().join("kubepods").join(file), content).unwrap();
+        }
+        assert_eq!(memory_of_pods(&all), None, "no limit");
+        let limits = Resources {
+            memory_limit: Some(1000),
+            ..Resources::default()
+        };
+        // The kernel takes the whole of what is written; in a plain file the rest would stay.
+        fs::write(dir.path().join("kubepods/memory.max"), "").unwrap();
+        limit(&all, qos::ALL_PODS, limits).unwrap();
+        let level = Level {
+            available: 250,
+            capacity: 1000,
+        };
+        assert_eq!(memory_of_pods(&all), Some(level));
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub(crate) struct Cluster {
     /// None at first: this host's free resources must not affect the node.
     thresholds: Thresholds,
     privileged: bool,
+    owns_machine: bool,
     static_pods: Vec<Pod>,
     /// Whether the node follows the objects of services and network policies.
     follows: bool,
@@ -83,6 +84,7 @@ impl Cluster {
             host_paths: Vec::new(),
             thresholds: Thresholds::none(),
             privileged: false,
+            owns_machine: false,
             static_pods: Vec::new(),
             follows: false,
             view: View::default(),
@@ -122,6 +124,15 @@ impl Cluster {
     pub(crate) async fn with_privileged_pods(mut self) -> Self {
         self.end().await;
         self.privileged = true;
+        self.begin();
+        self
+    }
+
+    /// The same machine, which is the node's own now: the kernel keeps all pods of this host within
+    /// what the node gives them, which is nearly all there is.
+    pub(crate) async fn owning_machine(mut self) -> Self {
+        self.end().await;
+        self.owns_machine = true;
         self.begin();
         self
     }
@@ -189,7 +200,7 @@ impl Cluster {
                 hosts: PathBuf::from("/etc/hosts"),
             },
             parallel_pulls: 5,
-            owns_machine: false,
+            owns_machine: self.owns_machine,
             max_pods: 120,
             reserved_memory: 64 << 20,
             reserved_cpu_millis: 100,

@@ -4,10 +4,13 @@
 use crate::cluster::{Cluster, NODE, shell};
 use crate::lifecycle::told;
 use crate::site::{eventually, texts};
+use crate::suites::of_group;
 use agent_kubelet::{Least, Signal, Soft, Thresholds};
 use agent_runtime::{Container, ContainerState, Runtime};
+use agent_sys::cgroup::{Groups, Version};
 use config_kube::identity::CONTROLLER_MANAGER_USER;
 use config_kube::k8s_openapi::api::core::v1::{Event, Node};
+use config_kube::quantity::Amount;
 use master_client::{ListParams, UserInfo};
 use master_control::Controllers;
 use serde_json::{Value, json};
@@ -203,6 +206,49 @@ async fn a_pod_that_goes_for_a_soft_threshold_has_its_grace_and_is_evicted_also_
     evicted_at(&status);
     let count = &status["containerStatuses"][0]["restartCount"];
     assert_eq!(*count, 0, "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_evicts_a_pod_before_all_meet_the_limit_of_their_memory() {
+    const FILES: [&str; 2] = ["memory.max", "memory.limit_in_bytes"];
+    let cluster = Cluster::new().await;
+    let spec = json!({"containers": [shell(HOLD)]});
+    cluster.create("near", spec).await;
+    cluster.reaches("near", "/phase", json!("Running")).await;
+    // The limit comes before the threshold, so that the first measurement is of both.
+    let cluster = cluster.owning_machine().await;
+    let limit = eventually("the limit of all pods", || async {
+        let text = of_group("/kubepods", "memory", FILES);
+        // What has no limit says so by a word, or by the largest number of pages.
+        let limit = text.trim().parse::<u64>().ok();
+        limit.filter(|limit| *limit < 1 << 62)
+    })
+    .await;
+    // All of the machine, and all of the limit: both are met, and the limit's comes first.
+    let cluster = cluster
+        .under(Thresholds {
+            hard: BTreeMap::from([(Signal::MemoryAvailable, Least::Percent(100))]),
+            ..Thresholds::none()
+        })
+        .await;
+    let status = cluster.reaches("near", "/reason", json!("Evicted")).await;
+    assert_eq!(status["phase"], "Failed");
+    let message = status["message"].as_str().unwrap();
+    let beginning = "The node was low on resource: memory. Threshold quantity: ";
+    let (least, _) = message
+        .strip_prefix(beginning)
+        .and_then(|rest| rest.split_once(", available: "))
+        .unwrap_or_else(|| panic!("{message}"));
+    let least: Amount = least.parse().unwrap();
+    assert_eq!(u64::try_from(least.ceil_units()).unwrap(), limit);
+    evicted_at(&status);
+
+    let groups = Groups::mounted();
+    let (file, none) = match groups.version() {
+        Version::Two => (FILES[0], "max"),
+        Version::One => (FILES[1], "-1"),
+    };
+    groups.write("memory", "/kubepods", file, none).unwrap();
 }
 
 /// The Node's condition of this type, and whether it has a taint of this key.

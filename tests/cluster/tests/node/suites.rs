@@ -557,7 +557,7 @@ async fn what_runs_is_given_other_resources_with_a_restart_only_where_its_policy
 const QUOTA: [&str; 2] = ["cpu.max", "cpu.cfs_quota_us"];
 
 /// A file of a control group of the machine.
-fn of_group(group: &str, controller: &str, names: [&str; 2]) -> String {
+pub(crate) fn of_group(group: &str, controller: &str, names: [&str; 2]) -> String {
     let groups = Groups::mounted();
     let file = match groups.version() {
         Version::Two => names[0],
