@@ -69,6 +69,8 @@ mod tests {
         );
         let added = json!({"securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}}});
         refused(added, "SYS_PTRACE is never given");
+        let confined = json!({"securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}});
+        refused(confined, "Cannot enforce AppArmor");
         let mount = |read_only: bool| json!({"volumeMounts": [{"name": "v", "mountPath": "/m", "readOnly": read_only}]});
         assert_eq!(asked(mount(true)), Ok(None));
         let text = "it is mounted read-only, as a pod's is";

@@ -23,6 +23,14 @@ const NOT_UNMASKED: &str = "procMount: Unmasked is available with hostUsers: fal
 /// Why neither a pod nor a container has `windowsOptions`.
 const NO_WINDOWS_OPTIONS: &str = "windowsOptions are not available on this machine";
 
+/// What begins the annotations that name profiles of AppArmor in older manifests; the container's
+/// name follows.
+const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+
+/// Why nothing that asks for a profile of AppArmor runs here, not even under the runtime's own:
+/// this node gives containers none. Upstream's words, of a kernel that has no AppArmor.
+const NO_APP_ARMOR: &str = "Cannot enforce AppArmor: AppArmor is not enabled on the host";
+
 /// Whether a container asks for all of `/proc`.
 pub(crate) fn is_unmasked(container: &Container) -> bool {
     let security = container.security_context.as_ref();
@@ -41,6 +49,12 @@ pub fn refusal(pod: &Pod, machine: &Machine) -> Option<Refusal> {
         return Some(Refusal {
             reason: "SysctlForbidden".into(),
             message,
+        });
+    }
+    if wants_app_armor(pod, spec) {
+        return Some(Refusal {
+            reason: "AppArmor".into(),
+            message: NO_APP_ARMOR.into(),
         });
     }
     let fault = pod_fault(spec).map(str::to_owned);
@@ -77,8 +91,10 @@ pub(crate) fn debugger_fault(
     machine: &Machine,
 ) -> Option<String> {
     let spec = pod.spec.as_ref()?;
-    let fault = container_fault(container, is_plug_in(machine, pod)).map(str::to_owned);
+    let fault = container_fault(container, is_plug_in(machine, pod));
+    let fault = fault.or_else(|| has_app_armor_profile(container).then_some(NO_APP_ARMOR));
     fault
+        .map(str::to_owned)
         .or_else(|| below_the_floor(spec, container, machine).map(|refusal| refusal.message))
         .or_else(|| host_path_fault(machine, pod))
 }
@@ -154,17 +170,29 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
     if spec.resource_claims.iter().flatten().next().is_some() {
         return Some("resourceClaims are not available yet");
     }
-    if security.windows_options.is_some() {
-        return Some(NO_WINDOWS_OPTIONS);
-    }
-    app_armor_fault(security.app_armor_profile.as_ref())
+    let windows = security.windows_options.is_some();
+    windows.then_some(NO_WINDOWS_OPTIONS)
 }
 
-/// This machine has no profiles of its own.
-fn app_armor_fault(profile: Option<&AppArmorProfile>) -> Option<&'static str> {
-    profile
-        .is_some_and(|profile| profile.type_ == "Localhost")
-        .then_some("AppArmor profiles are not available on this machine")
+/// Whether the pod asks for a profile of AppArmor: for itself, or for a container. A container that
+/// is to have none does not undo that of its pod (upstream's rule).
+fn wants_app_armor(pod: &Pod, spec: &PodSpec) -> bool {
+    let security = spec.security_context.as_ref();
+    let of_pod = security.and_then(|security| security.app_armor_profile.as_ref());
+    let mut older = pod.metadata.annotations.iter().flatten();
+    is_enforced(of_pod)
+        || agent_pods::all(pod).any(|(_, container)| has_app_armor_profile(container))
+        || older.any(|(key, profile)| key.starts_with(APP_ARMOR) && profile != "unconfined")
+}
+
+/// Whether a container asks for a profile of AppArmor for itself.
+fn has_app_armor_profile(container: &Container) -> bool {
+    let security = container.security_context.as_ref();
+    is_enforced(security.and_then(|security| security.app_armor_profile.as_ref()))
+}
+
+fn is_enforced(profile: Option<&AppArmorProfile>) -> bool {
+    profile.is_some_and(|profile| profile.type_ != "Unconfined")
 }
 
 /// Host ports and annotations of a pod's network that this node refuses.
@@ -224,10 +252,8 @@ fn container_fault(container: &Container, plug_in: bool) -> Option<&'static str>
             "mountPropagation is available in pods with a privileged container, where the machine's configuration allows those",
         );
     }
-    if security.windows_options.is_some() {
-        return Some(NO_WINDOWS_OPTIONS);
-    }
-    app_armor_fault(security.app_armor_profile.as_ref())
+    let windows = security.windows_options.is_some();
+    windows.then_some(NO_WINDOWS_OPTIONS)
 }
 
 fn volume_fault(volume: &Volume, machine: &Machine) -> Option<String> {
@@ -476,6 +502,45 @@ mod tests {
             assert_eq!(refusal(&pod, &machine), None, "{place}");
             assert!(has_selinux_label(&pod), "{place}");
         }
+    }
+
+    #[test]
+    fn a_pod_whose_profile_of_apparmor_would_not_be_enforced_is_refused() {
+        let asks = |place: &str, value: &Value| {
+            let own = json!({"name": "a", "image": "i", "securityContext": {}});
+            let spec = json!({"securityContext": {}, "initContainers": [own], "containers": [own]});
+            let mut pod = json!({"metadata": {"annotations": {}}, "spec": spec});
+            let (parent, key) = place.rsplit_once('.').unwrap();
+            pod.pointer_mut(parent).unwrap()[key] = value.clone();
+            let pod = serde_json::from_value(pod).unwrap();
+            let machine = crate::machine::tests::machine(std::path::Path::new("/nowhere"));
+            refusal(&pod, &machine)
+        };
+        let refused = Refusal {
+            reason: "AppArmor".into(),
+            message: "Cannot enforce AppArmor: AppArmor is not enabled on the host".into(),
+        };
+        let local = json!({"type": "Localhost", "localhostProfile": "p"});
+        for place in [
+            "/spec/securityContext.appArmorProfile",
+            "/spec/containers/0/securityContext.appArmorProfile",
+            "/spec/initContainers/0/securityContext.appArmorProfile",
+        ] {
+            for profile in [&json!({"type": "RuntimeDefault"}), &local] {
+                assert_eq!(asks(place, profile), Some(refused.clone()), "{place}");
+            }
+            assert_eq!(asks(place, &json!({"type": "Unconfined"})), None, "{place}");
+        }
+        let older = |key: &str, profile: &str| {
+            let annotations = json!({key: profile});
+            asks("/metadata.annotations", &annotations)
+        };
+        let key = "container.apparmor.security.beta.kubernetes.io/a";
+        for profile in ["runtime/default", "localhost/p"] {
+            assert_eq!(older(key, profile), Some(refused.clone()));
+        }
+        assert_eq!(older(key, "unconfined"), None);
+        assert_eq!(older("example.com/apparmor", "runtime/default"), None);
     }
 
     #[test]

@@ -141,6 +141,14 @@ async fn a_pod_that_selects_other_nodes_or_does_not_tolerate_this_one_is_rejecte
     cluster.create("foreign", foreign).await;
     let status = cluster.reaches("foreign", "/phase", json!("Failed")).await;
     assert_eq!(status["reason"], "PodOSNotSupported");
+
+    let mut confined = json!({"containers": [shell(HOLD)]});
+    confined["securityContext"] = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
+    cluster.create("confined", confined).await;
+    let status = cluster.reaches("confined", "/phase", json!("Failed")).await;
+    assert_eq!(status["reason"], "AppArmor");
+    let words = "Pod was rejected: Cannot enforce AppArmor: AppArmor is not enabled on the host";
+    assert_eq!(status["message"], words);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
