@@ -6,6 +6,7 @@
 
 use crate::{Api, ApiError, Backoff, JSON, STRATEGIC_MERGE, send};
 use config_errors::chain;
+use config_kube::event::{LONGEST_TRY, event_name, is_temporary};
 use config_kube::k8s_openapi::api::core::v1::{Event, EventSource, Node, ObjectReference, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use http::Method;
@@ -27,13 +28,9 @@ const MAX_MESSAGE: usize = 1024;
 /// Bytes of all annotations of an event at most. The master takes no event of more than 8 KiB from
 /// a node, so an event whose annotations are larger is written without them.
 const MAX_ANNOTATIONS: usize = 3 << 10;
-/// Longest name of an object.
-const MAX_NAME: usize = 253;
-/// How often an event is tried at most (upstream's number).
+/// How often an event is tried at most (upstream's number). Events that come meanwhile wait behind
+/// it, there as here, and are dropped where the queue is full.
 const TRIES: usize = 12;
-/// How long an event is tried at most, as upstream's twelve tries, ten seconds apart, take. Events
-/// that come meanwhile wait behind it, there as here, and are dropped where the queue is full.
-const LONGEST: Duration = Duration::from_secs(120);
 /// How long nothing is written after the master has refused an event as one too many.
 const REFUSED: Duration = Duration::from_secs(1);
 /// The reporting component of most events.
@@ -262,12 +259,15 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
             known.clear();
         }
         let series = known.entry(key.clone()).or_insert_with(|| Series {
-            name: name(news.about.name.as_deref().unwrap_or("unknown"), news.at),
+            name: event_name(
+                news.about.name.as_deref().unwrap_or("unknown"),
+                news.at.as_nanosecond(),
+            ),
             count: 0,
             first: news.at,
         });
         series.count = series.count.saturating_add(1);
-        let written = timeout(LONGEST, write_one(&*api, &news, series, &source)).await;
+        let written = timeout(LONGEST_TRY, write_one(&*api, &news, series, &source)).await;
         let written = written.unwrap_or_else(|late| Err(ApiError::Transport(Box::new(late))));
         if let Err(error) = written {
             known.remove(&key);
@@ -278,16 +278,6 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
             );
         }
     }
-}
-
-/// The name of an event, from the name of what it is about, which is shortened where both would be
-/// too long, and the time.
-fn name(about: &str, at: Timestamp) -> String {
-    let time = format!(".{:x}", at.as_nanosecond());
-    let room = MAX_NAME.saturating_sub(time.len());
-    let about: String = about.chars().take(room).collect();
-    // What is cut off may leave a name that ends where none may.
-    format!("{}{time}", about.trim_end_matches(['.', '-']))
 }
 
 /// Writes one event, and tries again where that may help, [`TRIES`] times in all.
@@ -317,16 +307,13 @@ async fn write_one(
 
 /// How long to wait before an event is tried again; not at all where the answer would be the same.
 fn pause_after(error: &ApiError, backoff: &mut Backoff) -> Option<Duration> {
-    let is_temporary = match error {
+    let again = match error {
         ApiError::Status { code: 429, .. } => return Some(REFUSED),
         ApiError::Transport(_) => true,
-        // The master begins or ends, or other writers were faster: that says nothing of the event.
-        ApiError::Status { code, reason, .. } => {
-            matches!(code, 503 | 504) || reason == "ServerTimeout"
-        }
+        ApiError::Status { code, reason, .. } => is_temporary(*code, reason),
         ApiError::TooLarge(_) | ApiError::Decode(_) | ApiError::Encode(_) => false,
     };
-    is_temporary.then(|| backoff.take())
+    again.then(|| backoff.take())
 }
 
 /// Counts a repetition in the event that is there. The master removes events after a while: one
@@ -477,7 +464,7 @@ mod tests {
         let began = Instant::now();
         let calls = sent(&[NO_ANSWER; 100], 1).await;
         assert!((6..=TRIES).contains(&calls.len()), "{}", calls.len());
-        assert!(Instant::now() <= began + LONGEST + Duration::from_secs(1));
+        assert!(Instant::now() <= began + LONGEST_TRY + Duration::from_secs(1));
     }
 
     #[tokio::test(start_paused = true)]
@@ -504,17 +491,6 @@ mod tests {
         assert!(next.0.path.ends_with(&name), "{} {name}", next.0.path);
         let change: serde_json::Value = serde_json::from_slice(&next.0.body).unwrap();
         assert_eq!(change["count"], 3);
-    }
-
-    #[test]
-    fn an_event_of_an_object_with_a_long_name_has_a_name_of_its_own() {
-        let at = Timestamp::from_nanosecond(0x18ab_cdef_0123_4567).unwrap();
-        assert_eq!(name("web-0", at), "web-0.18abcdef01234567");
-        let long = format!("{}.{}", "a".repeat(235), "b".repeat(17));
-        assert_eq!(long.len(), MAX_NAME);
-        let expected = format!("{}.18abcdef01234567", "a".repeat(235));
-        assert_eq!(name(&long, at), expected);
-        assert_eq!(name(&"a".repeat(MAX_NAME), at).len(), MAX_NAME);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! [`pratique`] for the project's own kinds and at [`identity`] for the names in certificates.
 
 pub mod discovery;
+pub mod event;
 pub mod identity;
 pub mod json;
 pub mod kubeconfig;
