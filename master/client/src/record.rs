@@ -3,14 +3,18 @@
 
 use crate::client::{Client, Object, Patch};
 use config_errors::chain;
+use config_kube::event::{LONGEST_TRY, event_name, is_temporary};
 use config_kube::k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use jiff::{SignedDuration, Timestamp};
-use master_schema::error::Reason;
+use master_schema::error::{ApiError, Reason};
 use serde_json::json;
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep};
 
 /// Number of different events that are remembered for counting. The older half is forgotten when it
 /// is reached.
@@ -20,6 +24,11 @@ const MAX_REMEMBERED: usize = 4096;
 const REPEAT_INTERVAL: SignedDuration = SignedDuration::from_secs(30);
 /// Longest message in bytes (upstream's limit).
 const MAX_MESSAGE: usize = 1024;
+/// Events of one recorder that are tried again at the same time; what comes beyond is dropped.
+const MAX_WAITING: usize = 64;
+/// The pause before an event is tried again, first and at most.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,10 +65,16 @@ pub struct ObjectEvent {
 
 /// Writes events on behalf of one component.
 #[derive(Debug)]
-pub struct Recorder {
+pub struct Recorder(Arc<EventWriter>);
+
+/// What a recorder shares with the tasks that try its events again.
+#[derive(Debug)]
+struct EventWriter {
     client: Client,
     component: Cow<'static, str>,
     known: Mutex<HashMap<Key, Known>>,
+    /// Places of the events that are tried again.
+    places: Arc<Semaphore>,
 }
 
 type Key = (String, String, String);
@@ -73,30 +88,29 @@ struct Known {
     first: Timestamp,
     /// When the last one was written.
     written: Timestamp,
-}
-
-enum Step {
-    Create(Known),
-    Count(Known),
-    Nothing,
+    /// A task tries it again, and writes what was counted meanwhile.
+    waits: bool,
 }
 
 impl Recorder {
     /// A recorder for a component, such as `default-scheduler`.
     pub fn new(client: Client, component: impl Into<Cow<'static, str>>) -> Self {
-        Self {
+        Self(Arc::new(EventWriter {
             client,
             component: component.into(),
             known: Mutex::default(),
-        }
+            places: Arc::new(Semaphore::new(MAX_WAITING)),
+        }))
     }
 
     /// The component in whose name it writes.
     pub fn component(&self) -> &str {
-        &self.component
+        &self.0.component
     }
 
-    /// Writes an event about an object. Failures are logged and ignored: events are best effort.
+    /// Writes an event about an object. One that the API has no room or no time for now is tried
+    /// again by a task of its own, for two minutes at most, so that no caller waits for it. What
+    /// can't be written is logged and dropped: events are best effort.
     pub async fn record<T: Object>(&self, about: &T, event: &NewEvent<'_>) {
         self.record_of(reference(about), event).await;
     }
@@ -123,95 +137,155 @@ impl Recorder {
         related: Option<ObjectReference>,
         event: &NewEvent<'_>,
     ) {
-        let now = self.client.now();
+        let Self(writer) = self;
         let key = (
             about.uid.clone().unwrap_or_default(),
             event.reason.to_owned(),
             event.message.clone(),
         );
-        let namespace = about
-            .namespace
-            .clone()
-            .unwrap_or_else(|| "default".to_owned());
-        let written = match self.step(key.clone(), about.name.as_deref().unwrap_or_default(), now) {
-            Step::Nothing => return,
-            Step::Create(known) => {
-                let event = Event {
-                    related,
-                    ..self.event(&known, &namespace, about, event)
-                };
-                self.client.add(&event).await
-            }
-            Step::Count(known) => {
-                let change = json!({"count": known.count, "lastTimestamp": Time(now)});
-                let change = Patch::Merge(change);
-                let client = &self.client;
-                let counted = client.patch::<Event>(Some(&namespace), &known.name, &change);
-                match counted.await {
-                    // It was deleted, as events are after a while: made anew, it counts on
-                    // (upstream's rule).
-                    Err(error) if error.is_not_found() => {
-                        let event = Event {
-                            related,
-                            ..self.event(&known, &namespace, about, event)
-                        };
-                        client.add(&event).await
-                    }
-                    counted => counted.map(drop),
-                }
-            }
+        let object = about.name.as_deref().unwrap_or_default();
+        let Some(known) = writer.count(&key, object, writer.client.now()) else {
+            return;
         };
-        if let Err(error) = written {
-            self.known
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .remove(&key);
-            if error.reason == Reason::Invalid {
-                tracing::warn!(
-                    reason = event.reason,
-                    error = chain(&error),
-                    "dropped an invalid event: its component made it wrongly"
-                );
-            } else {
-                tracing::debug!(
-                    reason = event.reason,
-                    error = chain(&error),
-                    "cannot write an event"
-                );
+        let event = Event {
+            related,
+            ..writer.event(&known, about, event)
+        };
+        let Err(error) = writer.put(&event, false).await else {
+            return;
+        };
+        let Some(place) = writer.place(&error) else {
+            writer.drop_event(&key, &error);
+            return;
+        };
+        writer.set_waits(&key, true);
+        let writer = Arc::clone(writer);
+        tokio::spawn(async move {
+            match writer.put_again(&key, event).await {
+                Ok(()) => writer.set_waits(&key, false),
+                Err(error) => writer.drop_event(&key, &error),
             }
-        }
+            drop(place);
+        });
     }
+}
 
-    fn step(&self, key: Key, object: &str, now: Timestamp) -> Step {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(before) = known.get_mut(&key) {
+impl EventWriter {
+    /// Counts an occurrence. `None` where it need not be written now.
+    fn count(&self, key: &Key, object: &str, now: Timestamp) -> Option<Known> {
+        let mut known = self.known();
+        if let Some(before) = known.get_mut(key) {
             before.count = before.count.saturating_add(1);
-            if now.duration_since(before.written) < REPEAT_INTERVAL {
-                return Step::Nothing;
+            let is_soon = now.duration_since(before.written) < REPEAT_INTERVAL;
+            if before.waits || !is_soon {
+                before.written = now;
             }
-            before.written = now;
-            return Step::Count(before.clone());
+            return (!before.waits && !is_soon).then(|| before.clone());
         }
         if known.len() >= MAX_REMEMBERED {
             forget_older_half(&mut known);
         }
         let new = Known {
-            name: format!("{object}.{:x}", now.as_nanosecond()),
+            name: event_name(object, now.as_nanosecond()),
             count: 1,
             first: now,
             written: now,
+            waits: false,
         };
-        known.insert(key, new.clone());
-        Step::Create(new)
+        known.insert(key.clone(), new.clone());
+        Some(new)
     }
 
-    fn event(
-        &self,
-        known: &Known,
-        namespace: &str,
-        about: ObjectReference,
-        it: &NewEvent<'_>,
-    ) -> Event {
+    fn known(&self) -> MutexGuard<'_, HashMap<Key, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes whether a task tries the event again.
+    fn set_waits(&self, key: &Key, waits: bool) {
+        if let Some(known) = self.known().get_mut(key) {
+            known.waits = waits;
+        }
+    }
+
+    /// A place for an event to be tried again, where that may help and one is left.
+    fn place(&self, error: &ApiError) -> Option<OwnedSemaphorePermit> {
+        if may_be_written_later(error) {
+            Arc::clone(&self.places).try_acquire_owned().ok()
+        } else {
+            None
+        }
+    }
+
+    /// Forgets an event that can't be written: its next occurrence is a new one.
+    fn drop_event(&self, key: &Key, error: &ApiError) {
+        self.known().remove(key);
+        let (_, reason, _) = key;
+        if error.reason == Reason::Invalid {
+            tracing::warn!(
+                reason,
+                error = chain(error),
+                "dropped an invalid event: its component made it wrongly"
+            );
+        } else if is_without_namespace(error) {
+            tracing::debug!(
+                reason,
+                error = chain(error),
+                "an event is dropped, because its namespace ends"
+            );
+        } else {
+            tracing::warn!(
+                reason,
+                error = chain(error),
+                "an event is dropped, because it cannot be written"
+            );
+        }
+    }
+
+    /// Writes an event, or counts a repetition in the one that is there. One that was deleted, as
+    /// events are after a while, is made anew and counts on (upstream's rule). `again`: it was
+    /// tried before, and may have been made without an answer.
+    async fn put(&self, event: &Event, again: bool) -> Result<(), ApiError> {
+        let meta = &event.metadata;
+        if event.count > Some(1) {
+            let change = json!({"count": event.count, "lastTimestamp": event.last_timestamp});
+            let change = Patch::Merge(change);
+            let name = meta.name.as_deref().unwrap_or_default();
+            let client = &self.client;
+            let counted = client.patch::<Event>(meta.namespace.as_deref(), name, &change);
+            match counted.await {
+                Err(error) if error.is_not_found() => {}
+                counted => return counted.map(drop),
+            }
+        }
+        match self.client.add(event).await {
+            Err(error) if again && error.is_already_exists() => Ok(()),
+            made => made,
+        }
+    }
+
+    /// Tries an event again, with pauses that double, until it is written, has a final answer, or
+    /// its time is over.
+    async fn put_again(&self, key: &Key, mut event: Event) -> Result<(), ApiError> {
+        let begun = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            sleep(pause).await;
+            pause = (pause * 2).min(LAST_PAUSE);
+            if let Some(known) = self.known().get(key) {
+                event.count = Some(known.count);
+                event.last_timestamp = Some(Time(known.written));
+            }
+            let Err(error) = self.put(&event, true).await else {
+                return Ok(());
+            };
+            let is_over = begun.elapsed() + pause > LONGEST_TRY;
+            if is_over || !may_be_written_later(&error) {
+                return Err(error);
+            }
+        }
+    }
+
+    fn event(&self, known: &Known, about: ObjectReference, it: &NewEvent<'_>) -> Event {
         let mut message = it.message.clone();
         message.truncate(
             (0..=MAX_MESSAGE)
@@ -223,10 +297,12 @@ impl Recorder {
             Severity::Normal => "Normal",
             Severity::Warning => "Warning",
         };
+        let namespace = about.namespace.clone();
+        let component = self.component.clone().into_owned();
         Event {
             metadata: ObjectMeta {
                 name: Some(known.name.clone()),
-                namespace: Some(namespace.to_owned()),
+                namespace: Some(namespace.unwrap_or_else(|| "default".to_owned())),
                 ..ObjectMeta::default()
             },
             involved_object: about,
@@ -238,10 +314,10 @@ impl Recorder {
             first_timestamp: Some(Time(known.first)),
             last_timestamp: Some(Time(known.written)),
             event_time: Some(MicroTime(known.written)),
-            reporting_component: Some(self.component.clone().into_owned()),
-            reporting_instance: Some(self.component.clone().into_owned()),
+            reporting_component: Some(component.clone()),
+            reporting_instance: Some(component.clone()),
             source: Some(EventSource {
-                component: Some(self.component.clone().into_owned()),
+                component: Some(component),
                 host: None,
             }),
             ..Event::default()
@@ -249,13 +325,25 @@ impl Recorder {
     }
 }
 
-/// Half of them at once, so that the search for the oldest is not made for each new one.
+fn may_be_written_later(error: &ApiError) -> bool {
+    is_temporary(error.code, error.reason.as_str())
+}
+
+/// Whether the event's namespace ends, or has ended: its objects go with it, and nobody can change
+/// that.
+fn is_without_namespace(error: &ApiError) -> bool {
+    let mut causes = error.details.causes.iter();
+    error.is_not_found() || causes.any(|cause| cause.reason == "NamespaceTerminating")
+}
+
+/// Half of them at once, so that the search for the oldest is not made for each new one. What is
+/// tried again stays.
 fn forget_older_half(known: &mut HashMap<Key, Known>) {
     let mut times: Vec<Timestamp> = known.values().map(|known| known.written).collect();
     let middle = times.len() / 2;
     let (_, middle, _) = times.select_nth_unstable(middle);
     let middle = *middle;
-    known.retain(|_, known| known.written > middle);
+    known.retain(|_, known| known.written > middle || known.waits);
 }
 
 /// A reference to an object, as events contain it.
@@ -280,7 +368,7 @@ mod tests {
     use http::{Method, Request, Response, StatusCode};
     use http_body_util::BodyExt as _;
     use serde_json::Value;
-    use std::sync::Arc;
+    use std::collections::VecDeque;
 
     /// An API whose events are gone before they are counted, and a clock that a minute passes by at
     /// each request.
@@ -319,25 +407,214 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn an_event_that_is_gone_is_made_anew_and_counts_on() {
-        let api = Arc::new(Forgetful::default());
-        let recorder = Recorder::new(Client::new(api.clone(), UserInfo::admin("test")), "tests");
-        let node = Node {
+    /// An API that answers with these failures in turn, and with success after them. Its clock is
+    /// tokio's.
+    #[derive(Debug)]
+    struct Scripted {
+        failures: Mutex<VecDeque<Reason>>,
+        calls: Mutex<Vec<(Method, Value)>>,
+        begun: Instant,
+    }
+
+    impl Scripted {
+        fn failing(reasons: &[Reason]) -> Arc<Self> {
+            Arc::new(Self {
+                failures: Mutex::new(reasons.iter().copied().collect()),
+                calls: Mutex::default(),
+                begun: Instant::now(),
+            })
+        }
+
+        /// The methods and bodies of the calls since the last look.
+        fn calls(&self) -> Vec<(Method, Value)> {
+            std::mem::take(&mut *self.calls.lock().unwrap())
+        }
+
+        /// The methods of these, and which count each wrote.
+        fn counts(&self) -> Vec<(Method, i64)> {
+            let each = self.calls().into_iter();
+            each.map(|(method, sent)| (method, sent["count"].as_i64().unwrap()))
+                .collect()
+        }
+    }
+
+    impl Transport for Scripted {
+        fn call(
+            &self,
+            request: Request<Body>,
+            _user: UserInfo,
+        ) -> crate::BoxFuture<'_, Response<Body>> {
+            Box::pin(async move {
+                let (head, sent) = request.into_parts();
+                let sent = sent.collect().await.unwrap().to_bytes();
+                let sent = serde_json::from_slice(&sent).unwrap();
+                self.calls.lock().unwrap().push((head.method, sent));
+                let Some(reason) = self.failures.lock().unwrap().pop_front() else {
+                    let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {}, "involvedObject": {}});
+                    return Response::new(body(event.to_string()));
+                };
+                let failure = ApiError::new(reason, "a fault");
+                let mut answer = Response::new(body(failure.to_status().to_string()));
+                *answer.status_mut() = StatusCode::from_u16(failure.code).unwrap();
+                answer
+            })
+        }
+
+        fn now(&self) -> Timestamp {
+            let passed = SignedDuration::try_from(self.begun.elapsed()).unwrap();
+            Timestamp::UNIX_EPOCH + passed
+        }
+
+        fn resources(&self) -> Vec<crate::Resource> {
+            Vec::new()
+        }
+    }
+
+    fn recorder(api: Arc<dyn Transport>) -> Recorder {
+        Recorder::new(Client::new(api, UserInfo::admin("test")), "tests")
+    }
+
+    fn node(name: &str) -> Node {
+        Node {
             metadata: ObjectMeta {
-                name: Some("n".to_owned()),
+                name: Some(name.to_owned()),
                 ..ObjectMeta::default()
             },
             ..Node::default()
-        };
-        let event = NewEvent {
+        }
+    }
+
+    fn seen(message: &str) -> NewEvent<'static> {
+        NewEvent {
             severity: Severity::Normal,
             reason: "Seen",
             action: "See",
-            message: "again".to_owned(),
-        };
+            message: message.to_owned(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_has_no_room_or_no_answer_is_tried_again_and_its_caller_does_not_wait() {
+        for reason in [
+            Reason::TooManyRequests,
+            Reason::ServerTimeout,
+            Reason::ServiceUnavailable,
+            Reason::Timeout,
+        ] {
+            let api = Scripted::failing(&[reason]);
+            let recorder = recorder(api.clone());
+            let begun = Instant::now();
+            recorder.record(&node("n"), &seen("once")).await;
+            assert_eq!(begun.elapsed(), Duration::ZERO, "{reason:?}");
+            let first = api.calls();
+            sleep(2 * FIRST_PAUSE).await;
+            assert_eq!((first.len(), api.calls()), (1, first), "{reason:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_occurs_while_an_event_is_tried_again_is_counted_with_it() {
+        let api = Scripted::failing(&[Reason::ServiceUnavailable, Reason::NotFound]);
+        let recorder = recorder(api.clone());
+        for _ in 0..3 {
+            recorder.record(&node("n"), &seen("often")).await;
+        }
+        assert_eq!(api.counts(), [(Method::POST, 1)]);
+        sleep(2 * FIRST_PAUSE).await;
+        // Nothing is there yet to be counted in.
+        assert_eq!(api.counts(), [(Method::PATCH, 3), (Method::POST, 3)]);
+        sleep(Duration::from_secs(60)).await;
+        recorder.record(&node("n"), &seen("often")).await;
+        assert_eq!(api.counts(), [(Method::PATCH, 4)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_was_made_without_an_answer_is_not_made_again() {
+        let api = Scripted::failing(&[Reason::Timeout, Reason::AlreadyExists]);
+        let recorder = recorder(api.clone());
+        recorder.record(&node("n"), &seen("once")).await;
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(api.counts(), [(Method::POST, 1), (Method::POST, 1)]);
+        recorder.record(&node("n"), &seen("once")).await;
+        assert_eq!(api.counts(), [(Method::PATCH, 2)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_cannot_be_written_is_dropped_after_a_while() {
+        let api = Scripted::failing(&[Reason::ServiceUnavailable; 20]);
+        let recorder = recorder(api.clone());
+        recorder.record(&node("n"), &seen("once")).await;
+        sleep(LONGEST_TRY).await;
+        let tries = api.calls();
+        assert!((6..=12).contains(&tries.len()), "{}", tries.len());
+        sleep(LONGEST_TRY).await;
+        assert!(api.calls().is_empty());
+        // What was dropped is not there to be counted.
+        recorder.record(&node("n"), &seen("once")).await;
+        let next = api.calls();
+        assert_eq!(
+            (&next[0].0, &next[0].1["count"]),
+            (&Method::POST, &json!(1))
+        );
+        assert_ne!(
+            next[0].1["metadata"]["name"],
+            tries[0].1["metadata"]["name"]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_the_api_refuses_is_not_tried_again() {
+        for reason in [
+            Reason::Forbidden,
+            Reason::NotFound,
+            Reason::Invalid,
+            Reason::InternalError,
+        ] {
+            let api = Scripted::failing(&[reason]);
+            let recorder = recorder(api.clone());
+            recorder.record(&node("n"), &seen("once")).await;
+            sleep(LONGEST_TRY).await;
+            assert_eq!(api.counts(), [(Method::POST, 1)], "{reason:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bounded_number_of_events_is_tried_again_at_once() {
+        let api = Scripted::failing(&[Reason::TooManyRequests; MAX_WAITING + 10]);
+        let recorder = recorder(api.clone());
+        for number in 0..MAX_WAITING + 10 {
+            let event = seen(&number.to_string());
+            recorder.record(&node("n"), &event).await;
+        }
+        assert_eq!(api.calls().len(), MAX_WAITING + 10);
+        sleep(2 * FIRST_PAUSE).await;
+        assert_eq!(api.calls().len(), MAX_WAITING);
+        let last = seen(&(MAX_WAITING + 9).to_string());
+        recorder.record(&node("n"), &last).await;
+        assert_eq!(api.counts(), [(Method::POST, 1)], "it was dropped");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_about_an_object_with_the_longest_name_has_a_name_that_fits() {
+        let api = Scripted::failing(&[]);
+        let recorder = recorder(api.clone());
+        let about = node(&"n".repeat(253));
+        recorder.record(&about, &seen("once")).await;
+        let calls = api.calls();
+        let sent = &calls[0].1;
+        assert!(
+            sent["metadata"]["name"].as_str().unwrap().len() <= 253,
+            "{sent}"
+        );
+        assert_eq!(sent["involvedObject"]["name"], about.metadata.name.unwrap());
+    }
+
+    #[tokio::test]
+    async fn an_event_that_is_gone_is_made_anew_and_counts_on() {
+        let api = Arc::new(Forgetful::default());
+        let recorder = recorder(api.clone());
         for _ in 0..2 {
-            recorder.record(&node, &event).await;
+            recorder.record(&node("n"), &seen("again")).await;
         }
         let calls = std::mem::take(&mut *api.0.lock().unwrap());
         let [
@@ -364,6 +641,7 @@ mod tests {
                 count: 1,
                 first: Timestamp::UNIX_EPOCH,
                 written: Timestamp::UNIX_EPOCH + SignedDuration::from_secs(second),
+                waits: second == 1,
             };
             ((second.to_string(), String::new(), String::new()), known)
         };
@@ -371,7 +649,7 @@ mod tests {
         forget_older_half(&mut known);
         let mut left: Vec<&str> = known.keys().map(|(uid, ..)| uid.as_str()).collect();
         left.sort_unstable();
-        assert_eq!(left, ["6", "7", "8", "9"]);
+        assert_eq!(left, ["1", "6", "7", "8", "9"]);
         let mut same: HashMap<Key, Known> = (0..10).map(|_| seen(0)).collect();
         forget_older_half(&mut same);
         assert!(same.is_empty(), "there is room again in any case");

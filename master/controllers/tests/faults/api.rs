@@ -163,11 +163,12 @@ impl Faulty {
     }
 
     /// The answer of a machine about folders of volumes, and of extensions. Events are for people:
-    /// no controller reads them, and they would be half of all writes.
+    /// no controller reads them, and they would be half of all writes. Their answer is final: what
+    /// may be written later is tried again by this host's clock, and no case could be repeated.
     fn answer_of_others(&self, method: &Method, path: &str) -> Option<Response<Body>> {
         let mut state = self.state.lock().unwrap();
-        if path.ends_with("/events") || path.contains("/events/") {
-            return Some(refusal(503, "ServiceUnavailable"));
+        if is_event(path) {
+            return Some(refusal(403, "Forbidden"));
         }
         if let Some(text) = state.answers.get(path) {
             return Some(Response::new(body(text.clone())));
@@ -243,6 +244,11 @@ pub(crate) enum Fate {
     Refused(u16, &'static str),
 }
 
+/// Whether a path is that of an event, or of all.
+fn is_event(path: &str) -> bool {
+    path.ends_with("/events") || path.contains("/events/")
+}
+
 fn refusal(code: u16, reason: &str) -> Response<Body> {
     let status = json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": "a fault"});
     let mut response = Response::new(body(status.to_string()));
@@ -266,6 +272,7 @@ impl Transport for Faulty {
                     self.state.lock().unwrap().has_ended = true;
                     std::future::pending().await
                 }
+                Fate::Lost if is_event(request.uri().path()) => self.forward(request, user).await,
                 Fate::Lost => {
                     drop(self.forward(request, user).await);
                     refusal(504, "Timeout")
