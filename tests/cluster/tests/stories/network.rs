@@ -33,7 +33,7 @@ fn server(name: &str, node: &str) -> String {
 }
 
 /// Shell words that try a command until it succeeds, and say so.
-fn until(word: &str, command: &str) -> String {
+pub(crate) fn until(word: &str, command: &str) -> String {
     format!("until {command}; do /bin/busybox sleep 1; done; echo {word} is reached")
 }
 

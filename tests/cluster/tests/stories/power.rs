@@ -1,8 +1,9 @@
 //! Power cuts, after which what was acknowledged is there, and ends of a machine by an admin's
 //! order.
 
-use crate::join::pod;
-use crate::world::{World, expect};
+use crate::join::{pod, pod_anywhere};
+use crate::network::until;
+use crate::world::{Cluster, World, expect};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tests_harness::Result;
@@ -14,17 +15,74 @@ const AWAY: Duration = Duration::from_secs(108);
 const RENEWAL_LIMIT: Duration = Duration::from_secs(900);
 /// How many pods come and go before the plug is pulled.
 const CHURN: usize = 4;
+/// The Service of these pods.
+const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: churn}\nspec:\n  selector: {part: churn}\n  \
+                       ports: [{port: 80, targetPort: 8080}]\n";
+
+/// A pod's manifest without the host's network: the pod has one of its own.
+fn on_its_own_network(manifest: &str) -> String {
+    manifest.replacen("hostNetwork: true\n  ", "", 1)
+}
+
+/// A pod on the worker that serves its name, as an endpoint of [`SERVICE`].
+fn server(name: &str) -> String {
+    let script = format!(
+        "/bin/busybox mkdir -p /tmp/www; echo I am {name} > /tmp/www/index.html; exec /bin/busybox httpd -f -p 8080 -h /tmp/www"
+    );
+    let manifest = on_its_own_network(&pod(name, "worker-1", &script));
+    manifest.replacen("labels: {", "labels: {part: churn, ", 1)
+}
+
+/// Each of these pods answers by the Service, to a pod of its own machine and to one of another,
+/// and each of the worker's pods has addresses of its own.
+fn are_served(cluster: &Cluster, servers: &[String]) -> Result<()> {
+    let get = "/bin/busybox wget -q -T 5 -O - http://churn.default.svc.cluster.local/";
+    let asks = servers.iter();
+    let asks = asks.map(|name| until(name, &format!("{get} | /bin/busybox grep {name}")));
+    let asks: Vec<String> = asks.collect();
+    let script = format!(
+        "{}; echo each is reached; exec /bin/busybox sleep 100000",
+        asks.join("; ")
+    );
+    let callers = ["worker-1", "master-1"].map(|node| (format!("calls-{node}"), node));
+    for (name, node) in &callers {
+        let manifest = on_its_own_network(&pod_anywhere(name, node, &script));
+        cluster.apply(name, &manifest)?;
+    }
+    for (name, _) in &callers {
+        cluster.pod_log(name, "each is reached")?;
+    }
+    let [(near, _), (far, _)] = &callers;
+    let mut words = vec!["get", "pods", near];
+    words.extend(servers.iter().map(String::as_str));
+    words.extend(["-o", "jsonpath={.items[*].status.podIPs[*].ip}"]);
+    let count = 2 * (1 + servers.len());
+    let what = "two addresses of each pod";
+    let shown = cluster
+        .lab
+        .kubectl_until(&words, what, BOOT_LIMIT, |text| {
+            text.split_whitespace().count() == count
+        })?;
+    let different: BTreeSet<&str> = shown.split_whitespace().collect();
+    expect(
+        different.len() == count,
+        &format!("two pods of the worker have one address: {shown}"),
+    )?;
+    let words = ["delete", "pod", near, far, "--wait=false"];
+    cluster.lab.kubectl(&words)?;
+    let words = ["delete", "service", "churn", "--wait=false"];
+    cluster.lab.kubectl(&words).map(drop)
+}
 
 /// The worker loses power while pods come and go; it comes back under its name, pods that were to
-/// run run, pods that were deleted do not come back.
+/// run run, pods that were deleted do not come back. Those that run have addresses of their own and
+/// answer by their Service.
 pub(crate) fn a_power_cut_of_a_worker_loses_no_pod(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let names: Vec<String> = (0..CHURN).map(|index| format!("churn-{index}")).collect();
+    cluster.apply("churn", SERVICE)?;
     for name in &names {
-        cluster.apply(
-            name,
-            &pod(name, "worker-1", "echo up; exec /bin/busybox sleep 100000"),
-        )?;
+        cluster.apply(name, &server(name))?;
     }
     cluster.pod_phase(&names[0], "Running")?;
     let (gone, stay) = names.split_at(CHURN / 2);
@@ -67,6 +125,7 @@ pub(crate) fn a_power_cut_of_a_worker_loses_no_pod(world: &mut World) -> Result<
                     == expected
             })?;
     expect(!left.is_empty(), "no pod is left")?;
+    are_served(cluster, stay)?;
     for name in stay {
         cluster
             .lab
