@@ -11,8 +11,11 @@ use tests_harness::{Error, Result};
 /// What follows from a verdict: a taint, an event, the node's next try.
 const NEXT: Duration = Duration::from_secs(600);
 const CODE: &str = "OUTSIDE_ARGUMENTS";
-/// How `kubectl describe` shows what to do.
-const COMMAND: &str = "kubectl patch machine worker-1 ";
+
+/// How the command begins by which `kubectl describe` says what to do about a machine.
+fn command(name: &str) -> String {
+    format!("kubectl patch machine {name} ")
+}
 
 /// The good worker boots with a kernel argument from outside, while its certificate lives: it is
 /// Untrusted, its Node tainted, and everything that shows it says why. A proper boot alone does not
@@ -137,7 +140,8 @@ fn told(cluster: &Cluster) -> Result<()> {
         check["code"] == CODE && name == "PCR 12" && expected == "zero" && actual.len() == 64;
     expect(whole, &format!("the failed check is {check}"))?;
     let described = cluster.lab.kubectl(&["describe", "machine", "worker-1"])?;
-    for shown in [CODE, &name, &expected, &actual, "Next Step:", COMMAND] {
+    let command = command("worker-1");
+    for shown in [CODE, &name, &expected, &actual, "Next Step:", &command] {
         expect(
             described.contains(shown),
             &format!("`kubectl describe machine` does not show {shown:?}:\n{described}"),
@@ -153,37 +157,33 @@ fn back(cluster: &mut Cluster, good: &Blueprint) -> Result<()> {
         state == "Untrusted",
         &format!("a proper boot alone made it {state}"),
     )?;
-    let described = cluster.lab.kubectl(&["describe", "machine", "worker-1"])?;
+    readmit(cluster, "worker-1")
+}
+
+/// Lets an Untrusted machine prove itself again, by the command that its Machine shows, and waits
+/// until it is Trusted and its Node Ready.
+pub(crate) fn readmit(cluster: &Cluster, name: &str) -> Result<()> {
+    let described = cluster.lab.kubectl(&["describe", "machine", name])?;
+    let command = command(name);
     let line = described
         .lines()
-        .find_map(|line| line.find(COMMAND).and_then(|start| line.get(start..)));
+        .find_map(|line| line.find(&command).and_then(|start| line.get(start..)));
     let line = line.ok_or_else(|| Error::Missing(format!("no command in\n{described}")))?;
     cluster.lab.typed(line)?;
-    let words = [
-        "get",
-        "machine",
-        "worker-1",
-        "-o",
-        "jsonpath={.status.state}",
-    ];
+    let words = ["get", "machine", name, "-o", "jsonpath={.status.state}"];
     cluster
         .lab
         .kubectl_until(&words, "the machine to be Trusted again", NEXT, |text| {
             text == "Trusted"
         })?;
-    let taints = [
-        "get",
-        "node",
-        "worker-1",
-        "-o",
-        "jsonpath={.spec.taints[*].key}",
-    ];
+    let keys = "jsonpath={.spec.taints[*].key}";
+    let taints = ["get", "node", name, "-o", keys];
     cluster
         .lab
         .kubectl_until(&taints, "the taint to go", NEXT, |text| {
             !text.contains("pratique.dev/")
         })?;
-    cluster.lab.wait_ready("worker-1", NEXT)
+    cluster.lab.wait_ready(name, NEXT)
 }
 
 /// Reboots the worker, and waits until it was refused.

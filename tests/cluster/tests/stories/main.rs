@@ -55,6 +55,7 @@ const STORIES: &[(&str, Story)] = stories![
     workloads::an_indexed_job_says_which_index_failed,
     workloads::a_drain_waits_for_a_budget,
     workloads::pods_of_a_lost_machine_move_and_it_comes_back,
+    network::a_machine_that_is_not_trusted_is_cut_off,
     network::a_machine_that_is_retired_is_cut_off,
     network::a_deployment_is_rolled_under_traffic_without_a_failed_request,
     pods::a_pod_shares_process_ids_has_limits_as_a_whole_and_reads_an_image,

@@ -1,6 +1,6 @@
 //! Pods with a network of their own, on machines: addresses, and what they reach by them.
 
-use crate::drift::moment;
+use crate::drift::{moment, readmit};
 use crate::world::{Cluster, World, expect};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use tests_harness::{Error, Result, demo};
 /// A pod under emulation: pull, unpack, start, and what its script waits for.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// How long after its retirement is on record a machine may answer: two seconds, and one by which
-/// the clocks of two machines may differ.
+/// How long after its retirement, or a verdict against it, is on record a machine may answer: two
+/// seconds, and one by which the clocks of two machines may differ.
 const CUT_OFF: jiff::SignedDuration = jiff::SignedDuration::from_secs(3);
 
 /// A pod with a network of its own, made to stay where its script ends.
@@ -239,8 +239,36 @@ pub(crate) fn ports_of_a_node_are_reached_and_a_policy_holds_between_machines(
 pub(crate) fn a_machine_that_is_retired_is_cut_off(world: &mut World) -> Result<()> {
     world.companion()?;
     let cluster = world.cluster()?;
-    Asking::begin(cluster, "worker-2")?.cut_off(cluster)?;
+    let asking = Asking::begin(cluster, "worker-2")?;
+    asking.cut_off(cluster, "{\"retired\":true}", "decision")?;
+    asking.end(cluster)?;
     world.end_companion()
+}
+
+/// A machine that is Untrusted after its next renewal, since its inventory lists other user-data, is
+/// reached no more by the pod elsewhere that speaks with one of its pods. It comes back by an
+/// admin's act, without a boot.
+pub(crate) fn a_machine_that_is_not_trusted_is_cut_off(world: &mut World) -> Result<()> {
+    world.companion()?;
+    let cluster = world.cluster()?;
+    let own = cluster.machine_field("worker-2", ".spec.configDigests")?;
+    let lists = |digests: &str| format!("{{\"configDigests\":{digests}}}");
+    let other = lists(&format!("[\"sha256:{}\"]", "0".repeat(64)));
+    let asking = Asking::begin(cluster, "worker-2")?;
+    asking.cut_off(cluster, &other, "state")?;
+    change(cluster, "worker-2", &lists(&own))?;
+    readmit(cluster, "worker-2")?;
+    // The next story makes pods of these names.
+    let [asking, asked] = &asking.pods();
+    let words = ["delete", "pod", asking, asked, "--timeout=900s"];
+    cluster.lab.kubectl(&words).map(drop)
+}
+
+/// Changes a Machine's spec, as an admin does.
+fn change(cluster: &Cluster, machine: &str, spec: &str) -> Result<()> {
+    let patch = format!("{{\"spec\":{spec}}}");
+    let words = ["patch", "machine", machine, "--type=merge", "-p", &patch];
+    cluster.lab.kubectl(&words).map(drop)
 }
 
 /// The keys of both links that a node has published.
@@ -345,21 +373,25 @@ impl Asking {
         addresses.try_for_each(|address| all_answered(&log, address))
     }
 
-    /// A machine that is retired while a pod elsewhere speaks with one of its pods is reached no
-    /// more.
-    /// The times of both ends are the machines' own: of the record in the log of verdicts, and of
-    /// the last answer in the pod's log.
-    fn cut_off(&self, cluster: &Cluster) -> Result<()> {
+    /// After this change of its Machine's spec the other machine is reached no more. `kind`: of the
+    /// record in the log of verdicts by which it is no longer trusted. The times of both ends are
+    /// the machines' own: of that record, and of the last answer in the pod's log.
+    fn cut_off(&self, cluster: &Cluster, spec: &str, kind: &str) -> Result<()> {
         let count = |log: &str| self.addresses.each_ref().map(|of| answered(log, of).len());
         let before = count(&self.log(cluster)?);
         expect(
             before.iter().all(|count| *count > 0),
-            &format!("answers before it was retired: {before:?}"),
+            &format!("answers before it was cut off: {before:?}"),
         )?;
-        let retire = "{\"spec\":{\"retired\":true}}";
-        let words = ["patch", "machine", self.node, "--type=merge", "-p", retire];
-        cluster.lab.kubectl(&words)?;
-        let name = format!("asking-{}", self.node);
+        change(cluster, self.node, spec)?;
+        let path = "jsonpath={.spec.taints[*].key}";
+        let words = ["get", "node", self.node, "-o", path];
+        cluster
+            .lab
+            .kubectl_until(&words, "the Node's taint", LIMIT, |text| {
+                text.contains("pratique.dev/untrusted")
+            })?;
+        let [name, _] = self.pods();
         cluster.pod_log(&name, "the way is cut")?;
         let last = Cell::new([0; 2]);
         let words = ["logs", &name, "--timestamps"];
@@ -368,37 +400,41 @@ impl Asking {
             let count = [&self.addresses[0], &self.addresses[1]].map(|of| answers(log, of).count());
             last.replace(count) == count && count != [0; 2]
         })?;
-        let retired = self.retired(cluster)?;
+        let since = self.recorded(cluster, kind)?;
         for address in &self.addresses {
             let last = answers(&log, address).last();
             let last = moment(last.unwrap_or_default())?;
-            let after = last.duration_since(retired);
-            println!("the last answer of {address} came {after:#} after the retirement");
+            let after = last.duration_since(since);
+            println!("the last answer of {address} came {after:#} after the record ({kind})");
             expect(
                 after <= CUT_OFF,
-                &format!("retired at {retired}, and {address} answered until {last}"),
+                &format!("on record ({kind}) at {since}, and {address} answered until {last}"),
             )?;
         }
-        self.end(cluster)
+        Ok(())
     }
 
-    /// When the machine's retirement was recorded.
-    fn retired(&self, cluster: &Cluster) -> Result<jiff::Timestamp> {
+    /// The time of the last record of a kind about the other machine.
+    fn recorded(&self, cluster: &Cluster, kind: &str) -> Result<jiff::Timestamp> {
         let log = cluster.lab.kubectl(&["get", "--raw", "/verdicts"])?;
         let records = log.lines().rev().filter_map(|line| {
             serde_json::from_str::<serde_json::Value>(line.split_once(' ')?.1).ok()
         });
-        let mut decisions = records.filter(|record| {
+        let mut own = records.filter(|record| {
             let verdict = &record["verdict"];
-            verdict["kind"] == "decision" && verdict["name"] == self.node
+            verdict["kind"] == kind && verdict["name"] == self.node
         });
-        let record = decisions.next().unwrap_or_default();
+        let record = own.next().unwrap_or_default();
         moment(record["time"].as_str().unwrap_or_default())
     }
 
+    /// The names of both pods: of the one that asks, and of the one that is asked.
+    fn pods(&self) -> [String; 2] {
+        ["asking", "asked"].map(|what| format!("{what}-{}", self.node))
+    }
+
     fn end(&self, cluster: &Cluster) -> Result<()> {
-        let pods = ["asking", "asked"].map(|what| format!("{what}-{}", self.node));
-        let [asking, asked] = &pods;
+        let [asking, asked] = &self.pods();
         let words = ["delete", "pod", asking, asked, "--wait=false"];
         let words = [words.as_slice(), &["--ignore-not-found"]].concat();
         cluster.lab.kubectl(&words).map(drop)
