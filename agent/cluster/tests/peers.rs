@@ -1,6 +1,7 @@
-//! What other machines cost a node as peers of its tunnel: those that answer are network namespaces
-//! with two WireGuard links of their own, so that it takes a kernel with WireGuard; others are keys
-//! at addresses without a machine. Where there is none, this says so and shows nothing:
+//! A node's tunnel over real WireGuard: what other machines cost it as peers, and that none of
+//! their packets is lost by an agent that is killed. Those that answer are network namespaces with
+//! two WireGuard links of their own, so that it takes a kernel with WireGuard; others are keys at
+//! addresses without a machine. Where there is none, this says so and shows nothing:
 //! `cargo xtask bench peers` runs it in a machine with the images' kernel. Needs root.
 //!
 //! Wall times are those of the machine, which may be emulated; processor time is that of the
@@ -10,17 +11,20 @@
 
 use agent_cluster::rules::TUNNELS;
 use agent_cluster::tunnel::{Announced, Keeper, PORTS, Proven};
-use agent_cluster::{SandboxOptions, Sandboxes};
+use agent_cluster::{Sandbox, SandboxOptions, SandboxSpec, Sandboxes};
 use agent_proxy::{Node, View};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::links::{LOOPBACK, Links, Mac, Route, VethPair};
 use agent_sys::netlink::wireguard::{Change, Key, Range, WireGuard};
+use config_model::format::Cidr;
 use std::fs::File;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{self, JoinHandle, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 use tests_harness::pace::{number, spent_by_process, spread};
 use tokio::sync::{oneshot, watch};
@@ -30,8 +34,14 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// `ENOENT`: what the kernel says where it has no WireGuard.
 const NO_SUCH_FAMILY: i32 = 2;
 const PAUSE: Duration = Duration::from_millis(10);
-/// Where it is asked, at its addresses in its ranges of pod addresses.
+/// Where it is asked, at its addresses in its ranges of pod addresses; and where its pod is.
 const PORT: u16 = 7;
+/// How long one answer may take: a packet that is lost is not sent again.
+const ANSWER: Duration = Duration::from_secs(60);
+/// How often the agent is killed, and how often each machine is answered before the next thing
+/// happens.
+const KILLS: usize = 3;
+const ANSWERS: u32 = 20;
 
 /// A machine by its number, from 1; 0 is the node.
 #[derive(Debug, Clone)]
@@ -57,16 +67,17 @@ fn firsts(number: u16) -> [IpAddr; 2] {
     [[10, high, low, 1].into(), v6.into()]
 }
 
-fn prefix(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 24 } else { 64 }
-}
-
-fn range(first: IpAddr) -> String {
-    let zero = match first {
-        IpAddr::V4(address) => IpAddr::from(Ipv4Addr::from(u32::from(address) & !0xff)),
-        IpAddr::V6(address) => IpAddr::from(Ipv6Addr::from(u128::from(address) & !0xff)),
+/// The range with this first address.
+fn range(first: IpAddr) -> Cidr {
+    let prefix = if first.is_ipv4() { 24 } else { 64 };
+    let of_first = Cidr {
+        address: first,
+        prefix,
     };
-    format!("{zero}/{}", prefix(first))
+    Cidr {
+        address: of_first.network(),
+        prefix,
+    }
 }
 
 fn text(keys: [Key; 2]) -> String {
@@ -81,9 +92,7 @@ fn keys(text: &str) -> Option<[Key; 2]> {
 fn node(number: u16, keys: Option<[Key; 2]>) -> Node {
     Node {
         addresses: vec![address(number)],
-        ranges: firsts(number)
-            .map(|first| range(first).parse().expect("a range"))
-            .to_vec(),
+        ranges: firsts(number).map(range).to_vec(),
         trusted: keys.is_some(),
         tunnel_keys: keys.map(text),
         ..Node::default()
@@ -132,9 +141,9 @@ fn machine(dir: &Path, number: u16, node: [Key; 2]) -> Machine {
             kernel.renew_key(index)?;
             kernel.listen(index, PORTS[slot])?;
             links.switch_on(index)?;
-            let ranges = firsts(0).map(|address| Range {
-                address,
-                prefix: Family::of(address).bits(),
+            let ranges = firsts(0).map(range).map(|range| Range {
+                address: range.address,
+                prefix: range.prefix,
             });
             kernel.change(
                 index,
@@ -149,8 +158,13 @@ fn machine(dir: &Path, number: u16, node: [Key; 2]) -> Machine {
         }
         // The node's packets go by its first link, as keys last.
         let first = index(&mut links, TUNNELS[0]);
-        for destination in firsts(0) {
-            links.add_route(&alone(destination, first))?;
+        for range in firsts(0).map(range) {
+            links.add_route(&Route {
+                destination: range.address,
+                prefix: range.prefix,
+                gateway: None,
+                link: first,
+            })?;
         }
         Ok(keys)
     };
@@ -187,7 +201,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
         }
         assert!(begun.elapsed() < PATIENCE, "{what}");
         // Looks take no more than a third of a processor from what they look at.
-        std::thread::sleep(PAUSE.max(2 * look.elapsed()));
+        thread::sleep(PAUSE.max(2 * look.elapsed()));
     }
 }
 
@@ -229,7 +243,7 @@ fn tell(view: &View, node_is: &[Told]) {
 /// Each machine sends the node a packet of each family, and gets it back.
 fn exchange(machines: &[Machine]) {
     let sockets = firsts(0).map(|own| UdpSocket::bind((own, PORT)).expect("a socket"));
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for socket in &sockets {
             socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
             scope.spawn(move || {
@@ -258,11 +272,8 @@ fn exchange(machines: &[Machine]) {
     });
 }
 
-#[test]
-fn machines_of_a_large_cluster() {
-    let count = number("PEERS_MACHINES", 3_u16);
-    let answering = number("PEERS_ANSWERING", count).min(count);
-    let changes = number("PEERS_CHANGES", 2_u16);
+/// Runs a test on a node of its own, with a folder; where the kernel has no WireGuard it says so.
+fn on_a_node(test: impl FnOnce(&Path) + Send) {
     let dir = tempfile::tempdir().expect("a folder");
     in_new(&[Kind::Network], || {
         match WireGuard::open() {
@@ -272,77 +283,229 @@ fn machines_of_a_large_cluster() {
             }
             kernel => drop(kernel?),
         }
-        measure(dir.path(), [count, answering], changes);
+        let mut links = Links::open()?;
+        links.switch_on(LOOPBACK)?;
+        links.add_address(LOOPBACK, address(0), 32)?;
+        test(dir.path());
         Ok(())
     })
     .expect("a network");
 }
 
-fn measure(dir: &Path, [count, answering]: [u16; 2], changes: u16) {
-    let mut links = Links::open().expect("links");
-    links.switch_on(LOOPBACK).expect("the loopback");
-    let loopback = index(&mut links, "lo");
-    links
-        .add_address(loopback, address(0), 32)
-        .expect("the address");
+/// The node's sandboxes, as an agent opens them that starts.
+fn sandboxes(dir: &Path) -> Arc<Sandboxes> {
     let sandboxes = Sandboxes::open(SandboxOptions {
         run: dir.join("pods"),
         ledger: dir.join("addresses.json"),
         kubernetes_only: true,
         tunnel: true,
     });
-    let sandboxes = Arc::new(sandboxes.expect("a place"));
-    let ranges = firsts(0).map(|first| range(first).parse().expect("a range"));
+    let sandboxes = sandboxes.expect("a place");
+    let ranges = firsts(0).map(range);
     sandboxes.give_ranges(&ranges).expect("the kernel");
-    let view = View::default();
-    let (sender, told) = watch::channel(None);
-    let keeper = Keeper {
-        sandboxes,
-        view: view.clone(),
-        own: name(0),
-        verify: Arc::new(|_: &str, announced: &Announced| {
-            let both = announced.both.as_deref().and_then(keys);
-            let both = both.ok_or_else(|| "no keys".to_owned())?;
-            Ok(Proven {
-                keys: both.map(Some),
-                not_after: u64::MAX,
-            })
-        }),
-        period: None,
-        keys: sender,
-    };
-    tell(&view, &[(0, None)]);
-    let (end, over) = oneshot::channel::<()>();
-    std::thread::scope(|scope| {
+    Arc::new(sandboxes)
+}
+
+/// An agent, as far as it keeps the tunnel.
+struct Agent {
+    told: watch::Receiver<Option<[Key; 2]>>,
+    end: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Agent {
+    fn start(sandboxes: Arc<Sandboxes>, view: View) -> Self {
+        let (keys, told) = watch::channel(None);
+        let keeper = Keeper {
+            sandboxes,
+            view,
+            own: name(0),
+            verify: Arc::new(|_: &str, announced: &Announced| {
+                let both = announced.both.as_deref().and_then(self::keys);
+                let both = both.ok_or_else(|| "no keys".to_owned())?;
+                Ok(Proven {
+                    keys: both.map(Some),
+                    not_after: u64::MAX,
+                })
+            }),
+            period: None,
+            keys,
+        };
+        let (end, over) = oneshot::channel::<()>();
         // A thread is in the network of the one that began it.
-        scope.spawn(move || {
+        let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = { runtime }.enable_all().build().expect("a runtime");
             runtime.block_on(async {
-                // Cancel-safe: what the kernel is asked goes on to its end, and the test is over.
+                // Cancel-safe: what the kernel is asked goes on to its end, and the agent is over.
                 tokio::select! {
                     () = keeper.run() => {}
                     _ = over => {}
                 }
             });
         });
-        let mut own = None;
+        Self { told, end, thread }
+    }
+
+    /// The node's keys, once it has told them.
+    fn keys(&self) -> [Key; 2] {
+        let mut keys = None;
         until("the node's keys", || {
-            own = *told.borrow();
-            own.is_some()
+            keys = *self.told.borrow();
+            keys.is_some()
         });
-        let own = own.expect("keys");
-        let begun = Instant::now();
-        let machines = (1..=answering).map(|number| machine(dir, number, own));
-        let machines: Vec<Machine> = machines.collect();
-        println!("{answering} machines made in {:?}", begun.elapsed());
-        let absent = (answering + 1..=count).map(|number| (number, Some(nobodys(number))));
-        figures(&view, &machines, absent.collect(), changes);
-        drop(end);
+        keys.expect("keys")
+    }
+
+    /// Ends it where it stands; nothing is taken away.
+    fn kill(self) {
+        drop(self.end);
+        self.thread.join().expect("it ends");
+    }
+}
+
+#[test]
+fn machines_of_a_large_cluster() {
+    let count = number("PEERS_MACHINES", 3_u16);
+    let answering = number("PEERS_ANSWERING", count).min(count);
+    let changes = number("PEERS_CHANGES", 2_u16);
+    on_a_node(|dir| measure(dir, [count, answering], changes));
+}
+
+fn measure(dir: &Path, [count, answering]: [u16; 2], changes: u16) {
+    let view = View::default();
+    tell(&view, &[(0, None)]);
+    let agent = Agent::start(sandboxes(dir), view.clone());
+    let own = agent.keys();
+    let begun = Instant::now();
+    let machines = (1..=answering).map(|number| machine(dir, number, own));
+    let machines: Vec<Machine> = machines.collect();
+    println!("{answering} machines made in {:?}", begun.elapsed());
+    let absent = (answering + 1..=count).map(|number| (number, Some(nobodys(number))));
+    figures(&view, &machines, absent.collect(), changes);
+    agent.kill();
+    for machine in &machines {
+        release(&machine.place).expect("it goes");
+    }
+}
+
+#[test]
+fn an_agent_that_is_killed_loses_no_packet_of_other_machines() {
+    on_a_node(|dir| {
+        let view = View::default();
+        tell(&view, &[(0, None)]);
+        let first = sandboxes(dir);
+        let wanted = SandboxSpec {
+            uid: "asked".to_owned(),
+            network: true,
+            ..SandboxSpec::default()
+        };
+        let pod = first.make(&wanted).expect("a pod");
+        let agent = Agent::start(first, view.clone());
+        let own = agent.keys();
+        let machines = [1, 2].map(|number| machine(dir, number, own));
+        let all = [(0, None)].into_iter();
+        let all = all.chain(machines.iter().map(|one| (one.number, Some(one.keys))));
+        let all: Vec<Told> = all.collect();
+        tell(&view, &all);
+        until("sessions with both machines", || {
+            seen(|handshake| handshake > 0).0 == [machines.len(); 2]
+        });
+        under_traffic(&pod, &machines, |go_on| {
+            go_on("before");
+            let mut agent = agent;
+            for _ in 0..KILLS {
+                agent.kill();
+                go_on("without an agent");
+                let (next, view) = (sandboxes(dir), View::default());
+                assert_eq!(next.find("asked").as_ref(), Some(&pod), "it is adopted");
+                go_on("with the next agent's rules");
+                agent = Agent::start(next, view.clone());
+                go_on("before it knows the nodes");
+                tell(&view, &all);
+                assert_eq!(agent.keys(), own, "the kernel's keys stay");
+                go_on("with the next agent");
+            }
+            agent.kill();
+        });
+        println!("{KILLS} agents were killed, and each question was answered");
         for machine in &machines {
             release(&machine.place).expect("it goes");
         }
+        sandboxes(dir).remove("asked").expect("it goes");
     });
+}
+
+/// Tells threads that it is over, also where a test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Runs a test while each machine asks the pod again and again. What the test gets waits until each
+/// machine is answered some more times, and fails where a question has no answer.
+fn under_traffic(pod: &Sandbox, machines: &[Machine], test: impl FnOnce(&dyn Fn(&str))) {
+    let network = pod.held(Kind::Network).expect("a network");
+    let bind = || Ok(UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).expect("a socket"));
+    let socket = namespace::inside(&[(Kind::Network, &network)], bind).expect("its network");
+    socket.set_read_timeout(Some(PAUSE)).expect("a socket");
+    let (socket, over) = (&socket, &AtomicBool::new(false));
+    let counts: Vec<AtomicU32> = machines.iter().map(|_| AtomicU32::new(0)).collect();
+    thread::scope(|scope| {
+        let _over = Over(over);
+        scope.spawn(move || answer(socket, over));
+        let threads = machines.iter().zip(&counts);
+        let threads = threads.map(|(machine, answered)| {
+            scope.spawn(move || ask(machine, &pod.addresses, answered, over))
+        });
+        let threads: Vec<ScopedJoinHandle<'_, ()>> = threads.collect();
+        test(&|when| {
+            let now = || counts.iter().map(|count| count.load(Ordering::Acquire));
+            let before: Vec<u32> = now().collect();
+            until(when, || {
+                let mut threads = threads.iter();
+                assert!(threads.all(|one| !one.is_finished()), "{when}");
+                now()
+                    .zip(&before)
+                    .all(|(now, before)| now >= before + ANSWERS)
+            });
+        });
+    });
+}
+
+/// Sends back what comes to the pod.
+fn answer(socket: &UdpSocket, over: &AtomicBool) {
+    let mut buffer = [0; 4];
+    while !over.load(Ordering::Acquire) {
+        if let Ok((_, from)) = socket.recv_from(&mut buffer) {
+            socket.send_to(&buffer, from).expect("an answer");
+        }
+    }
+}
+
+/// Asks the pod at each of its addresses, from a port of its own each time: whether it may is
+/// decided anew. The thread ends where a question or its answer is lost.
+fn ask(machine: &Machine, pod: &[IpAddr], answered: &AtomicU32, over: &AtomicBool) {
+    let ask = || {
+        while !over.load(Ordering::Acquire) {
+            let number = answered.load(Ordering::Acquire).to_be_bytes();
+            for (own, pod) in firsts(machine.number).into_iter().zip(pod) {
+                let socket = UdpSocket::bind((own, 0)).expect("a socket");
+                socket.set_read_timeout(Some(ANSWER)).expect("a socket");
+                socket.send_to(&number, (*pod, PORT)).expect("it is sent");
+                let mut buffer = [0; 4];
+                let (_, from) = socket.recv_from(&mut buffer).expect("an answer");
+                assert_eq!((buffer, from.ip()), (number, *pod));
+            }
+            answered.fetch_add(1, Ordering::AcqRel);
+            thread::sleep(PAUSE);
+        }
+        Ok(())
+    };
+    namespace::inside(&[(Kind::Network, &machine.place)], ask).expect("a machine");
 }
 
 /// Public keys without private halves.
@@ -395,7 +558,7 @@ fn figures(view: &View, machines: &[Machine], absent: Vec<Told>, changes: u16) {
     println!("one that is trusted again comes: {}", spread(&mut back));
     // Several looks at the kernel.
     let (spent, begun) = (spent_by_process(), Instant::now());
-    std::thread::sleep(Duration::from_secs(if count > 100 { 60 } else { 1 }));
+    thread::sleep(Duration::from_secs(if count > 100 { 60 } else { 1 }));
     let (spent, passed) = (spent_by_process().saturating_sub(spent), begun.elapsed());
     println!("kept for {passed:?}: CPU {spent:?}");
 }
