@@ -6,8 +6,9 @@
 //! networks of several machines, by [`callers::Caller`] for calls that must not fail, by
 //! [`network::with_addresses`] for crowds of callers, by [`csi::Driver`] for a driver of volumes,
 //! by [`silent::Silent`] for a file system that never answers, by [`programs::shell`] for a program
-//! that init could start, and by [`containers::container`] for a container of the engine. A
-//! software TPM and machines are in `tests-harness`.
+//! that init could start, by [`programs::pack`] for one of this host in a container, and by
+//! [`containers::container`] for a container of the engine. A software TPM and machines are in
+//! `tests-harness`.
 
 #![allow(
     clippy::missing_errors_doc,

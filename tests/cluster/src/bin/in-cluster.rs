@@ -1,5 +1,6 @@
 //! A program of a pod that uses the API by kube-rs, with nothing but what its container has: the
-//! API's address in the environment, and token, namespace and root in files.
+//! API's address in the environment, and token, namespace and root in files. Its argument is the
+//! name of the config map that it makes; `answer` where there is none.
 
 use config_kube::k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -9,9 +10,9 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use std::error::Error;
 use std::pin::pin;
 
-/// Waits by a watch until the config map `question` has a word, and makes the config map `answer`
-/// with that word, with the user that the API takes this program for, and with the code by which it
-/// refuses what the user may not.
+/// Waits by a watch until the config map `question` has a word, and makes a config map with that
+/// word, with the user that the API takes this program for, and with the code by which it refuses
+/// what the user may not.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let client = kube::Client::try_default().await?;
@@ -39,9 +40,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
         ("user", user.unwrap_or_default()),
         ("secrets", code.to_string()),
     ];
+    let name = std::env::args().nth(1);
+    let name = name.unwrap_or_else(|| "answer".to_owned());
     let answer = ConfigMap {
         metadata: ObjectMeta {
-            name: Some("answer".to_owned()),
+            name: Some(name),
             ..ObjectMeta::default()
         },
         data: Some(data.map(|(key, value)| (key.to_owned(), value)).into()),

@@ -15,6 +15,7 @@ use tests_harness::engine::Engine;
 use tests_harness::process::{Owned, run, tail};
 use tests_harness::tools::Tools;
 use tests_harness::{oci, programs, wait};
+use tests_support::programs::pack;
 use tests_support::switch::Switch;
 
 /// Longest wait for anything; the master waits for 40 s until it holds a silent machine for lost.
@@ -27,8 +28,10 @@ const LINES: usize = 25;
 
 const CLUSTER: &str = "version = 1\nkind = \"cluster\"\n\n[cluster]\nname = \"network\"\napi_names = [\"192.0.2.1\"]\n\
     pod_cidrs = [\"10.244.0.0/16\", \"fd00:10:244::/48\"]\nservice_cidr = [\"10.96.0.0/16\", \"fd00:10:96::/112\"]\n";
-/// What a machine's user-data has beside its identity. What this host has left of its resources
-/// must not affect it.
+/// The folder of the program that pods have of this host.
+const PROGRAM: &str = "program";
+/// What a machine's user-data has beside its identity and that folder. What this host has left of
+/// its resources must not affect it.
 const USER_DATA: &str = "\n[network]\npod_routes = \"plain\"\n\n[node.eviction]\nthreshold = [\n\
     { signal = \"memory.available\", value = \"0%\" },\n{ signal = \"pid.available\", value = \"0%\" },\n\
     { signal = \"nodefs.available\", value = \"0%\" },\n{ signal = \"nodefs.inodesFree\", value = \"0%\" },\n\
@@ -64,7 +67,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Has the master certify it, and starts it.
+    /// Has the master certify it, and starts it. Beside its folder is that of the program that pods
+    /// have.
     fn start(number: u8, network: PathBuf, folder: PathBuf, kubeconfig: &Path) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
         let tools = Tools::find(root.unwrap()).unwrap();
@@ -83,7 +87,9 @@ impl Machine {
         issue.arg("--kubeconfig").arg(kubeconfig);
         issue.arg("--out").arg(&user_data);
         run(issue).unwrap();
-        let text = fs::read_to_string(&user_data).unwrap() + USER_DATA;
+        let program = folder.with_file_name(PROGRAM);
+        let paths = format!("\n[node]\nhost_paths = [\"{}\"]\n", program.display());
+        let text = fs::read_to_string(&user_data).unwrap() + &paths + USER_DATA;
         fs::write(&user_data, text).unwrap();
 
         let start = || Ok(Engine::start(&tools, &folder));
@@ -165,6 +171,8 @@ impl Cluster {
     pub(crate) fn start(mut switch: Switch, place: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("cluster.toml"), CLUSTER).unwrap();
+        let client = Path::new(env!("CARGO_BIN_EXE_in-cluster"));
+        pack(client, &folder.path().join(PROGRAM));
         let listen = SocketAddr::new(outside()[0].0, API_PORT);
         let master = programs::built("master").unwrap();
         let master = programs::master(&master, folder.path(), listen);
@@ -211,6 +219,11 @@ impl Cluster {
             third.kill_agent();
             Switch::pull(&third.network);
         });
+    }
+
+    /// The folder of the program that pods have of this host.
+    pub(crate) fn program(&self) -> PathBuf {
+        self.folder.path().join(PROGRAM)
     }
 
     /// The ends of the programs' logs.

@@ -15,6 +15,7 @@
 mod agents;
 mod api;
 mod calls;
+mod clients;
 mod cluster;
 mod datagrams;
 mod policies;
@@ -59,6 +60,7 @@ fn run(arguments: &Arguments, switch: Switch, outside: &Path) -> Conclusion {
         services::pods_reach_each_other_and_services_across_machines_by_both_families,
         services::traffic_policies_keep_calls_on_their_machine_and_show_the_caller,
         services::a_service_leads_to_programs_of_the_machines_network,
+        clients::kube_rs_in_pods_of_each_machine_uses_the_api_by_its_service,
         datagrams::datagrams_of_a_caller_follow_the_endpoints_of_a_service,
         policies::a_policy_and_its_changes_hold_across_machines_also_for_open_connections,
         agents::an_agent_that_is_killed_breaks_no_connection_and_fails_no_call,

@@ -13,7 +13,8 @@ use kube::api::{Api, AttachParams, AttachedProcess};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
+use tests_support::programs::{PACKED, pack, packed};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
@@ -188,20 +189,6 @@ fn kube_rs_runs_commands_attaches_and_forwards() {
     });
 }
 
-/// Puts a program of this host into a folder, with its loader and libraries: containers of busybox
-/// have none.
-fn pack(program: &str, folder: &Path) {
-    std::fs::create_dir(folder).unwrap();
-    std::fs::copy(program, folder.join("program")).unwrap();
-    let needed = Command::new("ldd").arg(program).output().unwrap();
-    let needed = String::from_utf8(needed.stdout).unwrap();
-    let files = needed.split_whitespace().map(Path::new);
-    for file in files.filter(|word| word.is_absolute()) {
-        let name = file.file_name().unwrap();
-        std::fs::copy(file, folder.join(name)).unwrap();
-    }
-}
-
 /// What pods of the namespace need to use the API: rights of its service account over config maps,
 /// and the root's certificate.
 async fn give_rights(site: &Site) {
@@ -239,7 +226,7 @@ fn kube_rs_in_a_pod_uses_the_api_by_the_pods_token() {
     on_a_machine(|| async {
         let cluster = Cluster::new().await;
         let folder = cluster.site.dir.path().join("program");
-        pack(env!("CARGO_BIN_EXE_in-cluster"), &folder);
+        pack(Path::new(env!("CARGO_BIN_EXE_in-cluster")), &folder);
         let path = folder.display().to_string();
         let entry = HostPath {
             path: path.parse().unwrap(),
@@ -248,19 +235,13 @@ fn kube_rs_in_a_pod_uses_the_api_by_the_pods_token() {
         let site = Site::over(cluster.again(vec![entry]).await).await;
         give_rights(&site).await;
         let mut main = shell("");
-        main["command"] = json!([
-            "/program/ld-linux-x86-64.so.2",
-            "--library-path",
-            "/program",
-            "/program/program"
-        ]);
+        main["command"] = json!(packed(&[]));
         let (host, port) = (site.api().ip().to_string(), site.api().port().to_string());
         main["env"] = json!([
             {"name": "KUBERNETES_SERVICE_HOST", "value": host},
             {"name": "KUBERNETES_SERVICE_PORT", "value": port},
         ]);
-        main["volumeMounts"] =
-            json!([{"name": "program", "mountPath": "/program", "readOnly": true}]);
+        main["volumeMounts"] = json!([{"name": "program", "mountPath": PACKED, "readOnly": true}]);
         let pod = json!({
             "metadata": {"name": "asks", "namespace": "default"},
             "spec": {
