@@ -3,7 +3,7 @@
 use crate::NAME_SERVER_PORT;
 use crate::candidates::{EndpointPort, Near, candidates, endpoints, nearest, serving};
 use crate::health::health_ports;
-use crate::view::{HostPort, Key, Known, Objects, Protocol, Service, Slice};
+use crate::view::{HostPort, Key, Known, Objects, Port, Protocol, Service, Slice};
 use agent_sys::netlink::Family;
 use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +42,9 @@ pub struct Pick {
     pub endpoints: Vec<(IpAddr, u16)>,
     /// Seconds for which a client stays with one.
     pub affinity: Option<u32>,
+    /// The front of the service's own address, under which clients that stay are remembered; the
+    /// front itself where there is none. All fronts of a port of a service have the same.
+    pub own_front: Option<Front>,
     /// Whether the connection leaves with the node's own address, so that answers come back this
     /// way.
     pub as_node: bool,
@@ -240,6 +243,7 @@ fn of_family(
         let pick = |local_only: bool, from_outside: bool| Pick {
             endpoints: if local_only { &local } else { &every }.clone(),
             affinity: service.affinity,
+            own_front: own_front(family, service, port),
             as_node: from_outside && !local_only,
             silent: local_only && !every.is_empty(),
             inside: if from_outside && local_only {
@@ -283,6 +287,18 @@ fn of_family(
         add(Source::Claimed, &service.external, port.port, &outside);
     }
     all
+}
+
+/// The front of a service's own address at this port, where its clients stay with endpoints.
+fn own_front(family: Family, service: &Service, port: &Port) -> Option<Front> {
+    let mut own = service.addresses.iter();
+    let own = own.find(|at| Family::of(**at) == family);
+    let stays = own.filter(|_| service.affinity.is_some());
+    stays.map(|address| Front {
+        address: *address,
+        protocol: port.protocol,
+        port: port.port,
+    })
 }
 
 /// Where a port of a service leads.

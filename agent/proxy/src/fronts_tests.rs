@@ -1,5 +1,5 @@
 use super::*;
-use crate::view::{Endpoint, Hints, Port, SlicePort};
+use crate::view::{Endpoint, Hints, SlicePort};
 
 type Services = Objects<Service>;
 type Slices = Objects<Slice>;
@@ -119,6 +119,41 @@ fn the_node_itself_answers_for_the_clusters_name_server() {
     );
     let others = Service::read(object("another-proxy"));
     assert!(lines(&one(others, slice(1, Vec::new()))).is_empty());
+}
+
+#[test]
+fn clients_are_remembered_by_the_services_own_address_wherever_they_call() {
+    let parsed = |texts: &[&str]| -> Vec<IpAddr> {
+        let all = texts.iter();
+        all.map(|text| text.parse().unwrap()).collect()
+    };
+    let mut service = service("10.96.0.10", 80);
+    service.addresses.extend(parsed(&["fd00:96::10"]));
+    service.ports[0].node_port = Some(30080);
+    service.external = parsed(&["198.51.100.1", "2001:db8::7"]);
+    service.balancers = parsed(&["198.51.100.2", "2001:db8::8"]);
+    let addresses = parsed(&["192.0.2.1", "2001:db8::1"]);
+    let here = Here {
+        node: "n1",
+        zone: None,
+        addresses: &addresses,
+        name_servers: &[],
+    };
+    let slice = Arc::new(slice(8080, vec![ready("10.1.0.2", "n1")]));
+    for affinity in [None, Some(60)] {
+        service.affinity = affinity;
+        let all = of_service(&service, &[&slice], here);
+        assert_eq!(all.len(), 8);
+        for (_, front, pick) in all {
+            let own = service.addresses[usize::from(front.address.is_ipv6())];
+            let own = affinity.map(|_| Front {
+                address: own,
+                protocol: Protocol::Tcp,
+                port: 80,
+            });
+            assert_eq!(pick.own_front, own, "{front:?}");
+        }
+    }
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! The chains that pick an endpoint for a connection (pure).
 //!
 //! A client stays with an endpoint where its service asks for it: a map, which the chains fill,
-//! holds clients with their endpoints, each for the service's time. A client whose endpoint is gone
-//! gets another one, with which it stays from then on. Where the map is full, further clients are
-//! led to endpoints as those of other services are, and stay with none.
+//! holds clients with their endpoints, each for the service's time. They are there by the front of
+//! the service's own address, whichever of its addresses they call: a client stays with one
+//! endpoint of a port of the service (upstream's rule). One whose endpoint is gone, or is none of
+//! those of the front that it calls, gets another one, with which it stays from then on. Where the
+//! map is full, further clients are led to endpoints as those of other services are, and stay with
+//! none.
 
 use crate::table::{LEAVES_AS_NODE, REGISTER, front_bytes, load_front, rule_of};
 use agent_sys::netlink::Family;
@@ -12,7 +15,9 @@ use agent_sys::netlink::filter::{Change, Name, Step};
 /// Fronts with a number, and their endpoints; the same for callers inside.
 pub(crate) const ENDPOINTS: &str = "endpoints";
 pub(crate) const ENDPOINTS_INSIDE: &str = "endpoints-inside";
-/// Clients of fronts, and the endpoints with which they stay.
+/// Fronts whose clients stay, with the fronts of their services' own addresses.
+pub(crate) const OWN_FRONTS: &str = "own-fronts";
+/// Clients of services' own fronts, and the endpoints with which they stay.
 pub(crate) const CLIENTS: &str = "clients";
 /// Endpoints with their fronts, as far as clients may stay with them; the same of those inside.
 pub(crate) const STAYING: &str = "staying";
@@ -96,6 +101,12 @@ pub(crate) fn picking(family: Family, chain: Chain) -> Vec<Change> {
     };
     let mut rules = Vec::new();
     if let Some(seconds) = chain.affinity {
+        // In place of the front that is called.
+        let own = Step::Find {
+            key: 0,
+            map: OWN_FRONTS,
+            to: 0,
+        };
         let remember = Step::Remember {
             key: 0,
             map: CLIENTS,
@@ -104,12 +115,12 @@ pub(crate) fn picking(family: Family, chain: Chain) -> Vec<Change> {
         };
         // A client whose endpoint is there stays with it.
         let mut steps = load_front(family, 0);
-        steps.extend([client.clone(), find(CLIENTS)]);
+        steps.extend([own.clone(), client.clone(), find(CLIENTS)]);
         let before = endpoint - behind_front;
         steps.extend(load_front(family, before));
         steps.push(Step::In(before, staying.into()));
         steps.extend(load_front(family, 0));
-        steps.extend([client.clone(), remember.clone()]);
+        steps.extend([own.clone(), client.clone(), remember.clone()]);
         rules.push(leads(steps));
         // Any other will stay with the next one. What is known of it is of an endpoint that is
         // gone, and would keep its value.
@@ -119,7 +130,7 @@ pub(crate) fn picking(family: Family, chain: Chain) -> Vec<Change> {
             value: endpoint,
         };
         let mut steps = any();
-        steps.extend([client, forget, remember]);
+        steps.extend([own, client, forget, remember]);
         rules.push(leads(steps));
     }
     // Also a client that can't be remembered.

@@ -20,7 +20,8 @@
 
 use crate::fronts::{Front, Fronts};
 use crate::picking::{
-    CLIENTS, Chain, ENDPOINTS, ENDPOINTS_INSIDE, STAYING, STAYING_INSIDE, picking, places,
+    CLIENTS, Chain, ENDPOINTS, ENDPOINTS_INSIDE, OWN_FRONTS, STAYING, STAYING_INSIDE, picking,
+    places,
 };
 use crate::view::Protocol;
 use agent_sys::netlink::Family;
@@ -137,6 +138,10 @@ pub fn entries(fronts: &Fronts) -> Entries {
             let source = [key.clone(), octets(range.network())].concat();
             all.sources.entry(range.prefix).or_default().insert(source);
         }
+        if pick.affinity.is_some() {
+            let own = front_key(pick.own_front.unwrap_or(*front));
+            all.put(OWN_FRONTS, key.clone(), Value::Bytes(own));
+        }
         let chain = |as_node, inside| Chain {
             endpoints: 0,
             affinity: pick.affinity,
@@ -180,6 +185,7 @@ fn maps_and_sets(family: Family) -> Vec<Change> {
         verdicts(FRONTS_OF_NODE),
         numbered(ENDPOINTS),
         numbered(ENDPOINTS_INSIDE),
+        map(OWN_FRONTS, front, Values::Bytes(front)),
         set(EMPTY.into(), front),
         set(STAYING.into(), front + endpoint),
         set(STAYING_INSIDE.into(), front + endpoint),

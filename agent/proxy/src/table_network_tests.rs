@@ -164,6 +164,35 @@ fn a_client_whose_endpoint_goes_stays_with_the_next_one() {
 }
 
 #[test]
+fn a_client_stays_with_its_endpoint_at_each_address_of_a_service() {
+    in_a_network(|family, filter| {
+        let (a, b) = (serve(family, "a"), serve(family, "b"));
+        let own = front(family, 81, Protocol::Tcp);
+        let other = front(family, 82, Protocol::Tcp);
+        let of = |ports: &[u16]| Pick {
+            own_front: Some(own),
+            ..pick(family, ports, Some(600))
+        };
+        let mut wanted: Fronts = [(own, of(&[a, b])), (other, of(&[a, b]))].into();
+        let held = entries(&wanted);
+        filter.apply(&all(family, &held)).unwrap();
+        let first = ask(family, 81).unwrap();
+        // By chance alone all of these calls would come there in one of 2^32 runs.
+        let stays = |port, name: &str| (0..32).all(|_| ask(family, port).unwrap() == name);
+        assert!(stays(82, &first), "at the other address");
+        // Its endpoint is none of those of the other address any more, as under a policy that keeps
+        // calls on their node.
+        let rest = if first == "a" { b } else { a };
+        wanted.insert(other, of(&[rest]));
+        let next = entries(&wanted);
+        filter.apply(&difference(family, &held, &next)).unwrap();
+        let second = ask(family, 82).unwrap();
+        assert_ne!(second, first);
+        assert!(stays(81, &second), "at its own address");
+    });
+}
+
+#[test]
 fn a_client_that_can_not_be_remembered_is_served_all_the_same() {
     with_a_pod(|family, filter, pod| {
         Links::open()

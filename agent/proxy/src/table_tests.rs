@@ -42,6 +42,11 @@ fn any_fronts(family: Family) -> impl Strategy<Value = Fronts> {
                 .map(|(last, port)| (at(family, 1, last), port))
                 .collect(),
             affinity: stays.then_some(60),
+            own_front: (stays && as_node).then(|| Front {
+                address: at(family, 96, 9),
+                protocol: Protocol::Tcp,
+                port: 1,
+            }),
             as_node,
             silent,
             inside: inside.then(|| (at(family, 4, 1), 1)).into_iter().collect(),
