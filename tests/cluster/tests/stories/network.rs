@@ -245,8 +245,8 @@ pub(crate) fn a_machine_that_is_retired_is_cut_off(world: &mut World) -> Result<
     world.end_companion()
 }
 
-/// A machine that is Untrusted after its next renewal, since its inventory lists other user-data, is
-/// reached no more by the pod elsewhere that speaks with one of its pods. It comes back by an
+/// A machine that is Untrusted after its next renewal, since its inventory lists other user-data,
+/// is reached no more by the pod elsewhere that speaks with one of its pods. It comes back by an
 /// admin's act, without a boot.
 pub(crate) fn a_machine_that_is_not_trusted_is_cut_off(world: &mut World) -> Result<()> {
     world.companion()?;
