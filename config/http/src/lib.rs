@@ -4,7 +4,7 @@
 //! No I/O: stream, clock and executor are the caller's ([`hyper::rt`]). Beside it stand the agent's
 //! pool of connections to the master's API (`agent/enroll`), its calls to containerd and to CSI
 //! drivers, which are gRPC over HTTP/2 (`agent/grpc`), and the API's requests to nodes, whose
-//! bodies stream both ways (`master/api`).
+//! bodies stream both ways (`master/verbs`).
 //!
 //! Guarantees: a redirect is returned like any other answer, and never followed; no more of an
 //! answer is read than [`Limits`] allow; the connection ends when the [`Connection`] and the last

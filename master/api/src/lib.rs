@@ -3,18 +3,15 @@
 //! Start at [`ApiServer`]: it is built over a store, made ready by [`ApiServer::prepare`], and
 //! answers requests from a socket (`master-listener`) and from inside the process
 //! (`master_client::Client`) on the same path: path → caller → authorization → limits → verb,
-//! driven by the kind's descriptor (`master-schema`). Authentication and authorization are in
-//! `master-auth`, admission in `master-admission`, the documents that describe the API in
-//! `master-openapi`, what every cluster has from the start in `master-initial`.
+//! driven by the kind's descriptor (`master-schema`). What each verb does to objects is in
+//! `master-verbs`, authentication and authorization are in `master-auth`, admission in
+//! `master-admission`, the documents that describe the API in `master-openapi`, what every cluster
+//! has from the start in `master-initial`.
 //!
-//! Tasks: a watch runs inside the body of its response; a connection to a kubelet has a task that
-//! ends with it. There are no channels.
+//! No tasks but those of verbs, and the threads on which documents are made. No channels.
 
-mod authorize;
-mod denials;
 mod documents;
 mod flows;
-mod guard;
 mod health;
 mod hooks;
 mod options;
@@ -22,10 +19,10 @@ mod paths;
 mod server;
 mod snapshot;
 mod state;
-mod verbs;
 
-pub use hooks::{DialError, NodeDialer, NodeStream, NodeTarget, ReusableStream};
-pub use master_gateway::{ConnectionCheck, is_proxyable};
+pub use master_gateway::{
+    ConnectionCheck, DialError, NodeDialer, NodeStream, NodeTarget, ReusableStream, is_proxyable,
+};
 pub use master_objects::{Clock, Identities};
 pub use options::Options;
 pub use state::ApiServer;

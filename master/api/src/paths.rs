@@ -1,7 +1,6 @@
 //! Paths that are not resources: health, metrics, version, discovery, OpenAPI.
 
 use crate::state::ApiServer;
-use crate::verbs::{Answer, value_answer};
 use config_figures::Text;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
@@ -11,6 +10,7 @@ use master_metrics::StoredObjects;
 use master_openapi::discovery;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_store::ListQuery;
+use master_verbs::{Answer, value_answer};
 use master_wire::Accept;
 use master_wire::path::{Query, not_allowed};
 use master_wire::respond::text;

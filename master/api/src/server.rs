@@ -1,12 +1,9 @@
 //! The path of a request through the server: who the caller is, what it may do, which
 //! verb answers.
 
-use crate::authorize;
-use crate::guard::Caller;
 use crate::health::Hook;
 use crate::paths::counted;
 use crate::state::{ApiServer, Inner};
-use crate::verbs::{self, Answer, Call};
 use bytes::Bytes;
 use config_kube::identity;
 use http::request::Parts;
@@ -17,11 +14,12 @@ use master_admission::services;
 use master_auth::impersonate;
 use master_client::{Body, BoxFuture, Client, ObjectEvent, Resource, Transport, UserInfo, body};
 use master_gateway::check_origin;
-use master_listener::{Access, Flow, FlowTarget, Peer, RequestSlot, Service};
+use master_listener::{Access, Caller, Flow, FlowTarget, Peer, RequestSlot, Service};
 use master_metrics::About;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::registry::{Kind, Registry, Word};
 use master_schema::selector::Selector;
+use master_verbs::{Answer, Call, authorize, run, warned};
 use master_wire::Encoding;
 use master_wire::path::{Query, Target, Verb};
 use master_wire::respond::{out_of_time, respond};
@@ -362,7 +360,7 @@ impl ApiServer {
             held,
             deprecated: call.kind.deprecated.clone(),
         };
-        let answer = verbs::run(self, call, content).await;
+        let answer = run(&self.parts(), call, content).await;
         drop(under_way);
         self.finish(answer, after).await
     }
@@ -382,7 +380,7 @@ impl ApiServer {
         };
         match after.deprecated {
             // A refusal carries the warning too.
-            Some(words) => Ok(verbs::warned(
+            Some(words) => Ok(warned(
                 answer.unwrap_or_else(|error| respond(&error)),
                 &[words.into_owned()],
             )),

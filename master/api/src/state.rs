@@ -1,21 +1,23 @@
 //! The server's state: its parts, what is registered with it, and its limits. The path of a request
 //! through it is in `server.rs`.
 
-use crate::denials::Denials;
 use crate::health::Prepared;
-use crate::hooks::{Hooks, NodeDialer};
+use crate::hooks::Hooks;
 use crate::options::Options;
 use master_admission::{Chain, PluginServices};
 use master_auth::{Authenticator, Authorizer};
-use master_gateway::{IdleConnections, NodeCalls, Watches};
+use master_gateway::{IdleConnections, NodeCalls, NodeDialer, Watches};
 use master_kinds::builtin;
-use master_listener::{BodyLimits, DenyList, Extensions, RequestSlots, StoredFlows, Writes};
+use master_listener::{
+    BodyLimits, Denials, DenyList, Extensions, RequestSlots, StoredFlows, Writes,
+};
 use master_metrics::Metrics;
 use master_openapi::Current;
 use master_schema::registry::Registry;
 use master_schema::served::Kinds;
 use master_store::{Direct, Probe, Reader, Store};
 use master_usage::Usage;
+use master_verbs::ServerParts;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -146,6 +148,31 @@ impl ApiServer {
 
     pub(crate) fn extensions(&self) -> Option<&dyn Extensions> {
         self.inner.hooks.extensions.get().map(|own| &**own)
+    }
+
+    /// The parts that verbs may use.
+    pub(crate) fn parts(&self) -> ServerParts<'_> {
+        let inner = &*self.inner;
+        ServerParts {
+            reader: &*inner.reader,
+            store: &*inner.store,
+            admission: &inner.admission,
+            authenticator: &inner.authenticator,
+            authorizer: &inner.authorizer,
+            identities: &inner.options.identities,
+            extensions: self.extensions(),
+            watches: &inner.watches,
+            metrics: &inner.metrics,
+            usage: &inner.usage,
+            node_dialer: inner.hooks.node_dialer.get().map(|own| &**own),
+            node_limits: &inner.options.nodes,
+            node_calls: &inner.node_calls,
+            tunnels: &inner.tunnels,
+            idle_connections: &inner.idle_connections,
+            denials: &inner.denials,
+            draining: &inner.draining,
+            transport: Arc::new(self.clone()),
+        }
     }
 
     /// The kinds that are served at the moment.

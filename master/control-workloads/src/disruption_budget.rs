@@ -1,8 +1,8 @@
 //! PodDisruptionBudgets: how many of an application's pods may be evicted now.
 //!
-//! The eviction API takes from the budget and notes the pod in the same write (`master/api`); this
-//! controller counts, and takes the note away as the pod goes. Its writes name the resource version
-//! that they were planned on, so that neither overwrites the other.
+//! The eviction API takes from the budget and notes the pod in the same write (`master/verbs`).
+//! This controller counts, and takes the note away as the pod goes. Its writes name the resource
+//! version that they were planned on, so that neither overwrites the other.
 
 use crate::workload::amount::{Round, amount};
 use crate::workload::condition::second;

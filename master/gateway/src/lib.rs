@@ -1,7 +1,8 @@
 //! The API server's calls to nodes' kubelets and to programs behind its proxy, within limits.
 //!
-//! - Kubelets: limits on answers, shares of open calls ([`NodeCalls`]), connections kept between
-//!   two calls ([`IdleConnections`]), the bytes of a tunnel.
+//! - Kubelets: how they are reached ([`NodeDialer`]), limits on answers, shares of open calls
+//!   ([`NodeCalls`]), connections kept between two calls ([`IdleConnections`]), the bytes of a
+//!   tunnel.
 //! - Watches: shares of nodes, users and namespaces ([`Watches`]).
 //! - Programs behind the proxy ([`Backend`]): headers ([`ReverseProxy`]), bodies ([`Upload`]),
 //!   pages whose links are rewritten ([`Page`]).
@@ -14,6 +15,7 @@ mod call_owner;
 mod idle_connections;
 mod links;
 mod node_calls;
+mod node_dialer;
 mod node_headers;
 mod origin;
 mod page;
@@ -33,6 +35,7 @@ pub use call_owner::CallOwner;
 pub use idle_connections::{ConnectionCheck, IdleConnections, NodeConnection};
 pub use links::Links;
 pub use node_calls::{NodeCall, NodeCalls};
+pub use node_dialer::{DialError, NodeDialer, NodeStream, NodeTarget, ReusableStream};
 pub use node_headers::{follows, for_node};
 pub use origin::check_origin;
 pub use page::Page;

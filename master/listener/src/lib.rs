@@ -7,13 +7,16 @@
 //! then gives it a slot for work, held until the answer is read; [`Flows`] say to which flow schema
 //! it belongs. How much strangers may ask ([`UnauthenticatedLimits`]) and unread answers may hold
 //! ([`AnswerLimits`]) is decided for each request in `request_limiter.rs`.
-//! [`Writes`] knows which writes of nodes go on. There are no channels.
+//! [`Writes`] knows which writes of nodes go on. [`Denials`] hold the [`DenyList`], and a
+//! [`Caller`] guards its answers by them. There are no channels.
 
 mod answers;
 mod bodies;
 mod connections;
+mod denials;
 mod extensions;
 mod flows;
+mod guard;
 mod idle;
 mod peer;
 mod request_limiter;
@@ -28,8 +31,10 @@ mod writes;
 pub use answers::AnswerLimits;
 pub use bodies::BodyLimits;
 pub use connections::ConnectionLimits;
+pub use denials::Denials;
 pub use extensions::{DenyList, Extensions};
 pub use flows::{Flow, FlowRequest, FlowTarget, Flows};
+pub use guard::Caller;
 pub use peer::{Exchange, Peer};
 pub use request_slots::{Access, RequestSlot, RequestSlots, too_many};
 pub use serve::{ServeOptions, TlsError, serve, tls_config};

@@ -160,13 +160,12 @@ const EDGES: &[(&str, &[&str])] = &[
     ("master/usage", &["client", "schema"]),
     ("master/initial", &["client", "schema", "kinds", "rbac"]),
     (
-        "master/api",
+        "master/verbs",
         &[
             "store",
             "client",
             "schema",
             "pods",
-            "kinds",
             "merge",
             "rbac",
             "objects",
@@ -178,7 +177,27 @@ const EDGES: &[(&str, &[&str])] = &[
             "metrics",
             "gateway",
             "usage",
+        ],
+    ),
+    (
+        "master/api",
+        &[
+            "store",
+            "client",
+            "schema",
+            "kinds",
+            "rbac",
+            "objects",
+            "auth",
+            "admission",
+            "openapi",
+            "listener",
+            "wire",
+            "metrics",
+            "gateway",
+            "usage",
             "initial",
+            "verbs",
         ],
     ),
     ("master/ca", &[]),
@@ -396,6 +415,8 @@ mod tests {
         assert_eq!(two_rooms("master/auth", "master/admission").len(), 1);
         assert_eq!(two_rooms("master/admission", "master/api").len(), 1);
         assert_eq!(two_rooms("master/control", "master/auth").len(), 1);
+        assert_eq!(two_rooms("master/verbs", "master/api").len(), 1);
+        assert!(two_rooms("master/api", "master/verbs").is_empty());
         assert!(two_rooms("master/api", "master/admission").is_empty());
         assert!(two_rooms("master/admission", "master/auth").is_empty());
     }

@@ -1,9 +1,9 @@
 //! Delete collection: many objects in few transactions.
 
 use super::{options, preconditions, remove};
-use crate::verbs::answer::Answer;
-use crate::verbs::writer::ObjectWriter;
-use crate::verbs::{Call, read};
+use crate::answer::Answer;
+use crate::writer::ObjectWriter;
+use crate::{Call, read};
 use futures_util::stream::{self, TryStreamExt as _};
 use master_client::Body;
 use master_objects::deletion::{Options, Step, plan};
@@ -17,11 +17,7 @@ const BATCH: usize = 256;
 const TOGETHER: usize = 64;
 
 /// Deletes every selected object.
-pub(in crate::verbs) async fn collection(
-    call: &Call,
-    writer: &ObjectWriter<'_>,
-    content: Body,
-) -> Answer {
+pub(crate) async fn collection(call: &Call, writer: &ObjectWriter<'_>, content: Body) -> Answer {
     call.accept()?;
     let options = options::read(call, content).await?;
     let page = call.page(writer.reader, &call.selector()?).await?;

@@ -4,13 +4,12 @@
 //! caller, also of answers begun before. A change of the deny list that precedes the
 //! acknowledgement of a write is in force for everything after that acknowledgement.
 
-use crate::denials::Denials;
+use crate::{Denials, DenyList, Peer};
 use bytes::Bytes;
 use http::Response;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use master_client::{Body, UserInfo};
-use master_listener::{DenyList, Peer};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,30 +17,30 @@ use tokio::sync::watch;
 
 /// The caller, as the deny list identifies it. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Caller(Arc<(UserInfo, Peer)>);
+pub struct Caller(Arc<(UserInfo, Peer)>);
 
 impl Caller {
     /// The caller if the deny list could ever deny it; `None` for callers inside the process and
     /// those not tied to a node.
-    pub(crate) fn of(user: &UserInfo, peer: &Peer) -> Option<Self> {
+    pub fn of(user: &UserInfo, peer: &Peer) -> Option<Self> {
         let tied = user.node().is_some() || !user.extra.is_empty() || !peer.certificates.is_empty();
         (peer.remote.is_some() && tied).then(|| Self(Arc::new((user.clone(), peer.clone()))))
     }
 
     /// Whether it is a node, or a pod of one: a caller that is denied with its machine.
-    pub(crate) fn is_of_a_node(&self) -> bool {
+    pub fn is_of_a_node(&self) -> bool {
         let (user, _) = &*self.0;
         user.node().is_some() || !user.extra.is_empty()
     }
 
     /// The reason why the caller is denied, if it is.
-    pub(crate) fn denied(&self, list: &dyn DenyList) -> Option<String> {
+    pub fn denied(&self, list: &dyn DenyList) -> Option<String> {
         let (user, peer) = &*self.0;
         list.denied(user, peer)
     }
 
     /// The answer with a body that ends as soon as its caller is denied.
-    pub(crate) fn guard(self, denials: &Denials, response: Response<Body>) -> Response<Body> {
+    pub fn guard(self, denials: &Denials, response: Response<Body>) -> Response<Body> {
         let Some(changed) = denials.changed() else {
             return response;
         };

@@ -1,8 +1,6 @@
 //! Requests to a node's kubelet: its address, a connection, and errors on the way.
 
 use super::call::{Call, stored};
-use crate::denials::Denials;
-use crate::hooks::{NodeDialer, NodeStream, NodeTarget};
 use bytes::Bytes;
 use config_errors::chain;
 use http::header::HOST;
@@ -12,9 +10,10 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use master_client::Body;
 use master_gateway::{
-    Driver, Expected, IdleConnections, NodeBody, NodeCalls, NodeConnection, NodeLimits,
+    Driver, Expected, IdleConnections, NodeBody, NodeCalls, NodeConnection, NodeDialer, NodeLimits,
+    NodeStream, NodeTarget,
 };
-use master_listener::DenyList;
+use master_listener::{Denials, DenyList};
 use master_objects::Shallow;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_store::Reader;

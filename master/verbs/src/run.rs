@@ -1,51 +1,27 @@
-//! The verbs: what each does, by a kind's descriptor and the store. Here is which file answers
-//! which request, and with which parts of the server: a verb reaches no others, and its request,
-//! the [`Call`], leads to none.
+//! Which file answers which request, and with which parts of the server: a verb reaches no others,
+//! and its request, the [`Call`], leads to none.
 
-mod answer;
-mod bind;
-mod body;
-mod call;
-mod components;
-mod create;
-mod delete;
-mod evict;
-mod frames;
-mod gateway;
-mod log;
-mod managed;
-mod managed_scale;
-mod metrics;
-mod network_only;
-mod options;
-mod page;
-mod patch;
-mod pod_proxy;
-mod power;
-mod proxy;
-mod read;
-mod review;
-mod scale;
-mod token;
-mod tunnel;
-mod update;
-mod watch;
-mod writer;
-
-pub(crate) use answer::{Answer, value_answer};
-pub(crate) use call::Call;
-pub(crate) use create::warned;
-
-use crate::state::ApiServer;
-use gateway::NodeGateway;
-use master_client::{Body, UserInfo};
+use crate::answer::Answer;
+use crate::call::Call;
+use crate::gateway::NodeGateway;
+use crate::server_parts::ServerParts;
+use crate::writer::ObjectWriter;
+use crate::{
+    bind, components, create, delete, evict, log, metrics, patch, power, proxy, read, review,
+    scale, token, tunnel, update, watch,
+};
+use master_client::{Body, Client, UserInfo};
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::registry::{Review, Subresource};
 use master_wire::path::{Verb, not_allowed};
-use writer::ObjectWriter;
 
-/// Answers a request.
-pub(crate) async fn run(api: &ApiServer, call: Call, content: Body) -> Answer {
+/// Answers a request of a caller that may make it.
+///
+/// # Errors
+/// What the client gets in place of an answer: there is no such resource or object, the verb does
+/// not apply to it, the body is not valid, an admission plugin refuses it, another writer was
+/// faster, or the store, a node or a limit does not allow it now.
+pub async fn run(server: &ServerParts<'_>, call: Call, content: Body) -> Answer {
     let subresource = match call.target.subresource.as_str() {
         "" => None,
         name => Some(call.kind.subresource(name).ok_or_else(no_resource)?),
@@ -67,32 +43,32 @@ pub(crate) async fn run(api: &ApiServer, call: Call, content: Body) -> Answer {
     }
     call.check_write_options()?;
     let creates = call.target.verb == Verb::Create && call.target.name.is_empty();
-    let (review, inner, reader) = (call.kind.review, &*api.inner, &*api.inner.reader);
+    let (review, reader) = (call.kind.review, server.reader);
     match (review, subresource) {
         (Some(Review::Binding), _) if creates => {
-            bind::bind_named(&call, reader, &*inner.store, content).await
+            bind::bind_named(&call, reader, server.store, content).await
         }
         (Some(Review::Components), _) => components::read(&call, reader).await,
         (Some(Review::Groups), _) => components::groups(&call),
-        (Some(Review::Metrics), _) => metrics::read(&call, reader, &inner.usage).await,
+        (Some(Review::Metrics), _) => metrics::read(&call, reader, server.usage).await,
         (Some(review), _) => {
-            let (authenticator, authorizer) = (&inner.authenticator, &inner.authorizer);
+            let (authenticator, authorizer) = (server.authenticator, server.authorizer);
             review::run(&call, authenticator, authorizer, review, content).await
         }
-        (None, None) => whole(api, call, content).await,
-        (None, Some(subresource)) => part(api, &call, subresource, content).await,
+        (None, None) => whole(server, call, content).await,
+        (None, Some(subresource)) => part(server, &call, subresource, content).await,
     }
 }
 
 /// Answers a request for the objects themselves.
-async fn whole(api: &ApiServer, call: Call, content: Body) -> Answer {
-    let (inner, reader, writer) = (&*api.inner, &*api.inner.reader, writer(api));
+async fn whole(server: &ServerParts<'_>, call: Call, content: Body) -> Answer {
+    let (reader, writer) = (server.reader, writer(server));
     match call.target.verb {
         Verb::Get => read::get(&call, reader).await,
         Verb::List => read::list(&call, reader).await,
         Verb::Watch => {
-            let (slots, metrics) = (&inner.watches, &inner.metrics);
-            let (denials, draining) = (&inner.denials, &inner.draining);
+            let (slots, metrics) = (server.watches, server.metrics);
+            let (denials, draining) = (server.denials, server.draining);
             watch::watch(call, reader, slots, metrics, denials, draining).await
         }
         Verb::Create if call.target.name.is_empty() => {
@@ -107,9 +83,14 @@ async fn whole(api: &ApiServer, call: Call, content: Body) -> Answer {
 }
 
 /// Answers a request for a subresource.
-async fn part(api: &ApiServer, call: &Call, subresource: Subresource, content: Body) -> Answer {
-    let (inner, reader, writer) = (&*api.inner, &*api.inner.reader, writer(api));
-    let (nodes, authorizer) = (nodes(api), &inner.authorizer);
+async fn part(
+    server: &ServerParts<'_>,
+    call: &Call,
+    subresource: Subresource,
+    content: Body,
+) -> Answer {
+    let (reader, writer) = (server.reader, writer(server));
+    let (nodes, authorizer) = (nodes(server), server.authorizer);
     // A part of the object, in the object's form.
     let is_object = matches!(
         subresource,
@@ -131,20 +112,21 @@ async fn part(api: &ApiServer, call: &Call, subresource: Subresource, content: B
         }
         (Subresource::Log, Verb::Get) => log::read(call, &nodes).await,
         (Subresource::Binding, Verb::Create) => {
-            bind::bind(call, reader, &*inner.store, content).await
+            bind::bind(call, reader, server.store, content).await
         }
         (Subresource::Eviction, Verb::Create) => evict::evict(call, &writer, content).await,
         (Subresource::Token, Verb::Create) => {
-            let issuer = inner.authenticator.issuer();
+            let issuer = server.authenticator.issuer();
             token::create(call, reader, issuer, authorizer, content).await
         }
-        (Subresource::Power, Verb::Create) => power::order(call, &nodes, api.extensions()).await,
+        (Subresource::Power, Verb::Create) => power::order(call, &nodes, server.extensions).await,
         (
             Subresource::Proxy,
             Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete,
         ) => {
             // The server looks for itself: the caller's right is that to the proxy.
-            let client = api.client(UserInfo::admin("system:apiserver"));
+            let own = UserInfo::admin("system:apiserver");
+            let client = Client::new(server.transport.clone(), own);
             proxy::run(call, &nodes, &client, content).await
         }
         (Subresource::Exec, Verb::Get | Verb::Create) => {
@@ -161,30 +143,28 @@ async fn part(api: &ApiServer, call: &Call, subresource: Subresource, content: B
 }
 
 /// The parts of the server that writes use.
-fn writer(api: &ApiServer) -> ObjectWriter<'_> {
-    let inner = &*api.inner;
+fn writer<'a>(server: &ServerParts<'a>) -> ObjectWriter<'a> {
     ObjectWriter {
-        reader: &*inner.reader,
-        store: &*inner.store,
-        admission: &inner.admission,
-        authorizer: &inner.authorizer,
-        identities: &inner.options.identities,
-        extensions: api.extensions(),
+        reader: server.reader,
+        store: server.store,
+        admission: server.admission,
+        authorizer: server.authorizer,
+        identities: server.identities,
+        extensions: server.extensions,
     }
 }
 
 /// The parts of the server that reach nodes.
-fn nodes(api: &ApiServer) -> NodeGateway<'_> {
-    let inner = &*api.inner;
+fn nodes<'a>(server: &ServerParts<'a>) -> NodeGateway<'a> {
     NodeGateway {
-        reader: &*inner.reader,
-        dialer: inner.hooks.node_dialer.get().map(|own| &**own),
-        limits: &inner.options.nodes,
-        answers: &inner.node_calls,
-        tunnels: &inner.tunnels,
-        idle_connections: &inner.idle_connections,
-        denials: &inner.denials,
-        draining: &inner.draining,
+        reader: server.reader,
+        dialer: server.node_dialer,
+        limits: server.node_limits,
+        answers: server.node_calls,
+        tunnels: server.tunnels,
+        idle_connections: server.idle_connections,
+        denials: server.denials,
+        draining: server.draining,
     }
 }
 

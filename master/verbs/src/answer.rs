@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 /// An answer, or the error that is answered.
-pub(crate) type Answer = Result<Response<Body>, ApiError>;
+pub type Answer = Result<Response<Body>, ApiError>;
 
 impl Call {
     /// The form that the client accepts.
@@ -131,7 +131,10 @@ impl Call {
 }
 
 /// An answer with a value, in JSON or YAML.
-pub(crate) fn value_answer(status: StatusCode, value: &impl Serialize, accept: Accept) -> Answer {
+///
+/// # Errors
+/// The value can't be written in that form.
+pub fn value_answer(status: StatusCode, value: &impl Serialize, accept: Accept) -> Answer {
     let unwritten = |form: &str, error: &dyn std::fmt::Display| {
         let text = format!("the answer cannot be written as {form}: {error}");
         ApiError::new(Reason::InternalError, text)

@@ -57,7 +57,7 @@ async fn answer(
             access(authorizer, &named(spec), spec).await?
         }
         Review::SelfSubjectRules => rules(authorizer, &call.user, spec).await?,
-        // The deprecated binding and what is only read are handled in `mod.rs`.
+        // The deprecated binding and what is only read are handled in `run.rs`.
         Review::Binding | Review::Components | Review::Metrics | Review::Groups => {
             return Err(not_allowed());
         }

@@ -13,7 +13,6 @@ use super::answer::Answer;
 use super::call::Call;
 use super::gateway::{self, NodeGateway, REFUSAL};
 use super::log;
-use crate::hooks::NodeTarget;
 use bytes::Bytes;
 use config_errors::chain;
 use http::header::{
@@ -26,7 +25,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use master_auth::Authorizer;
 use master_client::body;
-use master_gateway::{Driver, Expected, NodeBody, NodeCall, relay};
+use master_gateway::{Driver, Expected, NodeBody, NodeCall, NodeTarget, relay};
 use master_schema::error::{ApiError, Reason, shown};
 use master_schema::validate::{Fields, object as inner, text};
 use master_store::Reader;

@@ -11,7 +11,6 @@ use super::answer::Answer;
 use super::call::Call;
 use super::gateway::{self, NodeGateway, REFUSAL};
 use super::tunnel::{self, NodeSide};
-use crate::hooks::NodeStream;
 use bytes::Bytes;
 use config_tunnel::port::{PROTOCOL, PortPath};
 use http::header::{CONNECTION, CONTENT_LENGTH, UPGRADE};
@@ -21,8 +20,8 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use master_client::{Body, Client, body};
 use master_gateway::{
-    Backend, Driver, Expected, NodeBody, NodeCall, Page, ProxiedRequest, ProxyTarget, ReverseProxy,
-    Upload, is_page, of_pod, of_service, with_slash,
+    Backend, Driver, Expected, NodeBody, NodeCall, NodeStream, Page, ProxiedRequest, ProxyTarget,
+    ReverseProxy, Upload, is_page, of_pod, of_service, with_slash,
 };
 use master_schema::error::{ApiError, Reason};
 

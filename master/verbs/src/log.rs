@@ -4,10 +4,9 @@
 use super::answer::Answer;
 use super::call::Call;
 use super::gateway::{self, NodeGateway, REFUSAL};
-use crate::hooks::NodeTarget;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::BodyExt;
-use master_gateway::{Expected, WebSocketContent};
+use master_gateway::{Expected, NodeTarget, WebSocketContent};
 use master_schema::error::{ApiError, Reason, shown};
 use master_schema::validate::{Fields, items, object as inner, text};
 

@@ -1,6 +1,6 @@
 //! Options of a deletion: the body's `DeleteOptions`, or the query's parameters.
 
-use crate::verbs::Call;
+use crate::Call;
 use master_client::Body;
 use master_objects::deletion::Options;
 use master_schema::error::ApiError;

@@ -8,7 +8,10 @@ use master_schema::selector::Selector;
 use master_wire::path::{Target, Verb};
 
 /// Authorizes a path that is not a resource.
-pub(crate) async fn path(
+///
+/// # Errors
+/// The caller may not ask for it, or its rights cannot be read.
+pub async fn path(
     authorizer: &Authorizer,
     user: &UserInfo,
     verb: &str,
@@ -24,7 +27,10 @@ pub(crate) async fn path(
 }
 
 /// Authorizes a request for a resource.
-pub(crate) async fn resource(
+///
+/// # Errors
+/// The caller may not make it, or its rights cannot be read.
+pub async fn resource(
     authorizer: &Authorizer,
     user: &UserInfo,
     target: &Target,

@@ -5,12 +5,11 @@ use super::answer::Answer;
 use super::call::Call;
 use super::gateway::{self, NodeGateway};
 use super::pod_proxy;
-use crate::hooks::NodeTarget;
 use config_machine::power::is_order;
 use http::{HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::BodyExt;
 use master_client::{Body, Client};
-use master_gateway::{Expected, NodeBody, ProxyTarget, follows, for_node, with_slash};
+use master_gateway::{Expected, NodeBody, NodeTarget, ProxyTarget, follows, for_node, with_slash};
 use master_schema::error::{ApiError, Reason, shown};
 use master_store::Reader;
 

@@ -199,7 +199,7 @@ fn validate(kind: &Kind, fields: &Fields) -> Result<(), ApiError> {
 }
 
 /// Adds warnings to an answer (RFC 7234, 5.5).
-pub(crate) fn warned(mut response: Response<Body>, warnings: &[String]) -> Response<Body> {
+pub fn warned(mut response: Response<Body>, warnings: &[String]) -> Response<Body> {
     for warning in warnings.iter().take(20) {
         let escaped = warning.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {

@@ -1,12 +1,10 @@
 //! A request for a resource, and what the verbs ask of it.
 
-use crate::denials::Denials;
-use crate::guard::Caller;
 use http::{HeaderMap, Method, Response, Uri};
 use hyper::upgrade::OnUpgrade;
 use master_client::{Body, UserInfo};
 use master_gateway::{CallOwner, Socket, WebSocketContent};
-use master_listener::{DenyList, Peer};
+use master_listener::{Caller, Denials, DenyList, Peer};
 use master_metrics::About;
 use master_objects::{Clock, store_error};
 use master_schema::error::{ApiError, Reason, shown};
@@ -19,25 +17,33 @@ use tokio_util::sync::CancellationToken;
 /// A request for a resource: what is asked, and who asks. It leads to no part of the server; those
 /// that a verb uses are its other arguments.
 #[derive(Debug, Clone)]
-pub(crate) struct Call {
-    pub(crate) user: UserInfo,
-    pub(crate) peer: Peer,
-    pub(crate) target: Target,
-    pub(crate) query: Query,
-    pub(crate) headers: HeaderMap,
-    pub(crate) kind: Arc<Kind>,
+pub struct Call {
+    /// Who asks, after impersonation.
+    pub user: UserInfo,
+    /// The other end of the connection.
+    pub peer: Peer,
+    /// What the path and the method ask for.
+    pub target: Target,
+    /// The parameters of the query.
+    pub query: Query,
+    /// The request's headers.
+    pub headers: HeaderMap,
+    /// The kind of the resource.
+    pub kind: Arc<Kind>,
     /// The kinds that are served, from the request's begin to its end.
-    pub(crate) registry: Arc<Registry>,
+    pub registry: Arc<Registry>,
     /// Verb and resource, for metrics.
-    pub(crate) about: About,
-    pub(crate) method: Method,
-    pub(crate) uri: Uri,
+    pub about: About,
+    /// The method, as it was sent.
+    pub method: Method,
+    /// The path and the query, as they were sent.
+    pub uri: Uri,
     /// The connection, where it can become something else than HTTP.
-    pub(crate) upgrade: Option<OnUpgrade>,
+    pub upgrade: Option<OnUpgrade>,
     /// The caller, for the deny list: the authenticated one, not the impersonated user.
-    pub(crate) caller: Option<Caller>,
+    pub caller: Option<Caller>,
     /// The clock by which objects get their times.
-    pub(crate) clock: Clock,
+    pub clock: Clock,
 }
 
 impl Call {

@@ -7,11 +7,10 @@
 use super::answer::{self, Answer};
 use super::call::Call;
 use super::gateway::{self, NodeGateway, REFUSAL};
-use crate::hooks::NodeTarget;
 use config_errors::chain;
 use config_machine::power::Order;
 use http::{Method, StatusCode};
-use master_gateway::Expected;
+use master_gateway::{Expected, NodeTarget};
 use master_listener::Extensions;
 use master_schema::error::{ApiError, Reason, shown};
 
