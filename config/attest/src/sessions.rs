@@ -5,9 +5,13 @@
 //! tables of bounded size, so that none takes the room of another. Each endorsement key has a bound
 //! for each network: an attacker who knows a machine's EK, which is public, can fill that bound
 //! from his own network only, and the machine still joins from another and renews with its
-//! certificate. Renewals and joins with listed keys are never evicted. A stranger's session is
-//! evicted when its network has its share or the table is full, by the rules of [`SlotTable`].
-//! Ended sessions are remembered only while there is room.
+//! certificate. Ended sessions are remembered only while there is room.
+//!
+//! A full table turns nobody away: the new session evicts another one, by the rules of
+//! [`SlotTable`]. A stranger's is evicted when its network has its share, or of the network that
+//! has most. A renewal, or a join with a listed key, is evicted of the key that has most: of many
+//! stolen keys each has several sessions, an honest machine's own has one, which stays as long as
+//! fewer keys have sessions than the table has places.
 //!
 //! Time is an argument, in seconds of a monotonic clock.
 
@@ -121,7 +125,7 @@ enum Slot<P> {
 struct SessionEntry<P> {
     opened: u64,
     class: Class,
-    /// Its place among the open sessions of strangers.
+    /// Its place among the open sessions of its class.
     share: Option<SlotId>,
     slot: Slot<P>,
 }
@@ -157,15 +161,36 @@ struct Open {
     networks: Vec<Network>,
 }
 
+/// What the places of a full table are divided between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Sharer {
+    /// Of strangers, who may show any number of keys: a network.
+    Network(Network),
+    /// Of nodes and listed keys, whose number the inventory bounds: a key.
+    Key(Digest),
+}
+
 /// The sessions of one class, oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Table {
     all: BTreeSet<(u64, SessionId)>,
     used: BTreeSet<(u64, SessionId)>,
     open_by_ek: HashMap<Digest, Vec<Open>>,
+    /// The places of the open sessions. Each has a number of its own: a place is taken before the
+    /// session has its id.
+    shares: SlotTable<Sharer>,
 }
 
 impl Table {
+    fn new(total: usize) -> Self {
+        Self {
+            all: BTreeSet::new(),
+            used: BTreeSet::new(),
+            open_by_ek: HashMap::new(),
+            shares: SlotTable::new(total),
+        }
+    }
+
     fn close(&mut self, ek: &Digest, session: &SessionId) {
         if let Some(open) = self.open_by_ek.get_mut(ek) {
             open.retain(|one| one.session != *session);
@@ -195,10 +220,8 @@ impl Table {
         from.iter().any(full) || live().count() >= per_ek.saturating_mul(HOSTS * BLOCKS)
     }
 
-    /// A session to remove for a new one: an answered one, else an expired one.
+    /// An ended session to remove for a new one: an answered one, else an expired one.
     fn forgettable(&self, now: u64) -> Option<SessionId> {
-        // Never an open session in its time: nobody could finish an exchange in a table under
-        // attack.
         let oldest = self.all.first().filter(|(opened, _)| over(*opened, now));
         self.used.first().or(oldest).map(|(_, id)| *id)
     }
@@ -217,23 +240,27 @@ pub struct Sessions<P = Pending> {
     strangers: Table,
     listed: Table,
     renewals: Table,
-    /// The open sessions of strangers by network. Each has a number of its own: a place is taken
-    /// before the session has its id.
-    shares: SlotTable<Network>,
+    /// The sessions by the numbers of their places in any table.
     numbers: HashMap<SlotId, SessionId>,
     last_share: SlotId,
 }
 
 impl<P> Default for Sessions<P> {
     fn default() -> Self {
-        let limits = Limits::default();
+        Self::new(Limits::default())
+    }
+}
+
+impl<P> Sessions<P> {
+    /// An empty table, of at least one place for each class.
+    pub fn new(limits: Limits) -> Self {
+        let total = limits.total.max(1);
         Self {
-            limits,
+            limits: Limits { total, ..limits },
             entries: HashMap::new(),
-            strangers: Table::default(),
-            listed: Table::default(),
-            renewals: Table::default(),
-            shares: SlotTable::new(limits.total),
+            strangers: Table::new(total),
+            listed: Table::new(total),
+            renewals: Table::new(total),
             numbers: HashMap::new(),
             last_share: 0,
         }
@@ -241,15 +268,6 @@ impl<P> Default for Sessions<P> {
 }
 
 impl<P: HalfOpen> Sessions<P> {
-    /// An empty table.
-    pub fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            shares: SlotTable::new(limits.total),
-            ..Self::default()
-        }
-    }
-
     /// Numbers of joins and of renewals in the table, with ended ones that are still remembered.
     pub fn counts(&self) -> SessionCounts {
         SessionCounts {
@@ -282,7 +300,7 @@ impl<P: HalfOpen> Sessions<P> {
     /// Opens a session for a caller at an address and makes its challenge.
     ///
     /// # Errors
-    /// The EK's share is full, or the table of renewals or of listed keys is.
+    /// The EK's share is full, or nothing can be encrypted to the key.
     pub fn open_from<A: Opening<Pending = P>>(
         &mut self,
         from: IpAddr,
@@ -297,33 +315,30 @@ impl<P: HalfOpen> Sessions<P> {
         if self.table(class).is_full(&ek, &networks, per_ek, now) {
             return Err(Box::new(Refusal::anonymous(Code::SessionsFullForEk)));
         }
-        // Strangers evict each other, and no one else: their table is the one that anyone can fill.
-        let share = (class == Class::Stranger).then(|| self.take_share(&networks));
-        while self.table(class).all.len() >= total {
-            match self.table(class).forgettable(now) {
-                Some(gone) => self.remove(&gone),
-                None => return Err(Box::new(Refusal::anonymous(Code::SessionsFull))),
-            }
+        // What has ended makes room before what is open does.
+        while self.table(class).all.len() >= total
+            && let Some(gone) = self.table(class).forgettable(now)
+        {
+            self.remove(&gone);
         }
+        let share = self.take_share(class, &ek, &networks);
         // Last, as it costs a public-key operation: a caller without a place must not have the
         // master work for it.
         let (pending, challenge) = match admitted.challenge(rng) {
             Ok(both) => both,
             Err(refusal) => {
-                self.give_back(share);
+                self.give_back(class, Some(share));
                 return Err(refusal);
             }
         };
         let session = *pending.session();
-        if let Some(share) = share {
-            self.numbers.insert(share, session);
-        }
+        self.numbers.insert(share, session);
         self.entries.insert(
             session,
             SessionEntry {
                 opened: now,
                 class,
-                share,
+                share: Some(share),
                 slot: Slot::Open(Box::new(pending)),
             },
         );
@@ -376,7 +391,7 @@ impl<P: HalfOpen> Sessions<P> {
             }
             Slot::Open(pending) => {
                 let share = entry.share.take();
-                self.give_back(share);
+                self.give_back(class, share);
                 let table = self.table(class);
                 table.close(&pending.party(), session);
                 table.used.insert((opened, *session));
@@ -385,31 +400,35 @@ impl<P: HalfOpen> Sessions<P> {
         }
     }
 
-    /// Takes a place for a stranger's network, and removes the session that it evicts.
-    fn take_share(&mut self, from: &[Network]) -> SlotId {
+    /// Takes a place in the table of a class, and removes the session that it evicts.
+    fn take_share(&mut self, class: Class, ek: &Digest, from: &[Network]) -> SlotId {
         let total = self.limits.total;
         let most = |network: &Network| match network.width() {
             Width::Host => total / HOST_PART,
             Width::Site | Width::Block => total / BLOCK_PART,
         };
-        let groups: Vec<(Network, usize)> = from
-            .iter()
-            .map(|network| (*network, most(network)))
-            .collect();
+        let groups: Vec<(Sharer, usize)> = match class {
+            Class::Stranger => from
+                .iter()
+                .map(|network| (Sharer::Network(*network), most(network)))
+                .collect(),
+            // The key's own bounds were checked: here it only counts which key has most.
+            Class::Listed | Class::Renewal => vec![(Sharer::Key(*ek), total)],
+        };
         // The number stands for the session until it has its id: the place must be taken before the
         // challenge is made.
         self.last_share += 1;
         let share = self.last_share;
-        let out = self.shares.enter(share, &groups);
+        let out = self.table(class).shares.enter(share, &groups);
         if let Some(session) = out.and_then(|out| self.numbers.remove(&out)) {
             self.remove(&session);
         }
         share
     }
 
-    fn give_back(&mut self, share: Option<SlotId>) {
+    fn give_back(&mut self, class: Class, share: Option<SlotId>) {
         if let Some(share) = share {
-            self.shares.leave(share);
+            self.table(class).shares.leave(share);
             self.numbers.remove(&share);
         }
     }
@@ -434,7 +453,7 @@ impl<P: HalfOpen> Sessions<P> {
         else {
             return;
         };
-        self.give_back(share);
+        self.give_back(class, share);
         let table = self.table(class);
         table.all.remove(&(opened, *session));
         table.used.remove(&(opened, *session));

@@ -63,7 +63,6 @@ codes! {
     SessionUnknown = "SESSION_UNKNOWN", Nothing, "there is no such session";
     SessionExpired = "SESSION_EXPIRED", Nothing, "the answer came after the session's time";
     SessionUsed = "SESSION_USED", Nothing, "the session was answered before";
-    SessionsFull = "SESSIONS_FULL", Nothing, "too many half-open sessions";
     SessionsFullForEk = "SESSIONS_FULL_FOR_EK", Nothing, "too many half-open sessions for this endorsement key";
     NonceReplayed = "NONCE_REPLAYED", Nothing, "the evidence answers another challenge";
     QuoteExtraData = "QUOTE_EXTRA_DATA", Nothing, "the quote does not carry the hash of this exchange (Q)";

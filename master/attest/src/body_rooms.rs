@@ -3,7 +3,8 @@
 //! Nodes, endorsement keys of the inventory, and strangers have separate limits, so that none takes
 //! the slots of another. Each node, key and network has a share: a deliberately slow sender takes
 //! its own share, and no more. For nodes there are no shares by network, because a certificate
-//! identifies the sender.
+//! identifies the sender. Endorsement keys are public, so that an attacker may know many: half of
+//! their slots are for keys that hold none, as an honest machine sends one body at a time.
 
 use crate::limit::CallerClass;
 use config_limits::{Network, Width, networks};
@@ -19,6 +20,9 @@ const STRANGERS_OF_BLOCK: usize = 16;
 /// Bodies for endorsement keys of the inventory, from one host, and from one site or block. One NAT
 /// address may have a rack of machines behind it.
 const KEYS: usize = 96;
+/// Of these, the ones that a key may take which holds one already. To keep a machine out takes
+/// three keys that fill this part, and a key for each slot of the rest: 51.
+const KEYS_SHARED: usize = 48;
 const KEYS_OF_HOST: usize = 32;
 const KEYS_OF_BLOCK: usize = 48;
 /// Bodies for one endorsement key, from everywhere, from one host, and from one site or block.
@@ -60,8 +64,8 @@ impl BodyRooms {
     /// Takes a slot for one body of a caller at an address; `None` if its class or one of its
     /// shares is full.
     pub(crate) fn enter(&self, caller: CallerClass<'_>, from: IpAddr) -> Option<BodyRoom<'_>> {
-        let shares = shares_of(caller, from);
         let mut taken = self.lock();
+        let shares = shares_of(caller, from, &taken);
         let full = |(share, most): &(Share, usize)| taken.get(share).is_some_and(|n| n >= most);
         if shares.iter().any(full) {
             return None;
@@ -93,8 +97,12 @@ impl Drop for BodyRoom<'_> {
     }
 }
 
-/// The shares that a body counts against, each with its size.
-fn shares_of(caller: CallerClass<'_>, from: IpAddr) -> Vec<(Share, usize)> {
+/// The shares that a body counts against, each with its size. `taken`: the slots that are held.
+fn shares_of(
+    caller: CallerClass<'_>,
+    from: IpAddr,
+    taken: &HashMap<Share, usize>,
+) -> Vec<(Share, usize)> {
     let sized = |network: &Network, host: usize, block: usize| match network.width() {
         Width::Host => host,
         Width::Site | Width::Block => block,
@@ -109,15 +117,20 @@ fn shares_of(caller: CallerClass<'_>, from: IpAddr) -> Vec<(Share, usize)> {
             })
             .chain([(Share::Strangers, STRANGERS)])
             .collect(),
-        CallerClass::Listed(key) => networks
-            .iter()
-            .flat_map(|one| {
-                let own = sized(one, KEY_OF_HOST, KEY_OF_BLOCK);
-                let all = sized(one, KEYS_OF_HOST, KEYS_OF_BLOCK);
-                [(Share::KeyOf(key, *one), own), (Share::KeysOf(*one), all)]
-            })
-            .chain([(Share::Key(key), KEY), (Share::Keys, KEYS)])
-            .collect(),
+        CallerClass::Listed(key) => {
+            // Nothing that is not held is in the table.
+            let holds_one = taken.contains_key(&Share::Key(key));
+            let keys = if holds_one { KEYS_SHARED } else { KEYS };
+            networks
+                .iter()
+                .flat_map(|one| {
+                    let own = sized(one, KEY_OF_HOST, KEY_OF_BLOCK);
+                    let all = sized(one, KEYS_OF_HOST, KEYS_OF_BLOCK);
+                    [(Share::KeyOf(key, *one), own), (Share::KeysOf(*one), all)]
+                })
+                .chain([(Share::Key(key), KEY), (Share::Keys, keys)])
+                .collect()
+        }
         CallerClass::Node(uid) => vec![
             (Share::Node(Digest::of(uid.as_bytes())), NODE),
             (Share::Nodes, NODES),
@@ -189,6 +202,26 @@ mod tests {
         assert!(from_block.len() + everywhere.len() < KEY + KEY_OF_BLOCK);
         let another = CallerClass::Listed(Digest::of(b"another"));
         assert!(rooms.enter(another, host(1)).is_some());
+    }
+
+    /// Twenty stolen public keys from more networks than there are slots. Nothing is freed.
+    #[test]
+    fn twenty_known_keys_leave_slots_to_a_key_that_holds_none() {
+        let rooms = BodyRooms::default();
+        let key = |n: u32| CallerClass::Listed(Digest::of(&n.to_be_bytes()));
+        let stolen = |keys: std::ops::Range<u32>| {
+            let tries = keys.flat_map(|n| (0..64).map(move |network| (n, n * 64 + network)));
+            held(&rooms, tries.map(|(n, network)| (key(n), block(network))))
+        };
+        let (one, two, three) = (KEY, KEY, KEYS_SHARED - 2 * KEY);
+        let mut slow = stolen(0..20);
+        assert_eq!(slow.len(), one + two + three + 17);
+        drop(rooms.enter(key(1000), host(1)).expect("an honest machine"));
+        // The number of keys that WIRE.md states.
+        slow.extend(stolen(20..50));
+        drop(rooms.enter(key(1000), host(1)).expect("against 50 keys"));
+        slow.extend(stolen(50..51));
+        assert!(slow.len() == KEYS && rooms.enter(key(1000), host(1)).is_none());
     }
 
     /// One address with many keys, and the rooms of the other classes.

@@ -121,7 +121,7 @@ impl ExchangeService {
         self.records
             .refused(peer, &with_claims(refusal, claims))
             .await;
-        if [Code::SessionsFull, Code::SessionsFullForEk].contains(&code) {
+        if code == Code::SessionsFullForEk {
             ServiceAnswer::problem(
                 Code::RateLimited,
                 "too many half-open sessions; try again later",

@@ -7,7 +7,10 @@
 //! budget of nodes and known machines, from any number of addresses, the machine's own included.
 //!
 //! Endorsement keys are public. A caller that knows one can exhaust that key's budget for its own
-//! network; to exhaust the key's total takes sixteen blocks of networks.
+//! network; to exhaust the key's total takes sixteen blocks of networks. One that knows many can
+//! exhaust three quarters of the total of all keys; the last quarter is counted by key, so that an
+//! honest machine's key has a request of it every few seconds, unless a thousand keys ask for
+//! theirs.
 
 use config_limits::{Network, Rate, Rates, Width, networks};
 use config_tpm::Digest;
@@ -53,11 +56,26 @@ const NODE: Rate = Rate {
     burst: 200,
     every: Duration::from_millis(50),
 };
-/// All nodes together, and all endorsement keys of the inventory together: the rate that two cores
-/// can verify.
-const ALL_KNOWN: Rate = Rate {
+/// All nodes together: the rate that two cores can verify.
+const NODES: Rate = Rate {
     burst: 2000,
     every: Duration::from_millis(1),
+};
+/// All endorsement keys of the inventory together, whichever of them asks: three quarters of that
+/// rate.
+const KEYS: Rate = Rate {
+    burst: 1500,
+    every: Duration::from_micros(1334),
+};
+/// All endorsement keys together, beyond [`KEYS`]: the last quarter of that rate.
+const RESERVE: Rate = Rate {
+    burst: 500,
+    every: Duration::from_millis(4),
+};
+/// One endorsement key, of [`RESERVE`]. At this rate a thousand keys use it up.
+const RESERVE_OF_KEY: Rate = Rate {
+    burst: 1,
+    every: Duration::from_secs(4),
 };
 
 /// The key of one counter in the rate table.
@@ -67,6 +85,10 @@ enum RateKey {
     Strangers,
     /// All endorsement keys of the inventory.
     Keys,
+    /// The same, beyond that.
+    Reserve,
+    /// One endorsement key, of the reserve.
+    ReserveOf(Digest),
     /// All nodes.
     Nodes,
     /// Strangers of one network.
@@ -112,6 +134,7 @@ impl Limiter {
     }
 
     fn admit_at(&self, caller: CallerClass<'_>, from: IpAddr, now: Duration) -> bool {
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         let keys: Vec<(RateKey, Rate)> = match caller {
             CallerClass::Stranger => {
                 let each = networks(from)
@@ -126,19 +149,25 @@ impl Limiter {
                         rate_of(&network, KEY_AND_HOST, KEY_AND_BLOCK),
                     )
                 });
-                each.chain([(RateKey::Key(key), KEY), (RateKey::Keys, ALL_KNOWN)])
-                    .collect()
+                let own: Vec<_> = each.chain([(RateKey::Key(key), KEY)]).collect();
+                if rates
+                    .take(&[&own[..], &[(RateKey::Keys, KEYS)]].concat(), now)
+                    .is_ok()
+                {
+                    return true;
+                }
+                let reserve = [
+                    (RateKey::ReserveOf(key), RESERVE_OF_KEY),
+                    (RateKey::Reserve, RESERVE),
+                ];
+                [&own[..], &reserve].concat()
             }
             CallerClass::Node(uid) => vec![
                 (RateKey::Node(Digest::of(uid.as_bytes())), NODE),
-                (RateKey::Nodes, ALL_KNOWN),
+                (RateKey::Nodes, NODES),
             ],
         };
-        self.rates
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take(&keys, now)
-            .is_ok()
+        rates.take(&keys, now).is_ok()
     }
 }
 
@@ -193,6 +222,26 @@ mod tests {
             host(1 << 8),
             NOW
         ));
+    }
+
+    /// Twenty stolen public keys from as many networks as use up each key's rate.
+    #[test]
+    fn twenty_known_keys_leave_each_other_key_a_request_every_few_seconds() {
+        let limiter = Limiter::new();
+        let key = |n: u32| CallerClass::Listed(Digest::of(&n.to_be_bytes()));
+        let flood = |keys: std::ops::Range<u32>, now| {
+            let tries = keys.flat_map(|n| (0..640).map(move |network| (n, n * 640 + network)));
+            tries
+                .filter(|(n, network)| limiter.admit_at(key(*n), host(network << 8), now))
+                .count()
+        };
+        let all = usize::try_from(KEYS.burst).unwrap();
+        assert_eq!(flood(0..20, NOW), all + 20 - all / 640);
+        let honest = |now| limiter.admit_at(key(50_000), host(1), now);
+        assert!(honest(NOW) && !honest(NOW));
+        let later = NOW + RESERVE_OF_KEY.every;
+        flood(0..20, later);
+        assert!(honest(later) && !honest(later));
     }
 
     #[test]

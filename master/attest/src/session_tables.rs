@@ -64,7 +64,7 @@ impl<P: HalfOpen> SessionTable<P> {
     /// Opens a session for a checked hello and makes its challenge (step 2).
     ///
     /// # Errors
-    /// The caller's share of the table or the table is full.
+    /// The caller's share of the table is full.
     pub(crate) fn open<A: Opening<Pending = P>>(
         &self,
         from: IpAddr,
