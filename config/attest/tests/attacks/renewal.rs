@@ -102,6 +102,19 @@ fn a_reset_since_the_certificate_needs_a_join() {
         machine.clock.reset_count += 1;
         world.renew(machine)
     });
+    // The same node key in another boot: the TPM was shut down with its state, and so keeps the
+    // seed of the NULL hierarchy.
+    refused(Proven, Code::RenewalAfterReset, |world, machine| {
+        machine.clock.restart_count += 1;
+        accepted(world.join(machine));
+        machine.clock.restart_count += 1;
+        machine.clock.clock = 5;
+        world.renew(machine)
+    });
+    let (mut world, mut machine) = joined();
+    machine.clock.restart_count += 1;
+    accepted(world.join(&machine));
+    accepted(world.renew(&machine));
 }
 
 #[test]
