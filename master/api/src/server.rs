@@ -33,8 +33,8 @@ impl Service for ApiServer {
         Box::pin(async move { Self::handle(&api, request, peer).await })
     }
 
-    fn limits_itself(&self, path: &str) -> bool {
-        self.extensions().is_some_and(|own| own.claims(path))
+    fn limits_itself(&self, method: &Method, path: &str) -> bool {
+        (self.extensions()).is_some_and(|own| own.limits_itself(method, path))
     }
 
     fn is_denied(&self, user: &UserInfo, peer: &Peer) -> bool {

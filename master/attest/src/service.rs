@@ -338,6 +338,18 @@ impl AttestationService {
     }
 }
 
+/// Whether a step of an exchange is behind a path.
+fn is_exchange(path: &str) -> bool {
+    let hellos = [
+        SESSIONS_PATH,
+        RENEWALS_PATH,
+        unproven::SESSIONS_PATH,
+        unproven::RENEWALS_PATH,
+    ];
+    let evidence = |hello: &&str| session_of_path(hello, path).is_some();
+    hellos.contains(&path) || hellos.iter().any(evidence)
+}
+
 /// The session in an evidence path under either of two paths.
 fn session_in(paths: [&str; 2], path: &str) -> Option<SessionId> {
     paths
@@ -369,6 +381,13 @@ impl Extensions for Paths {
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         });
         own || (!health && !self.0.is_bootstrapped())
+    }
+
+    /// The steps of an exchange, which [`ExchangeLimits`] counts by what the caller shows. What is
+    /// answered without a look at the request, as another path or method and the bootstrap once it
+    /// took place, is the server's to limit.
+    fn limits_itself(&self, method: &Method, path: &str) -> bool {
+        method == Method::POST && is_exchange(path) && self.0.is_bootstrapped()
     }
 
     fn warnings(
@@ -461,5 +480,29 @@ impl Extensions for Paths {
                 .await
                 .into_response()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_steps_of_an_exchange_are_outside_of_the_servers_limits() {
+        let session = "0123456789abcdef".repeat(2);
+        for hello in [
+            SESSIONS_PATH,
+            RENEWALS_PATH,
+            unproven::SESSIONS_PATH,
+            unproven::RENEWALS_PATH,
+        ] {
+            assert!(is_exchange(hello));
+            assert!(is_exchange(&format!("{hello}/{session}/evidence")));
+            assert!(!is_exchange(&format!("{hello}/{session}")));
+            assert!(!is_exchange(&format!("{hello}/x/evidence")));
+        }
+        for path in ["/attest/", "/attest/v1/nothing", BOOTSTRAP_HELLO_PATH, "/"] {
+            assert!(!is_exchange(path), "{path}");
+        }
     }
 }

@@ -430,6 +430,10 @@ impl Extensions for Paths {
         self.rotation.claims(path) || self.attestation.claims(path)
     }
 
+    fn limits_itself(&self, method: &Method, path: &str) -> bool {
+        self.attestation.limits_itself(method, path)
+    }
+
     fn warnings(
         &self,
         kind: &str,
@@ -533,6 +537,10 @@ mod tests {
             path.starts_with("/own/")
         }
 
+        fn limits_itself(&self, method: &Method, path: &str) -> bool {
+            method == Method::POST && self.claims(path)
+        }
+
         fn in_force(&self, _: &str, _: &str) -> BoxFuture<'static, bool> {
             Box::pin(std::future::ready(false))
         }
@@ -558,6 +566,8 @@ mod tests {
         };
         assert!(!paths.in_force("machines", "a").await);
         assert!(paths.claims("/own/x") && !paths.claims("/api"));
+        assert!(paths.limits_itself(&Method::POST, "/own/x"));
+        assert!(!paths.limits_itself(&Method::GET, "/own/x"));
     }
 
     fn node(name: &str, condition: Option<(&str, String)>) -> Node {

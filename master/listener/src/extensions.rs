@@ -2,7 +2,7 @@
 //! the deny list that every request is checked against.
 
 use crate::Peer;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use master_client::{ApiError, Body, BoxFuture, UserInfo};
 use std::fmt;
 use tokio::sync::watch;
@@ -12,6 +12,12 @@ use tokio::sync::watch;
 pub trait Extensions: fmt::Debug + Send + Sync {
     /// Whether this handler serves a path. Called before authorization.
     fn claims(&self, path: &str) -> bool;
+
+    /// Whether this handler limits by itself how often strangers may ask for what is behind a
+    /// method and path. By default the server limits them.
+    fn limits_itself(&self, _method: &Method, _path: &str) -> bool {
+        false
+    }
 
     /// Warnings for the writer of an object of this project's kinds; the object is accepted all the
     /// same.

@@ -45,18 +45,18 @@ impl RequestLimiter {
     /// caller has proved nothing yet: the token may prove it, and clients open many watches at once
     /// on a new connection.
     ///
-    /// `free`: whether the service behind a path limits unauthenticated callers itself.
+    /// `free`: whether the service behind a method and path limits unauthenticated callers itself.
     pub(crate) fn begin<T>(
         self: &Arc<Self>,
         request: &Request<T>,
-        free: impl FnOnce(&str) -> bool,
+        free: impl FnOnce(&Method, &str) -> bool,
     ) -> Option<OpenRequest> {
         let mut in_flight = self.requests.begin();
         let write = !matches!(*request.method(), Method::GET | Method::HEAD);
         let mut written = None;
         let owner = self.slot.owner();
         let nameless = owner.is_none() && !may_show_token(request.headers());
-        let free = nameless && free(request.uri().path());
+        let free = nameless && free(request.method(), request.uri().path());
         if !free && !self.counts.allow(owner.is_some()) {
             return None;
         }
@@ -196,7 +196,7 @@ mod tests {
     fn ask(limiter: &Arc<RequestLimiter>, method: Method, size: usize) -> Response<Body> {
         let mut request = Request::new(());
         *request.method_mut() = method;
-        match limiter.begin(&request, |_| false) {
+        match limiter.begin(&request, |_, _| false) {
             Some(open) => open.finish(Response::new(body(vec![7; size]))),
             None => refusal(),
         }
@@ -231,7 +231,7 @@ mod tests {
         let admin = limiter(&answers, Some(Owner::Admin));
         assert_eq!(ask(&admin, Method::GET, MOST).status(), 200);
         // What is shared or has no end takes nothing, or little.
-        let shared = one.begin(&Request::new(()), |_| false).unwrap();
+        let shared = one.begin(&Request::new(()), |_, _| false).unwrap();
         let mut document = Response::new(body(vec![7; MOST]));
         document.extensions_mut().insert(HeldBytes(0));
         assert_eq!(shared.finish(document).status(), 200);
@@ -246,15 +246,15 @@ mod tests {
         let one = limiter(&answers, Some(user("one")));
         let mut held: Vec<_> = (0..2).map(|_| ask(&one, Method::GET, MOST)).collect();
         let write = Request::post("/").body(()).unwrap();
-        let open = one.begin(&write, |_| false).unwrap();
+        let open = one.begin(&write, |_, _| false).unwrap();
         held.push(open.finish(Response::new(body(vec![7; 3 * MOST]))));
         assert_eq!(codes(&held), [200, 200, 200]);
         assert!(
-            one.begin(&write, |_| false).is_none(),
+            one.begin(&write, |_, _| false).is_none(),
             "the next one is not begun"
         );
         drop(held);
-        assert!(one.begin(&write, |_| false).is_some());
+        assert!(one.begin(&write, |_, _| false).is_some());
     }
 
     #[test]

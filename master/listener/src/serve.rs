@@ -298,7 +298,7 @@ async fn serve_connection(connection: Connection, stream: TcpStream, remote: Soc
     });
     let over = limiter.counts.over();
     let answers = service_fn(move |request| {
-        let open = limiter.begin(&request, |path| service.limits_itself(path));
+        let open = limiter.begin(&request, |method, path| service.limits_itself(method, path));
         answer(&*service, peer.clone(), request, open)
     });
     let idle = requests.idle(|| options.idle_time(&slot));

@@ -14,7 +14,9 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use master_api::Options;
-use master_listener::{ServeOptions, UnauthenticatedLimits};
+use master_client::{Body, BoxFuture, UserInfo, body};
+use master_listener::{Extensions, Peer, ServeOptions, UnauthenticatedLimits};
+use std::sync::Arc;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -341,5 +343,61 @@ async fn forged_tokens_are_looked_at_a_bounded_number_of_times() {
         let (status, _) = admin.ask(Method::GET, "/version", "").await;
         assert_eq!(status, StatusCode::OK);
     }
+    server.stop().await;
+}
+
+/// A service that limits by itself what is posted to one of its paths.
+#[derive(Debug)]
+struct Joins;
+
+impl Extensions for Joins {
+    fn claims(&self, path: &str) -> bool {
+        path.starts_with("/attest/")
+    }
+
+    fn limits_itself(&self, method: &Method, path: &str) -> bool {
+        method == Method::POST && path == "/attest/own"
+    }
+
+    fn in_force(&self, _: &str, _: &str) -> BoxFuture<'static, bool> {
+        Box::pin(std::future::ready(true))
+    }
+
+    fn handle(&self, _: Request<Body>, _: Peer, _: UserInfo) -> BoxFuture<'static, Response<Body>> {
+        Box::pin(std::future::ready(Response::new(body(""))))
+    }
+}
+
+/// Paths and methods at which such a service has nothing.
+#[tokio::test]
+async fn a_service_is_asked_for_nothing_a_bounded_number_of_times() {
+    let limits = ServeOptions {
+        unauthenticated: UnauthenticatedLimits {
+            free: 20,
+            host: Rate {
+                burst: 10,
+                every: PATIENCE * 10,
+            },
+            ..UnauthenticatedLimits::default()
+        },
+        ..ServeOptions::default()
+    };
+    let server = Server::start(Options::default(), limits).await;
+    server.local.api.set_extensions(Arc::new(Joins));
+    let mut stranger = server.connect(None).await;
+    let mut answered = 0;
+    for number in 0..60 {
+        let (method, path) = match number % 2 {
+            0 => (Method::GET, "/attest/own"),
+            _ => (Method::POST, "/attest/nothing"),
+        };
+        match stranger.ask(method, path, "").await.0 {
+            StatusCode::OK => answered += 1,
+            status => assert_eq!(status, StatusCode::TOO_MANY_REQUESTS),
+        }
+        let (status, _) = stranger.ask(Method::POST, "/attest/own", "").await;
+        assert_eq!(status, StatusCode::OK, "what it limits itself");
+    }
+    assert_eq!(answered, 30, "its own and its network's");
     server.stop().await;
 }
