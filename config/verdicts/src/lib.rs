@@ -89,7 +89,7 @@ pub enum Kind {
     Policy,
     /// An image was allowed, or is no longer.
     Release,
-    /// The cluster's own keys changed.
+    /// The cluster's own keys changed, or an admin's certificate was renewed.
     Authority,
     /// Records that belong before this one could not be written: `count` of them.
     Missing,

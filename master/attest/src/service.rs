@@ -297,6 +297,15 @@ impl AttestationService {
         Ok(self.journal.authority_changed(by, message).await?)
     }
 
+    /// Writes into the log of verdicts that an admin's certificate was renewed over the key with
+    /// this hash. The record is on disk when this returns.
+    ///
+    /// # Errors
+    /// The log failed.
+    pub async fn admin_renewed(&self, by: &str, key: &str) -> Result<(), Error> {
+        Ok(self.journal.admin_renewed(by, key).await?)
+    }
+
     async fn answer(&self, request: Request<Body>, peer: Peer) -> ServiceAnswer {
         let (parts, incoming) = request.into_parts();
         let path = parts.uri.path();

@@ -155,7 +155,7 @@ impl Rotator {
             }),
             (&Method::POST, Some("/abandon")) => Some(RotationStep::Abandon),
             (&Method::POST, None) if path == CERTIFICATE_PATH => {
-                return Ok(json(StatusCode::OK, &self.renewed(peer)?));
+                return Ok(json(StatusCode::OK, &self.renewed(peer, user).await?));
             }
             _ => {
                 return Err(Refusal::new(
@@ -171,11 +171,21 @@ impl Rotator {
         Ok(json(StatusCode::OK, &self.state().await?))
     }
 
-    /// A new certificate for the admin's present key, under the current hierarchy.
-    fn renewed(&self, peer: &Peer) -> Result<AdminAccess, Refusal> {
+    /// A new certificate for the admin's present key, under the current hierarchy. It leaves the
+    /// master after its record is on disk: a copy of the key does not renew unseen.
+    async fn renewed(&self, peer: &Peer, user: &UserInfo) -> Result<AdminAccess, Refusal> {
         let issued = self
             .authority
             .renew_admin(&peer.certificates, SystemTime::now())?;
+        let key = Digest::of(&shown_key(peer)).to_text();
+        let recorded = self.service.admin_renewed(&user.name, &key).await;
+        recorded.map_err(|error| {
+            Refusal::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "NOT_RECORDED",
+                chain(&error),
+            )
+        })?;
         Ok(AdminAccess {
             certificate: issued.chain_pem(),
             roots: self.authority.roots_pem(),
@@ -238,11 +248,7 @@ impl Rotator {
         let Some(admin_key) = self.admin_key else {
             return Ok(None);
         };
-        let spki = peer
-            .certificates
-            .first()
-            .and_then(|leaf| spki_of(leaf))
-            .unwrap_or_default();
+        let spki = shown_key(peer);
         if Digest::of(&spki) == admin_key {
             return Ok(Some(spki));
         }
@@ -333,6 +339,13 @@ impl Rotator {
             aside,
         })
     }
+}
+
+/// The key of the certificate that a caller showed (SubjectPublicKeyInfo); empty where there is
+/// none.
+fn shown_key(peer: &Peer) -> Vec<u8> {
+    let leaf = peer.certificates.first();
+    leaf.and_then(|leaf| spki_of(leaf)).unwrap_or_default()
 }
 
 /// Nodes that are not ready for the root with this pin, and machines of which that is not known.

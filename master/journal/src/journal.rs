@@ -131,6 +131,18 @@ impl Journal {
         self.append(entry).await
     }
 
+    /// An admin's certificate was renewed. `key` is the SHA-256 of the key's SubjectPublicKeyInfo,
+    /// as text. The caller sends the certificate only after this returned.
+    ///
+    /// # Errors
+    /// The log could not write the record.
+    pub async fn admin_renewed(&self, by: &str, key: &str) -> Result<(), Error> {
+        let mut entry = Entry::of(Kind::Authority, "admin");
+        by.clone_into(&mut entry.by);
+        entry.message = format!("an admin's certificate was renewed, over the key {key}");
+        self.append(entry).await
+    }
+
     /// Records an admission, of a join or a renewal. The caller sends certificates only after this
     /// returned: none leaves the master before its record is on disk.
     ///

@@ -334,7 +334,7 @@ pub(crate) async fn the_root_is_rotated_with_both_pins_in_force() {
     locked_out(&lab, &late, (&old, &new_pin)).await;
     lab.site.cut_and_restart().await;
     join_by(&lab, &new).await;
-    whole_log(&lab, &folder.path().join("verdicts"), &old_pin, &new_pin).await;
+    whole_log(&lab, folder.path(), &old_pin, &new_pin).await;
     keeping.abort();
     lab.site.stop();
 }
@@ -442,8 +442,10 @@ async fn locked_out(lab: &Lab, swtpm: &Swtpm, (old, new_pin): (&[u8], &str)) {
     );
 }
 
-/// The log of verdicts verifies with both pins, and records who did what.
-async fn whole_log(lab: &Lab, path: &Path, old: &str, new: &str) {
+/// The log of verdicts verifies with both pins, and records who did what: each step, and each
+/// renewal of the admin's certificate with its key.
+async fn whole_log(lab: &Lab, folder: &Path, old: &str, new: &str) {
+    let path = &folder.join("verdicts");
     let log = lab.site.text("/verdicts").await;
     std::fs::write(path, &log).unwrap();
     let verify = |pins: &[&str]| {
@@ -463,9 +465,18 @@ async fn whole_log(lab: &Lab, path: &Path, old: &str, new: &str) {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
+    let (_, admin) = credentials(&std::fs::read(folder.join("own")).unwrap());
+    let key = Digest::of(&master_ca::spki_of(&admin.chain[0]).unwrap()).to_text();
+    let renewals = log
+        .matches(&format!("was renewed, over the key {key}"))
+        .count();
+    assert_eq!(
+        renewals, 5,
+        "after rotate, before three finishes, after the last"
+    );
     assert!(
         said.lines()
-            .any(|line| line.split_whitespace().collect::<Vec<_>>() == ["2", "authority"]),
+            .any(|line| line.split_whitespace().collect::<Vec<_>>() == ["7", "authority"]),
         "{said}"
     );
     assert!(
