@@ -1,5 +1,6 @@
 //! containerd's content store: blobs by digest.
 
+use crate::zstd::Frames;
 use agent_containerd::{Error, ErrorClass, failed, leased, request};
 use bytes::Bytes;
 use containerd_client::services::v1::content_client::ContentClient;
@@ -135,7 +136,9 @@ impl Content {
     }
 
     /// Stores a blob under its digest, which containerd checks. If it is there, the source must
-    /// send it all the same: knowing the digests of a private image gives no right to its parts.
+    /// send it all the same: knowing the digests of a private image gives no right to its parts. A
+    /// blob that takes much memory to unpack is not stored, whatever it is named as: an image may
+    /// name any as its layer later.
     pub(crate) async fn write(
         &self,
         descriptor: &Descriptor,
@@ -146,7 +149,7 @@ impl Content {
         // Each pull has a transfer of its own, so that a slow registry delays no other pull of the
         // same blob.
         let reference = format!("{lease}-{}", descriptor.digest);
-        let mut source = pin!(source);
+        let mut source = pin!(unpackable(&descriptor.digest, source));
         let mut begun = false;
         let result = self
             .transfer(
@@ -261,6 +264,21 @@ impl Content {
     }
 }
 
+/// The same pieces, up to the first with which the blob takes more memory to unpack than allowed.
+fn unpackable(
+    digest: &str,
+    source: impl Stream<Item = Result<Bytes, Error>>,
+) -> impl Stream<Item = Result<Bytes, Error>> {
+    let mut frames = Frames::default();
+    source.map(move |piece| -> Result<Bytes, Error> {
+        let piece = piece?;
+        frames.read(&piece).map_err(|fault| {
+            Error::caused(ErrorClass::ImagePull, format!("layer {digest}"), fault)
+        })?;
+        Ok(piece)
+    })
+}
+
 /// Checks that a source sends a blob of this digest.
 async fn check(
     descriptor: &Descriptor,
@@ -297,4 +315,23 @@ async fn answer(
         .message()
         .await?
         .ok_or_else(|| Failure::Store(Status::aborted("containerd ended the transfer")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_blob_with_too_wide_a_window_ends_before_it_is_stored_whole() {
+        // The widest window that containerd takes, 512 MiB.
+        let frame = [0x28, 0xB5, 0x2F, 0xFD, 0, 0x98, 1, 0, 0];
+        let pieces = frame.map(|byte| Ok(Bytes::copy_from_slice(&[byte])));
+        let source = unpackable("sha256:aa", stream::iter(pieces));
+        let sent: Vec<Result<Bytes, Error>> = source.collect().await;
+        let before = sent.iter().take_while(|piece| piece.is_ok()).count();
+        assert_eq!(before, 5);
+        let told = sent[5].as_ref().unwrap_err().chain();
+        let expected = "layer sha256:aa: a zstd frame has a window of 536870912 bytes, and 33554432 are allowed";
+        assert_eq!(told, expected);
+    }
 }

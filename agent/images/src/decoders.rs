@@ -7,6 +7,7 @@ use crate::document::{self, Configuration, Manifest};
 use crate::keyring::PullSecret;
 use crate::registry::Reader;
 use crate::session;
+use crate::zstd::Frames;
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
 use std::path::PathBuf;
@@ -33,6 +34,14 @@ pub fn image_archive(path: PathBuf) -> io::Result<u64> {
         bytes += io::copy(&mut archive.blob(&manifest)?.take(1 << 20), &mut io::sink())?;
     }
     Ok(bytes)
+}
+
+/// Whether a blob may be unpacked, by its frames; it is read in pieces of so many bytes, one at
+/// least.
+pub fn frames(blob: &[u8], piece: usize) -> bool {
+    let mut frames = Frames::default();
+    let mut pieces = blob.chunks(piece.max(1));
+    pieces.all(|piece| frames.read(piece).is_ok())
 }
 
 /// The token in the answer of a token service; `None` where there is none that can be used.

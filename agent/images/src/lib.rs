@@ -6,8 +6,9 @@
 //!
 //! Inside: `session` proves to a registry who asks; `http` and `reach` keep requests from hosts
 //! that they must not reach; `content` is containerd's store of blobs; `images::unpack` makes
-//! layers snapshots; `access` remembers who may run what was fetched (KEP-2535); `archive` reads
-//! images that came with the machine; `progress` counts what a pull has brought.
+//! layers snapshots; `zstd` refuses those that take much memory to unpack; `access` remembers who may
+//! run what was fetched (KEP-2535); `archive` reads images that came with the machine; `progress`
+//! counts what a pull has brought.
 //!
 //! Tasks: none but short ones that block on files. Pulls of one image, and unpacking one layer,
 //! happen once at a time; pulls from one registry are limited.
@@ -29,6 +30,7 @@ mod reach;
 mod reference;
 mod registry;
 mod session;
+mod zstd;
 
 pub use archive::import;
 pub use credential::{Credential, Secret};

@@ -74,7 +74,28 @@ pub(super) fn targets() -> Vec<Target> {
         },
     ];
     all.extend(answers());
+    all.push(frames());
     all
+}
+
+/// A layer's frames of zstd: one that is skipped, one of two blocks and a checksum, one whose size
+/// is its window.
+fn frames() -> Target {
+    let skipped = b"\x5a\x2a\x4d\x18\x02\0\0\0ab".to_vec();
+    let blocks = b"\x28\xb5\x2f\xfd\x04\x78\x10\0\0ab\x43\0\0c1234".to_vec();
+    let single = b"\x28\xb5\x2f\xfd\x20\x02\x11\0\0ab".to_vec();
+    Target {
+        name: "agent-images/zstd",
+        shape: Shape::Bytes,
+        seeds: vec![[skipped, blocks, single.clone()].concat(), single],
+        decode: Box::new(|input| {
+            let whole = decoders::frames(input, input.len());
+            for piece in [1, 3, 7] {
+                let cut = decoders::frames(input, piece);
+                assert_eq!(cut, whole, "in pieces of {piece}");
+            }
+        }),
+    }
 }
 
 /// What a token service gives, and why a registry refuses.
@@ -116,6 +137,14 @@ fn answers() -> [Target; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seeds_of_frames_are_read_to_their_end_and_more_of_another_kind_is_not() {
+        for seed in frames().seeds {
+            assert!(decoders::frames(&seed, 1));
+            assert!(!decoders::frames(&[&seed[..], b"more"].concat(), 1));
+        }
+    }
 
     #[test]
     fn seeds_of_answers_are_understood() {

@@ -356,3 +356,71 @@ async fn a_layer_that_is_another_or_longer_than_said_never_becomes_an_image() {
         );
     }
 }
+
+/// A frame of zstd (RFC 8878) of stored blocks, under a window that they do not need.
+fn frame(window: u8, content: &[u8]) -> Vec<u8> {
+    let mut all = vec![0x28, 0xB5, 0x2F, 0xFD, 0, window];
+    let blocks = content.chunks(64 << 10);
+    let last = blocks.len() - 1;
+    for (number, block) in blocks.enumerate() {
+        let header = (block.len() << 3) | usize::from(number == last);
+        all.extend_from_slice(&header.to_le_bytes()[..3]);
+        all.extend_from_slice(block);
+    }
+    all
+}
+
+/// An image whose one layer is this blob, which unpacks to `content`: manifest, configuration and
+/// layer.
+fn compressed(image: &Image, blob: Vec<u8>, content: &[u8]) -> [Blob; 3] {
+    let [manifest, config, _] = image.blobs();
+    let read = |bytes: &[u8]| -> Value { serde_json::from_slice(bytes).unwrap() };
+    let mut config = read(&config.1);
+    config["rootfs"]["diff_ids"][0] = digest(content).into();
+    let config = document(&config);
+    let mut manifest = read(&manifest.1);
+    manifest["config"]["digest"] = config.0.clone().into();
+    manifest["config"]["size"] = config.1.len().into();
+    let (digest, size) = (digest(&blob), blob.len());
+    let kind = "application/vnd.oci.image.layer.v1.tar+zstd";
+    manifest["layers"][0] = json!({"mediaType": kind, "digest": digest, "size": size});
+    [document(&manifest), config, (digest, blob)]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_layer_that_takes_much_memory_to_unpack_is_refused_by_its_window() {
+    let (site, authority) = (Site::new(), Authority::new());
+    let image = image_with(&[Entry::Folder("by-zstd")]);
+    let [.., (_, layer)] = image.blobs();
+    // 32 MiB, and 512, the most that containerd takes: behind the end of the archive, where the
+    // engine reads on and keeps nothing.
+    for (window, is_taken) in [(0x78, true), (0x98, false)] {
+        let behind = [0; 4096];
+        let content = [&layer[..], &behind].concat();
+        let blob = [frame(0x50, &layer), frame(window, &behind)].concat();
+        let blobs = compressed(&image, blob, &content);
+        let layer_digest = blobs[2].0.clone();
+        let registry = Upstream::tls(&authority, move |seen| {
+            let asked = |blob: &&Blob| seen.target.ends_with(&blob.0);
+            match blobs.iter().find(asked) {
+                Some((_, bytes)) => Reply::ok(bytes.clone()),
+                None => Reply::ok(blobs[0].1.clone())
+                    .with("content-type", "application/vnd.oci.image.manifest.v1+json"),
+            }
+        })
+        .await;
+        let agent = agent(&site, &authority, vec![known(&registry)]);
+        let name = format!("{}/team/app:1", registry.host());
+        let pulled = agent.ensure_image(&name, PullPolicy::Always).await;
+        let told = pulled.err().map(|error| error.chain());
+        if is_taken {
+            assert_eq!(told, None, "the positive control");
+            continue;
+        }
+        let told = told.expect("it is refused");
+        let words = format!("layer {layer_digest}: a zstd frame has a window of 536870912 bytes");
+        assert!(told.contains(&words) && told.contains("33554432"), "{told}");
+        let never = agent.ensure_image(&name, PullPolicy::Never).await;
+        assert_eq!(never.unwrap_err().class, ErrorClass::ImageNeverPull);
+    }
+}
