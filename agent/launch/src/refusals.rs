@@ -20,6 +20,11 @@ pub(crate) const NOT_PRIVILEGED: &str = "privileged containers run only on machi
 /// observed, and settings of the pod's IPC that else only `unsafe_sysctls` lets pods choose.
 const NOT_UNMASKED: &str = "procMount: Unmasked is available with hostUsers: false, on machines whose measured configuration says `[node] privileged = true`";
 
+/// Most containers of a pod. The runtime's process beside each takes some MiB that are charged to
+/// no pod, and open files of containerd, so that one pod of thousands would take the machine's
+/// memory from the pods of others. Upstream has no such limit.
+const MOST_CONTAINERS: usize = 100;
+
 /// Why neither a pod nor a container has `windowsOptions`.
 const NO_WINDOWS_OPTIONS: &str = "windowsOptions are not available on this machine";
 
@@ -58,6 +63,7 @@ pub fn refusal(pod: &Pod, machine: &Machine) -> Option<Refusal> {
         });
     }
     let fault = pod_fault(spec).map(str::to_owned);
+    let fault = fault.or_else(|| number_fault(pod, None));
     let fault = fault.or_else(|| network_fault(pod, spec));
     let mut volumes = spec.volumes.iter().flatten();
     let fault = fault.or_else(|| volumes.find_map(|volume| volume_fault(volume, machine)));
@@ -95,6 +101,7 @@ pub(crate) fn debugger_fault(
     let fault = fault.or_else(|| has_app_armor_profile(container).then_some(NO_APP_ARMOR));
     fault
         .map(str::to_owned)
+        .or_else(|| number_fault(pod, Some(&container.name)))
         .or_else(|| below_the_floor(spec, container, machine).map(|refusal| refusal.message))
         .or_else(|| host_path_fault(machine, pod))
 }
@@ -172,6 +179,21 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
     }
     let windows = security.windows_options.is_some();
     windows.then_some(NO_WINDOWS_OPTIONS)
+}
+
+/// Why a pod, or the container of this name that was added to it, is beyond what a pod may have.
+/// Those that were added before it count with it.
+fn number_fault(pod: &Pod, added: Option<&str>) -> Option<String> {
+    let spec = pod.spec.iter();
+    let mut later = spec.flat_map(|spec| spec.ephemeral_containers.iter().flatten());
+    let before = added.and_then(|name| later.position(|one| one.name == name));
+    let number = agent_pods::all(pod).count() + before.map_or(0, |before| before + 1);
+    (number > MOST_CONTAINERS).then(|| {
+        format!(
+            "a pod may have {MOST_CONTAINERS} containers, those for its start and those added later among them, \
+             and this is number {number}: divide it into several pods"
+        )
+    })
 }
 
 /// Whether the pod asks for a profile of AppArmor: for itself, or for a container. A container that
@@ -389,6 +411,37 @@ mod tests {
                 assert!(message.contains("bandwidth"), "{limited}: {message}");
             }
             assert_eq!(message("example.com/bandwidth", on_host), None);
+        }
+    }
+
+    #[test]
+    fn a_pod_has_no_more_containers_than_a_machine_can_bear() {
+        let named = |count: usize| -> Vec<Value> {
+            let one = |number| json!({"name": format!("c{number}"), "image": "i"});
+            (0..count).map(one).collect()
+        };
+        let with = |initial: usize, main: usize| {
+            refused(|spec| {
+                spec["initContainers"] = json!(named(initial));
+                spec["containers"] = json!(named(main));
+            })
+        };
+        assert_eq!(with(0, 100), None);
+        assert_eq!(with(60, 40), None);
+        for (initial, main) in [(0, 101), (60, 41), (0, 500)] {
+            let refusal = with(initial, main).unwrap();
+            assert_eq!(refusal.reason, "NotSupported");
+            let text = "a pod may have 100 containers";
+            assert!(refusal.message.contains(text), "{refusal:?}");
+        }
+        // One that is added later does not start, and the pod goes on.
+        let spec = json!({"containers": named(98), "ephemeralContainers": [{"name": "x"}, {"name": "y"}, {"name": "z"}]});
+        let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+        let machine = crate::machine::tests::machine(std::path::Path::new("/nowhere"));
+        assert_eq!(refusal(&pod, &machine), None);
+        for added in agent_pods::ephemeral(&pod) {
+            let fault = debugger_fault(&pod, &added, &machine);
+            assert_eq!(fault.is_some(), added.name == "z", "{fault:?}");
         }
     }
 
