@@ -61,8 +61,11 @@ pub(crate) fn check(layers: &[PathBuf]) -> Result<(), Error> {
 /// `/dev/null`: crun takes the file there for the device, and gives it to the user that it runs as.
 /// Other volumes below `/dev` are no danger.
 ///
+/// One at `/` is refused, too: into which of the two roots crun then puts devices depends on its
+/// version. On nodes with runc such a container does not start either (since 1.2.8, 1.3.3 and 1.4).
+///
 /// # Errors
-/// `destination` is `/dev` or `/dev/null` once its `..` are resolved ([`ErrorClass::Config`]).
+/// `destination` is one of these once its `..` are resolved ([`ErrorClass::Config`]).
 pub(crate) fn check_volume(destination: &str) -> Result<(), Error> {
     let mut names = Vec::new();
     for part in Path::new(destination).components() {
@@ -71,6 +74,10 @@ pub(crate) fn check_volume(destination: &str) -> Result<(), Error> {
             Component::ParentDir => drop(names.pop()),
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
         }
+    }
+    if names.is_empty() {
+        let text = "a volume cannot be mounted at /, in the place of the image: mount it below";
+        return Err(Error::new(ErrorClass::Config, text));
     }
     if names == ["dev"] || names == ["dev", "null"] {
         let text = "a volume can be mounted at /dev or /dev/null only in a privileged container";
@@ -120,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_at_dev_is_refused_and_one_below_it_is_not() {
+    fn a_volume_at_the_root_or_at_dev_is_refused_and_one_below_them_is_not() {
         for at in [
             "/dev",
             "/dev/",
@@ -132,6 +139,10 @@ mod tests {
             "/dev/./shm/../null/",
         ] {
             check_volume(at).unwrap_err();
+        }
+        for root in ["/", "//", "/.", "/dev/..", "/a/../..", "/a/b/../../."] {
+            let told = check_volume(root).unwrap_err();
+            assert!(told.message.contains("mounted at /, "), "{root}: {told}");
         }
         for below in [
             "/dev/shm",
