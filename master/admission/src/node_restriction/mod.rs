@@ -311,7 +311,10 @@ fn update(request: &Request<'_>, node: &str, new: &Fields, old: &Fields) -> Resu
         ("Node", _) => own_node(request, node, new, old),
         ("Pod", Some(Subresource::Status)) => {
             own_pod(request, node, old)?;
-            for key in ["labels", "finalizers", "ownerReferences"] {
+            // Upstream lets a node write annotations. Controllers read there which index of a Job a
+            // pod has, how often it failed and what its deletion costs, and by these a node would
+            // end pods of other nodes; no agent writes any through the status.
+            for key in ["labels", "annotations", "finalizers", "ownerReferences"] {
                 if get(metadata(new), key) != get(metadata(old), key) {
                     return Err(request.forbidden(
                         name,

@@ -497,6 +497,39 @@ async fn a_pod_on_the_machines_network_gets_no_address_that_is_anothers() {
         .await;
 }
 
+/// By these annotations a node would take another index of its Job, whose pod on another node then
+/// goes as one too many, fail an index, or have the pods of others go first.
+#[tokio::test]
+async fn a_node_annotates_no_pod_through_its_status() {
+    let server = cluster().await;
+    let own = Caller::new(&server, node("n1"));
+    let pod = format!("{PODS}/on-n1");
+    let status = format!("{pod}/status");
+    let annotated = |key: &str, value: Value| json!({"metadata": {"annotations": {key: value}}, "status": {"phase": "Running"}});
+    let index = "batch.kubernetes.io/job-completion-index";
+    // The control: the control plane and people may.
+    let (code, answer) = server
+        .admin_ask(Method::PATCH, &status, &annotated(index, json!("0")))
+        .await;
+    assert_eq!(code, StatusCode::OK, "{answer}");
+    for (key, value) in [
+        (index, json!("5")),
+        (index, Value::Null),
+        ("batch.kubernetes.io/job-index-failure-count", json!("9")),
+        (
+            "controller.kubernetes.io/pod-deletion-cost",
+            json!("2147483647"),
+        ),
+        ("a", json!("b")),
+    ] {
+        own.patches(&status, &annotated(key, value), 403).await;
+    }
+    own.patches(&status, &json!({"status": {"phase": "Running"}}), 200)
+        .await;
+    let (_, stored) = server.admin_ask(Method::GET, &pod, &Value::Null).await;
+    assert_eq!(stored["metadata"]["annotations"], json!({index: "0"}));
+}
+
 #[tokio::test]
 async fn of_the_annotations_of_events_a_node_sets_those_of_evictions_alone() {
     let server = cluster().await;
