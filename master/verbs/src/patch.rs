@@ -93,6 +93,11 @@ async fn apply(
     subresource: Option<Subresource>,
     bytes: &Bytes,
 ) -> Answer {
+    if call.user.node().is_some() {
+        // Each manager that it names would stay in the object, beyond what a node may write.
+        let why = "a node applies no configuration, send a merge patch";
+        return Err(call.kind.forbidden(&call.target.name, why));
+    }
     let (mut config, warnings) =
         configuration(call, bytes, &call.kind.api_version(), &call.kind.kind)?;
     // In stored form, so that a quantity in another notation is neither a change nor a conflict.

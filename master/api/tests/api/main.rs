@@ -9,6 +9,7 @@ mod builtin;
 mod common;
 mod crowded;
 mod deletion;
+mod filling_nodes;
 mod flows;
 mod guarded;
 mod hostile_nodes;

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-const EVENTS: &str = "/api/v1/namespaces/default/events";
+pub(crate) const EVENTS: &str = "/api/v1/namespaces/default/events";
 const SYSTEM: &str = "/api/v1/namespaces/kube-system/events";
 const NEWER: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 const MACHINES: &str = "/apis/pratique.dev/v1alpha1/machines";
-const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
+pub(crate) const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 
 /// A cluster whose clock shows these seconds since 1970.
-async fn cluster_with_clock() -> (Local, Arc<AtomicI64>) {
+pub(crate) async fn cluster_with_clock() -> (Local, Arc<AtomicI64>) {
     let seconds = Arc::new(AtomicI64::new(1_800_000_000));
     let shown = seconds.clone();
     let clock = Clock::of(move || Timestamp::from_second(shown.load(Ordering::Relaxed)).unwrap());
@@ -30,7 +30,7 @@ async fn cluster_with_clock() -> (Local, Arc<AtomicI64>) {
 }
 
 /// An event as the agent writes it.
-fn told(host: &str, about: &Value) -> Value {
+pub(crate) fn told(host: &str, about: &Value) -> Value {
     json!({
         "metadata": {"generateName": "e-"}, "involvedObject": about, "reason": "Tested", "message": "m",
         "source": {"component": "kubelet", "host": host}, "reportingComponent": "kubelet", "reportingInstance": host,
@@ -50,11 +50,11 @@ fn about(kind: &str, name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": kind, "namespace": "default", "name": name})
 }
 
-fn about_node(name: &str) -> Value {
+pub(crate) fn about_node(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "name": name})
 }
 
-async fn made(server: &Local, path: &str, object: &Value) -> Value {
+pub(crate) async fn made(server: &Local, path: &str, object: &Value) -> Value {
     let (status, answer) = server.admin_ask(Method::POST, path, object).await;
     assert_eq!(status, StatusCode::CREATED, "{path}: {answer}");
     answer
@@ -69,7 +69,7 @@ async fn gone(server: &Local, pod: &str) {
 }
 
 /// A claim that a pod of each node has.
-async fn claims(server: &Local) {
+pub(crate) async fn claims(server: &Local) {
     for name in ["n1", "n2"] {
         let claim = json!({"metadata": {"name": format!("of-{name}")}, "spec": {"accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": "1Gi"}}}});
