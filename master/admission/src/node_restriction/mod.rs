@@ -70,6 +70,7 @@ impl Plugin for NodeRestriction {
                 (Operation::Update, Some(old)) => update(request, node, object, old)?,
                 (Operation::Update | Operation::Delete, _) => delete(request, node, object)?,
             }
+            goes_with_its_node(request, node, object)?;
             match (
                 request.operation,
                 request.kind.kind.as_str(),
@@ -157,13 +158,7 @@ fn mirror_pod(request: &Request<'_>, node: &str, name: &str, pod: &Fields) -> Re
         ));
     }
     let owners = items(metadata(pod), "ownerReferences");
-    let itself = |owner: &Value| {
-        let is = |key: &str, value: &str| owner.get(key).is_some_and(|own| own == value);
-        is("apiVersion", "v1")
-            && is("kind", "Node")
-            && is("name", node)
-            && owner["controller"] == true
-    };
+    let itself = |owner: &Value| is_node(owner, node) && owner["controller"] == true;
     match owners {
         [owner] if itself(owner) && owner["blockOwnerDeletion"] != true => {}
         [owner] if itself(owner) => {
@@ -196,6 +191,40 @@ fn mirror_pod(request: &Request<'_>, node: &str, name: &str, pod: &Fields) -> Re
                 "node {node:?} can not create pods that reference {word}"
             ));
         }
+    }
+    Ok(())
+}
+
+/// Whether an owner is this Node.
+fn is_node(owner: &Value, node: &str) -> bool {
+    let is = |key: &str, value: &str| owner.get(key).is_some_and(|own| own == value);
+    is("apiVersion", "v1") && is("kind", "Node") && is("name", node)
+}
+
+/// What a node makes to describe itself goes with its Node and holds nothing else up: it has no
+/// other owner, whose deletion could wait for it, and no finalizer, by which it would stay. What
+/// others added stays.
+fn goes_with_its_node(request: &Request<'_>, node: &str, new: &Fields) -> Result<(), ApiError> {
+    let kind = &*request.kind.kind;
+    if request.operation == Operation::Delete
+        || !matches!(kind, "Lease" | "CSINode" | "ResourceSlice")
+    {
+        return Ok(());
+    }
+    let old = request.old.map(metadata);
+    let kept = |key: &str| old.map_or(&[][..], |old| items(old, key));
+    let name = meta_text(new, "name");
+    let owners = items(metadata(new), "ownerReferences");
+    let own = |owner: &Value| is_node(owner, node) && owner["blockOwnerDeletion"] != true;
+    if owners != kept("ownerReferences") && !owners.iter().all(own) {
+        let why = format!(
+            "node {node:?} is not allowed to set an owner of a {kind} other than its Node, or blockOwnerDeletion"
+        );
+        return Err(request.forbidden(name, &why));
+    }
+    if items(metadata(new), "finalizers") != kept("finalizers") {
+        let why = format!("node {node:?} is not allowed to set finalizers of a {kind}");
+        return Err(request.forbidden(name, &why));
     }
     Ok(())
 }

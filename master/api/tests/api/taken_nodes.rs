@@ -563,6 +563,67 @@ async fn of_the_annotations_of_events_a_node_sets_those_of_evictions_alone() {
     own.patches(&evicted, &none, 403).await;
 }
 
+/// A finalizer would outlive the node's retirement, and the deletion of another owner would wait for
+/// what the node makes again and again.
+#[tokio::test]
+async fn what_a_node_makes_for_itself_goes_with_its_node() {
+    let server = cluster().await;
+    let own = Caller::new(&server, node("n1"));
+    let owner = |key: &str, value: Value| {
+        let mut owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u"});
+        owner[key] = value;
+        json!({"ownerReferences": [owner]})
+    };
+    let refused = [
+        json!({"finalizers": ["example.com/stays"]}),
+        owner("name", json!("n2")),
+        owner("kind", json!("Namespace")),
+        owner("apiVersion", json!("pratique.dev/v1alpha1")),
+        owner("blockOwnerDeletion", json!(true)),
+    ];
+    let slice = json!({"nodeName": "n1", "driver": "d.example.com", "devices": [],
+        "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1}});
+    for (all, name, spec) in [
+        (
+            "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
+            "n1",
+            json!({}),
+        ),
+        (
+            "/apis/storage.k8s.io/v1/csinodes",
+            "n1",
+            json!({"drivers": []}),
+        ),
+        ("/apis/resource.k8s.io/v1/resourceslices", "s1", slice),
+    ] {
+        let object = |metadata: &Value| {
+            let mut object = json!({"metadata": metadata, "spec": spec});
+            object["metadata"]["name"] = json!(name);
+            object
+        };
+        for metadata in &refused {
+            own.posts(all, &object(metadata), 403).await;
+        }
+        // As agents and upstream's kubelets and drivers make it.
+        own.posts(all, &object(&owner("controller", json!(true))), 201)
+            .await;
+        let one = format!("{all}/{name}");
+        for metadata in &refused {
+            own.patches(&one, &json!({ "metadata": metadata }), 403)
+                .await;
+        }
+        // What an admin added stays, and the node goes on beside it.
+        let (status, answer) = server
+            .admin_ask(Method::PATCH, &one, &json!({"metadata": refused[0]}))
+            .await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+        own.patches(&one, &json!({"metadata": {"annotations": {"a": "b"}}}), 200)
+            .await;
+        own.patches(&one, &json!({"metadata": {"finalizers": null}}), 403)
+            .await;
+    }
+}
+
 #[tokio::test]
 async fn a_node_fills_the_store_with_nothing_that_stays() {
     let (server, seconds) = cluster_with_clock().await;
