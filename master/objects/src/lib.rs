@@ -27,6 +27,7 @@ pub use reads::{list, store_error};
 pub use shallow::Shallow;
 
 use bytes::{BufMut, Bytes};
+use master_schema::decode::check_values;
 use master_schema::error::{ApiError, Reason};
 use master_schema::object::metadata_mut;
 use master_schema::registry::Kind;
@@ -47,8 +48,13 @@ const LARGEST: usize = 3 << 20;
 /// Encodes an object for the store, without the three fields that are not stored.
 ///
 /// # Errors
-/// It cannot be written as JSON (500), or has more than [`LARGEST`] bytes (413).
+/// It cannot be written as JSON (500), or has more than [`LARGEST`] bytes or
+/// [`master_schema::decode::MAX_VALUES`] values (413).
 pub fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError> {
+    check_values(&object).map_err(|error| {
+        let text = format!("the object has {error}");
+        ApiError::new(Reason::RequestEntityTooLarge, text)
+    })?;
     object.remove("kind");
     object.remove("apiVersion");
     kind.to_stored(&mut object);
@@ -331,6 +337,27 @@ fn rename(kind: &Kind, entry: &Entry) -> Result<Bytes, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config_kube::k8s_openapi::api::core::v1::ConfigMap;
+    use master_schema::decode::MAX_VALUES;
+    use serde_json::json;
+
+    /// A patch is a small document and adds to a large object.
+    #[test]
+    fn an_object_grows_to_no_more_values_than_a_document_has() {
+        let kind = Kind::of::<ConfigMap>(true);
+        let encoded = |count: usize| {
+            let object = json!({"metadata": {"name": "a"}, "data": vec![0; count]});
+            encode(&kind, object.as_object().cloned().unwrap())
+        };
+        // The object, its metadata and name, and the list.
+        assert!(encoded(MAX_VALUES - 4).is_ok());
+        let error = encoded(MAX_VALUES - 3).unwrap_err();
+        assert_eq!(error.reason, Reason::RequestEntityTooLarge);
+        assert_eq!(
+            error.message,
+            "the object has more than 262144 values in one document; spread them over several objects"
+        );
+    }
 
     #[test]
     fn metadata_ends_at_its_own_brace() {

@@ -1,9 +1,10 @@
-//! Parses JSON and YAML from clients: bounded depth, duplicate fields reported with their paths.
+//! Parses JSON and YAML from clients: bounded depth and number of values, duplicate fields reported
+//! with their paths.
 
 use crate::error::{ApiError, Reason};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 /// Levels of nesting; deeper documents are refused. `serde_json` itself stops at 128.
@@ -11,8 +12,60 @@ const DEPTH: usize = 100;
 /// Limit on the YAML parser's work for flow brackets: for each token it checks every open bracket,
 /// so a few megabytes of `[` would occupy a core for hours. The limit is about a third of a second.
 const BRACKET_STEPS: usize = 1 << 28;
+/// Values of a document at most, containers and what is in them: a body is counted by its bytes,
+/// and a value that takes three of them takes some 64 of memory, several times while it is
+/// written. An object of 3 MiB has fewer, unless they are hardly longer than their punctuation.
+pub const MAX_VALUES: usize = 1 << 18;
 /// Duplicate fields reported at most.
 const MAX_DUPLICATES: usize = 100;
+
+/// A document has more than [`MAX_VALUES`] values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("more than {MAX_VALUES} values in one document; spread them over several objects")]
+pub struct TooManyValues;
+
+/// How many values a document may still have. What is parsed in several parts has one.
+#[derive(Debug)]
+pub struct ValuesLeft(Cell<usize>);
+
+impl Default for ValuesLeft {
+    fn default() -> Self {
+        Self(Cell::new(MAX_VALUES))
+    }
+}
+
+impl ValuesLeft {
+    /// Counts one value.
+    ///
+    /// # Errors
+    /// It is one too many.
+    pub fn take(&self) -> Result<(), TooManyValues> {
+        let left = self.0.get().checked_sub(1).ok_or(TooManyValues)?;
+        self.0.set(left);
+        Ok(())
+    }
+
+    /// Counts a value with all that are in it.
+    fn take_all(&self, value: &Value) -> Result<(), TooManyValues> {
+        self.take()?;
+        match value {
+            Value::Array(items) => items.iter().try_for_each(|item| self.take_all(item)),
+            Value::Object(fields) => fields.values().try_for_each(|value| self.take_all(value)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+        }
+    }
+}
+
+/// Whether an object has no more values than a document may have: patches add to an object what
+/// none of them has alone.
+///
+/// # Errors
+/// It has more.
+pub fn check_values(object: &Map<String, Value>) -> Result<(), TooManyValues> {
+    let left = ValuesLeft::default();
+    left.take()?;
+    object.values().try_for_each(|value| left.take_all(value))
+}
 
 /// A parsed document.
 #[derive(Debug, Default, PartialEq)]
@@ -26,8 +79,16 @@ pub struct Decoded {
 /// Parses one JSON document.
 ///
 /// # Errors
-/// The bytes are not JSON, or are nested too deep (400).
+/// The bytes are not JSON, are nested too deep, or have too many values (400).
 pub fn json(bytes: &[u8]) -> Result<Decoded, ApiError> {
+    json_part(bytes, &ValuesLeft::default())
+}
+
+/// Parses JSON that is part of a document, whose other values are counted, too.
+///
+/// # Errors
+/// The bytes are not JSON, are nested too deep, or have too many values (400).
+pub fn json_part(bytes: &[u8], left: &ValuesLeft) -> Result<Decoded, ApiError> {
     let duplicates = RefCell::new(Vec::new());
     // Text is checked once as a whole; decoded from bytes, each string in it would be.
     let text = std::str::from_utf8(bytes).map_err(|error| unreadable("json", &error))?;
@@ -36,6 +97,7 @@ pub fn json(bytes: &[u8]) -> Result<Decoded, ApiError> {
         path: None,
         depth: 0,
         duplicates: &duplicates,
+        left,
     };
     let value = seed
         .deserialize(&mut deserializer)
@@ -50,9 +112,10 @@ pub fn json(bytes: &[u8]) -> Result<Decoded, ApiError> {
 /// Parses one YAML document.
 ///
 /// # Errors
-/// The bytes are not YAML, contain what JSON cannot express, or are nested too deep (400).
+/// The bytes are not YAML, contain what JSON cannot express, are nested too deep, or have too many
+/// values (400).
 pub fn yaml(bytes: &[u8]) -> Result<Decoded, ApiError> {
-    let duplicates = RefCell::new(Vec::new());
+    let (duplicates, left) = (RefCell::new(Vec::new()), ValuesLeft::default());
     let text = std::str::from_utf8(bytes).map_err(|error| unreadable("yaml", &error))?;
     if open_brackets(bytes).saturating_mul(bytes.len()) > BRACKET_STEPS {
         return Err(unreadable(
@@ -64,6 +127,7 @@ pub fn yaml(bytes: &[u8]) -> Result<Decoded, ApiError> {
         path: None,
         depth: 0,
         duplicates: &duplicates,
+        left: &left,
     };
     let value = seed
         .deserialize(serde_yaml_ng::Deserializer::from_str(text))
@@ -125,6 +189,7 @@ struct Seed<'a> {
     path: Option<&'a Path<'a>>,
     depth: usize,
     duplicates: &'a RefCell<Vec<String>>,
+    left: &'a ValuesLeft,
 }
 
 impl<'de> DeserializeSeed<'de> for Seed<'_> {
@@ -136,6 +201,7 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
                 "nested deeper than {DEPTH} levels"
             )));
         }
+        self.left.take().map_err(D::Error::custom)?;
         deserializer.deserialize_any(self)
     }
 }
@@ -196,6 +262,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
                 path: Some(&path),
                 depth: self.depth + 1,
                 duplicates: self.duplicates,
+                left: self.left,
             };
             match items.next_element_seed(seed)? {
                 Some(value) => array.push(value),
@@ -215,6 +282,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
                 path: Some(&path),
                 depth: self.depth + 1,
                 duplicates: self.duplicates,
+                left: self.left,
             };
             let value = fields.next_value_seed(seed)?;
             if object.contains_key(&key) {
@@ -279,6 +347,54 @@ mod tests {
             yaml.value,
             json!({"metadata": {"name": "a"}, "data": {"x": "1", "y": "2"}})
         );
+    }
+
+    #[test]
+    fn a_document_of_too_many_values_is_refused() {
+        // One of the values is the list itself.
+        let list = |count: usize| format!("[{}]", vec!["{}"; count - 1].join(","));
+        let (most, more) = (list(MAX_VALUES), list(MAX_VALUES + 1));
+        assert!(json(most.as_bytes()).is_ok());
+        assert!(yaml(most.as_bytes()).is_ok());
+        let fields: Vec<_> = (0..MAX_VALUES).map(|n| format!("\"{n}\":0")).collect();
+        let fields = format!("{{{}}}", fields.join(","));
+        for refused in [
+            json(more.as_bytes()),
+            yaml(more.as_bytes()),
+            json(fields.as_bytes()),
+        ] {
+            let error = refused.unwrap_err();
+            assert_eq!(error.reason, Reason::BadRequest);
+            let text = "more than 262144 values in one document; spread them over several objects";
+            assert!(error.message.contains(text), "{}", error.message);
+        }
+        // Repeated fields count, although the last alone is kept.
+        let repeated = format!("{{{}}}", vec!["\"a\":0"; MAX_VALUES].join(","));
+        assert!(json(repeated.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn large_objects_have_room() {
+        let endpoint = json!({"addresses": ["10.1.2.3"], "nodeName": "n", "zone": "z",
+            "conditions": {"ready": true, "serving": true, "terminating": false},
+            "hints": {"forZones": [{"name": "z"}], "forNodes": [{"name": "n"}]},
+            "targetRef": {"kind": "Pod", "namespace": "n", "name": "p", "uid": "u"}});
+        let slice = json!({"endpoints": vec![endpoint; 1000]});
+        // Entries of 26 bytes, of which 3 MiB are less than half of the values.
+        let map: Map<_, _> = (0..(3 << 20) / 26)
+            .map(|n| (format!("key-{n:07}"), json!("value-val")))
+            .collect();
+        let map = json!({"data": map});
+        for object in [slice, map] {
+            let text = object.to_string();
+            assert_eq!(json(text.as_bytes()).unwrap().value, object);
+            assert_eq!(check_values(object.as_object().unwrap()), Ok(()));
+        }
+        let mut many = Map::new();
+        many.insert("a".to_owned(), vec![0; MAX_VALUES - 2].into());
+        assert_eq!(check_values(&many), Ok(()));
+        many.insert("b".to_owned(), Value::Null);
+        assert_eq!(check_values(&many), Err(TooManyValues));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::common::Local;
 use config_kube::k8s_openapi::api::core::v1::Pod;
-use http::Method;
+use http::{Method, StatusCode};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
@@ -193,6 +193,47 @@ async fn what_is_taken_can_be_read_as_its_kind() {
             let read = serde_json::from_value::<Pod>(answer.clone());
             assert!(read.is_ok(), "{key} {value}: {read:?} of {answer}");
         }
+    }
+}
+
+/// Three bytes of a body are a value of some 64 in memory, several times while it is written.
+#[tokio::test]
+async fn a_body_of_more_values_than_an_object_has_is_refused() {
+    let server = Local::new().await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = |env: &str| {
+        format!(
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"x"}},
+                "spec":{{"containers":[{{"name":"a","image":"i","env":[{env}]}}]}}}}"#
+        )
+    };
+    let many = pod(&vec!["{}"; 300_000].join(","));
+    let one = format!("{pods}/x");
+    let applied = format!("{one}?fieldManager=a");
+    let admin = master_client::UserInfo::admin("a");
+    let json = [("content-type", "application/json")];
+    let sent = server.send(&admin, Method::POST, pods, &json, pod(""));
+    assert_eq!(sent.await.0, StatusCode::CREATED);
+    for (method, path, kind) in [
+        (Method::POST, pods, "application/json"),
+        (Method::POST, pods, "application/yaml"),
+        (Method::PUT, one.as_str(), "application/json"),
+        (Method::PATCH, one.as_str(), "application/merge-patch+json"),
+        (
+            Method::PATCH,
+            applied.as_str(),
+            "application/apply-patch+yaml",
+        ),
+    ] {
+        let headers = [("content-type", kind)];
+        let sent = server.send(&admin, method, path, &headers, many.clone());
+        let (status, _, answer) = sent.await;
+        let text = String::from_utf8_lossy(&answer);
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{kind}: {text}");
+        assert!(
+            text.contains("more than 262144 values in one document"),
+            "{kind}: {text}"
+        );
     }
 }
 

@@ -9,6 +9,7 @@
 mod table;
 
 use base64::Engine;
+use master_schema::decode::{ValuesLeft, json_part};
 use master_schema::error::{ApiError, Reason, shown};
 use serde_json::{Map, Value};
 use table::{Cardinality, Field, FieldType};
@@ -34,8 +35,8 @@ fn message_of(version: &str, kind: &str) -> Option<&'static [Field]> {
 /// Decodes a body.
 ///
 /// # Errors
-/// It has no envelope, an unknown kind or field, a value of the wrong type, or is cut off or nested
-/// too deeply.
+/// It has no envelope, an unknown kind or field, a value of the wrong type, too many values, or is
+/// cut off or nested too deeply.
 pub fn decode(bytes: &[u8]) -> Result<Value, ApiError> {
     let mut rest = bytes
         .strip_prefix(b"k8s\0")
@@ -68,7 +69,8 @@ pub fn decode(bytes: &[u8]) -> Result<Value, ApiError> {
         );
         ApiError::new(Reason::UnsupportedMediaType, text)
     })?;
-    let mut object = message(raw, fields, 0)?;
+    let left = ValuesLeft::default();
+    let mut object = message(raw, fields, Place::outermost(&left))?;
     object.insert("apiVersion".to_owned(), version.into());
     object.insert("kind".to_owned(), kind.into());
     Ok(Value::Object(object))
@@ -76,6 +78,35 @@ pub fn decode(bytes: &[u8]) -> Result<Value, ApiError> {
 
 /// Depth of nested messages at most.
 const DEPTH: usize = 64;
+
+/// Where in the document a value is.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    depth: usize,
+    left: &'a ValuesLeft,
+}
+
+impl<'a> Place<'a> {
+    fn outermost(left: &'a ValuesLeft) -> Self {
+        Self { depth: 0, left }
+    }
+
+    /// A message below.
+    fn below(self) -> Result<Self, ApiError> {
+        if self.depth == DEPTH {
+            return Err(bad("messages are nested too deep"));
+        }
+        Ok(Self {
+            depth: self.depth + 1,
+            ..self
+        })
+    }
+
+    /// Counts a value here.
+    fn count(self) -> Result<(), ApiError> {
+        self.left.take().map_err(|error| bad(error.to_string()))
+    }
+}
 
 /// One field on the wire.
 enum Wire<'a> {
@@ -118,11 +149,8 @@ fn take<'a>(rest: &mut &'a [u8]) -> Result<(u64, Wire<'a>), ApiError> {
 fn message(
     mut rest: &[u8],
     fields: &[Field],
-    depth: usize,
+    place: Place<'_>,
 ) -> Result<Map<String, Value>, ApiError> {
-    if depth > DEPTH {
-        return Err(bad("messages are nested too deep"));
-    }
     let mut object = Map::new();
     while !rest.is_empty() {
         let (number, wire) = take(&mut rest)?;
@@ -136,11 +164,11 @@ fn message(
                 object.append(&mut message(
                     bytes(&wire)?,
                     table::message(inner).unwrap_or_default(),
-                    depth + 1,
+                    place.below()?,
                 )?);
             }
             Cardinality::List => {
-                let item = value(&wire, field.content, depth)?;
+                let item = value(&wire, field.content, place)?;
                 let list = object
                     .entry(field.name)
                     .or_insert_with(|| Value::Array(Vec::new()));
@@ -149,7 +177,7 @@ fn message(
                 }
             }
             Cardinality::Map => {
-                let (key, value) = entry(bytes(&wire)?, field.content, depth)?;
+                let (key, value) = entry(bytes(&wire)?, field.content, place)?;
                 let map = object
                     .entry(field.name)
                     .or_insert_with(|| Value::Object(Map::new()));
@@ -158,7 +186,7 @@ fn message(
                 }
             }
             Cardinality::One => {
-                let value = value(&wire, field.content, depth)?;
+                let value = value(&wire, field.content, place)?;
                 // A field without a value is written too, unless its type can be absent.
                 let nothing = value.is_null()
                     || (field.optional && (value == "" || value == 0 || value == false));
@@ -191,7 +219,8 @@ fn text(bytes: &[u8]) -> Result<String, ApiError> {
         .map_err(|error| bad(error.to_string()))
 }
 
-fn value(wire: &Wire<'_>, content: FieldType, depth: usize) -> Result<Value, ApiError> {
+fn value(wire: &Wire<'_>, content: FieldType, place: Place<'_>) -> Result<Value, ApiError> {
+    place.count()?;
     Ok(match content {
         FieldType::Integer => number(wire)?.cast_signed().into(),
         FieldType::Boolean => (number(wire)? != 0).into(),
@@ -208,14 +237,17 @@ fn value(wire: &Wire<'_>, content: FieldType, depth: usize) -> Result<Value, Api
             if raw.is_empty() {
                 Value::Null
             } else {
-                master_schema::decode::json(raw)?.value
+                json_part(raw, place.left)?.value
             }
         }
         FieldType::Wrapped => {
             let (mut rest, mut items) = (bytes(wire)?, Vec::new());
             while !rest.is_empty() {
                 match take(&mut rest)? {
-                    (1, Wire::Bytes(bytes)) => items.push(Value::String(text(bytes)?)),
+                    (1, Wire::Bytes(bytes)) => {
+                        place.count()?;
+                        items.push(Value::String(text(bytes)?));
+                    }
                     (number, _) => {
                         return Err(bad(format!("field number {number} of a list is not known")));
                     }
@@ -226,7 +258,7 @@ fn value(wire: &Wire<'_>, content: FieldType, depth: usize) -> Result<Value, Api
         FieldType::Message(name) => {
             let fields =
                 table::message(name).ok_or_else(|| bad(format!("{name} is not in the table")))?;
-            Value::Object(message(bytes(wire)?, fields, depth + 1)?)
+            Value::Object(message(bytes(wire)?, fields, place.below()?)?)
         }
     })
 }
@@ -262,12 +294,16 @@ fn either(mut rest: &[u8]) -> Result<Value, ApiError> {
 }
 
 /// One entry of a map: key 1, value 2.
-fn entry(mut rest: &[u8], content: FieldType, depth: usize) -> Result<(String, Value), ApiError> {
-    let (mut key, mut found) = (String::new(), value(&Wire::Bytes(&[]), content, depth)?);
+fn entry(
+    mut rest: &[u8],
+    content: FieldType,
+    place: Place<'_>,
+) -> Result<(String, Value), ApiError> {
+    let (mut key, mut found) = (String::new(), None);
     while !rest.is_empty() {
         match take(&mut rest)? {
             (1, Wire::Bytes(bytes)) => key = text(bytes)?,
-            (2, wire) => found = value(&wire, content, depth)?,
+            (2, wire) => found = Some(value(&wire, content, place)?),
             _ => {
                 return Err(bad(
                     "a map's entry has a field that is neither key nor value",
@@ -275,6 +311,10 @@ fn entry(mut rest: &[u8], content: FieldType, depth: usize) -> Result<(String, V
             }
         }
     }
+    let found = match found {
+        Some(found) => found,
+        None => value(&Wire::Bytes(&[]), content, place)?,
+    };
     Ok((key, found))
 }
 
@@ -300,11 +340,17 @@ fn time(mut rest: &[u8], form: &str) -> Result<Value, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use master_schema::decode::MAX_VALUES;
     use proptest::prelude::*;
     use serde_json::json;
 
     fn field(number: u8, content: &[u8]) -> Vec<u8> {
-        let mut bytes = vec![number << 3 | 2, u8::try_from(content.len()).unwrap()];
+        let (mut bytes, mut length) = (vec![number << 3 | 2], content.len());
+        while length > 0x7f {
+            bytes.push(u8::try_from(length & 0x7f).unwrap() | 0x80);
+            length >>= 7;
+        }
+        bytes.push(u8::try_from(length).unwrap());
         bytes.extend_from_slice(content);
         bytes
     }
@@ -377,6 +423,25 @@ mod tests {
             error.message
         );
         assert!(decode(b"{}").is_err());
+    }
+
+    #[test]
+    fn a_message_of_too_many_values_is_refused() {
+        // Two bytes each: a map's entries without key and value, and words of a list.
+        let maps = |count: usize| wrapped("v1", "ConfigMap", &field(2, b"").repeat(count));
+        assert!(decode(&maps(MAX_VALUES)).is_ok());
+        // The spec and a container, and what this one has.
+        let pods = |count: usize| {
+            let container = field(3, b"").repeat(count);
+            wrapped("v1", "Pod", &field(2, &field(2, &container)))
+        };
+        assert!(decode(&pods(MAX_VALUES - 2)).is_ok());
+        for more in [maps(MAX_VALUES + 1), pods(MAX_VALUES - 1)] {
+            let error = decode(&more).unwrap_err();
+            assert_eq!(error.code, 400);
+            let text = "more than 262144 values in one document; spread them over several objects";
+            assert!(error.message.ends_with(text), "{}", error.message);
+        }
     }
 
     proptest! {
