@@ -268,11 +268,14 @@ pub fn capabilities(wanted: &Capabilities, privileged: bool, available: u64) -> 
 /// of them for all (`kernel.pty.max`), and one process can open thousands.
 pub const TERMINALS: &str = "max=256";
 
-/// The resource limits of a container, as the OCI specification has them: no real-time priority
-/// without a capability, whatever the runtime itself may. A privileged container has the runtime's.
+/// The resource limits of a container, as the OCI specification has them. Open files are those that
+/// the kernel gives a first process: the runtime has many more, which containers would inherit. No
+/// real-time priority without a capability, whatever the runtime itself may; of that a privileged
+/// container has the runtime's limit.
 pub fn resource_limits(privileged: bool) -> Vec<Value> {
-    let own = (!privileged).then(|| json!({"type": "RLIMIT_RTPRIO", "hard": 0, "soft": 0}));
-    own.into_iter().collect()
+    let files = json!({"type": "RLIMIT_NOFILE", "hard": 4096, "soft": 1024});
+    let priority = (!privileged).then(|| json!({"type": "RLIMIT_RTPRIO", "hard": 0, "soft": 0}));
+    [files].into_iter().chain(priority).collect()
 }
 
 #[cfg(test)]
@@ -363,8 +366,9 @@ mod tests {
     #[test]
     fn no_container_gets_real_time_priority_by_a_limit_and_the_privileged_have_the_runtimes() {
         let none = json!({"type": "RLIMIT_RTPRIO", "hard": 0, "soft": 0});
-        assert_eq!(resource_limits(false), [none]);
-        assert!(resource_limits(true).is_empty());
+        let files = json!({"type": "RLIMIT_NOFILE", "hard": 4096, "soft": 1024});
+        assert_eq!(resource_limits(false), [files.clone(), none]);
+        assert_eq!(resource_limits(true), [files]);
     }
 
     #[test]

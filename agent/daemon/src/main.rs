@@ -55,9 +55,10 @@ use tracing_subscriber::EnvFilter;
 
 /// Threads of the runtime. Two: a handshake that waits for the TPM holds one of them.
 const WORKERS: usize = 2;
-/// Threads for calls that block, mostly reads and writes of files. Four kinds of calls have
+/// Threads for calls that block, mostly reads and writes of files. Five kinds of calls have
 /// threads of their own: TPM commands, the enrolment's work with the TPM, look-ups of names that a
-/// pod chose, and what goes into the file system of a driver's volume.
+/// pod chose, what goes into the file system of a driver's volume, and the removal of what
+/// containers wrote.
 const BLOCKING_THREADS: usize = 8;
 // Containers that print without an end can block a quarter of them at most.
 const _: () = assert!(4 * agent_runtime::LOG_WRITES <= BLOCKING_THREADS);

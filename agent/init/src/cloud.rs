@@ -54,6 +54,7 @@ pub fn fetch(console: &Console, platform: Platform) -> Result<Found, SourceError
         environment: Vec::new(),
         cgroup: made.then(|| GROUP.to_owned()),
         oom_score: 0,
+        open_files: None,
     };
     let ended = oneshot::run(console, "metadata", &program, LIMIT);
     // The control group is normally gone with its processes; what remains is empty.

@@ -191,22 +191,32 @@ fn no_configuration(cause: SourceError) -> Fatal {
     Fatal::hold("CONFIG", cure, cause)
 }
 
-/// The services of this image over an opened state. containerd is contained, and with it every pod.
+/// The services of this image over an opened state.
 fn table(image: &Image, state: &Opened) -> Vec<Service> {
-    let mut all = vec![Service {
-        contained: true,
-        ..service(
-            "containerd",
-            &["--config", containerd::PATH, "--log-level", "warn"],
-            -999,
-            ServiceOptions::default(),
-        )
-    }];
+    let mut all = vec![engine()];
     if image.role == "master" {
         all.push(master(state));
     }
     all.push(agent(state));
     all
+}
+
+/// containerd, which is contained, and with it every pod.
+fn engine() -> Service {
+    let service = service(
+        "containerd",
+        &["--config", containerd::PATH, "--log-level", "warn"],
+        -999,
+        ServiceOptions::default(),
+    );
+    Service {
+        contained: true,
+        program: Program {
+            open_files: Some(containerd::OPEN_FILES),
+            ..service.program
+        },
+        ..service
+    }
 }
 
 fn master(state: &Opened) -> Service {
@@ -290,6 +300,7 @@ fn service(
         ],
         cgroup: made.then_some(cgroup),
         oom_score,
+        open_files: None,
     };
     Service {
         name,
@@ -388,6 +399,19 @@ mod tests {
             .map(|service| service.name)
             .collect();
         assert_eq!(inside, ["containerd"]);
+    }
+
+    /// The kernel's limit, which init has, is 4,096: the shims of some 1,300 containers, or the
+    /// levels of one folder that is removed.
+    #[test]
+    fn containerd_alone_has_more_open_files_than_init() {
+        let image = Image {
+            role: "master".to_owned(),
+            ..Image::default()
+        };
+        let all = table(&image, &opened(None)).into_iter();
+        let given = all.filter_map(|service| Some((service.name, service.program.open_files?)));
+        assert_eq!(given.collect::<Vec<_>>(), [("containerd", 1_048_576)]);
     }
 
     #[test]

@@ -127,6 +127,7 @@ pub fn ask(
         environment: Vec::new(),
         cgroup: made.then(|| GROUP.to_owned()),
         oom_score: 0,
+        open_files: None,
     };
     let (mut agent, mut shown) = (
         Agent::start(program)?,

@@ -14,6 +14,7 @@ mod pause;
 mod removal;
 mod resize;
 
+use crate::emptying::Emptying;
 use crate::exec;
 use crate::labels::Labels;
 use crate::log::Pumps;
@@ -86,6 +87,7 @@ pub struct Containerd {
     /// connection to the shim before the earlier has told it to end, and the shim stays for ever
     /// (containerd#12344).
     deletions: Turns<Mutex<()>>,
+    emptying: Emptying,
     accounts: Remembered,
 }
 
@@ -113,6 +115,7 @@ impl Containerd {
             depth: OnceCell::new(),
             viewing: Mutex::default(),
             deletions: Turns::default(),
+            emptying: Emptying::default(),
             accounts: Remembered::default(),
             options,
         }

@@ -12,6 +12,8 @@
 //!
 //! Pods with user namespaces: `mapped` shows them the layers of images as their own files.
 //!
+//! Layers: `emptying` removes what containers wrote, before containerd removes the rest.
+//!
 //! Logs: `log` writes what containers print; `agent_server` serves it.
 //!
 //! Names that pods choose are looked up by `agent_confine::Lookups`, for probes and hooks, too.
@@ -24,6 +26,7 @@
 mod containerd;
 #[doc(hidden)]
 pub mod decoders;
+mod emptying;
 mod events;
 mod exec;
 mod labels;

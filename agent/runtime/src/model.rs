@@ -412,7 +412,8 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
         needs: &'a str,
     ) -> Pending<'a, ()>;
 
-    /// Removes a container that doesn't run, with its root file system; its log stays.
+    /// Removes a container that doesn't run, with its root file system, for as long as that takes;
+    /// its log stays.
     fn remove<'a>(&'a self, id: &'a str) -> Pending<'a, ()>;
 
     /// The containers of the pod with this uid, or of every pod.

@@ -8,6 +8,7 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
@@ -27,6 +28,8 @@ pub struct Program {
     pub cgroup: Option<String>,
     /// From -1000 (never killed for memory) to 1000.
     pub oom_score: i16,
+    /// Soft and hard limit of its open files; `None`: the limits of the calling process.
+    pub open_files: Option<u64>,
 }
 
 /// A started program.
@@ -108,6 +111,7 @@ fn spawn(program: &Program, input: Stdio, output: Stdio, errors: Stdio) -> Resul
         None => None,
     };
     let oom_score = program.oom_score.to_string();
+    let open_files = program.open_files;
     let mut command = Command::new(name);
     command
         .args(&program.arguments)
@@ -118,6 +122,9 @@ fn spawn(program: &Program, input: Stdio, output: Stdio, errors: Stdio) -> Resul
     let prepare = move || {
         setsid()?;
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+        if let Some(most) = open_files {
+            setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
+        }
         if let Some(mut file) = group.as_ref() {
             file.write_all(b"0")?;
         }

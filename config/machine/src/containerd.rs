@@ -23,6 +23,10 @@ pub const MACHINE: Places<'static> = Places {
     socket: "/run/containerd/containerd.sock",
 };
 
+/// Open files of containerd, soft and hard limit: it has some for each container, and one for each
+/// level of a folder that it removes. No process may have more (`fs/nr_open`).
+pub const OPEN_FILES: u64 = 1_048_576;
+
 /// Plugins that a machine doesn't need: the CRI (the agent speaks the native API), snapshotters of
 /// other file systems, restarts of its own, tracing; and `opt`, which puts a folder below the root
 /// before `PATH` and `LD_LIBRARY_PATH`.
@@ -61,7 +65,8 @@ pub fn configuration(places: Places<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{MACHINE, configuration};
+    use super::{MACHINE, OPEN_FILES, configuration};
+    use crate::kernel::SYSCTLS;
     use crate::programs::{CRUN, NO_PLUGINS, RUNTIME, SEARCH_PATH, SHIM};
     use crate::specification;
 
@@ -71,6 +76,12 @@ mod tests {
         for path in [specification::FOLDER, MACHINE.state] {
             assert!(path.starts_with("/run/"), "{path}");
         }
+    }
+
+    #[test]
+    fn containerd_has_as_many_open_files_as_the_kernel_gives_a_process() {
+        let most = SYSCTLS.iter().find(|setting| setting.path == "fs/nr_open");
+        assert_eq!(most.unwrap().value, OPEN_FILES.to_string());
     }
 
     #[test]

@@ -8,7 +8,8 @@
 //! below `/proc` and `/sys` for writing, except those of processes, and prints `PATH` for each
 //! that opens and takes writes; then which hidden files show something, and how many it tried.
 //! `hostile terminals` opens pseudo-terminals until it gets no more, and prints how many it got.
-//! `hostile life` does what ordinary programs do and prints `alive`.
+//! `hostile nests N` makes N folders in one another, with a file in the last, and prints how many
+//! it made. `hostile life` does what ordinary programs do and prints `alive`.
 
 use std::arch::asm;
 use std::fs;
@@ -177,6 +178,15 @@ fn terminals() {
     println!("{}", got.len());
 }
 
+/// Each is entered before the next is made: a path to the last would be too long.
+fn nests(levels: usize) {
+    let folder = Path::new("nested");
+    let enter = |_: &usize| fs::create_dir(folder).is_ok() && std::env::set_current_dir(folder).is_ok();
+    let made = (0..levels).take_while(enter).count();
+    fs::write("file", "").unwrap();
+    println!("{made}");
+}
+
 fn life() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -205,6 +215,7 @@ fn main() {
             println!("tried {tried}");
         }
         Some("terminals") => terminals(),
+        Some("nests") => nests(words.next().unwrap().parse().unwrap()),
         Some("life") => life(),
         other => panic!("no such part: {other:?}"),
     }

@@ -180,6 +180,14 @@ impl Engine {
             .ok_or_else(|| Error::Missing(missing.to_owned()))
     }
 
+    /// Gives containerd at most so many open files, until it starts anew.
+    pub fn limit_open_files(&self, most: u64) -> Result<()> {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--pid={}", self.containerd()?));
+        command.arg(format!("--nofile={most}:{most}"));
+        crate::process::run(command).map(drop)
+    }
+
     /// Kills containerd alone; the containers live on, and it comes back.
     pub fn kill_containerd(&self) -> Result<()> {
         signal(self.containerd()?, Signal::SIGKILL)

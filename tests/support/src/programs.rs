@@ -16,6 +16,7 @@ pub fn shell(script: &str) -> Program {
         environment: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
         cgroup: None,
         oom_score: 0,
+        open_files: None,
     }
 }
 

@@ -4,6 +4,7 @@ use super::Containerd;
 use crate::log::Fifos;
 use agent_containerd::{Error, ErrorClass, failed, request, settled};
 use agent_images::SNAPSHOTTER;
+use config_errors::chain;
 use containerd_client::services::v1::snapshots::RemoveSnapshotRequest;
 use containerd_client::services::v1::{DeleteContainerRequest, DeleteTaskRequest, KillRequest};
 use containerd_client::tonic::{Code, Status};
@@ -62,6 +63,7 @@ impl Containerd {
     pub(super) async fn clear(&self, id: &str) -> Result<(), Error> {
         let fail = || failed(ErrorClass::Create, format!("remove container {id}"));
         self.drop_task(id).await?;
+        self.empty_layer(id).await?;
         let remove = RemoveSnapshotRequest {
             snapshotter: SNAPSHOTTER.to_owned(),
             key: id.to_owned(),
@@ -79,6 +81,28 @@ impl Containerd {
         .map_err(fail())?;
         self.known.forget(id);
         Fifos::of(&self.options.fifos, id).remove();
+        Ok(())
+    }
+
+    /// Removes what an attempt without a task wrote. What can't be removed here is left to
+    /// containerd: no pod may keep its own end waiting by it.
+    async fn empty_layer(&self, id: &str) -> Result<(), Error> {
+        let Some(layer) = self.upper(id).await? else {
+            return Ok(());
+        };
+        let namespace = self
+            .stored(id)
+            .await?
+            .map(|record| record.key.pod.namespace);
+        let namespace = namespace.unwrap_or_default();
+        let state = &self.options.state;
+        if let Err(error) = self.emptying.remove(&namespace, state, &layer).await {
+            tracing::warn!(
+                container = id,
+                error = chain(&error),
+                "cannot remove what a container wrote; leaving it to containerd"
+            );
+        }
         Ok(())
     }
 

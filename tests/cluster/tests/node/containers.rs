@@ -1,6 +1,7 @@
 //! The container engine against the real containerd, crun and registry: images, containers, logs
 //! and ends.
 
+use crate::floor::hostile;
 use crate::site::{IMAGE, LIMIT, RUNTIME, Site, eventually, subdir, texts};
 use agent_runtime::{
     Change, Container, ContainerSpec, ContainerState, Containerd, ErrorClass, ExitCause,
@@ -270,6 +271,56 @@ async fn a_new_agent_adopts_what_the_old_one_started() {
         (1..=all.len()).collect::<Vec<_>>(),
         "no line is lost or doubled"
     );
+}
+
+/// A container that makes so many folders in one another, and ends.
+fn nests(site: &Site, levels: usize) -> ContainerSpec {
+    let mut spec = site.spec("nests", "");
+    spec.mounts = vec![hostile(site)];
+    let levels = levels.to_string();
+    spec.command = Some(["/hostile", "nests", &levels].map(str::to_owned).into());
+    spec
+}
+
+/// Nothing shows what stays of a layer whose record is gone: it would fill the disk for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_container_nests_deeper_than_the_engine_has_open_files_goes_with_it() {
+    let (site, agent) = with_image().await;
+    site.engine.limit_open_files(4096).unwrap();
+    let spec = nests(&site, 5000);
+    let (code, log) = run_to_end(&agent, &spec).await;
+    assert_eq!((code, texts(&log).as_slice()), (0, ["5000"].as_slice()));
+    let layer = agent.layer(&id_of(&spec)).await.unwrap().unwrap();
+    let snapshot = layer.parent().unwrap();
+    assert!(layer.join("nested/nested").exists());
+    agent.remove(&id_of(&spec)).await.unwrap();
+    eventually("the layer to be gone", || async {
+        (!snapshot.exists()).then_some(())
+    })
+    .await;
+}
+
+/// The engine has more, for what it does for all containers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn containers_and_commands_in_them_have_the_open_files_that_the_kernel_gives() {
+    let (site, agent) = with_image().await;
+    let limits = "ulimit -Sn; ulimit -Hn";
+    for privileged in [false, true] {
+        let name = if privileged { "privileged" } else { "plain" };
+        let mut spec = site.spec(name, &format!("{limits}; sleep 600"));
+        spec.privileged = privileged;
+        agent.start(&spec).await.unwrap();
+        let command = ["/bin/sh", "-c", limits].map(str::to_owned);
+        let done = agent.exec(&id_of(&spec), &command, LIMIT).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&done.output), "1024\n4096\n");
+        eventually("its own limits", || async {
+            let log = std::fs::read_to_string(&spec.log_path).ok()?;
+            (texts(&log) == ["1024", "4096"]).then_some(())
+        })
+        .await;
+        agent.kill(&id_of(&spec)).await.unwrap();
+        ends(&agent, &spec).await;
+    }
 }
 
 fn lines(spec: &ContainerSpec) -> Vec<usize> {

@@ -30,7 +30,7 @@ const REFUSED: &str = "bpf:321:357: perf_event_open:298:336: io_uring_setup:425:
 const MISSING: [&str; 2] = ["clone3", "sched_setattr"];
 
 /// Compiles the hostile program; it needs nothing of a container's files.
-fn hostile(site: &Site) -> Mount {
+pub(crate) fn hostile(site: &Site) -> Mount {
     let program = site.dir.path().join("hostile");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("hostile/main.rs");
     let mut compiler = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));

@@ -272,6 +272,23 @@ fn no_limit_counts_by_user_id(log: &str) -> Result<()> {
     Ok(())
 }
 
+/// containerd's own, which is far more, is not handed on to containers.
+fn open_files_are_those_of_the_kernel(log: &str) -> Result<()> {
+    let line = log.lines().find(|line| line.starts_with("Max open files"));
+    let numbers = |line: &str| {
+        line.split_ascii_whitespace()
+            .skip(3)
+            .take(2)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let found = line.map(numbers).unwrap_or_default();
+    expect(
+        found == "1024 4096",
+        &format!("a container has {found:?} open files:\n{log}"),
+    )
+}
+
 /// The kernel is as the one table of settings says, as a pod sees it; a pod still executes what it
 /// wrote to a volume.
 pub(crate) fn the_kernel_runs_with_the_settings_of_its_table(world: &mut World) -> Result<()> {
@@ -343,6 +360,7 @@ pub(crate) fn the_kernel_runs_with_the_settings_of_its_table(world: &mut World) 
         )?;
     }
     no_limit_counts_by_user_id(&log)?;
+    open_files_are_those_of_the_kernel(&log)?;
     let vulnerable = shows(meltdown).is_none_or(|text| text.starts_with("Vulnerable"));
     expect(
         !vulnerable,
