@@ -45,6 +45,13 @@ const DISABLED: [&str; 12] = [
     "io.containerd.tracing.processor.v1.otlp",
 ];
 
+/// The files of layers are removed after the call that gives them up, by containerd's collector,
+/// when it holds no lock (`Remove` and `Cleanup` of its overlay snapshotter). So it is by default;
+/// otherwise a layer of millions of files would hold the lock of all snapshots meanwhile, for which
+/// every start and end of a container waits.
+const LAYERS: &str =
+    "[plugins.\"io.containerd.snapshotter.v1.overlayfs\"]\n  sync_remove = false\n";
+
 /// The configuration (containerd 1.7, version 2 of the format).
 ///
 /// Guarantees: nothing that containerd executes or loads comes from below its root, which an
@@ -59,7 +66,7 @@ pub fn configuration(places: Places<'_>) -> String {
     let disabled = DISABLED.map(|plugin| format!("  \"{plugin}\"")).join(",\n");
     format!(
         "version = 2\nroot = \"{root}\"\nstate = \"{state}\"\nplugin_dir = \"{NO_PLUGINS}\"\n\
-         disabled_plugins = [\n{disabled},\n]\n\n[debug]\n  level = \"warn\"\n\n[grpc]\n  address = \"{socket}\"\n"
+         disabled_plugins = [\n{disabled},\n]\n\n[debug]\n  level = \"warn\"\n\n[grpc]\n  address = \"{socket}\"\n\n{LAYERS}"
     )
 }
 
@@ -82,6 +89,13 @@ mod tests {
     fn containerd_has_as_many_open_files_as_the_kernel_gives_a_process() {
         let most = SYSCTLS.iter().find(|setting| setting.path == "fs/nr_open");
         assert_eq!(most.unwrap().value, OPEN_FILES.to_string());
+    }
+
+    #[test]
+    fn files_of_layers_are_removed_while_containerd_holds_no_lock() {
+        let text = configuration(MACHINE);
+        let own = "\n[plugins.\"io.containerd.snapshotter.v1.overlayfs\"]\n  sync_remove = false\n";
+        assert!(text.ends_with(own), "{text}");
     }
 
     #[test]
