@@ -165,7 +165,7 @@ const fn service(
 }
 
 /// Words of every image's command line, besides `lockdown=`.
-pub const WORDS: [Word; 13] = [
+pub const WORDS: [Word; 14] = [
     word(
         "console=tty0",
         Source::Ours,
@@ -225,6 +225,11 @@ pub const WORDS: [Word; 13] = [
         "debugfs=off",
         Source::Kspp,
         "nothing here reads debugfs, and much of it was never hardened",
+    ),
+    word(
+        "audit=0",
+        Source::Ours,
+        "no audit records: nobody here reads them, and any pod could fill the kernel's log with them",
     ),
     word(
         "proc_mem.force_override=never",
@@ -432,6 +437,21 @@ mod tests {
             let all: BTreeSet<&str> = settings.iter().map(|one| one.path).chain(fixed).collect();
             assert_eq!(all.len(), settings.len() + SYSCTLS.len(), "listed once");
         }
+    }
+
+    /// Root of a container writes audit records of any text, and any program brings them about by a
+    /// filter of its own calls, or a line by a fault.
+    #[test]
+    fn no_program_fills_the_kernels_log_by_audit_records_or_by_its_own_faults() {
+        let words = words(Lockdown::default());
+        assert!(words.iter().any(|word| word == "audit=0") && is_ours("audit"));
+        let faults = SYSCTLS
+            .iter()
+            .find(|setting| setting.path == "debug/exception-trace");
+        assert_eq!(
+            faults.map(|setting| (setting.value, setting.weight)),
+            Some(("0", Weight::Guard))
+        );
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub fn of_memory(memory: u64) -> [Sysctl<String>; 4] {
 
 /// Kernel settings, in the order in which init writes them: before any module is loaded, so that
 /// network cards that appear later inherit the values under `default`.
-pub const SYSCTLS: [Sysctl; 56] = [
+pub const SYSCTLS: [Sysctl; 57] = [
     service(
         "vm/overcommit_memory",
         "1",
@@ -155,6 +155,12 @@ pub const SYSCTLS: [Sysctl; 56] = [
         "1",
         Source::Kspp,
         "only root reads the kernel's messages, which contain addresses",
+    ),
+    guard(
+        "debug/exception-trace",
+        "0",
+        Source::Ours,
+        "no line in the kernel's log for each program that crashes: any pod could fill it with them",
     ),
     guard(
         "kernel/perf_event_paranoid",
