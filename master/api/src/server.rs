@@ -181,6 +181,10 @@ impl ApiServer {
         caller: Option<Caller>,
     ) -> Response<Body> {
         let began = Instant::now();
+        // Before anything else: what is beside the API acts with an admin's rights, too.
+        if let Err(error) = check_origin(request.method(), request.headers()) {
+            return respond(&error);
+        }
         let mut request = request;
         let user = match impersonate(&self.inner.authorizer, user, request.headers_mut()).await {
             Ok(user) => user,
@@ -240,9 +244,6 @@ impl ApiServer {
         peer: Peer,
         caller: Option<Caller>,
     ) -> Routed {
-        if let Err(error) = check_origin(&parts.method, &parts.headers) {
-            return Routed::refused(error);
-        }
         let target = match Target::parse(&parts.method, parts.uri.path(), &query) {
             Ok(Some(target)) => target,
             Ok(None) => return self.route_path(&parts, &query, content, &user, &peer).await,

@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::{Identity, Local, Server};
-use http::{Method, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use master_api::{DialError, NodeDialer, NodeStream, NodeTarget, Options};
-use master_client::{BoxFuture, UserInfo};
+use master_client::{Body, BoxFuture, UserInfo};
 use master_gateway::NodeLimits;
-use master_listener::{DenyList, Peer, ServeOptions};
+use master_listener::{DenyList, Extensions, Peer, ServeOptions};
 use serde_json::json;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -211,22 +211,58 @@ async fn a_page_of_another_origin_opens_nothing_with_its_readers_certificate() {
     server.stop().await;
 }
 
+/// A service beside the API that notes whether it was asked.
+#[derive(Debug, Default)]
+struct Beside(AtomicBool);
+
+impl Extensions for Beside {
+    fn claims(&self, path: &str) -> bool {
+        path.starts_with("/authority/")
+    }
+
+    fn in_force(&self, _: &str, _: &str) -> BoxFuture<'static, bool> {
+        Box::pin(std::future::ready(true))
+    }
+
+    fn handle(&self, _: Request<Body>, _: Peer, _: UserInfo) -> BoxFuture<'static, Response<Body>> {
+        self.0.store(true, Ordering::Release);
+        Box::pin(std::future::ready(Response::new(master_client::body(""))))
+    }
+}
+
+/// Sends what an admin's browser does, without a type, and returns the head of the answer.
+async fn posted(server: &Server, path: &str, headers: &str, sent: &str) -> String {
+    let tls = server.client_tls(Some(&server.admin_identity()), b"http/1.1");
+    let mut stream = server.stream(tls).await.unwrap();
+    let length = sent.len();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: {length}\r\n\r\n{sent}"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    timeout(LIMIT, head(&mut stream)).await.expect("an answer")
+}
+
 #[tokio::test]
 async fn a_page_of_another_origin_writes_nothing_with_its_readers_certificate() {
     let server = server(&Echo::new(AGREES), NodeLimits::default()).await;
+    let beside = Arc::new(Beside::default());
+    assert!(server.local.api.set_extensions(beside.clone()));
     let map = r#"{"metadata":{"name":"planted"}}"#;
-    let maps = "/api/v1/namespaces/default/configmaps";
-    for (path, sent) in [(maps, map), ("/api/v1/nodes/n/power?action=poweroff", "")] {
-        let tls = server.client_tls(Some(&server.admin_identity()), b"http/1.1");
-        let mut stream = server.stream(tls).await.unwrap();
-        let length = sent.len();
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nhost: x\r\norigin: https://page.example\r\ncontent-length: {length}\r\n\r\n{sent}"
-        );
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let head = timeout(LIMIT, head(&mut stream)).await.expect("an answer");
+    let rotate = "/authority/v1/root/rotate";
+    for (path, sent) in [
+        ("/api/v1/namespaces/default/configmaps", map),
+        ("/api/v1/nodes/n/power?action=poweroff", ""),
+        (rotate, ""),
+        ("/authority/v1/root/finish?force=true", ""),
+        ("/authority/v1/root/abandon", ""),
+    ] {
+        let head = posted(&server, path, "origin: https://page.example\r\n", sent).await;
         assert!(head.starts_with("HTTP/1.1 403 "), "{path}: {head}");
     }
+    assert!(!beside.0.load(Ordering::Acquire), "the root is not rotated");
+    let head = posted(&server, rotate, "", "").await;
+    assert!(head.starts_with("HTTP/1.1 200 "), "no page asks: {head}");
+    assert!(beside.0.load(Ordering::Acquire));
     server.stop().await;
 }
 
