@@ -5,6 +5,11 @@
 //! them (CORS), and most of its requests are announced by a preflight, which is refused. Two are
 //! not, and would act with the user's rights: a WebSocket, which the page could also read, and a
 //! POST without a type of its own.
+//!
+//! `Origin` alone does not tell pages of the loopback apart: one that `kubectl port-forward` shows
+//! is of another port than `kubectl proxy`, whose own is not in what it passes on. A browser tells
+//! them apart by `Sec-Fetch-Site`. Programs send neither. Browsers that leave it out (Chromium does
+//! with a WebSocket) are judged by `Origin` alone.
 
 use http::header::{CONTENT_TYPE, HOST, ORIGIN, UPGRADE};
 use http::uri::Authority;
@@ -20,6 +25,10 @@ const UNANNOUNCED: [&str; 4] = [
     "multipart/form-data",
 ];
 
+/// How the origin of the page that asks relates to the one that it asks (Fetch Metadata, "The
+/// Sec-Fetch-Site HTTP Request Header").
+const SITE: &str = "sec-fetch-site";
+
 /// Checks a request before anything is done for it.
 ///
 /// # Errors
@@ -28,7 +37,7 @@ const UNANNOUNCED: [&str; 4] = [
 pub fn check_origin(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
     let upgrades = headers.contains_key(UPGRADE);
     let counts = upgrades || (method == Method::POST && is_unannounced(headers));
-    if counts && is_of_another_origin(headers) {
+    if counts && (is_of_another_origin(headers) || is_named_another_origin(headers)) {
         let text = if upgrades {
             "a page of another origin gets no WebSocket here"
         } else {
@@ -61,6 +70,13 @@ fn is_of_another_origin(headers: &HeaderMap) -> bool {
     let own = value(headers, &HOST).parse::<Authority>();
     let is_own = own.is_ok_and(|own| own.host().eq_ignore_ascii_case(host));
     !is_own && !matches!(host, "localhost" | "127.0.0.1" | "[::1]")
+}
+
+/// Whether a browser says that the page is of another origin, be it by its port alone. `none` is
+/// what a user typed.
+fn is_named_another_origin(headers: &HeaderMap) -> bool {
+    let mut sites = headers.get_all(SITE).iter();
+    sites.any(|site| !matches!(site.as_bytes(), b"same-origin" | b"none"))
 }
 
 fn value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> &'a str {
@@ -111,6 +127,39 @@ mod tests {
                 "{other:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_page_of_another_port_of_the_loopback_asks_for_nothing_where_the_browser_says_so() {
+        let site = HeaderName::from_static(SITE);
+        let of = |method: &Method, upgrades: bool, named: Option<&'static str>| {
+            let mut pairs = vec![
+                (HOST, "master.example:6443"),
+                (ORIGIN, "http://localhost:8080"),
+            ];
+            pairs.extend(upgrades.then_some((UPGRADE, "websocket")));
+            pairs.extend(named.map(|named| (site.clone(), named)));
+            check(method, &pairs)
+        };
+        for (method, upgrades) in [(Method::GET, true), (Method::POST, false)] {
+            for own in [None, Some("same-origin"), Some("none")] {
+                assert_eq!(of(&method, upgrades, own), Ok(()), "{method} {own:?}");
+            }
+            for other in [
+                "same-site",
+                "cross-site",
+                "",
+                "Same-Origin",
+                "same-origin, none",
+            ] {
+                let answer = of(&method, upgrades, Some(other));
+                assert_eq!(answer, Err(403), "{method} {other:?}");
+            }
+        }
+        let followed = of(&Method::GET, false, Some("cross-site"));
+        assert_eq!(followed, Ok(()), "a link from elsewhere");
+        let unnamed = [(HOST, "x"), (UPGRADE, "websocket"), (site, "same-site")];
+        assert_eq!(check(&Method::GET, &unnamed), Err(403), "without an origin");
     }
 
     #[test]

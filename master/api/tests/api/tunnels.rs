@@ -266,6 +266,37 @@ async fn a_page_of_another_origin_writes_nothing_with_its_readers_certificate() 
     server.stop().await;
 }
 
+/// What `kubectl port-forward` shows is at the loopback, as `kubectl proxy` is, at another port.
+#[tokio::test]
+async fn a_forwarded_page_of_a_pod_does_nothing_by_a_proxy_beside_it() {
+    let server = server(&Echo::new(AGREES), NodeLimits::default()).await;
+    let beside = Arc::new(Beside::default());
+    assert!(server.local.api.set_extensions(beside.clone()));
+    let admin = server.admin_identity();
+    let secrets = "/api/v1/secrets?watch=1";
+    let rotate = "/authority/v1/root/rotate";
+    let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    let planted = r#"{"metadata":{"name":"planted"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"}}"#;
+    for site in ["same-site", "cross-site"] {
+        let page = format!("origin: http://localhost:8080\r\nsec-fetch-site: {site}\r\n");
+        for path in [secrets, EXEC] {
+            let (_stream, head) = ask_with(&server, &admin, path, &page).await;
+            assert!(head.starts_with("HTTP/1.1 403 "), "{path}: {head}");
+        }
+        for (path, sent) in [(bindings, planted), (rotate, "")] {
+            let head = posted(&server, path, &page, sent).await;
+            assert!(head.starts_with("HTTP/1.1 403 "), "{path}: {head}");
+        }
+    }
+    assert!(!beside.0.load(Ordering::Acquire), "the root is not rotated");
+    let own = "origin: http://localhost:8001\r\nsec-fetch-site: same-origin\r\n";
+    let (_stream, head) = ask_with(&server, &admin, EXEC, own).await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    let head = posted(&server, bindings, own, planted).await;
+    assert!(head.starts_with("HTTP/1.1 201 "), "{head}");
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_command_reaches_the_pods_node_and_bytes_pass_both_ways() {
     let kubelet = Echo::new(AGREES);
