@@ -4,7 +4,7 @@ use crate::state::ApiServer;
 use config_figures::Text;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
-use master_client::{Body, BoxFuture};
+use master_client::{Body, BoxFuture, UserInfo};
 use master_listener::Extensions;
 use master_metrics::StoredObjects;
 use master_openapi::discovery;
@@ -58,12 +58,17 @@ pub(crate) fn counted(path: &str) -> &'static str {
 }
 
 impl ApiServer {
-    /// Answers a path that is not a resource; the caller is already authorized.
-    pub(crate) fn other<'a>(&'a self, parts: &'a Parts, query: &'a Query) -> BoxFuture<'a, Answer> {
-        Box::pin(self.read_path(parts, query))
+    /// Answers a path that is not a resource; the caller is already authorized for it.
+    pub(crate) fn other<'a>(
+        &'a self,
+        parts: &'a Parts,
+        query: &'a Query,
+        user: &'a UserInfo,
+    ) -> BoxFuture<'a, Answer> {
+        Box::pin(self.read_path(parts, query, user))
     }
 
-    async fn read_path(&self, parts: &Parts, query: &Query) -> Answer {
+    async fn read_path(&self, parts: &Parts, query: &Query, user: &UserInfo) -> Answer {
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             return Err(not_allowed());
         }
@@ -82,7 +87,7 @@ impl ApiServer {
             "version" if trimmed == "/version" => {
                 value_answer(StatusCode::OK, &discovery::version(), Accept::JSON)
             }
-            "snapshot" if trimmed == "/snapshot" => crate::snapshot::answer(self).await,
+            "snapshot" if trimmed == "/snapshot" => crate::snapshot::answer(self, user).await,
             "verdicts" if trimmed == "/verdicts" => self.verdicts().await,
             "openid" | ".well-known" => self.issuer(trimmed),
             "openapi" => self.openapi(trimmed, parts, query).await,

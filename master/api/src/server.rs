@@ -401,10 +401,10 @@ impl ApiServer {
     ) -> Answer {
         let free = ["/healthz", "/livez", "/readyz", "/version", "/snapshot"];
         if free.contains(&counted(parts.uri.path())) {
-            return self.other(parts, query).await;
+            return self.other(parts, query, user).await;
         }
         let (_, held) = self.enter(Access::Read, content, user, peer).await?;
-        held.hold(self.other(parts, query).await?)
+        held.hold(self.other(parts, query, user).await?)
     }
 
     /// Takes one of the slots for requests of this caller, and reads the body within its limits.

@@ -1,24 +1,27 @@
-//! `/snapshot`: the whole store as one file, for admins. `kubectl get --raw /snapshot > FILE` makes
-//! a backup.
+//! `/snapshot`: the whole store as one file, for those who may list every object. `kubectl get --raw
+//! /snapshot > FILE` makes a backup.
 //!
 //! The file holds every object, Secrets included, at one revision, and is made while the server
 //! runs: it shares the objects with the store and buffers one piece of the file. If the download
 //! breaks off, `master restore` refuses the file.
 
+use crate::authorize;
 use crate::state::ApiServer;
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use master_client::Body;
+use master_client::{Body, UserInfo};
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
 use master_store::SnapshotBytes;
 use std::convert::Infallible;
 
-/// Answers with the store as a file.
-pub(crate) async fn answer(api: &ApiServer) -> Result<Response<Body>, ApiError> {
+/// Answers with the store as a file, to a caller that may list every object. A right to the path
+/// alone is not enough: roles that show metrics and health allow all paths.
+pub(crate) async fn answer(api: &ApiServer, user: &UserInfo) -> Result<Response<Body>, ApiError> {
+    authorize::every_object(&api.inner.authorizer, user).await?;
     let permit = api
         .inner
         .snapshots

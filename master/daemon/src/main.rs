@@ -48,10 +48,10 @@ enum Command {
     /// Write the whole store into a file, also while a master works with it.
     ///
     /// With --kubeconfig the file comes from a running master over the path /snapshot, which only
-    /// admins may read (`kubectl get --raw /snapshot > FILE` does the same). With --data it is read
-    /// from the folder of a stopped master; if a master is running there, it is asked, with the
-    /// admin's kubeconfig of the folder. The file holds every object, Secrets too, as of one
-    /// moment, but not the cluster's keys (DATA/ca).
+    /// those read who may list every object (`kubectl get --raw /snapshot > FILE` does the same).
+    /// With --data it is read from the folder of a stopped master; if a master is running there, it
+    /// is asked, with the admin's kubeconfig of the folder. The file holds every object, Secrets
+    /// too, as of one moment, but not the cluster's keys (DATA/ca).
     Snapshot(snapshot::SnapshotArgs),
     /// Restore a snapshot into a data folder without a store.
     ///

@@ -26,6 +26,23 @@ pub async fn path(
     authorizer.require(&question).await
 }
 
+/// Authorizes reading all that is stored: a list of every resource of every group, which only a
+/// rule with `*` for both allows.
+pub(crate) async fn every_object(authorizer: &Authorizer, user: &UserInfo) -> Result<(), ApiError> {
+    let every = Resource {
+        group: "*",
+        resource: "*",
+        ..Resource::default()
+    };
+    let question = Question {
+        user,
+        request: Request::Resource("list", every),
+        of_node: None,
+        network_only: false,
+    };
+    authorizer.require(&question).await
+}
+
 /// Authorizes a request for a resource.
 ///
 /// # Errors

@@ -72,6 +72,47 @@ async fn a_role_counts_for_the_very_next_request() {
     }
 }
 
+/// A role for all paths, as roles have that show metrics and health, reads no stored object.
+#[tokio::test]
+async fn a_snapshot_needs_a_right_to_list_every_object() {
+    let server = Local::new().await;
+    let alice = user("alice");
+    let paths = json!({"verbs": ["get", "head"], "nonResourceURLs": ["*"]});
+    // What a role "everything but secrets" has, and more: each lacks a part of `*` in `*`.
+    let rules = json!([
+        paths,
+        rule(&["list"], "", &["*"]),
+        rule(&["list"], "*", &["secrets", "configmaps", "pods"]),
+        rule(&["get", "watch"], "*", &["*"]),
+    ]);
+    let role = json!({"metadata": {"name": "paths"}, "rules": rules});
+    made(&server, CLUSTER_ROLES, role).await;
+    let binding = bound("paths", "ClusterRole", "paths", "alice");
+    made(&server, CLUSTER_BINDINGS, binding).await;
+    let ask = async |method: Method, path: &str| {
+        let (status, _, bytes) = server.send(&alice, method, path, &[], "").await;
+        let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        (status.as_u16(), answer["message"].clone())
+    };
+    assert_eq!(ask(Method::GET, "/metrics").await.0, 200);
+    assert_eq!(ask(Method::HEAD, "/snapshot").await.0, 403);
+    for path in ["/snapshot", "/snapshot/"] {
+        let (status, why) = ask(Method::GET, path).await;
+        assert_eq!(status, 403, "{path}");
+        let missing =
+            r#"User "alice" cannot list resource "*" in API group "*" at the cluster scope"#;
+        assert!(why.as_str().unwrap().contains(missing), "{why}");
+    }
+    let every = json!({"metadata": {"name": "every"}, "rules": [rule(&["list"], "*", &["*"])]});
+    made(&server, CLUSTER_ROLES, every).await;
+    // Within a namespace it is not enough.
+    let within = bound("every", "ClusterRole", "every", "alice");
+    made(&server, BINDINGS, within.clone()).await;
+    assert_eq!(ask(Method::GET, "/snapshot").await.0, 403);
+    made(&server, CLUSTER_BINDINGS, within).await;
+    assert_eq!(ask(Method::GET, "/snapshot").await.0, 200);
+}
+
 /// Alice, who may write roles and bindings, and of pods may read one.
 async fn keeper_of_roles(server: &Local) -> UserInfo {
     let alice = user("alice");
