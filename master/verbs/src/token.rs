@@ -277,8 +277,8 @@ fn refuse(call: &Call, why: &str) -> Result<(), ApiError> {
     Err(call.kind.forbidden(&call.target.name, why))
 }
 
-/// A node may request tokens for pods that it runs, for audiences that those name (upstream:
-/// `NodeRestriction`).
+/// A node may request tokens for pods that it runs, for audiences that volumes of those name
+/// (upstream: `NodeRestriction`).
 async fn for_node(
     call: &Call,
     reader: &dyn Reader,
@@ -310,12 +310,12 @@ async fn for_node(
             "node requested token bound to a pod scheduled on a different node",
         );
     }
-    let [audience] = audiences else {
-        return if audiences.is_empty() {
-            Ok(())
-        } else {
-            refuse(call, "node may only request 0 or 1 audiences")
-        };
+    // A request that names none is for the API, as a volume is that names none: a pod without such a
+    // volume keeps the rights of its account from its node.
+    let audience = match audiences {
+        [] => "",
+        [audience] => audience.as_str(),
+        _ => return refuse(call, "node may only request 0 or 1 audiences"),
     };
     if master_pods::podspec::requests_token_for(pod_spec, audience) {
         return Ok(());

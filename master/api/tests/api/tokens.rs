@@ -523,6 +523,36 @@ async fn audiences_are_the_reviewers_to_name() {
 }
 
 #[tokio::test]
+async fn a_node_gets_the_tokens_that_volumes_of_its_pods_ask_for_and_no_others() {
+    let server = cluster(&key()).await;
+    // Beside `p`, which has the volume of the API's token that every pod gets.
+    let mut silent = pod();
+    silent["metadata"]["name"] = "silent".into();
+    silent["spec"]["automountServiceAccountToken"] = false.into();
+    let source = json!({"serviceAccountToken": {"audience": "vault", "path": "token"}});
+    silent["spec"]["volumes"] = json!([{"name": "v", "projected": {"sources": [source]}}]);
+    made(&server, PODS, silent).await;
+    let node = crate::authorization::node("n1");
+    for (name, audiences, code) in [
+        ("p", json!([]), 201),
+        ("p", json!(["vault"]), 403),
+        ("silent", json!(["vault"]), 201),
+        ("silent", json!([]), 403),
+        ("silent", json!([""]), 403),
+        ("silent", json!([ISSUER]), 403),
+        ("silent", json!(["vault", ISSUER]), 403),
+    ] {
+        let own = uid(&server, &format!("{PODS}/{name}")).await;
+        let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": own});
+        let spec =
+            json!({"audiences": audiences, "expirationSeconds": 3607, "boundObjectRef": bound});
+        let (path, body) = (format!("{ACCOUNTS}/robot/token"), json!({"spec": spec}));
+        let (status, answer) = server.ask(&node, Method::POST, &path, &body).await;
+        assert_eq!(status.as_u16(), code, "{name} {audiences}: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn fixed_and_bootstrap_tokens_are_known() {
     let server = cluster(&key()).await;
     assert_eq!(whoami(&server, "plain-token").await.1["username"], "bob");
