@@ -3,15 +3,18 @@
 use super::call::Call;
 use super::network_only;
 use bytes::Bytes;
+use jiff::Timestamp;
 use master_objects::StoredPart;
 use master_schema::error::{ApiError, Reason};
 use master_schema::registry::Kind;
+use master_schema::validate::Fields;
 use master_store::{Entry, Revision};
 use master_wire::Form;
 use master_wire::table::{self, Include, Style};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The annotation of the bookmark after the initial events (KEP-3157).
 const INITIAL_END: &str = "k8s.io/initial-events-end";
@@ -21,12 +24,165 @@ pub(super) const SHARED: usize = 4096;
 
 /// The end of a line after its object.
 const END: &[u8] = b"}\n";
-/// Lines of one event that are cached for other watchers: versions of the kind times forms.
+/// The type of an event that takes an object away; it is shown as it was before.
+pub(super) const DELETED: &str = "DELETED";
+/// Lines of one event that are cached for other watchers: versions of the kind times forms. What is
+/// beyond is put together from the cached parts.
 const LINES: usize = 4;
+/// Parts of one sort that are cached of one event: those of the object and of the one before it, in
+/// each version of the kind. More than any kind has, so that no choice of forms keeps other
+/// watchers from sharing.
+const PARTS: usize = 16;
+/// How long a row is sent as it was made: its ages are of that moment, and an event of a quiet kind
+/// is recent for minutes.
+const ROW_AGE: Duration = Duration::from_secs(10);
 
-/// The lines of one event, for all its watchers.
+/// What the watchers of one event send, made once for all of them.
+///
+/// Guarantee: as long as the event is recent, its object is decoded once for all watchers of one
+/// sort (tables once in [`ROW_AGE`]), however many there are and whatever else they ask for. One
+/// change of a large object would otherwise be work for as long as its watchers are many.
+#[derive(Debug)]
+pub(super) struct Lines {
+    /// Whole lines, of small objects.
+    short: Mutex<Vec<Line>>,
+    /// The stored bytes of objects.
+    whole: Parts<Bytes>,
+    /// The stored bytes of their metadata.
+    metadata: Parts<Bytes>,
+    /// What nodes get of each other's pods.
+    network_only: Parts<Bytes>,
+    /// Rows of tables.
+    rows: Parts<Row>,
+    /// How long a row lasts.
+    row_age: Duration,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self {
+            short: Mutex::default(),
+            whole: Parts::default(),
+            metadata: Parts::default(),
+            network_only: Parts::default(),
+            rows: Parts::default(),
+            row_age: ROW_AGE,
+        }
+    }
+}
+
+/// One sort of parts.
 #[derive(Debug, Default)]
-pub(super) struct Lines(Mutex<Vec<Line>>);
+struct Parts<T>(Mutex<Vec<Part<T>>>);
+
+#[derive(Debug)]
+struct Part<T> {
+    kind: Arc<Kind>,
+    /// Whether it is of the object before the event.
+    before: bool,
+    made: Instant,
+    content: T,
+}
+
+/// A row of a table, without what its watchers' versions of a table differ in.
+#[derive(Debug, Default, Clone)]
+struct Row {
+    cells: Bytes,
+    /// The object's metadata, without managed fields.
+    metadata: Bytes,
+}
+
+impl<T: Clone> Parts<T> {
+    /// The cached part; made if it does not exist yet. Others who need it wait meanwhile.
+    fn get(
+        &self,
+        object: &Object<'_>,
+        make: impl FnOnce() -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let same =
+            |part: &&Part<T>| part.before == object.before && Arc::ptr_eq(&part.kind, object.kind);
+        if let Some(part) = parts.iter().find(same) {
+            return Ok(part.content.clone());
+        }
+        let content = make()?;
+        if parts.len() < PARTS {
+            parts.push(Part {
+                kind: object.kind.clone(),
+                before: object.before,
+                made: Instant::now(),
+                content: content.clone(),
+            });
+        }
+        Ok(content)
+    }
+
+    /// Drops what was made longer ago than this.
+    fn forget(&self, age: Duration) {
+        let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.retain(|part| part.made.elapsed() < age);
+    }
+}
+
+/// The object of a line.
+#[derive(Debug, Clone, Copy)]
+struct Object<'a> {
+    kind: &'a Arc<Kind>,
+    entry: &'a Entry,
+    /// Whether it is the object before the event.
+    before: bool,
+    /// Its resource version in the line: the event's.
+    revision: Revision,
+    lines: &'a Lines,
+}
+
+impl Object<'_> {
+    /// Its JSON up to the stored bytes.
+    fn head(&self, part: StoredPart) -> String {
+        let head = master_objects::head(self.kind, part);
+        format!(r#"{head}{}","#, self.revision)
+    }
+
+    /// The stored bytes of a part.
+    fn stored(&self, part: StoredPart) -> Result<Bytes, ApiError> {
+        let cached = match part {
+            StoredPart::Whole => &self.lines.whole,
+            StoredPart::Metadata(_) => &self.lines.metadata,
+        };
+        cached.get(self, || {
+            Ok(master_objects::stored_bytes(self.kind, self.entry, part)?.bytes())
+        })
+    }
+
+    fn decoded(&self) -> Result<Fields, ApiError> {
+        let entry = Entry {
+            modified: self.revision,
+            ..self.entry.clone()
+        };
+        master_objects::decode_without_managed(self.kind, &entry)
+    }
+
+    /// A pod, as other nodes get it.
+    fn network_only(&self) -> Result<Bytes, ApiError> {
+        self.lines.network_only.get(self, || {
+            let pod = network_only::of_pod(&self.decoded()?);
+            Ok(pod.to_string().into())
+        })
+    }
+
+    fn row(&self) -> Result<Row, ApiError> {
+        self.lines.rows.forget(self.lines.row_age);
+        self.lines.rows.get(self, || {
+            let fields = self.decoded()?;
+            let cells = table::cells(self.kind, &fields, Timestamp::now());
+            let metadata = fields.get("metadata").unwrap_or(&Value::Null);
+            Ok(Row {
+                cells: Value::Array(cells).to_string().into(),
+                metadata: metadata.to_string().into(),
+            })
+        })
+    }
+}
 
 #[derive(Debug)]
 struct Line {
@@ -37,7 +193,7 @@ struct Line {
 }
 
 impl Lines {
-    /// The cached line; made if it does not exist yet.
+    /// The cached line of a small object; made if it does not exist yet.
     fn get(
         &self,
         kind: &Arc<Kind>,
@@ -45,7 +201,7 @@ impl Lines {
         part: StoredPart,
         make: impl FnOnce() -> Bytes,
     ) -> Bytes {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.short.lock().unwrap_or_else(PoisonError::into_inner);
         let same =
             |line: &&Line| line.what == what && line.part == part && Arc::ptr_eq(&line.kind, kind);
         if let Some(line) = lines.iter().find(same) {
@@ -105,14 +261,17 @@ impl Frames {
         lines: &Lines,
         into: &mut VecDeque<Bytes>,
     ) -> Result<(), ApiError> {
+        let object = Object {
+            kind,
+            entry,
+            before: what == DELETED,
+            revision,
+            lines,
+        };
+        let start = || format!(r#"{{"type":"{what}","object":"#);
         if self.network_only {
-            let entry = Entry {
-                modified: revision,
-                ..entry.clone()
-            };
-            let pod = master_objects::decode_without_managed(kind, &entry)?;
-            let line = json!({"type": what, "object": network_only::of_pod(&pod)});
-            into.push_back(Bytes::from(line.to_string() + "\n"));
+            let pod = object.network_only()?;
+            put(vec![start().into(), pod, Bytes::from_static(END)], into);
             return Ok(());
         }
         let part = match self.form {
@@ -121,27 +280,19 @@ impl Frames {
             Form::Object | Form::PartialList(_) => StoredPart::Whole,
             Form::Partial(version) => StoredPart::Metadata(version),
             Form::Table(version) => {
-                let value = self.row(kind, version, entry, revision)?;
-                into.push_back(Bytes::from(format!(
-                    "{{\"type\":\"{what}\",\"object\":{value}}}\n"
-                )));
+                put(self.table(version, &start(), &object)?, into);
                 return Ok(());
             }
         };
-        let kept = master_objects::stored_bytes(kind, entry, part)?.bytes();
-        let make = || {
-            format!(
-                r#"{{"type":"{what}","object":{}{revision}","#,
-                master_objects::head(kind, part)
-            )
-        };
+        let kept = object.stored(part)?;
         if kept.len() < SHARED {
             into.push_back(lines.get(kind, what, part, || {
-                [make().as_bytes(), &kept, part.tail(), END].concat().into()
+                let start = start() + &object.head(part);
+                [start.as_bytes(), &kept, part.tail(), END].concat().into()
             }));
         } else {
             into.extend([
-                make().into(),
+                (start() + &object.head(part)).into(),
                 kept,
                 Bytes::from_static(part.tail()),
                 Bytes::from_static(END),
@@ -150,31 +301,46 @@ impl Frames {
         Ok(())
     }
 
-    /// An object as a table of one row.
-    fn row(
+    /// The line of an object as a table of one row ([`table::table`]), in pieces; `start` is what
+    /// comes before the table.
+    fn table(
         &mut self,
-        kind: &Kind,
-        version: &'static str,
-        entry: &Entry,
-        revision: Revision,
-    ) -> Result<Value, ApiError> {
-        let entry = Entry {
-            modified: revision,
-            ..entry.clone()
-        };
-        let metadata = json!({"resourceVersion": revision.to_string()});
-        let style = Style {
-            version,
-            include: self.include,
-            headings: self.headings,
+        version: &str,
+        start: &str,
+        object: &Object<'_>,
+    ) -> Result<Vec<Bytes>, ApiError> {
+        let row = object.row()?;
+        let columns = if self.headings {
+            table::columns(object.kind)
+        } else {
+            Value::Null
         };
         self.headings = false;
-        let read = if self.include == Include::Object {
-            master_objects::decode
-        } else {
-            master_objects::decode_without_managed
-        };
-        table::table(kind, style, [read(kind, &entry)], &metadata)
+        let revision = object.revision;
+        let start = format!(
+            r#"{start}{{"kind":"Table","apiVersion":"{version}","metadata":{{"resourceVersion":"{revision}"}},"columnDefinitions":{columns},"rows":[{{"cells":"#
+        );
+        let mut pieces = vec![
+            start.into(),
+            row.cells,
+            Bytes::from_static(br#","object":"#),
+        ];
+        match self.include {
+            Include::Nothing => pieces.push(Bytes::from_static(b"null")),
+            Include::Metadata => pieces.extend([
+                Bytes::from(format!(
+                    r#"{{"kind":"PartialObjectMetadata","apiVersion":"{version}","metadata":"#
+                )),
+                row.metadata,
+                Bytes::from_static(b"}"),
+            ]),
+            Include::Object => pieces.extend([
+                object.head(StoredPart::Whole).into(),
+                object.stored(StoredPart::Whole)?,
+            ]),
+        }
+        pieces.extend([Bytes::from_static(b"}]}"), Bytes::from_static(END)]);
+        Ok(pieces)
     }
 
     /// A bookmark: everything up to a revision was sent, and with `initial_end` also all initial
@@ -209,7 +375,215 @@ impl Frames {
     }
 }
 
+/// Queues a line, in one piece if it is short.
+fn put(pieces: Vec<Bytes>, into: &mut VecDeque<Bytes>) {
+    let length: usize = pieces.iter().map(Bytes::len).sum();
+    if length >= SHARED {
+        into.extend(pieces);
+        return;
+    }
+    let mut line = Vec::with_capacity(length);
+    for piece in &pieces {
+        line.extend_from_slice(piece);
+    }
+    into.push_back(line.into());
+}
+
 /// An error as a line.
 pub(super) fn error_line(error: &ApiError) -> Bytes {
     Bytes::from(json!({"type": "ERROR", "object": error.to_status()}).to_string() + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use master_kinds::builtin;
+
+    const V1: &str = "meta.k8s.io/v1";
+    const BETA: &str = "meta.k8s.io/v1beta1";
+    const INCLUDES: [Include; 3] = [Include::Nothing, Include::Metadata, Include::Object];
+
+    fn pods() -> Arc<Kind> {
+        builtin::registry().find("", "v1", "pods").unwrap().clone()
+    }
+
+    fn stored(value: String) -> Entry {
+        Entry {
+            key: "pods/default/p".into(),
+            value: value.into(),
+            created: 5,
+            modified: 5,
+        }
+    }
+
+    /// A pod with a label of this many letters, which every form but a bare row sends.
+    fn pod(name: &str, letters: usize) -> Entry {
+        let labels = json!({"long": "x".repeat(letters)});
+        let managed = json!([{"manager": "m", "operation": "Update"}]);
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "default", "labels": labels, "managedFields": managed},
+            "spec": {"containers": [{"name": "c", "image": "x:1"}]},
+            "status": {"phase": "Running", "podIP": "10.0.0.1"},
+        });
+        stored(pod.to_string())
+    }
+
+    /// An object of which nothing can be read.
+    fn spoilt() -> Entry {
+        stored("{".to_owned())
+    }
+
+    /// Lines whose rows last, however long a test takes.
+    fn lasting() -> Lines {
+        Lines {
+            row_age: Duration::MAX,
+            ..Lines::default()
+        }
+    }
+
+    fn rows(version: &'static str, include: Include) -> Frames {
+        Frames {
+            form: Form::Table(version),
+            include,
+            headings: true,
+            network_only: false,
+        }
+    }
+
+    fn objects(form: Form, network_only: bool) -> Frames {
+        Frames {
+            form,
+            include: Include::Metadata,
+            headings: true,
+            network_only,
+        }
+    }
+
+    /// A watcher of each form.
+    fn watchers() -> Vec<Frames> {
+        let tables = [V1, BETA].into_iter();
+        let tables = tables.flat_map(|version| INCLUDES.map(|include| rows(version, include)));
+        tables
+            .chain([
+                objects(Form::Object, true),
+                objects(Form::Object, false),
+                objects(Form::Partial(V1), false),
+                objects(Form::Partial(BETA), false),
+            ])
+            .collect()
+    }
+
+    fn line(
+        frames: &mut Frames,
+        kind: &Arc<Kind>,
+        what: &'static str,
+        entry: &Entry,
+        lines: &Lines,
+    ) -> Result<Value, ApiError> {
+        let mut pieces = VecDeque::new();
+        frames.event(kind, what, entry, 7, lines, &mut pieces)?;
+        let text: Vec<u8> = pieces.iter().flatten().copied().collect();
+        assert!(text.ends_with(b"\n"));
+        Ok(serde_json::from_slice(&text).unwrap())
+    }
+
+    #[test]
+    fn an_event_is_decoded_once_for_all_its_watchers_whatever_they_ask_for() {
+        let kind = pods();
+        for letters in [1, 2 * SHARED] {
+            let (good, spoilt, lines) = (pod("p", letters), spoilt(), lasting());
+            let first: Vec<Value> = watchers()
+                .iter_mut()
+                .map(|frames| line(frames, &kind, "MODIFIED", &good, &lines).unwrap())
+                .collect();
+            // A second look at the object would find nothing.
+            for (mut frames, first) in watchers().into_iter().zip(first) {
+                let alone = line(&mut frames, &kind, "MODIFIED", &spoilt, &Lines::default());
+                assert!(alone.is_err(), "{frames:?}");
+                for _ in 0..100 {
+                    frames.headings = true;
+                    let shared = line(&mut frames, &kind, "MODIFIED", &spoilt, &lines);
+                    assert_eq!(shared.unwrap(), first, "{frames:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_watchers_share_of_a_large_event_is_not_copied() {
+        let (kind, good, lines) = (pods(), pod("p", 2 * SHARED), lasting());
+        let large = |mut frames: Frames| {
+            let mut pieces = VecDeque::new();
+            frames
+                .event(&kind, "MODIFIED", &good, 7, &lines, &mut pieces)
+                .unwrap();
+            let large = pieces.iter().find(|piece| piece.len() >= SHARED);
+            large.map(|piece| piece.as_ptr())
+        };
+        let once: Vec<_> = watchers().into_iter().map(&large).collect();
+        let again: Vec<_> = watchers().into_iter().map(&large).collect();
+        assert_eq!(once, again);
+        // Rows without their object are short.
+        assert_eq!(once.iter().flatten().count(), once.len() - 2);
+    }
+
+    #[test]
+    fn the_object_before_an_event_is_not_taken_for_the_one_after_it() {
+        let (kind, lines) = (pods(), Lines::default());
+        let (old, new) = (pod("old", 1), pod("new", 1));
+        for mut frames in watchers() {
+            for (what, entry, name) in [("MODIFIED", &new, "new"), (DELETED, &old, "old")] {
+                let line = line(&mut frames, &kind, what, entry, &lines).unwrap();
+                assert_eq!(line["type"], what);
+                let text = line.to_string();
+                assert!(text.contains(&format!("\"{name}\"")), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_shared_row_is_the_row_of_a_table() {
+        let kind = pods();
+        let entry = pod("p", 1);
+        let now = Entry {
+            modified: 7,
+            ..entry.clone()
+        };
+        for version in [V1, BETA] {
+            for include in INCLUDES {
+                let (mut frames, lines) = (rows(version, include), lasting());
+                for headings in [true, false] {
+                    let style = Style {
+                        version,
+                        include,
+                        headings,
+                    };
+                    let read = if include == Include::Object {
+                        master_objects::decode
+                    } else {
+                        master_objects::decode_without_managed
+                    };
+                    let metadata = json!({"resourceVersion": "7"});
+                    let expected = table::table(&kind, style, [read(&kind, &now)], &metadata);
+                    let line = line(&mut frames, &kind, "ADDED", &entry, &lines).unwrap();
+                    assert_eq!(line["object"], expected.unwrap(), "{style:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_is_made_anew_once_its_ages_are_old() {
+        let kind = pods();
+        for (row_age, again) in [(Duration::MAX, true), (Duration::ZERO, false)] {
+            let lines = Lines {
+                row_age,
+                ..Lines::default()
+            };
+            let mut frames = rows(V1, Include::Metadata);
+            line(&mut frames, &kind, "ADDED", &pod("p", 1), &lines).unwrap();
+            let second = line(&mut frames, &kind, "ADDED", &spoilt(), &lines);
+            assert_eq!(second.is_ok(), again);
+        }
+    }
 }

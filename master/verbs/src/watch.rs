@@ -7,7 +7,7 @@
 
 use super::answer::Answer;
 use super::call::Call;
-use super::frames::{Frames, Lines, SHARED, error_line};
+use super::frames::{DELETED, Frames, Lines, SHARED, error_line};
 use super::page::META;
 use super::read::{matches, revision};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -49,6 +49,9 @@ const MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
 
 /// Approximate bytes sent at once: one TLS record.
 const PIECE: usize = 16 << 10;
+/// Events after which other tasks run. What the watchers of an event share is quickly sent; events
+/// that are no longer recent are read by each of them.
+const TURN: usize = 8;
 
 /// The selectable fields of an object before and after an event: computed once for all watchers.
 /// Kinds that share a table have the same selectable fields in stored form, under different names.
@@ -354,7 +357,8 @@ impl Watch {
         if more == 0 {
             return first;
         }
-        let mut piece = BytesMut::with_capacity(PIECE);
+        let length: usize = self.ready.iter().take(more).map(Bytes::len).sum();
+        let mut piece = BytesMut::with_capacity(first.len() + length);
         piece.put(first);
         self.ready.drain(..more).for_each(|next| piece.put(next));
         piece.freeze()
@@ -392,7 +396,7 @@ impl Watch {
             }
         };
         match batch {
-            Some(Ok(batch)) => self.take(&batch),
+            Some(Ok(batch)) => self.take(&batch).await,
             Some(Err(error)) => {
                 self.ready.push_back(error_line(&too_old(&error)));
                 self.ended = true;
@@ -407,11 +411,17 @@ impl Watch {
         }
     }
 
-    fn take(&mut self, batch: &Batch) {
-        for event in &batch.events {
-            if !self.ended {
-                let outcome = self.event(event);
-                self.or_end(outcome);
+    /// Turns a batch into frames, and lets other tasks run in between.
+    async fn take(&mut self, batch: &Batch) {
+        for (turn, events) in batch.events.chunks(TURN).enumerate() {
+            if turn > 0 {
+                tokio::task::yield_now().await;
+            }
+            for event in events {
+                if !self.ended {
+                    let outcome = self.event(event);
+                    self.or_end(outcome);
+                }
             }
         }
     }
@@ -440,7 +450,7 @@ impl Watch {
         let (what, entry) = match (is, was, &event.now, &event.before) {
             (true, true, Some(now), _) => ("MODIFIED", now),
             (true, false, Some(now), _) => ("ADDED", now),
-            (false, true, _, Some(before)) => ("DELETED", before),
+            (false, true, _, Some(before)) => (DELETED, before),
             _ => return Ok(()),
         };
         self.counter.fetch_add(1, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use master_schema::validate::Fields;
 use serde_json::{Value, json};
 
 /// Column definitions of a kind.
-fn columns(kind: &Kind) -> Value {
+pub fn columns(kind: &Kind) -> Value {
     let mut columns = Vec::new();
     if kind.named {
         columns.push(json!({
@@ -69,6 +69,22 @@ pub struct Style {
     pub headings: bool,
 }
 
+/// The cells of an object's row; ages are those at `now`.
+pub fn cells(kind: &Kind, fields: &Fields, now: Timestamp) -> Vec<Value> {
+    let mut cells = Vec::with_capacity(kind.columns.len() + 1);
+    if kind.named {
+        cells.push(Value::String(
+            master_schema::object::meta_text(fields, "name").to_owned(),
+        ));
+    }
+    cells.extend(
+        kind.columns
+            .iter()
+            .map(|column| column.cell.value(fields, now)),
+    );
+    cells
+}
+
 /// PartialObjectMetadata of an object.
 pub fn partial(fields: &Fields, version: &str) -> Value {
     json!({
@@ -91,17 +107,7 @@ pub fn table(
     let mut rows = Vec::new();
     for fields in objects {
         let fields = fields?;
-        let mut cells = Vec::with_capacity(kind.columns.len() + 1);
-        if kind.named {
-            cells.push(Value::String(
-                master_schema::object::meta_text(&fields, "name").to_owned(),
-            ));
-        }
-        cells.extend(
-            kind.columns
-                .iter()
-                .map(|column| column.cell.value(&fields, now)),
-        );
+        let cells = cells(kind, &fields, now);
         let object = match style.include {
             Include::Nothing => Value::Null,
             Include::Metadata => partial(&fields, style.version),

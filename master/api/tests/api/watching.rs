@@ -3,6 +3,7 @@
 
 use crate::common::Local;
 use config_kube::k8s_openapi::api::core::v1::ConfigMap;
+use futures_util::FutureExt as _;
 use http::Method;
 use http_body_util::BodyExt;
 use master_api::Options;
@@ -146,6 +147,32 @@ async fn initial_events_end_with_a_marked_bookmark() {
     let without = format!("{MAPS}?watch=1&sendInitialEvents=true");
     let (status, _) = server.admin_ask(Method::GET, &without, &Value::Null).await;
     assert_eq!(status.as_u16(), 422);
+}
+
+#[tokio::test]
+async fn a_watch_with_much_to_send_lets_other_tasks_run_in_between() {
+    let server = Local::new().await;
+    let (_, list) = server.admin_ask(Method::GET, MAPS, &Value::Null).await;
+    let begin = list["metadata"]["resourceVersion"].as_str().unwrap();
+    for number in 0..40 {
+        let map = json!({"metadata": {"name": format!("m{number}")}});
+        server.admin_ask(Method::POST, MAPS, &map).await;
+    }
+    let path = format!("{MAPS}?watch=1&resourceVersion={begin}&timeoutSeconds=1");
+    let request = http::Request::get(path).body(master_client::body(""));
+    let admin = UserInfo::admin("a");
+    let answer = server
+        .api
+        .handle_as(request.unwrap(), admin, Peer::default());
+    let mut body = answer.await.into_body();
+    let mut frame = Box::pin(body.frame());
+    // All of it could be made at once.
+    assert!(frame.as_mut().now_or_never().is_none());
+    let first = frame.await.unwrap().unwrap().into_data().unwrap();
+    let rest = body.collect().await.unwrap().to_bytes();
+    let lines = String::from_utf8([&first[..], &rest[..]].concat()).unwrap();
+    let added = lines.lines().filter(|line| line.contains("\"ADDED\""));
+    assert_eq!(added.count(), 40, "{lines}");
 }
 
 #[tokio::test]
