@@ -1,5 +1,5 @@
-//! `/snapshot`: the whole store as one file, for those who may list every object. `kubectl get --raw
-//! /snapshot > FILE` makes a backup.
+//! `/snapshot`: the whole store as one file, for those who may list every object.
+//! `kubectl get --raw /snapshot > FILE` makes a backup.
 //!
 //! The file holds every object, Secrets included, at one revision, and is made while the server
 //! runs: it shares the objects with the store and buffers one piece of the file. If the download

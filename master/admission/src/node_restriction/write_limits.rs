@@ -153,7 +153,6 @@ static WRITE_LIMITS: [WriteLimit; 10] = [
             each_second: 1 << 20,
         }),
         cure: "shorter messages of its containers fit",
-        ..PLAIN
     },
     // A volume that was grown, once each.
     WriteLimit {

@@ -563,8 +563,8 @@ async fn of_the_annotations_of_events_a_node_sets_those_of_evictions_alone() {
     own.patches(&evicted, &none, 403).await;
 }
 
-/// A finalizer would outlive the node's retirement, and the deletion of another owner would wait for
-/// what the node makes again and again.
+/// A finalizer would outlive the node's retirement, and the deletion of another owner would wait
+/// for what the node makes again and again.
 #[tokio::test]
 async fn what_a_node_makes_for_itself_goes_with_its_node() {
     let server = cluster().await;
