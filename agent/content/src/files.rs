@@ -13,8 +13,9 @@ use config_kube::k8s_openapi::api::core::v1::{
     ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, Secret, Volume,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::fchown;
 use std::path::{Component, Path, PathBuf};
 
@@ -22,45 +23,87 @@ use std::path::{Component, Path, PathBuf};
 const DATA: &str = "..data";
 /// The link to be, before it takes the other's place.
 const SWAP: &str = "..swap";
+/// The folders of the current files and of the next, in turns.
+const VERSIONS: [&str; 2] = ["..0", "..1"];
 /// Mode of files that name none (upstream's).
 const DEFAULT_MODE: i32 = 0o644;
-/// Most files of a pod's volumes, and most bytes of them together: they lie in memory that counts
-/// against no pod's limit. An object has at most a mebibyte.
-const MAX_FILES: usize = 8192;
-const MAX_BYTES: usize = 16 << 20;
+/// Most names that a pod's volumes take of the file system that holds them, and most bytes of all
+/// their files: they lie in memory that counts against no pod's limit. A file takes two names, its
+/// own and a link's, so these are 8,192 files of one volume and some folders. An object has at most
+/// a mebibyte.
+const MAX_NAMES: u64 = 20_480;
+const MAX_BYTES: u64 = 16 << 20;
+/// Names that a volume takes without any file: the folders of its kind and its own, that of its
+/// files, the link to that and the one to be.
+const VOLUME_NAMES: usize = 5;
+/// Bytes of a block, the least that content takes.
+const BLOCK: u64 = 4096;
+/// Longest name, and longest path, that the kernel takes (`NAME_MAX`, `PATH_MAX`).
+const LONGEST_NAME: usize = 255;
+const LONGEST_PATH: usize = 4095;
 
-/// One file of a volume.
+/// One file of a volume. Its path stays in the volume, and is none of those that the agent itself
+/// needs there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    path: String,
+    path: PathBuf,
     mode: u32,
     /// The owner's user id; `None`: root.
     owner: Option<u32>,
     bytes: Vec<u8>,
 }
 
-/// What a pod's volumes may still hold.
-#[derive(Debug)]
-pub struct Room {
-    files: usize,
-    bytes: usize,
+/// What content takes of the file system that holds it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Bytes, of whole blocks.
+    pub bytes: u64,
+    /// Files, folders and links.
+    pub names: u64,
 }
 
-impl Default for Room {
-    fn default() -> Self {
-        Self {
-            files: MAX_FILES,
-            bytes: MAX_BYTES,
-        }
-    }
+/// What a pod's volumes hold, up to what they may.
+#[derive(Debug, Default)]
+pub struct Room {
+    taken: Taken,
+    /// Bytes of the files themselves.
+    content: u64,
 }
 
 impl Room {
+    /// What all that was added takes.
+    pub fn taken(&self) -> Taken {
+        self.taken
+    }
+
+    /// Room for so many names, and so many bytes of one file.
+    ///
+    /// # Errors
+    /// The pod's volumes would take more than `MAX_NAMES` names or hold more than `MAX_BYTES`
+    /// bytes.
+    fn take(&mut self, names: usize, bytes: usize) -> Result<(), String> {
+        let (names, bytes) = (names as u64, bytes as u64);
+        let content = self.content + bytes;
+        let taken = Taken {
+            bytes: self.taken.bytes + bytes.next_multiple_of(BLOCK),
+            names: self.taken.names + names,
+        };
+        if content > MAX_BYTES || taken.names > MAX_NAMES {
+            return Err(format!(
+                "the volumes of a pod may hold {} MiB of config maps, secrets and the like, and take {MAX_NAMES} names: \
+                 two for each file, one for each folder",
+                MAX_BYTES >> 20
+            ));
+        }
+        (self.content, self.taken) = (content, taken);
+        Ok(())
+    }
+
     /// One more file for `entries`; nothing is copied before there is room for it, as a pod may
     /// name one object many times.
     ///
     /// # Errors
-    /// The pod's volumes would hold more than `MAX_FILES` files or `MAX_BYTES` bytes.
+    /// As [`Room::take`], or the file's path can't be one of a volume.
     fn add(
         &mut self,
         entries: &mut Vec<Entry>,
@@ -68,16 +111,11 @@ impl Room {
         mode: u32,
         bytes: &[u8],
     ) -> Result<(), String> {
-        let left = (self.files.checked_sub(1)).zip(self.bytes.checked_sub(bytes.len()));
-        let Some((files, left)) = left else {
-            return Err(format!(
-                "the volumes of a pod may hold {MAX_FILES} files and {} MiB of config maps, secrets and the like",
-                MAX_BYTES >> 20
-            ));
-        };
-        (self.files, self.bytes) = (files, left);
+        let path = inside(path)?;
+        // The file, the folders above it, and a link to the topmost of these.
+        self.take(path.components().count() + 1, bytes.len())?;
         entries.push(Entry {
-            path: path.to_owned(),
+            path,
             mode,
             owner: None,
             bytes: bytes.to_vec(),
@@ -166,7 +204,8 @@ struct Collector<'a> {
 /// master's.
 ///
 /// # Errors
-/// If something that it needs isn't there, or there is no room for it.
+/// If something that it needs isn't there, or there is no room for it, or no folder can hold these
+/// files.
 pub fn entries(
     pod: &Pod,
     volume: &Volume,
@@ -203,7 +242,29 @@ pub fn entries(
     } else {
         return Ok(None);
     };
-    Ok(Some((kind, all.entries)))
+    all.room.take(VOLUME_NAMES, 0)?;
+    Ok(Some((kind, distinct(all.entries)?)))
+}
+
+/// One file for each path: of two the later stays (upstream's rule).
+///
+/// # Errors
+/// A file has the name of a folder that another one needs. Upstream's master takes such a pod, too,
+/// and its kubelet fails where it writes the second.
+fn distinct(entries: Vec<Entry>) -> Result<Vec<Entry>, String> {
+    let all = entries.into_iter();
+    let last: BTreeMap<PathBuf, Entry> = all.map(|entry| (entry.path.clone(), entry)).collect();
+    for path in last.keys() {
+        let mut above = path.ancestors().skip(1);
+        if let Some(file) = above.find(|folder| last.contains_key(*folder)) {
+            return Err(format!(
+                "the file {} can't be in the folder {}, as the volume has a file of that name",
+                path.display(),
+                file.display()
+            ));
+        }
+    }
+    Ok(last.into_values().collect())
 }
 
 impl Collector<'_> {
@@ -240,7 +301,7 @@ impl Collector<'_> {
         Ok(())
     }
 
-    /// What several sources put into one folder; of two files of one path the later stays.
+    /// What several sources put into one folder.
     fn projected(
         &mut self,
         volume: &ProjectedVolumeSource,
@@ -278,9 +339,6 @@ impl Collector<'_> {
                 }
             }
         }
-        let all = std::mem::take(&mut self.entries).into_iter();
-        let last: BTreeMap<String, Entry> = all.map(|entry| (entry.path.clone(), entry)).collect();
-        self.entries = last.into_values().collect();
         Ok(())
     }
 
@@ -320,53 +378,104 @@ fn only_user(pod: &Pod) -> Option<u32> {
     u32::try_from(user).ok()
 }
 
-/// A path below a folder, without a way out of it.
-fn inside(path: &str) -> Option<PathBuf> {
-    let path = PathBuf::from(path);
-    let plain = path.components().all(
-        |part| matches!(part, Component::Normal(name) if !name.to_string_lossy().starts_with("..")),
-    );
-    (plain && path.components().next().is_some()).then_some(path)
-}
-
-/// Makes `entries` the files of the volume in `place`, unless they are that already.
+/// A file's path below its volume's folder. Names that begin with `..` are the agent's at the top,
+/// and files' below it, as upstream has it.
 ///
 /// # Errors
-/// If a file's path leaves its volume, or there is no room.
-pub fn publish(place: &Beneath, entries: &[Entry], group: Option<u32>) -> io::Result<()> {
-    let old = place.read_link(Path::new(DATA)).ok();
-    let current = old.as_deref().and_then(|name| place.dir(name).ok());
-    if current.is_some_and(|dir| is_current(&dir, entries)) {
-        return Ok(());
+/// It leads out of the folder or to the folder itself, or no file can have it.
+fn inside(path: &str) -> Result<PathBuf, String> {
+    if path.len() > LONGEST_PATH {
+        return Err(format!("a file path is longer than {LONGEST_PATH} bytes"));
     }
-    let names = place.names(usize::MAX)?;
-    let number =
-        (0..u32::MAX).find(|number| !names.contains(&OsString::from(format!("..{number}"))));
-    let name = format!("..{}", number.unwrap_or_default());
-    let dir = place.make_dirs(Path::new(&name), 0o755)?;
-    for entry in entries {
-        let path = inside(&entry.path).ok_or_else(|| {
-            io::Error::other(format!("file path {:?} leaves its volume", entry.path))
-        })?;
-        write(&dir, &path, entry, group)?;
+    let mut plain = PathBuf::new();
+    for part in Path::new(path).components() {
+        match part {
+            Component::Normal(name) if name.len() > LONGEST_NAME => {
+                return Err(format!(
+                    "a name in the file path {path:?} is longer than {LONGEST_NAME} bytes"
+                ));
+            }
+            Component::Normal(name) => plain.push(name),
+            Component::CurDir => {}
+            Component::Prefix(_) | Component::RootDir | Component::ParentDir => {
+                return Err(format!("file path {path:?} leaves its volume"));
+            }
+        }
     }
-    place.remove_file(Path::new(SWAP))?;
-    place.link(Path::new(&name), Path::new(SWAP))?;
-    place.rename(Path::new(SWAP), Path::new(DATA))?;
-    relink(place, &dir)?;
-    // The folder before this one, and what an update that was cut short left.
-    let stale = |other: &&OsString| {
-        let text = other.to_string_lossy();
-        text.starts_with("..") && text != DATA && text != name.as_str()
-    };
-    names
-        .iter()
-        .filter(stale)
-        .try_for_each(|old| place.remove_tree(Path::new(old)))
+    if plain.as_os_str().is_empty() {
+        return Err(format!("file path {path:?} names no file"));
+    }
+    if is_own(plain.as_os_str()) {
+        return Err(format!("file path {path:?} must not start with '..'"));
+    }
+    Ok(plain)
 }
 
-fn write(dir: &Beneath, path: &Path, entry: &Entry, group: Option<u32>) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
+/// Whether a name at the top of a volume is one that the agent needs itself.
+fn is_own(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b"..")
+}
+
+/// Makes `entries` the files of the volume in `place`, unless they are that already. What fails
+/// leaves nothing behind: its author may have it fail at each try, and what lies here counts
+/// against no pod's limit.
+///
+/// # Errors
+/// There is no room, or what is in the place can't be read or removed.
+pub fn publish(place: &Beneath, entries: &[Entry], group: Option<u32>) -> io::Result<()> {
+    let old = place.read_link(Path::new(DATA)).ok();
+    let old = old.as_deref().map(Path::as_os_str);
+    // Before there is more: what a try left that was cut short.
+    remove_versions(place, old)?;
+    let current = old.and_then(|name| place.dir(Path::new(name)).ok());
+    if let Some(current) = current.filter(|dir| is_current(dir, entries)) {
+        // The links may be what an earlier try had no room for.
+        return relink(place, &current);
+    }
+    let other = old == Some(OsStr::new(VERSIONS[0]));
+    let name = Path::new(VERSIONS[usize::from(other)]);
+    let dir = match make(place, name, entries, group) {
+        Ok(dir) => dir,
+        Err(error) => {
+            // What can't be removed now is removed before the next try.
+            place.remove_tree(name).ok();
+            return Err(error);
+        }
+    };
+    remove_versions(place, Some(name.as_os_str()))?;
+    relink(place, &dir)
+}
+
+/// Writes the files into a new folder and has [`DATA`] lead to it, as the last step.
+fn make(
+    place: &Beneath,
+    name: &Path,
+    entries: &[Entry],
+    group: Option<u32>,
+) -> io::Result<Beneath> {
+    let dir = place.make_dirs(name, 0o755)?;
+    for entry in entries {
+        write(&dir, entry, group)?;
+    }
+    place.link(name, Path::new(SWAP))?;
+    place.rename(Path::new(SWAP), Path::new(DATA))?;
+    Ok(dir)
+}
+
+/// Removes all folders of files but this one, and a link that has not taken the other's place.
+fn remove_versions(place: &Beneath, kept: Option<&OsStr>) -> io::Result<()> {
+    let names = place.names(usize::MAX)?;
+    let mut own = names.iter().filter(|name| is_own(name));
+    own.try_for_each(|name| {
+        if name == DATA || Some(name.as_os_str()) == kept {
+            return Ok(());
+        }
+        place.remove_tree(Path::new(name))
+    })
+}
+
+fn write(dir: &Beneath, entry: &Entry, group: Option<u32>) -> io::Result<()> {
+    if let Some(parent) = entry.path.parent() {
         dir.make_dirs(parent, 0o755)?;
     }
     let mode = if group.is_some() {
@@ -374,7 +483,7 @@ fn write(dir: &Beneath, path: &Path, entry: &Entry, group: Option<u32>) -> io::R
     } else {
         entry.mode
     };
-    let mut file = dir.create(path, mode)?;
+    let mut file = dir.create(&entry.path, mode)?;
     if entry.owner.is_some() || group.is_some() {
         fchown(&file, entry.owner, group)?;
     }
@@ -387,10 +496,7 @@ fn relink(place: &Beneath, dir: &Beneath) -> io::Result<()> {
         Ok(dir.names(usize::MAX)?.into_iter().collect())
     };
     let (wanted, there) = (names(dir)?, names(place)?);
-    for name in there
-        .difference(&wanted)
-        .filter(|name| !name.to_string_lossy().starts_with(".."))
-    {
+    for name in there.difference(&wanted).filter(|name| !is_own(name)) {
         place.remove_tree(Path::new(name))?;
     }
     for name in wanted.difference(&there) {
@@ -403,26 +509,22 @@ fn relink(place: &Beneath, dir: &Beneath) -> io::Result<()> {
 /// (upstream's rule). A folder below the top may outlive a file in it.
 fn is_current(dir: &Beneath, entries: &[Entry]) -> bool {
     let same = |entry: &Entry| {
-        let bytes =
-            inside(&entry.path).and_then(|path| dir.read(&path, entry.bytes.len() as u64).ok());
-        bytes.is_some_and(|bytes| bytes == entry.bytes)
+        let bytes = dir.read(&entry.path, entry.bytes.len() as u64);
+        bytes.is_ok_and(|bytes| bytes == entry.bytes)
     };
     entries.iter().all(same) && has_no_other(dir, entries).unwrap_or(false)
 }
 
 /// Whether each name in the folder is that of one of `entries`, or of a folder on the way to one.
 fn has_no_other(dir: &Beneath, entries: &[Entry]) -> io::Result<bool> {
-    let files: BTreeSet<PathBuf> = entries
-        .iter()
-        .filter_map(|entry| inside(&entry.path))
-        .collect();
+    let files: BTreeSet<&Path> = entries.iter().map(|entry| entry.path.as_path()).collect();
     let above = files.iter().flat_map(|file| file.ancestors().skip(1));
     let folders: BTreeSet<&Path> = above.chain([Path::new("")]).collect();
     for folder in &folders {
         // One name more than are wanted is enough to know.
         for name in dir.dir(folder)?.names(files.len() + 1)? {
             let path = folder.join(name);
-            if !files.contains(&path) && !folders.contains(path.as_path()) {
+            if !files.contains(path.as_path()) && !folders.contains(path.as_path()) {
                 return Ok(false);
             }
         }

@@ -16,7 +16,7 @@ mod tokens;
 pub mod variables;
 mod watched;
 
-pub use files::Room;
+pub use files::{Room, Taken};
 pub use tokens::{TokenKind, Tokens};
 pub use variables::{SourceNames, Sources};
 pub use watched::{Name, ObjectKind, Use, Watched};

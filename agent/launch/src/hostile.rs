@@ -1,6 +1,7 @@
 //! Attacks by a pod through its own files on the agent that reads and writes them.
 
 use crate::machine::{Machine, tests::machine};
+use crate::stage::memory_folder;
 use crate::volumes::{self, VolumeLocation};
 use agent_claims::Right;
 use agent_content::Sources;
@@ -135,6 +136,80 @@ fn a_pod_gets_no_more_memory_for_its_content_than_there_is_for_one() {
         &sources(&"x".repeat(1 << 20)),
     );
     assert!(error.unwrap_err().contains("16 MiB"));
+}
+
+#[test]
+fn content_that_never_fits_leaves_the_memory_for_volumes_to_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let machine = machine(dir.path());
+    let place = machine.run.join("held");
+    fs::create_dir_all(&place).unwrap();
+    memory_folder(&place, 128 << 10, "mode=0700").unwrap();
+    let content = |bytes: usize| sources(&"x".repeat(bytes));
+    for _ in 0..20 {
+        let failed = volumes::prepare(&map(), "u", &machine, &content(200 << 10)).unwrap_err();
+        assert!(failed.contains("No space left"), "{failed}");
+    }
+    let other = volumes::prepare(&map(), "other", &machine, &content(64 << 10));
+    assert!(other.is_ok(), "{other:?}");
+    agent_sys::mount::detach(&place.to_string_lossy()).unwrap();
+}
+
+#[test]
+fn a_volume_that_can_never_be_published_leaves_nothing_at_each_try() {
+    let (_dir, machine) = in_memory();
+    let place = held(&volumes::prepare(&map(), "u", &machine, &sources("1")).unwrap()["v"]);
+    // No link takes the place of a folder.
+    fs::remove_file(place.join("..data")).unwrap();
+    fs::create_dir_all(place.join("..data/in the way")).unwrap();
+    for _ in 0..20 {
+        volumes::prepare(&map(), "u", &machine, &sources("2")).unwrap_err();
+    }
+    let left = fs::read_dir(&place).unwrap();
+    let mut left: Vec<_> = left.map(|one| one.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["..data", "..swap", "a"]);
+    fs::remove_dir_all(place.join("..data")).unwrap();
+    volumes::prepare(&map(), "u", &machine, &sources("2")).unwrap();
+    assert_eq!(fs::read_to_string(place.join("a")).unwrap(), "2");
+    assert!(!place.join("..swap").is_symlink());
+}
+
+#[test]
+fn what_an_update_left_that_was_cut_short_goes_before_the_next() {
+    let (_dir, machine) = in_memory();
+    let place = held(&volumes::prepare(&map(), "u", &machine, &sources("1")).unwrap()["v"]);
+    for left in ["..1", "..7", "..swap"] {
+        fs::create_dir(place.join(left)).unwrap();
+        fs::write(place.join(left).join("a"), "half").unwrap();
+    }
+    // Also where nothing has changed meanwhile.
+    volumes::prepare(&map(), "u", &machine, &sources("1")).unwrap();
+    assert_eq!(fs::read_dir(&place).unwrap().count(), 3, "..data, ..0, a");
+    // And a link for which there was no room.
+    fs::remove_file(place.join("a")).unwrap();
+    volumes::prepare(&map(), "u", &machine, &sources("1")).unwrap();
+    assert_eq!(fs::read_to_string(place.join("a")).unwrap(), "1");
+}
+
+#[test]
+fn folders_and_volumes_without_a_file_count_for_a_pods_content() {
+    let (_dir, machine) = in_memory();
+    let deep =
+        |number: usize| json!({"key": "a", "path": format!("{number}{}", "/d".repeat(2000))});
+    let items: Vec<Value> = (0..20).map(deep).collect();
+    let folders = pod(json!({"configMap": {"name": "m", "items": items}}));
+    let volumes = (0..5000).map(|number| {
+        let map = json!({"name": "none", "optional": true});
+        json!({"name": format!("v{number}"), "configMap": map})
+    });
+    let volumes: Vec<Value> = volumes.collect();
+    let empty = json!({"metadata": {"name": "p"}, "spec": {"containers": [], "volumes": volumes}});
+    for pod in [folders, serde_json::from_value(empty).unwrap()] {
+        let refused = volumes::prepare(&pod, "u", &machine, &sources("1")).unwrap_err();
+        assert!(refused.contains("take 20480 names"), "{refused}");
+    }
+    assert!(!machine.held_dir("u").exists(), "nothing is written");
 }
 
 /// Makes a folder `x` and returns its device and inode number.

@@ -23,6 +23,7 @@ pub mod network;
 pub mod refusals;
 pub mod resolver;
 mod security;
+mod shares;
 pub mod stage;
 pub mod storage;
 pub mod volumes;

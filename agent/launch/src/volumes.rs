@@ -7,9 +7,11 @@
 
 use crate::host_paths::right_of;
 use crate::machine::Machine;
+use crate::shares;
 use crate::stage::memory_folder;
 use agent_claims::{Mounted, Right, What, fs_group, sub_path_handle};
-use agent_content::{Room, SourceNames, Sources, TokenKind, files};
+use agent_content::files::{self, Entry};
+use agent_content::{Room, SourceNames, Sources, TokenKind};
 use agent_pods::{is_plain, pod_logs};
 use agent_resources::{Measure, PodFolders, VolumePlace};
 use agent_runtime::PodRef;
@@ -109,7 +111,9 @@ fn volumes(pod: &Pod) -> &[Volume] {
         .unwrap_or_default()
 }
 
-/// Makes or refreshes all volumes of a pod; returns where each is.
+/// Makes or refreshes all volumes of a pod; returns where each is. No content is written before it
+/// is known that it leaves others their room; where that of one volume can't be, that of the others
+/// is written only over what they have, as a new token.
 ///
 /// # Errors
 /// In upstream's words, with the volume's name.
@@ -119,29 +123,51 @@ pub fn prepare(
     machine: &Machine,
     sources: &Sources,
 ) -> Result<BTreeMap<String, VolumeLocation>, String> {
-    let mut room = Room::default();
-    let mut places = BTreeMap::new();
+    let fault = |volume: &Volume, error: String| {
+        let name = &volume.name;
+        format!("MountVolume.SetUp failed for volume {name:?} : {error}")
+    };
+    let (group, mut room) = (fs_group(pod), Room::default());
     // Volumes of images are made when the containers that mount them start.
     let others = volumes(pod).iter().filter(|volume| volume.image.is_none());
+    let (mut contents, mut refused) = (Vec::new(), None);
     for volume in others {
-        let fault = |error: String| {
-            format!(
-                "MountVolume.SetUp failed for volume {:?} : {error}",
-                volume.name
-            )
-        };
-        let place = Maker {
-            pod,
-            uid,
-            machine,
-            sources,
+        match files::entries(pod, volume, sources, group, &mut room) {
+            Ok(content) => contents.push((volume, content)),
+            Err(error) => {
+                refused.get_or_insert_with(|| fault(volume, error));
+            }
         }
-        .volume(volume, &mut room)
-        .map_err(fault)?;
+    }
+    if refused.is_some() {
+        let held = machine.held_dir(uid);
+        let is_there = |name: &str, kind: &str| held.join(kind).join(name).is_dir();
+        contents.retain(|(volume, content)| {
+            let content = content.as_ref();
+            content.is_some_and(|(kind, _)| is_there(&volume.name, kind))
+        });
+    }
+    if !contents.is_empty() {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        shares::take(&machine.run.join("held"), uid, namespace, room.taken())?;
+    }
+    let maker = Maker {
+        pod,
+        uid,
+        machine,
+        sources,
+    };
+    let mut places = BTreeMap::new();
+    for (volume, content) in contents {
+        let place = maker.volume(volume, content);
+        let place = place.map_err(|error| fault(volume, error))?;
         places.insert(volume.name.clone(), place);
     }
-    Ok(places)
+    refused.map_or(Ok(places), Err)
 }
+
+/// The folder of a volume's kind and its files, where it holds content of the master's.
+type Content = Option<(&'static str, Vec<Entry>)>;
 
 /// What volumes are made from.
 struct Maker<'a> {
@@ -152,7 +178,7 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    fn volume(&self, volume: &Volume, room: &mut Room) -> Result<VolumeLocation, String> {
+    fn volume(&self, volume: &Volume, content: Content) -> Result<VolumeLocation, String> {
         if let Some(mounted) = self.sources.claims.get(&volume.name) {
             return self.claimed(mounted);
         }
@@ -177,7 +203,6 @@ impl Maker<'_> {
                 .empty_dir(&volume.name, source, group)
                 .map(VolumeLocation::Own);
         }
-        let content = files::entries(self.pod, volume, self.sources, group, room)?;
         let Some((kind, entries)) = content else {
             return Err("its kind is not available yet".to_owned());
         };

@@ -100,6 +100,28 @@ fn what_is_gone_from_its_source_goes_from_below_a_folder_that_stays() {
 }
 
 #[test]
+fn a_volume_is_kept_up_to_date_beside_one_whose_source_is_gone_and_not_made_beside_it() {
+    let dir = in_memory();
+    let map = |name: &str| json!({"name": name, "configMap": {"name": name}});
+    let volumes = json!([map("m"), map("other")]);
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [], "volumes": volumes}});
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    let gone = |text: &str| sources(&json!({"a": text}));
+    let refused = prepare(&pod, dir.path(), &gone("1")).unwrap_err();
+    assert!(
+        refused.contains("configmap \"other\" not found"),
+        "{refused}"
+    );
+    assert!(!machine(dir.path()).held_dir("u").exists());
+    let mut both = gone("1");
+    let other = both.config_maps["m"].clone();
+    both.config_maps.insert("other".to_owned(), other);
+    let place = prepare(&pod, dir.path(), &both).unwrap()["m"].clone();
+    prepare(&pod, dir.path(), &gone("2")).unwrap_err();
+    assert_eq!(fs::read_to_string(place.join("a")).unwrap(), "2");
+}
+
+#[test]
 fn chosen_keys_get_their_paths_and_modes() {
     let dir = in_memory();
     let volume = json!({"configMap": {"name": "m", "items": [{"key": "a", "path": "sub/x", "mode": 0o400}]}});
@@ -223,6 +245,36 @@ fn a_path_that_leaves_its_volume_is_refused() {
             "{path:?}"
         );
     }
+}
+
+#[test]
+fn a_path_has_one_file_and_what_no_folder_can_hold_is_refused_before_anything_is_written() {
+    let dir = in_memory();
+    let sources = sources(&json!({"a": "1", "b": "2"}));
+    let of = |paths: [&str; 2]| -> Result<PathBuf, String> {
+        let items = json!([{"key": "a", "path": paths[0]}, {"key": "b", "path": paths[1]}]);
+        let volume = json!({"configMap": {"name": "m", "items": items}});
+        Ok(prepare(&pod(volume), dir.path(), &sources)?["v"].clone())
+    };
+    let long = "x".repeat(256);
+    for (paths, words) in [
+        (["a", "a/b"], "can't be in the folder a"),
+        (["a/b/c", "a/b"], "can't be in the folder a/b"),
+        (["a", "..b"], "must not start with '..'"),
+        (["a", "..data/b"], "must not start with '..'"),
+        (["a", &long], "longer than 255 bytes"),
+    ] {
+        let refused = of(paths).unwrap_err();
+        assert!(refused.contains(words), "{refused}");
+    }
+    assert!(!machine(dir.path()).held_dir("u").exists());
+    // As upstream: the later stays, and paths are taken as the kernel takes them.
+    let place = of(["f", "f"]).unwrap();
+    assert_eq!(fs::read_to_string(place.join("f")).unwrap(), "2");
+    let place = of(["x/..y", "./z//w"]).unwrap();
+    assert_eq!(fs::read_to_string(place.join("x/..y")).unwrap(), "1");
+    assert_eq!(fs::read_to_string(place.join("z/w")).unwrap(), "2");
+    assert!(!place.join("f").exists());
 }
 
 #[test]

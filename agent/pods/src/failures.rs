@@ -6,9 +6,13 @@ use agent_runtime::{Error, ErrorClass};
 use jiff::Timestamp;
 use std::time::Duration;
 
-/// Wait after a fault of the pod's configuration or of its volumes (a missing ConfigMap, say). It
-/// does not double, as the fault may be corrected at any time.
+/// Wait after a fault of the pod's configuration (a missing ConfigMap, say). It does not double, as
+/// the fault may be corrected at any time.
 const CONFIG_RETRY: Duration = Duration::from_secs(10);
+/// Longest wait after a fault of the pod's volumes. It doubles up to here, as one that its author
+/// made may stay for ever (upstream's goes up to two minutes). A change of what the volumes show
+/// ends it; that a master or a driver is there again does not, so it is no longer.
+const VOLUME_RETRY: Duration = Duration::from_secs(40);
 
 /// Records that a start of the container `name` failed, so that the status shows why and the next
 /// start waits: longer after each failure in a row for the same `image`. That is the image which
@@ -21,7 +25,9 @@ pub fn remember(notes: &mut Notes, name: &str, image: &str, error: &Error, now: 
         // The container shows no fault: it waits to be created, as all others of its pod.
         ErrorClass::Volume => {
             notes.failures.remove(name);
-            notes.unmounted = Some(later(now, CONFIG_RETRY));
+            notes.mounts_failed = notes.mounts_failed.saturating_add(1);
+            let wait = after_failures(notes.mounts_failed).min(VOLUME_RETRY);
+            notes.unmounted = Some(later(now, wait));
             return;
         }
         ErrorClass::Config => "CreateContainerConfigError",

@@ -98,6 +98,8 @@ pub struct Notes {
     pub failures: BTreeMap<String, Failure>,
     /// The pod's volumes could not be set up: when that is tried again. Nothing is started before.
     pub unmounted: Option<Timestamp>,
+    /// How often in a row that failed.
+    pub mounts_failed: u32,
     /// Containers that were asked to end, by id, and when.
     pub asked: BTreeMap<String, Timestamp>,
     /// Containers that are ended for a new image or a resize, by id: the next attempt comes at

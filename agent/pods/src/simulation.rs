@@ -316,7 +316,7 @@ impl World {
             return Ok(());
         }
         self.mounted = true;
-        self.notes.unmounted = None;
+        (self.notes.unmounted, self.notes.mounts_failed) = (None, 0);
         let id = container_id("u", name, attempt);
         prop_assert!(
             self.started.insert(id.clone()),

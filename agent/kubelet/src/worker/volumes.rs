@@ -97,7 +97,7 @@ impl Worker {
         let outcome = outcome.unwrap_or_else(died);
         if outcome.is_ok() {
             self.set_up = SetUp::Done;
-            self.notes.unmounted = None;
+            (self.notes.unmounted, self.notes.mounts_failed) = (None, 0);
         } else {
             self.set_up = SetUp::Missing;
         }

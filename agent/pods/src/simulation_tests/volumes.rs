@@ -1,8 +1,10 @@
 //! Tests of pods whose volumes can't be set up yet.
 
 use super::{after, is_true, phase, plain, status_of, waiting_reason, with_sidecars};
+use crate::backoff::later;
 use crate::simulation::World;
 use crate::simulation_story::{Behaviour, Fault};
+use std::time::Duration;
 
 #[test]
 fn a_pod_whose_volumes_are_missing_waits_to_be_created_and_starts_when_they_are_there() {
@@ -16,7 +18,7 @@ fn a_pod_whose_volumes_are_missing_waits_to_be_created_and_starts_when_they_are_
     assert_eq!(phase(&world), "Pending");
     assert!(world.starts.is_empty());
     after(&mut world, 1);
-    assert_eq!(world.starts["main0"], 1, "tried at 0, 10, 20 and 30 s");
+    assert_eq!(world.starts["main0"], 1, "tried at 0, 10 and 30 s");
     assert_eq!(phase(&world), "Running");
 }
 
@@ -52,4 +54,27 @@ fn a_container_that_ended_looks_so_while_the_next_waits_for_the_volumes() {
     assert_eq!(world.starts["main0"], 1);
     after(&mut world, 15);
     assert_eq!(world.starts["main0"], 2);
+}
+
+#[test]
+fn volumes_that_are_never_there_are_tried_less_and_less_often_up_to_a_limit() {
+    let mut story = plain("Always", Behaviour::plain(None));
+    story.volumes = 1000;
+    let mut world = World::new(&story);
+    let begun = world.now;
+    let mut tries = Vec::new();
+    for second in 0..200_u64 {
+        let failed = world.notes.mounts_failed;
+        world
+            .live_until(later(begun, Duration::from_secs(second)))
+            .unwrap();
+        if world.notes.mounts_failed > failed {
+            tries.push(second);
+        }
+    }
+    assert_eq!(tries, [0, 10, 30, 70, 110, 150, 190]);
+    // They are there at last, and missing again.
+    world.volumes_come_after(0);
+    after(&mut world, 40);
+    assert_eq!(world.notes.mounts_failed, 0);
 }
