@@ -5,32 +5,72 @@
 
 use agent_sys::beneath::Beneath;
 use config_kube::k8s_openapi::api::core::v1::{Container, FileKeySelector};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-/// Longest file, as upstream's.
+/// Longest file, as upstream's, and most files that the variables of a container name: 4 MiB
+/// together, twice what all of its variables may have.
 const MOST: u64 = 64 << 10;
+const MOST_FILES: usize = 64;
 
-/// What the files hold that a container's variables name, by volume and path; nothing for one that
-/// isn't there.
-pub type EnvFiles = BTreeMap<(String, String), Option<String>>;
+/// What the files hold that a container's variables name.
+#[derive(Debug, Clone, Default)]
+pub struct EnvFiles(BTreeMap<(String, String), FileContent>);
 
-/// Reads the files that a container's variables name; `folder` says where a volume is that a pod
-/// may fill.
+/// What a file has of the variables that are taken from it.
+#[derive(Debug, Clone)]
+enum FileContent {
+    /// It isn't there.
+    Absent,
+    /// It is no list of variables: the number of the line.
+    Wrong(usize),
+    /// The values of those that it has.
+    Values(BTreeMap<String, String>),
+}
+
+impl FileContent {
+    /// Looks for all names at once: a pod may take a variable of the same file many thousand times.
+    fn of(text: &str, names: &BTreeSet<&str>) -> Self {
+        let mut values = BTreeMap::new();
+        let walked = walk(text, |name, value| {
+            if names.contains(name) {
+                values.insert(name, value);
+            }
+        });
+        let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        match walked {
+            Ok(()) => Self::Values(values.into_iter().map(own).collect()),
+            Err(line) => Self::Wrong(line),
+        }
+    }
+}
+
+/// Reads the files that a container's variables name, each once; `folder` says where a volume is
+/// that a pod may fill. Blocks, for as long as a volume's file system does.
 ///
 /// # Errors
-/// A volume isn't there, or a file can't be read or is too long.
+/// They are too many, a volume isn't there, or a file can't be read or is too long.
 pub fn read<'p>(
     container: &Container,
     folder: impl Fn(&str) -> Option<&'p Path>,
 ) -> Result<EnvFiles, String> {
+    let mut wanted = BTreeMap::<(&str, &str), BTreeSet<&str>>::new();
     let variables = container.env.iter().flatten();
     let sources = variables.filter_map(|variable| variable.value_from.as_ref());
-    let wanted = sources.filter_map(|source| source.file_key_ref.as_ref());
-    let mut files = EnvFiles::new();
-    for file in wanted {
-        let (volume, path) = (&file.volume_name, &file.path);
+    for file in sources.filter_map(|source| source.file_key_ref.as_ref()) {
+        let at = (file.volume_name.as_str(), file.path.as_str());
+        wanted.entry(at).or_default().insert(&file.key);
+    }
+    if wanted.len() > MOST_FILES {
+        return Err(format!(
+            "the variables of a container may be taken from {MOST_FILES} files, and these are from {}: put them into \
+             fewer",
+            wanted.len()
+        ));
+    }
+    let mut files = BTreeMap::new();
+    for ((volume, path), names) in wanted {
         let fault = |error: io::Error| {
             format!(
                 "failed to read environment variable file {path:?} of volume {volume:?}: {error}"
@@ -40,47 +80,70 @@ pub fn read<'p>(
             format!("the volume {volume:?} of an environment variable file is no emptyDir")
         })?;
         let held = Beneath::root(folder).map_err(fault)?;
-        let bytes = match held.read(Path::new(path), MOST) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            bytes => Some(bytes.map_err(fault)?),
+        let content = match held.read(Path::new(path), MOST) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => FileContent::Absent,
+            bytes => {
+                let text = String::from_utf8(bytes.map_err(fault)?);
+                let text = text.map_err(|error| fault(io::Error::other(error)))?;
+                FileContent::of(&text, &names)
+            }
         };
-        let text = bytes.map(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
-        let text = text.transpose().map_err(fault)?;
-        files.insert((volume.clone(), path.clone()), text);
+        files.insert((volume.to_owned(), path.to_owned()), content);
     }
-    Ok(files)
+    Ok(EnvFiles(files))
 }
 
 /// The value that a reference leads to; `None` for an optional one that leads nowhere.
 ///
 /// # Errors
 /// It leads nowhere and isn't optional, or the file is no list of variables.
-pub(crate) fn value(files: &EnvFiles, at: &FileKeySelector) -> Result<Option<String>, String> {
+pub(crate) fn value(
+    EnvFiles(files): &EnvFiles,
+    at: &FileKeySelector,
+) -> Result<Option<String>, String> {
     let (volume, path, key) = (&at.volume_name, &at.path, &at.key);
-    let text = files.get(&(volume.clone(), path.clone()));
-    let text = text.and_then(Option::as_deref);
-    let found = match text {
-        Some(text) => find(text, key).map_err(|line| {
-            format!("line {line} of environment variable file {path:?} is not NAME='VALUE'")
-        })?,
-        None => None,
+    let (found, is_there) = match files.get(&(volume.clone(), path.clone())) {
+        Some(FileContent::Values(values)) => (values.get(key), true),
+        Some(FileContent::Wrong(line)) => {
+            return Err(format!(
+                "line {line} of environment variable file {path:?} is not NAME='VALUE'"
+            ));
+        }
+        Some(FileContent::Absent) | None => (None, false),
     };
     if found.is_some() || at.optional == Some(true) {
-        return Ok(found.map(str::to_owned));
+        return Ok(found.cloned());
     }
-    Err(match text {
-        Some(_) => format!("environment variable key {key:?} not found in file {path:?}"),
-        None => format!("environment variable file {path:?} not found in volume {volume:?}"),
+    Err(if is_there {
+        format!("environment variable key {key:?} not found in file {path:?}")
+    } else {
+        format!("environment variable file {path:?} not found in volume {volume:?}")
     })
 }
 
-/// The value of the last `NAME='VALUE'` of that name. Values are in single quotes, with nothing
-/// special inside, and may have several lines; empty lines and those that begin with `#` say
-/// nothing. The error is the number of a line that is something else.
+/// The value of the last variable of that name.
+///
+/// # Errors
+/// As [`walk`].
 pub(crate) fn find<'t>(text: &'t str, key: &str) -> Result<Option<&'t str>, usize> {
+    let mut found = None;
+    walk(text, |name, value| {
+        if name == key {
+            found = Some(value);
+        }
+    })?;
+    Ok(found)
+}
+
+/// Calls `each` with name and value of each `NAME='VALUE'`, in order. Values are in single quotes,
+/// with nothing special inside, and may have several lines; empty lines and those that begin with
+/// `#` say nothing.
+///
+/// # Errors
+/// The number of a line that is something else.
+fn walk<'t>(text: &'t str, mut each: impl FnMut(&'t str, &'t str)) -> Result<(), usize> {
     // Counted for the error alone: done at each line, it costs the square of the file's length.
     let line = |rest: &str| 1 + text[..text.len() - rest.len()].matches('\n').count();
-    let mut found = None;
     let mut rest = text;
     while !rest.is_empty() {
         let (first, after) = rest.split_once('\n').unwrap_or((rest, ""));
@@ -98,12 +161,10 @@ pub(crate) fn find<'t>(text: &'t str, key: &str) -> Result<Option<&'t str>, usiz
         if name.is_empty() || name.contains(strange) || !(tail.is_empty() || is_comment) {
             return Err(line(rest));
         }
-        if name == key {
-            found = Some(value);
-        }
+        each(name, value);
         rest = after;
     }
-    Ok(found)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -111,6 +172,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use serde_json::json;
+    use std::cell::Cell;
     use std::fs;
 
     #[test]
@@ -150,6 +212,59 @@ mod tests {
         let container = serde_json::from_value(container).unwrap();
         let files = read(&container, |volume| (volume == "v").then_some(file))?;
         value(&files, &serde_json::from_value(source).unwrap())
+    }
+
+    fn naming(variables: impl Iterator<Item = (String, String)>) -> Container {
+        let variable = |(path, key): (String, String)| {
+            let source = json!({"volumeName": "v", "path": path, "key": key});
+            json!({"name": "X", "valueFrom": {"fileKeyRef": source}})
+        };
+        let variables: Vec<_> = variables.map(variable).collect();
+        serde_json::from_value(json!({"name": "c", "env": variables})).unwrap()
+    }
+
+    #[test]
+    fn a_file_that_has_many_names_is_not_read_by_each_of_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        let name = |number: usize| format!("f{number}");
+        fs::write(path.join(name(0)), format!("A='{}'\n", "x".repeat(65_000))).unwrap();
+        for number in 1..1000 {
+            fs::hard_link(path.join(name(0)), path.join(name(number))).unwrap();
+        }
+        let reads = Cell::new(0);
+        let folder = |_: &str| {
+            reads.set(reads.get() + 1);
+            Some(path)
+        };
+        let of = |count: usize| naming((0..count).map(|number| (name(number), "A".to_owned())));
+        let refused = read(&of(1000), folder).unwrap_err();
+        assert!(refused.contains("64 files"), "{refused}");
+        assert_eq!(reads.get(), 0);
+        assert!(read(&of(64), folder).is_ok());
+        assert_eq!(reads.get(), 64);
+    }
+
+    #[test]
+    fn a_file_that_many_variables_name_is_read_once_and_no_more_of_it_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        let lines: Vec<String> = (0..2000).map(|n| format!("A{n}='{n}'\n")).collect();
+        fs::write(path.join("f"), lines.concat()).unwrap();
+        let reads = Cell::new(0);
+        let folder = |_: &str| {
+            reads.set(reads.get() + 1);
+            Some(path)
+        };
+        let keys = (0..30_000).map(|number| ("f".to_owned(), format!("A{}", number % 10)));
+        let files = read(&naming(keys), folder).unwrap();
+        assert_eq!(reads.get(), 1);
+        let content = files.0.values().next().unwrap();
+        let FileContent::Values(values) = content else {
+            panic!("{content:?}");
+        };
+        assert_eq!(values.len(), 10);
+        assert_eq!(values["A7"], "7");
     }
 
     #[test]

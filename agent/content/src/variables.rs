@@ -2,6 +2,7 @@
 //! `$(NAME)`.
 
 use crate::env_files::{self, EnvFiles};
+use crate::needs::{Keys, SourceNames};
 use crate::tokens::Tokens;
 use agent_claims::Mounted;
 use agent_pods::Addresses;
@@ -35,46 +36,25 @@ pub struct Sources {
     pub allocatable: BTreeMap<&'static str, Amount>,
 }
 
-/// The objects, in the pod's namespace, from which variables or volumes are made.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SourceNames {
-    /// Names of config maps.
-    pub config_maps: BTreeSet<String>,
-    /// Names of secrets.
-    pub secrets: BTreeSet<String>,
-}
-
 /// The objects that a container's environment needs.
 pub fn needs(container: &Container) -> SourceNames {
     let mut needs = SourceNames::default();
     for from in container.env_from.iter().flatten() {
-        needs.config_maps.extend(
-            from.config_map_ref
-                .as_ref()
-                .map(|source| source.name.clone()),
-        );
-        needs
-            .secrets
-            .extend(from.secret_ref.as_ref().map(|source| source.name.clone()));
+        if let Some(source) = &from.config_map_ref {
+            needs.config_map(&source.name, Keys::All);
+        }
+        if let Some(source) = &from.secret_ref {
+            needs.secret(&source.name, Keys::All);
+        }
     }
-    for source in container
-        .env
-        .iter()
-        .flatten()
-        .filter_map(|var| var.value_from.as_ref())
-    {
-        needs.config_maps.extend(
-            source
-                .config_map_key_ref
-                .as_ref()
-                .map(|source| source.name.clone()),
-        );
-        needs.secrets.extend(
-            source
-                .secret_key_ref
-                .as_ref()
-                .map(|source| source.name.clone()),
-        );
+    let variables = container.env.iter().flatten();
+    for source in variables.filter_map(|variable| variable.value_from.as_ref()) {
+        if let Some(at) = &source.config_map_key_ref {
+            needs.config_map(&at.name, Keys::one(&at.key));
+        }
+        if let Some(at) = &source.secret_key_ref {
+            needs.secret(&at.name, Keys::one(&at.key));
+        }
     }
     needs
 }

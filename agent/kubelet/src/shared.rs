@@ -51,6 +51,10 @@ pub(crate) struct Shared {
     pub(crate) pulls: NamedTurns,
     /// Turns to start a container, by its pod's namespace and uid.
     pub(crate) turns: NamedTurns,
+    /// Turns to keep much of config maps and secrets in memory, by the pod's namespace.
+    pub(crate) reading: NamedTurns,
+    /// Turns to keep those of a container's variables until it runs, by its pod's namespace.
+    pub(crate) gathering: NamedTurns,
     /// Threads that prepare containers.
     pub(crate) preparing: Threads,
     /// Turns to walk through what pods have on the disk, and to remove it, by their namespace.

@@ -12,7 +12,7 @@ use crate::pull::NeededImage;
 use crate::shared::Shared;
 use crate::supplies::{Reading, Supplies};
 use agent_cluster::Sandbox;
-use agent_content::{Sources, env_files, variables};
+use agent_content::{SourceNames, Sources, env_files, variables};
 use agent_launch::container::{self, Attempt, Launch};
 use agent_launch::stage::Staged;
 use agent_launch::volumes::VolumeLocation;
@@ -210,16 +210,18 @@ async fn start(
         let source = source.await?;
         volumes.insert(volume.to_owned(), source);
     }
-    let needs = variables::needs(&order.container);
-    let sources = supplies.sources(pod, &needs, at, Reading::Now).await;
-    let mut sources = sources.map_err(config)?;
-    let folder = |volume: &str| match volumes.get(volume) {
-        Some(VolumeLocation::Own(folder)) => Some(folder.as_path()),
-        _ => None,
-    };
-    sources.env_files = env_files::read(&order.container, folder).map_err(config)?;
-    // The place is this container's until it runs, as what is prepared has mounts and descriptors.
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let needs = variables::needs(&order.container);
+    // Until the container runs, as what is read is in memory. Who needs nothing of the master waits
+    // for nobody who waits for it.
+    let _gathering = if needs == SourceNames::default() {
+        None
+    } else {
+        Some(shared.gathering.turn(namespace).await)
+    };
+    let sources = supplies.sources(pod, &needs, at, Reading::Now).await;
+    let sources = sources.map_err(config)?;
+    // The place is this container's until it runs, as what is prepared has mounts and descriptors.
     let pod_id = pod.metadata.uid.as_deref().unwrap_or_default();
     // A thread that was given up may still make and unmount what a second one would make.
     let id = container_id(pod_id, &order.container.name, order.number);
@@ -227,7 +229,7 @@ async fn start(
     let place = Arc::new(place.map_err(config)?);
     let prepared = {
         let (shared, order) = (shared.clone(), order.clone());
-        let prepare = move |_: &_| prepare(&shared, &order, &sources, &volumes);
+        let prepare = move |_: &_| prepare(&shared, &order, sources, &volumes);
         apart(SILENCE, place.clone(), prepare)
     };
     let (mut launch, staged) = prepared.await.map_err(config)?;
@@ -255,12 +257,12 @@ async fn start(
     started
 }
 
-/// What the container is to see, looked up and mounted. Blocks, for as long as a volume's file
-/// system does.
+/// What the container is to see, looked up and mounted, with the variables that it finds in its
+/// volumes. Blocks, for as long as a volume's file system does.
 fn prepare(
     shared: &Shared,
     order: &Order,
-    sources: &Sources,
+    sources: Sources,
     volumes: &BTreeMap<String, VolumeLocation>,
 ) -> Result<(Launch, Staged), String> {
     let attempt = Attempt {
@@ -272,8 +274,16 @@ fn prepare(
         target: order.target.as_deref(),
         sandbox: &order.sandbox,
     };
+    let folder = |volume: &str| match volumes.get(volume) {
+        Some(VolumeLocation::Own(folder)) => Some(folder.as_path()),
+        _ => None,
+    };
+    let sources = Sources {
+        env_files: env_files::read(&order.container, folder)?,
+        ..sources
+    };
     let machine = &shared.config.machine;
-    let launch = container::prepare(machine, attempt, sources, volumes, shared.memory)?;
+    let launch = container::prepare(machine, attempt, &sources, volumes, shared.memory)?;
     let users = container::users(&order.sandbox, PathBuf::new());
     let users = users.as_ref().map(|users| users.namespace.as_path());
     let staged = Staged::make(machine, &launch.id, &launch.wanted, users)?;

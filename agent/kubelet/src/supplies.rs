@@ -10,7 +10,8 @@ mod claims;
 use crate::names::is_plain;
 use crate::shared::Shared;
 use agent_api::ApiError;
-use agent_content::{Name, ObjectKind, SourceNames, Sources, Tokens, Use};
+use agent_content::env_files::EnvFiles;
+use agent_content::{Budget, Keyed, Keys, Name, ObjectKind, SourceNames, Sources, Tokens, Use};
 use agent_launch::network::service_variables;
 use agent_launch::volumes::{self, VolumeLocation};
 use agent_pods::Addresses;
@@ -18,7 +19,7 @@ use agent_runtime::{Error, ErrorClass, PodRef, UserNamespace, show};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{Mutex, Notify};
@@ -179,6 +180,7 @@ impl Supplies {
     ) -> Result<Volumes, String> {
         made.refuse_closed()?;
         let needs = volumes::needs(pod);
+        let mut budget = Budget::of_volumes(&needs)?;
         // Before they are read, so that no change is missed; the earlier use ends after this one
         // has begun.
         let names = self.names(ObjectKind::ConfigMap, &needs.config_maps)?;
@@ -194,7 +196,7 @@ impl Supplies {
         let sources = Sources {
             tokens: made.tokens.clone(),
             claims: self.claims(pod).await?,
-            ..self.objects_of(&needs, at, reading).await?
+            ..self.objects_of(&needs, at, reading, &mut budget).await?
         };
         let machine = &self.shared.config.machine;
         let volumes = volumes::prepare(pod, &self.pod.uid, machine, &sources)?;
@@ -212,24 +214,29 @@ impl Supplies {
         at: &Addresses,
         reading: Reading,
     ) -> Result<Sources, String> {
+        let mut budget = Budget::of_variables(needs)?;
         Ok(Sources {
             services: self.services(pod)?,
-            ..self.objects_of(needs, at, reading).await?
+            ..self.objects_of(needs, at, reading, &mut budget).await?
         })
     }
 
-    /// Config maps and secrets by name.
+    /// Config maps and secrets by name: of each what is needed, as far as the budget goes.
     async fn objects_of(
         &self,
         needs: &SourceNames,
         at: &Addresses,
         reading: Reading,
+        budget: &mut Budget,
     ) -> Result<Sources, String> {
         let (maps, secrets) = (&needs.config_maps, &needs.secrets);
+        let maps = self.objects(ObjectKind::ConfigMap, maps, reading, budget);
+        let config_maps = maps.await?;
+        let secrets = self.objects(ObjectKind::Secret, secrets, reading, budget);
         Ok(Sources {
-            config_maps: self.objects(ObjectKind::ConfigMap, maps, reading).await?,
-            secrets: self.objects(ObjectKind::Secret, secrets, reading).await?,
-            env_files: BTreeMap::new(),
+            config_maps,
+            secrets: secrets.await?,
+            env_files: EnvFiles::default(),
             tokens: Tokens::default(),
             claims: BTreeMap::new(),
             addresses: at.clone(),
@@ -247,7 +254,7 @@ impl Supplies {
         service_variables(&view.now(), pod).ok_or_else(|| text.to_owned())
     }
 
-    fn names(&self, kind: ObjectKind, names: &BTreeSet<String>) -> Result<Vec<Name>, String> {
+    fn names(&self, kind: ObjectKind, names: &BTreeMap<String, Keys>) -> Result<Vec<Name>, String> {
         let name = |name: &String| {
             if !is_plain(name) {
                 return Err(format!("{name:?} is no name of one of {}", kind.resource()));
@@ -259,18 +266,19 @@ impl Supplies {
                 name,
             })
         };
-        names.iter().map(name).collect()
+        names.keys().map(name).collect()
     }
 
-    async fn objects<T: DeserializeOwned>(
+    async fn objects<T: DeserializeOwned + Keyed>(
         &self,
         kind: ObjectKind,
-        names: &BTreeSet<String>,
+        names: &BTreeMap<String, Keys>,
         reading: Reading,
+        budget: &mut Budget,
     ) -> Result<BTreeMap<String, Option<T>>, String> {
         let watched = &self.shared.watched;
         let mut found = BTreeMap::new();
-        for name in self.names(kind, names)? {
+        for (name, keys) in self.names(kind, names)?.into_iter().zip(names.values()) {
             let read = match reading {
                 Reading::Now => watched.ask(&name).await,
                 Reading::Known => watched.read(&name).await,
@@ -279,12 +287,105 @@ impl Supplies {
                 let read = object.map(serde_json::from_value).transpose();
                 read.map_err(ApiError::Decode)
             });
-            let object = read.map_err(|error| {
+            let mut object: Option<T> = read.map_err(|error| {
                 let resource = kind.resource();
                 format!("get {} of {resource}: {}", name.name, error.chain())
             })?;
+            if let Some(object) = &mut object {
+                let kept = object.keep(keys);
+                let turns = &self.shared.reading;
+                budget.add(kept, turns, &name.namespace).await?;
+            }
             found.insert(name.name, object);
         }
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubelet::READING;
+    use crate::kubelet::tests::shared_of;
+    use agent_api::{Answer, Api, Call, Lines};
+    use serde_json::{Value, json};
+    use std::sync::atomic::AtomicUsize;
+
+    /// A master whose config maps and secrets all have a mebibyte and a little beside it.
+    #[derive(Debug, Default)]
+    struct Generous {
+        asked: AtomicUsize,
+    }
+
+    impl Api for Generous {
+        fn call(&self, _call: Call) -> Answer<'_, bytes::Bytes> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let data = json!({"large": "eHh4".repeat(1 << 18), "small": "eA=="});
+            let object = json!({"metadata": {"resourceVersion": "1"}, "data": data});
+            Box::pin(async move { Ok(object.to_string().into()) })
+        }
+
+        fn watch(&self, _path: String) -> Answer<'_, Lines> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn pod(spec: &Value) -> Pod {
+        let meta = json!({"namespace": "n", "name": "p", "uid": "u"});
+        serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap()
+    }
+
+    fn of_volumes(count: usize, items: &Value) -> Pod {
+        let source = |number: usize| {
+            let map = json!({"name": format!("m{number}"), "items": items});
+            json!({"name": format!("v{number}"), "configMap": map})
+        };
+        let volumes: Vec<Value> = (0..count).map(source).collect();
+        pod(&json!({"containers": [], "volumes": volumes}))
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_names_more_than_it_may_hold_has_no_more_of_it_read() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let master = Arc::new(Generous::default());
+        let shared = shared_of(dir.path(), Vec::new(), master.clone());
+        let asked = || master.asked.swap(0, Ordering::Relaxed);
+        let at = Addresses::default();
+        let all = of_volumes(100, &json!([]));
+        let reference = agent_pods::pod_ref(&all).unwrap();
+        let supplies = || Supplies::new(shared.clone(), reference.clone(), Arc::default());
+        let refused = supplies().volumes(&all, &at).await.unwrap_err();
+        assert!(refused.contains("may take 20 MiB"), "{refused}");
+        assert_eq!(asked(), 20, "a value of a mebibyte each, and their keys");
+        assert_eq!(shared.reading.free(), READING, "its turn is another's");
+
+        let few = of_volumes(40, &json!([{"key": "small", "path": "f"}]));
+        let made = supplies().volumes(&few, &at).await;
+        assert_eq!(made.map(|made| made.len()), Ok(40));
+        assert_eq!(asked(), 40);
+
+        let many = of_volumes(1000, &json!([]));
+        let refused = supplies().volumes(&many, &at).await.unwrap_err();
+        assert!(refused.contains("these name 1000"), "{refused}");
+        assert_eq!(asked(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_container_whose_variables_name_more_than_they_may_hold_has_no_more_of_it_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let master = Arc::new(Generous::default());
+        let shared = shared_of(dir.path(), Vec::new(), master.clone());
+        let reference = agent_pods::pod_ref(&pod(&json!({"containers": []}))).unwrap();
+        let supplies = Supplies::new(shared, reference, Arc::default());
+        let mut needs = SourceNames::default();
+        for number in 0..100 {
+            needs.secret(&format!("s{number}"), Keys::All);
+        }
+        let mut budget = Budget::of_variables(&needs).unwrap();
+        let at = Addresses::default();
+        let read = supplies.objects_of(&needs, &at, Reading::Now, &mut budget);
+        let refused = read.await.unwrap_err();
+        assert!(refused.contains("may take 4 MiB"), "{refused}");
+        assert_eq!(master.asked.load(Ordering::Relaxed), 6);
     }
 }

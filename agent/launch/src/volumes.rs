@@ -11,7 +11,7 @@ use crate::shares;
 use crate::stage::memory_folder;
 use agent_claims::{Mounted, Right, What, fs_group, sub_path_handle};
 use agent_content::files::{self, Entry};
-use agent_content::{Room, SourceNames, Sources, TokenKind};
+use agent_content::{Keys, Room, SourceNames, Sources, TokenKind};
 use agent_pods::{is_plain, pod_logs};
 use agent_resources::{Measure, PodFolders, VolumePlace};
 use agent_runtime::PodRef;
@@ -49,23 +49,26 @@ pub enum VolumeLocation {
 
 /// The objects that a pod's volumes need.
 pub fn needs(pod: &Pod) -> SourceNames {
-    let volumes = || volumes(pod).iter();
-    let maps = volumes()
-        .filter_map(|volume| volume.config_map.as_ref())
-        .map(|source| source.name.clone());
-    let maps = maps.chain(
-        projections(pod)
-            .filter_map(|source| source.config_map.as_ref())
-            .map(|map| map.name.clone()),
-    );
-    let secrets = volumes().filter_map(|volume| volume.secret.as_ref()?.secret_name.clone());
-    let projected = projections(pod)
-        .filter_map(|source| source.secret.as_ref())
-        .map(|secret| secret.name.clone());
-    SourceNames {
-        config_maps: maps.collect(),
-        secrets: secrets.chain(projected).collect(),
+    let mut needs = SourceNames::default();
+    for volume in volumes(pod) {
+        if let Some(source) = &volume.config_map {
+            needs.config_map(&source.name, Keys::chosen(source.items.as_deref()));
+        }
+        if let Some(source) = &volume.secret
+            && let Some(name) = &source.secret_name
+        {
+            needs.secret(name, Keys::chosen(source.items.as_deref()));
+        }
     }
+    for source in projections(pod) {
+        if let Some(map) = &source.config_map {
+            needs.config_map(&map.name, Keys::chosen(map.items.as_deref()));
+        }
+        if let Some(secret) = &source.secret {
+            needs.secret(&secret.name, Keys::chosen(secret.items.as_deref()));
+        }
+    }
+    needs
 }
 
 /// The tokens that a pod's volumes need.

@@ -152,10 +152,9 @@ fn a_projected_volume_holds_the_files_of_all_its_sources() {
         {"secret": {"name": "s", "optional": true}},
     ]}});
     let pod = pod(volume);
-    let needed = SourceNames {
-        config_maps: ["m".to_owned()].into(),
-        secrets: ["s".to_owned()].into(),
-    };
+    let mut needed = SourceNames::default();
+    needed.config_map("m", Keys::one("a"));
+    needed.secret("s", Keys::All);
     assert_eq!(needs(&pod), needed);
     let place =
         prepare(&pod, dir.path(), &sources(&json!({"a": "1", "b": "2"}))).unwrap()["v"].clone();

@@ -47,7 +47,7 @@ mod taps;
 mod users;
 
 pub use agent_confine::{Capabilities, KernelView, Seccomp, capability_fault, withheld};
-pub use agent_confine::{Lookups, NamedTurns, OF_HANDLERS, Threads, apart};
+pub use agent_confine::{Lookups, NamedTurns, OF_HANDLERS, Threads, Turn, apart};
 pub use agent_containerd::{Error, ErrorClass, Pending};
 pub use agent_images::{
     Image, ImageSpace, Keyring, PULLS_OF_A_REGISTRY, Progress, PullPolicy, Registries,
