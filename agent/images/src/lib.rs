@@ -7,9 +7,8 @@
 //! Inside: `session` proves to a registry who asks; `http` and `reach` keep requests from hosts
 //! that they must not reach; `content` is containerd's store of blobs; `images::unpack` makes
 //! layers snapshots; `zstd` refuses those that take much memory to unpack; `access` remembers who
-//! may
-//! run what was fetched (KEP-2535); `archive` reads images that came with the machine; `progress`
-//! counts what a pull has brought.
+//! may run what was fetched (KEP-2535); `archive` reads images that came with the machine;
+//! `progress` counts what a pull has brought.
 //!
 //! Tasks: none but short ones that block on files. Pulls of one image, and unpacking one layer,
 //! happen once at a time; pulls from one registry are limited.

@@ -5,7 +5,6 @@
 //! runs: it shares the objects with the store and buffers one piece of the file. If the download
 //! breaks off, `master restore` refuses the file.
 
-use crate::authorize;
 use crate::state::ApiServer;
 use bytes::Bytes;
 use futures_util::stream;
@@ -16,6 +15,7 @@ use master_client::{Body, UserInfo};
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
 use master_store::SnapshotBytes;
+use master_verbs::authorize;
 use std::convert::Infallible;
 
 /// Answers with the store as a file, to a caller that may list every object. A right to the path

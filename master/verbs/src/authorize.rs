@@ -28,7 +28,10 @@ pub async fn path(
 
 /// Authorizes reading all that is stored: a list of every resource of every group, which only a
 /// rule with `*` for both allows.
-pub(crate) async fn every_object(authorizer: &Authorizer, user: &UserInfo) -> Result<(), ApiError> {
+///
+/// # Errors
+/// The caller may not, or its rights cannot be read.
+pub async fn every_object(authorizer: &Authorizer, user: &UserInfo) -> Result<(), ApiError> {
     let every = Resource {
         group: "*",
         resource: "*",
