@@ -361,7 +361,9 @@ impl ApiServer {
             held,
             deprecated: call.kind.deprecated.clone(),
         };
-        let answer = run(&self.parts(), call, content).await;
+        // Boxed, as what verbs keep is most of what a request keeps: it is not copied through each
+        // function above.
+        let answer = Box::pin(run(&self.parts(), call, content)).await;
         drop(under_way);
         self.finish(answer, after).await
     }

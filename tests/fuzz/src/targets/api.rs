@@ -62,7 +62,7 @@ impl Server {
             .query()
             .is_some_and(|query| query.contains("watch"));
         let (status, body) = self.runtime.block_on(async {
-            let response = Box::pin(self.handle(request)).await;
+            let response = self.handle(request).await;
             let status = response.status();
             // A watch never ends; its first frame is made by the same code as all others.
             if endless && status.is_success() {
