@@ -364,7 +364,7 @@ mod tests {
             each_second: 4 << 10,
         };
         let mut rates = Rates::new(4);
-        let mut take = |size: usize, millis| {
+        let mut take = |size: usize, millis: u64| {
             let now = Duration::from_millis(1_000_000 + millis);
             rates.take(&[(1, volume.of(size))], now).is_ok()
         };
