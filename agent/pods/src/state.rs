@@ -19,6 +19,9 @@ use std::time::Duration;
 
 /// Bytes of the termination messages of a pod's containers, for each of their two states.
 const MAX_MESSAGES: usize = 12 << 10;
+/// Bytes of the message of a container that waits, so that no fault, however long its words are,
+/// makes a status that the API refuses.
+const MAX_WAITING: usize = 4 << 10;
 /// The message of a container that is lost, and that another attempt follows (upstream's).
 const LOST_WHILE_RUNNING: &str = "The container could not be located when the pod was deleted.  The container used to be Running";
 /// The message of one that none follows.
@@ -350,7 +353,7 @@ fn unknown() -> ContainerState {
 }
 
 fn waiting(reason: &str, message: &str) -> ContainerState {
-    let message = (!message.is_empty()).then(|| message.to_owned());
+    let message = (!message.is_empty()).then(|| beginning(message.to_owned(), MAX_WAITING));
     let waiting = ContainerStateWaiting {
         reason: Some(reason.to_owned()),
         message,
