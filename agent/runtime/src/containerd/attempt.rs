@@ -67,7 +67,7 @@ impl Containerd {
         let rootfs = match self.fill(spec, &id, &ready, &draft).await {
             Ok(rootfs) => rootfs,
             Err(error) => {
-                self.clear(&id).await?;
+                self.clear_unused(&id).await?;
                 return Err(error);
             }
         };

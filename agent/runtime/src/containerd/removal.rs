@@ -10,10 +10,13 @@ use containerd_client::services::v1::{DeleteContainerRequest, DeleteTaskRequest,
 use containerd_client::tonic::{Code, Status};
 use std::time::Duration;
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 /// How often a task that was killed is looked at until it can be deleted, and how far apart.
 const DELETE_TRIES: u32 = 40;
 const DELETE_PAUSE: Duration = Duration::from_millis(50);
+/// How long the end of a pod waits for the removal of what a container of it wrote.
+const EMPTYING: Duration = Duration::from_secs(20);
 
 impl Containerd {
     /// Ends and deletes the task, if there is one, with all of its output in the log.
@@ -61,9 +64,19 @@ impl Containerd {
 
     /// Removes every trace of an attempt but its log.
     pub(super) async fn clear(&self, id: &str) -> Result<(), Error> {
-        let fail = || failed(ErrorClass::Create, format!("remove container {id}"));
         self.drop_task(id).await?;
-        self.empty_layer(id).await?;
+        self.empty_layer(id).await;
+        self.remove_records(id).await
+    }
+
+    /// As [`Containerd::clear`], of an attempt of which nothing has run.
+    pub(super) async fn clear_unused(&self, id: &str) -> Result<(), Error> {
+        self.drop_task(id).await?;
+        self.remove_records(id).await
+    }
+
+    async fn remove_records(&self, id: &str) -> Result<(), Error> {
+        let fail = || failed(ErrorClass::Create, format!("remove container {id}"));
         let remove = RemoveSnapshotRequest {
             snapshotter: SNAPSHOTTER.to_owned(),
             key: id.to_owned(),
@@ -84,26 +97,33 @@ impl Containerd {
         Ok(())
     }
 
-    /// Removes what an attempt without a task wrote. What can't be removed here is left to
-    /// containerd: no pod may keep its own end waiting by it.
-    async fn empty_layer(&self, id: &str) -> Result<(), Error> {
-        let Some(layer) = self.upper(id).await? else {
+    /// Removes what an attempt without a task wrote. What can't be removed here, or not in
+    /// [`EMPTYING`], is left to containerd: no pod may keep its own end, or its other containers,
+    /// waiting by it.
+    async fn empty_layer(&self, id: &str) {
+        let emptied = timeout(EMPTYING, self.try_to_empty_layer(id)).await;
+        let why = match emptied {
+            Ok(Ok(())) => return,
+            Ok(Err(why)) => why,
+            Err(_) => format!("not done after {} s", EMPTYING.as_secs()),
+        };
+        tracing::warn!(
+            container = id,
+            error = why,
+            "cannot remove what a container wrote; leaving it to containerd"
+        );
+    }
+
+    async fn try_to_empty_layer(&self, id: &str) -> Result<(), String> {
+        let Some(layer) = self.upper(id).await.map_err(|error| error.chain())? else {
             return Ok(());
         };
-        let namespace = self
-            .stored(id)
-            .await?
-            .map(|record| record.key.pod.namespace);
-        let namespace = namespace.unwrap_or_default();
-        let state = &self.options.state;
-        if let Err(error) = self.emptying.remove(&namespace, state, &layer).await {
-            tracing::warn!(
-                container = id,
-                error = chain(&error),
-                "cannot remove what a container wrote; leaving it to containerd"
-            );
-        }
-        Ok(())
+        let record = self.stored(id).await.map_err(|error| error.chain())?;
+        let namespace = record.map_or_else(String::new, |record| record.key.pod.namespace);
+        let removed = self
+            .emptying
+            .remove(&namespace, &self.options.state, &layer);
+        removed.await.map_err(|error| chain(&error))
     }
 
     /// Asks the first process to end, in the way that its image chose.
