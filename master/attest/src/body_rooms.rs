@@ -20,11 +20,11 @@ const STRANGERS_OF_BLOCK: usize = 16;
 /// Bodies for endorsement keys of the inventory, from one host, and from one site or block. One NAT
 /// address may have a rack of machines behind it.
 const KEYS: usize = 96;
-/// Of these, the ones that a key may take which holds one already. To keep a machine out takes
-/// three keys that fill this part, and a key for each slot of the rest: 51.
-const KEYS_SHARED: usize = 48;
 const KEYS_OF_HOST: usize = 32;
 const KEYS_OF_BLOCK: usize = 48;
+/// Of [`KEYS`], the ones that a key may take which holds one already. To keep a machine out takes
+/// three keys that fill this part, and a key for each slot of the rest: 51.
+const KEYS_SHARED: usize = 48;
 /// Bodies for one endorsement key, from everywhere, from one host, and from one site or block.
 const KEY: usize = 16;
 const KEY_OF_HOST: usize = 2;
