@@ -168,7 +168,7 @@ codes! {
 
     RenewalIdentity = "RENEWAL_IDENTITY", Nothing, "the client certificate of the renewal is not a node's, is another Machine's, or is not over its node key";
     RenewalKeys = "RENEWAL_KEYS", Nothing, "the keys are not those recorded: after a reboot the machine must join again";
-    RenewalAfterReset = "RENEWAL_AFTER_RESET", Suspect, "the TPM was reset or restarted since the certificate was issued";
+    RenewalAfterReset = "RENEWAL_AFTER_RESET", Suspect, "the TPM was reset, restarted or resumed since the certificate was issued";
     Overtaken = "OVERTAKEN", Nothing, "after this challenge the machine proved a newer state";
     RenewalState = "RENEWAL_STATE", Nothing, "the Machine is Suspect or Untrusted, so it may not renew";
 

@@ -66,7 +66,7 @@ const STEPS: &[(&[Code], &str)] = &[
     ),
     (
         &[Code::RenewalAfterReset],
-        "nothing: after a reboot the machine joins again by itself; check it if it does not",
+        "nothing: after a reboot or a resume the machine joins again by itself; check it if it does not",
     ),
     (
         &[

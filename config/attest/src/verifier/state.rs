@@ -219,7 +219,8 @@ fn counters(evidence: &StateEvidence<'_>, machine: &Machine, checks: &mut Checks
         // No renewal comes from a later boot. The NK dies with a TPM Reset, but a TPM Restart (TPM
         // 2.0 Part 1, Startup: TPM2_Startup(CLEAR) after TPM2_Shutdown(STATE)) keeps the seed of
         // the NULL hierarchy, and the next boot can make the same NK. It shows in restartCount
-        // alone.
+        // alone, which a TPM Resume (TPM2_Startup(STATE)) counts up, too: a machine that slept is
+        // refused as well, and joins again.
         let starts = |reset, restart| format!("reset {reset} restart {restart}");
         checks.test(
             "starts of the TPM",
