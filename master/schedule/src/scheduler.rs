@@ -264,7 +264,7 @@ impl Scheduler {
 
     fn pod_changed(&mut self, change: Change<PodInfo>, now: Instant) {
         let events = match change {
-            Change::Listed(pods) => {
+            Change::Listed(mut pods) => {
                 let keys: BTreeSet<PodKey> = pods.iter().map(|pod| pod.key.clone()).collect();
                 let gone = self
                     .snapshot
@@ -276,6 +276,9 @@ impl Scheduler {
                 }
                 self.queue.retain(&keys);
                 self.snapshot.retain_reserved(|key| keys.contains(key));
+                // A list is by name: of those that were left out, some would never have a place
+                // while others of their priority keep coming.
+                pods.sort_by_key(PodInfo::turn);
                 for pod in pods {
                     self.pod_set(pod, now);
                 }

@@ -169,6 +169,24 @@ async fn pods_without_room_in_the_queue_are_bound_in_the_end_and_the_most_import
     assert_eq!(scene.lists, 11);
 }
 
+#[tokio::test]
+async fn pods_without_room_in_the_queue_come_back_by_age() {
+    let mut scene = Scene::new(2);
+    // A list has them by name.
+    for (name, second) in [
+        ("a", 0),
+        ("b", 0),
+        ("youngest", 3),
+        ("old", 1),
+        ("middle", 2),
+    ] {
+        let made =
+            json!({"metadata": {"creationTimestamp": format!("2026-01-01T00:00:0{second}Z")}});
+        scene.pod(name, 0, "10m", &made);
+    }
+    assert_eq!(scene.bound().await, ["a", "b", "old", "middle", "youngest"]);
+}
+
 /// It would keep others out, and nothing is decided for it meanwhile.
 #[tokio::test]
 async fn no_place_is_kept_for_a_pod_that_has_no_room_in_the_queue() {

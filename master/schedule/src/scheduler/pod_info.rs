@@ -5,6 +5,7 @@ use crate::profile::Profile;
 use crate::request::{Demand, PodRequest};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use master_client::Interner;
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// The scheduler's view of a pod.
@@ -12,6 +13,17 @@ use std::sync::Arc;
 pub struct PodInfo {
     pub(super) key: PodKey,
     pub(super) state: State,
+}
+
+impl PodInfo {
+    /// Where it comes in a list: those that need no place in the queue first, as some leave it, and
+    /// the others by priority and age.
+    pub(super) fn turn(&self) -> (Reverse<i32>, i64) {
+        match &self.state {
+            State::Waits(request, _) => (Reverse(request.priority), request.since),
+            State::Ended | State::On(..) | State::NotOurs(_) => (Reverse(i32::MAX), i64::MIN),
+        }
+    }
 }
 
 /// The scheduling state of a pod.
