@@ -119,12 +119,12 @@ static WRITE_LIMITS: [WriteLimit; 10] = [
         ..PLAIN
     },
     // Every agent follows all Nodes. Its own it writes where something changed, for which it looks
-    // each ten seconds, or twice a second while it is not ready. It lists 50 images with 5 names
-    // each, which have less than 100 KiB however long they are.
+    // each ten seconds, or twice a second while it is not ready: as often as it may write. It lists
+    // 50 images with 5 names each, which have less than 100 KiB however long they are.
     WriteLimit {
         kind: "Node",
         subresource: Some(Subresource::Status),
-        rate: rate(10, 1000),
+        rate: rate(20, 500),
         bytes: 256 << 10,
         cure: "fewer images, resources, conditions and annotations fit",
         ..PLAIN

@@ -116,12 +116,13 @@ async fn what_a_node_says_of_itself_and_its_pods_comes_at_a_rate() {
             .map(|n| json!({"status": {"message": n.to_string(), "phase": "Running"}}))
             .collect()
     };
-    let phases = vec![json!({"status": {"phase": "Running"}}); 12];
+    let phases = vec![json!({"status": {"phase": "Running"}}); 22];
     let own_status = format!("{OWN}/status");
     let said = async || done(&server, &user, Method::PATCH, &own_status, &phases).await;
-    assert_eq!(said().await, 10);
+    assert_eq!(said().await, 20);
+    // A node that is not ready looks twice a second whether it is.
     seconds.fetch_add(1, Ordering::Relaxed);
-    assert_eq!(said().await, 1);
+    assert_eq!(said().await, 2);
     // Each pod by itself: all may start at once.
     let neighbour = json!({"metadata": {"name": "neighbour"}, "spec": {"nodeName": "n1",
         "containers": [{"name": "c", "image": "x:1"}]}});
