@@ -10,6 +10,7 @@ use master_schema::error::{ApiError, Reason};
 use master_schema::object::{meta_text, metadata};
 use master_schema::registry::Subresource;
 use master_schema::validate::{Fields, get, items, object, text};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
@@ -57,6 +58,9 @@ enum Measured {
     Object,
     /// The status: the rest is not the node's, and may be large.
     Status,
+    /// The status and the metadata, each by itself: others give a node labels, annotations, taints
+    /// and a spec, which keep it from no report.
+    StatusAndMetadata,
     /// The status of a pod, which has this many bytes more for each of its containers.
     PodStatus(usize),
 }
@@ -125,7 +129,8 @@ static WRITE_LIMITS: [WriteLimit; 10] = [
         kind: "Node",
         subresource: Some(Subresource::Status),
         rate: rate(20, 500),
-        bytes: 256 << 10,
+        bytes: 192 << 10,
+        measured: Measured::StatusAndMetadata,
         cure: "fewer images, resources, conditions and annotations fit",
         ..PLAIN
     },
@@ -182,6 +187,11 @@ static WRITE_LIMITS: [WriteLimit; 10] = [
     },
 ];
 
+/// The length of this as JSON.
+fn bytes(value: &impl Serialize) -> usize {
+    serde_json::to_vec(value).map_or(usize::MAX, |text| text.len())
+}
+
 const fn rate(burst: u32, millis: u64) -> Rate {
     let every = Duration::from_millis(millis);
     Rate { burst, every }
@@ -209,13 +219,24 @@ impl WriteLimit {
         }
     }
 
-    /// The size of an object, by what counts of it.
-    fn size(&self, object: &Fields) -> usize {
-        let text = match self.measured {
-            Measured::Object => serde_json::to_vec(object),
-            Measured::Status | Measured::PodStatus(_) => serde_json::to_vec(get(object, "status")),
-        };
-        text.map_or(usize::MAX, |text| text.len())
+    /// The sizes of what counts of an object, each by itself; what a write takes of the volume
+    /// first.
+    fn sizes(&self, object: &Fields) -> [usize; 2] {
+        match self.measured {
+            Measured::Object => [bytes(object), 0],
+            Measured::Status | Measured::PodStatus(_) => [bytes(get(object, "status")), 0],
+            Measured::StatusAndMetadata => [bytes(get(object, "status")), bytes(metadata(object))],
+        }
+    }
+
+    /// Of these sizes the one that is too large. What others made large may stay and shrink.
+    fn too_large(&self, sizes: [usize; 2], most: usize, old: Option<&Fields>) -> Option<usize> {
+        if sizes.iter().all(|size| *size <= most) {
+            return None;
+        }
+        let before = old.map_or([0; 2], |old| self.sizes(old));
+        let mut all = sizes.into_iter().zip(before);
+        all.find_map(|(size, before)| (size > most && size > before).then_some(size))
     }
 
     /// The largest size of an object.
@@ -278,9 +299,8 @@ impl WriteLimits {
             return Ok(());
         };
         let name = meta_text(written, "name");
-        let (size, most) = (limit.size(written), limit.largest(written));
-        // What others made large may stay and shrink.
-        if size > most && request.old.is_none_or(|old| size > limit.size(old)) {
+        let (sizes, most) = (limit.sizes(written), limit.largest(written));
+        if let Some(size) = limit.too_large(sizes, most, request.old) {
             let why = format!(
                 "node {node:?} writes {} with {size} bytes, and may with {most} at most: {}",
                 limit.what(),
@@ -289,7 +309,7 @@ impl WriteLimits {
             return Err(request.forbidden(name, &why));
         }
         let one = format!("{}/{name}", meta_text(written, "namespace"));
-        self.take(limit, node, &one, size)?;
+        self.take(limit, node, &one, sizes[0])?;
         if kind == "ResourceSlice" && request.operation == Operation::Create {
             let slices = request.stored(&request.kind.table, "").await?;
             let own = slices.iter().filter(|(_, slice)| {
@@ -402,7 +422,7 @@ mod tests {
             let pod = json!({"spec": {"containers": vec![json!({"name": "c"}); containers]},
                 "status": {"containerStatuses": vec![status(&message); containers]}});
             let pod = fields(&pod);
-            let (size, most) = (limit.size(&pod), limit.largest(&pod));
+            let ([size, _], most) = (limit.sizes(&pod), limit.largest(&pod));
             assert!(size < most, "{containers}: {size} of {most}");
         }
         let many = json!({"spec": {"containers": vec![json!({}); 10_000]}});

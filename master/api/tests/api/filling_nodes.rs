@@ -64,10 +64,11 @@ async fn what_a_node_says_of_itself_its_pods_and_their_claims_has_a_size() {
     let own_status = format!("{OWN}/status");
     let pod_status = format!("{PODS}/on-n1/status");
     for (path, fits, large) in [
-        (own_status.clone(), condition(200), condition(300)),
+        (own_status.clone(), condition(180), condition(200)),
         // Beside that status.
         (OWN.to_owned(), annotation(10), annotation(100)),
-        (own_status, annotation(20), annotation(100)),
+        // By itself.
+        (own_status.clone(), annotation(150), annotation(200)),
         (pod_status.clone(), message(150), message(210)),
         (
             format!("{CLAIMS}/of-n1/status"),
@@ -95,6 +96,12 @@ async fn what_a_node_says_of_itself_its_pods_and_their_claims_has_a_size() {
     own.patches(&pod_status, &message(401), 403).await;
     own.patches(&pod_status, &message(300), 200).await;
     own.patches(&pod_status, &message(1), 200).await;
+    // What others say of a node keeps it from no report, and it adds nothing to that.
+    let sent = server.admin_ask(Method::PATCH, OWN, &annotation(240)).await;
+    assert_eq!(sent.0, StatusCode::OK, "{}", sent.1);
+    own.patches(&own_status, &condition(185), 200).await;
+    own.patches(&own_status, &annotation(241), 403).await;
+    own.patches(&own_status, &annotation(200), 200).await;
     // A pod of many containers has more to say.
     let containers: Vec<_> = (0..20)
         .map(|n| json!({"name": format!("c{n}"), "image": "x:1"}))
