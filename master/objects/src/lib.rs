@@ -45,16 +45,23 @@ const START: &[u8] = br#"{"metadata":{"#;
 /// larger, by many managers (upstream's store takes 1.5 MiB of a shorter form).
 const LARGEST: usize = 3 << 20;
 
+/// Whether what a client makes of an object has no more values than a document may have, or than
+/// the object had before. Of a deletion this is not asked: what is stored must be removable.
+///
+/// # Errors
+/// It has more than [`master_schema::decode::MAX_VALUES`] values (413).
+pub fn check_growth(object: &Fields, before: Option<&Fields>) -> Result<(), ApiError> {
+    check_values(object, before).map_err(|error| {
+        let text = format!("the object has {error}");
+        ApiError::new(Reason::RequestEntityTooLarge, text)
+    })
+}
+
 /// Encodes an object for the store, without the three fields that are not stored.
 ///
 /// # Errors
-/// It cannot be written as JSON (500), or has more than [`LARGEST`] bytes or
-/// [`master_schema::decode::MAX_VALUES`] values (413).
+/// It cannot be written as JSON (500), or has more than [`LARGEST`] bytes (413).
 pub fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError> {
-    check_values(&object).map_err(|error| {
-        let text = format!("the object has {error}");
-        ApiError::new(Reason::RequestEntityTooLarge, text)
-    })?;
     object.remove("kind");
     object.remove("apiVersion");
     kind.to_stored(&mut object);
@@ -344,14 +351,20 @@ mod tests {
     /// A patch is a small document and adds to a large object.
     #[test]
     fn an_object_grows_to_no_more_values_than_a_document_has() {
-        let kind = Kind::of::<ConfigMap>(true);
-        let encoded = |count: usize| {
+        let of = |count: usize| {
             let object = json!({"metadata": {"name": "a"}, "data": vec![0; count]});
-            encode(&kind, object.as_object().cloned().unwrap())
+            object.as_object().cloned().unwrap()
         };
         // The object, its metadata and name, and the list.
-        assert!(encoded(MAX_VALUES - 4).is_ok());
-        let error = encoded(MAX_VALUES - 3).unwrap_err();
+        let (fits, large, larger) = (of(MAX_VALUES - 4), of(MAX_VALUES - 3), of(MAX_VALUES));
+        assert!(check_growth(&fits, None).is_ok());
+        let error = check_growth(&large, Some(&fits)).unwrap_err();
+        assert!(check_growth(&large, None).is_err());
+        assert!(check_growth(&larger, Some(&large)).is_err());
+        // What was stored before there was a limit is changed, and its deletion begins.
+        assert!(check_growth(&large, Some(&large)).is_ok());
+        assert!(check_growth(&large, Some(&larger)).is_ok());
+        assert!(encode(&Kind::of::<ConfigMap>(true), larger).is_ok());
         assert_eq!(error.reason, Reason::RequestEntityTooLarge);
         assert_eq!(
             error.message,

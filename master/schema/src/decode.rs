@@ -44,27 +44,37 @@ impl ValuesLeft {
         self.0.set(left);
         Ok(())
     }
-
-    /// Counts a value with all that are in it.
-    fn take_all(&self, value: &Value) -> Result<(), TooManyValues> {
-        self.take()?;
-        match value {
-            Value::Array(items) => items.iter().try_for_each(|item| self.take_all(item)),
-            Value::Object(fields) => fields.values().try_for_each(|value| self.take_all(value)),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
-        }
-    }
 }
 
 /// Whether an object has no more values than a document may have: patches add to an object what
-/// none of them has alone.
+/// none of them has alone. One that had more before, by an older version of this program, may keep
+/// them.
 ///
 /// # Errors
 /// It has more.
-pub fn check_values(object: &Map<String, Value>) -> Result<(), TooManyValues> {
-    let left = ValuesLeft::default();
-    left.take()?;
-    object.values().try_for_each(|value| left.take_all(value))
+pub fn check_values(
+    object: &Map<String, Value>,
+    before: Option<&Map<String, Value>>,
+) -> Result<(), TooManyValues> {
+    let count = values_in(object);
+    if count > MAX_VALUES && before.is_none_or(|before| count > values_in(before)) {
+        return Err(TooManyValues);
+    }
+    Ok(())
+}
+
+/// How many values an object is: itself, and all that are in it.
+fn values_in(object: &Map<String, Value>) -> usize {
+    1 + object.values().map(values).sum::<usize>()
+}
+
+/// How many values one is, with all that are in it.
+fn values(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(values).sum::<usize>(),
+        Value::Object(fields) => values_in(fields),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 1,
+    }
 }
 
 /// A parsed document.
@@ -388,13 +398,13 @@ mod tests {
         for object in [slice, map] {
             let text = object.to_string();
             assert_eq!(json(text.as_bytes()).unwrap().value, object);
-            assert_eq!(check_values(object.as_object().unwrap()), Ok(()));
+            assert_eq!(check_values(object.as_object().unwrap(), None), Ok(()));
         }
         let mut many = Map::new();
         many.insert("a".to_owned(), vec![0; MAX_VALUES - 2].into());
-        assert_eq!(check_values(&many), Ok(()));
+        assert_eq!(check_values(&many, None), Ok(()));
         many.insert("b".to_owned(), Value::Null);
-        assert_eq!(check_values(&many), Err(TooManyValues));
+        assert_eq!(check_values(&many, None), Err(TooManyValues));
     }
 
     #[test]

@@ -65,6 +65,7 @@ pub(super) async fn make(
         validate(&call.kind, &fields)?;
         let check = writer.admission.check(&request, &fields, &mut admitted);
         check.await?;
+        master_objects::check_growth(&fields, None)?;
         warnings.append(&mut admitted.warnings);
         warnings.extend(writer.own_warnings(call, &fields));
         master_objects::put_managed(&mut fields, owners);

@@ -189,6 +189,7 @@ async fn admit(
     validate(call, subresource, &new, old)?;
     let check = writer.admission.check(&request, &new, &mut admitted);
     check.await?;
+    master_objects::check_growth(&new, Some(old))?;
     if call.kind.strategy.generation && spec_changed(&new, old) {
         let generation = get(metadata(old), "generation")
             .as_i64()
