@@ -12,6 +12,7 @@
 
 mod body;
 mod client;
+mod dropped;
 mod follow;
 mod interner;
 mod key;

@@ -2,6 +2,7 @@
 //! again.
 
 use crate::client::{Client, Object, Patch};
+use crate::dropped::Dropped;
 use config_errors::chain;
 use config_kube::event::{LONGEST_TRY, event_name, is_temporary};
 use config_kube::k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
@@ -75,6 +76,7 @@ struct EventWriter {
     known: Mutex<HashMap<Key, Known>>,
     /// Places of the events that are tried again.
     places: Arc<Semaphore>,
+    dropped: Dropped,
 }
 
 type Key = (String, String, String);
@@ -100,6 +102,7 @@ impl Recorder {
             component: component.into(),
             known: Mutex::default(),
             places: Arc::new(Semaphore::new(MAX_WAITING)),
+            dropped: Dropped::default(),
         }))
     }
 
@@ -232,6 +235,19 @@ impl EventWriter {
                 error = chain(error),
                 "an event is dropped, because its namespace ends"
             );
+        } else if may_be_written_later(error) {
+            tracing::debug!(
+                reason,
+                error = chain(error),
+                "an event is dropped, because the API has no room or no time for it"
+            );
+            if let Some(dropped) = self.dropped.add(Instant::now()) {
+                tracing::warn!(
+                    dropped,
+                    error = chain(error),
+                    "events are dropped, because the API has no room or no time for them"
+                );
+            }
         } else {
             tracing::warn!(
                 reason,
