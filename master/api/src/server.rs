@@ -183,6 +183,8 @@ impl ApiServer {
         let began = Instant::now();
         // Before anything else: what is beside the API acts with an admin's rights, too.
         if let Err(error) = check_origin(request.method(), request.headers()) {
+            let (about, took) = (About::path("", ""), began.elapsed());
+            self.inner.metrics.count(&about, error.code, took);
             return respond(&error);
         }
         let mut request = request;

@@ -260,6 +260,14 @@ async fn a_page_of_another_origin_writes_nothing_with_its_readers_certificate() 
         assert!(head.starts_with("HTTP/1.1 403 "), "{path}: {head}");
     }
     assert!(!beside.0.load(Ordering::Acquire), "the root is not rotated");
+    let admin = UserInfo::admin("admin");
+    let shown = server.local.send(&admin, Method::GET, "/metrics", &[], "");
+    let (_, _, shown) = shown.await;
+    let shown = String::from_utf8_lossy(&shown);
+    let refused = r#"apiserver_request_total{code="403","#;
+    let mut counted = shown.lines().filter(|line| line.starts_with(refused));
+    let counted = counted.next().unwrap();
+    assert!(counted.ends_with(" 5"), "{counted}");
     let head = posted(&server, rotate, "", "").await;
     assert!(head.starts_with("HTTP/1.1 200 "), "no page asks: {head}");
     assert!(beside.0.load(Ordering::Acquire));
