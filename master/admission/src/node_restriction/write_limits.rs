@@ -22,7 +22,7 @@ use std::time::Duration;
 const MAX_NAMES: usize = 1 << 16;
 /// Slices of one node at most: those of some drivers.
 const MAX_SLICES: usize = 64;
-/// Bytes of a pod's status at most, whatever containers it has.
+/// Bytes of a pod's status at most, whatever containers it has, but for what the spec has, too.
 const LARGEST_STATUS: usize = 1 << 20;
 
 /// The annotations of an event that a node may set: upstream's kubelet says by them why it evicted
@@ -248,7 +248,9 @@ impl WriteLimit {
         let of = |key| spec.map_or(0, |spec| items(spec, key).len());
         let containers = of("containers") + of("initContainers") + of("ephemeralContainers");
         let more = containers.saturating_mul(for_each);
-        self.bytes.saturating_add(more).min(LARGEST_STATUS)
+        let own = self.bytes.saturating_add(more).min(LARGEST_STATUS);
+        // Mounts, of which a pod may have any number, are repeated with up to as many bytes again.
+        own.saturating_add(spec.map_or(0, bytes).saturating_mul(2))
     }
 }
 
@@ -425,7 +427,18 @@ mod tests {
             let ([size, _], most) = (limit.sizes(&pod), limit.largest(&pod));
             assert!(size < most, "{containers}: {size} of {most}");
         }
+        let mounts = vec![json!({"name": "v", "mountPath": "/p", "readOnly": true}); 10_000];
+        let shown = vec![
+            json!({"name": "v", "mountPath": "/p", "readOnly": true,
+            "recursiveReadOnly": "Disabled"});
+            10_000
+        ];
+        let wide = fields(&json!({"spec": {"containers": [{"volumeMounts": mounts}]},
+            "status": {"containerStatuses": [{"volumeMounts": shown}]}}));
+        let ([size, _], most) = (limit.sizes(&wide), limit.largest(&wide));
+        assert!(size < most, "{size} of {most}");
         let many = json!({"spec": {"containers": vec![json!({}); 10_000]}});
-        assert_eq!(limit.largest(&fields(&many)), LARGEST_STATUS);
+        let spec = bytes(&many["spec"]);
+        assert_eq!(limit.largest(&fields(&many)), LARGEST_STATUS + 2 * spec);
     }
 }
