@@ -12,13 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Most objects that volumes, or variables, may name: each is a request to the master.
 const MOST_OBJECTS: usize = 512;
 /// Most bytes of keys and values for a pod's volumes: these refuse more than 16 MiB of values and
-/// 10,000 files, whose names have 253 bytes at most, so this refuses no pod that they take.
+/// 10,237 files, whose keys have 253 bytes at most, so this refuses no pod that they take.
 const OF_VOLUMES: u64 = 20 << 20;
 /// Most bytes of them for a container's variables: twice what these may have together, as one may
 /// take the place of another.
 const OF_VARIABLES: u64 = 4 << 20;
 /// Who keeps more waits for a turn before the rest is read.
-const LARGE: u64 = 1 << 20;
+const LARGE: u64 = 256 << 10;
 
 /// The keys that are needed of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -35,14 +35,18 @@ const STARTS: usize = 8;
 /// Of these, those of one pod: an image, or a volume's file system, may keep the runtime waiting.
 const STARTS_OF_A_POD: usize = 2;
 
-/// Pods that keep more than a mebibyte of config maps and secrets at the same time, and those of
-/// one namespace: each keeps up to 20 MiB until its volumes are made of them.
+/// Pods that keep more than 256 KiB of config maps and secrets at the same time, and those of one
+/// namespace: each keeps up to 20 MiB until its volumes are made of them.
 pub(crate) const READING: usize = 4;
 const READING_OF_A_NAMESPACE: usize = 2;
 
-/// Containers of whose variables config maps and secrets are kept, up to 4 MiB of each, and
-/// containers that are being prepared, each first by a thread that looks into its volumes, or wait
-/// for their turn to start; all together have less mounts and descriptors than there are. Of these,
+/// Containers of whose variables config maps and secrets are kept at the same time, and those of
+/// one namespace: of each up to 4 MiB are kept until it runs.
+const GATHERING: usize = 16;
+const GATHERING_OF_A_NAMESPACE: usize = 4;
+
+/// Containers that are prepared, each first by a thread that looks into its volumes, or wait for
+/// their turn to start; all together have less mounts and descriptors than there are. Of these,
 /// those of one namespace: as many as there are starts.
 const PREPARED: usize = 48;
 const PREPARED_OF_A_NAMESPACE: usize = STARTS;
@@ -100,7 +104,7 @@ impl Kubelet {
             images: garbage::Images::default(),
             turns: NamedTurns::with_own_places(STARTS, STARTS_OF_A_POD),
             reading: NamedTurns::with_reserve(READING, READING_OF_A_NAMESPACE),
-            gathering: NamedTurns::with_reserve(PREPARED, PREPARED_OF_A_NAMESPACE),
+            gathering: NamedTurns::with_reserve(GATHERING, GATHERING_OF_A_NAMESPACE),
             preparing: Threads::new(PREPARED, PREPARED_OF_A_NAMESPACE),
             walks: NamedTurns::new(WALKS, WALKS_OF_A_NAMESPACE),
             removals: NamedTurns::new(REMOVALS, WALKS_OF_A_NAMESPACE),
