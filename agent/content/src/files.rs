@@ -29,8 +29,8 @@ const VERSIONS: [&str; 2] = ["..0", "..1"];
 const DEFAULT_MODE: i32 = 0o644;
 /// Most names that a pod's volumes take of the file system that holds them, and most bytes of all
 /// their files: they lie in memory that counts against no pod's limit. A file takes two names, its
-/// own and a link's, so these are 8,192 files of one volume and some folders. An object has at most
-/// a mebibyte.
+/// own and a link's, and one for each folder on its path, which each file counts anew. So these are
+/// 10,237 files of one volume without folders. An object has at most a mebibyte.
 const MAX_NAMES: u64 = 20_480;
 const MAX_BYTES: u64 = 16 << 20;
 /// Names that a volume takes without any file: the folders of its kind and its own, that of its
@@ -62,6 +62,36 @@ pub struct Taken {
     pub names: u64,
 }
 
+impl Taken {
+    /// What both take together. A sum that does not fit is the largest number.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            names: self.names.saturating_add(other.names),
+        }
+    }
+}
+
+/// What a volume of these files takes.
+pub fn taken(entries: &[Entry]) -> Taken {
+    let empty = Taken {
+        bytes: 0,
+        names: VOLUME_NAMES as u64,
+    };
+    let each = entries.iter().map(|entry| Taken {
+        bytes: (entry.bytes.len() as u64).next_multiple_of(BLOCK),
+        names: names_of(&entry.path) as u64,
+    });
+    each.fold(empty, Taken::and)
+}
+
+/// Names that a file takes: its own, those of the folders above it, and that of a link to the
+/// topmost of these.
+fn names_of(path: &Path) -> usize {
+    path.components().count() + 1
+}
+
 /// What a pod's volumes hold, up to what they may.
 #[derive(Debug, Default)]
 pub struct Room {
@@ -71,11 +101,6 @@ pub struct Room {
 }
 
 impl Room {
-    /// What all that was added takes.
-    pub fn taken(&self) -> Taken {
-        self.taken
-    }
-
     /// Room for so many names, and so many bytes of one file.
     ///
     /// # Errors
@@ -91,7 +116,7 @@ impl Room {
         if content > MAX_BYTES || taken.names > MAX_NAMES {
             return Err(format!(
                 "the volumes of a pod may hold {} MiB of config maps, secrets and the like, and take {MAX_NAMES} names: \
-                 two for each file, one for each folder",
+                 two for each file and one for each folder on its path, {VOLUME_NAMES} for each volume",
                 MAX_BYTES >> 20
             ));
         }
@@ -112,8 +137,7 @@ impl Room {
         bytes: &[u8],
     ) -> Result<(), String> {
         let path = inside(path)?;
-        // The file, the folders above it, and a link to the topmost of these.
-        self.take(path.components().count() + 1, bytes.len())?;
+        self.take(names_of(&path), bytes.len())?;
         entries.push(Entry {
             path,
             mode,

@@ -193,10 +193,21 @@ impl Supplies {
         made.tokens
             .refresh(kinds, &*self.shared.api, pod, &self.pod, now)
             .await?;
+        let claims = self.claims(pod).await?;
+        let objects = self.objects_of(&needs, at, reading, &mut budget).await;
+        let objects = match objects {
+            Ok(objects) => objects,
+            Err(error) => {
+                // Its turn may be the one that the next needs.
+                drop(budget);
+                self.renew(made, pod, at, reading).await;
+                return Err(error);
+            }
+        };
         let sources = Sources {
             tokens: made.tokens.clone(),
-            claims: self.claims(pod).await?,
-            ..self.objects_of(&needs, at, reading, &mut budget).await?
+            claims,
+            ..objects
         };
         let machine = &self.shared.config.machine;
         let volumes = volumes::prepare(pod, &self.pod.uid, machine, &sources)?;
@@ -204,6 +215,32 @@ impl Supplies {
         self.shared.figures.disks().keep(&self.pod.uid, places);
         made.volumes = Some(volumes.clone());
         Ok(volumes)
+    }
+
+    /// Where what the pod's volumes need is refused: brings those with a token up to date, if they
+    /// are there, as tokens expire in containers that run.
+    async fn renew(&self, made: &Made, pod: &Pod, at: &Addresses, reading: Reading) {
+        if made.volumes.is_none() && !made.adopted {
+            return;
+        }
+        let pod = volumes::with_tokens(pod);
+        let needs = volumes::needs(&pod);
+        let renewed = async {
+            let mut budget = Budget::of_volumes(&needs)?;
+            let sources = Sources {
+                tokens: made.tokens.clone(),
+                ..self.objects_of(&needs, at, reading, &mut budget).await?
+            };
+            let machine = &self.shared.config.machine;
+            volumes::prepare(&pod, &self.pod.uid, machine, &sources).map(drop)
+        };
+        if let Err(error) = renewed.await {
+            tracing::warn!(
+                pod = self.pod.name,
+                error,
+                "cannot renew the tokens in a pod's volumes"
+            );
+        }
     }
 
     /// What variables are made from: config maps and secrets by name, and the services.
@@ -330,6 +367,31 @@ mod tests {
         }
     }
 
+    /// A master that gives a new token at each call, and config maps of a size.
+    #[derive(Debug, Default)]
+    struct Issuing {
+        size: AtomicUsize,
+        tokens: AtomicUsize,
+    }
+
+    impl Api for Issuing {
+        fn call(&self, call: Call) -> Answer<'_, bytes::Bytes> {
+            let object = if call.path.ends_with("/token") {
+                let token = self.tokens.fetch_add(1, Ordering::Relaxed).to_string();
+                let status = json!({"token": token, "expirationTimestamp": "2000-01-01T00:00:00Z"});
+                json!({"metadata": {}, "spec": {"audiences": []}, "status": status})
+            } else {
+                let text = "x".repeat(self.size.load(Ordering::Relaxed));
+                json!({"metadata": {"resourceVersion": "1"}, "data": {"a": text}})
+            };
+            Box::pin(async move { Ok(object.to_string().into()) })
+        }
+
+        fn watch(&self, _path: String) -> Answer<'_, Lines> {
+            Box::pin(std::future::pending())
+        }
+    }
+
     fn pod(spec: &Value) -> Pod {
         let meta = json!({"namespace": "n", "name": "p", "uid": "u"});
         serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap()
@@ -368,6 +430,41 @@ mod tests {
         let refused = supplies().volumes(&many, &at).await.unwrap_err();
         assert!(refused.contains("these name 1000"), "{refused}");
         assert_eq!(asked(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_token_is_renewed_beside_a_volume_that_grows_beyond_what_it_may() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let master = Arc::new(Issuing::default());
+        let shared = shared_of(dir.path(), Vec::new(), master.clone());
+        let mut pod = of_volumes(1, &json!([]));
+        let token = json!({"serviceAccountToken": {"path": "token"}});
+        let token = json!({"name": "t", "projected": {"sources": [token]}});
+        let volumes = pod.spec.as_mut().unwrap().volumes.as_mut().unwrap();
+        volumes.push(serde_json::from_value(token).unwrap());
+        let reference = agent_pods::pod_ref(&pod).unwrap();
+        let supplies = Supplies::new(shared.clone(), reference, Arc::default());
+        let at = Addresses::default();
+        supplies.volumes(&pod, &at).await.unwrap();
+        let held = shared.config.machine.held_dir("u");
+        let shown = |path: &str| std::fs::read_to_string(held.join(path)).unwrap();
+        assert_eq!(shown("projected/t/token"), "0");
+
+        // All that the namespace may have is another pod's.
+        let other = held.with_file_name("other");
+        std::fs::create_dir(&other).unwrap();
+        std::fs::write(other.join("share"), format!("{} 1 n", 1_u64 << 60)).unwrap();
+        for (size, words, token) in [
+            (300 << 10, "the namespace n, which may have", "1"),
+            (21 << 20, "a pod may take 20 MiB", "2"),
+        ] {
+            master.size.store(size, Ordering::Relaxed);
+            let refused = supplies.refresh(&pod, &at).await.unwrap_err();
+            assert!(refused.contains(words), "{refused}");
+            assert_eq!(shown("projected/t/token"), token);
+            assert_eq!(shown("config-map/v0/a"), "", "it stays as it was");
+        }
+        assert!(!held.join("share").exists(), "it has a little, as before");
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Attacks by a pod through its own files on the agent that reads and writes them.
 
-use crate::machine::{Machine, tests::machine};
+use crate::machine::Machine;
+use crate::machine::tests::{MountGuard, machine};
 use crate::stage::memory_folder;
 use crate::volumes::{self, VolumeLocation};
 use agent_claims::Right;
@@ -145,6 +146,7 @@ fn content_that_never_fits_leaves_the_memory_for_volumes_to_others() {
     let place = machine.run.join("held");
     fs::create_dir_all(&place).unwrap();
     memory_folder(&place, 128 << 10, "mode=0700").unwrap();
+    let _mount = MountGuard(place);
     let content = |bytes: usize| sources(&"x".repeat(bytes));
     for _ in 0..20 {
         let failed = volumes::prepare(&map(), "u", &machine, &content(200 << 10)).unwrap_err();
@@ -152,7 +154,6 @@ fn content_that_never_fits_leaves_the_memory_for_volumes_to_others() {
     }
     let other = volumes::prepare(&map(), "other", &machine, &content(64 << 10));
     assert!(other.is_ok(), "{other:?}");
-    agent_sys::mount::detach(&place.to_string_lossy()).unwrap();
 }
 
 #[test]

@@ -84,6 +84,16 @@ pub(crate) mod tests {
     use super::*;
     use std::path::Path;
 
+    /// What is mounted at a path as long as a test runs, also where it fails.
+    #[derive(Debug)]
+    pub(crate) struct MountGuard(pub(crate) PathBuf);
+
+    impl Drop for MountGuard {
+        fn drop(&mut self) {
+            agent_sys::mount::detach(&self.0.to_string_lossy()).ok();
+        }
+    }
+
     /// A machine whose folders all lie in `dir`.
     pub(crate) fn machine(dir: &Path) -> Machine {
         let path = |path: &str, writable| HostPath {

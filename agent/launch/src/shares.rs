@@ -1,15 +1,17 @@
 //! Shares of the file system in memory that holds the content of volumes.
 //!
 //! It is one for all pods, counts against no pod's limit and is bounded for the machine alone. Pods
-//! that need little of it, as nearly all do, always have their room: those that take more have
-//! three quarters of it together, and those of one namespace a half. What such a pod takes is noted
-//! beside its volumes: the note goes with them, and an agent that starts anew finds it.
+//! that need little of it, as nearly all do, have their room: those that take more have three
+//! quarters of it together, and those of one namespace a half. What such a pod takes is noted
+//! beside its volumes: the note goes with them, and an agent that starts anew finds it. Not noted
+//! is what an update takes while it lies beside the old content.
 
 use agent_content::Taken;
 use agent_sys::beneath::Beneath;
 use config_errors::chain;
+use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// What every pod may take: its token with the certificates, and some config maps. For 110 pods
@@ -18,15 +20,53 @@ const SMALL: Taken = Taken {
     bytes: 256 << 10,
     names: 64,
 };
-/// A pod's note, in its folder there, and the longest.
+/// A pod's note, in its folder there, its name until it is written, and the longest.
 const NOTE: &str = "share";
+const NEW_NOTE: &str = "share.new";
 const NOTE_LIMIT: u64 = 512;
 
 /// Held while what others have is counted and a pod's part is noted.
 static COUNTED: Mutex<()> = Mutex::new(());
 
+/// What the file system at `held` has of a pod's volumes without those that are to be `written`,
+/// each by its kind and name: a volume that is refused keeps what it has there.
+///
+/// # Errors
+/// It can't be read.
+pub(crate) fn kept(held: &Path, uid: &str, written: &BTreeSet<PathBuf>) -> Result<Taken, String> {
+    kept_beside(&held.join(uid), written).map_err(|error| {
+        let error = chain(&error);
+        format!("count what volumes have of memory: {error}")
+    })
+}
+
+fn kept_beside(place: &Path, written: &BTreeSet<PathBuf>) -> io::Result<Taken> {
+    let mut all = Taken::default();
+    let folder = match Beneath::root(place) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(all),
+        found => found?,
+    };
+    let notes = [NOTE, NEW_NOTE];
+    let kinds = folder.names(usize::MAX)?.into_iter();
+    for kind in kinds.filter(|name| notes.iter().all(|note| name != note)) {
+        let volumes = folder.dir(Path::new(&kind))?;
+        for name in volumes.names(usize::MAX)? {
+            if written.contains(&Path::new(&kind).join(&name)) {
+                continue;
+            }
+            let usage = volumes.dir(Path::new(&name))?.usage(u64::MAX)?;
+            all = all.and(Taken {
+                bytes: usage.bytes,
+                // Its own, too.
+                names: usage.entries + 1,
+            });
+        }
+    }
+    Ok(all)
+}
+
 /// Notes what a pod's content takes of the file system at `held`, before any of it is written
-/// there.
+/// there: all of it, with what of its volumes is there already and stays.
 ///
 /// # Errors
 /// It would leave too little to others; or the note can't be written.
@@ -46,9 +86,9 @@ pub(crate) fn take(held: &Path, uid: &str, namespace: &str, wanted: Taken) -> Re
         let Some((taken, of)) = noted(&folder, Path::new(&other)).filter(|_| other != uid) else {
             continue;
         };
-        all = sum(all, taken);
+        all = all.and(taken);
         if of == namespace {
-            own = sum(own, taken);
+            own = own.and(taken);
         }
     }
     let whole = whole(held).map_err(text)?;
@@ -58,7 +98,10 @@ pub(crate) fn take(held: &Path, uid: &str, namespace: &str, wanted: Taken) -> Re
     let write = || {
         folder.make_dirs(Path::new(uid), 0o755)?;
         let words = format!("{} {} {namespace}", wanted.bytes, wanted.names);
-        folder.rewrite(&note, 0o600)?.write_all(words.as_bytes())
+        // Renamed last, so that a note is whole.
+        let new = Path::new(uid).join(NEW_NOTE);
+        folder.rewrite(&new, 0o600)?.write_all(words.as_bytes())?;
+        folder.rename(&new, &note)
     };
     write().map_err(text)
 }
@@ -95,13 +138,6 @@ fn part(whole: Taken, quarters: u64) -> Taken {
     }
 }
 
-fn sum(one: Taken, other: Taken) -> Taken {
-    Taken {
-        bytes: one.bytes.saturating_add(other.bytes),
-        names: one.names.saturating_add(other.names),
-    }
-}
-
 fn fits(taken: Taken, room: Taken) -> bool {
     taken.bytes <= room.bytes && taken.names <= room.names
 }
@@ -113,7 +149,7 @@ fn refuse_beyond(room: Taken, taken: Taken, whose: &str) -> Result<(), String> {
     Err(format!(
         "the config maps, secrets and the like of this node's volumes would take {} KiB and {} names of memory for \
          {whose}, which may have {} KiB and {}: use fewer or smaller ones, fewer such pods on a node, or a node of \
-         more memory; a pod of at most {} KiB and {} names always has its room",
+         more memory; a pod of at most {} KiB and {} names has its room",
         taken.bytes >> 10,
         taken.names,
         room.bytes >> 10,
@@ -126,7 +162,7 @@ fn refuse_beyond(room: Taken, taken: Taken, whose: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::tests::machine;
+    use crate::machine::tests::{MountGuard, machine};
     use crate::stage;
 
     const MIB: u64 = 1 << 20;
@@ -142,6 +178,7 @@ mod tests {
         let machine = machine(dir.path());
         stage::begin(&machine, 0);
         let held = machine.run.join("held");
+        let _mount = MountGuard(held.clone());
         let take = |uid: &str, namespace: &str, wanted| take(&held, uid, namespace, wanted);
         let large = taken(16 * MIB, 40);
         for uid in ["a1", "a2"] {
@@ -170,6 +207,5 @@ mod tests {
         let names = taken(MIB, 9000);
         let refused = take("d1", "d", names).unwrap_err();
         assert!(refused.contains("9000 names"), "{refused}");
-        agent_sys::mount::detach(&held.to_string_lossy()).unwrap();
     }
 }

@@ -11,7 +11,7 @@ use crate::shares;
 use crate::stage::memory_folder;
 use agent_claims::{Mounted, Right, What, fs_group, sub_path_handle};
 use agent_content::files::{self, Entry};
-use agent_content::{Keys, Room, SourceNames, Sources, TokenKind};
+use agent_content::{Keys, Room, SourceNames, Sources, Taken, TokenKind};
 use agent_pods::{is_plain, pod_logs};
 use agent_resources::{Measure, PodFolders, VolumePlace};
 use agent_runtime::PodRef;
@@ -21,7 +21,7 @@ use config_kube::k8s_openapi::api::core::v1::{
     EmptyDirVolumeSource, HostPathVolumeSource, Pod, Volume, VolumeProjection,
 };
 use config_kube::quantity::Amount;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
@@ -79,6 +79,22 @@ pub fn tokens(pod: &Pod) -> Vec<TokenKind> {
         .collect()
 }
 
+/// The pod with no other volumes than those that show a token.
+pub fn with_tokens(pod: &Pod) -> Pod {
+    let mut pod = pod.clone();
+    let spec = pod.spec.as_mut();
+    if let Some(volumes) = spec.and_then(|spec| spec.volumes.as_mut()) {
+        volumes.retain(shows_token);
+    }
+    pod
+}
+
+fn shows_token(volume: &Volume) -> bool {
+    let projected = volume.projected.iter();
+    let mut sources = projected.flat_map(|projected| projected.sources.iter().flatten());
+    sources.any(|source| source.service_account_token.is_some())
+}
+
 /// A pod's labels and annotations.
 pub type Noted = [BTreeMap<String, String>; 2];
 
@@ -116,7 +132,8 @@ fn volumes(pod: &Pod) -> &[Volume] {
 
 /// Makes or refreshes all volumes of a pod; returns where each is. No content is written before it
 /// is known that it leaves others their room; where that of one volume can't be, that of the others
-/// is written only over what they have, as a new token.
+/// is written only over what they have, as a new token. Where there is no room for these either,
+/// only volumes with a token are.
 ///
 /// # Errors
 /// In upstream's words, with the volume's name.
@@ -142,17 +159,13 @@ pub fn prepare(
             }
         }
     }
+    let held = machine.held_dir(uid);
+    let is_there = |volume: &Volume, content: &Content| {
+        let content = content.as_ref();
+        content.is_some_and(|(kind, _)| held.join(kind).join(&volume.name).is_dir())
+    };
     if refused.is_some() {
-        let held = machine.held_dir(uid);
-        let is_there = |name: &str, kind: &str| held.join(kind).join(name).is_dir();
-        contents.retain(|(volume, content)| {
-            let content = content.as_ref();
-            content.is_some_and(|(kind, _)| is_there(&volume.name, kind))
-        });
-    }
-    if !contents.is_empty() {
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        shares::take(&machine.run.join("held"), uid, namespace, room.taken())?;
+        contents.retain(|(volume, content)| is_there(volume, content));
     }
     let maker = Maker {
         pod,
@@ -160,6 +173,14 @@ pub fn prepare(
         machine,
         sources,
     };
+    if let Err(error) = maker.take(&contents) {
+        // Tokens expire in containers that run.
+        contents.retain(|(volume, content)| shows_token(volume) && is_there(volume, content));
+        if maker.take(&contents).is_err() {
+            contents.clear();
+        }
+        refused.get_or_insert(error);
+    }
     let mut places = BTreeMap::new();
     for (volume, content) in contents {
         let place = maker.volume(volume, content);
@@ -181,6 +202,28 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
+    /// Notes what these volumes are to have of the memory for content, with what the pod's others
+    /// have there: a volume that is refused keeps its files.
+    ///
+    /// # Errors
+    /// As [`shares::take`].
+    fn take(&self, contents: &[(&Volume, Content)]) -> Result<(), String> {
+        let (mut wanted, mut own) = (Taken::default(), BTreeSet::new());
+        for (volume, content) in contents {
+            if let Some((kind, entries)) = content {
+                wanted = wanted.and(files::taken(entries));
+                own.insert(Path::new(kind).join(&volume.name));
+            }
+        }
+        if own.is_empty() {
+            return Ok(());
+        }
+        let held = self.machine.run.join("held");
+        let wanted = wanted.and(shares::kept(&held, self.uid, &own)?);
+        let namespace = self.pod.metadata.namespace.as_deref();
+        shares::take(&held, self.uid, namespace.unwrap_or_default(), wanted)
+    }
+
     fn volume(&self, volume: &Volume, content: Content) -> Result<VolumeLocation, String> {
         if let Some(mounted) = self.sources.claims.get(&volume.name) {
             return self.claimed(mounted);

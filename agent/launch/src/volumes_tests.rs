@@ -122,6 +122,36 @@ fn a_volume_is_kept_up_to_date_beside_one_whose_source_is_gone_and_not_made_besi
 }
 
 #[test]
+fn a_volume_that_is_refused_counts_with_what_it_has_there() {
+    let dir = in_memory();
+    let map = |name: &str| json!({"name": name, "configMap": {"name": name}});
+    let volumes = json!([map("m"), map("other")]);
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [], "volumes": volumes}});
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    let (small, large) = (json!({"a": "1"}), json!({"a": "x".repeat(1 << 20)}));
+    let with_other = |data: &Value| {
+        let mut both = sources(&small);
+        let other = sources(data).config_maps["m"].clone();
+        both.config_maps.insert("other".to_owned(), other);
+        both
+    };
+    let note = machine(dir.path()).held_dir("u").join("share");
+    let noted = || -> u64 {
+        let text = fs::read_to_string(&note).unwrap();
+        text.split(' ').next().unwrap().parse().unwrap()
+    };
+    prepare(&pod, dir.path(), &with_other(&large)).unwrap();
+    assert!(noted() > 1 << 20);
+    // Its map is gone, and its files are not.
+    prepare(&pod, dir.path(), &sources(&small)).unwrap_err();
+    assert!(noted() > 1 << 20);
+    prepare(&pod, dir.path(), &sources(&large)).unwrap_err();
+    assert!(noted() >= 2 << 20, "what grows meanwhile counts beside it");
+    prepare(&pod, dir.path(), &with_other(&small)).unwrap();
+    assert!(!note.exists());
+}
+
+#[test]
 fn chosen_keys_get_their_paths_and_modes() {
     let dir = in_memory();
     let volume = json!({"configMap": {"name": "m", "items": [{"key": "a", "path": "sub/x", "mode": 0o400}]}});
