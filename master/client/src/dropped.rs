@@ -14,7 +14,7 @@ pub(crate) struct Dropped(Mutex<Untold>);
 
 #[derive(Debug, Default)]
 struct Untold {
-    /// Events since the log told of some.
+    /// Events since the log reported some.
     count: u64,
     told: Option<Instant>,
 }
