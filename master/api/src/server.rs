@@ -19,7 +19,7 @@ use master_metrics::About;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::registry::{Kind, Registry, Word};
 use master_schema::selector::Selector;
-use master_verbs::{Answer, Call, authorize, run, warned};
+use master_verbs::{Answer, Call, OwnTransport, authorize, run, warned};
 use master_wire::Encoding;
 use master_wire::path::{Query, Target, Verb};
 use master_wire::respond::{out_of_time, respond};
@@ -55,6 +55,12 @@ impl Service for ApiServer {
 
     fn drain(&self) {
         Self::drain(self);
+    }
+}
+
+impl OwnTransport for ApiServer {
+    fn transport(&self) -> Arc<dyn Transport> {
+        Arc::new(self.clone())
     }
 }
 

@@ -171,7 +171,7 @@ impl ApiServer {
             idle_connections: &inner.idle_connections,
             denials: &inner.denials,
             draining: &inner.draining,
-            transport: Arc::new(self.clone()),
+            own: self,
         }
     }
 

@@ -53,4 +53,4 @@ pub use answer::{Answer, value_answer};
 pub use call::Call;
 pub use create::warned;
 pub use run::run;
-pub use server_parts::ServerParts;
+pub use server_parts::{OwnTransport, ServerParts};

@@ -125,8 +125,8 @@ async fn part(
             Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete,
         ) => {
             // The server looks for itself: the caller's right is that to the proxy.
-            let own = UserInfo::admin("system:apiserver");
-            let client = Client::new(server.transport.clone(), own);
+            let user = UserInfo::admin("system:apiserver");
+            let client = Client::new(server.own.transport(), user);
             proxy::run(call, &nodes, &client, content).await
         }
         (Subresource::Exec, Verb::Get | Verb::Create) => {

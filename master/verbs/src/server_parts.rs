@@ -9,8 +9,16 @@ use master_metrics::Metrics;
 use master_objects::Identities;
 use master_store::{Reader, Store};
 use master_usage::Usage;
+use std::fmt;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
+
+/// A server that verbs can ask in the server's own name. Only few do, so no request pays for a
+/// [`Transport`] that it doesn't use.
+pub trait OwnTransport: fmt::Debug + Sync {
+    /// Calls the server that runs the verb.
+    fn transport(&self) -> Arc<dyn Transport>;
+}
 
 /// The parts of the server that verbs may use. [`run`](crate::run()) hands each verb those that it
 /// needs.
@@ -51,5 +59,5 @@ pub struct ServerParts<'a> {
     /// Ends watches and tunnels when the server does.
     pub draining: &'a CancellationToken,
     /// The server itself, for what a verb asks in the server's own name.
-    pub transport: Arc<dyn Transport>,
+    pub own: &'a dyn OwnTransport,
 }
