@@ -5,9 +5,9 @@
 //! [`Watched::read`] then answers from memory.
 //!
 //! Guarantees: what is read from memory is never older than what was read of the same object
-//! before; at most [`MOST`] watches are open and [`ROOM`] bytes kept; what has no watch, or no
-//! room, or may not be watched, is asked of the master at each read. While the master is away, the
-//! last state that it told stays.
+//! before; at most [`MOST`] watches are open and [`ROOM`] bytes kept, and a pod opens at most half
+//! of the watches that are still free; what has no watch, or no room, or may not be watched, is
+//! asked of the master at each read. While the master is away, the last state that it told stays.
 
 use agent_api::{Api, ApiError, WatchEvent, get};
 use bytes::Bytes;
@@ -246,7 +246,8 @@ impl Watched {
         Self(Arc::new(Inner { api, state }))
     }
 
-    /// Follows these objects. Each change of one sets `changed` and notifies `news`.
+    /// Follows these objects. Each change of one sets `changed` and notifies `news`. One pod that
+    /// names many leaves half of the free watches to the others.
     pub fn follow(
         &self,
         names: BTreeSet<Name>,
@@ -260,7 +261,7 @@ impl Watched {
         let mut state = self.0.state();
         state.count += 1;
         let id = state.count;
-        let mut free = MOST.saturating_sub(state.watches());
+        let mut free = MOST.saturating_sub(state.watches()).div_ceil(2);
         for name in &names {
             let entry = state.entries.entry(name.clone()).or_default();
             entry.users.insert(id, user.clone());

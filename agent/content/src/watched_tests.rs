@@ -266,8 +266,10 @@ async fn watches_and_what_is_kept_have_limits() {
     let names: Vec<String> = (0..=MOST).map(|number| format!("m-{number:03}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let used = scene.follow(&names);
+    assert_eq!(scene.watched.0.state().watches(), MOST / 2);
+    let others: Vec<_> = (0..10).map(|_| scene.follow(&names)).collect();
     assert_eq!(scene.watched.0.state().watches(), MOST);
-    drop(used);
+    drop((used, others));
     let _used = scene.follow(&["m"]);
     let watch = loop {
         let watch = scene.opened().await;
