@@ -4,7 +4,7 @@
 //! [`Writes::settled`] has returned true. So no write of a machine comes after the answer that it
 //! is retired.
 
-use master_store::{Store, pass};
+use master_store::{Store, wait_for_writer};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Writes {
     /// then refused or waited for.
     pub fn begin(&self) -> WriteUnderWay {
         let mut number = 0;
-        // Nobody waits for a beginning.
+        // Waiters wait for the end of writes only: a new one wakes none of them.
         self.0.send_if_modified(|numbers| {
             number = numbers.next;
             numbers.next += 1;
@@ -54,9 +54,9 @@ impl Writes {
     pub async fn settled(&self, store: &dyn Store) -> bool {
         let settled = async {
             self.ended().await;
-            // One whose client went away is over for the API, and may be in the store's queue
-            // still.
-            pass(store).await.is_ok()
+            // A write whose client went away is over for the API, but may still be in the store's
+            // queue.
+            wait_for_writer(store).await.is_ok()
         };
         timeout(LIMIT, settled).await.unwrap_or(false)
     }

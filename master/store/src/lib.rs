@@ -45,7 +45,7 @@ pub use error::StoreError;
 pub use model::{
     Action, Committed, Entry, Event, Expect, Fetched, ListQuery, Listing, Op, Revision,
 };
-pub use probe::{Probe, pass};
+pub use probe::{Probe, wait_for_writer};
 pub use replica::Replica;
 pub use traits::{Batch, BoxFuture, Reader, Store, WatchStream};
 pub use value::Value;

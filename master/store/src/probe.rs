@@ -1,4 +1,4 @@
-//! Whether the writer works, for anyone who asks.
+//! Whether a store's writer works: health checks ask it at a bounded rate.
 
 use crate::error::StoreError;
 use crate::model::{Action, Expect, Op};
@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// How long a good answer counts.
+/// How long a good answer is valid.
 const GOOD: Duration = Duration::from_secs(1);
 
-/// Asks a store's writer whether it takes writes: once at a time, and at most once a second while
-/// it does. Each question is a place in the writer's queue, and strangers may ask for the health of
-/// a server.
+/// Asks a store's writer whether it takes writes: one question at a time, and at most one a second
+/// while it does. Each question takes a place in the writer's queue, and callers without
+/// authentication may ask for the health of a server.
 #[derive(Debug)]
 pub struct Probe {
     counts: Duration,
@@ -34,10 +34,10 @@ impl Probe {
         }
     }
 
-    /// Whether the store's writer takes writes, as of the last second at most; that it does not is
-    /// never an old answer.
+    /// Whether the store's writer takes writes. A good answer is at most a second old, a bad one is
+    /// always new.
     pub async fn takes_writes(&self, store: &dyn Store) -> bool {
-        let ask = || async { !matches!(pass(store).await, Err(StoreError::Closed)) };
+        let ask = || async { !matches!(wait_for_writer(store).await, Err(StoreError::Closed)) };
         self.answer(ask).await
     }
 
@@ -53,12 +53,12 @@ impl Probe {
     }
 }
 
-/// Passes the writer's queue without a change: when it returns, what was submitted before is
-/// written or refused, also where nobody waits for it any more.
+/// Waits until the writer has handled all that was submitted before this call: each of those writes
+/// is then written or refused, also those that no caller waits for any more. Changes nothing.
 ///
 /// # Errors
 /// The writer takes no writes.
-pub async fn pass(store: &dyn Store) -> Result<(), StoreError> {
+pub async fn wait_for_writer(store: &dyn Store) -> Result<(), StoreError> {
     let op = Op {
         key: "health/check".into(),
         expect: Expect::Any,
