@@ -91,8 +91,9 @@ impl ApiServer {
     /// Creates what every cluster has from the start. `/readyz` fails until it is done.
     ///
     /// # Errors
-    /// The store or the API refuses one of the writes; a later call creates what is missing. What
-    /// concerns services is told instead, and is for [`Self::keep_services`] to make.
+    /// The store or the API refuses one of the writes; a later call creates what is missing. A
+    /// refused write of the services is no error: it is logged, and [`Self::keep_services`] repeats
+    /// it.
     pub async fn prepare(&self) -> Result<(), ApiError> {
         let client = self.client(UserInfo::admin("system:apiserver"));
         let Inner {

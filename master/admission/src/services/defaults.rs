@@ -46,10 +46,11 @@ fn names_address(range: &Range) -> Option<IpAddr> {
     (range.size() > DNS_OFFSET + 1).then(|| range.at(DNS_OFFSET))
 }
 
-/// Makes them once. What the API refuses, as where another service has an address, is told: it
-/// keeps no master from its start, and [`keep`] tries again. The namespaces must be there.
+/// Makes them once. A refusal of the API, for instance because another service has an address, is
+/// logged and does not keep a master from starting: [`keep`] tries again. The namespaces must
+/// exist.
 pub async fn prepare(ranges: &Ranges, client: &Client) {
-    told(make(ranges, client).await, None);
+    log_failure(make(ranges, client).await, None);
     let Ok(Some(found)) = client.get_opt::<ServiceCIDR>(None, NAME).await else {
         return;
     };
@@ -66,13 +67,13 @@ pub async fn prepare(ranges: &Ranges, client: &Client) {
 pub async fn keep(ranges: &Ranges, client: &Client, pause: Duration) {
     let mut before = None;
     loop {
-        before = told(make(ranges, client).await, before.as_deref());
+        before = log_failure(make(ranges, client).await, before.as_deref());
         tokio::time::sleep(pause).await;
     }
 }
 
-/// Logs why something could not be made, unless it was the same before; returns it.
-fn told(made: Result<(), ApiError>, before: Option<&str>) -> Option<String> {
+/// Logs why something could not be made, unless the reason was the same before; returns the reason.
+fn log_failure(made: Result<(), ApiError>, before: Option<&str>) -> Option<String> {
     let reason = made.err()?.message;
     if before != Some(&reason) {
         tracing::warn!(
