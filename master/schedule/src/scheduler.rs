@@ -31,20 +31,38 @@ use std::sync::Arc;
 use std::time::Instant;
 use writes::{Outcome, Unbound};
 
-/// What is followed, and must be listed completely before decisions are made.
-const FOLLOWED: [&str; 11] = [
-    "pods",
-    "nodes",
-    "namespaces",
-    "services",
-    "budgets",
-    "claims",
-    "volumes",
-    "classes",
-    "limits",
-    "drivers",
-    "capacities",
-];
+/// What a scheduler follows: one for each variant of [`ClusterChange`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Followed {
+    Pods,
+    Nodes,
+    Namespaces,
+    Services,
+    Budgets,
+    Claims,
+    Volumes,
+    Classes,
+    Limits,
+    Drivers,
+    Capacities,
+}
+
+impl Followed {
+    /// All of it must be listed completely before decisions are made.
+    const ALL: [Self; 11] = [
+        Self::Pods,
+        Self::Nodes,
+        Self::Namespaces,
+        Self::Services,
+        Self::Budgets,
+        Self::Claims,
+        Self::Volumes,
+        Self::Classes,
+        Self::Limits,
+        Self::Drivers,
+        Self::Capacities,
+    ];
+}
 
 /// The scheduler without its loop: what it has seen, what waits, and what it has decided. It
 /// follows nothing and has no clock; [`run`](crate::run) drives it, and so does a simulation.
@@ -56,8 +74,8 @@ pub struct Scheduler {
     snapshot: Snapshot,
     budgets: Budgets,
     queue: Queue,
-    /// What has been listed, of [`FOLLOWED`].
-    listed: BTreeSet<&'static str>,
+    /// What has been listed at least once.
+    listed: BTreeSet<Followed>,
     /// Whether the log says that the queue is full.
     overflowed: bool,
 }
@@ -168,7 +186,8 @@ impl Scheduler {
 
     /// Whether a decision can be made: only once all that is followed is listed completely.
     pub fn ready(&self) -> bool {
-        self.listed.len() == FOLLOWED.len() && self.queue.is_ready()
+        let all_listed = Followed::ALL.iter().all(|one| self.listed.contains(one));
+        all_listed && self.queue.is_ready()
     }
 
     /// Wakes the pods that an event helps.
@@ -186,7 +205,7 @@ impl Scheduler {
             Change::Listed(all) => {
                 let all = all.into_iter().map(|budget| (budget.key.clone(), budget));
                 self.budgets = all.collect();
-                self.listed.insert("budgets");
+                self.listed.insert(Followed::Budgets);
             }
             Change::Set(budget) => drop(self.budgets.insert(budget.key.clone(), budget)),
             Change::Deleted(gone) => drop(self.budgets.remove(&PodKey::from(gone.key))),
@@ -201,7 +220,7 @@ impl Scheduler {
                 for (key, selector) in all {
                     self.snapshot.set_service(key, selector);
                 }
-                self.listed.insert("services");
+                self.listed.insert(Followed::Services);
             }
             Change::Set((key, selector)) => self.snapshot.set_service(key, selector),
             Change::Deleted(gone) => self.snapshot.remove_service(&gone.key),
@@ -216,7 +235,7 @@ impl Scheduler {
                 for (name, labels) in all {
                     self.snapshot.set_namespace(name, labels);
                 }
-                self.listed.insert("namespaces");
+                self.listed.insert(Followed::Namespaces);
                 true
             }
             Change::Set((name, labels)) => self.snapshot.set_namespace(name, labels),
@@ -246,7 +265,7 @@ impl Scheduler {
                 for node in nodes {
                     self.snapshot.set_node(node);
                 }
-                self.listed.insert("nodes");
+                self.listed.insert(Followed::Nodes);
                 self.help(&ClusterEvent::Anything, now);
             }
             Change::Set(node) => {
@@ -283,7 +302,7 @@ impl Scheduler {
                     self.pod_set(pod, now);
                 }
                 self.overflowed &= self.queue.left_out() > 0;
-                self.listed.insert("pods");
+                self.listed.insert(Followed::Pods);
                 vec![ClusterEvent::Anything]
             }
             Change::Set(pod) => self.pod_set(pod, now),

@@ -6,8 +6,8 @@
 //! anew when the claim is bound. Nothing of that lives in this process alone: another one finds the
 //! same node named on the claim.
 
-use super::Scheduler;
 use super::writes::{Outcome, Write, Written};
+use super::{Followed, Scheduler};
 use crate::capacity::{Capacity, Driver};
 use crate::event::ClusterEvent;
 use crate::plugins::volumes;
@@ -40,7 +40,7 @@ impl Scheduler {
                 for (key, claim) in all {
                     storage.set_claim(key, claim);
                 }
-                self.listed.insert("claims");
+                self.listed.insert(Followed::Claims);
                 ClusterEvent::Anything
             }
             Change::Set((key, claim)) => {
@@ -63,7 +63,7 @@ impl Scheduler {
                 for (key, volume) in all {
                     storage.set_volume(key.name, volume);
                 }
-                self.listed.insert("volumes");
+                self.listed.insert(Followed::Volumes);
             }
             Change::Set((key, volume)) => {
                 if !storage.set_volume(key.name, volume) {
@@ -84,7 +84,7 @@ impl Scheduler {
                 for (key, class) in all {
                     storage.set_class(key.name, class);
                 }
-                self.listed.insert("classes");
+                self.listed.insert(Followed::Classes);
             }
             Change::Set((key, class)) => {
                 if !storage.set_class(key.name, class) {
@@ -105,7 +105,7 @@ impl Scheduler {
                 for (key, driver) in all {
                     capacities.set_driver(key.name, driver);
                 }
-                self.listed.insert("drivers");
+                self.listed.insert(Followed::Drivers);
                 true
             }
             Change::Set((key, driver)) => capacities.set_driver(key.name, driver),
@@ -125,7 +125,7 @@ impl Scheduler {
                 for (key, capacity) in all {
                     capacities.set(key, capacity);
                 }
-                self.listed.insert("capacities");
+                self.listed.insert(Followed::Capacities);
                 true
             }
             Change::Set((key, capacity)) => capacities.set(key, capacity),
@@ -145,7 +145,7 @@ impl Scheduler {
                 for (key, limits) in all {
                     storage.set_limits(key.name, limits);
                 }
-                self.listed.insert("limits");
+                self.listed.insert(Followed::Limits);
                 true
             }
             Change::Set((key, limits)) => storage.set_limits(key.name, limits),
