@@ -386,8 +386,16 @@ mod tests {
     use serde_json::Value;
     use std::collections::VecDeque;
 
-    /// An API whose events are gone before they are counted, and a clock that a minute passes by at
-    /// each request.
+    /// The method, path and JSON body of a request.
+    async fn read_request(request: Request<Body>) -> (Method, String, Value) {
+        let (head, content) = request.into_parts();
+        let content = content.collect().await.unwrap().to_bytes();
+        let sent = serde_json::from_slice(&content).unwrap();
+        (head.method, head.uri.path().to_owned(), sent)
+    }
+
+    /// An API that answers each count of an event with 404, as if the event had expired. Its clock
+    /// moves by a minute at each request.
     #[derive(Debug, Default)]
     struct Forgetful(Mutex<Vec<(Method, String, Value)>>);
 
@@ -398,11 +406,8 @@ mod tests {
             _user: UserInfo,
         ) -> crate::BoxFuture<'_, Response<Body>> {
             Box::pin(async move {
-                let (head, sent) = request.into_parts();
-                let sent = sent.collect().await.unwrap().to_bytes();
-                let gone = head.method == Method::PATCH;
-                let (method, path) = (head.method, head.uri.path().to_owned());
-                let sent = serde_json::from_slice(&sent).unwrap();
+                let (method, path, sent) = read_request(request).await;
+                let gone = method == Method::PATCH;
                 self.0.lock().unwrap().push((method, path, sent));
                 let status = json!({"kind": "Status", "code": 404, "reason": "NotFound"});
                 let mut answer = Response::new(body(status.to_string()));
@@ -461,10 +466,8 @@ mod tests {
             _user: UserInfo,
         ) -> crate::BoxFuture<'_, Response<Body>> {
             Box::pin(async move {
-                let (head, sent) = request.into_parts();
-                let sent = sent.collect().await.unwrap().to_bytes();
-                let sent = serde_json::from_slice(&sent).unwrap();
-                self.calls.lock().unwrap().push((head.method, sent));
+                let (method, _, sent) = read_request(request).await;
+                self.calls.lock().unwrap().push((method, sent));
                 let Some(reason) = self.failures.lock().unwrap().pop_front() else {
                     let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {}, "involvedObject": {}});
                     return Response::new(body(event.to_string()));
