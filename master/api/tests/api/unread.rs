@@ -289,10 +289,10 @@ async fn unread_documents_of_many_namespaces_leave_places_to_all_others() {
     server.stop().await;
 }
 
-/// Tokens that look like the cluster's own: each costs a look at its signature.
-#[tokio::test]
-async fn forged_tokens_are_looked_at_a_bounded_number_of_times() {
-    let limits = ServeOptions {
+/// Limits by which an unauthenticated connection has 20 free requests, and its host 10 more that do
+/// not come back within a test.
+fn thirty_requests() -> ServeOptions {
+    ServeOptions {
         unauthenticated: UnauthenticatedLimits {
             free: 20,
             host: Rate {
@@ -302,7 +302,13 @@ async fn forged_tokens_are_looked_at_a_bounded_number_of_times() {
             ..UnauthenticatedLimits::default()
         },
         ..ServeOptions::default()
-    };
+    }
+}
+
+/// Tokens that look like the cluster's own: each costs a look at its signature.
+#[tokio::test]
+async fn forged_tokens_are_looked_at_a_bounded_number_of_times() {
+    let limits = thirty_requests();
     let closes_after = limits.unauthenticated.refusals;
     let server = Server::start(Options::default(), limits).await;
     let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
@@ -371,17 +377,7 @@ impl Extensions for Joins {
 /// Paths and methods at which such a service has nothing.
 #[tokio::test]
 async fn a_service_is_asked_for_nothing_a_bounded_number_of_times() {
-    let limits = ServeOptions {
-        unauthenticated: UnauthenticatedLimits {
-            free: 20,
-            host: Rate {
-                burst: 10,
-                every: PATIENCE * 10,
-            },
-            ..UnauthenticatedLimits::default()
-        },
-        ..ServeOptions::default()
-    };
+    let limits = thirty_requests();
     let server = Server::start(Options::default(), limits).await;
     server.local.api.set_extensions(Arc::new(Joins));
     let mut stranger = server.connect(None).await;
