@@ -1,35 +1,38 @@
-//! How many events were dropped, for the log: where the API has no room for them, there may be more
-//! than the log has room for.
+//! Counts dropped events, so that the log reports many of them in one line: an API without room for
+//! events may drop more than the log should hold.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The log tells of dropped events once in this time at most.
+/// The log reports dropped events at most once in this time.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// Events that were dropped because the API had no room or no time for them.
 #[derive(Debug, Default)]
-pub(crate) struct Dropped(Mutex<Untold>);
+pub(crate) struct Dropped(Mutex<Unreported>);
 
 #[derive(Debug, Default)]
-struct Untold {
-    /// Events since the log reported some.
+struct Unreported {
+    /// Events since the last report.
     count: u64,
-    told: Option<Instant>,
+    /// When the log last reported some.
+    reported: Option<Instant>,
 }
 
 impl Dropped {
-    /// Counts one event; returns how many the log must tell of now.
+    /// Counts one event; returns the number to report, if a report is due.
     pub(crate) fn add(&self, now: Instant) -> Option<u64> {
-        let mut untold = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        untold.count += 1;
-        let since = untold.told.map(|told| now.saturating_duration_since(told));
+        let mut unreported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        unreported.count += 1;
+        let since = unreported
+            .reported
+            .map(|at| now.saturating_duration_since(at));
         if since.is_some_and(|since| since < INTERVAL) {
             return None;
         }
-        untold.told = Some(now);
-        Some(std::mem::take(&mut untold.count))
+        unreported.reported = Some(now);
+        Some(std::mem::take(&mut unreported.count))
     }
 }
 

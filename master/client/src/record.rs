@@ -90,7 +90,7 @@ struct Known {
     first: Timestamp,
     /// When the last one was written.
     written: Timestamp,
-    /// A task tries it again, and writes what was counted meanwhile.
+    /// A task tries to write it again, and then writes the count of that moment.
     waits: bool,
 }
 
@@ -257,9 +257,9 @@ impl EventWriter {
         }
     }
 
-    /// Writes an event, or counts a repetition in the one that is there. One that was deleted, as
-    /// events are after a while, is made anew and counts on (upstream's rule). `again`: it was
-    /// tried before, and may have been made without an answer.
+    /// Writes an event, or counts a repetition in the stored one. If that one has expired, it is
+    /// created again with the count so far (upstream's rule). `again`: an earlier try may have
+    /// created the event although its answer was lost.
     async fn put(&self, event: &Event, again: bool) -> Result<(), ApiError> {
         let meta = &event.metadata;
         if event.count > Some(1) {
@@ -345,15 +345,15 @@ fn may_be_written_later(error: &ApiError) -> bool {
     is_temporary(error.code, error.reason.as_str())
 }
 
-/// Whether the event's namespace ends, or has ended: its objects go with it, and nobody can change
-/// that.
+/// Whether the event's namespace is terminating or gone: its events are deleted with it, so there
+/// is nothing to repair.
 fn is_without_namespace(error: &ApiError) -> bool {
     let mut causes = error.details.causes.iter();
     error.is_not_found() || causes.any(|cause| cause.reason == "NamespaceTerminating")
 }
 
-/// Half of them at once, so that the search for the oldest is not made for each new one. What is
-/// tried again stays.
+/// Forgets half of them at once, so that not each new event searches for the oldest one. Events
+/// that a task tries again stay.
 fn forget_older_half(known: &mut HashMap<Key, Known>) {
     let mut times: Vec<Timestamp> = known.values().map(|known| known.written).collect();
     let middle = times.len() / 2;
