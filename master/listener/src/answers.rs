@@ -1,10 +1,11 @@
 //! The memory of answers until their clients have read them, and how callers share it.
 //!
 //! A client decides when it reads, and an answer may have megabytes. So each user (all accounts of
-//! a namespace are one) has a part, at one host three quarters of it, and so have all users of a
-//! host. Nodes have a part that nobody else takes, of which each has an eighth, and all who proved
-//! nothing have one together, of which a host has a part. What is beyond is refused, before a write
-//! is carried out and after a read.
+//! a namespace count as one) may hold a part of the memory, and three quarters of that part at one
+//! host; all users of one host share a part, too. A part is reserved for nodes, and each node may
+//! hold an eighth of it. All unauthenticated callers share a part of their own, which is divided
+//! among their hosts. Beyond these limits a write is refused before it is carried out, and a read
+//! after it.
 
 use config_kube::identity::{MASTERS_GROUP, party};
 use config_limits::{Capacity, Share, Shares, Taker};
@@ -21,13 +22,14 @@ const ANSWER_OVERHEAD: usize = 4 << 10;
 pub struct AnswerLimits {
     /// Of callers whose certificate or token was verified; a part is kept for nodes.
     pub known: Capacity,
-    /// Of callers who proved nothing; a part is a host's.
+    /// Of unauthenticated callers; `part` is what one host may hold.
     pub strangers: Capacity,
 }
 
 impl Default for AnswerLimits {
-    /// What strangers may have suffices for small answers on all of their connections, so that one
-    /// who reads nothing takes no answer from another behind the same address.
+    /// The memory of unauthenticated callers suffices for small answers on all of their
+    /// connections, so that a client that reads nothing takes no answer from another one behind its
+    /// address.
     fn default() -> Self {
         Self {
             known: Capacity {

@@ -19,11 +19,12 @@ const SMALL_ANSWER: usize = 16 << 10;
 /// The slots of a server. A user, or all accounts of a namespace, may have a quarter of them, and a
 /// quarter is reserved for nodes.
 ///
-/// A request has its slot while it is worked on, so that nobody can keep one; what its answer takes
-/// of the memory meanwhile is counted by [`crate::AnswerLimits`]. A large answer to a read holds on
-/// until the client has read it ([`RequestSlot::hold`]): making it goes on, piece by piece. Such
-/// answers have half of the slots; those of a user at one host take no more than half of its own,
-/// and those of all users of a host half of what nodes leave.
+/// A request has its slot only while the server works on it, so that a slow client keeps none; the
+/// memory of its unread answer is limited by [`crate::AnswerLimits`]. Only a large answer to a read
+/// keeps the slot until the client has read it ([`RequestSlot::hold`]), because the server makes it
+/// piece by piece meanwhile. Such answers may take half of the slots; those of a user at one host
+/// at most half of that user's slots, and those of all users of a host half of what is not reserved
+/// for nodes.
 #[derive(Debug)]
 pub struct RequestSlots {
     unread: Slots,
