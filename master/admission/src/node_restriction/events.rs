@@ -15,11 +15,11 @@ const ABOUT: [&str; 3] = ["involvedObject", "regarding", "related"];
 /// The names of the reporter, in either version.
 const SOURCES: [&str; 2] = ["source", "deprecatedSource"];
 
-/// How long after another node's pod was made a node may tell of the one that had its name before,
-/// as long as events are kept.
+/// For how long after the creation of another node's pod a node may report on its own former pod of
+/// the same name: as long as events are kept.
 const PREDECESSOR: SignedDuration = SignedDuration::from_hours(1);
 
-/// A node that writes an event, and what its right to it is judged by.
+/// A node that writes an event, and what decides whether it may.
 pub(super) struct Reporter<'a> {
     pub(super) node: &'a str,
     pub(super) authorizer: &'a Authorizer,
@@ -82,8 +82,9 @@ pub(super) async fn check(
     Ok(())
 }
 
-/// Whether the object that an event is about belongs to the node, also where the event was known to
-/// be about it before: with each update a node tells something new.
+/// Whether the object that an event is about belongs to the node. Updates of an event are checked
+/// like new ones, because each can report something new. `is_known`: the stored event is already
+/// about this object.
 async fn belongs(
     request: &Request<'_>,
     reporter: &Reporter<'_>,
@@ -123,10 +124,13 @@ async fn belongs(
     Err(request.forbidden(meta_text(event, "name"), &why))
 }
 
-/// Whether a pod is the node's. Its last events may come after its end: an event may be about a
-/// deleted pod, and then names its UID or was about it before: repetitions are counted on. Where a
-/// pod of another node has the name by now, only for [`PREDECESSOR`]: nobody knows which UIDs there
-/// were, and who looks for events by the name sees these beside that pod's own.
+/// Whether a pod is the node's. The last events of a pod may come after its deletion: they are
+/// accepted if they name a UID, or if the stored event is already about the pod and is counted
+/// again.
+///
+/// If a pod of another node has the name now, they are accepted only for [`PREDECESSOR`] after its
+/// creation: the UIDs of deleted pods are unknown, so the node could invent one, and a reader who
+/// looks for events by name sees them beside those of the present pod.
 async fn runs_nowhere_else(
     request: &Request<'_>,
     reporter: &Reporter<'_>,

@@ -147,12 +147,12 @@ fn send<'a>(
     Box::pin(server.api.handle_as(request, user.clone(), peer()))
 }
 
-/// A request is not answered for a while that is longer than what it does takes by far.
+/// Whether a request is still unanswered after a time much longer than its work takes.
 async fn waits(request: &mut (impl Future<Output = Response<Body>> + Unpin)) -> bool {
     tokio::time::timeout(WHILE, request).await.is_err()
 }
 
-/// Goes on with a request until something is told, before it is answered.
+/// Drives a request until `told` is notified, which must be before the answer.
 async fn until(told: &Notify, request: &mut (impl Future<Output = Response<Body>> + Unpin)) {
     tokio::select! {
         answer = request => panic!("answered: {}", answer.status()),
