@@ -8,8 +8,8 @@
 //! bootstrap attests, and from then on those in `spec.configDigests` of the master's own Machine.
 //! An emptied list leaves the last one in force.
 //!
-//! The state is encrypted and not authenticated, and files in it could be set back, the state's
-//! generation excepted, which is. So that there is a list is marked there, too.
+//! The state is encrypted but not authenticated: an attacker could set its files back or remove
+//! them. Only the state's generation is authenticated, so it also notes that the list exists.
 
 use crate::bootstrap::write_whole;
 use crate::error::Error;
@@ -25,8 +25,8 @@ pub struct Configurations {
 }
 
 impl Configurations {
-    /// Opens the file; makes it with the configuration of this boot if there is none yet, and marks
-    /// beside the state's generation, if that is given, that there is one.
+    /// Opens the file; creates it with the configuration of this boot if there is none yet. Then
+    /// notes beside the state's generation, if one is given, that the list exists.
     ///
     /// # Errors
     /// The record of the configuration event cannot be read, or a file cannot be written.

@@ -7,7 +7,7 @@ use rustls_pki_types::CertificateDer;
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// What the secrets of the targets are for; the keeper of files ignores it.
+/// The purpose for which the fuzz targets keep secrets; a keeper of files ignores purposes.
 const PURPOSE: &str = "fuzz";
 
 /// The list of kept keys in a folder, as JSON; `None` where there is none that this root signed.

@@ -51,8 +51,8 @@ pub(crate) async fn check(
     generation.change(change).map_err(of_state)
 }
 
-/// Has a store that was just restored go on in the state of this machine: by an admin's command it
-/// takes the place of the one that was served.
+/// Lets this machine's state continue with a store that an admin has just restored in place of the
+/// one that was served: the store gets the boot that the state notes.
 ///
 /// # Errors
 /// A file or the store can't be read or written.
@@ -92,7 +92,7 @@ fn of_store(folder: &Path) -> impl FnOnce(master_store::StoreError) -> Error {
     move |source| Error::Store { path, source }
 }
 
-/// A state that ends with this boot, or a host, has no generation.
+/// `None` without a generation: on a host, or where the state does not outlive this boot.
 fn read(generation: &StateGeneration) -> Result<Option<Generation>, Error> {
     generation.read().map_err(of_state)
 }
@@ -186,7 +186,7 @@ mod tests {
             (state.number, state.listed, state.served),
             (10, true, Some(10))
         );
-        // Of two boots before, from before there was the note, and of a boot that never was.
+        // Stores of two boots ago, of a master that noted no boot, and of a boot that never was.
         for other in [Some(8), None, Some(99)] {
             machine.set_back(other).await;
             let refused = machine.boot().await.unwrap_err().to_string();
@@ -200,7 +200,7 @@ mod tests {
         machine.boot().await.expect("the newest");
     }
 
-    /// Of the last boot's file there are two: init's, and the master's.
+    /// The file has two versions in a boot: the one that init writes, and then the master's.
     #[tokio::test]
     async fn a_file_from_between_inits_write_and_the_masters_allows_the_boot_before_and_no_other() {
         let machine = Machine::new(7);
