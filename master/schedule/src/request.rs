@@ -19,7 +19,7 @@ const REPLICATED: [(&str, &str); 3] = [
     ("apps/v1", "StatefulSet"),
 ];
 
-/// Why a pod ends for a more important one, in its condition `DisruptionTarget`.
+/// The reason in the condition `DisruptionTarget` of a pod that ends for a more important one.
 pub(crate) const PREEMPTED: &str = "PreemptionByScheduler";
 
 /// A pod's requirements, read once.
@@ -29,11 +29,11 @@ pub struct PodRequest {
     pub key: PodKey,
     /// Its UID.
     pub uid: String,
-    /// Its `metadata.generation`, of which conditions speak.
+    /// Its `metadata.generation`, which conditions name as the one that they observed.
     pub(crate) generation: Option<i64>,
     /// Higher values are scheduled first.
     pub priority: i32,
-    /// By which its node is chosen.
+    /// The scheduler profile that chooses its node.
     pub profile: Arc<Profile>,
     pub(crate) demand: Arc<Demand>,
     pub(crate) tolerations: Vec<Toleration>,

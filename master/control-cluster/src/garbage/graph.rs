@@ -79,7 +79,8 @@ pub enum Action {
         /// The owners that seem to be gone.
         absent: Vec<OwnerRef>,
     },
-    /// It waits for one that waits for it: it no longer blocks.
+    /// Its owner waits for it, and one of its dependents waits too, which may be a cycle: its
+    /// references no longer block.
     Unblock {
         /// The object.
         object: Id,
@@ -91,8 +92,8 @@ pub enum Action {
         /// The finalizer.
         finalizer: &'static str,
     },
-    /// Its dependents are orphaned, then its finalizer is removed. Which they are is asked of the
-    /// API: the graph may not have all of them yet.
+    /// Its dependents are orphaned, then its finalizer is removed. The dependents are read from the
+    /// API, because the graph may not have all of them yet.
     Orphan {
         /// The object.
         object: Id,
@@ -268,8 +269,8 @@ impl Graph {
         }
     }
 
-    /// Notes what the change of an object may mean for it and for its owners. One that begins to
-    /// block an owner concerns the others that this one owns, too.
+    /// Marks an object that changed, and its owners, for a new check. If it begins to block an
+    /// owner's deletion, marks the owner's other dependents, too.
     fn touch_around(&mut self, uid: Uid, before: &[OwnerRef], after: &[OwnerRef]) {
         self.touch(uid);
         for owner in before.iter().chain(after) {
@@ -296,7 +297,7 @@ impl Graph {
         new
     }
 
-    /// Keeps of an object what is needed of it.
+    /// Stores the part of an object that the graph needs.
     fn place(&mut self, uid: Uid, resource: ResourceId, meta: &Meta) {
         let has = |name: &str| meta.finalizers.iter().any(|finalizer| finalizer == name);
         let (foreground, orphan, deleting) = (
