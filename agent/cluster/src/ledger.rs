@@ -24,8 +24,8 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// Reads the ledger's file; an unreadable one counts as empty.
     pub(crate) fn open(path: PathBuf) -> Self {
-        let table = read(&path).unwrap_or_else(|reason| {
-            tracing::warn!(path = %path.display(), reason, "the pod address ledger is unreadable; starting with an empty one");
+        let table = read(&path).unwrap_or_else(|error| {
+            tracing::warn!(path = %path.display(), error, "the pod address ledger is unreadable; starting with an empty one");
             Table::default()
         });
         Self { path, table }

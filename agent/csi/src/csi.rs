@@ -184,9 +184,9 @@ impl Csi {
             return None;
         }
         let told = self.calls(&driver).usage(&volume, &target).await;
-        told.map_err(|reason| {
+        told.map_err(|error| {
             let name = &driver.name;
-            tracing::debug!(driver = name, reason, "a volume is not measured");
+            tracing::debug!(driver = name, error, "a volume is not measured");
         })
         .ok()
     }
@@ -317,8 +317,8 @@ impl Csi {
                     let mut volume = slot.lock().await;
                     csi.withdraw(&mut volume, Goal::Unstaged).await
                 };
-                if let Err(reason) = self.jobs.attempt(&name, Duration::ZERO, begin).await {
-                    tracing::debug!(name, reason, "a volume is still staged");
+                if let Err(error) = self.jobs.attempt(&name, Duration::ZERO, begin).await {
+                    tracing::debug!(name, error, "a volume is still staged");
                 }
             }
         }

@@ -153,8 +153,8 @@ impl Registry {
         };
         match outcome {
             Ok(()) => tracing::info!(socket, "CSI driver registered"),
-            Err(reason) => {
-                tracing::warn!(socket, reason, "CSI driver not registered");
+            Err(error) => {
+                tracing::warn!(socket, error, "CSI driver not registered");
                 known.again = Some(Instant::now() + known.pause);
                 known.pause = (known.pause * 2).min(LONGEST_PAUSE);
             }

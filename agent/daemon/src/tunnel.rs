@@ -139,8 +139,8 @@ impl Publisher {
                         tracing::info!("the keys of this node's tunnel are published");
                         tokio::time::sleep(RETRY).await;
                     }
-                    Err(reason) => {
-                        tracing::warn!(reason, "the keys of this node's tunnel are not published");
+                    Err(error) => {
+                        tracing::warn!(error, "the keys of this node's tunnel are not published");
                         pause = RETRY;
                         tokio::time::sleep(RETRY).await;
                     }

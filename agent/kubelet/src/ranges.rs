@@ -26,7 +26,7 @@ where
 {
     let mut changes = view.changes();
     let mut known = Vec::new();
-    let mut told = String::new();
+    let mut logged = String::new();
     loop {
         let ranges = own(&changes.borrow_and_update(), name);
         let mut failed = false;
@@ -37,11 +37,11 @@ where
                     tracing::info!(ranges = list.join(","), "applied the node's pod CIDRs");
                     known = ranges;
                 }
-                Err(reason) => {
+                Err(error) => {
                     failed = true;
-                    if reason != told {
-                        tracing::error!(reason, "cannot apply the node's pod CIDRs");
-                        told = reason;
+                    if error != logged {
+                        tracing::error!(error, "cannot apply the node's pod CIDRs");
+                        logged = error;
                     }
                 }
             }

@@ -79,8 +79,8 @@ impl Hooks {
         let task = tokio::spawn(async move {
             let progress = match target.hook(&hook, LONGEST).await {
                 Ok(()) => HookProgress::Done,
-                Err(why) => {
-                    tracing::debug!(container = target.id, reason = why, "postStart hook failed");
+                Err(error) => {
+                    tracing::debug!(container = target.id, error, "postStart hook failed");
                     // Without its output: what a hook prints may be secret (upstream's rule).
                     let words = "PostStartHook failed";
                     let events = events.of(&pod, &target.container.name);
@@ -118,8 +118,8 @@ impl Hooks {
         let task = tokio::spawn(async move {
             if let Some((target, hook)) = found {
                 let done = tokio::time::timeout(limit, target.hook(&hook, limit)).await;
-                if let Ok(Err(why)) = done {
-                    tracing::debug!(container = id, reason = why, "preStop hook failed");
+                if let Ok(Err(error)) = done {
+                    tracing::debug!(container = id, error, "preStop hook failed");
                     let words = "PreStopHook failed";
                     let events = events.of(&pod, &target.container.name);
                     events.warning("FailedPreStopHook", words);

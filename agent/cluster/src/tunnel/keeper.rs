@@ -110,12 +110,12 @@ impl VerifiedKeys {
                 both: both.clone(),
             };
             let outcome = verify(name, &announced);
-            if let Err(reason) = &outcome
+            if let Err(error) = &outcome
                 && known.is_none_or(|old| old.outcome != outcome)
             {
                 tracing::warn!(
                     node = name,
-                    reason,
+                    error,
                     "a node's WireGuard keys are not accepted"
                 );
             }
@@ -234,10 +234,10 @@ impl Logged {
     fn log(&mut self, members: Members, outcome: Result<&Plan, &String>) -> Duration {
         let plan = match outcome {
             Ok(plan) => plan,
-            Err(reason) => {
-                if self.failure.as_ref() != Some(reason) {
-                    tracing::error!(reason, "cannot set up WireGuard; trying again");
-                    self.failure = Some(reason.clone());
+            Err(error) => {
+                if self.failure.as_ref() != Some(error) {
+                    tracing::error!(error, "cannot set up WireGuard; trying again");
+                    self.failure = Some(error.clone());
                 }
                 return RETRY;
             }

@@ -75,7 +75,7 @@ impl Worker {
                 true
             }
             Err(error) => {
-                self.not_written(&error);
+                self.log_failed_write(&error);
                 false
             }
         }
@@ -97,20 +97,21 @@ impl Worker {
         }
     }
 
-    /// An unreachable master is not logged for each pod; a refused status is.
-    pub(super) fn not_written(&self, error: &ApiError) {
-        let (pod, reason) = (&self.pod.name, error.chain());
-        if matches!(
+    /// Logs why the API does not have the status: a warning where it rejected the status, but none
+    /// for each pod while it is unreachable.
+    fn log_failed_write(&self, error: &ApiError) {
+        let is_rejected = matches!(
             error,
             ApiError::Status {
                 code: 400..=499,
                 ..
             }
-        ) && !error.is_conflict()
-        {
-            tracing::warn!(pod, reason, "the API rejected the pod's status");
+        ) && !error.is_conflict();
+        let (pod, error) = (&self.pod.name, error.chain());
+        if is_rejected {
+            tracing::warn!(pod, error, "the API rejected the pod's status");
         } else {
-            tracing::debug!(pod, reason, "cannot update the pod's status; trying again");
+            tracing::debug!(pod, error, "cannot update the pod's status; trying again");
         }
     }
 }

@@ -136,16 +136,16 @@ impl Worker {
 
     /// Has drivers unmount what they mounted for the pod; false where something is left.
     pub(super) async fn unmount(&self, pod: Option<&Arc<Pod>>) -> bool {
-        let Err(reason) = self.shared.csi.release(&self.pod.uid).await else {
+        let Err(error) = self.shared.csi.release(&self.pod.uid).await else {
             return true;
         };
         tracing::debug!(
             pod = self.pod.name,
-            reason,
+            error,
             "a driver's volume is still mounted; trying again"
         );
         if let Some(pod) = pod {
-            self.shared.events.warning(pod, "FailedUnMount", reason);
+            self.shared.events.warning(pod, "FailedUnMount", error);
         }
         false
     }
