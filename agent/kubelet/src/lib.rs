@@ -1,19 +1,43 @@
-//! The node: the loop that drives the pod machine, status, lease, and what the kubelet's own API
-//! answers from.
+//! The kubelet: it runs the pods that are bound to this node, and reports them and the Node.
 //!
-//! Enter by [`Kubelet`], which needs a way to the master (`agent_api::Api`) and a container engine
-//! (`agent_runtime::Runtime`), and makes what answers the master on port 10250 (`agent_server`).
-//! What is done for a pod is decided by the pod machine (`agent_pods`), a pure function of the pod,
-//! the containers that are seen, and the time; `worker` is the only one who acts.
+//! Enter by [`Kubelet`], which needs a client of the API (`agent_api::Api`) and a container engine
+//! (`agent_runtime::Runtime`); [`Kubelet::server`] makes what answers on port 10250
+//! (`agent_server`). The pod machine (`agent_pods`), a pure function of the pod, its containers and
+//! the time, decides what is done for a pod; only the pod's `worker` does it. [`Drain`] ends all
+//! containers when the machine ends, after the tasks below have ended.
 //!
-//! Tasks: `pods` lists and watches the pods of this node and keeps one `worker` for each; `node`
-//! writes the Node's status and renews its lease; `agent_api::events` writes events; `garbage`
-//! removes images when the disk fills up; `pressure` evicts pods when something runs out; `mirrors`
-//! shows static pods at the API; `links` keeps the links to containers' logs; one task for each
-//! container with probes and for each hook that runs (`agent_probes`), for each fetch of an image,
-//! and for each start of a container. Channels: a `watch` from `pods` to each worker (what is
-//! wanted), a `Notify` to each worker (something changed, look), a bounded `mpsc` to the task that
-//! writes events.
+//! Tasks of [`Kubelet::run`]; when one ends, all end:
+//!
+//! - `pods` lists and watches this node's pods and keeps a `worker` for each.
+//! - `node` has two tasks: one writes the Node's status, one renews its lease.
+//! - `mirrors` shows static pods at the API.
+//! - `capacity` limits the control group of all pods, if the kubelet owns the machine.
+//! - `pressure` evicts pods when the node runs out of something.
+//! - `garbage` removes unused images when the disk fills up.
+//! - `links` repairs the links to containers' logs.
+//! - `agent_csi::Csi` registers CSI drivers and unstages volumes that no pod uses.
+//! - `agent_api::events` writes events.
+//! - `oom` records that the machine ran out of memory, if the kubelet owns the machine.
+//! - With the cluster's view: `cluster` watches services, nodes, policies, namespaces and pods;
+//!   `ranges` applies the Node's pod CIDRs; `agent_policy` applies network policies;
+//!   `agent_cluster::keep_routes` sets routes to other nodes' pods, if it is configured.
+//!
+//! Tasks of one pod's `worker`, besides its steps:
+//!
+//! - `starts`: each start of a container; `pull`: each fetch of an image.
+//! - `worker::volumes`: the first set-up of volumes; `worker::evict`: a measurement of disk usage.
+//! - `agent_probes`: each container with probes, and each hook that runs.
+//!
+//! Other modules:
+//!
+//! - A pod: `desired` and `handle` (between `pods` and `worker`), `sandbox`, `supplies` (volumes,
+//!   config maps, secrets, tokens), `cleanup`, `progress` (events of a long pull), `names`.
+//! - The node: `preemption`, `shutdown` (graceful node shutdown), `notices` and `node_events`.
+//! - All: `kubelet` (makes and runs the tasks), `shared` (what they share), `config`, `configz`
+//!   (`/configz`), `drain`, `decoders` (for fuzz targets).
+//!
+//! Channels: a `watch` from `pods` to each worker (the desired pod), a `Notify` to each worker
+//! (something changed, look), a bounded `mpsc` to the task that writes events.
 
 mod capacity;
 mod cleanup;
