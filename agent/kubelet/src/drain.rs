@@ -6,7 +6,7 @@
 //! then the pods' tasks have ended the pods that the master knows ([`Drain::end_pods`]); this is
 //! for the rest: pods that took longer, and containers without a pod.
 
-use crate::sandbox::Own;
+use crate::sandbox::PodSandbox;
 use crate::shared::Shared;
 use agent_pods::{Action, DEFAULT_GRACE, Ending, Notes, grace, later, plan_orphan};
 use agent_probes::Hooks;
@@ -137,7 +137,7 @@ impl Drain {
             };
             let uid = &seen.key.pod.uid;
             let Some(pod) = pods.get(uid) else { continue };
-            let sandbox = Own::find(&self.shared, uid);
+            let sandbox = PodSandbox::find(&self.shared, uid);
             let host = sandbox.addresses(&self.shared, pod).pod.first().copied();
             let hooks = hooks.entry(uid.clone()).or_insert_with(|| {
                 let shared = &self.shared;

@@ -4,7 +4,7 @@ use crate::cleanup;
 use crate::desired::{DesiredPod, orphan_grace};
 use crate::handle::{Handle, TaskState};
 use crate::names::{is_plain, pod_ref};
-use crate::sandbox::Own;
+use crate::sandbox::PodSandbox;
 use crate::shared::Shared;
 use crate::worker::Worker;
 use agent_api::{ApiError, Backoff, Lines, WatchEvent};
@@ -334,7 +334,7 @@ impl Pods {
         if let DesiredPod::Pod(object) = &wanted {
             // Before its task looks at the engine: callers of an earlier agent's pod wait for
             // nothing.
-            Own::find(&self.shared, &pod.uid).publish(&self.shared, object);
+            PodSandbox::find(&self.shared, &pod.uid).publish(&self.shared, object);
         }
         let (sender, receiver) = watch::channel(wanted);
         let state = TaskState::default();

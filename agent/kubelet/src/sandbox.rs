@@ -23,14 +23,14 @@ pub(crate) const HANDLERS: [&str; 2] = ["crun", "runc"];
 
 /// The sandbox of one pod.
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct PodSandbox {
     uid: String,
     found: Option<Sandbox>,
     /// Whether it is being removed.
     is_leaving: bool,
 }
 
-impl Own {
+impl PodSandbox {
     /// That of an earlier agent, if there is one.
     pub(crate) fn find(shared: &Shared, uid: &str) -> Self {
         Self {
@@ -315,7 +315,7 @@ mod tests {
             pod["spec"] = spec;
             pod["spec"]["containers"] = json!([]);
             let pod = serde_json::from_value(pod).unwrap();
-            let mut own = Own::find(&shared, uid);
+            let mut own = PodSandbox::find(&shared, uid);
             own.make(&shared, &pod).await.unwrap_err();
         }
         let told = shared.figures.done().text("n", &[]);
@@ -337,7 +337,7 @@ mod tests {
         beside_sandbox(Vec::new(), |shared, _| async move {
             let pod = with_host_port("a");
             let ports = || shared.config.cluster.as_ref().unwrap().now();
-            let mut own = Own::find(&shared, "a");
+            let mut own = PodSandbox::find(&shared, "a");
             own.publish(&shared, &pod);
             assert_eq!(ports().host_ports.len(), 1);
             // The engine does not answer, so that the sandbox stays for now; the pod's next step

@@ -11,7 +11,7 @@ use agent_claims::Folders;
 use agent_cluster::Sandboxes;
 use agent_content::Watched;
 use agent_csi::Csi;
-use agent_pods::{Pending, Refusal, beyond, misfit, misfit_in_turn, misplaced};
+use agent_pods::{Pending, Refusal, beyond, misfit, misfit_in_turn, predicate_failure};
 use agent_policy::PolicyKeeper;
 use agent_pressure::Pressure;
 use agent_resources::machine::Facts;
@@ -134,11 +134,11 @@ impl Shared {
     /// Why labels, taints or extended resources of this Node keep the pod off it. A Node read in
     /// the last ten seconds will do; a refusal is checked again on one read now. If the master does
     /// not answer, the pod is not refused.
-    pub(crate) async fn misplaced(&self, pod: &Pod) -> Option<Refusal> {
+    pub(crate) async fn predicate_failure(&self, pod: &Pod) -> Option<Refusal> {
         let asked = async {
             let against = |node: &Node| {
                 let lacks = || agent_pods::missing(pod, &staying(&self.handles(), pod), node);
-                misplaced(pod, node).or_else(lacks)
+                predicate_failure(pod, node).or_else(lacks)
             };
             let node = self.own_node(NODE_AGE).await?;
             against(&node)?;

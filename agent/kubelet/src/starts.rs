@@ -177,7 +177,7 @@ impl Starts {
     }
 
     /// What is seen of the pod, less the attempts whose start is under way.
-    pub(crate) fn whole(&self, pod: &PodRef, mut seen: Vec<Seen>) -> Vec<Seen> {
+    pub(crate) fn without_unfinished(&self, pod: &PodRef, mut seen: Vec<Seen>) -> Vec<Seen> {
         seen.retain(|seen| {
             let start = self.running.get(&seen.key.container);
             start.is_none_or(|start| {
@@ -367,7 +367,7 @@ mod tests {
         starts.begin(order(&pod, &pod.spec.as_ref().unwrap().containers[0]));
         let all = [("a", 0), ("a", 1), ("b", 1)];
         let all = all.map(|(name, attempt)| seen(&reference, name, attempt));
-        let whole = starts.whole(&reference, all.to_vec());
+        let whole = starts.without_unfinished(&reference, all.to_vec());
         assert_eq!(whole, [all[0].clone(), all[2].clone()]);
 
         tokio::task::yield_now().await;
@@ -375,7 +375,7 @@ mod tests {
         let ended = starts.ended(true);
         let ended: Vec<_> = ended.iter().map(|one| (&*one.name, one.number)).collect();
         assert_eq!(ended, [("a", 1)]);
-        assert_eq!(starts.whole(&reference, all.to_vec()), all);
+        assert_eq!(starts.without_unfinished(&reference, all.to_vec()), all);
     }
 
     /// Threads of this process that look into volumes.

@@ -15,7 +15,7 @@ use crate::desired::DesiredPod;
 use crate::handle::{Allocation, FoundStatus, TaskState};
 use crate::names::pod_path;
 use crate::pull::{ContainerImages, Failed, Fetches, NeededImage};
-use crate::sandbox::Own;
+use crate::sandbox::PodSandbox;
 use crate::shared::Shared;
 use crate::starts::{Ended, Order, Starts};
 use crate::supplies::Supplies;
@@ -48,9 +48,10 @@ use volumes::SetUp;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause after the engine or the master could not be reached.
 const RETRY: Duration = Duration::from_secs(2);
-/// How long a new pod waits for the room of those that leave. Processes that not even a kill ends
-/// keep it longer: then the pod is refused, and somebody makes another one elsewhere.
-const LEAVING: Duration = Duration::from_secs(30);
+/// How long a new pod waits for the resources of pods that end. Processes that not even a kill ends
+/// keep them longer: then the pod is refused, and somebody makes another one elsewhere.
+const ROOM_PATIENCE: Duration = Duration::from_secs(30);
+
 /// What follows a step.
 enum Next {
     /// Wait for news, at most until then.
@@ -59,7 +60,16 @@ enum Next {
     Done,
 }
 
-/// The state of one pod's task.
+/// Whether the node has decided if it runs a pod.
+#[derive(Debug, PartialEq, Eq)]
+enum Admission {
+    /// It runs the pod, or has refused it, or the pod is over.
+    Decided,
+    /// Not yet: other pods end to make room for it.
+    MakingRoom,
+}
+
+/// One pod's task: what it holds between two steps.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     pod: PodRef,
@@ -72,11 +82,11 @@ pub(crate) struct Worker {
     hooks: Hooks,
     /// The last version of the pod, whose hooks are run also when the master has forgotten it.
     known: Option<Arc<Pod>>,
-    sandbox: Own,
+    sandbox: PodSandbox,
     written: Option<PodStatus>,
     /// The UID of the object at which the API shows the pod, and whether what was written is there.
     shown_as: Option<String>,
-    told: bool,
+    is_reported: bool,
     /// When this kubelet saw the pod first, until it runs.
     seen_at: Option<Instant>,
     refused: Option<Refusal>,
@@ -120,10 +130,10 @@ impl Worker {
         let counted = shared.figures.probed();
         let probes = Probes::new(runtime.clone(), events.clone(), counted, news.clone());
         let hooks = Hooks::new(runtime, events, news.clone());
-        let sandbox = Own::find(&shared, &pod.uid);
+        let sandbox = PodSandbox::find(&shared, &pod.uid);
         let supplies = Supplies::new(shared.clone(), pod.clone(), news.clone());
         let notes = Notes {
-            evicted: evict::remembered(&shared.config, &pod.uid),
+            evicted: evict::recorded(&shared.config, &pod.uid),
             ..Notes::default()
         };
         let starts = Starts::new(shared.clone(), news.clone(), supplies.clone());
@@ -140,7 +150,7 @@ impl Worker {
             sandbox,
             written: None,
             shown_as: None,
-            told: false,
+            is_reported: false,
             seen_at: Some(Instant::now()),
             refused: None,
             allocation,
@@ -161,7 +171,7 @@ impl Worker {
 
     /// Runs until the pod is gone or the kubelet ends; containers outlive the latter.
     pub(crate) async fn run(mut self) {
-        let mut for_what = WorkerStep::Create;
+        let mut step_kind = WorkerStep::Create;
         loop {
             let wanted = self.wanted.borrow_and_update().clone();
             let begun = Instant::now();
@@ -170,11 +180,11 @@ impl Worker {
                 DesiredPod::Gone(grace) => self.step_orphan(*grace).await,
             };
             if self.notes.ending.is_some() {
-                for_what = WorkerStep::Kill;
+                step_kind = WorkerStep::Kill;
             }
             let done = self.shared.figures.done();
-            done.took(TimedWork::Step(for_what), begun.elapsed());
-            for_what = WorkerStep::Sync;
+            done.took(TimedWork::Step(step_kind), begun.elapsed());
+            step_kind = WorkerStep::Sync;
             let wait = match next {
                 Next::Done => return,
                 Next::Wait(at) => {
@@ -190,7 +200,7 @@ impl Worker {
                 // All three only say "look again"; the look sees everything, so none is lost by
                 // being dropped.
                 changed = self.wanted.changed() => match changed {
-                    Ok(()) => for_what = WorkerStep::Update,
+                    Ok(()) => step_kind = WorkerStep::Update,
                     Err(_ended) => return,
                 },
                 () = self.news.notified() => {}
@@ -200,8 +210,8 @@ impl Worker {
     }
 
     async fn step_orphan(&mut self, grace: Duration) -> Next {
-        self.settle(true);
-        let seen = match self.look().await {
+        self.record_ended_starts(true);
+        let seen = match self.list_containers().await {
             Ok(seen) => seen,
             Err(error) => return self.unreachable(&error),
         };
@@ -221,8 +231,10 @@ impl Worker {
 
     async fn step(&mut self, pod: &Arc<Pod>) -> Next {
         // Before the list of containers, so that starts which have ended are in it.
-        self.settle(self.notes.evicted.is_some() || end_of(pod, Timestamp::now()).is_some());
-        let seen = match self.look().await {
+        self.record_ended_starts(
+            self.notes.evicted.is_some() || end_of(pod, Timestamp::now()).is_some(),
+        );
+        let seen = match self.list_containers().await {
             Ok(seen) => seen,
             Err(error) => return self.unreachable(&error),
         };
@@ -232,10 +244,10 @@ impl Worker {
         let seen = recover(pod, seen, now);
         self.evict(pod, &seen, now).await;
         self.follow(pod, &seen, now);
-        if !self.refuse(pod, &seen).await {
+        if self.decide_admission(pod, &seen).await == Admission::MakingRoom {
             return Next::Wait(Some(later(now, preemption::WAIT)));
         }
-        self.resize(pod, &seen);
+        self.decide_resize(pod, &seen);
         self.sandbox.publish(&self.shared, pod);
         let facts = PodFacts {
             pod,
@@ -249,7 +261,7 @@ impl Worker {
         let shown_as = self.shared.mirrors.shown_as(pod, is_static);
         if shown_as != self.shown_as {
             self.shown_as = shown_as;
-            self.told = false;
+            self.is_reported = false;
         }
         let report = if let Some(until) = quiet_until(facts) {
             plan.wake_at(until);
@@ -263,11 +275,11 @@ impl Worker {
             // is told does not depend on that, nor that on what it is told.
             Some(report) if plan.only_starts() => {
                 let (told, next) = tokio::join!(report, self.carry_out(pod, &seen, plan, now));
-                (told.is_ok_and(|told| self.is_told(pod, told)), next)
+                (told.is_ok_and(|told| self.note_report(pod, told)), next)
             }
             Some(report) => {
                 // Written or not after that time: the same status is sent again.
-                let told = report.await.is_ok_and(|told| self.is_told(pod, told));
+                let told = report.await.is_ok_and(|told| self.note_report(pod, told));
                 if !told {
                     // Containers are kept while the master is away; only the pod itself stays until
                     // its last status is known there.
@@ -293,7 +305,7 @@ impl Worker {
         plan: Plan,
         now: Timestamp,
     ) -> Next {
-        self.refresh(pod, now).await;
+        self.refresh_volumes(pod, now).await;
         if let Err(error) = self.end_sandbox(seen).await {
             tracing::warn!(pod = self.pod.name, error = %error.chain(), "cannot remove the pod's sandbox; trying again");
             return Next::Wait(Some(later(now, RETRY)));
@@ -310,13 +322,13 @@ impl Worker {
     }
 
     /// What the engine shows of the pod, less what is still being started.
-    async fn look(&self) -> Result<Vec<Seen>, Error> {
+    async fn list_containers(&self) -> Result<Vec<Seen>, Error> {
         let seen = self.shared.runtime.list(Some(&self.pod.uid)).await?;
-        Ok(self.starts.whole(&self.pod, seen))
+        Ok(self.starts.without_unfinished(&self.pod, seen))
     }
 
     /// Records how starts ended, and begins the postStart hooks of containers that started.
-    fn settle(&mut self, ends: bool) {
+    fn record_ended_starts(&mut self, ends: bool) {
         for ended in self.starts.ended(ends) {
             let Ended { name, pod, .. } = &ended;
             let kind = self.notes.starting.remove(name);
@@ -343,7 +355,7 @@ impl Worker {
                 Some(Err(error)) if error.class == ErrorClass::Unavailable => {
                     tracing::debug!(pod = self.pod.name, error = %error.chain(), "start failed");
                 }
-                Some(Err(error)) => self.put_off(pod, name, "", error),
+                Some(Err(error)) => self.record_failed_start(pod, name, "", error),
                 None => {}
             }
         }
@@ -402,7 +414,7 @@ impl Worker {
             self.sandbox.remove(&self.shared).await?;
         }
         // Tried again at the next step, and at the latest when the pod is deleted.
-        self.unmount(None).await;
+        self.unmount_volumes(None).await;
         Ok(())
     }
 
@@ -419,18 +431,17 @@ impl Worker {
     }
 
     /// Decides whether this node can run the pod; what runs already, or is over, is not refused.
-    /// False where that is not decided yet: others end to make room for it.
-    async fn refuse(&mut self, pod: &Arc<Pod>, seen: &[Seen]) -> bool {
+    async fn decide_admission(&mut self, pod: &Arc<Pod>, seen: &[Seen]) -> Admission {
         // A refusal is final: the pod has failed, and controllers may have acted on that.
         let decided = self.allocation.pod().is_some() || self.refused.is_some();
         if decided || end_of(pod, Timestamp::now()).is_some() {
-            return true;
+            return Admission::Decided;
         }
         if !seen.is_empty() {
             // An earlier agent admitted it, with the resources that its containers have.
             self.allocation.set(Arc::new(as_given(pod, seen)));
             self.supplies.adopt();
-            return true;
+            return Admission::Decided;
         }
         let ends = self.shared.while_ending();
         let config = &self.shared.config;
@@ -438,18 +449,18 @@ impl Worker {
         let refusal = refusal.or_else(|| refusals::refusal(pod, &config.machine));
         let refusal = refusal.or_else(|| self.shared.under_pressure(pod));
         let refusal = match refusal {
-            None => self.shared.misplaced(pod).await,
+            None => self.shared.predicate_failure(pod).await,
             refused => refused,
         };
         let refusal = match refusal {
             None => {
                 let lack = self.shared.admit(pod, &self.allocation);
                 let waits = |lack| {
-                    let leaves = self.begun.elapsed() < LEAVING && self.shared.fits_soon(pod);
+                    let leaves = self.begun.elapsed() < ROOM_PATIENCE && self.shared.fits_soon(pod);
                     leaves || self.shared.make_room(pod, lack)
                 };
                 if lack.as_ref().is_some_and(waits) {
-                    return false;
+                    return Admission::MakingRoom;
                 }
                 lack
             }
@@ -468,7 +479,7 @@ impl Worker {
             }
         }
         self.refused = refusal;
-        true
+        Admission::Decided
     }
 
     async fn act(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], plan: Plan) -> Next {
@@ -495,7 +506,7 @@ impl Worker {
                     Ok(true)
                 }
                 Action::Resize { id } => {
-                    self.give(pod, seen, &id).await;
+                    self.resize_container(pod, seen, &id).await;
                     Ok(true)
                 }
                 Action::Stop { id } => self.stop(pod, seen, id).await.map(|()| true),
@@ -540,7 +551,7 @@ impl Worker {
         let target = match self.debug_target(pod, &container, kind, seen) {
             Ok(target) => target,
             Err(error) => {
-                self.put_off(pod, name, "", &error);
+                self.record_failed_start(pod, name, "", &error);
                 return Ok(true);
             }
         };
@@ -548,7 +559,7 @@ impl Worker {
             None => return Ok(false),
             Some(Ok(())) => {}
             Some(Err(error)) => {
-                self.put_off(pod, name, "", &error);
+                self.record_failed_start(pod, name, "", &error);
                 return Ok(true);
             }
         }
@@ -583,7 +594,7 @@ impl Worker {
             }
             Some(Err(failed)) if failed.error.class == ErrorClass::Unavailable => Err(failed.error),
             Some(Err(Failed { image, error })) => {
-                self.put_off(pod, name, &image, &error);
+                self.record_failed_start(pod, name, &image, &error);
                 Ok(true)
             }
         }
@@ -607,7 +618,7 @@ impl Worker {
 
     /// Writes the events of a start that failed, and remembers it. `image` is the one that could
     /// not be fetched, if that is why.
-    fn put_off(&mut self, pod: &Pod, name: &str, image: &str, error: &Error) {
+    fn record_failed_start(&mut self, pod: &Pod, name: &str, image: &str, error: &Error) {
         let events = &self.shared.events;
         if error.class == ErrorClass::Volume {
             events.warning(pod, "FailedMount", error.chain());
@@ -631,7 +642,7 @@ impl Worker {
         if let Err(error) = self.sandbox.remove(&self.shared).await {
             return self.unreachable(&error);
         }
-        if !self.unmount(pod).await {
+        if !self.unmount_volumes(pod).await {
             return Next::Wait(Some(later(Timestamp::now(), RETRY)));
         }
         let cgroup = pod.map(|pod| agent_resources::qos::cgroup(pod, &self.pod.uid));

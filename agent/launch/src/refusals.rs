@@ -6,7 +6,7 @@ use crate::host_paths::{host_path_fault, is_plug_in};
 use crate::machine::Machine;
 use crate::network;
 use crate::stage::propagation;
-use agent_pods::{Refusal, foreign, users_fault};
+use agent_pods::{Refusal, os_mismatch, users_fault};
 use agent_proxy::{MACHINE_PORTS, Protocol};
 use agent_runtime::capability_fault;
 use agent_sys::attach::Propagation;
@@ -47,7 +47,7 @@ pub fn refusal(pod: &Pod, machine: &Machine) -> Option<Refusal> {
     let Some(spec) = &pod.spec else {
         return Some(unsupported("the pod has no spec"));
     };
-    if let Some(refusal) = foreign(pod) {
+    if let Some(refusal) = os_mismatch(pod) {
         return Some(refusal);
     }
     if let Some(message) = network::setting_fault(spec, &machine.unsafe_sysctls) {

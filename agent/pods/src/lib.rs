@@ -59,7 +59,7 @@ pub use fit::{AllocatedPod, Waiting, beyond, misfit, misfit_in_turn, missing};
 pub use machine::{Action, EVICTION_GRACE, End, Plan, PodFacts, end_of, plan};
 pub use names::{MAX_LOGS, is_plain, log_file, log_folder, log_link, log_name, pod_logs, pod_ref};
 pub use notes::{Begun, Death, Eviction, Failure, HookProgress, Notes, Verdict};
-pub use placement::{foreign, misplaced, named_as_static};
+pub use placement::{named_as_static, os_mismatch, predicate_failure};
 pub use policy::{is_replaced, restart, restarts, round};
 pub use preempt::victims;
 pub use recover::recover;

@@ -8,7 +8,7 @@ use config_kube::node_selector::matches;
 use config_kube::taints::{NO_EXECUTE, tolerates};
 
 /// Why no node of this operating system takes the pod.
-pub fn foreign(pod: &Pod) -> Option<Refusal> {
+pub fn os_mismatch(pod: &Pod) -> Option<Refusal> {
     let labelled = pod.metadata.labels.as_ref();
     let labelled = labelled.and_then(|labels| labels.get(OS_LABELS[0]));
     if labelled.is_some_and(|os| os != OS) {
@@ -46,7 +46,7 @@ pub fn named_as_static(pod: &Pod, static_pods: &[Pod]) -> Option<Refusal> {
 
 /// Why this node does not take the pod: the pod selects other nodes, or does not tolerate a taint
 /// with the effect NoExecute.
-pub fn misplaced(pod: &Pod, node: &Node) -> Option<Refusal> {
+pub fn predicate_failure(pod: &Pod, node: &Node) -> Option<Refusal> {
     let spec = pod.spec.as_ref()?;
     let failed = |reason: &'static str, text: &str| {
         Some(Refusal {
@@ -111,7 +111,7 @@ mod tests {
         spec["containers"] = json!([]);
         let pod = serde_json::from_value(json!({"spec": spec})).unwrap();
         let node = serde_json::from_value(node).unwrap();
-        let refusal = misplaced(&pod, &node)?;
+        let refusal = predicate_failure(&pod, &node)?;
         let beginning = format!("Predicate {} failed: node(s) ", refusal.reason);
         assert!(
             refusal.message.starts_with(&beginning),
@@ -153,7 +153,7 @@ mod tests {
     fn a_pod_of_another_operating_system_is_not_taken() {
         let reason = |pod: Value| {
             let pod = serde_json::from_value(pod).unwrap();
-            foreign(&pod).map(|refusal| refusal.reason)
+            os_mismatch(&pod).map(|refusal| refusal.reason)
         };
         let with = |os: &str| {
             let labels = json!({"kubernetes.io/os": os});

@@ -18,7 +18,7 @@ impl Worker {
         id: String,
     ) -> Result<(), Error> {
         if !self.notes.pre_stop.contains_key(&id) {
-            self.tell_killing(pod, seen, &id);
+            self.write_killing_event(pod, seen, &id);
         }
         self.note_replaced(pod, seen, &id);
         self.shared.runtime.stop(&id).await?;
@@ -54,7 +54,7 @@ impl Worker {
         id: &str,
         limit: Duration,
     ) {
-        self.tell_killing(pod, seen, id);
+        self.write_killing_event(pod, seen, id);
         let found = seen.iter().find(|seen| seen.id == id);
         if let (Some(known), Some(seen)) = (self.known.clone(), found) {
             let host = self.host(&known);
@@ -64,7 +64,7 @@ impl Worker {
     }
 
     /// Writes the event that a container is being ended, and why.
-    fn tell_killing(&self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str) {
+    fn write_killing_event(&self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str) {
         let (Some(pod), Some(seen)) = (pod, seen.iter().find(|seen| seen.id == id)) else {
             return;
         };

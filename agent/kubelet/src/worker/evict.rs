@@ -64,7 +64,7 @@ impl Worker {
         let annotations = eviction.annotations.clone();
         let events = &self.shared.events;
         events.annotated(pod, eviction.reason, &eviction.message, annotations);
-        if let Err(error) = remember(&self.shared.config, &self.pod.uid, eviction) {
+        if let Err(error) = write_record(&self.shared.config, &self.pod.uid, eviction) {
             // A full disk is no reason to keep the pod.
             tracing::warn!(
                 pod = self.pod.name,
@@ -161,8 +161,8 @@ fn ends_by_limits(pod: &Pod) -> bool {
     storage::is_limited(pod) && !is_static(pod)
 }
 
-/// Records an eviction.
-fn remember(config: &Config, uid: &str, eviction: &Eviction) -> io::Result<()> {
+/// Writes the record of an eviction.
+fn write_record(config: &Config, uid: &str, eviction: &Eviction) -> io::Result<()> {
     let dir = Beneath::make_root(&config.machine.pod_dir(uid))?;
     let mut file = dir.rewrite(Path::new(NEW_RECORD), 0o600)?;
     io::Write::write_all(&mut file, written(eviction).as_bytes())?;
@@ -178,7 +178,7 @@ pub(crate) fn written(eviction: &Eviction) -> String {
 
 /// The eviction that an earlier agent began. A static pod's is dropped: nothing else would ever
 /// start it again, as its UID and its folder stay while its manifest does.
-pub(super) fn remembered(config: &Config, uid: &str) -> Option<Eviction> {
+pub(super) fn recorded(config: &Config, uid: &str) -> Option<Eviction> {
     let dir = Beneath::root(&config.machine.pod_dir(uid)).ok()?;
     if config.is_static(uid) {
         if let Err(error) = dir.remove_file(Path::new(RECORD)) {
@@ -217,23 +217,23 @@ mod tests {
     fn an_eviction_is_found_again_and_half_a_record_is_none() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
-        assert_eq!(remembered(&config, "u"), None);
+        assert_eq!(recorded(&config, "u"), None);
         let eviction = Eviction {
             reason: Eviction::PRESSURE,
             message: "The node was low on resource: memory.\nMore. ".to_owned(),
             annotations: BTreeMap::new(),
             grace: Duration::from_secs(30),
         };
-        remember(&config, "u", &eviction).unwrap();
-        assert_eq!(remembered(&config, "u"), Some(eviction.clone()));
+        write_record(&config, "u", &eviction).unwrap();
+        assert_eq!(recorded(&config, "u"), Some(eviction.clone()));
         let preempted = Eviction {
             reason: Eviction::PREEMPTION,
             ..eviction
         };
-        remember(&config, "u", &preempted).unwrap();
-        assert_eq!(remembered(&config, "u"), Some(preempted));
+        write_record(&config, "u", &preempted).unwrap();
+        assert_eq!(recorded(&config, "u"), Some(preempted));
         std::fs::write(config.machine.pod_dir("u").join(RECORD), "30").unwrap();
-        assert_eq!(remembered(&config, "u"), None);
+        assert_eq!(recorded(&config, "u"), None);
     }
 
     #[test]
@@ -252,8 +252,8 @@ mod tests {
             annotations: BTreeMap::new(),
             grace: Duration::from_secs(30),
         };
-        remember(&config, &uid, &eviction).unwrap();
-        assert_eq!(remembered(&config, &uid), None);
+        write_record(&config, &uid, &eviction).unwrap();
+        assert_eq!(recorded(&config, &uid), None);
         assert!(!config.machine.pod_dir(&uid).join(RECORD).exists());
     }
 }

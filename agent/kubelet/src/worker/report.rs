@@ -32,7 +32,7 @@ impl Worker {
             &messages,
         );
         self.found.set(&status);
-        let is_known = self.told && self.written.as_ref() == Some(&status);
+        let is_known = self.is_reported && self.written.as_ref() == Some(&status);
         let uid = self.shown_as.clone();
         let (shared, pod, path) = (self.shared.clone(), pod.clone(), pod_path(&self.pod));
         let begun = Instant::now();
@@ -59,19 +59,24 @@ impl Worker {
                 Err(error) => return Err(error),
             }
             if pod.metadata.deletion_timestamp.is_none() {
-                tell_back_off(&shared, &pod, &status);
+                write_back_off_events(&shared, &pod, &status);
             }
             Ok(Some(status))
         }
     }
 
     /// Takes note of a status that was written, or of why it was not.
-    pub(super) fn is_told(&mut self, pod: &Pod, told: Result<Option<PodStatus>, ApiError>) -> bool {
-        match told {
+    /// Returns whether the API has it.
+    pub(super) fn note_report(
+        &mut self,
+        pod: &Pod,
+        report: Result<Option<PodStatus>, ApiError>,
+    ) -> bool {
+        match report {
             Ok(status) => {
                 self.count_start(pod, status.as_ref());
                 self.written = status.or(self.written.take());
-                self.told = true;
+                self.is_reported = true;
                 true
             }
             Err(error) => {
@@ -83,14 +88,14 @@ impl Worker {
 
     /// Counts how long the pod took to run, the first time that its status says so; one that ran
     /// before this kubelet did is not counted.
-    pub(super) fn count_start(&mut self, pod: &Pod, told: Option<&PodStatus>) {
+    pub(super) fn count_start(&mut self, pod: &Pod, reported: Option<&PodStatus>) {
         let phase = |status: &PodStatus| status.phase.clone();
         let before = self.written.as_ref().or(pod.status.as_ref());
         let before = before.and_then(phase);
         if before.is_some_and(|before| before != "Pending") {
             self.seen_at = None;
         }
-        if told.and_then(phase).as_deref() == Some("Running")
+        if reported.and_then(phase).as_deref() == Some("Running")
             && let Some(seen) = self.seen_at.take()
         {
             self.shared.figures.done().pod_runs(seen.elapsed());
@@ -117,7 +122,7 @@ impl Worker {
 }
 
 /// The events of containers that begin to wait between two attempts.
-fn tell_back_off(shared: &Shared, pod: &Pod, status: &PodStatus) {
+fn write_back_off_events(shared: &Shared, pod: &Pod, status: &PodStatus) {
     let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
     for event in agent_pods::waits(status, pod_name) {
         let events = shared.events.of(pod, event.container);

@@ -19,7 +19,7 @@ const RETRY: Duration = Duration::from_secs(10);
 impl Worker {
     /// Decides whether the pod gets the resources in its spec, where they differ from those with
     /// which the node admitted it.
-    pub(super) fn resize(&mut self, pod: &Arc<Pod>, seen: &[Seen]) {
+    pub(super) fn decide_resize(&mut self, pod: &Arc<Pod>, seen: &[Seen]) {
         let Some(has) = self.allocation.pod() else {
             return;
         };
@@ -55,7 +55,12 @@ impl Worker {
 
     /// Gives a container the resources that its pod's spec has now; an obstacle becomes a note that
     /// the status shows.
-    pub(super) async fn give(&mut self, pod: Option<&Arc<Pod>>, all: &[Seen], id: &str) {
+    pub(super) async fn resize_container(
+        &mut self,
+        pod: Option<&Arc<Pod>>,
+        all: &[Seen],
+        id: &str,
+    ) {
         let seen = all.iter().find(|seen| seen.id == id);
         let (Some(pod), Some(seen)) = (pod, seen) else {
             return;
@@ -63,7 +68,7 @@ impl Worker {
         let Some((_, container)) = find(pod, &seen.key.container) else {
             return;
         };
-        match self.try_give(pod, &container, all, seen).await {
+        match self.try_resize_container(pod, &container, all, seen).await {
             Ok(()) => drop(self.notes.unresized.remove(id)),
             Err(fault) => {
                 let again = later(Timestamp::now(), RETRY);
@@ -72,7 +77,7 @@ impl Worker {
         }
     }
 
-    async fn try_give(
+    async fn try_resize_container(
         &self,
         pod: &Pod,
         container: &Container,

@@ -112,7 +112,7 @@ impl Worker {
     }
 
     /// Brings volumes up to date when something changed that they show, and now and then.
-    pub(super) async fn refresh(&mut self, pod: &Arc<Pod>, now: Timestamp) {
+    pub(super) async fn refresh_volumes(&mut self, pod: &Arc<Pod>, now: Timestamp) {
         if self.is_over() {
             self.supplies.end();
             return;
@@ -135,7 +135,7 @@ impl Worker {
     }
 
     /// Has drivers unmount what they mounted for the pod; false where something is left.
-    pub(super) async fn unmount(&self, pod: Option<&Arc<Pod>>) -> bool {
+    pub(super) async fn unmount_volumes(&self, pod: Option<&Arc<Pod>>) -> bool {
         let Err(error) = self.shared.csi.release(&self.pod.uid).await else {
             return true;
         };
