@@ -60,6 +60,16 @@ enum Next {
     Done,
 }
 
+impl Next {
+    /// The same, but a wait ends at this time at the latest.
+    fn at_latest(self, end: Timestamp) -> Self {
+        match self {
+            Self::Wait(at) => Self::Wait(Some(at.map_or(end, |at| at.min(end)))),
+            Self::Done => Self::Done,
+        }
+    }
+}
+
 /// Whether the node has decided if it runs a pod.
 #[derive(Debug, PartialEq, Eq)]
 enum Admission {
@@ -249,6 +259,7 @@ impl Worker {
         }
         self.decide_resize(pod, &seen);
         self.sandbox.publish(&self.shared, pod);
+        self.follow_shown_object(pod);
         let facts = PodFacts {
             pod,
             seen: &seen,
@@ -257,44 +268,36 @@ impl Worker {
             now,
         };
         let mut plan = plan(facts);
-        let is_static = self.shared.config.is_static(&self.pod.uid);
-        let shown_as = self.shared.mirrors.shown_as(pod, is_static);
-        if shown_as != self.shown_as {
-            self.shown_as = shown_as;
-            self.is_reported = false;
-        }
         let report = if let Some(until) = quiet_until(facts) {
             plan.wake_at(until);
             None
         } else {
             Some(timeout(PATIENCE, self.report(pod, facts)))
         };
-        let (told, next) = match report {
+        let (is_reported, next) = match report {
             None => (true, self.carry_out(pod, &seen, plan, now).await),
             // Nothing of it has run yet, or one of its containers is to run again: what the master
             // is told does not depend on that, nor that on what it is told.
             Some(report) if plan.only_starts() => {
-                let (told, next) = tokio::join!(report, self.carry_out(pod, &seen, plan, now));
-                (told.is_ok_and(|told| self.note_report(pod, told)), next)
+                let (outcome, next) = tokio::join!(report, self.carry_out(pod, &seen, plan, now));
+                (self.note_report(pod, outcome), next)
             }
             Some(report) => {
-                // Written or not after that time: the same status is sent again.
-                let told = report.await.is_ok_and(|told| self.note_report(pod, told));
-                if !told {
+                let outcome = report.await;
+                let is_reported = self.note_report(pod, outcome);
+                if !is_reported {
                     // Containers are kept while the master is away; only the pod itself stays until
                     // its last status is known there.
                     plan.actions.retain(|action| *action != Action::Finish);
                 }
-                (told, self.carry_out(pod, &seen, plan, now).await)
+                (is_reported, self.carry_out(pod, &seen, plan, now).await)
             }
         };
-        if let Next::Wait(at) = next
-            && !told
-        {
-            let again = later(Timestamp::now(), RETRY);
-            return Next::Wait(Some(at.map_or(again, |at| at.min(again))));
+        if is_reported {
+            next
+        } else {
+            next.at_latest(later(Timestamp::now(), RETRY))
         }
-        next
     }
 
     /// Brings the pod's volumes up to date, and does what is planned.

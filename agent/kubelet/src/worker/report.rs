@@ -11,6 +11,7 @@ use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Instant;
+use tokio::time::error::Elapsed;
 
 impl Worker {
     /// Writes the status where it differs from what was written last; returns what is written now.
@@ -65,24 +66,36 @@ impl Worker {
         }
     }
 
-    /// Takes note of a status that was written, or of why it was not.
-    /// Returns whether the API has it.
+    /// Looks up the object at which the API shows the pod. Another object (the mirror of a static
+    /// pod was made anew) does not have the status yet.
+    pub(super) fn follow_shown_object(&mut self, pod: &Pod) {
+        let is_static = self.shared.config.is_static(&self.pod.uid);
+        let shown_as = self.shared.mirrors.shown_as(pod, is_static);
+        if shown_as != self.shown_as {
+            self.shown_as = shown_as;
+            self.is_reported = false;
+        }
+    }
+
+    /// Takes note of a status that was written, or logs why it was not; returns whether the API has
+    /// it. After a timeout it may have it or not: the same status is sent again.
     pub(super) fn note_report(
         &mut self,
         pod: &Pod,
-        report: Result<Option<PodStatus>, ApiError>,
+        report: Result<Result<Option<PodStatus>, ApiError>, Elapsed>,
     ) -> bool {
         match report {
-            Ok(status) => {
+            Ok(Ok(status)) => {
                 self.count_start(pod, status.as_ref());
                 self.written = status.or(self.written.take());
                 self.is_reported = true;
                 true
             }
-            Err(error) => {
+            Ok(Err(error)) => {
                 self.log_failed_write(&error);
                 false
             }
+            Err(_late) => false,
         }
     }
 
