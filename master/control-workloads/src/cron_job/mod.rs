@@ -8,9 +8,6 @@
 //! that are there.
 
 mod made;
-mod schedule;
-
-pub use schedule::{Fault, Schedule};
 
 use crate::job::{self, finished};
 use crate::workload::action;
@@ -26,6 +23,7 @@ use master_client::{ApiError, DeleteParams, Delta, Entries, Key, Lookup, Patch, 
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::writer::Writer;
+use master_cron::{Fault, MOST_MISSED, Schedule};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -443,7 +441,7 @@ fn start(
         return Vec::new();
     };
     let mut steps = Vec::new();
-    if missed > schedule::MOST_MISSED {
+    if missed > MOST_MISSED {
         let message = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
         let message = message.to_owned();
         steps.push(Step::Tell(Severity::Warning, "TooManyMissedTimes", message));

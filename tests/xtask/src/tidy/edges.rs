@@ -208,6 +208,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &["client", "listener", "ca", "journal", "nodes"],
     ),
     ("master/schedule", &["client", "claims"]),
+    ("master/cron", &[]),
     ("master/control", &["client", "schema", "rbac", "ca"]),
     (
         "master/control-cluster",
@@ -220,7 +221,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "master/control-nodes",
         &["client", "ca", "nodes", "control"],
     ),
-    ("master/control-workloads", &["client", "control"]),
+    ("master/control-workloads", &["client", "cron", "control"]),
     (
         "master/control-scaling",
         &["client", "schema", "control", "control-workloads"],

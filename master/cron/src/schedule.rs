@@ -12,8 +12,8 @@ use std::ops::RangeInclusive;
 /// Days that are looked through for the next time: as the 29th of February comes in eight years at
 /// the latest.
 const HORIZON: usize = 366 * 8 + 1;
-/// Starts that are counted as missed, at most.
-pub(super) const MOST_MISSED: usize = 100;
+/// Starts that are counted as missed, at most; [`Schedule::last`] says one more for all above.
+pub const MOST_MISSED: usize = 100;
 
 const MONTHS: [&str; 12] = [
     "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
