@@ -62,11 +62,14 @@ type Owned = (Arc<Key>, Arc<OwnedPod>);
 struct Work<'a> {
     spec: &'a JobSpec,
     pods: &'a [Owned],
+    /// Whether the Job is being deleted: it is followed, but makes no pod.
+    leaving: bool,
     now: Timestamp,
     status: Status,
     completed: Indexes,
     failed: Indexes,
-    /// Pods whose finalizers are removed once the status, which counts them, is written.
+    /// Pods whose finalizers are removed once the status, which counts them if they count, is
+    /// written.
     counted: Vec<PodId>,
     /// By index, the failed pod that keeps its finalizer until its successor exists: its
     /// annotations have the index's failures.
@@ -91,7 +94,7 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> Plan<Step> {
         return Plan::nothing();
     };
     let before = Status::of(job);
-    if before.is_finished() || is_leaving(&job.metadata) {
+    if before.is_finished() {
         let tracked = facts.pods.iter().filter(|(_, pod)| is_tracked(pod));
         let tracked: Vec<_> = tracked.map(|(key, pod)| PodId::of(key, pod)).collect();
         let step = (!tracked.is_empty()).then_some(Step::Untrack(tracked));
@@ -102,6 +105,7 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> Plan<Step> {
     let mut work = Work {
         spec,
         pods: &facts.pods,
+        leaving: is_leaving(&job.metadata),
         now,
         completed: indexes::parse(&before.completed_indexes, completions),
         failed: indexes::parse(&failed, completions),
@@ -118,9 +122,14 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> Plan<Step> {
         // beginning.
         work.status.started.get_or_insert(second(now));
     }
-    match work.end(&before) {
-        Some(end) => work.finish(&end),
+    let end = work.end(&before);
+    match &end {
+        Some(end) => work.finish(end),
+        None if work.leaving => {}
         None => work.go_on(),
+    }
+    if work.leaving {
+        work.free(end.is_some());
     }
     work.close(&before, facts.failing)
 }
@@ -256,16 +265,18 @@ impl Work<'_> {
     }
 
     /// The last failed pod of an index that goes on keeps its finalizer until its successor is
-    /// there.
+    /// there; in a Job that is being deleted none comes.
     fn wait_for_successors(&mut self) {
         let active: BTreeSet<i32> = self
             .active()
             .iter()
             .filter_map(|(_, pod)| self.index(pod))
             .collect();
-        let (completed, failed) = (&self.completed, &self.failed);
+        let (completed, failed, leaving) = (&self.completed, &self.failed, self.leaving);
         self.waiting.retain(|index, _| {
-            !active.contains(index) && !completed.contains(index) && !failed.contains(index)
+            let goes_on =
+                !active.contains(index) && !completed.contains(index) && !failed.contains(index);
+            goes_on && !leaving
         });
         let kept = self.waiting.values().map(|(_, pod)| pod.uid.as_str());
         let kept: BTreeSet<&str> = kept.collect();
@@ -424,6 +435,23 @@ impl Work<'_> {
             };
             let told = Step::Tell(severity(end.complete), reason, message.to_owned());
             self.steps.push(told);
+        }
+    }
+
+    /// Frees the pods that have not ended of a Job that is being deleted, as upstream does: they
+    /// count as nothing. Where the Job ends, the active ones are ended now, and count when they
+    /// have.
+    fn free(&mut self, ends: bool) {
+        let active = self.active_ids();
+        self.status.active = number(active.len());
+        for (key, pod) in self.pods.iter().filter(|(_, pod)| is_tracked(pod)) {
+            let counts = pod.ended()
+                || self.has_failed(pod)
+                || self.status.uncounted.has(&pod.uid)
+                || (ends && pod.is_active());
+            if !counts {
+                self.counted.push(PodId::of(key, pod));
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::{Scene, at, epoch, kept, key, pod_of};
 use config_kube::k8s_openapi::api::batch::v1::Job;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use master_control_workloads::job::{self, Jobs, Status, Step};
 use master_control_workloads::workload::claim::OwnerChange;
 use master_control_workloads::workload::kept::Kept;
@@ -148,6 +149,16 @@ impl World {
             Step::Tell(..) => {}
             Step::Own(_) => unreachable!("all are its own"),
         }
+    }
+
+    /// Deletes the Job, which a finalizer holds.
+    fn delete(&mut self) {
+        self.job.metadata.deletion_timestamp = Some(Time(at(0)));
+    }
+
+    fn tracks(&self) -> bool {
+        let mut pods = self.pods.values();
+        pods.any(|pod| pod.job.as_ref().unwrap().tracked)
     }
 
     fn forget(&mut self, name: &str) {
@@ -481,6 +492,65 @@ fn a_finished_job_adopts_and_releases_nothing() {
     let pod = world.pods.get_mut("p1").unwrap();
     (pod.owner, pod.labels) = (owner, Arc::default());
     assert_eq!(world.steps(), []);
+}
+
+#[test]
+fn a_job_that_is_being_deleted_counts_its_ended_pods_and_makes_none() {
+    let mut world = World::new(json!({"completions": 4, "parallelism": 3}));
+    world.settle();
+    world.end("p1", 0);
+    world.end("p2", 1);
+    world.delete();
+    world.seconds = 1000;
+    let steps = world.steps();
+    let [Step::Status(_), Step::Untrack(freed)] = steps.as_slice() else {
+        unreachable!("{steps:?}")
+    };
+    assert_eq!(freed.len(), 3, "also the one that has not ended");
+    world.settle();
+    let status = world.status();
+    assert_eq!((status.succeeded, status.failed, status.active), (1, 1, 1));
+    assert!(status.uncounted.is_empty());
+    world.end("p3", 0);
+    world.settle();
+    let status = world.status();
+    assert_eq!((status.succeeded, status.active), (1, 0), "p3 was freed");
+    assert_eq!((world.made, world.says()), (3, pair("", "")));
+}
+
+#[test]
+fn a_job_that_is_being_deleted_still_ends_by_its_rules() {
+    let spec = json!({"completions": 2, "parallelism": 2, "activeDeadlineSeconds": 30});
+    let mut complete = World::new(spec.clone());
+    complete.settle();
+    complete.end("p1", 0);
+    complete.end("p2", 0);
+    complete.delete();
+    complete.settle();
+    assert_eq!(complete.says(), pair("Complete", "CompletionsReached"));
+    let mut late = World::new(spec);
+    late.settle();
+    late.delete();
+    late.seconds = 30;
+    late.act(usize::MAX);
+    assert_eq!(late.says(), pair("FailureTarget", "DeadlineExceeded"));
+    late.settle();
+    assert_eq!(late.says(), pair("Failed", "DeadlineExceeded"));
+    assert_eq!((late.running().len(), late.status().failed), (0, 2));
+}
+
+#[test]
+fn a_failed_pod_waits_for_no_successor_where_its_job_is_being_deleted() {
+    let spec = json!({"completions": 1, "completionMode": "Indexed", "backoffLimitPerIndex": 1});
+    let mut world = World::new(spec);
+    world.settle();
+    world.end("p1", 1);
+    world.settle();
+    assert!(world.tracks(), "its annotations have the index's failures");
+    world.delete();
+    world.settle();
+    assert!(!world.tracks());
+    assert_eq!((world.status().failed, world.made), (1, 1));
 }
 
 #[test]
