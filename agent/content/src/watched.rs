@@ -5,8 +5,8 @@
 //! [`Watched::read`] then answers from memory.
 //!
 //! Guarantees: what is read from memory is never older than what was read of the same object
-//! before; at most [`MOST`] watches are open and [`ROOM`] bytes kept, and a pod opens at most half
-//! of the watches that are still free; what has no watch, or no room, or may not be watched, is
+//! before; at most [`MOST`] watches are open and [`ROOM`] bytes kept, and a pod has at most half of
+//! the watches that the others leave; what has no watch, or no room, or may not be watched, is
 //! asked of the master at each read. While the master is away, the last state that it told stays.
 
 use agent_api::{Api, ApiError, WatchEvent, get};
@@ -156,6 +156,15 @@ impl State {
             .count()
     }
 
+    /// Watches that a pod may open for these names: with those that only it has, half of what the
+    /// others leave. The use that it replaces is still there.
+    fn share_of(&self, names: &BTreeSet<Name>) -> usize {
+        let entries = names.iter().filter_map(|name| self.entries.get(name));
+        let own = entries.filter(|entry| entry.watch.is_some() && entry.users.len() == 1);
+        let (own, free) = (own.count(), MOST.saturating_sub(self.watches()));
+        (free + own).div_ceil(2).saturating_sub(own)
+    }
+
     /// Takes an object as the master shows it, unless that is no news, and informs its users.
     fn take(&mut self, name: &Name, version: &str, object: Option<&Value>) {
         let Some(entry) = self.entries.get_mut(name) else {
@@ -246,8 +255,8 @@ impl Watched {
         Self(Arc::new(Inner { api, state }))
     }
 
-    /// Follows these objects. Each change of one sets `changed` and notifies `news`. One pod that
-    /// names many leaves half of the free watches to the others.
+    /// Follows these objects. Each change of one sets `changed` and notifies `news`. A pod that
+    /// names many leaves half of the watches to the others, however often it follows them anew.
     pub fn follow(
         &self,
         names: BTreeSet<Name>,
@@ -261,7 +270,7 @@ impl Watched {
         let mut state = self.0.state();
         state.count += 1;
         let id = state.count;
-        let mut free = MOST.saturating_sub(state.watches()).div_ceil(2);
+        let mut free = state.share_of(&names);
         for name in &names {
             let entry = state.entries.entry(name.clone()).or_default();
             entry.users.insert(id, user.clone());

@@ -263,11 +263,19 @@ async fn an_immutable_object_is_watched_no_longer() {
 #[tokio::test(start_paused = true)]
 async fn watches_and_what_is_kept_have_limits() {
     let mut scene = Scene::new();
-    let names: Vec<String> = (0..=MOST).map(|number| format!("m-{number:03}")).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let used = scene.follow(&names);
-    assert_eq!(scene.watched.0.state().watches(), MOST / 2);
-    let others: Vec<_> = (0..10).map(|_| scene.follow(&names)).collect();
+    // A pod that names more objects than there are watches.
+    let follow = |prefix: &str| {
+        let all = (0..=MOST).map(|number| format!("{prefix}-{number:03}"));
+        let all: Vec<String> = all.collect();
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        scene.follow(&all)
+    };
+    let mut used = follow("m");
+    for _ in 0..10 {
+        assert_eq!(scene.watched.0.state().watches(), MOST / 2);
+        used = follow("m");
+    }
+    let others = ["n", "o", "p", "q", "r", "s", "t", "u", "v"].map(follow);
     assert_eq!(scene.watched.0.state().watches(), MOST);
     drop((used, others));
     let _used = scene.follow(&["m"]);

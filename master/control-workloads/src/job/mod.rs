@@ -8,7 +8,8 @@
 //!
 //! Guarantee: a pod that ended is counted once, whenever this process stops. Its pods hold a
 //! finalizer; the UID of one that ended is written into the status first, then the finalizer goes,
-//! then the UID becomes a count (KEP-2307).
+//! then the UID becomes a count (KEP-2307). A pod that still runs when its Job is being deleted
+//! loses the finalizer and is never counted, as upstream's.
 
 mod indexes;
 mod plan;

@@ -122,14 +122,10 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> Plan<Step> {
         // beginning.
         work.status.started.get_or_insert(second(now));
     }
-    let end = work.end(&before);
-    match &end {
-        Some(end) => work.finish(end),
-        None if work.leaving => {}
+    match work.end(&before) {
+        Some(end) => work.finish(&end),
+        None if work.leaving => work.free(),
         None => work.go_on(),
-    }
-    if work.leaving {
-        work.free(end.is_some());
     }
     work.close(&before, facts.failing)
 }
@@ -439,16 +435,12 @@ impl Work<'_> {
     }
 
     /// Frees the pods that have not ended of a Job that is being deleted, as upstream does: they
-    /// count as nothing. Where the Job ends, the active ones are ended now, and count when they
-    /// have.
-    fn free(&mut self, ends: bool) {
+    /// count as nothing. A Job that ends by its rules ends them, and counts them when they have.
+    fn free(&mut self) {
         let active = self.active_ids();
         self.status.active = number(active.len());
         for (key, pod) in self.pods.iter().filter(|(_, pod)| is_tracked(pod)) {
-            let counts = pod.ended()
-                || self.has_failed(pod)
-                || self.status.uncounted.has(&pod.uid)
-                || (ends && pod.is_active());
+            let counts = pod.ended() || self.has_failed(pod) || self.status.uncounted.has(&pod.uid);
             if !counts {
                 self.counted.push(PodId::of(key, pod));
             }

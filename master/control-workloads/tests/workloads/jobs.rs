@@ -156,6 +156,11 @@ impl World {
         self.job.metadata.deletion_timestamp = Some(Time(at(0)));
     }
 
+    fn set_phase(&mut self, phase: &str) {
+        let pods = self.pods.values_mut();
+        pods.for_each(|pod| pod.phase = phase.into());
+    }
+
     fn tracks(&self) -> bool {
         let mut pods = self.pods.values();
         pods.any(|pod| pod.job.as_ref().unwrap().tracked)
@@ -520,7 +525,8 @@ fn a_job_that_is_being_deleted_counts_its_ended_pods_and_makes_none() {
 
 #[test]
 fn a_job_that_is_being_deleted_still_ends_by_its_rules() {
-    let spec = json!({"completions": 2, "parallelism": 2, "activeDeadlineSeconds": 30});
+    let spec = json!({"completions": 2, "parallelism": 2, "activeDeadlineSeconds": 30,
+        "podReplacementPolicy": "Failed"});
     let mut complete = World::new(spec.clone());
     complete.settle();
     complete.end("p1", 0);
@@ -534,6 +540,13 @@ fn a_job_that_is_being_deleted_still_ends_by_its_rules() {
     late.seconds = 30;
     late.act(usize::MAX);
     assert_eq!(late.says(), pair("FailureTarget", "DeadlineExceeded"));
+    late.set_phase("Running");
+    late.settle();
+    assert!(
+        late.tracks(),
+        "pods that are ending count once they have ended"
+    );
+    late.set_phase("Failed");
     late.settle();
     assert_eq!(late.says(), pair("Failed", "DeadlineExceeded"));
     assert_eq!((late.running().len(), late.status().failed), (0, 2));
