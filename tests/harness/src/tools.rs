@@ -40,12 +40,15 @@ impl Tools {
     }
 
     /// A command of the tree, with the tree first in PATH.
+    ///
+    /// Where the environment variable `PRATIQUE_KUBECTL` names a file, that is the kubectl.
     pub fn command(&self, program: &str) -> Command {
         let own = self.bin().join(program);
-        let mut command = Command::new(if own.exists() {
-            own
-        } else {
-            PathBuf::from(program)
+        let other = std::env::var_os("PRATIQUE_KUBECTL").filter(|_| program == "kubectl");
+        let mut command = Command::new(match other {
+            Some(other) => PathBuf::from(other),
+            None if own.exists() => own,
+            None => PathBuf::from(program),
         });
         command.env("PATH", self.path());
         command

@@ -16,10 +16,11 @@ use http::{Method, StatusCode};
 use master_ca::{Authority, FileKeeper, profile};
 use serde_json::json;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tests_harness::swtpm::Swtpm;
+use tests_harness::tools::Tools;
 use tests_machines::SoftMachine;
 
 /// Time for what the master and the agent do by themselves.
@@ -160,8 +161,10 @@ impl Admin<'_> {
 }
 
 fn kubectl(kubeconfig: &Path) -> Output {
-    let mut kubectl = Command::new("kubectl");
-    kubectl
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    let tools = Tools::find(root.unwrap()).unwrap();
+    tools
+        .command("kubectl")
         .arg("--kubeconfig")
         .arg(kubeconfig)
         .args(["get", "nodes", "-o", "name"])

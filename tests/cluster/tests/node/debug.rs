@@ -1,5 +1,5 @@
-//! `kubectl debug node/NAME` by the real kubectl, on a machine that allows privileged pods: what
-//! works, and what the person reads of the rest.
+//! `kubectl debug` by the real kubectl: of a running pod, and of a node that allows privileged
+//! pods, where what works is shown, and what the person reads of the rest.
 
 use crate::network::{on_a_machine, with_addresses};
 use crate::site::{IMAGE, eventually, texts};
@@ -48,6 +48,24 @@ fn log_of(site: &Site, pod: &Pod) -> std::path::PathBuf {
     let (name, uid) = (name.as_deref().unwrap(), uid.as_deref().unwrap());
     let logs = site.cluster.config().machine.logs;
     logs.join(format!("default_{name}_{uid}/debugger/0.log"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kubectl_debugs_a_running_pod_and_attaches_to_the_debugger() {
+    let site = Site::new().await;
+    site.runs("debugged", "exec sleep 54321").await;
+    let words = ["debug", "debugged", "--image", IMAGE, "--target=main"];
+    let more = ["--profile=baseline", "--container=look", "--stdin", "--"];
+    let script = "read line; echo read $line; busybox tr '\\0' ' ' < /proc/1/cmdline; echo";
+    let all = [&words[..], &more, &["sh", "-c", script]].concat();
+    let (code, out, errors) = site.run(&all, Some(b"by attach\n".to_vec())).await;
+    assert_eq!(code, 0, "{errors}");
+    let out = String::from_utf8(out).unwrap();
+    assert!(out.contains("read by attach"), "{out}{errors}");
+    assert!(out.contains("sleep 54321"), "{out}{errors}");
+    let exit = "/ephemeralContainerStatuses/0/state/terminated/exitCode";
+    site.cluster.reaches("debugged", exit, json!(0)).await;
+    site.cluster.delete("debugged", 0).await;
 }
 
 #[test]

@@ -9,8 +9,11 @@ use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-/// The tools that the test command unpacked, or the host's own.
+/// The one that `PRATIQUE_KUBECTL` names, the one that the test command unpacked, or the host's.
 pub(crate) fn kubectl() -> PathBuf {
+    if let Some(other) = std::env::var_os("PRATIQUE_KUBECTL") {
+        return other.into();
+    }
     let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.pratique/tools/bin/kubectl");
     if unpacked.exists() {
         return unpacked;
