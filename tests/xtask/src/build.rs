@@ -86,7 +86,7 @@ pub(crate) fn tools() -> Outcome {
     let mut steps = Steps::new();
     steps.step("image builder", builder)?;
     steps.step("tools", tools_tree)?;
-    steps.step("Python client", crate::python::client)
+    steps.step("Python packages", crate::python::packages)
 }
 
 /// Programs, tools, keys and images.

@@ -97,7 +97,7 @@ fn stages(steps: &mut Steps, wanted: &dyn Fn(Stage) -> bool) -> Outcome {
         steps.step("tools", build::tools_tree)?;
     }
     if wanted(Stage::Unit) || wanted(Stage::Stories) {
-        steps.step("Python client", crate::python::client)?;
+        steps.step("Python packages", crate::python::packages)?;
     }
     if wanted(Stage::Unit) {
         steps.step("unit, property and process tests", || {

@@ -30,7 +30,7 @@ pub(crate) fn verdicts(wish: &Verdicts, minutes: u64) -> Outcome {
     let programs = steps.step("lint and compile", suite::compile)?;
     steps.step("programs", || build::programs(Profile::Quick))?;
     steps.step("tools", build::tools_tree)?;
-    steps.step("Python client", python::client)?;
+    steps.step("Python packages", python::packages)?;
     if wish.machines {
         build::other_parts(&mut steps, Profile::Quick, false)?;
     }

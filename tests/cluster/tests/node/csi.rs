@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tests_support::csi::{Driver, Fault};
 
-const NAME: &str = "memory.example";
+pub(crate) const NAME: &str = "memory.example";
 
 /// A CSIDriver object, a volume of the driver, and a claim that is bound to it.
-async fn bound(cluster: &Cluster) {
+pub(crate) async fn bound(cluster: &Cluster) {
     let rules = json!({"attachRequired": false, "podInfoOnMount": true, "volumeLifecycleModes": ["Persistent", "Ephemeral"]});
     let rules = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": NAME}, "spec": rules});
     cluster
@@ -46,7 +46,8 @@ async fn bound(cluster: &Cluster) {
     patched.await.unwrap();
 }
 
-fn pod(script: &str) -> Value {
+/// A pod that has the claim's volume at `/data`.
+pub(crate) fn pod(script: &str) -> Value {
     let mut main = shell(script);
     main["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
     let claim = json!({"claimName": "data"});
@@ -55,7 +56,7 @@ fn pod(script: &str) -> Value {
 }
 
 /// Waits until a line is the last that the pod wrote.
-async fn says(cluster: &Cluster, name: &str, line: &str) {
+pub(crate) async fn says(cluster: &Cluster, name: &str, line: &str) {
     eventually(&format!("{name} to say {line:?}"), || async {
         let pod = cluster.pod(name).await?;
         let log = cluster.log(&pod, 0);
@@ -64,11 +65,24 @@ async fn says(cluster: &Cluster, name: &str, line: &str) {
     .await;
 }
 
-async fn gone(cluster: &Cluster, name: &str) {
+pub(crate) async fn gone(cluster: &Cluster, name: &str) {
     eventually(&format!("{name} to be gone"), || async {
         cluster.pod(name).await.is_none().then_some(())
     })
     .await;
+}
+
+/// The node's CSINode, if it names a driver.
+pub(crate) async fn known(cluster: &Cluster) -> Option<CSINode> {
+    let admin = InProcess {
+        server: cluster.server.clone(),
+        user: UserInfo::admin("admin"),
+        away: Arc::default(),
+        asked: Arc::default(),
+    };
+    let path = format!("/apis/storage.k8s.io/v1/csinodes/{NODE}");
+    let node: CSINode = get(&admin, path).await.ok()?;
+    (!node.spec.drivers.is_empty()).then_some(node)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -89,18 +103,7 @@ async fn a_drivers_volume_is_its_pods_until_the_last_is_gone_also_while_the_agen
     );
     let driver = Driver::start(&cluster.config().machine.data, NAME);
     says(&cluster, "first", "kept").await;
-    let admin = InProcess {
-        server: cluster.server.clone(),
-        user: UserInfo::admin("admin"),
-        away: Arc::default(),
-        asked: Arc::default(),
-    };
-    let known = eventually("the driver to be known", || async {
-        let path = format!("/apis/storage.k8s.io/v1/csinodes/{NODE}");
-        let node: CSINode = get(&admin, path).await.ok()?;
-        (!node.spec.drivers.is_empty()).then_some(node)
-    })
-    .await;
+    let known = eventually("the driver to be known", || known(&cluster)).await;
     assert_eq!(known.spec.drivers[0].name, NAME);
 
     cluster.end().await;

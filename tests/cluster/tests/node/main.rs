@@ -17,6 +17,7 @@ mod containers;
 mod content;
 mod crashes;
 mod csi;
+mod csi_foreign;
 mod debug;
 mod floor;
 mod forward;
