@@ -343,6 +343,7 @@ fn plan(facts: &Facts, now: Now) -> Plan<Step> {
     let mut work = Work {
         spec,
         hash: &current.hash,
+        content_hash: &current.content_hash,
         now: now.wall,
         instant: now.instant,
         waits: &facts.waits,
@@ -412,7 +413,10 @@ fn age<'a>(key: &'a Key, pod: &OwnedPod) -> (bool, Option<Timestamp>, &'a str) {
 /// A plan as it grows.
 struct Work<'a> {
     spec: &'a DaemonSetSpec,
+    /// What new pods have as their label.
     hash: &'a str,
+    /// What pods of this template may have instead.
+    content_hash: &'a str,
     now: Timestamp,
     instant: Instant,
     waits: &'a OfNodes,
@@ -448,7 +452,7 @@ impl Work<'_> {
     }
 
     fn is_current(&self, pod: &OwnedPod) -> bool {
-        pod.label(HASH) == self.hash
+        [self.hash, self.content_hash].contains(&pod.label(HASH))
     }
 
     fn is_available(&mut self, pod: &OwnedPod) -> bool {

@@ -146,6 +146,9 @@ pub struct Current {
     pub name: String,
     /// Its hash.
     pub hash: String,
+    /// The hash that a revision of this template is made with. Pods that have it are of this
+    /// template, too: the revision that they were made of has gone, and a copy stands for it.
+    pub content_hash: String,
     /// What is to be done before anything else.
     pub step: Option<Step>,
 }
@@ -169,13 +172,13 @@ pub fn current(
         .filter(|(_, one)| content(one).is_some_and(|known| is_alike(known, &data)))
         .collect();
     equal.sort_by_key(|(_, one)| one.revision);
-    // Any client may copy a revision: pods of the one don't restart because another comes or they
-    // lose their own.
+    // Any client may copy a revision: pods of the one don't restart because another comes. The
+    // newest stands for one that a client deletes, so that what is deleted does not come back.
     let newest_first = || equal.iter().rev();
     let hash = of_patch(&data, collisions);
     let found = newest_first()
         .find(|(key, one)| used.contains(hash_of(key, one)))
-        .or_else(|| newest_first().find(|_| !used.contains(hash.as_str())));
+        .or_else(|| newest_first().next());
     if let Some((key, found)) = found {
         let uid = found.metadata.uid.clone().unwrap_or_default();
         let again =
@@ -183,6 +186,7 @@ pub fn current(
         return Current {
             name: key.name.clone(),
             hash: hash_of(key, found).to_owned(),
+            content_hash: hash,
             step: again,
         };
     }
@@ -208,6 +212,7 @@ pub fn current(
     };
     Current {
         name,
+        content_hash: hash.clone(),
         hash,
         step: Some(Step::Create(Box::new(new))),
     }

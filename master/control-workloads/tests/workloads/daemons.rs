@@ -207,12 +207,33 @@ fn pods_keep_running_when_a_client_copies_their_revision_or_deletes_it() {
         world.forget(name);
         world.settle();
         assert!(world.pods.keys().eq(&pods), "{label:?}");
-        assert_eq!(world.revisions[name].revision, 8, "it is made again");
+        assert!(
+            world.revisions.keys().eq(["copy"]),
+            "what was deleted does not come back"
+        );
+        let status = world.set.0.status.clone().unwrap();
+        assert_eq!(status.updated_number_scheduled, Some(3));
         world.image("two");
         world.settle();
         assert_eq!(world.hashes().len(), 1);
         assert!(!world.pods.keys().eq(&pods), "another template does roll");
+        let numbers = world.revisions.values().map(|one| one.revision);
+        assert_eq!(numbers.max(), Some(8), "the next after the copy's");
     }
+}
+
+#[test]
+fn a_revision_that_is_deleted_and_has_no_copy_is_made_again() {
+    let mut world = World::rolling(0, 1);
+    world.settle();
+    let pods: Vec<String> = world.pods.keys().cloned().collect();
+    let own = world.revisions.clone();
+    let name = own.keys().next().unwrap();
+    world.forget(name);
+    world.settle();
+    assert!(world.revisions.keys().eq([name]));
+    assert_eq!(world.revisions[name].data, own[name].data);
+    assert!(world.pods.keys().eq(&pods), "their template is the same");
 }
 
 #[test]
