@@ -1,10 +1,10 @@
 //! CronJobs.
 
 use super::columns::{label_selector, names, number, template};
-use super::cron;
 use super::job_spec::{template_defaults, validate_spec};
 use super::rules::default_number;
 use config_kube::k8s_openapi::api::batch::v1::CronJob;
+use master_cron::{Fault, Schedule};
 use master_pods::podspec;
 use master_schema::cells::{AGE, at, since};
 use master_schema::object::spec;
@@ -102,7 +102,7 @@ fn validate(fields: &Fields, faults: &mut Faults) {
     match text(spec, "schedule") {
         "" => faults.required(&place, ""),
         words => {
-            if let Err(fault) = cron::check(words) {
+            if let Err(fault) = Schedule::parse(words, None) {
                 faults.invalid(&place, schedule, fault);
             }
             if words.contains("TZ") && has(spec, "timeZone") {
@@ -198,7 +198,7 @@ fn time_zone(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
             && part.bytes().all(fits)
     };
     if !name.split('/').all(part) {
-        faults.invalid(at, value, format!("unknown time zone {name}"));
+        faults.invalid(at, value, Fault::Zone(name.to_owned()));
         return;
     }
     // Go takes it for the server's own zone, which another server need not have.
@@ -207,7 +207,7 @@ fn time_zone(value: &Value, at: &FieldPath<'_>, faults: &mut Faults) {
             "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
         faults.invalid(at, value, words);
     }
-    if jiff::tz::TimeZone::get(name).is_err() {
-        faults.invalid(at, value, format!("unknown time zone {name}"));
+    if let Err(fault) = master_cron::time_zone(name) {
+        faults.invalid(at, value, fault);
     }
 }

@@ -7,7 +7,6 @@ mod autoscaler;
 mod autoscaler_spec;
 mod autoscaler_versions;
 mod columns;
-mod cron;
 mod cronjob;
 mod daemonset;
 mod deployment;

@@ -285,10 +285,11 @@ fn begin(
             "UnparseableSchedule",
             format!("unparseable schedule: {:?} : {cause}", spec.schedule),
         ),
-        Err(Fault::Zone(zone)) => tell(
-            "UnknownTimeZone",
-            format!("invalid timeZone: {zone:?}: unknown time zone {zone}"),
-        ),
+        Err(fault @ Fault::Zone(_)) => {
+            let zone = spec.time_zone.as_deref().unwrap_or_default();
+            let message = format!("invalid timeZone: {zone:?}: {fault}");
+            tell("UnknownTimeZone", message)
+        }
     }
 }
 

@@ -297,6 +297,11 @@ fn a_schedule_that_cannot_be_followed_is_told() {
             "unparseable schedule: \"never\" : expected exactly 5 fields, found 1: [never]",
         ),
         (
+            json!({"schedule": "TZ=Mars/Base 0 0 * * *"}),
+            "UnparseableSchedule",
+            "unparseable schedule: \"TZ=Mars/Base 0 0 * * *\" : provided bad location Mars/Base: unknown time zone Mars/Base",
+        ),
+        (
             json!({"timeZone": "Mars/Base"}),
             "UnknownTimeZone",
             "invalid timeZone: \"Mars/Base\": unknown time zone Mars/Base",

@@ -540,6 +540,13 @@ fn all_faults_of_cron_jobs_are_reported() {
                 "spec.schedule: Invalid value: \"* *\": expected exactly 5 fields, found 2: [* *]",
             ],
         ),
+        // Longer than 292 years, which is all that a duration of Go's holds.
+        (
+            json!({"schedule": "@every 2562048h"}),
+            vec![
+                "spec.schedule: Invalid value: \"@every 2562048h\": failed to parse duration @every 2562048h: time: invalid duration \"2562048h\"",
+            ],
+        ),
         (
             json!({"timeZone": "Mars/Olympus"}),
             vec!["spec.timeZone: Invalid value: \"Mars/Olympus\": unknown time zone Mars/Olympus"],

@@ -119,7 +119,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("master/client", &["schema"]),
     ("master/schema", &[]),
     ("master/pods", &["schema"]),
-    ("master/workloads", &["schema", "pods"]),
+    ("master/workloads", &["schema", "pods", "cron"]),
     ("master/network", &["schema"]),
     ("master/volumes", &["schema"]),
     ("master/claims", &["client"]),
