@@ -5,9 +5,10 @@
 //! [`Watched::read`] then answers from memory.
 //!
 //! Guarantees: what is read from memory is never older than what was read of the same object
-//! before; at most [`MOST`] watches are open and [`ROOM`] bytes kept, and a pod has at most half of
-//! the watches that the others leave; what has no watch, or no room, or may not be watched, is
-//! asked of the master at each read. While the master is away, the last state that it told stays.
+//! before; at most [`MOST`] watches are open and [`ROOM`] bytes kept, and the objects of a pod have
+//! at most half of the watches that all other objects leave; what has no watch, or no room, or may
+//! not be watched, is asked of the master at each read. While the master is away, the last state
+//! that it reported stays.
 
 use agent_api::{Api, ApiError, WatchEvent, get};
 use bytes::Bytes;
@@ -156,11 +157,11 @@ impl State {
             .count()
     }
 
-    /// Watches that a pod may open for these names: with those that only it has, half of what the
-    /// others leave. The use that it replaces is still there.
+    /// Watches that a pod may open for these names: with those that they have already, also by other
+    /// pods, half of what all other names leave.
     fn share_of(&self, names: &BTreeSet<Name>) -> usize {
         let entries = names.iter().filter_map(|name| self.entries.get(name));
-        let own = entries.filter(|entry| entry.watch.is_some() && entry.users.len() == 1);
+        let own = entries.filter(|entry| entry.watch.is_some());
         let (own, free) = (own.count(), MOST.saturating_sub(self.watches()));
         (free + own).div_ceil(2).saturating_sub(own)
     }
@@ -256,7 +257,8 @@ impl Watched {
     }
 
     /// Follows these objects. Each change of one sets `changed` and notifies `news`. A pod that
-    /// names many leaves half of the watches to the others, however often it follows them anew.
+    /// names many leaves half of the watches to the others, however often it follows them anew, and
+    /// also where other pods name the same ones.
     pub fn follow(
         &self,
         names: BTreeSet<Name>,

@@ -107,6 +107,18 @@ impl Scene {
         self.watched.follow(names, &self.changed, &self.news)
     }
 
+    /// As a pod does that names more objects than there are watches.
+    fn follow_all(&self, prefix: &str) -> Use {
+        let all = (0..=MOST).map(|number| format!("{prefix}-{number:03}"));
+        let all: Vec<String> = all.collect();
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        self.follow(&all)
+    }
+
+    fn watches(&self) -> usize {
+        self.watched.0.state().watches()
+    }
+
     async fn opened(&mut self) -> Opened {
         self.watches.recv().await.unwrap()
     }
@@ -263,20 +275,14 @@ async fn an_immutable_object_is_watched_no_longer() {
 #[tokio::test(start_paused = true)]
 async fn watches_and_what_is_kept_have_limits() {
     let mut scene = Scene::new();
-    // A pod that names more objects than there are watches.
-    let follow = |prefix: &str| {
-        let all = (0..=MOST).map(|number| format!("{prefix}-{number:03}"));
-        let all: Vec<String> = all.collect();
-        let all: Vec<&str> = all.iter().map(String::as_str).collect();
-        scene.follow(&all)
-    };
-    let mut used = follow("m");
+    let mut used = scene.follow_all("m");
     for _ in 0..10 {
-        assert_eq!(scene.watched.0.state().watches(), MOST / 2);
-        used = follow("m");
+        assert_eq!(scene.watches(), MOST / 2);
+        used = scene.follow_all("m");
     }
-    let others = ["n", "o", "p", "q", "r", "s", "t", "u", "v"].map(follow);
-    assert_eq!(scene.watched.0.state().watches(), MOST);
+    let others = ["n", "o", "p", "q", "r", "s", "t", "u", "v"];
+    let others = others.map(|prefix| scene.follow_all(prefix));
+    assert_eq!(scene.watches(), MOST);
     drop((used, others));
     let _used = scene.follow(&["m"]);
     let watch = loop {
@@ -293,4 +299,19 @@ async fn watches_and_what_is_kept_have_limits() {
     scene.has(large.clone());
     assert_eq!(scene.read().await, Some(large));
     assert_eq!(scene.asked(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_name_the_same_objects_in_turns_leave_half_of_the_watches() {
+    let scene = Scene::new();
+    let mut pods = [scene.follow_all("m"), scene.follow_all("m")];
+    for turn in 0..10 {
+        assert_eq!(scene.watches(), MOST / 2, "turn {turn}");
+        // The use that is replaced goes after the new one is there.
+        pods[turn % 2] = scene.follow_all("m");
+    }
+    let other = scene.follow_all("n");
+    assert_eq!(scene.watches(), MOST / 2 + MOST / 4);
+    drop((pods, other));
+    assert_eq!(scene.watches(), 0);
 }
