@@ -290,7 +290,7 @@ pub fn plan(facts: PodFacts<'_>) -> Plan {
     for container in ephemeral(facts.pod) {
         step(facts, &container, ContainerKind::Ephemeral, &mut plan);
     }
-    if !begins_round(facts, &mut plan) {
+    if !end_earlier_round(facts, &mut plan) {
         return plan;
     }
     if start_initial(facts, &mut plan) {
@@ -299,8 +299,8 @@ pub fn plan(facts: PodFacts<'_>) -> Plan {
     plan
 }
 
-/// Kills attempts of an earlier round; true when none of them runs and none is being started.
-fn begins_round(facts: PodFacts<'_>, plan: &mut Plan) -> bool {
+/// Kills containers of an earlier round; true once none of them runs or is being started.
+fn end_earlier_round(facts: PodFacts<'_>, plan: &mut Plan) -> bool {
     let round = round(facts.pod, facts.seen);
     let mut alive = false;
     for old in outdated(facts.pod, facts.seen) {

@@ -7,15 +7,15 @@ use agent_runtime::ContainerState;
 use jiff::Timestamp;
 use std::time::Duration;
 
-/// How long the moment is not told. A fetch or a start that takes longer is.
-const UNTOLD: Duration = Duration::from_secs(2);
+/// How long the status leaves the moment out. A pull or a start that takes longer is reported.
+const UNREPORTED: Duration = Duration::from_secs(2);
 
-/// Until when the pod's status stays as it was last told, because a container has been replaced and
-/// its successor starts.
+/// Until when the pod's status stays as it was last reported, because a container has been replaced
+/// and its successor starts.
 ///
-/// Upstream's kubelet ends, fetches and starts in one pass and tells the status before it and after
-/// it; who changes an image there never sees the pod unready for want of that container. Here each
-/// of these is a step of its own, and the steps between them would be told.
+/// Upstream's kubelet kills, pulls and starts in one sync and reports the status before it and after
+/// it, so that a change of an image never shows the pod unready for want of that container. Here
+/// each of these is a step of its own, and the status would be reported between them.
 pub fn quiet_until(facts: PodFacts<'_>) -> Option<Timestamp> {
     if facts.end().is_some() || facts.refused {
         return None;
@@ -30,13 +30,13 @@ pub fn quiet_until(facts: PodFacts<'_>) -> Option<Timestamp> {
             let ContainerState::Exited { finished_at, .. } = seen.state else {
                 return None;
             };
-            let untold = facts.notes.replaced.contains(&seen.id)
+            let unreported = facts.notes.replaced.contains(&seen.id)
                 && facts.notes.failure(facts.pod, container).is_none();
-            untold.then_some(finished_at)
+            unreported.then_some(finished_at)
         });
     // A time that is yet to come is of a clock that was set back: nothing is held for it.
     let until = |ended: Timestamp| {
-        let until = later(ended, UNTOLD);
+        let until = later(ended, UNREPORTED);
         (ended <= facts.now && facts.now < until).then_some(until)
     };
     ended.filter_map(until).min()
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_moment_after_a_replaced_container_is_told_after_two_seconds() {
+    fn the_moment_after_a_replaced_container_is_reported_after_two_seconds() {
         let (pod, seen) = (pod(), [ended(seconds(100))]);
         let mut notes = Notes::default();
         let until = |notes: &Notes, now| {
@@ -96,13 +96,13 @@ mod tests {
             count: 1,
         };
         notes.failures.insert("a".into(), failure("new"));
-        assert_eq!(until(&notes, 101), None, "a fetch that failed is told");
+        assert_eq!(until(&notes, 101), None, "a pull that failed is reported");
         notes.failures.insert("a".into(), failure("older"));
         assert_eq!(until(&notes, 101), Some(seconds(102)), "of another image");
     }
 
     #[test]
-    fn the_end_of_a_pod_is_told_at_once() {
+    fn the_end_of_a_pod_is_reported_at_once() {
         let mut pod = pod();
         pod.metadata.deletion_timestamp =
             Some(config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(seconds(100)));
