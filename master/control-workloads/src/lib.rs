@@ -26,6 +26,6 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<disruption_budget::DisruptionBudgets>(),
     Registration::of::<cron_job::CronJobs>(),
     Registration::of::<job::Jobs>(),
-    Registration::of::<job::StrayPods>(),
+    Registration::of::<job::OrphanPods>(),
     Registration::of::<job::JobTtl>(),
 ];

@@ -197,26 +197,22 @@ async fn untrack(writer: &Writer, pod: &Key, uid: &str) -> Result<(), ApiError> 
     }
 }
 
-/// Frees pods that no Job will ever count: their Job is gone, or they have no controller. Its keys
-/// are pods.
+/// Takes the finalizer from orphan pods: their Job is gone, or they have no controller, so that no
+/// Job will ever count them. Its keys are pods.
 #[derive(Debug)]
-pub struct StrayPods {
+pub struct OrphanPods {
     pods: Store<OwnedPod>,
     jobs: Store<Kept<Job>>,
 }
 
-/// A pod that is no longer counted by anything, by key and UID.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stray(pub Key, pub String);
-
-impl Controller for StrayPods {
-    const NAME: &'static str = "job-stray-pods";
+impl Controller for OrphanPods {
+    const NAME: &'static str = "job-orphan-pods";
     const RIGHTS: &'static [Right] = &[
         right("batch", "jobs", &["get", "list", "watch"]),
         right("", "pods", &["get", "list", "watch", "patch"]),
     ];
-    type Facts = Stray;
-    type Action = Stray;
+    type Facts = PodId;
+    type Action = PodId;
 
     fn new(setup: &mut Setup<'_>) -> Self {
         let pods: Store<OwnedPod> = setup.follow(|delta, keys| {
@@ -240,7 +236,7 @@ impl Controller for StrayPods {
         Self { pods, jobs }
     }
 
-    fn facts(&self, key: &Key, _: Now) -> Option<Stray> {
+    fn facts(&self, key: &Key, _: Now) -> Option<PodId> {
         let pod = self.pods.get(key)?;
         if !pod.job.as_ref()?.tracked {
             return None;
@@ -249,15 +245,15 @@ impl Controller for StrayPods {
             let job = self.jobs.get(&Key::new(&key.namespace, &owner.name));
             job.is_some_and(|job| job.metadata.uid.as_deref() == Some(&owner.uid))
         });
-        (!counted).then(|| Stray(key.clone(), pod.uid.clone()))
+        (!counted).then(|| PodId::of(key, &pod))
     }
 
-    fn plan(facts: &Stray, _: Now) -> Plan<Stray> {
+    fn plan(facts: &PodId, _: Now) -> Plan<PodId> {
         Plan::act(facts.clone())
     }
 
-    async fn carry_out(&self, stray: Stray, writer: &Writer) -> Result<(), ApiError> {
-        let Stray(key, uid) = stray;
+    async fn carry_out(&self, orphan: PodId, writer: &Writer) -> Result<(), ApiError> {
+        let PodId { key, uid } = orphan;
         // Past all caches: a Job that is younger than the picture may want it. Its owner is asked
         // for by the pod as it is.
         let pod: Option<Pod> = writer.client().get_opt(key.namespace(), &key.name).await?;
@@ -283,10 +279,19 @@ pub struct JobTtl {
     jobs: Store<Kept<Job>>,
 }
 
-/// A finished Job and when it is to go.
+/// A Job by its key, and by its UID: another Job may have its name by now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobId {
+    /// Its key.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+}
+
+/// A finished Job and when it expires.
 #[derive(Debug)]
 pub struct Expiry {
-    job: Stray,
+    job: JobId,
     at: jiff::Timestamp,
 }
 
@@ -294,7 +299,7 @@ impl Controller for JobTtl {
     const NAME: &'static str = "ttl-after-finished-controller";
     const RIGHTS: &'static [Right] = &[right("batch", "jobs", &["get", "list", "watch", "delete"])];
     type Facts = Expiry;
-    type Action = Stray;
+    type Action = JobId;
 
     fn new(setup: &mut Setup<'_>) -> Self {
         Self {
@@ -307,20 +312,23 @@ impl Controller for JobTtl {
         let at = expiry(&job)?;
         let uid = job.metadata.uid.clone().unwrap_or_default();
         Some(Expiry {
-            job: Stray(key.clone(), uid),
+            job: JobId {
+                key: key.clone(),
+                uid,
+            },
             at,
         })
     }
 
-    fn plan(facts: &Expiry, now: Now) -> Plan<Stray> {
+    fn plan(facts: &Expiry, now: Now) -> Plan<JobId> {
         match now.until(facts.at) {
             Some(left) => Plan::wait(left),
             None => Plan::act(facts.job.clone()),
         }
     }
 
-    async fn carry_out(&self, job: Stray, writer: &Writer) -> Result<(), ApiError> {
-        let Stray(key, uid) = job;
+    async fn carry_out(&self, job: JobId, writer: &Writer) -> Result<(), ApiError> {
+        let JobId { key, uid } = job;
         // Past all caches: the time may have been changed a moment ago.
         let known: Option<Job> = writer.client().get_opt(key.namespace(), &key.name).await?;
         let due = known.and_then(|job| expiry(&job));

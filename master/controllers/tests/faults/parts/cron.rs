@@ -12,7 +12,7 @@ use config_kube::k8s_openapi::api::batch::v1::Job;
 use jiff::Timestamp;
 use master_control::controller::Controller as _;
 use master_control_workloads::cron_job::CronJobs;
-use master_control_workloads::job::{JobTtl, Jobs, StrayPods};
+use master_control_workloads::job::{JobTtl, Jobs, OrphanPods};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ const CONTROLLERS: &[Start] = &[
     Worker::<CronJobs>::boxed,
     Worker::<Jobs>::boxed,
     Worker::<JobTtl>::boxed,
-    Worker::<StrayPods>::boxed,
+    Worker::<OrphanPods>::boxed,
 ];
 pub(super) const NAME: &str = "tick";
 /// The time that a Job was made for.

@@ -11,7 +11,7 @@ use crate::world::World;
 use config_kube::k8s_openapi::api::batch::v1::Job;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::{SignedDuration, Timestamp};
-use master_control_workloads::job::{JobTtl, Jobs, StrayPods};
+use master_control_workloads::job::{JobTtl, Jobs, OrphanPods};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) const CONTROLLERS: &[Start] = &[
     Worker::<Jobs>::boxed,
     Worker::<JobTtl>::boxed,
-    Worker::<StrayPods>::boxed,
+    Worker::<OrphanPods>::boxed,
 ];
 const NAME: &str = "once";
 
