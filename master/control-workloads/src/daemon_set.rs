@@ -306,13 +306,15 @@ fn bound_for(pod: &Pod, node: &str) -> Pod {
 
 type Owned = (Arc<Key>, Arc<OwnedPod>);
 
-/// What stands on a node.
+/// A node with its daemon pods.
 #[derive(Debug, Default)]
-struct OnNode<'a> {
+struct NodePods<'a> {
     /// Whether there is a node of this name.
     known: bool,
-    begins: bool,
-    stays: bool,
+    /// Whether a daemon pod should run on it.
+    should_run: bool,
+    /// Whether a daemon pod that runs on it should continue to.
+    should_continue: bool,
     pods: Vec<&'a Owned>,
 }
 
@@ -339,7 +341,7 @@ fn plan(facts: &Facts, now: Now) -> Plan<Step> {
         &facts.revisions,
         &used,
     );
-    let nodes = stand(facts, spec);
+    let nodes = nodes_to_pods(facts, spec);
     let mut work = Work {
         spec,
         hash: &current.hash,
@@ -372,16 +374,17 @@ fn plan(facts: &Facts, now: Now) -> Plan<Step> {
     work.done(steps)
 }
 
-/// The nodes with what stands on them; nodes that are gone have pods only.
-fn stand<'a>(facts: &'a Facts, spec: &DaemonSetSpec) -> BTreeMap<&'a str, OnNode<'a>> {
-    let mut all: BTreeMap<&str, OnNode<'_>> = BTreeMap::new();
+/// The nodes with their daemon pods; nodes that are gone have pods only.
+fn nodes_to_pods<'a>(facts: &'a Facts, spec: &DaemonSetSpec) -> BTreeMap<&'a str, NodePods<'a>> {
+    let mut all: BTreeMap<&str, NodePods<'_>> = BTreeMap::new();
     let empty = PodSpec::default();
     let pod = spec.template.spec.as_ref().unwrap_or(&empty);
     let tolerations = tolerations(pod);
     for (key, place) in &facts.nodes {
-        let (begins, stays) = fits(pod, &tolerations, &key.name, place);
+        let (should_run, should_continue) = fits(pod, &tolerations, &key.name, place);
         let node = all.entry(&key.name).or_default();
-        (node.known, node.begins, node.stays) = (true, begins, stays);
+        node.known = true;
+        (node.should_run, node.should_continue) = (should_run, should_continue);
     }
     for owned in &facts.pods {
         let target = owned.1.target();
@@ -490,13 +493,13 @@ impl Work<'_> {
     }
 
     /// One pod on each node that fits, none on others; pods that ended are replaced.
-    fn keep(&mut self, name: &str, node: &OnNode<'_>) {
+    fn keep(&mut self, name: &str, node: &NodePods<'_>) {
         let present: Vec<_> = node
             .pods
             .iter()
             .filter(|(_, pod)| pod.deleted.is_none())
             .collect();
-        if !node.stays {
+        if !node.should_continue {
             // The node may come back soon and its pods still run. Pod garbage collection waits for
             // that before it deletes them, but never deletes one that is not bound yet.
             for owned in present {
@@ -515,7 +518,7 @@ impl Work<'_> {
             self.replace(name, owned);
         }
         // A pod that is being deleted still holds its node: its successor comes when it is gone.
-        if node.begins && node.pods.is_empty() {
+        if node.should_run && node.pods.is_empty() {
             self.create.push(name.to_owned());
         }
         let (surge, _) = self.bounds(1);
@@ -556,12 +559,12 @@ impl Work<'_> {
     }
 
     /// Brings old pods to the current template, as many at once as may be missing or be beyond.
-    fn roll(&mut self, nodes: &BTreeMap<&str, OnNode<'_>>) {
-        let fitting = nodes.values().filter(|node| node.begins).count();
+    fn roll(&mut self, nodes: &BTreeMap<&str, NodePods<'_>>) {
+        let fitting = nodes.values().filter(|node| node.should_run).count();
         let (surge, missing) = self.bounds(fitting);
         let (mut beyond, mut down) = (0, 0);
         let mut candidates = Vec::new();
-        for (name, node) in nodes.iter().filter(|(_, node)| node.begins) {
+        for (name, node) in nodes.iter().filter(|(_, node)| node.should_run) {
             let running = node.pods.iter().filter(|(_, pod)| pod.is_active());
             let (current, old): (Vec<&Owned>, Vec<&Owned>) =
                 running.copied().partition(|(_, pod)| self.is_current(pod));
@@ -607,15 +610,19 @@ impl Work<'_> {
     }
 
     /// The step that writes the status, where it differs.
-    fn status_step(&mut self, set: &DaemonSet, nodes: &BTreeMap<&str, OnNode<'_>>) -> Option<Step> {
+    fn status_step(
+        &mut self,
+        set: &DaemonSet,
+        nodes: &BTreeMap<&str, NodePods<'_>>,
+    ) -> Option<Step> {
         let status = self.status(set, nodes);
         let differs = set.status.as_ref() != Some(&status);
         differs.then(|| Step::Status(Box::new(status)))
     }
 
-    fn status(&mut self, set: &DaemonSet, nodes: &BTreeMap<&str, OnNode<'_>>) -> DaemonSetStatus {
+    fn status(&mut self, set: &DaemonSet, nodes: &BTreeMap<&str, NodePods<'_>>) -> DaemonSetStatus {
         let before = set.status.clone().unwrap_or_default();
-        let (mut desired, mut scheduled, mut stray) = (0, 0, 0);
+        let (mut desired, mut scheduled, mut misscheduled) = (0, 0, 0);
         let (mut ready, mut updated, mut available) = (0, 0, 0);
         for node in nodes.values().filter(|node| node.known) {
             // The oldest speaks for its node (upstream): during a surge that is the old one, so
@@ -624,11 +631,11 @@ impl Work<'_> {
             let oldest =
                 counted.min_by(|one, other| age(&one.0, &one.1).cmp(&age(&other.0, &other.1)));
             let Some((_, pod)) = oldest else {
-                desired += i32::from(node.begins);
+                desired += i32::from(node.should_run);
                 continue;
             };
-            if !node.begins {
-                stray += 1;
+            if !node.should_run {
+                misscheduled += 1;
                 continue;
             }
             desired += 1;
@@ -645,7 +652,7 @@ impl Work<'_> {
             current_number_scheduled: scheduled,
             desired_number_scheduled: desired,
             number_available: Some(available),
-            number_misscheduled: stray,
+            number_misscheduled: misscheduled,
             number_ready: ready,
             number_unavailable: Some((desired - available).max(0)),
             observed_generation: set.metadata.generation,

@@ -36,7 +36,7 @@ impl View for NodeFacts {
     }
 }
 
-/// Whether a pod may begin on a node, and whether one that is there may stay.
+/// Whether a daemon pod should run on a node, and whether one that runs there should continue to.
 pub fn fits(
     spec: &PodSpec,
     tolerations: &[Toleration],
@@ -52,8 +52,8 @@ pub fn fits(
     }
     let repels = |taint: &&Taint| !tolerations.iter().any(|one| tolerates(one, taint));
     let mut faults = place.taints.iter().filter(repels).peekable();
-    let begins = faults.peek().is_none();
-    (begins, !faults.any(|taint| taint.effect == NO_EXECUTE))
+    let should_run = faults.peek().is_none();
+    (should_run, !faults.any(|taint| taint.effect == NO_EXECUTE))
 }
 
 fn is_selected(spec: &PodSpec, node: &str, labels: &Labels) -> bool {
