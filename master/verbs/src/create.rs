@@ -53,7 +53,7 @@ pub(super) async fn make(
     let mut first = Some(first);
     for _ in 0..TRIES {
         let mut fields = first.take().map_or_else(&again, Ok)?;
-        let owners = prepare(call, writer.identities, &mut fields, ownership)?;
+        let managed = prepare(call, writer.identities, &mut fields, ownership)?;
         let generated = generate_name(writer.identities, &mut fields);
         // The kind's strategy may depend on the name.
         (call.kind.strategy.create)(&mut fields);
@@ -68,7 +68,7 @@ pub(super) async fn make(
         master_objects::check_growth(&fields, None)?;
         warnings.append(&mut admitted.warnings);
         warnings.extend(writer.own_warnings(call, &fields));
-        master_objects::put_managed(&mut fields, owners);
+        master_objects::put_managed(&mut fields, managed);
         if dry_run {
             return Ok(warned(
                 call.fields_answer(StatusCode::CREATED, fields)?,
@@ -138,11 +138,11 @@ fn prepare(
     place(call, fields)?;
     stamp(call, identities, fields);
     (call.kind.strategy.defaults)(fields);
-    let owners = call.owners(&Fields::new(), fields, None, ownership);
+    let managed = call.managed_fields(&Fields::new(), fields, None, ownership);
     if call.kind.has_status() && !call.kind.strategy.status_at_creation {
         fields.remove("status");
     }
-    Ok(owners)
+    Ok(managed)
 }
 
 /// Sets the path's namespace in the object.

@@ -62,7 +62,7 @@ pub(super) async fn target(
     };
     let stored = stored.ok_or_else(missing)?;
     let bytes = stored.value.bytes();
-    // Most of a Node's text are its images, conditions and owners of fields: each question to a
+    // Most of a Node's text are its images, conditions and managed fields: each question to a
     // node would decode them.
     let object = Shallow::stored(&stored, &bytes)?;
     let status = object.object("status")?;

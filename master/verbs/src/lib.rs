@@ -6,7 +6,7 @@
 //! it knows the caller and has asked [`authorize`]. The verbs are generic: what differs between
 //! kinds is in their descriptors (`master-schema`).
 //!
-//! - Writes: `create`, `update`, `patch` and `delete` read the body (`body`), keep the owners of
+//! - Writes: `create`, `update`, `patch` and `delete` read the body (`body`), update the managed
 //!   fields (`managed`) and have plugins look at the object (`writer`), then write it in one
 //!   transaction, again if another writer was faster.
 //! - Reads: `read` and `watch`; a list comes in pages (`page`), an event as a line (`frames`), both

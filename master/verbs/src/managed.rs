@@ -132,7 +132,7 @@ impl Call {
     }
 
     /// The managed fields after a write. Neither object contains any; `old` is empty at creation.
-    pub(super) fn owners(
+    pub(super) fn managed_fields(
         &self,
         old: &Fields,
         new: &Fields,
@@ -144,8 +144,8 @@ impl Call {
             Ownership::Tracked(Some(list)) => Given::List(list),
             Ownership::Tracked(None) => Given::Nothing,
         };
-        let owners = self.with_write(|write| update(old, new, live, given, write));
-        owners.unwrap_or_else(|error| {
+        let managed = self.with_write(|write| update(old, new, live, given, write));
+        managed.unwrap_or_else(|error| {
             // A write never fails because of its managed fields.
             tracing::warn!(
                 kind = self.kind.kind,

@@ -70,7 +70,7 @@ impl Call {
     }
 
     /// The object's managed fields after its scale was replaced or patched.
-    pub(super) fn scale_owners(
+    pub(super) fn scale_managed_fields(
         &self,
         live: Option<&str>,
         old: &Fields,
@@ -98,13 +98,13 @@ impl Call {
             let done = self.with_scale(|write| {
                 apply(old, before.as_deref(), config, forced(&self.query), write)
             })?;
-            let owners = from_scale(
+            let managed = from_scale(
                 live,
                 done.managed.as_deref(),
                 &self.kind.api_version(),
                 paths,
             );
-            Ok((done.object, owners.map_err(|error| unreadable(&error))?))
+            Ok((done.object, managed.map_err(|error| unreadable(&error))?))
         })
     }
 }

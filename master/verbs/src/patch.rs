@@ -126,8 +126,8 @@ async fn apply(
         call.check_namespace(meta_text(&config, "namespace"))?;
         check_preconditions(call, &entry, &old, &demanded, meta_text(&config, "uid"))?;
         master_objects::put_managed(&mut old, live);
-        let owners = Ownership::Applied(done.managed);
-        match write(call, writer, subresource, &entry, old, fields, &owners).await? {
+        let ownership = Ownership::Applied(done.managed);
+        match write(call, writer, subresource, &entry, old, fields, &ownership).await? {
             Some(response) => return Ok(warned(response, &warnings)),
             None if matches!(&*demanded, "" | "0") => {}
             None => return Err(call.conflict(MODIFIED)),

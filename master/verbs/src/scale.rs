@@ -44,7 +44,7 @@ pub(super) async fn run(call: &Call, writer: &ObjectWriter<'_>, content: Body) -
         let mut old = master_objects::decode_for_update(&call.kind, &entry)?;
         let live = master_objects::take_managed(&mut old);
         let before = fields(show(places, &old));
-        let (wanted, owners) = wanted(call, &bytes, live.as_deref(), &before)?;
+        let (wanted, managed) = wanted(call, &bytes, live.as_deref(), &before)?;
         let replicas = check(call, &entry, &old, &wanted)?;
         let mut new = old.clone();
         put(&mut new, &places.replicas, replicas.into());
@@ -54,8 +54,8 @@ pub(super) async fn run(call: &Call, writer: &ObjectWriter<'_>, content: Body) -
             .and_then(Value::as_str)
             .unwrap_or_default();
         let (plain, scale) = (call.plain(), Some(Subresource::Scale));
-        let owners = Ownership::Applied(owners);
-        match update::write(&plain, writer, scale, &entry, old, new, &owners).await? {
+        let ownership = Ownership::Applied(managed);
+        match update::write(&plain, writer, scale, &entry, old, new, &ownership).await? {
             Some(response) => return answer(call, &show(places, &written(response).await?)),
             None if verb == Verb::Patch || matches!(demanded, "" | "0") => {}
             None => return Err(call.conflict(update::MODIFIED)),
@@ -73,8 +73,8 @@ fn wanted(
 ) -> Result<(Value, Option<String>), ApiError> {
     if call.target.verb == Verb::Patch && call.content_type() == patch::APPLY {
         let (config, _) = patch::configuration(call, bytes, SCALE, "Scale")?;
-        let (scale, owners) = call.scale_applied(live, before, &config)?;
-        return Ok((Value::Object(scale), owners));
+        let (scale, managed) = call.scale_applied(live, before, &config)?;
+        return Ok((Value::Object(scale), managed));
     }
     let after = if call.target.verb == Verb::Patch {
         let (patch, _) = Patch::parse(call.content_type(), bytes, true)?;
@@ -83,8 +83,8 @@ fn wanted(
     } else {
         fields(call.decode(bytes)?.value)
     };
-    let owners = call.scale_owners(live, before, &after)?;
-    Ok((Value::Object(after), owners))
+    let managed = call.scale_managed_fields(live, before, &after)?;
+    Ok((Value::Object(after), managed))
 }
 
 /// The old object with the new one's number of replicas.

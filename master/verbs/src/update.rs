@@ -114,20 +114,20 @@ pub(super) async fn write(
     ownership: &Ownership,
 ) -> Result<Option<Response<Body>>, ApiError> {
     let live = master_objects::take_managed(&mut old);
-    let (draft, owners) = if subresource.is_none() {
+    let (draft, managed) = if subresource.is_none() {
         (call.kind.strategy.defaults)(&mut new);
-        let owners = call.owners(&old, &new, live.as_deref(), ownership);
-        (compose(&call.kind, None, &old, new), owners)
+        let managed = call.managed_fields(&old, &new, live.as_deref(), ownership);
+        (compose(&call.kind, None, &old, new), managed)
     } else {
         let draft = compose(&call.kind, subresource, &old, new);
-        let owners = call.owners(&old, &draft, live.as_deref(), ownership);
-        (draft, owners)
+        let managed = call.managed_fields(&old, &draft, live.as_deref(), ownership);
+        (draft, managed)
     };
     for _ in 0..TRIES {
         let (new, admitted) = admit(call, writer, subresource, draft.clone(), &old).await?;
         let warnings = admitted.warnings;
         let ends = may_end(&call.kind, &new);
-        let new = owned(&call.kind, entry, new, live.as_ref(), owners.as_ref())?;
+        let new = with_managed_fields(&call.kind, entry, new, live.as_ref(), managed.as_ref())?;
         if call.dry_run()? {
             return call
                 .fields_answer(StatusCode::OK, new)
@@ -203,23 +203,23 @@ async fn admit(
 }
 
 /// The object with its managed fields. If only their times would change, the old times are kept.
-fn owned(
+fn with_managed_fields(
     kind: &Kind,
     entry: &Entry,
     mut new: Fields,
     live: Option<&String>,
-    owners: Option<&String>,
+    managed: Option<&String>,
 ) -> Result<Fields, ApiError> {
-    if let (Some(live), Some(owners)) = (live, owners)
-        && live != owners
-        && same_but_times(live, owners)
+    if let (Some(live), Some(managed)) = (live, managed)
+        && live != managed
+        && same_but_times(live, managed)
     {
         master_objects::put_managed(&mut new, Some(live.clone()));
         if entry.value == master_objects::encode(kind, new.clone())? {
             return Ok(new);
         }
     }
-    master_objects::put_managed(&mut new, owners.cloned());
+    master_objects::put_managed(&mut new, managed.cloned());
     Ok(new)
 }
 
