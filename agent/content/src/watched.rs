@@ -157,8 +157,8 @@ impl State {
             .count()
     }
 
-    /// Watches that a pod may open for these names: with those that they have already, also by other
-    /// pods, half of what all other names leave.
+    /// Watches that a pod may open for these names: with those that they have already, also by
+    /// other pods, half of what all other names leave.
     fn share_of(&self, names: &BTreeSet<Name>) -> usize {
         let entries = names.iter().filter_map(|name| self.entries.get(name));
         let own = entries.filter(|entry| entry.watch.is_some());

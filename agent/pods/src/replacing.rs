@@ -10,8 +10,8 @@ use std::time::Duration;
 /// How long the status leaves the moment out. A pull or a start that takes longer is reported.
 const UNREPORTED: Duration = Duration::from_secs(2);
 
-/// Until when the pod's status stays as it was last reported, because a container has been replaced
-/// and its successor starts.
+/// Until when the pod's status stays as it was last reported, because a container has been
+/// replaced and its successor starts.
 ///
 /// Upstream's kubelet kills, pulls and starts in one sync and reports the status before it and after
 /// it, so that a change of an image never shows the pod unready for want of that container. Here
