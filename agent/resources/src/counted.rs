@@ -92,6 +92,10 @@ impl Runtime for Counted {
         self.call("update_container", call)
     }
 
+    fn empty<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {
+        self.call("empty_container", self.engine.empty(id))
+    }
+
     fn remove<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {
         self.call("remove_container", self.engine.remove(id))
     }

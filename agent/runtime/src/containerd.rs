@@ -2,7 +2,8 @@
 //!
 //! Life of an attempt: a snapshot over the image, a container whose labels say whose it is, a task.
 //! When the task has ended, its end is written to the labels and the task is deleted, which ends
-//! its shim; the container stays as the record of the attempt until it is removed.
+//! its shim; the container stays as the record of the attempt until it is removed. Its snapshot may
+//! go before.
 
 mod accounts;
 mod attempt;
@@ -263,6 +264,10 @@ impl Runtime for Containerd {
         needs: &'a str,
     ) -> Pending<'a, ()> {
         Box::pin(self.give(id, resources, needs))
+    }
+
+    fn empty<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {
+        Box::pin(self.drop_layer(id))
     }
 
     fn remove<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {

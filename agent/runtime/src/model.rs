@@ -412,6 +412,11 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
         needs: &'a str,
     ) -> Pending<'a, ()>;
 
+    /// Removes the root file system of a container that has ended, with all that it wrote there.
+    /// [`Runtime::list`] goes on to show the container and its end, and its log stays. Nothing is
+    /// done where it is gone. After an error, the next call goes on where this one ended.
+    fn empty<'a>(&'a self, id: &'a str) -> Pending<'a, ()>;
+
     /// Removes a container that doesn't run, with its root file system, for as long as that takes;
     /// its log stays.
     fn remove<'a>(&'a self, id: &'a str) -> Pending<'a, ()>;

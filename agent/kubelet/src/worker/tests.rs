@@ -78,6 +78,10 @@ impl Runtime for Empty {
         self.other.resize(id, resources, needs)
     }
 
+    fn empty<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {
+        self.other.empty(id)
+    }
+
     fn remove<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {
         self.other.remove(id)
     }

@@ -1,4 +1,5 @@
-//! The end of an attempt: signals, the task's deletion, and the removal of every trace.
+//! The end of an attempt: signals, the task's deletion, and the removal of its layer, or of every
+//! trace.
 
 use super::Containerd;
 use crate::log::Fifos;
@@ -15,7 +16,7 @@ use tokio::time::timeout;
 /// How often a task that was killed is looked at until it can be deleted, and how far apart.
 const DELETE_TRIES: u32 = 40;
 const DELETE_PAUSE: Duration = Duration::from_millis(50);
-/// How long the end of a pod waits for the removal of what a container of it wrote.
+/// How long one call waits for the removal of what a container wrote.
 const EMPTYING: Duration = Duration::from_secs(20);
 
 impl Containerd {
@@ -62,11 +63,40 @@ impl Containerd {
         ))
     }
 
-    /// Removes every trace of an attempt but its log.
+    /// Removes every trace of an attempt but its log. What of its layer can't be removed here is
+    /// left to containerd: no pod may keep its own end, or its other containers, waiting by it.
     pub(super) async fn clear(&self, id: &str) -> Result<(), Error> {
         self.drop_task(id).await?;
-        self.empty_layer(id).await;
+        if let Err(why) = self.empty_layer(id).await {
+            tracing::warn!(
+                container = id,
+                error = why,
+                "cannot remove what a container wrote; leaving it to containerd"
+            );
+        }
         self.remove_records(id).await
+    }
+
+    /// Removes the layer of an attempt that has ended. Its record stays, and its log.
+    ///
+    /// # Errors
+    /// It has not ended; containerd is unreachable; or something in the layer can't be removed
+    /// here, or not in [`EMPTYING`]. It is not left to containerd then, which would forget it.
+    pub(super) async fn drop_layer(&self, id: &str) -> Result<(), Error> {
+        let Some(record) = self.stored(id).await? else {
+            return Ok(());
+        };
+        let fail = |why: String| {
+            let text = format!("remove what container {id} wrote: {why}");
+            Error::new(ErrorClass::Create, text)
+        };
+        if record.end.is_none() {
+            return Err(fail("it has not ended".to_owned()));
+        }
+        // The end is recorded before the task is deleted, and an agent may have ended in between.
+        self.drop_task(id).await?;
+        self.empty_layer(id).await.map_err(fail)?;
+        self.remove_snapshot(id).await
     }
 
     /// As [`Containerd::clear`], of an attempt of which nothing has run.
@@ -76,42 +106,33 @@ impl Containerd {
     }
 
     async fn remove_records(&self, id: &str) -> Result<(), Error> {
-        let fail = || failed(ErrorClass::Create, format!("remove container {id}"));
-        let remove = RemoveSnapshotRequest {
-            snapshotter: SNAPSHOTTER.to_owned(),
-            key: id.to_owned(),
-        };
-        settled(
-            self.snapshots().remove(request(remove)).await,
-            Code::NotFound,
-        )
-        .map_err(fail())?;
+        self.remove_snapshot(id).await?;
         let delete = DeleteContainerRequest { id: id.to_owned() };
-        settled(
-            self.containers().delete(request(delete)).await,
-            Code::NotFound,
-        )
-        .map_err(fail())?;
+        let deleted = self.containers().delete(request(delete)).await;
+        let fail = failed(ErrorClass::Create, format!("remove container {id}"));
+        settled(deleted, Code::NotFound).map_err(fail)?;
         self.known.forget(id);
         Fifos::of(&self.options.fifos, id).remove();
         Ok(())
     }
 
-    /// Removes what an attempt without a task wrote. What can't be removed here, or not in
-    /// [`EMPTYING`], is left to containerd: no pod may keep its own end, or its other containers,
-    /// waiting by it.
-    async fn empty_layer(&self, id: &str) {
-        let emptied = timeout(EMPTYING, self.try_to_empty_layer(id)).await;
-        let why = match emptied {
-            Ok(Ok(())) => return,
-            Ok(Err(why)) => why,
-            Err(_) => format!("not done after {} s", EMPTYING.as_secs()),
+    async fn remove_snapshot(&self, id: &str) -> Result<(), Error> {
+        let remove = RemoveSnapshotRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            key: id.to_owned(),
         };
-        tracing::warn!(
-            container = id,
-            error = why,
-            "cannot remove what a container wrote; leaving it to containerd"
-        );
+        let removed = self.snapshots().remove(request(remove)).await;
+        let fail = failed(ErrorClass::Create, format!("remove the layer of {id}"));
+        settled(removed, Code::NotFound).map_err(fail)
+    }
+
+    /// Removes what an attempt without a task wrote.
+    ///
+    /// # Errors
+    /// Why it is not done, also after [`EMPTYING`]; the next call goes on where this one ended.
+    async fn empty_layer(&self, id: &str) -> Result<(), String> {
+        let emptied = timeout(EMPTYING, self.try_to_empty_layer(id)).await;
+        emptied.unwrap_or_else(|_| Err(format!("not done after {} s", EMPTYING.as_secs())))
     }
 
     async fn try_to_empty_layer(&self, id: &str) -> Result<(), String> {

@@ -300,6 +300,60 @@ async fn what_a_container_nests_deeper_than_the_engine_has_open_files_goes_with_
     .await;
 }
 
+/// The status of a pod that is over is made of it until the pod is deleted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ended_container_is_emptied_while_its_end_and_its_log_stay() {
+    let (site, agent) = with_image().await;
+    let script = "busybox mkdir -p /a/b && echo x > /a/b/file; echo wrote; exit 3";
+    let spec = site.spec("wrote", script);
+    let (code, log) = run_to_end(&agent, &spec).await;
+    assert_eq!((code, texts(&log).as_slice()), (3, ["wrote"].as_slice()));
+    let id = id_of(&spec);
+    let ended = only(&agent, &spec).await;
+    let layer = agent.layer(&id).await.unwrap().unwrap();
+    assert!(layer.join("a/b/file").exists());
+    // The second time nothing of it is there.
+    for _ in 0..2 {
+        agent.empty(&id).await.unwrap();
+        assert!(!layer.exists());
+        assert_eq!(agent.layer(&id).await.unwrap(), None);
+        assert_eq!(only(&agent, &spec).await, ended);
+    }
+    assert_eq!(std::fs::read_to_string(&spec.log_path).unwrap(), log);
+    let next = site.agent();
+    assert_eq!(only(&next, &spec).await, ended, "the next agent's, too");
+    next.remove(&id).await.unwrap();
+    assert_eq!(only(&next, &spec).await, None);
+    next.empty(&id).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_that_runs_is_not_emptied() {
+    let (site, agent) = with_image().await;
+    let spec = site.spec("runs", "echo x > /file; echo wrote; exec sleep 600");
+    agent.start(&spec).await.unwrap();
+    eventually("the file", || async {
+        let log = std::fs::read_to_string(&spec.log_path).ok()?;
+        (texts(&log) == ["wrote"]).then_some(())
+    })
+    .await;
+    let id = id_of(&spec);
+    let refused = agent.empty(&id).await.unwrap_err();
+    assert!(
+        refused.chain().contains("has not ended"),
+        "{}",
+        refused.chain()
+    );
+    let layer = agent.layer(&id).await.unwrap().unwrap();
+    assert!(layer.join("file").exists());
+    let state = only(&agent, &spec).await.unwrap().state;
+    assert!(matches!(state, ContainerState::Running { .. }), "{state:?}");
+    agent.kill(&id).await.unwrap();
+    ends(&agent, &spec).await;
+    agent.empty(&id).await.unwrap();
+    assert!(!layer.exists());
+}
+
 /// The engine has more, for what it does for all containers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn containers_and_commands_in_them_have_the_open_files_that_the_kernel_gives() {
