@@ -1,11 +1,11 @@
-//! What a pod leaves on the machine: termination messages to read, folders and control groups to
-//! remove.
+//! What a pod leaves on the machine: termination messages to read, volumes, folders and control
+//! groups to remove.
 
 use crate::config::Config;
 use crate::names::{log_folder, log_name, pod_logs};
 use crate::shared::Shared;
 use agent_launch::container::termination_file;
-use agent_launch::{links, stage};
+use agent_launch::{Machine, links, stage};
 use agent_pods::{MAX_LOGS, PodFacts, find};
 use agent_runtime::{ContainerKey, ContainerState, PodRef};
 use agent_server::log_end;
@@ -62,23 +62,33 @@ fn tail(dir: &Beneath, path: &Path, limit: u64) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Removes a pod's folders, logs and control group, [`SLICE`] names in each turn: a pod with
-/// millions of them keeps the removal of others waiting no longer than that.
+/// What is removed of a pod whose containers have ended.
+#[derive(Debug, Clone)]
+pub(crate) enum Remains {
+    /// The content of its volumes: of emptyDirs, config maps, secrets, tokens and images. Logs and
+    /// termination messages stay.
+    Volumes,
+    /// All of its folders, its logs, and its control group, if that is known.
+    All(Option<String>),
+}
+
+/// Removes what a pod has left, [`SLICE`] names in each turn: a pod with millions of them keeps the
+/// removal of others waiting no longer than that.
 ///
 /// # Errors
-/// If something of it can't be removed.
+/// If something of it can't be removed. The next call goes on where this one ended.
 pub(crate) async fn clear_in_turns(
     shared: &Arc<Shared>,
     pod: &PodRef,
-    cgroup: Option<String>,
+    remains: Remains,
 ) -> io::Result<()> {
     loop {
         let turn = shared.removals.turn(&pod.namespace).await;
-        let (shared, pod, cgroup) = (shared.clone(), pod.clone(), cgroup.clone());
+        let (shared, pod, remains) = (shared.clone(), pod.clone(), remains.clone());
         let cleared = tokio::task::spawn_blocking(move || {
             // Held until the removal ends, also where nobody waits for it any more.
             let _turn = turn;
-            clear(&shared.config, &pod, cgroup.as_deref(), SLICE)
+            clear(&shared.config, &pod, &remains, SLICE)
         });
         if cleared.await.map_err(io::Error::other)?? {
             return Ok(());
@@ -86,30 +96,55 @@ pub(crate) async fn clear_in_turns(
     }
 }
 
-/// Removes them, but no more than `most` names of its folder; false where some are left. What
-/// containers have mounted in a volume and shared with the machine is taken out first: it would
-/// keep the folder.
-fn clear(config: &Config, pod: &PodRef, cgroup: Option<&str>, most: u64) -> io::Result<bool> {
-    for folder in config.machine.folders_of_pods() {
-        detach_below(&folder, Path::new(&pod.uid)).map_err(io::Error::other)?;
-    }
-    stage::forget(&config.machine, &pod.uid)?;
-    let pods = config.machine.data.join("pods");
-    let removed = match Beneath::root(&pods) {
-        Ok(pods) => pods.remove_some(Path::new(&pod.uid), most)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => true,
-        Err(error) => return Err(error),
+/// Removes it, but no more than `most` names of the pod's folder on the disk; false where some are
+/// left. What lies in memory and what lies on the disk goes also where the other can't.
+fn clear(config: &Config, pod: &PodRef, remains: &Remains, most: u64) -> io::Result<bool> {
+    let own = Path::new(&pod.uid);
+    let volumes = own.join(Machine::EMPTY_DIRS);
+    // Below the folder of its volumes: what drivers have mounted beside that is theirs to unmount.
+    let folder: &Path = match remains {
+        Remains::Volumes => &volumes,
+        Remains::All(_) => own,
+    };
+    let in_memory = clear_memory(&config.machine, &pod.uid);
+    let removed = clear_disk(&config.machine, folder, most)?;
+    in_memory?;
+    let Remains::All(cgroup) = remains else {
+        return Ok(removed);
     };
     if !removed {
         return Ok(false);
     }
     links::forget(&config.machine, pod)?;
     remove(&config.machine.logs, &pod_logs(pod))?;
-    for dir in cgroup.map(cgroup_dirs).unwrap_or_default() {
+    for dir in cgroup.as_deref().map(cgroup_dirs).unwrap_or_default() {
         // The kernel removes it with its last process; a group that stays is empty and harmless.
         fs::remove_dir(dir).ok();
     }
     Ok(true)
+}
+
+/// Unmounts and removes what a pod's volumes have in memory, and those that show images. What
+/// containers have mounted in a volume and shared with the machine is taken out first: it would
+/// keep the folder.
+fn clear_memory(machine: &Machine, uid: &str) -> io::Result<()> {
+    let [_on_disk, in_memory @ ..] = machine.folders_of_pods();
+    for folder in in_memory {
+        detach_below(&folder, Path::new(uid)).map_err(io::Error::other)?;
+    }
+    stage::forget(machine, uid)
+}
+
+/// Removes a folder among those of pods on the disk, as [`clear_memory`] does, but no more than
+/// `most` names of it; false where some are left.
+fn clear_disk(machine: &Machine, folder: &Path, most: u64) -> io::Result<bool> {
+    let [pods, ..] = machine.folders_of_pods();
+    detach_below(&pods, folder).map_err(io::Error::other)?;
+    match Beneath::root(&pods) {
+        Ok(pods) => pods.remove_some(folder, most),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 /// Removes what is at a path below a folder, however deep it is.
@@ -352,8 +387,43 @@ mod tests {
                 name: "p".into(),
                 uid: "u".into(),
             };
-            assert!(clear(&config, &pod, None, u64::MAX).unwrap());
+            assert!(clear(&config, &pod, &Remains::All(None), u64::MAX).unwrap());
             assert!(!own.exists() && !held.exists());
+        };
+        std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
+    }
+
+    /// Needs root.
+    #[test]
+    fn the_volumes_of_a_pod_go_alone_and_what_a_driver_mounted_beside_them_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let work = || {
+            // A mount namespace of the thread's own.
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            make_private("/").unwrap();
+            let config = config(dir.path());
+            let machine = &config.machine;
+            let own = machine.pod_dir("u");
+            let (disk, driven) = (own.join(Machine::EMPTY_DIRS), own.join("volumes/driver/v"));
+            let memory = machine.memory_dir("u");
+            for place in [&disk.join("v/m"), &driven, &memory.join("v")] {
+                fs::create_dir_all(place).unwrap();
+                let limits = Limits::default();
+                mount("tmpfs", &place.to_string_lossy(), "tmpfs", limits, "").unwrap();
+                fs::write(place.join("f"), "").unwrap();
+            }
+            fs::write(own.join("message"), "").unwrap();
+            let pod = PodRef {
+                namespace: "n".into(),
+                name: "p".into(),
+                uid: "u".into(),
+            };
+            // The second time nothing of it is there.
+            for _ in 0..2 {
+                assert!(clear(&config, &pod, &Remains::Volumes, u64::MAX).unwrap());
+                assert!(!disk.exists() && !memory.exists());
+            }
+            assert!(driven.join("f").exists() && own.join("message").exists());
         };
         std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
     }
@@ -388,7 +458,8 @@ mod tests {
         }
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().stack_size(STACK);
-            let cleared = thread.spawn_scoped(scope, || clear(&config, &pod, None, u64::MAX));
+            let clear = || clear(&config, &pod, &Remains::All(None), u64::MAX);
+            let cleared = thread.spawn_scoped(scope, clear);
             assert!(cleared.unwrap().join().unwrap().unwrap());
         });
         assert!(!root.exists());
@@ -431,10 +502,11 @@ mod tests {
         }
         runtime.block_on(async {
             let (large, small) = (pod("large"), pod("small"));
-            let large = clear_in_turns(&shared, &large, None);
+            let large = clear_in_turns(&shared, &large, Remains::All(None));
             let small = async {
                 tokio::task::yield_now().await;
-                clear_in_turns(&shared, &small, None).await.unwrap();
+                let cleared = clear_in_turns(&shared, &small, Remains::All(None));
+                cleared.await.unwrap();
                 assert!(folder("large").exists(), "it went before the small one");
             };
             let (removed, ()) = tokio::join!(large, small);

@@ -17,6 +17,7 @@ pub(crate) struct TaskState {
     pub(crate) chosen: Arc<OnceLock<Eviction>>,
     pub(crate) allocation: Allocation,
     pub(crate) found: FoundStatus,
+    pub(crate) released: Released,
 }
 
 /// Owned by the pod watch; the task has the other ends.
@@ -29,6 +30,21 @@ pub(crate) struct Handle {
     pub(crate) chosen: Arc<OnceLock<Eviction>>,
     pub(crate) allocation: Allocation,
     pub(crate) found: FoundStatus,
+}
+
+/// Whether a pod that is over has given back what it took of the machine. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Released(Arc<watch::Sender<bool>>);
+
+impl Released {
+    /// It has.
+    pub(crate) fn set(&self) {
+        self.0.send_replace(true);
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        *self.0.borrow()
+    }
 }
 
 /// The status of a pod as its task found it last, before the master has it: for callers of the

@@ -344,6 +344,7 @@ impl Pods {
             chosen,
             allocation,
             found,
+            released: _,
         } = state;
         let uid = pod.uid.clone();
         self.handles().insert(

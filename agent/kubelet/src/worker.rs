@@ -12,15 +12,13 @@ mod volumes;
 
 use crate::config::RESYNC;
 use crate::desired::DesiredPod;
-use crate::handle::{Allocation, FoundStatus, TaskState};
-use crate::names::pod_path;
+use crate::handle::{Allocation, FoundStatus, Released, TaskState};
+use crate::preemption;
 use crate::pull::{ContainerImages, Failed, Fetches, NeededImage};
 use crate::sandbox::PodSandbox;
 use crate::shared::Shared;
 use crate::starts::{Ended, Order, Starts};
 use crate::supplies::Supplies;
-use crate::{cleanup, preemption};
-use agent_api::send;
 use agent_launch::volumes::Noted;
 use agent_launch::{debug, refusals, storage};
 use agent_pods::{
@@ -30,13 +28,9 @@ use agent_pods::{
 use agent_probes::{Hooks, Probes};
 use agent_resources::qos::pod_resources;
 use agent_resources::{TimedWork, WorkerStep};
-use agent_runtime::{
-    Container as Seen, ContainerKind, ContainerState, Error, ErrorClass, PodRef, container_id,
-};
-use config_errors::chain;
+use agent_runtime::{Container as Seen, ContainerKind, Error, ErrorClass, PodRef, container_id};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use jiff::Timestamp;
-use serde_json::json;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -105,6 +99,10 @@ pub(crate) struct Worker {
     allocation: Allocation,
     /// What the kubelet's callers see of the pod's status.
     found: FoundStatus,
+    /// Whether the pod has given back what it took, once it was over, and how often in a row that
+    /// failed.
+    released: Released,
+    release_failures: u32,
     supplies: Supplies,
     set_up: SetUp,
     fetches: Fetches,
@@ -135,6 +133,7 @@ impl Worker {
             chosen,
             allocation,
             found,
+            released,
         } = state;
         let (runtime, events) = (shared.runtime.clone(), shared.events.clone());
         let counted = shared.figures.probed();
@@ -165,6 +164,8 @@ impl Worker {
             refused: None,
             allocation,
             found,
+            released,
+            release_failures: 0,
             supplies,
             set_up: SetUp::default(),
             fetches: Fetches::default(),
@@ -300,7 +301,7 @@ impl Worker {
         }
     }
 
-    /// Brings the pod's volumes up to date, and does what is planned.
+    /// Brings the pod's volumes up to date, or gives back what it took, and does what is planned.
     async fn carry_out(
         &mut self,
         pod: &Arc<Pod>,
@@ -309,11 +310,19 @@ impl Worker {
         now: Timestamp,
     ) -> Next {
         self.refresh_volumes(pod, now).await;
-        if let Err(error) = self.end_sandbox(seen).await {
+        let ended = self.end_sandbox(seen).await;
+        // Also where the sandbox is still there.
+        let released = Box::pin(self.release(seen)).await;
+        if let Err(error) = ended {
             tracing::warn!(pod = self.pod.name, error = %error.chain(), "cannot remove the pod's sandbox; trying again");
             return Next::Wait(Some(later(now, RETRY)));
         }
-        self.act(Some(pod), seen, plan).await
+        let next = self.act(Some(pod), seen, plan).await;
+        if released {
+            next
+        } else {
+            next.at_latest(later(Timestamp::now(), self.release_pause()))
+        }
     }
 
     /// The time. If somebody has set the clock, times in the notes are moved to the new clock.
@@ -404,21 +413,6 @@ impl Worker {
 
     fn addresses(&self, pod: &Pod) -> Addresses {
         self.sandbox.addresses(&self.shared, pod)
-    }
-
-    /// A pod that is over needs no network and no volumes of drivers: others may have them. Its
-    /// status goes on to name its address.
-    async fn end_sandbox(&mut self, seen: &[Seen]) -> Result<(), Error> {
-        let ended = |seen: &Seen| matches!(seen.state, ContainerState::Exited { .. });
-        if !self.is_over() || !self.notes.starting.is_empty() || !seen.iter().all(ended) {
-            return Ok(());
-        }
-        if self.sandbox.is_there() {
-            self.sandbox.remove(&self.shared).await?;
-        }
-        // Tried again at the next step, and at the latest when the pod is deleted.
-        self.unmount_volumes(None).await;
-        Ok(())
     }
 
     /// Whether the pod has come to its end, as the master knows.
@@ -631,67 +625,6 @@ impl Worker {
             }
         }
         agent_pods::remember(&mut self.notes, name, image, error, Timestamp::now());
-    }
-
-    /// Removes what is left of the pod here, then at the master.
-    async fn finish(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen]) -> Next {
-        for container in seen {
-            if let Err(error) = self.shared.runtime.remove(&container.id).await {
-                return self.unreachable(&error);
-            }
-        }
-        // Before anything goes: an aborted task may still be making volumes.
-        self.supplies.close().await;
-        if let Err(error) = self.sandbox.remove(&self.shared).await {
-            return self.unreachable(&error);
-        }
-        if !self.unmount_volumes(pod).await {
-            return Next::Wait(Some(later(Timestamp::now(), RETRY)));
-        }
-        let cgroup = pod.map(|pod| agent_resources::qos::cgroup(pod, &self.pod.uid));
-        let cleared = Box::pin(cleanup::clear_in_turns(&self.shared, &self.pod, cgroup));
-        if let Err(error) = cleared.await {
-            tracing::warn!(
-                pod = self.pod.name,
-                error = chain(&error),
-                "cannot remove the pod's folders"
-            );
-        }
-        self.allocation.release();
-        if let Err(error) = self.shared.weigh().await {
-            tracing::debug!(
-                error = chain(&error),
-                "cannot share the processor between the other pods anew"
-            );
-        }
-        if pod.is_none() {
-            return Next::Done;
-        }
-        let body = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": self.pod.uid}});
-        let path = pod_path(&self.pod);
-        match send(
-            &*self.shared.api,
-            http::Method::DELETE,
-            path,
-            agent_api::JSON,
-            &body,
-        )
-        .await
-        {
-            Ok(()) => {}
-            Err(error) if error.is_not_found() || error.is_conflict() => {}
-            Err(error) => {
-                tracing::debug!(
-                    pod = self.pod.name,
-                    error = error.chain(),
-                    "cannot delete the pod from the API"
-                );
-                return Next::Wait(Some(later(Timestamp::now(), RETRY)));
-            }
-        }
-        // Finalizers may keep the object; the watch tells when it goes, and until then there is
-        // nothing to do.
-        Next::Done
     }
 }
 

@@ -31,6 +31,9 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Where a pod's volumes on the disk are in its own folder, each by its name.
+    pub const EMPTY_DIRS: &'static str = "volumes/empty-dir";
+
     /// Links to pods' logs: `/var/log/containers`.
     pub fn log_links(&self) -> PathBuf {
         self.logs.with_file_name("containers")

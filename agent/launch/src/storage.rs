@@ -128,7 +128,7 @@ pub fn excess(
             continue;
         };
         let name = &volume.name;
-        let folder = format!("volumes/empty-dir/{name}");
+        let folder = format!("{}/{name}", Machine::EMPTY_DIRS);
         let open = deleted.below(&reference.uid, &folder);
         if over(round.usage(&dir.join(&folder)).and(open), limit) {
             let text = format!("Usage of EmptyDir volume {name:?} exceeds the limit {text:?}. ");

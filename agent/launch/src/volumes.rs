@@ -310,7 +310,7 @@ impl Maker<'_> {
             }
             return Ok(place);
         }
-        let parent = self.machine.pod_dir(self.uid).join("volumes/empty-dir");
+        let parent = self.machine.pod_dir(self.uid).join(Machine::EMPTY_DIRS);
         let folder = Beneath::make_root(&parent).map_err(text)?;
         let (name, new) = (Path::new(name), Path::new(".new"));
         match folder.dir(name) {

@@ -1,14 +1,25 @@
-//! Ends a pod's containers: the hook before the stop, the signals, the removal.
+//! Ends a pod's containers: the hook before the stop, the signals, the removal. Gives back what the
+//! pod took of the machine: most of it when it is over, the rest when it is deleted.
 
-use super::Worker;
-use crate::cleanup;
-use agent_pods::is_replaced;
-use agent_runtime::{Container as Seen, Error};
+use super::volumes::SetUp;
+use super::{Next, RETRY, Worker};
+use crate::cleanup::{self, Remains};
+use crate::config::RESYNC;
+use crate::names::pod_path;
+use agent_api::send;
+use agent_pods::{Eviction, is_replaced, later};
+use agent_runtime::{Container as Seen, ContainerState, Error};
 use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
+use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::timeout;
+
+/// How long volumes, and the layers of containers, may take to be removed in one step of the pod's
+/// task. The next step goes on where it ended.
+const RELEASE: Duration = Duration::from_secs(30);
 
 impl Worker {
     pub(super) async fn stop(
@@ -86,5 +97,157 @@ impl Worker {
             );
         }
         Ok(())
+    }
+
+    /// A pod that is over needs no network: others may have its addresses. Its status goes on to
+    /// name them.
+    pub(super) async fn end_sandbox(&mut self, seen: &[Seen]) -> Result<(), Error> {
+        if self.is_over() && self.has_stopped(seen) && self.sandbox.is_there() {
+            self.sandbox.remove(&self.shared).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives back what a pod that has ended for good took of the machine: what drivers mounted for
+    /// it, the content of its volumes, and what its containers wrote. Logs, termination messages
+    /// and the containers' records stay until the pod is deleted. Each part is tried, whichever
+    /// fails; false where something is left, to be tried again after [`Self::release_pause`].
+    pub(super) async fn release(&mut self, seen: &[Seen]) -> bool {
+        if self.released.is_set() || !self.is_ended_for_good(seen) {
+            return true;
+        }
+        // Before anything goes: nothing is made or renewed in a folder that is removed.
+        self.set_up = SetUp::Missing;
+        self.supplies.close().await;
+        let layers = timeout(RELEASE, self.empty_layers(seen));
+        let (unmounted, cleared, emptied) =
+            tokio::join!(self.unmount_volumes(None), self.clear_volumes(), layers);
+        // Layers that are not reached in time are those of the next call.
+        let released = unmounted && cleared && emptied.unwrap_or(false);
+        if released {
+            self.released.set();
+        } else {
+            self.release_failures = self.release_failures.saturating_add(1);
+        }
+        released
+    }
+
+    /// How long a release that failed waits: 2 s, doubled with each failure in a row, and at most
+    /// as long as between two steps.
+    pub(super) fn release_pause(&self) -> Duration {
+        let doublings = self.release_failures.saturating_sub(1).min(5);
+        RETRY.saturating_mul(1 << doublings).min(RESYNC)
+    }
+
+    /// Whether nothing of the pod runs and nothing of it will ever run again: its phase is the last
+    /// one, as the master knows, or it is evicted, and the next agent finds that recorded. A pod
+    /// that ended with its machine runs again after the boot where the master did not learn of it,
+    /// and a static one in any case.
+    fn is_ended_for_good(&self, seen: &[Seen]) -> bool {
+        let evicted = self.notes.evicted.as_ref();
+        let evicted = evicted.is_some_and(|eviction| eviction.reason != Eviction::SHUTDOWN);
+        let is_static = self.shared.config.is_static(&self.pod.uid);
+        (self.is_over() || evicted) && !is_static && self.has_stopped(seen)
+    }
+
+    /// Whether no container runs, and none is being started.
+    fn has_stopped(&self, seen: &[Seen]) -> bool {
+        let ended = |seen: &Seen| matches!(seen.state, ContainerState::Exited { .. });
+        self.notes.starting.is_empty() && seen.iter().all(ended)
+    }
+
+    /// Removes the content of the pod's volumes; false where some of it is left.
+    async fn clear_volumes(&self) -> bool {
+        let clear = cleanup::clear_in_turns(&self.shared, &self.pod, Remains::Volumes);
+        let error = match timeout(RELEASE, Box::pin(clear)).await {
+            Ok(Ok(())) => return true,
+            Ok(Err(error)) => chain(&error),
+            Err(_late) => format!("not done after {} s", RELEASE.as_secs()),
+        };
+        tracing::warn!(
+            pod = self.pod.name,
+            error,
+            "cannot remove the volumes of a pod that has ended; trying again"
+        );
+        false
+    }
+
+    /// Removes what containers that have ended wrote; false where some of it is left.
+    async fn empty_layers(&self, seen: &[Seen]) -> bool {
+        let mut emptied = true;
+        for container in seen {
+            if let Err(error) = self.shared.runtime.empty(&container.id).await {
+                tracing::warn!(
+                    pod = self.pod.name,
+                    container = container.key.container,
+                    error = %error.chain(),
+                    "cannot remove what a container wrote; trying again"
+                );
+                emptied = false;
+            }
+        }
+        emptied
+    }
+
+    /// Removes what is left of the pod here, then at the master.
+    pub(super) async fn finish(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen]) -> Next {
+        for container in seen {
+            if let Err(error) = self.shared.runtime.remove(&container.id).await {
+                return self.unreachable(&error);
+            }
+        }
+        // Before anything goes: an aborted task may still be making volumes.
+        self.supplies.close().await;
+        if let Err(error) = self.sandbox.remove(&self.shared).await {
+            return self.unreachable(&error);
+        }
+        if !self.unmount_volumes(pod).await {
+            return Next::Wait(Some(later(Timestamp::now(), RETRY)));
+        }
+        let cgroup = pod.map(|pod| agent_resources::qos::cgroup(pod, &self.pod.uid));
+        let all = Remains::All(cgroup);
+        let cleared = Box::pin(cleanup::clear_in_turns(&self.shared, &self.pod, all));
+        if let Err(error) = cleared.await {
+            tracing::warn!(
+                pod = self.pod.name,
+                error = chain(&error),
+                "cannot remove the pod's folders"
+            );
+        }
+        self.allocation.release();
+        if let Err(error) = self.shared.weigh().await {
+            tracing::debug!(
+                error = chain(&error),
+                "cannot share the processor between the other pods anew"
+            );
+        }
+        if pod.is_none() {
+            return Next::Done;
+        }
+        let body = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": self.pod.uid}});
+        let path = pod_path(&self.pod);
+        match send(
+            &*self.shared.api,
+            http::Method::DELETE,
+            path,
+            agent_api::JSON,
+            &body,
+        )
+        .await
+        {
+            Ok(()) => {}
+            Err(error) if error.is_not_found() || error.is_conflict() => {}
+            Err(error) => {
+                tracing::debug!(
+                    pod = self.pod.name,
+                    error = error.chain(),
+                    "cannot delete the pod from the API"
+                );
+                return Next::Wait(Some(later(Timestamp::now(), RETRY)));
+            }
+        }
+        // Finalizers may keep the object; the watch tells when it goes, and until then there is
+        // nothing to do.
+        Next::Done
     }
 }

@@ -1,30 +1,66 @@
-//! The first steps of a pod's task while the master does not answer.
+//! The first steps of a pod's task while the master does not answer, and its steps after the pod's
+//! end.
 
 use super::*;
 use crate::kubelet::tests::{shared, shared_of};
-use agent_api::{Answer, Api, Call, Lines};
+use crate::names::{log_folder, log_name};
+use agent_api::{Answer, Api, ApiError, Call, Lines};
 use agent_images::{Image, Keyring, PullPolicy};
+use agent_launch::Machine;
+use agent_launch::container::termination_file;
 use agent_runtime::{
-    Attached, Change, Command, ContainerSpec, ExecOutput, ImageSpace, Layers, Pause, Pending,
-    Process, Progress, Resources, Runtime,
+    Attached, Change, Command, ContainerSpec, ContainerState, ExecOutput, ExitCause, ImageSpace,
+    Layers, Pause, Pending, Process, Progress, Resources, Runtime,
 };
 use bytes::Bytes;
 use config_kube::k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
+use tests_support::containers::container;
 use tokio::time::Instant as Moment;
 
-/// An engine without containers, which fetches an image for ever.
+/// An engine that fetches an image for ever.
 #[derive(Debug)]
-struct Empty {
+struct Fetching {
     other: Arc<dyn Runtime>,
-    /// When an image was asked for first.
-    asked: Arc<Mutex<Option<Moment>>>,
+    state: Arc<EngineState>,
 }
 
-impl Runtime for Empty {
+/// What it shows, and what it was asked for.
+#[derive(Debug, Default)]
+struct EngineState {
+    /// Its containers.
+    seen: Mutex<Vec<Seen>>,
+    /// When an image was asked for first.
+    asked: Mutex<Option<Moment>>,
+    /// The containers that were emptied, and whether it fails to.
+    emptied: Mutex<Vec<String>>,
+    fails: AtomicBool,
+}
+
+impl EngineState {
+    fn emptied(&self) -> Vec<String> {
+        self.emptied.lock().unwrap().clone()
+    }
+}
+
+impl Runtime for Fetching {
     fn list<'a>(&'a self, _pod_uid: Option<&'a str>) -> Pending<'a, Vec<Seen>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
+        let seen = self.state.seen.lock().unwrap().clone();
+        Box::pin(std::future::ready(Ok(seen)))
+    }
+
+    fn empty<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {
+        let done = if self.state.fails.load(Ordering::Relaxed) {
+            Err(Error::new(ErrorClass::Create, "a file may not be changed"))
+        } else {
+            self.state.emptied.lock().unwrap().push(id.to_owned());
+            Ok(())
+        };
+        Box::pin(std::future::ready(done))
     }
 
     fn obtain_image<'a>(
@@ -33,7 +69,8 @@ impl Runtime for Empty {
         _policy: PullPolicy,
         _keys: &'a Keyring,
     ) -> Pending<'a, Image> {
-        self.asked.lock().unwrap().get_or_insert_with(Moment::now);
+        let mut asked = self.state.asked.lock().unwrap();
+        asked.get_or_insert_with(Moment::now);
         Box::pin(std::future::pending())
     }
 
@@ -76,10 +113,6 @@ impl Runtime for Empty {
         needs: &'a str,
     ) -> Pending<'a, ()> {
         self.other.resize(id, resources, needs)
-    }
-
-    fn empty<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {
-        self.other.empty(id)
     }
 
     fn remove<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {
@@ -131,21 +164,28 @@ impl Runtime for Empty {
 /// A new pod of the machine's network with one container, and when its image was asked for.
 struct Scene {
     _dir: tempfile::TempDir,
-    asked: Arc<Mutex<Option<Moment>>>,
+    engine: Arc<EngineState>,
     pod: Arc<Pod>,
     worker: Worker,
 }
 
-fn with_empty_engine(shared: Arc<Shared>) -> (Arc<Shared>, Arc<Mutex<Option<Moment>>>) {
+fn with_own_engine(shared: Arc<Shared>) -> (Arc<Shared>, Arc<EngineState>) {
     let mut shared = Arc::into_inner(shared).unwrap();
-    let asked = Arc::<Mutex<Option<Moment>>>::default();
-    shared.runtime = Arc::new(Empty {
+    let state = Arc::<EngineState>::default();
+    shared.runtime = Arc::new(Fetching {
         other: shared.runtime.clone(),
-        asked: asked.clone(),
+        state: state.clone(),
     });
     // It is not asked for: the master is silent.
     shared.node = tokio::sync::Mutex::new(Some((Arc::<Node>::default(), Instant::now())));
-    (Arc::new(shared), asked)
+    (Arc::new(shared), state)
+}
+
+/// A task of a pod, as it begins.
+fn worker_of(shared: &Arc<Shared>, pod: &Arc<Pod>) -> Worker {
+    let reference = agent_pods::pod_ref(pod).unwrap();
+    let version = watch::channel(DesiredPod::Pod(pod.clone())).1;
+    Worker::new(shared.clone(), reference, version, TaskState::default())
 }
 
 /// A master that blocks the thread which asks it for a token, as the making of volumes blocks it.
@@ -174,7 +214,7 @@ impl Api for Holding {
 impl Scene {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (shared, asked) = with_empty_engine(shared(dir.path()));
+        let (shared, engine) = with_own_engine(shared(dir.path()));
         let containers = json!([{"name": "a", "image": "i", "imagePullPolicy": "Never"}]);
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"namespace": "n", "name": "p", "uid": "u"},
@@ -182,12 +222,10 @@ impl Scene {
         }))
         .unwrap();
         let pod = Arc::new(pod);
-        let reference = agent_pods::pod_ref(&pod).unwrap();
-        let version = watch::channel(DesiredPod::Pod(pod.clone())).1;
         Self {
             _dir: dir,
-            asked,
-            worker: Worker::new(shared, reference, version, TaskState::default()),
+            engine,
+            worker: worker_of(&shared, &pod),
             pod,
         }
     }
@@ -199,7 +237,7 @@ impl Scene {
     }
 
     fn asked(&self) -> Option<Moment> {
-        *self.asked.lock().unwrap()
+        *self.engine.asked.lock().unwrap()
     }
 }
 
@@ -238,7 +276,7 @@ async fn volumes_that_are_still_being_made_at_a_pod_s_end_are_gone_with_it() {
         answer: Mutex::new(held),
     };
     let shared = shared_of(dir.path(), Vec::new(), Arc::new(master));
-    let (shared, _asked) = with_empty_engine(shared);
+    let (shared, _engine) = with_own_engine(shared);
     let token = json!([{"serviceAccountToken": {"path": "token"}}]);
     let volumes = json!([{"name": "t", "projected": {"sources": token}},
         {"name": "e", "emptyDir": {}}]);
@@ -247,9 +285,7 @@ async fn volumes_that_are_still_being_made_at_a_pod_s_end_are_gone_with_it() {
         "spec": {"hostNetwork": true, "containers": [{"name": "a"}], "volumes": volumes},
     });
     let pod: Arc<Pod> = Arc::new(serde_json::from_value(pod).unwrap());
-    let reference = agent_pods::pod_ref(&pod).unwrap();
-    let version = watch::channel(DesiredPod::Pod(pod.clone())).1;
-    let mut worker = Worker::new(shared, reference, version, TaskState::default());
+    let mut worker = worker_of(&shared, &pod);
 
     assert!(worker.has_volumes(&pod).await.is_none(), "they are made");
     let asked = tokio::task::spawn_blocking(move || is_asked.recv());
@@ -271,4 +307,267 @@ async fn volumes_that_are_still_being_made_at_a_pod_s_end_are_gone_with_it() {
     for left in [machine.pod_dir("u"), machine.held_dir("u")] {
         assert!(!left.exists(), "{}", left.display());
     }
+}
+
+/// A master that has every config map and secret, and takes every status, unless it is away.
+#[derive(Debug, Default)]
+struct Taking {
+    away: AtomicBool,
+}
+
+impl Api for Taking {
+    fn call(&self, _call: Call) -> Answer<'_, Bytes> {
+        let answer = if self.away.load(Ordering::Relaxed) {
+            Err(ApiError::Transport("it is away".into()))
+        } else {
+            let object = json!({"metadata": {"resourceVersion": "1"}, "data": {"k": "eA=="}});
+            Ok(object.to_string().into())
+        };
+        Box::pin(std::future::ready(answer))
+    }
+
+    fn watch(&self, _path: String) -> Answer<'_, Lines> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// A pod whose volumes are made, with one container.
+struct Holder {
+    /// What is held is in memory.
+    _dir: tempfile::TempDir,
+    master: Arc<Taking>,
+    engine: Arc<EngineState>,
+    shared: Arc<Shared>,
+    pod: Arc<Pod>,
+    worker: Worker,
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // Also where a test fails.
+        let place = self.machine().memory_dir(&self.worker.pod.uid);
+        let place = place.join("memory");
+        agent_sys::mount::detach(&place.to_string_lossy()).ok();
+    }
+}
+
+impl Holder {
+    async fn new(policy: &str, state: ContainerState) -> Self {
+        Self::of(Self::pod(policy), Vec::new(), state).await
+    }
+
+    /// A pod with volumes of each kind and this policy, as the master has it.
+    fn pod(policy: &str) -> Pod {
+        let pod = json!({
+            "metadata": {"namespace": "n", "name": "p", "uid": "u"},
+            "spec": {
+                "hostNetwork": true,
+                "restartPolicy": policy,
+                "containers": [{"name": "a", "image": "i"}],
+                "volumes": [
+                    {"name": "disk", "emptyDir": {}},
+                    {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+                    {"name": "secret", "secret": {"secretName": "s"}},
+                ],
+            },
+            "status": {"phase": "Running"},
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    async fn of(pod: Pod, static_pods: Vec<Pod>, state: ContainerState) -> Self {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let master = Arc::new(Taking::default());
+        let shared = shared_of(dir.path(), static_pods, master.clone());
+        let (shared, engine) = with_own_engine(shared);
+        let pod = Arc::new(pod);
+        let worker = worker_of(&shared, &pod);
+        let made = worker.supplies.volumes(&pod, &Addresses::default()).await;
+        for name in made.unwrap().into_keys().filter(|name| name != "secret") {
+            let memory = shared.config.machine.memory_dir(&worker.pod.uid);
+            let disk = shared.config.machine.pod_dir(&worker.pod.uid);
+            let disk = disk.join(Machine::EMPTY_DIRS);
+            let folder = if name == "memory" { memory } else { disk };
+            std::fs::write(folder.join(name).join("f"), "taken").unwrap();
+        }
+        let seen = Seen {
+            image: "i".to_owned(),
+            // It has failed before: the next attempt does not come at once.
+            backoff: Some(Duration::from_secs(10)),
+            ..container(worker.pod.clone(), "a", state)
+        };
+        engine.seen.lock().unwrap().push(seen);
+        let holder = Self {
+            _dir: dir,
+            master,
+            engine,
+            shared,
+            pod,
+            worker,
+        };
+        for kept in holder.kept() {
+            std::fs::create_dir_all(kept.parent().unwrap()).unwrap();
+            std::fs::write(kept, "").unwrap();
+        }
+        holder
+    }
+
+    fn machine(&self) -> &Machine {
+        &self.shared.config.machine
+    }
+
+    /// The folders of volumes that are there.
+    fn left(&self) -> Vec<PathBuf> {
+        let (machine, uid) = (self.machine(), &self.worker.pod.uid);
+        let disk = machine.pod_dir(uid).join(Machine::EMPTY_DIRS);
+        let all = [disk, machine.memory_dir(uid), machine.held_dir(uid)];
+        all.into_iter().filter(|folder| folder.exists()).collect()
+    }
+
+    /// What the status is made of, and the log.
+    fn kept(&self) -> [PathBuf; 2] {
+        let pod = &self.worker.pod;
+        let message = termination_file(&format!("{}-a", pod.uid));
+        let log = log_folder(pod, "a").join(log_name(0));
+        [
+            self.machine().pod_dir(&pod.uid).join(message),
+            self.machine().logs.join(log),
+        ]
+    }
+
+    /// Takes a step; in how long the next one comes at the latest.
+    async fn step(&mut self) -> Duration {
+        match self.worker.step(&self.pod).await {
+            Next::Wait(at) => at.map_or(RESYNC, |at| between(Timestamp::now(), at)),
+            Next::Done => Duration::ZERO,
+        }
+    }
+
+    /// Whether the pod has given back all of it, and what is read is still there.
+    fn has_given_back(&self) -> bool {
+        let is_kept = self.kept().iter().all(|path| path.exists());
+        self.worker.released.is_set() && self.left().is_empty() && is_kept
+    }
+}
+
+fn exited(code: i32) -> ContainerState {
+    let now = Timestamp::now();
+    ContainerState::Exited {
+        started_at: now,
+        finished_at: now,
+        code,
+        cause: ExitCause::Own,
+    }
+}
+
+fn eviction(reason: &'static str) -> Eviction {
+    Eviction {
+        reason,
+        message: "The node was low on resource: memory. ".to_owned(),
+        annotations: BTreeMap::new(),
+        grace: Duration::from_secs(1),
+    }
+}
+
+/// Needs root, as all with a volume in memory.
+#[tokio::test]
+async fn a_pod_that_is_over_gives_back_its_volumes_and_layers_and_what_is_read_stays() {
+    for (policy, code) in [("Never", 1), ("OnFailure", 0)] {
+        let mut holder = Holder::new(policy, exited(code)).await;
+        assert_eq!(holder.left().len(), 3);
+        // The second step has nothing to do.
+        for _ in 0..2 {
+            holder.step().await;
+            assert!(holder.has_given_back(), "{:?}", holder.left());
+            assert_eq!(holder.engine.emptied(), ["u-a"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_part_that_can_t_be_given_back_stops_no_other_and_is_tried_again_soon() {
+    let mut holder = Holder::new("Never", exited(0)).await;
+    holder.engine.fails.store(true, Ordering::Relaxed);
+    assert!(holder.step().await <= RETRY);
+    assert!(holder.left().is_empty() && !holder.worker.released.is_set());
+    holder.step().await;
+    assert_eq!(holder.worker.release_pause(), RETRY * 2);
+    holder.engine.fails.store(false, Ordering::Relaxed);
+    holder.step().await;
+    assert!(holder.has_given_back());
+    assert_eq!(holder.engine.emptied(), ["u-a"]);
+
+    let mut holder = Holder::new("Never", exited(0)).await;
+    let pods = holder.machine().data.join("pods");
+    let aside = pods.with_extension("aside");
+    std::fs::rename(&pods, &aside).unwrap();
+    // No folder can be opened in it.
+    std::fs::write(&pods, "").unwrap();
+    assert!(holder.step().await <= RETRY);
+    assert_eq!(holder.engine.emptied(), ["u-a"]);
+    assert!(holder.left().is_empty() && !holder.worker.released.is_set());
+    std::fs::remove_file(&pods).unwrap();
+    std::fs::rename(&aside, &pods).unwrap();
+    assert_eq!(holder.left().len(), 1, "that on the disk");
+    holder.step().await;
+    assert!(holder.has_given_back());
+}
+
+#[tokio::test]
+async fn a_pod_that_runs_or_is_to_run_again_and_a_static_one_keep_what_they_took() {
+    let started_at = Timestamp::now();
+    let manifest = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p"},
+        "spec": {
+            "hostNetwork": true,
+            "restartPolicy": "Never",
+            "containers": [{"name": "a", "image": "i"}],
+            "volumes": [{"name": "disk", "emptyDir": {}}],
+        },
+    });
+    let own = config_static_pods::read(&manifest.to_string(), "node").unwrap();
+    let runs = ContainerState::Running { started_at };
+    let all = [
+        (Holder::pod("Never"), Vec::new(), runs),
+        (Holder::pod("OnFailure"), Vec::new(), exited(1)),
+        (own.clone(), vec![own], exited(0)),
+    ];
+    for (pod, static_pods, state) in all {
+        let is_static = !static_pods.is_empty();
+        let mut holder = Holder::of(pod, static_pods, state).await;
+        let before = holder.left();
+        holder.step().await;
+        assert_eq!(holder.left(), before);
+        assert!(!before.is_empty() && holder.engine.emptied().is_empty());
+        assert!(!holder.worker.released.is_set());
+        // The static one has ended by its own policy, for as long as its container is there.
+        assert_eq!(holder.worker.is_over(), is_static);
+    }
+}
+
+#[tokio::test]
+async fn an_evicted_pod_gives_back_what_it_took_while_the_master_is_away() {
+    let mut holder = Holder::new("Always", exited(137)).await;
+    holder.master.away.store(true, Ordering::Relaxed);
+    let record = holder.machine().pod_dir("u").join("eviction");
+    let words = evict::written(&eviction(Eviction::PRESSURE));
+    std::fs::write(&record, words).unwrap();
+    // The next agent finds it.
+    holder.worker = worker_of(&holder.shared, &holder.pod);
+    assert!(holder.step().await <= RETRY, "its status is still to come");
+    assert!(holder.has_given_back() && !holder.worker.is_over());
+    assert_eq!(holder.engine.emptied(), ["u-a"]);
+    assert!(record.exists(), "an agent after this one finds it, too");
+
+    // This one runs again after the boot, unless the master knows of its end.
+    let mut holder = Holder::new("Always", exited(137)).await;
+    holder.master.away.store(true, Ordering::Relaxed);
+    holder.worker.notes.evicted = Some(eviction(Eviction::SHUTDOWN));
+    holder.step().await;
+    assert_eq!(holder.left().len(), 3);
+    holder.master.away.store(false, Ordering::Relaxed);
+    holder.step().await;
+    assert!(holder.has_given_back());
 }

@@ -1,20 +1,23 @@
 //! A node under pressure, by thresholds that this host can't meet: which pods are evicted, in which
-//! order, and which are refused.
+//! order, and which are refused; and what a pod gives back at its end.
 
 use crate::cluster::{Cluster, NODE, shell};
 use crate::lifecycle::told;
-use crate::site::{eventually, texts};
+use crate::site::{IMAGE, eventually, texts};
 use crate::suites::of_group;
-use agent_kubelet::{Least, Signal, Soft, Thresholds};
+use crate::tunnels::Site;
+use agent_kubelet::{Least, Machine, Signal, Soft, Thresholds};
 use agent_runtime::{Container, ContainerState, Runtime};
 use agent_sys::cgroup::{Groups, Version};
 use config_kube::identity::CONTROLLER_MANAGER_USER;
-use config_kube::k8s_openapi::api::core::v1::{Event, Node};
+use config_kube::k8s_openapi::api::core::v1::{Event, Node, Pod};
 use config_kube::quantity::Amount;
+use http::Method;
 use master_client::{ListParams, UserInfo};
 use master_control::Controllers;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 const HOLD: &str = "echo held; while :; do sleep 0.2; done";
@@ -346,4 +349,103 @@ async fn a_node_low_on_memory_or_disk_evicts_has_its_condition_and_taint_and_los
         cluster.delete(&again, 0).await;
     }
     controllers.abort();
+}
+
+/// A pod that takes something in volumes of each kind, and in its container's layer.
+fn taking(then: &str) -> Value {
+    let script = format!(
+        "for at in /disk /memory /; do busybox dd if=/dev/zero of=$at/f bs=1M count=4 2>/dev/null; done; echo held; {then}"
+    );
+    let mut main = shell(&script);
+    let names = ["disk", "memory", "map", "image"];
+    main["volumeMounts"] =
+        json!(names.map(|name| json!({"name": name, "mountPath": format!("/{name}")})));
+    let volumes = json!([
+        {"name": "disk", "emptyDir": {}},
+        {"name": "memory", "emptyDir": {"medium": "Memory"}},
+        {"name": "map", "configMap": {"name": "m"}},
+        {"name": "image", "image": {"reference": IMAGE}},
+    ]);
+    json!({"restartPolicy": "Never", "containers": [main], "volumes": volumes})
+}
+
+/// The folders of a pod's volumes, and its container's layer, as far as they are there.
+async fn left(cluster: &Cluster, pod: &Pod) -> Vec<PathBuf> {
+    let (machine, engine) = (cluster.config().machine, cluster.engine());
+    let uid = pod.metadata.uid.as_deref().unwrap();
+    let disk = machine.pod_dir(uid).join(Machine::EMPTY_DIRS);
+    let in_memory = [
+        machine.memory_dir(uid),
+        machine.held_dir(uid),
+        machine.images_dir(uid),
+    ];
+    let mut all = Vec::from(in_memory);
+    all.push(disk);
+    for seen in engine.list(Some(uid)).await.unwrap() {
+        all.extend(engine.layer(&seen.id).await.unwrap());
+    }
+    all.retain(|path| path.exists());
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_is_evicted_or_over_gives_back_what_it_took_and_its_log_and_status_stay() {
+    let cluster = Cluster::new().await;
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"k": "v"}});
+    let maps = "/api/v1/namespaces/default/configmaps";
+    cluster.ask(Method::POST, maps, &map).await;
+    let stays = taking("while :; do sleep 0.2; done");
+    cluster.create("evicted", stays).await;
+    let ends = taking("echo said > /dev/termination-log");
+    cluster.create("over", ends).await;
+    cluster.reaches("evicted", "/phase", json!("Running")).await;
+    let pod = cluster.pod("evicted").await.unwrap();
+    eventually("what it takes", || async {
+        texts(&cluster.log(&pod, 0)).contains(&"held").then_some(())
+    })
+    .await;
+    assert_eq!(left(&cluster, &pod).await.len(), 5);
+    let status = cluster.reaches("over", "/phase", json!("Succeeded")).await;
+    let ended = &status["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(ended["message"], "said\n", "{status}");
+    let pod = cluster.pod("over").await.unwrap();
+    eventually("what it took", || async {
+        left(&cluster, &pod).await.is_empty().then_some(())
+    })
+    .await;
+
+    let cluster = cluster
+        .under(Thresholds {
+            hard: BTreeMap::from([(Signal::MemoryAvailable, Least::Amount(1 << 50))]),
+            transition: Duration::from_secs(300),
+            ..Thresholds::none()
+        })
+        .await;
+    let status = cluster
+        .reaches("evicted", "/reason", json!("Evicted"))
+        .await;
+    assert_eq!(status["phase"], "Failed");
+    let pod = cluster.pod("evicted").await.unwrap();
+    eventually("what the evicted one took", || async {
+        left(&cluster, &pod).await.is_empty().then_some(())
+    })
+    .await;
+
+    let site = Site::over(cluster).await;
+    let engine = site.cluster.engine();
+    for (name, code) in [("over", 0), ("evicted", 137)] {
+        let (failed, out, why) = site.run(&["logs", name], None).await;
+        let out = String::from_utf8_lossy(&out);
+        assert_eq!((failed, &*out), (0, "held\n"), "{why}");
+        let pod = site.cluster.pod(name).await.unwrap();
+        let all = engine.list(pod.metadata.uid.as_deref()).await.unwrap();
+        let [seen] = <[Container; 1]>::try_from(all).unwrap();
+        assert!(
+            matches!(seen.state, ContainerState::Exited { code: ended, .. } if ended == code),
+            "{seen:?}"
+        );
+        let status = serde_json::to_value(pod.status).unwrap();
+        let ended = &status["containerStatuses"][0]["state"]["terminated"];
+        assert_eq!(ended["exitCode"], code, "{status}");
+    }
 }
