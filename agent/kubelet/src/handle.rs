@@ -30,6 +30,7 @@ pub(crate) struct Handle {
     pub(crate) chosen: Arc<OnceLock<Eviction>>,
     pub(crate) allocation: Allocation,
     pub(crate) found: FoundStatus,
+    pub(crate) released: Released,
 }
 
 /// Whether a pod that is over has given back what it took of the machine. Clones share it.
@@ -44,6 +45,11 @@ impl Released {
 
     pub(crate) fn is_set(&self) -> bool {
         *self.0.borrow()
+    }
+
+    /// Tells when it has. The channel is closed once the pod is gone.
+    pub(crate) fn follow(&self) -> watch::Receiver<bool> {
+        self.0.subscribe()
     }
 }
 

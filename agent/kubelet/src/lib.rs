@@ -37,7 +37,8 @@
 //!   (`/configz`), `drain`, `decoders` (for fuzz targets).
 //!
 //! Channels: a `watch` from `pods` to each worker (the desired pod), a `Notify` to each worker
-//! (something changed, look), a bounded `mpsc` to the task that writes events.
+//! (something changed, look), a `watch` from each worker to `pressure` (the evicted pod has given
+//! back what it took), a bounded `mpsc` to the task that writes events.
 
 mod capacity;
 mod cleanup;

@@ -344,7 +344,7 @@ impl Pods {
             chosen,
             allocation,
             found,
-            released: _,
+            released,
         } = state;
         let uid = pod.uid.clone();
         self.handles().insert(
@@ -356,6 +356,7 @@ impl Pods {
                 chosen,
                 allocation,
                 found,
+                released,
             },
         );
         self.tasks.spawn(async move {

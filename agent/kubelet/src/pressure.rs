@@ -1,5 +1,5 @@
 //! The node under pressure: what is low is measured every ten seconds; first unused images go, then
-//! one pod at a time.
+//! one pod at a time, the next one when the last has given back what it took.
 //!
 //! Which pod goes is decided by `agent_pressure`, and ended by its own worker.
 
@@ -15,7 +15,7 @@ use agent_pressure::{
 };
 use agent_resources::machine::Facts;
 use agent_resources::{DiskUse, Subjects, group, qos};
-use agent_runtime::{Container as Seen, ContainerState, Error};
+use agent_runtime::{Container as Seen, Error};
 use agent_server::POD_LINKS;
 use agent_sys::cgroup::Groups;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -23,18 +23,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio::time::{self, timeout_at};
 
 /// Time between two measurements (upstream's).
 const PERIOD: Duration = Duration::from_secs(10);
-/// How long an evicted pod may take to end before another is evicted (upstream's).
+/// How long an evicted pod may take to end, and to give back what it took, before another is
+/// evicted (upstream's).
 const CLEANUP: Duration = Duration::from_secs(30);
 
 /// An eviction that the node's pressure asked for.
 struct LastEviction {
-    /// The UID of the pod.
-    uid: String,
-    /// When its task was asked to evict it.
-    at: Instant,
+    /// When the pod's task was asked to evict it.
+    at: time::Instant,
+    /// Whether the pod has given back what it took; closed once the pod is gone.
+    released: watch::Receiver<bool>,
+}
+
+impl LastEviction {
+    /// Waits until the pod has given back what it took, at most until [`CLEANUP`] after the
+    /// eviction.
+    async fn settle(mut self) {
+        let released = self.released.wait_for(|released| *released);
+        timeout_at(self.at + CLEANUP, released).await.ok();
+    }
 }
 
 /// Measures periodically, for ever.
@@ -44,12 +56,16 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
         if let Err(error) = pass(&shared, &mut last).await {
             tracing::warn!(error = %error.chain(), "cannot look for pods to evict");
         }
-        tokio::time::sleep(PERIOD).await;
+        time::sleep(PERIOD).await;
     }
 }
 
 /// Measures once, and evicts one pod at most, which is the `last` one then.
 async fn pass(shared: &Arc<Shared>, last: &mut Option<LastEviction>) -> Result<(), Error> {
+    // Before the measurement, which would still show what that pod took.
+    if let Some(last) = last.take() {
+        last.settle().await;
+    }
     let thresholds = &shared.config.thresholds;
     let levels = levels(&shared.config, &shared.facts, &Groups::mounted());
     let due = shared
@@ -62,17 +78,6 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<LastEviction>) -> Result<(
     };
     let signal = bound.signal;
     tracing::warn!(signal = signal.name(), "the node is under pressure");
-    if let Some(last) = last
-        && last.at.elapsed() < CLEANUP
-        && shared
-            .runtime
-            .list(Some(&last.uid))
-            .await?
-            .iter()
-            .any(is_alive)
-    {
-        return Ok(());
-    }
     let text = format!("Attempting to reclaim {}", signal.resource());
     shared.warn("EvictionThresholdMet", &text);
     // The next measurement shows what that freed.
@@ -106,11 +111,11 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<LastEviction>) -> Result<(
             annotations: eviction.annotations,
             grace: grace(bound, thresholds, handle.latest().as_deref()),
         });
+        *last = Some(LastEviction {
+            at: time::Instant::now(),
+            released: handle.released.follow(),
+        });
     }
-    *last = Some(LastEviction {
-        uid: eviction.uid,
-        at: Instant::now(),
-    });
     Ok(())
 }
 
@@ -137,10 +142,6 @@ fn grace(bound: Bound, thresholds: &Thresholds, pod: Option<&Pod>) -> Duration {
         }
     };
     granted.max(EVICTION_GRACE)
-}
-
-fn is_alive(seen: &Seen) -> bool {
-    matches!(seen.state, ContainerState::Running { .. })
 }
 
 /// The pods of which one may go: those that are neither over nor ending.
@@ -210,7 +211,38 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handle::Released;
     use agent_pressure::Level;
+
+    /// How long a measurement waits for the pod that was evicted last.
+    async fn waited(shared: &Arc<Shared>, released: watch::Receiver<bool>) -> Duration {
+        let at = time::Instant::now();
+        pass(shared, &mut Some(LastEviction { at, released }))
+            .await
+            .unwrap();
+        at.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_pod_goes_when_the_last_has_given_back_what_it_took_or_had_its_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut shared = Arc::into_inner(crate::kubelet::tests::shared(dir.path())).unwrap();
+        // Nothing but the wait is to take time.
+        shared.config.thresholds = Thresholds::none();
+        let shared = Arc::new(shared);
+        let (never, soon) = (Released::default(), Released::default());
+        assert!(waited(&shared, never.follow()).await >= CLEANUP);
+        let release = async {
+            time::sleep(Duration::from_secs(3)).await;
+            soon.set();
+        };
+        let (until_soon, ()) = tokio::join!(waited(&shared, soon.follow()), release);
+        assert_eq!(until_soon.as_secs(), 3);
+        let short = Duration::from_secs(1);
+        assert!(waited(&shared, soon.follow()).await < short);
+        let gone = Released::default().follow();
+        assert!(waited(&shared, gone).await < short);
+    }
 
     #[test]
     fn pods_near_the_limit_that_their_node_gives_them_go_however_much_the_machine_has() {

@@ -298,7 +298,7 @@ fn beside<'a>(
 #[cfg(test)]
 mod tests {
     use crate::desired::DesiredPod;
-    use crate::handle::{Allocation, FoundStatus, Handle};
+    use crate::handle::{Allocation, FoundStatus, Handle, Released};
     use crate::kubelet::tests::{shared_with, with_host_port};
     use agent_pods::pod_ref;
     use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -316,6 +316,7 @@ mod tests {
             chosen: Arc::default(),
             allocation: Allocation::default(),
             found: FoundStatus::default(),
+            released: Released::default(),
         }
     }
 
