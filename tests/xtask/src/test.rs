@@ -20,7 +20,7 @@ pub(crate) enum Stage {
     Build,
     /// Process stories, load and stories in machines.
     Stories,
-    /// Every story in machines, with those that the attacks show by processes, too. Only by its
+    /// Every story in machines, with those that other tests show by processes, too. Only by its
     /// name.
     Tail,
 }

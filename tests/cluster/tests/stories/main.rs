@@ -13,6 +13,7 @@
 mod approval;
 mod bound_state;
 mod drift;
+mod eviction;
 mod inventory;
 mod join;
 mod lifetime;
@@ -85,6 +86,7 @@ const STORIES: &[(&str, Story)] = stories![
     refusal::a_uki_with_a_flipped_byte_does_not_start,
     refusal::a_root_with_a_flipped_byte_does_not_run,
     bound_state::a_state_that_belongs_to_user_data_opens_under_no_other,
+    eviction::a_machine_low_on_memory_or_disk_evicts_the_pod_that_took_it_and_recovers,
     power::a_power_cut_of_a_worker_loses_no_pod,
     power::an_admins_order_reboots_a_machine_and_turns_it_off,
     power::a_power_cut_of_the_master_lets_nodes_go_on,
@@ -103,10 +105,11 @@ const STORIES: &[(&str, Story)] = stories![
     refusal::an_image_below_the_minimum_svn_is_refused,
 ];
 
-/// Refusals that the attacks and the agent's tests show, too, with a software TPM and no machine.
-/// Run only with `--include-ignored` (`cargo xtask test tail`), as each boots a machine to learn
-/// nothing that only a machine can show.
+/// Refusals that the attacks and the agent's tests show, too, with a software TPM and no machine,
+/// and evictions, which the node's tests show part by part. Run only with `--include-ignored`
+/// (`cargo xtask test tail`), as each boots a machine to learn little that only a machine can show.
 const TAIL: &[&str] = &[
+    "eviction::a_machine_low_on_memory_or_disk_evicts_the_pod_that_took_it_and_recovers",
     "recovery::a_masters_state_is_recovered_on_another_board",
     "older_disk::an_older_copy_of_the_whole_disk_is_not_trusted",
     "offline_attacks::a_plain_file_system_in_the_volumes_place_is_not_trusted",
