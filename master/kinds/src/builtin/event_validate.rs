@@ -4,7 +4,7 @@
 
 use super::event::{about, either};
 use master_schema::object::meta_text;
-use master_schema::validate::forms::{has, number};
+use master_schema::validate::forms::{has_time, number};
 use master_schema::validate::{Faults, FieldPath, Fields, get, names, object, text};
 use serde_json::Value;
 
@@ -130,7 +130,7 @@ fn series(fields: &Fields, faults: &mut Faults) {
             "should be at least 2",
         );
     }
-    if !has(series, "lastObservedTime") {
+    if !has_time(series, "lastObservedTime") {
         faults.required(&FieldPath::root("series.lastObservedTime"), "");
     }
 }

@@ -1,7 +1,7 @@
 //! Checks an object against its schema: unknown fields are removed and reported, wrong types are
 //! faults.
 
-use super::{Integer, Node, Schemas};
+use super::{Integer, Node, Schemas, UNSET_TIME};
 use crate::quantity::Quantity;
 use base64::Engine;
 use serde_json::{Map, Value};
@@ -49,7 +49,8 @@ const MAX_FAULTS: usize = 100;
 impl Schemas {
     /// Checks an object against the definition `name`, removes unknown fields, nulls, empty maps
     /// and the zero values that upstream's types leave out, puts the zero value of its type in
-    /// place of a null in a list, and writes each quantity in its canonical form.
+    /// place of a null in a list and of a required time that is not set, and writes each quantity
+    /// in its canonical form.
     ///
     /// Guarantee: what has no fault can be read as the type of the definition. Everybody who
     /// follows the kind reads it, so one object that cannot be read would concern all.
@@ -143,6 +144,11 @@ impl Schemas {
             path.truncate(length);
             keep
         });
+        for time in &known.times {
+            if !object.contains_key(&**time) {
+                object.insert((**time).to_owned(), UNSET_TIME.into());
+            }
+        }
     }
 
     fn value(&self, index: usize, value: &mut Value, path: &mut String, checked: &mut Checked) {
@@ -335,7 +341,9 @@ impl Integer {
 mod tests {
     use super::super::{Source, definitions};
     use super::*;
+    use config_kube::FromJson;
     use config_kube::k8s_openapi::api::apps::v1::Deployment;
+    use config_kube::k8s_openapi::api::core::v1::Service;
     use serde_json::json;
 
     fn checked(definition: &Value, object: &Value) -> (Value, Vec<String>) {
@@ -420,6 +428,35 @@ mod tests {
             &container(json!({})),
         );
         assert_eq!(checked(&wrong).1.wrong.len(), 3);
+    }
+
+    #[test]
+    fn a_required_time_that_is_not_set_can_be_read() {
+        let source = Source::of::<Service>();
+        let schemas = Schemas::compile(&definitions(std::slice::from_ref(&source)));
+        let condition = |time: Value| {
+            let mut condition =
+                json!({"type": "A", "status": "True", "reason": "B", "message": "c"});
+            if time != "absent" {
+                condition["lastTransitionTime"] = time;
+            }
+            json!({"status": {"conditions": [condition]}})
+        };
+        let set = json!("2026-01-01T00:00:00Z");
+        for (sent, kept) in [
+            (Value::Null, UNSET_TIME.into()),
+            ("absent".into(), UNSET_TIME.into()),
+            (set.clone(), set),
+        ] {
+            let mut service = condition(sent).as_object().unwrap().clone();
+            assert_eq!(
+                schemas.check(source.name(), &mut service),
+                Checked::default()
+            );
+            let service = Value::Object(service);
+            assert_eq!(service, condition(kept));
+            Service::from_tree(&service).unwrap();
+        }
     }
 
     #[test]

@@ -22,6 +22,9 @@ use std::collections::HashMap;
 /// Where definitions are in OpenAPI documents.
 pub const DEFINITIONS: &str = "#/components/schemas/";
 
+/// The zero value of upstream's times: one that is not set.
+pub const UNSET_TIME: &str = "0001-01-01T00:00:00Z";
+
 /// A known field.
 #[derive(Debug, Clone, PartialEq)]
 struct Field {
@@ -73,6 +76,8 @@ enum Integer {
 #[derive(Debug, Clone, PartialEq)]
 struct Object {
     fields: HashMap<Box<str>, Field>,
+    /// Required times. Upstream's types write null for one that is not set.
+    times: Box<[Box<str>]>,
     /// Whether it is atomic: owned as a whole.
     atomic: bool,
 }
@@ -161,23 +166,26 @@ impl Schemas {
     fn object(&mut self, name: &str, schema: &Value, definitions: &Map<String, Value>) -> Node {
         if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
             let required = schema.get("required").and_then(Value::as_array);
+            let is_required =
+                |field: &str| required.is_some_and(|names| names.iter().any(|name| name == field));
             let fields = properties.iter().map(|(field, schema)| {
                 let found = Field {
                     node: self.add(schema, definitions),
                     merge: Merge::of(schema),
                     list: list(schema, definitions),
                     atomic: schema.get(MAP_TYPE).map(|kind| kind == "atomic"),
-                    absent: absent(
-                        schema,
-                        required.is_some_and(|names| names.iter().any(|name| name == field)),
-                    ),
+                    absent: absent(schema, is_required(field)),
                     omitted: omitted::is_omitted(name, field),
                 };
                 (field.as_str().into(), found)
             });
             let fields = fields.collect();
+            let times = properties
+                .iter()
+                .filter(|(field, schema)| is_required(field) && is_time(schema, definitions));
             return Node::Object(Object {
                 fields,
+                times: times.map(|(field, _)| field.as_str().into()).collect(),
                 atomic: schema.get(MAP_TYPE).is_some_and(|kind| kind == "atomic"),
             });
         }
@@ -196,6 +204,16 @@ fn target(schema: &Value) -> Option<&str> {
         .pointer("/allOf/0/$ref")
         .or_else(|| schema.get("$ref"))?;
     target.as_str()?.strip_prefix(DEFINITIONS)
+}
+
+/// Whether a schema is that of a time, perhaps by way of a definition that is yet to be compiled.
+fn is_time(schema: &Value, definitions: &Map<String, Value>) -> bool {
+    let schema = target(schema)
+        .and_then(|name| definitions.get(name))
+        .unwrap_or(schema);
+    schema
+        .get("format")
+        .is_some_and(|format| format == "date-time")
 }
 
 /// The value of an absent field, in upstream's types.

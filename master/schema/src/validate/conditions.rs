@@ -1,6 +1,6 @@
 //! Validation of conditions (apimachinery `meta/v1/validation`).
 
-use super::forms::{number, word};
+use super::forms::{has_time, number, word};
 use super::{Faults, FieldPath, Fields, get, names, text};
 use serde_json::Value;
 use std::collections::HashSet;
@@ -48,7 +48,7 @@ fn one(condition: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
             words,
         );
     }
-    if text(condition, "lastTransitionTime").is_empty() {
+    if !has_time(condition, "lastTransitionTime") {
         faults.required(&at.field("lastTransitionTime"), "");
     }
     let reason = text(condition, "reason");
@@ -87,7 +87,8 @@ mod tests {
     #[test]
     fn every_fault_of_a_condition_is_reported() {
         let good = json!({"type": "Ready", "status": "True", "reason": "R1,x", "lastTransitionTime": "2026-01-01T00:00:00Z"});
-        let bad = json!({"type": "-", "status": "Yes", "reason": "1", "observedGeneration": -1});
+        let bad = json!({"type": "-", "status": "Yes", "reason": "1", "observedGeneration": -1,
+            "lastTransitionTime": "0001-01-01T00:00:00Z"});
         let mut faults = Faults::default();
         all(
             &[good.clone(), bad, good, json!({})],

@@ -3,6 +3,7 @@
 
 use super::meta::NameRule;
 use super::{Faults, FieldPath, Fields, get, names, text};
+use crate::schema::UNSET_TIME;
 use serde_json::Value;
 use std::sync::LazyLock;
 
@@ -37,6 +38,11 @@ pub fn on(fields: &Fields, key: &str) -> bool {
 /// Whether a field is present.
 pub fn has(fields: &Fields, key: &str) -> bool {
     !get(fields, key).is_null()
+}
+
+/// Whether a time is set: upstream's zero time is none.
+pub fn has_time(fields: &Fields, key: &str) -> bool {
+    !matches!(text(fields, key), "" | UNSET_TIME)
 }
 
 /// A string must match a rule.
