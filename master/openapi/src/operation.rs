@@ -198,15 +198,21 @@ impl Action {
     }
 }
 
-/// The tag that groups a kind's operations.
+/// The tag that groups a kind's operations: `rbacAuthorization_v1`.
 pub(crate) fn tag(kind: &Kind) -> String {
-    let group = kind
-        .group
-        .split('.')
-        .next()
-        .filter(|group| !group.is_empty())
-        .unwrap_or("core");
-    format!("{group}_{}", kind.version)
+    let group = kind.group.strip_suffix(".k8s.io").unwrap_or(&kind.group);
+    let mut words = group.split('.');
+    let first = words.next().filter(|word| !word.is_empty());
+    let others: String = words.map(capital).collect();
+    format!("{}{others}_{}", first.unwrap_or("core"), kind.version)
+}
+
+/// A word with a capital at its beginning.
+fn capital(word: &str) -> String {
+    let mut chars = word.chars();
+    chars.next().map_or_else(String::new, |first| {
+        first.to_uppercase().collect::<String>() + chars.as_str()
+    })
 }
 
 /// An operation.
@@ -234,12 +240,6 @@ impl<'a> Operation<'a> {
 
     /// The `operationId`, as upstream's generated clients expect it.
     fn id(&self) -> String {
-        let capital = |text: &str| {
-            let mut chars = text.chars();
-            chars.next().map_or_else(String::new, |first| {
-                first.to_uppercase().collect::<String>() + chars.as_str()
-            })
-        };
         let (group, version) = tag(self.kind)
             .split_once('_')
             .map(|(a, b)| (capital(a), capital(b)))
@@ -257,13 +257,13 @@ impl<'a> Operation<'a> {
         } else {
             ""
         };
-        let collection = if self.action == Action::DeleteCollection {
-            "deleteCollection"
+        let (word, collection) = if self.action == Action::DeleteCollection {
+            (Action::Delete.word(), "Collection")
         } else {
-            self.action.word()
+            (self.action.word(), "")
         };
         format!(
-            "{collection}{group}{version}{scope}{}{sub}{tail}",
+            "{word}{group}{version}{collection}{scope}{}{sub}{tail}",
             self.kind.kind
         )
     }
@@ -361,4 +361,39 @@ fn content(forms: &[&str], schema: &str) -> Value {
             .map(|form| ((*form).to_owned(), reference.clone()))
             .collect(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_kube::k8s_openapi::api::core::v1::ConfigMap;
+    use config_kube::k8s_openapi::api::rbac::v1::ClusterRole;
+
+    #[test]
+    fn operations_have_upstreams_names() {
+        let (map, role) = (Kind::of::<ConfigMap>(true), Kind::of::<ClusterRole>(false));
+        let operation = Operation::of;
+        let everywhere = Operation {
+            everywhere: true,
+            ..operation(&map, Action::List)
+        };
+        for (operation, name) in [
+            (
+                operation(&map, Action::Read),
+                "readCoreV1NamespacedConfigMap",
+            ),
+            (everywhere, "listCoreV1ConfigMapForAllNamespaces"),
+            (
+                operation(&map, Action::DeleteCollection),
+                "deleteCoreV1CollectionNamespacedConfigMap",
+            ),
+            (
+                operation(&role, Action::DeleteCollection),
+                "deleteRbacAuthorizationV1CollectionClusterRole",
+            ),
+        ] {
+            assert_eq!(operation.id(), name);
+        }
+        assert_eq!([tag(&map), tag(&role)], ["core_v1", "rbacAuthorization_v1"]);
+    }
 }
