@@ -13,9 +13,9 @@ const UNREPORTED: Duration = Duration::from_secs(2);
 /// Until when the pod's status stays as it was last reported, because a container has been
 /// replaced and its successor starts.
 ///
-/// Upstream's kubelet kills, pulls and starts in one sync and reports the status before it and after
-/// it, so that a change of an image never shows the pod unready for want of that container. Here
-/// each of these is a step of its own, and the status would be reported between them.
+/// Upstream's kubelet kills, pulls and starts in one sync and reports the status before it and
+/// after it, so that a change of an image never shows the pod unready for want of that container.
+/// Here each of these is a step of its own, and the status would be reported between them.
 pub fn quiet_until(facts: PodFacts<'_>) -> Option<Timestamp> {
     if facts.end().is_some() || facts.refused {
         return None;
