@@ -161,7 +161,7 @@ impl Resource {
         self.condition(cluster, "be over", again)?;
         // The pod and its log are still there.
         cluster.pod_log(self.eater, "begins")?;
-        let (freed, wanted) = (self.left(cluster)?, (free + self.threshold) / 2);
+        let (freed, wanted) = (self.left(cluster)?, u64::midpoint(free, self.threshold));
         expect(
             freed >= wanted,
             &format!("{free} were left at first, and {freed} are after the eviction"),
