@@ -48,7 +48,8 @@ fn attach(site: &Site, name: &str) -> Child {
     kubectl.stdin(std::process::Stdio::piped()).spawn().unwrap()
 }
 
-async fn say(child: &mut Child, text: &str) {
+/// Writes to kubectl's input, which stays open.
+pub(crate) async fn say(child: &mut Child, text: &str) {
     let stdin = child.stdin.as_mut().unwrap();
     stdin.write_all(text.as_bytes()).await.unwrap();
     stdin.flush().await.unwrap();

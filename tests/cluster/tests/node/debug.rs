@@ -1,12 +1,15 @@
 //! `kubectl debug` by the real kubectl: of a running pod, and of a node that allows privileged
 //! pods, where what works is shown, and what the person reads of the rest.
 
+use crate::attach::{say, until};
 use crate::network::{on_a_machine, with_addresses};
-use crate::site::{IMAGE, eventually, texts};
+use crate::site::{IMAGE, LIMIT, eventually, texts};
 use crate::tunnels::Site;
 use config_kube::k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use master_client::{ListParams, Patch};
 use serde_json::{Value, json};
+use std::process::Stdio;
+use tokio::time::timeout;
 
 /// The pod that kubectl has made to look into the node.
 async fn debugger(site: &Site) -> Option<Pod> {
@@ -58,11 +61,13 @@ async fn kubectl_debugs_a_running_pod_and_attaches_to_the_debugger() {
     let more = ["--profile=baseline", "--container=look", "--stdin", "--"];
     let script = "read line; echo read $line; busybox tr '\\0' ' ' < /proc/1/cmdline; echo";
     let all = [&words[..], &more, &["sh", "-c", script]].concat();
-    let (code, out, errors) = site.run(&all, Some(b"by attach\n".to_vec())).await;
-    assert_eq!(code, 0, "{errors}");
-    let out = String::from_utf8(out).unwrap();
-    assert!(out.contains("read by attach"), "{out}{errors}");
-    assert!(out.contains("sleep 54321"), "{out}{errors}");
+    let mut kubectl = site.kubectl(&all);
+    let mut kubectl = kubectl.stdin(Stdio::piped()).spawn().unwrap();
+    // An input that ends would end the attaching, as the container's goes on.
+    say(&mut kubectl, "by attach\n").await;
+    until(&mut kubectl, "read by attach\nsleep 54321").await;
+    let ended = timeout(LIMIT, kubectl.wait()).await;
+    assert!(ended.expect("it ends in time").unwrap().success());
     let exit = "/ephemeralContainerStatuses/0/state/terminated/exitCode";
     site.cluster.reaches("debugged", exit, json!(0)).await;
     site.cluster.delete("debugged", 0).await;
