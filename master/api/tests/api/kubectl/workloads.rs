@@ -119,7 +119,7 @@ $ uncordon n1
 $ drain n1 --dry-run=server --force
     evicting pod default/web (server dry run)
 ! drain n1
-    cannot delete cannot delete Pods that declare no controller (use --force to override)
+    cannot delete Pods that declare no controller (use --force to override)
 $ drain n1 --force --timeout=20s
     evicting pod default/web
     node/n1 drained
