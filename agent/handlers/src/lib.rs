@@ -31,6 +31,8 @@ use tokio::time::timeout;
 /// How a request names its sender: upstream's words and the version that this node reports.
 const PROBE_AGENT: &str = "kube-probe/1.36";
 const HOOK_AGENT: &str = "kube-lifecycle/1.36";
+/// Why a pod can't be asked over the network.
+const NO_ADDRESS: &str = "the pod has no address yet";
 
 /// A running container to act upon.
 #[derive(Debug, Clone)]
@@ -41,7 +43,9 @@ pub struct Target {
     pub id: String,
     /// The container, with its named ports and its variables.
     pub container: Container,
-    /// The address of its pod; the loopback if that is not known.
+    /// Where its pod is reached: the loopback on the machine's network, if no other address is
+    /// known, and never where the pod has a network of its own. `None`: it has no address yet, and
+    /// nothing but a host that the action names is asked.
     pub host: Option<IpAddr>,
 }
 
@@ -162,7 +166,7 @@ impl Target {
     /// What an action over HTTP asks for.
     fn asked(&self, get: &HTTPGetAction) -> Result<Url, String> {
         let port = self.port(&get.port)?;
-        Ok(Url::of(get, &self.place(get.host.as_deref()), port))
+        Ok(Url::of(get, &self.place(get.host.as_deref())?, port))
     }
 
     /// A hook over HTTPS whose server does not speak TLS is sent in the clear, without its
@@ -179,6 +183,7 @@ impl Target {
     async fn connect(&self, tcp: &TCPSocketAction, limit: Duration) -> Outcome {
         let port = self.port(&tcp.port).map_err(ProbeFault::Unknown)?;
         let place = self.place(tcp.host.as_deref());
+        let place = place.map_err(ProbeFault::Unknown)?;
         let connected = timeout(limit, dial::connect(&place, port))
             .await
             .map_err(|_elapsed| ProbeFault::Failed(late(limit)))?;
@@ -188,20 +193,20 @@ impl Target {
 
     async fn ask_health(&self, action: &GRPCAction, limit: Duration) -> Outcome {
         let port = port_number(action.port).map_err(ProbeFault::Unknown)?;
+        let place = self.place(None).map_err(ProbeFault::Unknown)?;
         let service = action.service.as_deref().unwrap_or_default();
-        let checked = grpc::check(&self.place(None), port, service, PROBE_AGENT, limit).await;
+        let checked = grpc::check(&place, port, service, PROBE_AGENT, limit).await;
         checked.map_err(ProbeFault::Failed)
     }
 
-    /// The host that an action names, or the pod's.
-    fn place(&self, named: Option<&str>) -> String {
-        let own = || {
-            self.host
-                .map_or_else(|| "127.0.0.1".to_owned(), |host| host.to_string())
-        };
-        named
-            .filter(|named| !named.is_empty())
-            .map_or_else(own, str::to_owned)
+    /// The host that an action names, or the pod's. A pod without an address is not looked for on
+    /// the machine, whose own programs would answer in its place.
+    fn place(&self, named: Option<&str>) -> Result<String, String> {
+        if let Some(named) = named.filter(|named| !named.is_empty()) {
+            return Ok(named.to_owned());
+        }
+        let own = self.host.map(|host| host.to_string());
+        own.ok_or_else(|| NO_ADDRESS.to_owned())
     }
 
     /// The number of a port, which may be named, or written as text; errors in upstream's words.
@@ -245,10 +250,11 @@ mod tests {
     use super::*;
     use agent_runtime::{Containerd, Options, Registries};
     use serde_json::{Value, json};
+    use std::net::Ipv4Addr;
     use tokio::net::TcpListener;
 
-    /// What a probe finds of a container whose engine is away, and that has the port `web`.
-    async fn probed(probe: Value) -> Result<Option<Warning>, ProbeFault> {
+    /// A container whose engine is away, and that has the port `web`.
+    fn target(host: Option<IpAddr>) -> Target {
         let engine = Containerd::new(Options {
             socket: "/nowhere/containerd.sock".into(),
             state: "/nowhere/state".into(),
@@ -259,14 +265,44 @@ mod tests {
             archives: Vec::new(),
         });
         let container = json!({"name": "a", "ports": [{"name": "web", "containerPort": 8080}]});
-        let target = Target {
+        Target {
             runtime: Arc::new(engine),
             id: "id".to_owned(),
             container: serde_json::from_value(container).unwrap(),
-            host: None,
-        };
+            host,
+        }
+    }
+
+    /// What a probe finds of such a container.
+    async fn probed_at(host: Option<IpAddr>, probe: Value) -> Result<Option<Warning>, ProbeFault> {
         let probe = serde_json::from_value(probe).unwrap();
-        target.probe(&probe, Duration::from_secs(5)).await
+        target(host).probe(&probe, Duration::from_secs(5)).await
+    }
+
+    async fn probed(probe: Value) -> Result<Option<Warning>, ProbeFault> {
+        probed_at(Some(Ipv4Addr::LOCALHOST.into()), probe).await
+    }
+
+    /// The machine's own programs listen there, and some answer any question.
+    #[tokio::test]
+    async fn a_pod_without_an_address_is_not_looked_for_on_the_machine() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        for probe in [
+            json!({"httpGet": {"port": port}}),
+            json!({"httpGet": {"port": port, "host": ""}}),
+            json!({"tcpSocket": {"port": port}}),
+            json!({"grpc": {"port": port}}),
+        ] {
+            let found = probed_at(None, probe).await;
+            assert_eq!(found, Err(ProbeFault::Unknown(NO_ADDRESS.to_owned())));
+        }
+        let hook = json!({"httpGet": {"port": port}});
+        let hook = serde_json::from_value(hook).unwrap();
+        let asked = target(None).hook(&hook, Duration::from_secs(5)).await;
+        assert_eq!(asked, Err(NO_ADDRESS.to_owned()));
+        let named = json!({"tcpSocket": {"port": port, "host": "127.0.0.1"}});
+        assert_eq!(probed_at(None, named).await, Ok(None));
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 //! When a hook is begun, and what follows from its end, is the pod machine's work. A hook ends with
 //! its container, and one after the start also with its pod's life, as upstream's does.
 
+use crate::reached;
 use agent_api::events::Recorder;
 use agent_handlers::Target;
 use agent_pods::{Begun, HookProgress, Notes, find};
@@ -150,7 +151,7 @@ impl Hooks {
             runtime: self.runtime.clone(),
             id: id.to_owned(),
             container: container.into_owned(),
-            host,
+            host: reached(pod, host),
         };
         Some((target, hook))
     }

@@ -13,3 +13,13 @@ mod probes;
 
 pub use hooks::Hooks;
 pub use probes::Probes;
+
+use agent_pods::is_on_host;
+use config_kube::k8s_openapi::api::core::v1::Pod;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Where probes and hooks reach a pod at this address. One on the machine's network is reached at
+/// the loopback before the machine's address is known.
+fn reached(pod: &Pod, address: Option<IpAddr>) -> Option<IpAddr> {
+    address.or_else(|| is_on_host(pod).then_some(Ipv4Addr::LOCALHOST.into()))
+}

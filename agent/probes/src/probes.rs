@@ -6,6 +6,7 @@
 //! deleted pod ends, readiness alone is asked for: it may serve to its end. A probe that could not
 //! be made, as while the engine is away, changes no verdict.
 
+use crate::reached;
 use agent_api::events::Recorder;
 use agent_handlers::{ProbeFault, Target, Warning};
 use agent_pods::{Death, HookProgress, Notes, Verdict, between, find};
@@ -13,7 +14,7 @@ use agent_resources::Probed;
 use agent_runtime::{Container as Seen, ContainerKind, ContainerState, Runtime};
 use config_kube::k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
 use jiff::Timestamp;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,6 +41,8 @@ pub struct Probes {
     news: Arc<Notify>,
     verdicts: Verdicts,
     tasks: BTreeMap<String, AbortHandle>,
+    /// Containers whose probes began before the pod had an address.
+    unplaced: BTreeSet<String>,
     /// The pod is being deleted.
     ends: Arc<AtomicBool>,
 }
@@ -77,14 +80,24 @@ impl Probes {
             news,
             verdicts: Verdicts::default(),
             tasks: BTreeMap::new(),
+            unplaced: BTreeSet::new(),
             ends: Arc::default(),
         }
     }
 
     /// Starts probes for what runs and ends those of what doesn't. A container is not probed before
-    /// its hook after the start has ended.
+    /// its hook after the start has ended. `host`: the pod's address; probes that began without one
+    /// begin anew with it.
     pub fn follow(&mut self, pod: &Arc<Pod>, seen: &[Seen], notes: &Notes, host: Option<IpAddr>) {
         self.keep(seen);
+        let host = reached(pod, host);
+        if host.is_some() {
+            for id in std::mem::take(&mut self.unplaced) {
+                if let Some(task) = self.tasks.remove(&id) {
+                    task.abort();
+                }
+            }
+        }
         for seen in seen.iter().filter(|seen| is_running(seen)) {
             let hook = notes.post_start.get(&seen.id);
             let lasts = matches!(seen.key.kind, ContainerKind::Sidecar | ContainerKind::Main);
@@ -116,6 +129,7 @@ impl Probes {
             }
             keep
         });
+        self.unplaced.retain(|id| running(id));
         lock(&self.verdicts).retain(|id, _| running(id));
     }
 
@@ -126,6 +140,9 @@ impl Probes {
         let id = seen.id.clone();
         let first = first_verdict(&pod, &container, &id);
         lock(&self.verdicts).insert(id.clone(), first);
+        if host.is_none() {
+            self.unplaced.insert(id.clone());
+        }
         let prober = Prober {
             events: self.events.clone(),
             probed: self.probed.clone(),
@@ -148,6 +165,7 @@ impl Probes {
 
     /// Ends all probes: the pod ends.
     pub fn stop_all(&mut self) {
+        self.unplaced.clear();
         for task in std::mem::take(&mut self.tasks).into_values() {
             task.abort();
         }
@@ -406,9 +424,10 @@ impl Prober {
 mod tests {
     use super::*;
     use agent_resources::Figures;
-    use agent_runtime::{Containerd, Options, Registries};
+    use agent_runtime::{ContainerKey, Containerd, Options, PodRef, Registries};
     use config_kube::k8s_openapi::api::core::v1::PodSpec;
     use serde_json::{Value, json};
+    use std::net::Ipv4Addr;
     use tokio::net::TcpListener;
 
     /// A container with such a liveness probe, whose engine is away, and its task.
@@ -452,7 +471,7 @@ mod tests {
                 runtime: Arc::new(engine),
                 id: "id".to_owned(),
                 container,
-                host: None,
+                host: Some(Ipv4Addr::LOCALHOST.into()),
             },
             started: true,
             started_at: Timestamp::now(),
@@ -513,6 +532,67 @@ mod tests {
         drop(connection);
         running.await.unwrap();
         lock(&verdicts)["id"].dead
+    }
+
+    /// A container that runs.
+    fn seen(id: &str) -> Seen {
+        let pod = PodRef {
+            namespace: "n".to_owned(),
+            name: "p".to_owned(),
+            uid: "u".to_owned(),
+        };
+        Seen {
+            id: id.to_owned(),
+            key: ContainerKey {
+                pod,
+                container: "a".to_owned(),
+                kind: ContainerKind::Main,
+                attempt: 0,
+            },
+            image: String::new(),
+            image_id: String::new(),
+            state: ContainerState::Running {
+                started_at: Timestamp::now(),
+            },
+            backoff: None,
+            round: 0,
+            this_boot: true,
+            stop_signal: None,
+            needs: None,
+            user: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_probe_that_began_before_its_pod_had_an_address_begins_anew_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let Prober {
+            target,
+            events,
+            probed,
+            news,
+            ..
+        } = prober(dir.path(), json!({"tcpSocket": {"port": 1}}));
+        let mut probes = Probes::new(target.runtime, events, probed, news);
+        let pod = |on_host: bool| {
+            let container = json!({"name": "a", "livenessProbe": {"tcpSocket": {"port": 1}}});
+            let spec = json!({"hostNetwork": on_host, "containers": [container]});
+            Arc::new(serde_json::from_value::<Pod>(json!({"spec": spec})).unwrap())
+        };
+        let (seen, notes) = ([seen("id")], Notes::default());
+        let waits = |probes: &Probes| probes.unplaced.contains("id");
+        let begun = |probes: &Probes| probes.tasks["id"].id();
+        probes.follow(&pod(false), &seen, &notes, None);
+        let first = begun(&probes);
+        assert!(waits(&probes));
+        probes.follow(&pod(false), &seen, &notes, None);
+        assert_eq!(begun(&probes), first, "it goes on to wait");
+        probes.follow(&pod(false), &seen, &notes, Some([127, 0, 0, 2].into()));
+        assert_ne!(begun(&probes), first);
+        assert!(!waits(&probes));
+        probes.stop_all();
+        probes.follow(&pod(true), &seen, &notes, None);
+        assert!(!waits(&probes), "the machine is there");
     }
 
     #[tokio::test]
