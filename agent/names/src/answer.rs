@@ -1,7 +1,7 @@
 //! Makes DNS answers (RFC 1035, RFC 6891) from the cluster's names (pure).
 
 use super::index::Index;
-use super::zone::{Data, Kind, Outcome, look_up};
+use super::zone::{Data, Kind, Outcome, is_cut, look_up};
 use agent_proxy::DOMAIN;
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA, CNAME, PTR, SOA, SRV, TXT};
@@ -24,6 +24,9 @@ const OPCODE: u8 = 0x78;
 const RECURSION_DESIRED: u8 = 0x01;
 /// RCODE: the server does not know this kind of query.
 const NOT_IMPLEMENTED: u8 = 4;
+/// Bytes of a record at least: the root's name, type, class, time and length (RFC 1035, section
+/// 3.2.1).
+const LEAST_RECORD: usize = 11;
 /// Longest chain of CNAMEs within the cluster.
 const MOST_NAMES: usize = 8;
 
@@ -34,7 +37,7 @@ pub struct Question {
     pub message: Message,
     /// What it asks.
     pub query: Query,
-    /// Most bytes of a datagram to the client.
+    /// Most bytes of the answer: what a datagram to the client may have, unless it asks otherwise.
     pub limit: usize,
 }
 
@@ -161,12 +164,17 @@ pub fn answer(index: &Index, question: &Question) -> Resolution {
             }
             Outcome::Found(found) => found,
         };
+        answer.metadata.truncation |= is_cut(&found);
         let found = turned(found, question.message.metadata.id);
         let mut next = None;
         if found.is_empty() {
             answer.add_authorities(authority());
         }
         for data in found {
+            // So many do not fit, and `written` says so: the others need not be made.
+            if answer.answers.len() > question.limit / LEAST_RECORD {
+                break;
+            }
             if let Data::Cname(other) = &data {
                 next = Some(other.clone());
             }
@@ -259,9 +267,13 @@ fn authority() -> Option<Record> {
 /// by TCP. As many records as fit stay: a client that knows no TCP (musl before 1.2.4) takes these,
 /// and finds no address otherwise.
 pub fn written(answer: &Message, limit: usize) -> Option<Vec<u8>> {
-    let bytes = answer.to_vec().ok()?;
-    if bytes.len() <= limit {
-        return Some(bytes);
+    let records = [&answer.answers, &answer.authorities, &answer.additionals];
+    let records: usize = records.map(Vec::len).iter().sum();
+    if records <= limit / LEAST_RECORD {
+        let bytes = answer.to_vec().ok()?;
+        if bytes.len() <= limit {
+            return Some(bytes);
+        }
     }
     let with = |records: usize| {
         let mut cut = Message::new(answer.metadata.id, MessageType::Response, OpCode::Query);
@@ -273,7 +285,7 @@ pub fn written(answer: &Message, limit: usize) -> Option<Vec<u8>> {
         let bytes = cut.to_vec().ok();
         bytes.filter(|bytes| bytes.len() <= limit || records == 0)
     };
-    let (mut fit, mut most) = (0, answer.answers.len());
+    let (mut fit, mut most) = (0, answer.answers.len().min(limit / LEAST_RECORD));
     while fit < most {
         let middle = fit + (most - fit).div_ceil(2);
         if with(middle).is_some() {

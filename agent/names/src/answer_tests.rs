@@ -104,6 +104,38 @@ fn what_fits_of_a_long_answer_stays_in_it() {
 }
 
 #[test]
+fn of_a_name_with_many_ports_no_more_records_are_made_than_fit_and_the_answer_says_so() {
+    let index = Index::of(cluster::crowded().into());
+    for name in ["wide", "deep", "10-2-0-7.deep"] {
+        let name = format!("{name}.shop.svc.cluster.local");
+        let mut asked = question(&name, RecordType::SRV, Some(4096));
+        for limit in [1232, 65_535] {
+            asked.limit = limit;
+            let said = whole(answer(&index, &asked));
+            let made = said.answers.len();
+            assert!(
+                made <= (limit / LEAST_RECORD + 1).min(1500),
+                "{made} for {limit}"
+            );
+            let bytes = written(&said, limit).unwrap();
+            assert!(bytes.len() <= limit);
+            let cut = Message::from_vec(&bytes).unwrap();
+            assert!(cut.metadata.truncation && !cut.answers.is_empty());
+        }
+    }
+    let mut asked = question("long.shop.svc.cluster.local", RecordType::A, Some(1232));
+    let firsts = (0..100).map(|turn| {
+        asked.message.metadata.id = 40 * turn;
+        let said = whole(answer(&index, &asked));
+        assert!(said.answers.len() <= 1232 / LEAST_RECORD + 1);
+        said.answers[0].data.clone()
+    });
+    let mut firsts: Vec<RData> = firsts.collect();
+    firsts.dedup();
+    assert_eq!(firsts.len(), 100, "each question begins with another one");
+}
+
+#[test]
 fn an_answer_has_each_target_and_each_of_their_addresses_once() {
     let asked = question("web.example.", RecordType::SRV, None);
     let owner = absolute("web.example").unwrap();

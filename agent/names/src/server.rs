@@ -213,10 +213,11 @@ impl Server {
         limit: Option<usize>,
     ) -> Option<Vec<u8>> {
         let turn = self.turns.try_acquire().ok()?;
-        let question = match Question::read(bytes) {
+        let mut question = match Question::read(bytes) {
             Ok(question) => question,
             Err(refusal) => return refusal,
         };
+        question.limit = limit.unwrap_or(question.limit);
         let said = self.resolved(&question);
         drop(turn);
         let message = match said {
@@ -234,7 +235,7 @@ impl Server {
                 relayed(&question, said)
             }
         };
-        written(&message, limit.unwrap_or(question.limit))
+        written(&message, question.limit)
     }
 }
 

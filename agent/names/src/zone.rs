@@ -6,8 +6,18 @@
 
 use crate::index::Index;
 use agent_proxy::{DOMAIN, Endpoint, Key, Known, Protocol, Service, Slice};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::rc::Rc;
+
+/// Most records with names that an answer is made of: 64 KiB, the longest answer, hold no more of
+/// services' ports, whose names are not compressed. A service may have thousands of ports at
+/// thousands of endpoints each, and one datagram asks for all of them.
+pub const MOST_RECORDS: usize = 1500;
+/// Most addresses that an answer is made of: 64 KiB hold no more, of 16 bytes each at least.
+pub const MOST_ADDRESSES: usize = 4096;
+/// Most endpoints that are looked at for an answer, as services may share addresses and host names.
+const MOST_LOOKS: usize = 1 << 16;
 
 /// What a question is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +73,17 @@ pub enum Outcome {
     Foreign,
     /// Nothing is known yet.
     Unknown,
+}
+
+/// Whether there may be more than was found, as that is as much as an answer is made of.
+pub(crate) fn is_cut(found: &[Data]) -> bool {
+    let is_address = |data: &Data| matches!(data, Data::Address(_));
+    let most = if found.iter().all(is_address) {
+        MOST_ADDRESSES
+    } else {
+        MOST_RECORDS
+    };
+    found.len() >= most
 }
 
 /// Finds the meaning of a name; the name is in lower case, without the dot at its end.
@@ -194,7 +215,8 @@ impl<'a> Named<'a> {
         full(&self.key.name, &self.key.namespace)
     }
 
-    /// Its ready endpoints: all, or those of which [`host_of`] says this.
+    /// Its ready endpoints: all, or those of which [`host_of`] says this, among the first
+    /// [`MOST_LOOKS`].
     fn endpoints<'b>(
         &'b self,
         host: Option<&'b str>,
@@ -208,6 +230,7 @@ impl<'a> Named<'a> {
             Some(own) => host == Some(own.as_str()),
             None => said == Some(one.address),
         };
+        let all = all.take(MOST_LOOKS);
         all.filter(move |(_, one)| one.ready && is(one))
     }
 
@@ -226,10 +249,10 @@ impl<'a> Named<'a> {
             Some(self.ports(None, |_, _| true))
         } else if self.service.headless {
             let endpoints = self.endpoints(None).map(|(_, one)| one.address);
-            let addresses: BTreeSet<IpAddr> = endpoints.collect();
-            Some(data(addresses))
+            Some(addresses_of(kind, endpoints))
         } else {
-            Some(data(self.service.addresses.iter().copied()))
+            let own = self.service.addresses.iter().copied();
+            Some(data(own.take(MOST_ADDRESSES)))
         }
     }
 
@@ -244,14 +267,13 @@ impl<'a> Named<'a> {
             let is_there = has && !self.is_empty();
             return is_there.then(Vec::new);
         }
-        let own = self.endpoints(Some(host)).map(|(_, one)| one.address);
-        let addresses: BTreeSet<IpAddr> = own.collect();
-        if addresses.is_empty() {
+        let own = || self.endpoints(Some(host)).map(|(_, one)| one.address);
+        if own().next().is_none() {
             None
         } else if kind == Kind::Srv {
             Some(self.ports(Some(host), |_, _| true))
         } else {
-            Some(data(addresses))
+            Some(addresses_of(kind, own()))
         }
     }
 
@@ -278,31 +300,21 @@ impl<'a> Named<'a> {
     }
 
     /// Its ports: of the service's own name where it has an address, of each endpoint's where it
-    /// has not, or where those of a host are asked for.
+    /// has not, or where those of a host are asked for; no more than [`MOST_RECORDS`].
     fn ports(&self, host: Option<&str>, is: impl Fn(&str, Protocol) -> bool) -> Vec<Data> {
-        let mut found = BTreeSet::new();
-        let name = self.name();
-        if self.service.headless || host.is_some() {
-            for (slice, endpoint) in self.endpoints(host) {
-                let ports = slice.ports.iter().filter(|own| is(&own.name, own.protocol));
-                found.extend(ports.map(|own| Data::Srv {
-                    port: own.port,
-                    weight: 0,
-                    host: format!("{}.{name}", host_of(endpoint)),
-                    address: endpoint.address,
-                }));
-            }
+        let found = if self.service.headless || host.is_some() {
+            distinct(self.ports_in_turn(host, is))
         } else {
+            let (name, addresses) = (self.name(), self.service.addresses.as_slice());
+            let name = &name;
             let ports = self.service.ports.iter();
-            for own in ports.filter(|own| is(&own.name, own.protocol)) {
-                found.extend(self.service.addresses.iter().map(|address| Data::Srv {
-                    port: own.port,
-                    weight: 0,
-                    host: name.clone(),
-                    address: *address,
-                }));
-            }
-        }
+            let ports = ports.filter(|own| is(&own.name, own.protocol));
+            distinct(ports.flat_map(|own| {
+                let number = own.port;
+                let all = addresses.iter();
+                all.map(move |address| srv(number, name.clone(), *address))
+            }))
+        };
         // All hosts have the same share (RFC 2782 knows none for no host), however many addresses.
         let share = u16::try_from(100 / targets(&found).max(1))
             .unwrap_or(1)
@@ -315,6 +327,96 @@ impl<'a> Named<'a> {
         }
         found
     }
+
+    /// The ports of the endpoints, or of those of a host: first one of each, then the next one of
+    /// each. Where they are too many, no endpoint is left out for the ports of another.
+    fn ports_in_turn(
+        &self,
+        host: Option<&str>,
+        is: impl Fn(&str, Protocol) -> bool,
+    ) -> impl Iterator<Item = Data> {
+        let name = self.name();
+        let mut waiting = VecDeque::new();
+        let mut last: Option<(&Slice, Rc<[u16]>)> = None;
+        let mut looks = 0_usize;
+        for (slice, endpoint) in self.endpoints(host) {
+            let known = last.as_ref().filter(|(of, _)| std::ptr::eq(*of, slice));
+            let ports = if let Some((_, ports)) = known {
+                Rc::clone(ports)
+            } else {
+                looks = looks.saturating_add(slice.ports.len());
+                let own = slice.ports.iter();
+                let own = own.filter(|own| is(&own.name, own.protocol));
+                let own = own.take(MOST_RECORDS).map(|own| own.port);
+                let ports: Rc<[u16]> = own.collect();
+                last = Some((slice, Rc::clone(&ports)));
+                ports
+            };
+            if !ports.is_empty() {
+                waiting.push_back(Unrecorded {
+                    host: format!("{}.{name}", host_of(endpoint)),
+                    address: endpoint.address,
+                    ports,
+                    next: 0,
+                });
+            }
+            if waiting.len() == MOST_RECORDS || looks > MOST_LOOKS {
+                break;
+            }
+        }
+        std::iter::from_fn(move || {
+            let mut one = waiting.pop_front()?;
+            let port = *one.ports.get(one.next)?;
+            one.next += 1;
+            let data = srv(port, one.host.clone(), one.address);
+            if one.next < one.ports.len() {
+                waiting.push_back(one);
+            }
+            Some(data)
+        })
+    }
+}
+
+/// An endpoint, and its ports of which those from `next` on have no record yet.
+struct Unrecorded {
+    host: String,
+    address: IpAddr,
+    ports: Rc<[u16]>,
+    next: usize,
+}
+
+fn srv(port: u16, host: String, address: IpAddr) -> Data {
+    Data::Srv {
+        port,
+        weight: 0,
+        host,
+        address,
+    }
+}
+
+/// The first of these, each once, as many as an answer is made of.
+fn distinct(all: impl Iterator<Item = Data>) -> BTreeSet<Data> {
+    let mut found = BTreeSet::new();
+    // Slices may repeat one another.
+    for data in all.take(4 * MOST_RECORDS) {
+        if found.len() == MOST_RECORDS {
+            break;
+        }
+        found.insert(data);
+    }
+    found
+}
+
+/// Those of a kind, each once, as many as an answer is made of.
+fn addresses_of(kind: Kind, all: impl Iterator<Item = IpAddr>) -> Vec<Data> {
+    let mut found = BTreeSet::new();
+    for address in all.filter(|address| fits(&Data::Address(*address), kind)) {
+        if found.len() == MOST_ADDRESSES {
+            break;
+        }
+        found.insert(address);
+    }
+    data(found)
 }
 
 fn data(addresses: impl IntoIterator<Item = IpAddr>) -> Vec<Data> {
@@ -367,7 +469,7 @@ fn reverse(index: &Index, address: IpAddr, kind: Kind) -> Outcome {
     if index.known().whole().is_none() {
         return Outcome::Foreign;
     }
-    let services = index.services_at(address);
+    let services = index.services_at(address).take(MOST_RECORDS);
     let mut names: BTreeSet<String> = services
         .map(|key| full(&key.name, &key.namespace))
         .collect();
@@ -376,10 +478,16 @@ fn reverse(index: &Index, address: IpAddr, kind: Kind) -> Outcome {
             let service = index.service(key);
             service.is_some_and(|service| service.external_name.is_none())
         });
+        let mut looks = 0_usize;
         for (key, slice) in slices {
+            if names.len() >= MOST_RECORDS || looks > MOST_LOOKS {
+                break;
+            }
+            looks = looks.saturating_add(slice.endpoints.len());
             let service = full(&key.name, &key.namespace);
             let own = slice.endpoints.iter();
             let own = own.filter(|one| one.ready && one.address == address);
+            let own = own.take(MOST_RECORDS - names.len());
             names.extend(own.map(|one| format!("{}.{service}", host_of(one))));
         }
     }

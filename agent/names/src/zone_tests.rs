@@ -111,6 +111,100 @@ pub(crate) fn index() -> Index {
     Index::of(Arc::new(known()))
 }
 
+/// As much as objects of a few MiB may say: a service of 20,000 ports with an address, a headless
+/// one with 20 endpoints of as many ports, one with 5,000 endpoints of either family, and an
+/// address that is of an endpoint in 3,000 services.
+pub(crate) fn crowded() -> Known {
+    let ports = || (1..=20_000).map(|number| port(&format!("p{number}"), number));
+    let wide = Service {
+        addresses: vec!["10.96.0.20".parse().unwrap(), "fd00::20".parse().unwrap()],
+        ports: ports().collect(),
+        ..Service::default()
+    };
+    let headless = || Service {
+        headless: true,
+        ..Service::default()
+    };
+    let many = |address: &dyn Fn(u32) -> IpAddr, count: u32, ports: Vec<SlicePort>| Slice {
+        service: String::new(),
+        ports,
+        endpoints: (0..count)
+            .map(|at| endpoint(&address(at).to_string(), None, true))
+            .collect(),
+    };
+    let v4 = |at: u32| IpAddr::V4(Ipv4Addr::from((10 << 24) + (2 << 16) + at));
+    let v6 = |at: u32| IpAddr::V6(Ipv6Addr::from((0xfd02 << 112) + u128::from(at)));
+    let all = ports().map(|own| SlicePort {
+        name: own.name,
+        protocol: own.protocol,
+        port: own.port,
+    });
+    let slices = [
+        ("deep", many(&v4, 20, all.collect())),
+        ("long", many(&v4, 5000, Vec::new())),
+        ("long", many(&v6, 5000, Vec::new())),
+    ];
+    let slices = slices.into_iter().zip(0..).map(|((service, slice), at)| {
+        let name = key("shop", &format!("{service}-{at}"));
+        let service = service.to_owned();
+        (Arc::new(name), Arc::new(Slice { service, ..slice }))
+    });
+    let same = |name: &String| {
+        let slice = slice(name, &[], &[endpoint("192.0.2.9", None, true)]);
+        (Arc::new(key("shop", name)), Arc::new(slice))
+    };
+    let sharing: Vec<String> = (0..3000).map(|at| format!("same-{at}")).collect();
+    let services = [("wide", wide), ("deep", headless()), ("long", headless())];
+    let services = services.map(|(name, service)| (name.to_owned(), service));
+    let shared = sharing.iter().map(|name| (name.clone(), headless()));
+    let services = services.into_iter().chain(shared);
+    let services =
+        services.map(|(name, service)| (Arc::new(key("shop", &name)), Arc::new(service)));
+    Known {
+        services: Some(services.collect()),
+        slices: Some(slices.chain(sharing.iter().map(same)).collect()),
+        ..Known::default()
+    }
+}
+
+#[test]
+fn however_many_ports_and_endpoints_a_name_has_no_more_is_found_than_an_answer_holds() {
+    let index = Index::of(Arc::new(crowded()));
+    let found = |name: &str, kind| {
+        let Outcome::Found(found) = look_up(&index, name, kind) else {
+            unreachable!("{name} is there")
+        };
+        found
+    };
+    let in_zone = |name: &str, kind| found(&format!("{name}.shop.svc.cluster.local"), kind);
+    let most = MOST_RECORDS;
+    for (name, kind, count) in [
+        ("wide", Kind::Srv, most),
+        ("deep", Kind::Srv, most),
+        ("10-2-0-7.deep", Kind::Srv, most),
+        ("_p20000._tcp.deep", Kind::Srv, 20),
+        ("_p20000._tcp.wide", Kind::Srv, 2),
+        ("deep", Kind::A, 20),
+        ("long", Kind::A, MOST_ADDRESSES),
+        ("long", Kind::Aaaa, MOST_ADDRESSES),
+        ("long", Kind::Txt, 0),
+        ("long", Kind::Srv, 0),
+    ] {
+        let found = in_zone(name, kind);
+        assert_eq!(found.len(), count, "{name} {kind:?}");
+        assert_eq!(is_cut(&found), count >= most, "{name} {kind:?}");
+    }
+    assert_eq!(found("9.2.0.192.in-addr.arpa", Kind::Ptr).len(), most);
+    let hosts: BTreeSet<String> = in_zone("deep", Kind::Srv)
+        .into_iter()
+        .filter_map(|data| match data {
+            Data::Srv { host, .. } => Some(host),
+            Data::Address(_) | Data::Ptr(_) | Data::Cname(_) | Data::Text(_) => None,
+        })
+        .collect();
+    assert_eq!(hosts.len(), 20, "no endpoint takes the place of another");
+}
+
 fn found(name: &str, kind: Kind) -> Vec<String> {
     let words = |data: &Data| match data {
         Data::Address(address) => address.to_string(),

@@ -8,14 +8,17 @@ use agent_init::generation::StateGeneration;
 use agent_init::{allowed, spcr};
 use agent_names::answer::{Question, Resolution, answer, written};
 use agent_names::index::Index;
+use agent_names::zone::{MOST_ADDRESSES, MOST_RECORDS};
 use agent_net::dhcp::{Client, Output};
-use agent_proxy::{Known, Objects};
+use agent_proxy::{Key, Known, Objects, Port, Protocol, Service};
 use agent_volume::Kept;
 use agent_volume::header::{VOLUME_KEY, VolumeKey};
 use config_state::generation::{BootNonce, Generation, GenerationKey, Joined};
 use std::fs;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -33,6 +36,9 @@ const NEXT: BootNonce = [0xab; 8];
 /// The client of the segment's server.
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const TRANSACTION: u32 = 7;
+/// The types of records that questions ask for (RFC 1035, RFC 2782).
+const ADDRESS: u8 = 1;
+const SRV: u8 = 33;
 
 /// # Errors
 /// No folder can be made for the files that targets read.
@@ -57,7 +63,7 @@ pub(super) fn targets() -> io::Result<Vec<Target>> {
             }),
         ),
         target("agent-net/dhcp", acknowledgement(), Box::new(lease)),
-        target("agent-proxy/dns", question(), Box::new(resolve)),
+        names(),
     ]);
     Ok(all)
 }
@@ -178,22 +184,53 @@ fn lease(input: &[u8]) {
     }
 }
 
-/// A question of a pod, whether services are known or not.
-fn resolve(input: &[u8]) {
-    let empty = Known {
-        services: Some(Objects::default()),
+/// A question of a pod, whether services are known or not, also about one with thousands of ports.
+fn names() -> Target {
+    let states = [Known::default(), known([]), known([crowded()])];
+    let indexes = states.map(|known| Index::of(known.into()));
+    let decode = move |input: &[u8]| {
+        let Ok(asked) = Question::read(input) else {
+            return;
+        };
+        for index in &indexes {
+            if let Resolution::Whole(said) = answer(index, &asked) {
+                let made = said.answers.len() + said.additionals.len();
+                assert!(made <= MOST_RECORDS.max(MOST_ADDRESSES), "{made} records");
+                let bytes = written(&said, asked.limit);
+                assert!(bytes.is_none_or(|bytes| bytes.len() <= asked.limit));
+            }
+        }
+    };
+    Target {
+        seeds: [ADDRESS, SRV].map(question).into(),
+        ..target("agent-proxy/dns", Vec::new(), Box::new(decode))
+    }
+}
+
+/// A cluster with these services in the namespace `shop`, and no slices.
+fn known<const N: usize>(services: [Service; N]) -> Known {
+    let services = services.map(|service| {
+        let (namespace, name) = ("shop".to_owned(), "web".to_owned());
+        (Arc::new(Key { namespace, name }), Arc::new(service))
+    });
+    Known {
+        services: Some(services.into_iter().collect()),
         slices: Some(Objects::default()),
         ..Known::default()
+    }
+}
+
+fn crowded() -> Service {
+    let port = |number: u16| Port {
+        name: format!("p{number}"),
+        protocol: Protocol::Tcp,
+        port: number,
+        node_port: None,
     };
-    let Ok(asked) = Question::read(input) else {
-        return;
-    };
-    for known in [Known::default(), empty] {
-        let index = Index::of(known.into());
-        if let Resolution::Whole(said) = answer(&index, &asked) {
-            let bytes = written(&said, asked.limit);
-            assert!(bytes.is_none_or(|bytes| bytes.len() <= asked.limit));
-        }
+    Service {
+        addresses: vec![Ipv4Addr::new(10, 96, 0, 10).into()],
+        ports: (1..=20_000).map(port).collect(),
+        ..Service::default()
     }
 }
 
@@ -238,13 +275,14 @@ fn acknowledgement() -> Vec<u8> {
     packet
 }
 
-/// RFC 1035: a question for an address of a service, with the size of the answer (EDNS).
-fn question() -> Vec<u8> {
+/// RFC 1035: a question about a service, with the size of the answer (EDNS).
+fn question(kind: u8) -> Vec<u8> {
     let mut message = vec![0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1];
     for label in ["web", "shop", "svc", "cluster", "local"] {
         message.push(u8::try_from(label.len()).unwrap_or_default());
         message.extend(label.bytes());
     }
-    message.extend([0, 0, 1, 0, 1, 0, 0, 41, 16, 0, 0, 0, 0, 0, 0, 0]);
+    message.extend([0, 0, kind, 0, 1]);
+    message.extend([0, 0, 41, 16, 0, 0, 0, 0, 0, 0, 0]);
     message
 }
