@@ -1,10 +1,12 @@
 //! Bounds of what one namespace's policies cost a node: rules of the packet filter, and memory of
 //! the planner.
 
-use super::tests::{Own, fresh, world as worlds};
+use super::tests::{Own, fresh, read, world as worlds};
 use super::*;
-use crate::model::{Pod, Policy, World};
+use crate::model::{Pod, Policy, PolicyPeer, Ports, Rule, Selector, Wants, World};
+use agent_proxy::Key;
 use agent_sys::netlink::filter::{MAX_BATCH, encoded_length};
+use agent_sys::netlink::weight::of_rule;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -43,8 +45,14 @@ fn pods(namespaces: &[&str]) -> Own {
         .collect()
 }
 
+/// Rules of as many entries each as a policy may have.
+fn rules_of(entries: &[Value], rule: impl Fn(&[Value]) -> Value) -> Value {
+    entries.chunks(1000).map(rule).collect()
+}
+
 fn ports(count: u32) -> Value {
-    json!([{"ports": (1..=count).map(|port| json!({"port": port})).collect::<Vec<_>>()}])
+    let ports: Vec<Value> = (1..=count).map(|port| json!({"port": port})).collect();
+    rules_of(&ports, |ports| json!({"ports": ports}))
 }
 
 fn blocks(count: u32) -> Vec<Value> {
@@ -91,20 +99,18 @@ fn a_namespace_with_too_many_rules_is_closed_and_no_other() {
     // The pod's own chain asks the policy's, and drops.
     assert_eq!(sizes(ports(9_000)), (9_002, 0, 2));
     assert_eq!(sizes(ports(30_000)), (1, 0, 2), "too many ports");
-    let thrice = json!([ports(9_000)[0], ports(9_000)[0], ports(9_000)[0]]);
+    let once = ports(9_000).as_array().unwrap().clone();
+    let thrice = Value::Array([once.clone(), once.clone(), once].concat());
     assert_eq!(sizes(thrice), (9_002, 0, 2), "the same ports again");
-    assert_eq!(
-        sizes(json!([{"from": blocks(200_000)}])),
-        (1, 0, 2),
-        "too many ranges"
-    );
+    let from = rules_of(&blocks(200_000), |from| json!({"from": from}));
+    assert_eq!(sizes(from), (1, 0, 2), "too many ranges");
 }
 
 #[test]
 fn addresses_of_pods_count() {
     let own = pods(&["shop", "flood"]);
     let peers = |number: u32| json!({"from": [{"podSelector": {"matchExpressions": [{"key": number.to_string(), "operator": "DoesNotExist"}]}}]});
-    let flood: Vec<Value> = (0..2_000).map(peers).collect();
+    let flood: Vec<Value> = (0..1_000).map(peers).collect();
     let mut world = world(&[("shop", shop()), ("flood", json!(flood))]);
     let away = (0..2_000_u32).map(|number| {
         let mut pod = Pod::clone(&pod("flood", &json!([])));
@@ -155,16 +161,15 @@ proptest! {
 
 #[test]
 fn ranges_that_chains_share_count_once() {
-    let world = world(&[(
-        "shop",
-        json!([{"from": blocks(60_000), "ports": [{"port": "web"}]}]),
-    )]);
+    let web = json!([{"port": "web"}]);
+    let rules = rules_of(&blocks(60_000), |from| json!({"from": from, "ports": web}));
+    let world = world(&[("shop", rules)]);
     let pods = (1..=3).map(|last| {
         let ports = json!([{"name": "web", "containerPort": 8000 + u16::from(last)}]);
         (IpAddr::from([10, 1, 0, last]), pod("shop", &ports))
     });
     let table = fresh(Family::V4, &world, &pods.collect());
-    assert_eq!(table.sets.len(), 1, "none is taken away");
+    assert_eq!(table.sets.len(), 60, "none is taken away");
 }
 
 #[test]
@@ -178,4 +183,177 @@ fn what_pods_asked_that_are_gone_is_forgotten() {
         assert_eq!(table, fresh(Family::V4, &named, &own));
         assert_eq!(planner.branches(), 1, "port {port}");
     }
+}
+
+fn everywhere(number: u32) -> PolicyPeer {
+    let selector = |name: &str| {
+        let wants = Wants::NotIn(vec![number.to_string()]);
+        Selector(vec![(name.to_owned(), wants)])
+    };
+    PolicyPeer::Pods {
+        namespaces: Some(selector("team")),
+        pods: selector("app"),
+    }
+}
+
+fn key(namespace: &str) -> Key {
+    Key {
+        namespace: namespace.to_owned(),
+        name: "p".to_owned(),
+    }
+}
+
+/// A world in which pods of `flood` may go where this rule says, and as many pods are elsewhere;
+/// those of `shop` may be asked by a network.
+fn flooded(rule: Rule, elsewhere: u32) -> World {
+    let mut world = world(&[("shop", shop())]);
+    let flood = Policy {
+        namespace: "flood".to_owned(),
+        egress: Some(vec![rule]),
+        ..Policy::default()
+    };
+    let policies = world.policies.get_or_insert_default();
+    policies.insert(key("flood"), Arc::new(flood));
+    let away = (0..elsewhere).map(|number| {
+        let mut pod = Pod::clone(&pod("away", &json!([{"name": "p0", "containerPort": 80}])));
+        pod.addresses = vec![Ipv4Addr::from((10 << 24) + (2 << 16) + number).into()];
+        (number.to_string(), Arc::new(pod))
+    });
+    world.pods = Some(away.collect());
+    let namespaces = ["away", "flood", "shop"].map(|name| (name.to_owned(), Arc::default()));
+    world.namespaces = Some(namespaces.into());
+    world
+}
+
+fn named_ports(count: u32) -> Vec<(u8, Ports)> {
+    let names = (0..count).map(|number| format!("p{number}"));
+    names.map(|name| (6, Ports::Named(name))).collect()
+}
+
+#[test]
+fn peers_and_named_ports_of_a_rule_are_not_multiplied() {
+    let own = pods(&["shop", "flood"]);
+    let rule = |peers: u32, ports: u32| Rule {
+        peers: (0..peers).map(everywhere).collect(),
+        ports: named_ports(ports),
+    };
+    // Each port has a set, and all sets have one list of peers.
+    let mut planner = Planner::new(Family::V4);
+    let table = planner.table(&flooded(rule(1000, 1000), 5), &own).unwrap();
+    assert_eq!((table.ingress.len(), table.egress.len()), (1, 1));
+    assert!(!table.chains.contains_key("closed"));
+    let (sets, lists) = planner.asked();
+    assert_eq!((sets, lists), (1001, 1), "and a set of ranges of the other");
+
+    // As a policy of a mebibyte may have been stored: what is made is what the table may take.
+    let most = budget::MAX_BYTES / of_rule(&[]);
+    let table = planner
+        .table(&flooded(rule(15_000, 15_000), 5), &own)
+        .unwrap();
+    assert_eq!(table.chains["closed"].len(), 1);
+    assert_eq!(table.sets.len(), 1, "that of the other");
+    let (sets, lists) = planner.asked();
+    assert!(sets <= most, "{sets} sets");
+    assert_eq!(lists, 1, "lists of peers");
+}
+
+#[test]
+fn a_namespace_whose_peers_are_too_many_for_the_pods_of_all_is_closed_and_no_other() {
+    let own = pods(&["shop", "flood"]);
+    let alone = fresh(Family::V4, &world(&[("shop", shop())]), &own);
+    let table = |peers: u32, elsewhere: u32| {
+        let rule = Rule {
+            peers: (0..peers).map(everywhere).collect(),
+            ports: Vec::new(),
+        };
+        let table = fresh(Family::V4, &flooded(rule, elsewhere), &own);
+        assert!(has_all(&alone, &table), "of the other namespace");
+        assert_eq!(table.ingress, alone.ingress);
+        assert_eq!(table.egress.len(), 1);
+        (table.chains.contains_key("closed"), table.sets.len())
+    };
+    assert_eq!(table(1000, 2000), (false, 2));
+    assert_eq!(table(1000, 5000), (true, 1), "too many comparisons");
+}
+
+#[test]
+fn a_closed_namespace_whose_selectors_are_not_looked_at_is_closed_in_both_directions() {
+    let own = pods(&["shop", "flood"]);
+    let values: Vec<String> = (0..MAX_SELECTOR).map(|number| number.to_string()).collect();
+    let mut world = flooded(Rule::default(), 0);
+    let policies = world.policies.get_or_insert_default();
+    let flood = Arc::new(Policy {
+        namespace: "flood".to_owned(),
+        selects: Selector(vec![("app".to_owned(), Wants::In(values))]),
+        ingress: Some(vec![Rule::default()]),
+        egress: Some(vec![Rule::default()]),
+    });
+    for number in 0..7 {
+        let name = number.to_string();
+        policies.insert(
+            Key {
+                name,
+                ..key("flood")
+            },
+            Arc::clone(&flood),
+        );
+    }
+    let table = fresh(Family::V4, &world, &own);
+    let closed = |chains: &BTreeMap<IpAddr, Arc<str>>| {
+        let own = chains.values().filter(|name| &***name == "closed");
+        own.count()
+    };
+    assert_eq!((closed(&table.ingress), closed(&table.egress)), (1, 1));
+}
+
+/// A selector of this many values takes a sixth of the comparisons that a namespace may take.
+const MAX_SELECTOR: usize = budget::MAX_EFFORT / (4 * 6);
+
+#[test]
+fn sets_that_are_made_anew_after_many_changes_are_those_of_a_fresh_start() {
+    let own = pods(&["shop", "flood"]);
+    let rule = Rule {
+        peers: (0..2).map(everywhere).collect(),
+        ports: named_ports(2),
+    };
+    let mut planner = Planner::new(Family::V4);
+    for elsewhere in [0, 1, 64, 200, 500, 130, 129] {
+        let world = flooded(rule.clone(), elsewhere);
+        let table = planner.table(&world, &own).unwrap();
+        assert_eq!(table, fresh(Family::V4, &world, &own), "{elsewhere}");
+    }
+}
+
+#[test]
+fn a_policy_with_longer_lists_than_the_api_takes_closes_its_namespace() {
+    let closed = read(&json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}));
+    let lists = |count: usize| {
+        let (peer, port) = (json!({"podSelector": {}}), json!({"port": 80}));
+        let rule = json!({"from": vec![peer.clone(); count]});
+        let of_ports = json!({"ports": vec![port; count]});
+        let policy = |side: &str, rules: Value| json!({"podSelector": {}, side: rules});
+        [
+            policy("ingress", json!([rule])),
+            policy("ingress", json!([of_ports])),
+            policy("egress", json!([{"to": vec![peer; count]}])),
+            policy("egress", json!([of_ports])),
+            policy("ingress", json!(vec![json!({}); count])),
+            policy("egress", json!(vec![json!({}); count])),
+        ]
+    };
+    for [most, more] in lists(1000)
+        .into_iter()
+        .zip(lists(1001))
+        .map(|(a, b)| [a, b])
+    {
+        assert_ne!(read(&most), closed);
+        assert_eq!(read(&more), closed);
+    }
+}
+
+#[test]
+fn a_pod_has_no_more_named_ports_than_rules_by_name_are_looked_up_for() {
+    let ports = (0..5000).map(|number| json!({"name": format!("p{number}"), "containerPort": 80}));
+    let pod = pod("shop", &ports.collect());
+    assert_eq!(pod.ports.len(), 1000);
 }

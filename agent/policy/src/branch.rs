@@ -1,5 +1,9 @@
 //! The rules of one policy, as chains of the packet filter (pure): one for each side, and for each
 //! set of named ports that pods selected by it have.
+//!
+//! A policy of a mebibyte may name thousands of peers and thousands of ports, and each pair of them
+//! means something. So nothing is made for pairs: the sets of a rule share its peers, whose digest
+//! is made once, and beyond [`MAX_BYTES`] no rule is written.
 
 use crate::blocks::blocks;
 use crate::budget::MAX_BYTES;
@@ -10,14 +14,14 @@ use agent_proxy::Key;
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Step, Verdict};
 use agent_sys::netlink::weight::of_rule;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// The register of an address.
 const ADDRESS: u32 = 0;
 
 /// Which end of the connection the pod of this node is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Side {
     /// It answers.
     Ingress,
@@ -39,6 +43,8 @@ impl Side {
 #[derive(Debug)]
 pub(crate) struct Made {
     pub(crate) policy: Arc<Policy>,
+    /// What the chains of each side are made from.
+    pub(crate) asked: BTreeMap<Side, Asked>,
     pub(crate) branches: Vec<Branch>,
 }
 
@@ -47,133 +53,122 @@ impl Made {
     pub(crate) fn of(policy: &Arc<Policy>) -> Self {
         Self {
             policy: Arc::clone(policy),
+            asked: BTreeMap::new(),
             branches: Vec::new(),
         }
     }
 }
 
-/// A policy's chain for one side of pods that have these of its named ports.
+/// What a policy's rules of one side ask for, whichever pod they are for.
 #[derive(Debug)]
-pub(crate) struct Branch {
-    pub(crate) side: Side,
-    pub(crate) ports: Vec<NamedPort>,
-    pub(crate) name: Arc<str>,
-    pub(crate) rules: Arc<Rules>,
-    pub(crate) sets: Vec<(Arc<str>, Content)>,
+pub(crate) struct Asked {
+    /// The other ends, for each rule.
+    pub(crate) ends: Vec<Ends>,
+    /// Names of ports of the pod; those of other pods are in sets.
+    names: BTreeSet<String>,
+    /// The rules and their ports, of which each chain is written.
+    pub(crate) entries: usize,
 }
 
-/// What a set holds.
-#[derive(Debug, Clone)]
-pub(crate) enum Content {
-    /// Addresses of pods that some of these mean; there are some.
-    Pods(Vec<PolicyPeer>),
-    /// Ports of this name and protocol at pods that some of these mean, or at all pods where there
-    /// are none.
-    NamedPort(Vec<PolicyPeer>, String, u8),
-    /// These ranges.
-    Ranges(Arc<Set>),
-}
-
-impl Branch {
-    /// The chain of a policy whose rules for this side are these.
-    pub(crate) fn new(
-        family: Family,
-        key: &Key,
-        rules: &[Rule],
-        side: Side,
-        ports: Vec<NamedPort>,
-    ) -> Self {
-        let name = named("policy", &(key, side, &ports));
-        let mut writer = Writer {
-            family,
-            namespace: &key.namespace,
-            side,
-            ports: &ports,
-            sets: Vec::new(),
-        };
-        let (mut seen, mut bytes) = (HashSet::new(), 0);
-        let written = rules.iter().flat_map(|rule| writer.rule(rule));
-        // What comes behind one rule too many is not looked at: the namespace is closed.
-        let written = written
-            .filter(|rule| seen.insert(rule.clone()))
-            .take_while(|rule| {
-                let is_open = bytes <= MAX_BYTES;
-                bytes += of_rule(rule);
-                is_open
-            });
-        let written: Rules = written.collect();
-        let sets = writer.sets;
+impl Asked {
+    /// What the rules of a policy in this namespace ask for.
+    pub(crate) fn of(family: Family, namespace: &str, rules: &[Rule], side: Side) -> Self {
+        let names = rules.iter().flat_map(|rule| &rule.ports);
+        let names = names.filter_map(|(_, ports)| match ports {
+            Ports::Named(name) if side == Side::Ingress => Some(name.clone()),
+            Ports::Named(_) | Ports::All | Ports::Range(..) => None,
+        });
+        let ends = rules.iter();
+        let ends = ends.map(|rule| Ends::of(family, namespace, &rule.peers, side));
         Self {
-            side,
-            name,
-            rules: Arc::new(written),
-            sets,
-            ports,
+            ends: ends.collect(),
+            names: names.collect(),
+            entries: rules.iter().map(|rule| 1 + rule.ports.len()).sum(),
+        }
+    }
+
+    /// The named ports of a pod that the rules ask for.
+    pub(crate) fn ports_of(&self, pod: &Pod) -> Vec<NamedPort> {
+        let own = pod.ports.iter();
+        let own = own.filter(|port| self.names.contains(&port.name));
+        own.cloned().collect()
+    }
+}
+
+/// Peers of a rule, with a digest of them and of the policy's namespace.
+#[derive(Debug, Clone)]
+pub(crate) struct Peers {
+    pub(crate) digest: Arc<str>,
+    pub(crate) list: Arc<[PolicyPeer]>,
+    /// Comparisons with each pod of the policy's own namespace.
+    pub(crate) near: usize,
+    /// Comparisons with each pod and each namespace.
+    pub(crate) far: usize,
+}
+
+impl Peers {
+    fn of(namespace: &str, list: Arc<[PolicyPeer]>) -> Self {
+        let (mut near, mut far) = (0_usize, 0_usize);
+        for peer in &*list {
+            match peer {
+                PolicyPeer::Pods {
+                    namespaces: None,
+                    pods,
+                } => near += pods.effort(),
+                PolicyPeer::Pods {
+                    namespaces: Some(namespaces),
+                    pods,
+                } => far += namespaces.effort() + pods.effort(),
+                // All blocks together are compared with each pod at most once.
+                PolicyPeer::Block { .. } => far = far.max(1),
+            }
+        }
+        Self {
+            digest: named("peers", &(namespace, &list)),
+            // Everybody is in no namespace.
+            far: if list.is_empty() { 1 } else { far },
+            near,
+            list,
         }
     }
 }
 
-/// Writes the rules of a policy.
-struct Writer<'a> {
-    family: Family,
-    namespace: &'a str,
-    side: Side,
-    /// The named ports of the pods that the rules are for.
-    ports: &'a [NamedPort],
-    /// The sets that the rules ask.
+/// The other ends of a rule.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    peers: Peers,
+    /// Steps that hold where the other end is one of these, in as many ways as it takes.
+    steps: Rules,
+    /// The sets that these ask.
     sets: Vec<(Arc<str>, Content)>,
 }
 
-impl Writer<'_> {
-    /// What a policy's rule lets through, as rules of the packet filter: one for each way to name
-    /// the other end, times one for each port.
-    fn rule(&mut self, rule: &Rule) -> Rules {
-        let ends = self.ends(&rule.peers);
-        let mut all = Vec::new();
-        for (protocol, ports) in &rule.ports {
-            let numbers: Vec<(u16, u16)> = match (ports, self.side) {
-                (Ports::All, _) => vec![(0, u16::MAX)],
-                (Ports::Range(first, last), _) => vec![(*first, *last)],
-                (Ports::Named(name), Side::Ingress) => named_ports(self.ports, name, *protocol)
-                    .map(|port| (port, port))
-                    .collect(),
-                (Ports::Named(name), Side::Egress) => {
-                    all.push(self.at_named(&rule.peers, name, *protocol));
-                    continue;
-                }
-            };
-            for (first, last) in numbers {
-                all.extend(
-                    ends.iter()
-                        .map(|end| [end.clone(), self.at(*protocol, first, last)].concat()),
-                );
-            }
-        }
-        if rule.ports.is_empty() {
-            all = ends;
-        }
-        all.into_iter()
-            .map(|steps| [steps, vec![Step::Verdict(Verdict::Accept)]].concat())
-            .collect()
-    }
-
-    /// Steps that hold where the other end is one of these, in as many ways as it takes.
-    fn ends(&mut self, peers: &[PolicyPeer]) -> Rules {
+impl Ends {
+    fn of(family: Family, namespace: &str, peers: &Arc<[PolicyPeer]>, side: Side) -> Self {
+        let all = Peers::of(namespace, Arc::clone(peers));
         if peers.is_empty() {
-            return vec![Vec::new()];
+            return Self {
+                peers: all,
+                steps: vec![Vec::new()],
+                sets: Vec::new(),
+            };
         }
-        let load = match self.side {
+        let load = match side {
             Side::Ingress => Step::LoadClient(ADDRESS),
             Side::Egress => Step::LoadServer(ADDRESS),
         };
-        let of_pods = |peer: &&PolicyPeer| matches!(peer, PolicyPeer::Pods { .. });
-        let pods: Vec<PolicyPeer> = peers.iter().filter(of_pods).cloned().collect();
+        let is_pods = |peer: &&PolicyPeer| matches!(peer, PolicyPeer::Pods { .. });
+        let pods = if peers.iter().all(|peer| is_pods(&peer)) {
+            all.clone()
+        } else {
+            let pods = peers.iter().filter(is_pods).cloned();
+            Peers::of(namespace, pods.collect())
+        };
         let mut sets = Vec::new();
-        if !pods.is_empty() {
-            let name = named("pods", &format!("{} {pods:?}", self.namespace));
-            sets.push((name, Content::Pods(pods)));
+        if !pods.list.is_empty() {
+            sets.push((named("pods", &pods.digest), Content::Pods(pods)));
         }
-        let ranges = blocks(self.family, peers);
+        let ranges = blocks(family, peers);
         if !ranges.is_empty() {
             // Of pairs, so that the set's name does not follow from the names of a type and fields.
             let pairs = ranges.iter().map(|range| (range.first, range.last));
@@ -184,24 +179,187 @@ impl Writer<'_> {
             let set = name.to_string().into();
             vec![load.clone(), Step::In(ADDRESS, set)]
         };
-        let steps = sets.iter().map(steps).collect();
-        self.sets.extend(sets);
-        steps
+        Self {
+            peers: all,
+            steps: sets.iter().map(steps).collect(),
+            sets,
+        }
+    }
+}
+
+/// A policy's chain for one side of pods that have these of its named ports.
+#[derive(Debug)]
+pub(crate) struct Branch {
+    pub(crate) name: Arc<str>,
+    pub(crate) rules: Arc<Rules>,
+    /// In the order of the rules that ask them, so that those with the same peers are together.
+    pub(crate) sets: Vec<(Arc<str>, Content)>,
+}
+
+/// What a set holds.
+#[derive(Debug, Clone)]
+pub(crate) enum Content {
+    /// Addresses of pods that some of these mean; there are some.
+    Pods(Peers),
+    /// Ports of this name and protocol at pods that some of these mean, or at all pods where there
+    /// are none.
+    NamedPort(Peers, String, u8),
+    /// These ranges.
+    Ranges(Arc<Set>),
+}
+
+impl Content {
+    /// The peers whose pods it holds.
+    pub(crate) fn peers(&self) -> Option<&Peers> {
+        match self {
+            Self::Pods(peers) | Self::NamedPort(peers, ..) => Some(peers),
+            Self::Ranges(_) => None,
+        }
     }
 
-    /// Steps that hold where the other end is one of these and its port has the name.
-    fn at_named(&mut self, peers: &[PolicyPeer], name: &str, protocol: u8) -> Vec<Step> {
-        let content = format!("{} {peers:?} {name} {protocol}", self.namespace);
-        let set = named("ports", &content);
+    /// Their digest.
+    pub(crate) fn digest(&self) -> Option<&str> {
+        self.peers().map(|peers| &*peers.digest)
+    }
+}
+
+impl Branch {
+    /// The name of a policy's chain for one side of pods that have these of its named ports.
+    pub(crate) fn name_of(key: &Key, side: Side, ports: &[NamedPort]) -> Arc<str> {
+        named("policy", &(key, side, ports))
+    }
+
+    /// The chain of this name of a policy whose rules for this side are these, and have these ends.
+    pub(crate) fn new(
+        family: Family,
+        name: Arc<str>,
+        rules: &[Rule],
+        ends: &[Ends],
+        side: Side,
+        ports: &[NamedPort],
+    ) -> Self {
+        let mut writer = Writer::new(family, side, ports);
+        for (rule, ends) in rules.iter().zip(ends) {
+            writer.rule(rule, ends);
+        }
+        Self {
+            name,
+            rules: Arc::new(writer.written),
+            sets: writer.sets,
+        }
+    }
+}
+
+/// Writes the rules of a policy.
+struct Writer<'a> {
+    family: Family,
+    side: Side,
+    /// The numbers of the named ports of the pods that the rules are for.
+    ports: HashMap<(&'a str, u8), Vec<u16>>,
+    /// The rules, in their order, and what they take.
+    seen: HashSet<Vec<Step>>,
+    written: Rules,
+    bytes: usize,
+    /// The sets that the rules ask.
+    sets: Vec<(Arc<str>, Content)>,
+}
+
+impl<'a> Writer<'a> {
+    /// One that has written nothing, for pods with these named ports.
+    fn new(family: Family, side: Side, named: &'a [NamedPort]) -> Self {
+        let mut ports: HashMap<(&str, u8), Vec<u16>> = HashMap::new();
+        for port in named {
+            let same = ports.entry((port.name.as_str(), port.protocol));
+            same.or_default().push(port.port);
+        }
+        Self {
+            family,
+            side,
+            ports,
+            seen: HashSet::new(),
+            written: Rules::new(),
+            bytes: 0,
+            sets: Vec::new(),
+        }
+    }
+
+    /// Whether there is one rule too many: the namespace is closed, and what comes behind is not
+    /// looked at.
+    fn is_over(&self) -> bool {
+        self.bytes > MAX_BYTES
+    }
+
+    /// What a policy's rule lets through, as rules of the packet filter: one for each way to name
+    /// the other end, times one for each port.
+    fn rule(&mut self, rule: &Rule, ends: &Ends) {
+        let mut written = false;
+        if rule.ports.is_empty() {
+            written = self.at_ends(ends, &[]);
+        }
+        let mut told = HashSet::new();
+        for (protocol, ports) in &rule.ports {
+            if self.is_over() {
+                return;
+            }
+            if !told.insert((*protocol, ports)) {
+                continue;
+            }
+            let numbers = match (ports, self.side) {
+                (Ports::All, _) => vec![(0, u16::MAX)],
+                (Ports::Range(first, last), _) => vec![(*first, *last)],
+                (Ports::Named(name), Side::Ingress) => {
+                    let own = self.ports.get(&(name.as_str(), *protocol));
+                    own.into_iter().flatten().map(|at| (*at, *at)).collect()
+                }
+                (Ports::Named(name), Side::Egress) => {
+                    self.at_named(&ends.peers, name, *protocol);
+                    continue;
+                }
+            };
+            for (first, last) in numbers {
+                let at = self.at(*protocol, first, last);
+                written |= self.at_ends(ends, &at);
+            }
+        }
+        if written {
+            self.sets.extend(ends.sets.iter().cloned());
+        }
+    }
+
+    /// Writes a rule for each way to name the other end, with these steps; true if any is new.
+    fn at_ends(&mut self, ends: &Ends, steps: &[Step]) -> bool {
+        let mut written = false;
+        for end in &ends.steps {
+            written |= self.write([end.as_slice(), steps].concat());
+        }
+        written
+    }
+
+    /// Writes a rule that holds where the other end is one of these and its port has the name.
+    fn at_named(&mut self, peers: &Peers, name: &str, protocol: u8) {
+        let set = named("ports", &(&*peers.digest, name, protocol));
         let steps = vec![
             Step::LoadServer(ADDRESS),
             Step::LoadProtocol(self.protocol()),
             Step::LoadServerPort(self.port()),
             Step::In(ADDRESS, set.to_string().into()),
         ];
-        let content = Content::NamedPort(peers.to_vec(), name.to_owned(), protocol);
-        self.sets.push((set, content));
-        steps
+        if self.write(steps) {
+            let content = Content::NamedPort(peers.clone(), name.to_owned(), protocol);
+            self.sets.push((set, content));
+        }
+    }
+
+    /// Writes a rule that lets through what these steps hold for; false if there is one, or there
+    /// are too many.
+    fn write(&mut self, mut steps: Vec<Step>) -> bool {
+        steps.push(Step::Verdict(Verdict::Accept));
+        if self.is_over() || !self.seen.insert(steps.clone()) {
+            return false;
+        }
+        self.bytes += of_rule(&steps);
+        self.written.push(steps);
+        true
     }
 
     /// The registers of a protocol and a port: keys of three parts have them behind the address.
@@ -231,26 +389,4 @@ impl Writer<'_> {
         }
         steps
     }
-}
-
-/// The named ports of a pod that rules for what comes to it ask for; those of other pods are in
-/// sets.
-pub(crate) fn ports_in_use(rules: &[Rule], pod: &Pod, side: Side) -> Vec<NamedPort> {
-    let asks = |port: &NamedPort| {
-        let mut ports = rules.iter().flat_map(|rule| &rule.ports);
-        ports.any(|(_, ports)| matches!(ports, Ports::Named(name) if *name == port.name))
-    };
-    let of_it = pod.ports.iter().filter(|_| side == Side::Ingress);
-    of_it.filter(|port| asks(port)).cloned().collect()
-}
-
-pub(crate) fn named_ports(
-    ports: &[NamedPort],
-    name: &str,
-    protocol: u8,
-) -> impl Iterator<Item = u16> {
-    ports
-        .iter()
-        .filter(move |port| port.name == name && port.protocol == protocol)
-        .map(|port| port.port)
 }

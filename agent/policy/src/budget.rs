@@ -3,7 +3,8 @@
 //! The table is one message to the kernel, of limited size ([`MAX_BATCH`]). A table that is
 //! larger would keep everyone's policies, and every new pod, from coming into force. So no
 //! namespace takes more than a third of it, and where all together take too much, the heaviest are
-//! closed until the others fit ([`Lightest`]).
+//! closed until the others fit ([`Lightest`]). The work of it is shared in the same way, as a policy
+//! of few bytes may ask for each pod of the cluster to be compared with each of its peers.
 
 use crate::table::{Rules, Set};
 use agent_sys::netlink::filter::MAX_BATCH;
@@ -19,6 +20,11 @@ const POD: usize = 320;
 
 /// More bytes than any namespace can take.
 pub(crate) const MAX_BYTES: usize = MAX_BATCH / 3;
+
+/// Comparisons that a table takes at most, if it is made anew: about a second.
+const EFFORT: usize = 1 << 26;
+/// More comparisons than any namespace can take.
+pub(crate) const MAX_EFFORT: usize = EFFORT / 3;
 
 /// Bytes of the message that a chain takes, at most.
 pub(crate) fn of_chain(rules: &Rules) -> usize {
@@ -37,9 +43,12 @@ pub(crate) fn of_set(set: &Set) -> usize {
     }
 }
 
-/// The bytes of the message that namespaces share.
+/// The bytes of the message, and the comparisons for it, that namespaces share.
 #[derive(Debug)]
 pub(crate) struct Budget {
+    effort: Lightest<String>,
+    /// Of chains alone, while they wait for their sets.
+    chains: Lightest<String>,
     lightest: Lightest<String>,
 }
 
@@ -48,6 +57,8 @@ impl Budget {
     pub(crate) fn new(pods: usize) -> Self {
         let whole = MAX_BATCH.saturating_sub(FRAME + pods.saturating_mul(POD));
         Self {
+            effort: Lightest::of(EFFORT),
+            chains: Lightest::of(whole),
             lightest: Lightest::of(whole),
         }
     }
@@ -62,15 +73,38 @@ impl Budget {
         self.whole() / 3
     }
 
-    /// Counts a namespace. Returns those whose pods are closed so that the others fit, with what
-    /// they take: they may be the new one.
-    pub(crate) fn take(&mut self, namespace: &str, bytes: usize) -> Vec<(String, usize)> {
-        let namespace = namespace.to_owned();
-        if bytes > self.of_one() {
-            return vec![(namespace, bytes)];
-        }
-        self.lightest.count(namespace, bytes)
+    /// Counts the comparisons that a namespace takes. Returns those whose pods are closed so that
+    /// there are few enough: they may be the new one.
+    pub(crate) fn strain(&mut self, namespace: &str, effort: usize) -> Vec<String> {
+        count(&mut self.effort, namespace, effort, MAX_EFFORT)
     }
+
+    /// Counts a namespace's chains, before their sets are made. Returns those whose pods are closed
+    /// so that there is room for the others: they may be the new one.
+    pub(crate) fn outline(&mut self, namespace: &str, bytes: usize) -> Vec<String> {
+        let most = self.of_one();
+        count(&mut self.chains, namespace, bytes, most)
+    }
+
+    /// Counts a namespace with all that it takes, as [`Self::outline`].
+    pub(crate) fn take(&mut self, namespace: &str, bytes: usize) -> Vec<String> {
+        let most = self.of_one();
+        count(&mut self.lightest, namespace, bytes, most)
+    }
+}
+
+fn count(
+    lightest: &mut Lightest<String>,
+    namespace: &str,
+    takes: usize,
+    most: usize,
+) -> Vec<String> {
+    let namespace = namespace.to_owned();
+    if takes > most {
+        return vec![namespace];
+    }
+    let gone = lightest.count(namespace, takes).into_iter();
+    gone.map(|(namespace, _)| namespace).collect()
 }
 
 #[cfg(test)]
@@ -81,12 +115,20 @@ mod tests {
     fn no_namespace_takes_more_than_a_third_however_much_is_left() {
         let mut budget = Budget::new(0);
         let third = budget.of_one();
-        assert_eq!(budget.take("b", third), []);
-        let more = ("c".to_owned(), third + 1);
-        assert_eq!(budget.take("c", third + 1), [more]);
-        assert_eq!(budget.take("a", third), []);
-        assert_eq!(budget.take("d", third), []);
-        let heaviest = ("d".to_owned(), third);
-        assert_eq!(budget.take("e", 3), [heaviest], "of equals the last");
+        assert_eq!(budget.take("b", third), [""; 0]);
+        assert_eq!(budget.take("c", third + 1), ["c"]);
+        assert_eq!(budget.take("a", third), [""; 0]);
+        assert_eq!(budget.take("d", third), [""; 0]);
+        assert_eq!(budget.take("e", 3), ["d"], "of equals the last");
+    }
+
+    #[test]
+    fn no_namespace_takes_more_than_a_third_of_the_comparisons_and_the_heaviest_go() {
+        let mut budget = Budget::new(0);
+        assert_eq!(budget.strain("c", MAX_EFFORT + 1), ["c"]);
+        for open in ["a", "b", "d"] {
+            assert_eq!(budget.strain(open, MAX_EFFORT), [""; 0], "{open}");
+        }
+        assert_eq!(budget.strain("e", 3), ["d"], "of equals the last");
     }
 }

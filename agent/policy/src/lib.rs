@@ -6,7 +6,8 @@
 //!
 //! [`Policies::follow`] is one step of [`PolicyKeeper::run`]. Three pure parts: [`model`] has the
 //! parts of the cluster's objects that matter, `plan` computes the nftables table from them, within
-//! a budget that namespaces share, and `table` computes the changes to the kernel's table.
+//! a budget of bytes and of comparisons that namespaces share, and `table` computes the changes to
+//! the kernel's table.
 //!
 //! Of the pod network (`agent-cluster`) it needs the addresses of this node's pods
 //! ([`Sandboxes::addresses`](agent_cluster::Sandboxes::addresses)), the prefix of their links'
@@ -22,6 +23,7 @@ pub mod model;
 mod name;
 mod part;
 mod plan;
+mod pods;
 mod table;
 
 pub use keeper::{PolicyKeeper, name_namespaces};

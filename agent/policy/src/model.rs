@@ -10,6 +10,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+/// Most rules of a policy for a direction, and most peers and ports of a rule. The API takes no
+/// more, and a policy that it took before is not understood: peers and ports multiply.
+const MOST_RULES: usize = 1000;
+const MOST_PEERS: usize = 1000;
+const MOST_PORTS: usize = 1000;
+/// Most named ports of a pod that count: rules by name do not mean the others.
+const MOST_NAMED_PORTS: usize = 1000;
+
 /// Labels of an object.
 pub type Labels = BTreeMap<String, String>;
 
@@ -76,14 +84,14 @@ impl Pod {
             namespace: pod.metadata.namespace.unwrap_or_default(),
             labels: pod.metadata.labels.unwrap_or_default(),
             addresses,
-            ports: named.collect(),
+            ports: named.take(MOST_NAMED_PORTS).collect(),
         };
         (uid, read)
     }
 }
 
 /// How a requirement looks at a label's value.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wants {
     /// One of these.
     In(Vec<String>),
@@ -96,7 +104,7 @@ pub enum Wants {
 }
 
 /// A selector of labels: all its requirements hold. One without any selects everything.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Selector(pub Vec<(String, Wants)>);
 
 impl Selector {
@@ -111,6 +119,15 @@ impl Selector {
                 Wants::Absent => value.is_none(),
             }
         })
+    }
+
+    /// Values that it compares with an object's at most.
+    pub(crate) fn effort(&self) -> usize {
+        let each = self.0.iter().map(|(_, wants)| match wants {
+            Wants::In(list) | Wants::NotIn(list) => 1 + list.len(),
+            Wants::Exists | Wants::Absent => 1,
+        });
+        1 + each.sum::<usize>()
     }
 
     fn read(selector: LabelSelector) -> Option<Self> {
@@ -134,7 +151,7 @@ impl Selector {
 }
 
 /// The other end of a connection, as a rule names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PolicyPeer {
     /// Pods.
     Pods {
@@ -153,7 +170,7 @@ pub enum PolicyPeer {
 }
 
 /// Which ports of a protocol.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Ports {
     /// All.
     All,
@@ -167,8 +184,8 @@ pub enum Ports {
 /// means all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// The other ends.
-    pub peers: Vec<PolicyPeer>,
+    /// The other ends; shared by all that is made of them.
+    pub peers: Arc<[PolicyPeer]>,
     /// The number of a protocol, and its ports.
     pub ports: Vec<(u8, Ports)>,
 }
@@ -192,8 +209,8 @@ impl Policy {
         (Key::of(&policy.metadata), Some(Self::read(policy)))
     }
 
-    /// What the rules need of an object. One that can't be understood lets nothing through to or
-    /// from any pod of its namespace.
+    /// What the rules need of an object. One that can't be understood, or has longer lists than the
+    /// API takes, lets nothing through to or from any pod of its namespace.
     pub fn read(policy: networking::NetworkPolicy) -> Self {
         let namespace = policy.metadata.namespace.unwrap_or_default();
         let closed = Self {
@@ -208,6 +225,13 @@ impl Policy {
             let named = |kind: &str| types.iter().any(|one| one == kind);
             let has_ingress = types.is_empty() || named("Ingress");
             let has_egress = named("Egress") || (types.is_empty() && spec.egress.is_some());
+            let lengths = [
+                spec.ingress.as_ref().map_or(0, Vec::len),
+                spec.egress.as_ref().map_or(0, Vec::len),
+            ];
+            if lengths.iter().any(|length| *length > MOST_RULES) {
+                return None;
+            }
             let ingress = spec.ingress.into_iter().flatten();
             let ingress: Option<Vec<Rule>> = ingress.map(|one| rule(one.from, one.ports)).collect();
             let egress = spec.egress.into_iter().flatten();
@@ -227,7 +251,12 @@ fn rule(
     peers: Option<Vec<networking::NetworkPolicyPeer>>,
     ports: Option<Vec<networking::NetworkPolicyPort>>,
 ) -> Option<Rule> {
-    let peers: Option<Vec<PolicyPeer>> = peers.into_iter().flatten().map(peer).collect();
+    if peers.as_ref().is_some_and(|all| all.len() > MOST_PEERS)
+        || ports.as_ref().is_some_and(|all| all.len() > MOST_PORTS)
+    {
+        return None;
+    }
+    let peers: Option<Arc<[PolicyPeer]>> = peers.into_iter().flatten().map(peer).collect();
     let ports: Option<Vec<(u8, Ports)>> = ports.into_iter().flatten().map(port).collect();
     Some(Rule {
         peers: peers?,

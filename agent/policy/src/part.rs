@@ -1,13 +1,13 @@
 //! The part of the table that one namespace has, and the table of all parts (pure).
 
-use crate::branch::{Made, Side};
-use crate::budget::of_chain;
+use crate::branch::{Content, Made, Side};
+use crate::budget::{MAX_EFFORT, of_chain};
 use crate::model::Policy;
 use crate::table::{Rules, Set, Table};
 use agent_proxy::Key;
 use agent_sys::netlink::filter::{Step, Verdict};
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -18,6 +18,9 @@ const CLOSED: &str = "closed";
 #[derive(Debug, Default)]
 pub(crate) struct Part {
     pub(crate) made: BTreeMap<Key, Made>,
+    /// The sets that chains ask, in the order of their rules, and their names.
+    pub(crate) asked: Vec<(Arc<str>, Content)>,
+    pub(crate) names: BTreeSet<Arc<str>>,
     pub(crate) sets: BTreeMap<Arc<str>, Arc<Set>>,
     pub(crate) chains: BTreeMap<Arc<str>, Arc<Rules>>,
     pub(crate) ingress: BTreeMap<IpAddr, Arc<str>>,
@@ -26,6 +29,8 @@ pub(crate) struct Part {
     pub(crate) bytes: usize,
     /// Most that it may take; nothing more is made beyond.
     pub(crate) limit: usize,
+    /// Comparisons that it takes, if it is made anew; nothing is compared beyond what it may take.
+    pub(crate) effort: usize,
 }
 
 /// A table, and what the next one is made from.
@@ -36,6 +41,11 @@ pub(crate) struct Plan {
     pub(crate) sets: BTreeMap<Arc<str>, Arc<Set>>,
     /// Namespaces whose pods are closed, and what their policies would take at least.
     pub(crate) closed: BTreeMap<String, usize>,
+    /// Those among them whose policies take too many comparisons: all of their pods are closed, as
+    /// which of them are selected is not looked at.
+    pub(crate) strained: BTreeSet<String>,
+    /// Bytes of closed namespaces of which the parts are kept for the next plan, and not made anew.
+    kept: usize,
 }
 
 /// The rule at the end of a chain of pods.
@@ -45,7 +55,7 @@ pub(crate) fn drops() -> Vec<Step> {
 
 impl Part {
     pub(crate) fn is_over(&self) -> bool {
-        self.bytes > self.limit
+        self.bytes > self.limit || self.effort > MAX_EFFORT
     }
 
     pub(crate) fn add_chain(&mut self, name: &Arc<str>, rules: &Arc<Rules>) {
@@ -57,6 +67,25 @@ impl Part {
 }
 
 impl Plan {
+    /// Closes a namespace, if it is still among the parts; its part is kept for the next plan if
+    /// all that are take no more than a table. `whole`: what that takes at most.
+    pub(crate) fn close(
+        &mut self,
+        namespace: String,
+        parts: &mut BTreeMap<String, Part>,
+        whole: usize,
+    ) {
+        let Some(part) = parts.remove(&namespace) else {
+            return;
+        };
+        if self.kept.saturating_add(part.bytes) <= whole {
+            self.kept += part.bytes;
+            self.made.extend(part.made);
+            self.sets.extend(part.sets);
+        }
+        self.closed.insert(namespace, part.bytes);
+    }
+
     /// Puts a namespace's part into the table.
     pub(crate) fn open(&mut self, part: Part) {
         self.made.extend(part.made);

@@ -15,26 +15,24 @@
 //! that changes has its rules exchanged where they are, and a pod that comes or goes changes
 //! elements of sets.
 
-use crate::branch::{Branch, Content, Made, Side, named_ports, ports_in_use};
-use crate::budget::{Budget, of_set};
-use crate::model::{Labels, NamedPort, Pod, Policy, PolicyPeer, World, is_meant};
+use crate::branch::{Asked, Branch, Made, Side};
+use crate::budget::{Budget, MAX_EFFORT, of_set};
+use crate::model::{Labels, NamedPort, Pod, Policy, World};
 use crate::name::named;
 use crate::part::{Part, Plan, drops};
+use crate::pods::{Meant, PodAddresses, PodIndex, places};
 use crate::table::{Rules, Set, Table};
 use agent_proxy::Key;
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Step, Verdict};
-use agent_sys::netlink::links::octets;
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// An address and a pod that has it.
-type PodAddress = (IpAddr, Arc<Pod>);
-/// Sorted by address. Two pods may have one address for a while, as their updates from the master
-/// arrive at different times.
-type PodAddresses = Vec<PodAddress>;
+/// What it counts as against a comparison to see whether a policy selects a pod, which is done each
+/// time, and to write a port of a rule.
+const SELECTING: usize = 4;
+const WRITING: usize = 8;
 
 /// Makes tables of one family. A table follows from the world and the node's pods alone: what is
 /// kept of the last one only saves the work for policies and pods that have not changed.
@@ -79,11 +77,7 @@ impl Planner {
             sets.clear();
         }
         let mut maker = Maker {
-            index: PodIndex {
-                changed: changed(&self.places, &places),
-                places: &places,
-                namespaces,
-            },
+            index: PodIndex::new(self.family, &self.places, &places, namespaces),
             family: self.family,
             sets,
             before: std::mem::take(&mut self.made),
@@ -93,13 +87,14 @@ impl Planner {
             made,
             sets,
             closed,
+            ..
         } = maker.make(policies, own);
         for (namespace, bytes) in &closed {
             if !self.closed.contains(namespace) {
                 tracing::warn!(
                     namespace,
                     bytes,
-                    "the namespace's NetworkPolicies take too much of the packet filter: what they select gets and sends nothing"
+                    "the namespace's NetworkPolicies take too much of the packet filter, or of the work to fill it: what they select gets and sends nothing"
                 );
             }
         }
@@ -117,67 +112,21 @@ impl Planner {
     pub(crate) fn branches(&self) -> usize {
         self.made.values().map(|made| made.branches.len()).sum()
     }
-}
 
-/// All pods with addresses of a family. The node knows the addresses of its own pods before the
-/// master does.
-fn places(
-    family: Family,
-    pods: &BTreeMap<String, Arc<Pod>>,
-    own: &BTreeMap<IpAddr, Arc<Pod>>,
-) -> PodAddresses {
-    let away = pods.values();
-    let away = away.flat_map(|pod| pod.addresses.iter().map(move |at| (at, pod)));
-    let away = away.filter(|(at, _)| !own.contains_key(at));
-    let all = away.chain(own);
-    let all = all.filter(|(at, _)| Family::of(**at) == family);
-    let mut places: PodAddresses = all.map(|(at, pod)| (*at, Arc::clone(pod))).collect();
-    places.sort_by_key(|(at, _)| *at);
-    places
-}
-
-/// Addresses at which there are other pods than before, in order.
-fn changed(mut before: &[PodAddress], mut after: &[PodAddress]) -> Vec<IpAddr> {
-    let mut all = Vec::new();
-    loop {
-        let both = before.iter().zip(after);
-        let same = both.take_while(|(one, other)| one == other).count();
-        let next = |places: &[PodAddress]| places.get(same).map(|(at, _)| *at);
-        let Some(at) = next(before).into_iter().chain(next(after)).min() else {
-            return all;
-        };
-        all.push(at);
-        before = behind(before, same, at);
-        after = behind(after, same, at);
+    /// How many sets these ask, and how many lists of peers stand behind those.
+    pub(crate) fn asked(&self) -> (usize, usize) {
+        let branches = self.made.values().flat_map(|made| &made.branches);
+        let sets: Vec<_> = branches.flat_map(|one| &one.sets).collect();
+        let peers = sets.iter().filter_map(|(_, content)| content.peers());
+        let lists: BTreeSet<_> = peers.map(|peers| peers.list.as_ptr()).collect();
+        (sets.len(), lists.len())
     }
-}
-
-/// The places behind an address; the first `from` are not behind it.
-fn behind(places: &[PodAddress], from: usize, address: IpAddr) -> &[PodAddress] {
-    let rest = places.get(from..).unwrap_or_default();
-    let count = rest.partition_point(|(at, _)| *at <= address);
-    rest.get(count..).unwrap_or_default()
-}
-
-fn pods_at(places: &[PodAddress], address: IpAddr) -> &[PodAddress] {
-    let from = places.partition_point(|(at, _)| *at < address);
-    let rest = places.get(from..).unwrap_or_default();
-    let count = rest.partition_point(|(at, _)| *at == address);
-    rest.get(..count).unwrap_or_default()
 }
 
 /// Which policies select a pod, and its named ports.
 type Alike<'a> = (Vec<&'a Key>, &'a [NamedPort]);
 /// What may come, and where it may go.
 type Chains = (Option<Arc<str>>, Option<Arc<str>>);
-
-/// What is known of pods.
-struct PodIndex<'a> {
-    places: &'a [PodAddress],
-    /// Addresses at which there were other pods when the last table was made.
-    changed: Vec<IpAddr>,
-    namespaces: &'a BTreeMap<String, Arc<Labels>>,
-}
 
 struct Maker<'a> {
     index: PodIndex<'a>,
@@ -218,24 +167,29 @@ impl Maker<'_> {
             near.push((*address, pod));
         }
         let near = |namespace: &str| of_namespace.get(namespace).map_or(&[][..], Vec::as_slice);
-        let (mut parts, mut plan) = (BTreeMap::new(), Plan::default());
+        let mut parts: BTreeMap<String, Part> = BTreeMap::new();
+        let mut plan = Plan::default();
         plan.table.known = own.keys().copied().filter(of_family).collect();
         let mut budget = Budget::new(plan.table.known.len());
-        // Bytes of closed namespaces of which the parts are kept for the next plan, and not made
-        // anew.
-        let mut kept = 0;
         for (namespace, pods) in &pods {
-            let part = self.part(pods, near(namespace), budget.of_one());
-            let closed = budget.take(namespace, part.bytes);
+            let part = self.outline(pods, near(namespace), budget.of_one());
+            let (bytes, effort) = (part.bytes, part.effort);
             parts.insert((*namespace).to_owned(), part);
-            for (namespace, bytes) in closed {
-                let part = parts.remove(&namespace).unwrap_or_default();
-                if kept + bytes <= budget.whole() {
-                    kept += bytes;
-                    plan.made.extend(part.made);
-                    plan.sets.extend(part.sets);
-                }
-                plan.closed.insert(namespace, bytes);
+            let strained = budget.strain(namespace, effort);
+            plan.strained.extend(strained.iter().cloned());
+            let large = budget.outline(namespace, bytes);
+            for namespace in strained.into_iter().chain(large) {
+                plan.close(namespace, &mut parts, budget.whole());
+            }
+        }
+        // One after the other, so that there is never much more than fits.
+        for namespace in parts.keys().cloned().collect::<Vec<_>>() {
+            let bytes = parts.get_mut(&namespace).map(|part| {
+                self.fill(part, &namespace);
+                part.bytes
+            });
+            for namespace in budget.take(&namespace, bytes.unwrap_or_default()) {
+                plan.close(namespace, &mut parts, budget.whole());
             }
         }
         for part in parts.into_values() {
@@ -243,25 +197,35 @@ impl Maker<'_> {
         }
         plan.sets.extend(plan.table.sets.clone());
         for namespace in plan.closed.keys() {
+            let all = near(namespace);
             for (address, pod) in pods.get(&**namespace).into_iter().flatten() {
-                let policies = selecting(near(namespace), pod);
-                plan.table.close(*address, &policies);
+                if plan.strained.contains(namespace) {
+                    plan.table.close(*address, all);
+                } else {
+                    plan.table.close(*address, &selecting(all, pod));
+                }
             }
         }
         plan
     }
 
-    /// What a namespace needs for its pods, or more than the limit of it.
-    fn part(
+    /// What a namespace needs for its pods, its sets still empty, or more than the limit of it.
+    fn outline(
         &mut self,
         pods: &[(IpAddr, &Pod)],
         near: &[(&Key, &Arc<Policy>)],
         limit: usize,
     ) -> Part {
+        let selectors = near.iter().map(|(_, policy)| policy.selects.effort());
+        let selecting_all = selectors.sum::<usize>().saturating_mul(pods.len());
         let mut part = Part {
             limit,
+            effort: selecting_all.saturating_mul(SELECTING),
             ..Part::default()
         };
+        if part.is_over() {
+            return part;
+        }
         // Pods that the same policies select have the same rules, except for the numbers of their
         // named ports.
         let mut alike: HashMap<Alike<'_>, Chains> = HashMap::new();
@@ -340,97 +304,51 @@ impl Maker<'_> {
             part.made.insert(key, made);
         }
         let made = part.made.get_mut(key)?;
-        let ports = ports_in_use(rules, pod, side);
+        let (family, namespace) = (self.family, &policy.namespace);
+        let asked = made.asked.entry(side);
+        let asked = asked.or_insert_with(|| Asked::of(family, namespace, rules, side));
+        let ports = asked.ports_of(pod);
+        let name = Branch::name_of(key, side, &ports);
+        if !part.chains.contains_key(&name) {
+            let writing = asked.entries.saturating_mul(WRITING);
+            part.effort = part.effort.saturating_add(writing);
+            if part.effort > MAX_EFFORT {
+                return None;
+            }
+        }
         let mut branches = made.branches.iter();
-        let place = branches.position(|one| one.side == side && one.ports == ports);
+        let place = branches.position(|one| one.name == name);
         let place = place.unwrap_or_else(|| {
-            made.branches
-                .push(Branch::new(self.family, key, rules, side, ports));
+            let branch = Branch::new(family, name, rules, &asked.ends, side, &ports);
+            made.branches.push(branch);
             made.branches.len() - 1
         });
         let branch = made.branches.get(place)?;
         for (name, content) in &branch.sets {
-            // The namespace is closed.
-            if part.bytes > part.limit {
-                break;
-            }
-            if let Entry::Vacant(place) = part.sets.entry(Arc::clone(name)) {
-                let held = self.sets.remove(name);
-                let set = self
-                    .index
-                    .set(self.family, &policy.namespace, content, held);
-                part.bytes += of_set(&set);
-                place.insert(set);
+            if part.effort <= MAX_EFFORT && part.names.insert(Arc::clone(name)) {
+                let last = part.asked.last();
+                let again = last.is_some_and(|(_, last)| last.digest() == content.digest());
+                let effort = self.index.effort(namespace, content, again);
+                part.effort = part.effort.saturating_add(effort);
+                part.asked.push((Arc::clone(name), content.clone()));
             }
         }
         let (name, rules) = (Arc::clone(&branch.name), Arc::clone(&branch.rules));
         part.add_chain(&name, &rules);
         Some(name)
     }
-}
 
-impl PodIndex<'_> {
-    /// The set. `held`: that of the last table.
-    fn set(
-        &self,
-        family: Family,
-        namespace: &str,
-        content: &Content,
-        held: Option<Arc<Set>>,
-    ) -> Arc<Set> {
-        let length = match content {
-            Content::Ranges(ranges) => return Arc::clone(ranges),
-            Content::Pods(_) => family.bytes(),
-            Content::NamedPort(..) => family.bytes() + 8,
-        };
-        let keys = |places| self.keys(namespace, content, places);
-        let Some(mut set) = held else {
-            return Arc::new(Set::Keys(length, keys(self.places)));
-        };
-        for address in &self.changed {
-            let Set::Keys(_, held) = &*set else { continue };
-            let octets = octets(*address);
-            let had = held.range(octets.clone()..);
-            let had = had.take_while(|key| key.starts_with(&octets)).cloned();
-            let had: BTreeSet<Vec<u8>> = had.collect();
-            let has = keys(pods_at(self.places, *address));
-            if had != has
-                && let Set::Keys(_, held) = Arc::make_mut(&mut set)
-            {
-                for key in &had {
-                    held.remove(key);
-                }
-                held.extend(has);
+    /// Makes the sets that a namespace's chains ask, or too many of them.
+    fn fill(&mut self, part: &mut Part, namespace: &str) {
+        let mut meant = Meant::default();
+        for (name, content) in std::mem::take(&mut part.asked) {
+            if part.is_over() {
+                break;
             }
-        }
-        set
-    }
-
-    /// The keys of some pods in a set.
-    fn keys(&self, namespace: &str, content: &Content, places: &[PodAddress]) -> BTreeSet<Vec<u8>> {
-        let meant = |peers: &[PolicyPeer], (at, pod): &PodAddress| {
-            let one = |peer| is_meant(peer, namespace, *at, Some(&**pod), self.namespaces);
-            peers.is_empty() || peers.iter().any(one)
-        };
-        match content {
-            Content::Pods(peers) => {
-                let those = places.iter().filter(|place| meant(peers, place));
-                those.map(|(at, _)| octets(*at)).collect()
-            }
-            Content::NamedPort(peers, name, protocol) => {
-                let those = places.iter().filter(|place| meant(peers, place));
-                let keys = those.flat_map(|(at, pod)| {
-                    let ports = named_ports(&pod.ports, name, *protocol);
-                    ports.map(|port| {
-                        let [high, low] = port.to_be_bytes();
-                        let mut key = octets(*at);
-                        key.extend([*protocol, 0, 0, 0, high, low, 0, 0]);
-                        key
-                    })
-                });
-                keys.collect()
-            }
-            Content::Ranges(_) => BTreeSet::new(),
+            let held = self.sets.remove(&name);
+            let set = self.index.set(namespace, &content, held, &mut meant);
+            part.bytes += of_set(&set);
+            part.sets.insert(name, set);
         }
     }
 }

@@ -276,7 +276,10 @@ fn rule() -> impl Strategy<Value = Rule> {
     ];
     let port = (prop_oneof![Just(6_u8), Just(17)], ports);
     let peers = proptest::collection::vec(peer, 0..3);
-    (peers, proptest::collection::vec(port, 0..3)).prop_map(|(peers, ports)| Rule { peers, ports })
+    (peers, proptest::collection::vec(port, 0..3)).prop_map(|(peers, ports)| Rule {
+        peers: peers.into(),
+        ports,
+    })
 }
 
 fn policy() -> impl Strategy<Value = Policy> {

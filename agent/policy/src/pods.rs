@@ -1,0 +1,289 @@
+//! The pods that policies mean, and the sets of the packet filter that hold them (pure).
+
+use crate::blocks::blocks;
+use crate::branch::{Content, Peers};
+use crate::model::{Labels, Pod, PolicyPeer, is_meant};
+use crate::table::Set;
+use agent_sys::netlink::Family;
+use agent_sys::netlink::links::octets;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Most addresses with other pods by which sets are brought up to date one by one; beyond, they are
+/// made anew.
+const MOST_CHANGED: usize = 64;
+
+/// An address and a pod that has it.
+pub(crate) type PodAddress = (IpAddr, Arc<Pod>);
+/// Sorted by address. Two pods may have one address for a while, as their updates from the master
+/// arrive at different times.
+pub(crate) type PodAddresses = Vec<PodAddress>;
+
+/// All pods with addresses of a family. The node knows the addresses of its own pods before the
+/// master does.
+pub(crate) fn places(
+    family: Family,
+    pods: &BTreeMap<String, Arc<Pod>>,
+    own: &BTreeMap<IpAddr, Arc<Pod>>,
+) -> PodAddresses {
+    let away = pods.values();
+    let away = away.flat_map(|pod| pod.addresses.iter().map(move |at| (at, pod)));
+    let away = away.filter(|(at, _)| !own.contains_key(at));
+    let all = away.chain(own);
+    let all = all.filter(|(at, _)| Family::of(**at) == family);
+    let mut places: PodAddresses = all.map(|(at, pod)| (*at, Arc::clone(pod))).collect();
+    places.sort_by_key(|(at, _)| *at);
+    places
+}
+
+/// Addresses at which there are other pods than before, in order.
+fn changed(mut before: &[PodAddress], mut after: &[PodAddress]) -> Vec<IpAddr> {
+    let mut all = Vec::new();
+    loop {
+        let both = before.iter().zip(after);
+        let same = both.take_while(|(one, other)| one == other).count();
+        let next = |places: &[PodAddress]| places.get(same).map(|(at, _)| *at);
+        let Some(at) = next(before).into_iter().chain(next(after)).min() else {
+            return all;
+        };
+        all.push(at);
+        before = behind(before, same, at);
+        after = behind(after, same, at);
+    }
+}
+
+/// The places behind an address; the first `from` are not behind it.
+fn behind(places: &[PodAddress], from: usize, address: IpAddr) -> &[PodAddress] {
+    let rest = places.get(from..).unwrap_or_default();
+    let count = rest.partition_point(|(at, _)| *at <= address);
+    rest.get(count..).unwrap_or_default()
+}
+
+/// The places of a namespace, and how many named ports their pods have.
+#[derive(Debug, Default)]
+struct Near {
+    places: Vec<usize>,
+    ports: usize,
+}
+
+/// What is known of pods.
+#[derive(Debug)]
+pub(crate) struct PodIndex<'a> {
+    family: Family,
+    places: &'a [PodAddress],
+    near: HashMap<&'a str, Near>,
+    /// Named ports of all.
+    ports: usize,
+    /// Addresses at which there were other pods when the last table was made.
+    changed: Vec<IpAddr>,
+    namespaces: &'a BTreeMap<String, Arc<Labels>>,
+}
+
+/// The pods that some peers mean, for the sets that have these peers one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Meant {
+    /// Among all.
+    all: Option<Found>,
+    /// Among those at addresses that have changed.
+    changed: Option<Found>,
+}
+
+/// The places of these pods, in order.
+#[derive(Debug)]
+struct Found {
+    /// That of the peers.
+    digest: Arc<str>,
+    places: Vec<usize>,
+}
+
+/// What was found for these peers last, or is found now.
+fn known<'m>(
+    last: &'m mut Option<Found>,
+    peers: &Peers,
+    find: impl FnOnce() -> Vec<usize>,
+) -> &'m [usize] {
+    if last.as_ref().is_none_or(|last| last.digest != peers.digest) {
+        *last = Some(Found {
+            digest: Arc::clone(&peers.digest),
+            places: find(),
+        });
+    }
+    last.as_ref()
+        .map_or(&[][..], |found| found.places.as_slice())
+}
+
+impl<'a> PodIndex<'a> {
+    /// Of the pods at these places, where those were before.
+    pub(crate) fn new(
+        family: Family,
+        before: &[PodAddress],
+        places: &'a [PodAddress],
+        namespaces: &'a BTreeMap<String, Arc<Labels>>,
+    ) -> Self {
+        let mut near: HashMap<&str, Near> = HashMap::new();
+        let mut ports = 0;
+        for (place, (_, pod)) in places.iter().enumerate() {
+            let own = near.entry(&pod.namespace).or_default();
+            own.places.push(place);
+            own.ports += pod.ports.len();
+            ports += pod.ports.len();
+        }
+        Self {
+            family,
+            places,
+            near,
+            ports,
+            changed: changed(before, places),
+            namespaces,
+        }
+    }
+
+    /// Comparisons that a set takes for a policy of this namespace, if it is made anew: it follows
+    /// from what is there, not from what is kept. `again`: the set before it has the same peers.
+    pub(crate) fn effort(&self, namespace: &str, content: &Content, again: bool) -> usize {
+        let near = self.near.get(namespace);
+        let (near, near_ports) = near.map_or((0, 0), |near| (near.places.len(), near.ports));
+        let all = self.places.len().saturating_add(self.namespaces.len());
+        let of_peers = |peers: &Peers| {
+            let far = peers.far.saturating_mul(all);
+            peers.near.saturating_mul(near).saturating_add(far)
+        };
+        let of_ports = |peers: &Peers| {
+            if peers.far > 0 {
+                all.saturating_add(self.ports)
+            } else {
+                near.saturating_add(near_ports)
+            }
+        };
+        let peers = content.peers().filter(|_| !again).map_or(0, of_peers);
+        match content {
+            Content::Pods(_) | Content::Ranges(_) => peers,
+            Content::NamedPort(own, ..) => peers.saturating_add(of_ports(own)),
+        }
+    }
+
+    /// The set. `held`: that of the last table. `meant`: what the sets before it have found.
+    pub(crate) fn set(
+        &self,
+        namespace: &str,
+        content: &Content,
+        held: Option<Arc<Set>>,
+        meant: &mut Meant,
+    ) -> Arc<Set> {
+        let (peers, length) = match content {
+            Content::Ranges(ranges) => return Arc::clone(ranges),
+            Content::Pods(peers) => (peers, self.family.bytes()),
+            Content::NamedPort(peers, ..) => (peers, self.family.bytes() + 8),
+        };
+        let held = held.filter(|_| self.changed.len() <= MOST_CHANGED);
+        let Some(mut set) = held else {
+            let all = known(&mut meant.all, peers, || self.meant(namespace, &peers.list));
+            return Arc::new(Set::Keys(length, self.keys(content, all)));
+        };
+        let there = known(&mut meant.changed, peers, || {
+            self.meant_of_changed(namespace, &peers.list)
+        });
+        for address in &self.changed {
+            let Set::Keys(_, held) = &*set else { continue };
+            let octets = octets(*address);
+            let had = held.range(octets.clone()..);
+            let had = had.take_while(|key| key.starts_with(&octets)).cloned();
+            let had: BTreeSet<Vec<u8>> = had.collect();
+            let at = self.places_at(*address);
+            let from = there.partition_point(|place| *place < at.start);
+            let to = there.partition_point(|place| *place < at.end);
+            let has = self.keys(content, there.get(from..to).unwrap_or_default());
+            if had != has
+                && let Set::Keys(_, held) = Arc::make_mut(&mut set)
+            {
+                for key in &had {
+                    held.remove(key);
+                }
+                held.extend(has);
+            }
+        }
+        set
+    }
+
+    fn places_at(&self, address: IpAddr) -> Range<usize> {
+        let from = self.places.partition_point(|(at, _)| *at < address);
+        let to = self.places.partition_point(|(at, _)| *at <= address);
+        from..to
+    }
+
+    /// The places that some of these peers mean, in order; all where there are none. As
+    /// [`is_meant`] says, without a look at each place for each peer.
+    fn meant(&self, own: &str, peers: &[PolicyPeer]) -> Vec<usize> {
+        let mut marks = vec![peers.is_empty(); self.places.len()];
+        let mut mean = |place: usize| {
+            if let Some(mark) = marks.get_mut(place) {
+                *mark = true;
+            }
+        };
+        for peer in peers {
+            let PolicyPeer::Pods { namespaces, pods } = peer else {
+                continue;
+            };
+            let theirs: Vec<&Near> = match namespaces {
+                None => self.near.get(own).into_iter().collect(),
+                Some(selector) => {
+                    let all = self.namespaces.iter();
+                    let all = all.filter(|(_, labels)| selector.matches(labels));
+                    all.filter_map(|(name, _)| self.near.get(name.as_str()))
+                        .collect()
+                }
+            };
+            for place in theirs.into_iter().flat_map(|near| &near.places) {
+                let pod = self.places.get(*place);
+                if pod.is_some_and(|(_, pod)| pods.matches(&pod.labels)) {
+                    mean(*place);
+                }
+            }
+        }
+        for range in blocks(self.family, peers) {
+            let from = self.places_at(range.first).start;
+            (from..self.places_at(range.last).end).for_each(&mut mean);
+        }
+        let all = marks.into_iter().enumerate();
+        all.filter_map(|(place, mark)| mark.then_some(place))
+            .collect()
+    }
+
+    /// Those at addresses that have changed.
+    fn meant_of_changed(&self, own: &str, peers: &[PolicyPeer]) -> Vec<usize> {
+        let all = self.changed.iter().flat_map(|at| self.places_at(*at));
+        let those = all.filter(|place| {
+            let is = |(at, pod): &PodAddress| {
+                let mean = |peer| is_meant(peer, own, *at, Some(&**pod), self.namespaces);
+                peers.is_empty() || peers.iter().any(mean)
+            };
+            self.places.get(*place).is_some_and(is)
+        });
+        those.collect()
+    }
+
+    /// What a set has of the pods at these places.
+    fn keys(&self, content: &Content, places: &[usize]) -> BTreeSet<Vec<u8>> {
+        let those = places.iter().filter_map(|place| self.places.get(*place));
+        match content {
+            Content::Pods(_) => those.map(|(at, _)| octets(*at)).collect(),
+            Content::NamedPort(_, name, protocol) => {
+                let keys = those.flat_map(|(at, pod)| {
+                    let ports = pod.ports.iter();
+                    let ports =
+                        ports.filter(|port| port.name == *name && port.protocol == *protocol);
+                    ports.map(|port| {
+                        let [high, low] = port.port.to_be_bytes();
+                        let mut key = octets(*at);
+                        key.extend([*protocol, 0, 0, 0, high, low, 0, 0]);
+                        key
+                    })
+                });
+                keys.collect()
+            }
+            Content::Ranges(_) => BTreeSet::new(),
+        }
+    }
+}
