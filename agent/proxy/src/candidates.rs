@@ -1,6 +1,6 @@
 //! Which endpoints of a service's port take a connection: by node, by hints, by readiness (pure).
 
-use crate::view::{Endpoint, Hints, Protocol, Slice};
+use crate::view::{Endpoint, Hints, Port, Protocol, Slice};
 use agent_sys::netlink::Family;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -21,17 +21,22 @@ impl EndpointPort<'_> {
 }
 
 /// The endpoints of a service at addresses of a family, by the names and protocols of its ports. A
-/// service may have thousands of ports, and each slice as many.
+/// service may have thousands of ports, and each slice as many: of those that the service lacks, of
+/// which no budget knows, nothing is made.
 pub(crate) fn endpoints<'a>(
     family: Family,
+    ports: &'a [Port],
     slices: &[&'a Arc<Slice>],
 ) -> HashMap<(&'a str, Protocol), Vec<EndpointPort<'a>>> {
-    let mut found: HashMap<_, Vec<EndpointPort<'_>>> = HashMap::new();
+    let none = |port: &'a Port| ((&*port.name, port.protocol), Vec::new());
+    let mut found: HashMap<_, Vec<EndpointPort<'_>>> = ports.iter().map(none).collect();
     for slice in slices {
         for port in &slice.ports {
+            let Some(of_port) = found.get_mut(&(&*port.name, port.protocol)) else {
+                continue;
+            };
             let own = slice.endpoints.iter();
             let own = own.filter(|one| Family::of(one.address) == family);
-            let of_port = found.entry((&*port.name, port.protocol)).or_default();
             of_port.extend(own.map(|endpoint| EndpointPort {
                 endpoint,
                 port: port.port,
@@ -121,5 +126,44 @@ pub(crate) fn candidates(endpoints: &[EndpointPort<'_>], near: Near<'_>) -> Vec<
         with(|one| one.serving && one.terminating)
     } else {
         ready
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::SlicePort;
+
+    #[test]
+    fn nothing_is_made_of_the_ports_of_slices_that_the_service_lacks() {
+        let endpoint = |number: u8| Endpoint {
+            address: [10, 1, 0, number].into(),
+            ready: true,
+            serving: true,
+            terminating: false,
+            hostname: None,
+            node: None,
+            hints: None,
+        };
+        let port = |number: u16| SlicePort {
+            name: format!("p{number}"),
+            protocol: Protocol::Tcp,
+            port: number,
+        };
+        let slice = Arc::new(Slice {
+            service: "web".to_owned(),
+            ports: (1..=20_000).map(port).collect(),
+            endpoints: (0..100).map(endpoint).collect(),
+        });
+        let ports = ["p7", "web"].map(|name| Port {
+            name: name.to_owned(),
+            protocol: Protocol::Tcp,
+            port: 80,
+            node_port: None,
+        });
+        let found = endpoints(Family::V4, &ports, &[&slice, &slice]);
+        let made: usize = found.values().map(Vec::len).sum();
+        assert_eq!((found.len(), made), (2, 200));
+        assert_eq!(found[&("p7", Protocol::Tcp)].len(), 200);
     }
 }

@@ -227,7 +227,9 @@ fn of_family(
     here: Here<'_>,
 ) -> Vec<(Source, Front, Pick)> {
     let mut all = Vec::new();
-    let by_port = endpoints(family, slices);
+    // Its endpoints are the node's own, whatever slices say.
+    let slices = if service.name_server { &[][..] } else { slices };
+    let by_port = endpoints(family, &service.ports, slices);
     for port in &service.ports {
         let of_port = by_port.get(&(&*port.name, port.protocol));
         let of_port = of_port.map(Vec::as_slice).unwrap_or_default();
