@@ -14,6 +14,9 @@ use std::net::IpAddr;
 const LONGEST_NAME: usize = 63;
 /// Longest name that the kernel takes for a host (`HOST_NAME_MAX`).
 const LONGEST_KERNEL_NAME: usize = 64;
+/// Bytes of variables of services beyond which no more are made: a container may have half as many,
+/// also where some take the place of others. A port of a few bytes has five variables.
+const MOST_VARIABLES: usize = 4 << 20;
 /// The head of a hosts file, as upstream's kubelet writes it.
 const HOSTS: &str = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n\
     ::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\n\
@@ -195,22 +198,33 @@ pub fn service_variables(known: &Known, pod: &Pod) -> Option<Vec<(String, String
     let own = services
         .iter()
         .filter(|(key, _)| all && key.namespace == namespace && !is_api(key));
-    Some(
-        api.chain(own)
-            .flat_map(|(key, service)| variables(&key.name, service))
-            .collect(),
-    )
+    let mut found = Vec::new();
+    let mut bytes = 0;
+    for (key, service) in api.chain(own) {
+        // A container that would have more is refused.
+        if bytes > MOST_VARIABLES {
+            break;
+        }
+        for (name, value) in variables(&key.name, service) {
+            bytes += name.len() + value.len();
+            found.push((name, value));
+        }
+    }
+    Some(found)
 }
 
 fn variables(name: &str, service: &Service) -> Vec<(String, String)> {
     let name = name.to_uppercase().replace('-', "_");
-    let ports = service.ports.iter();
-    let ports = ports.map(|port| (&*port.name, port.protocol.name(), port.port));
-    let mut ports: Vec<(&str, &str, u16)> = ports.collect();
     // In their order in the service.
-    for (place, port, number) in &service.sctp_ports {
-        ports.insert((*place).min(ports.len()), (port.as_str(), "SCTP", *number));
+    let mut ports: Vec<(&str, &str, u16)> = Vec::new();
+    let mut sctp = service.sctp_ports.iter().peekable();
+    for port in &service.ports {
+        while let Some((_, own, number)) = sctp.next_if(|(place, ..)| *place <= ports.len()) {
+            ports.push((own.as_str(), "SCTP", *number));
+        }
+        ports.push((port.name.as_str(), port.protocol.name(), port.port));
     }
+    ports.extend(sctp.map(|(_, own, number)| (own.as_str(), "SCTP", *number)));
     let (Some(address), Some((_, _, first))) = (service.addresses.first(), ports.first()) else {
         return Vec::new();
     };
@@ -440,6 +454,35 @@ mod tests {
                 "SIX_SERVICE_PORT=1",
             ]
         );
+    }
+
+    #[test]
+    fn no_more_variables_of_services_are_made_than_a_container_may_have() {
+        let port = |number: u16| json!({"name": format!("p{number}"), "port": number});
+        let ports: Vec<Value> = (1..=5000).map(port).collect();
+        let spec = json!({"clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ports": ports});
+        let service = json!({"metadata": {"namespace": "shop"}, "spec": spec});
+        let service: core::Service = serde_json::from_value(service).unwrap();
+        let service = Arc::new(Service::read(service));
+        let many = (0..200).map(|number| {
+            let (namespace, name) = ("shop".to_owned(), format!("web-{number}"));
+            (Arc::new(Key { namespace, name }), Arc::clone(&service))
+        });
+        let known = Known {
+            services: Some(many.collect()),
+            ..Known::default()
+        };
+        let of_one: usize = variables("web-199", &service)
+            .iter()
+            .map(|(name, value)| name.len() + value.len())
+            .sum();
+        let all = service_variables(&known, &pod(json!({}))).unwrap();
+        let bytes: usize = all
+            .iter()
+            .map(|(name, value)| name.len() + value.len())
+            .sum();
+        assert!(bytes > MOST_VARIABLES, "the container is refused");
+        assert!(bytes <= MOST_VARIABLES + of_one, "{bytes}");
     }
 
     #[test]
