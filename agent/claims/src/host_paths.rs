@@ -4,6 +4,7 @@
 use agent_sys::beneath::{Beneath, Links, PathHandle};
 use config_kube::k8s_openapi::api::core::v1::{HostPathVolumeSource, Pod};
 use config_model::host_path::{self, HostPath, PlainPath, Refused};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
@@ -105,24 +106,19 @@ impl HostPaths<'_> {
 
     /// The volumes that a pod gets read-only although one of its mounts does not ask for that.
     pub fn narrowed(&self, pod: &Pod, right: Right) -> Vec<String> {
-        let spec = pod.spec.iter();
-        let mounts = spec.flat_map(|spec| {
-            let lasting = spec
-                .containers
-                .iter()
-                .chain(spec.init_containers.iter().flatten());
-            lasting.flat_map(|container| container.volume_mounts.iter().flatten())
+        let spec = || pod.spec.iter();
+        let lasting = spec().flat_map(|spec| {
+            let inits = spec.init_containers.iter().flatten();
+            spec.containers.iter().chain(inits)
         });
-        let volumes = pod
-            .spec
-            .iter()
-            .flat_map(|spec| spec.volumes.iter().flatten());
+        let mounts = lasting.flat_map(|container| container.volume_mounts.iter().flatten());
+        let writing = mounts.filter(|mount| mount.read_only != Some(true));
+        let writing: BTreeSet<&str> = writing.map(|mount| mount.name.as_str()).collect();
+        let volumes = spec().flat_map(|spec| spec.volumes.iter().flatten());
         let all = volumes.filter(|volume| {
             let source = volume.host_path.as_ref();
             source.is_some_and(|source| !self.is_writable(source, right))
-                && mounts
-                    .clone()
-                    .any(|mount| mount.name == volume.name && mount.read_only != Some(true))
+                && writing.contains(volume.name.as_str())
         });
         all.map(|volume| volume.name.clone()).collect()
     }

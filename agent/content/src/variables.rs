@@ -345,28 +345,38 @@ pub(crate) fn resource_field(
     Ok(((amount + divisor - 1) / divisor).to_string())
 }
 
-/// A `subPathExpr` with its variables replaced.
-///
-/// # Errors
-/// One of them isn't set, or is empty; or the path is longer than a path can be.
-pub fn sub_path(text: &str, vars: &[(String, String)]) -> Result<String, String> {
-    let set = vars.iter().filter(|(_, value)| !value.is_empty());
-    let set: HashMap<&str, &str> = set
-        .map(|(name, value)| (name.as_str(), value.as_str()))
-        .collect();
-    let mut missing = BTreeSet::new();
-    let path = replace(text, LONGEST_PATH, |name| {
-        let value = set.get(name).copied();
-        if value.is_none() {
-            missing.insert(name.to_owned());
-        }
-        value
-    });
-    if missing.is_empty() {
-        return path.ok_or_else(|| format!("it is longer than {LONGEST_PATH} bytes"));
+/// The variables of a container by name, for the paths of its mounts: there may be a hundred
+/// thousand of them, and a thousand of these.
+#[derive(Debug)]
+pub struct PathVars<'a>(HashMap<&'a str, &'a str>);
+
+impl<'a> PathVars<'a> {
+    /// Of these variables those that are not empty.
+    pub fn of(vars: &'a [(String, String)]) -> Self {
+        let set = vars.iter().filter(|(_, value)| !value.is_empty());
+        let set = set.map(|(name, value)| (name.as_str(), value.as_str()));
+        Self(set.collect())
     }
-    let names: Vec<String> = missing.into_iter().collect();
-    Err(format!("missing value for {}", names.join(", ")))
+
+    /// A `subPathExpr` with its variables replaced.
+    ///
+    /// # Errors
+    /// One of them isn't set, or is empty; or the path is longer than a path can be.
+    pub fn sub_path(&self, text: &str) -> Result<String, String> {
+        let mut missing = BTreeSet::new();
+        let path = replace(text, LONGEST_PATH, |name| {
+            let value = self.0.get(name).copied();
+            if value.is_none() {
+                missing.insert(name.to_owned());
+            }
+            value
+        });
+        if missing.is_empty() {
+            return path.ok_or_else(|| format!("it is longer than {LONGEST_PATH} bytes"));
+        }
+        let names: Vec<String> = missing.into_iter().collect();
+        Err(format!("missing value for {}", names.join(", ")))
+    }
 }
 
 /// Replaces `$(NAME)` by the variable's value; `$$` is a plain `$`; what isn't set stays as it is.
@@ -441,15 +451,17 @@ mod tests {
     #[test]
     fn a_path_below_a_volume_needs_all_of_its_variables() {
         let vars = pairs(&[("A", "x"), ("B", "y"), ("EMPTY", "")]);
-        assert_eq!(sub_path("$(A)/$(B)/$$(A)", &vars).unwrap(), "x/y/$(A)");
-        let missing = sub_path("$(C)/$(EMPTY)/$(A)/$(C)", &vars).unwrap_err();
+        let vars = PathVars::of(&vars);
+        assert_eq!(vars.sub_path("$(A)/$(B)/$$(A)").unwrap(), "x/y/$(A)");
+        let missing = vars.sub_path("$(C)/$(EMPTY)/$(A)/$(C)").unwrap_err();
         assert_eq!(missing, "missing value for C, EMPTY");
     }
 
     #[test]
     fn a_path_that_multiplies_a_variable_is_refused_before_it_is_made() {
         let vars = pairs(&[("A", &"x".repeat(1 << 20))]);
-        let refused = sub_path(&"$(A)".repeat(300_000), &vars).unwrap_err();
+        let vars = PathVars::of(&vars);
+        let refused = vars.sub_path(&"$(A)".repeat(300_000)).unwrap_err();
         assert_eq!(refused, "it is longer than 4096 bytes");
     }
 

@@ -8,7 +8,8 @@ use crate::security::Security;
 use crate::stage::{MountRequest, propagation};
 use crate::volumes::{self, VolumeLocation};
 use agent_cluster::Sandbox;
-use agent_content::{Sources, variables};
+use agent_content::Sources;
+use agent_content::variables::{self, PathVars};
 use agent_pods::{Addresses, is_on_host, log_file, needs, pod_ref};
 use agent_resources::qos;
 use agent_runtime::{
@@ -270,9 +271,11 @@ fn volume_mounts(
             "a container may have {MOST_MOUNTS} volumeMounts, not {count}"
         ));
     }
+    let asks = mounts.iter().any(|mount| mount.sub_path_expr.is_some());
+    let vars = PathVars::of(if asks { vars } else { &[] });
     let mounts = mounts.iter();
     mounts
-        .map(|mount| volume_mount(machine, mount, volumes, vars))
+        .map(|mount| volume_mount(machine, mount, volumes, &vars))
         .collect()
 }
 
@@ -280,14 +283,14 @@ fn volume_mount(
     machine: &Machine,
     mount: &VolumeMount,
     volumes: &BTreeMap<String, VolumeLocation>,
-    vars: &[(String, String)],
+    vars: &PathVars<'_>,
 ) -> Result<MountAt, String> {
     let source = volumes
         .get(&mount.name)
         .ok_or_else(|| format!("the pod has no volume {:?}", mount.name))?;
     let filled = |path: &Option<String>| path.clone().filter(|path| !path.is_empty());
     let sub_path = match filled(&mount.sub_path_expr) {
-        Some(text) => Some(variables::sub_path(&text, vars).map_err(|error| {
+        Some(text) => Some(vars.sub_path(&text).map_err(|error| {
             let name = &mount.name;
             format!("subPathExpr {text:?} of volume {name:?}: {error}")
         })?),
