@@ -1,17 +1,22 @@
 //! What the node follows of the cluster: services, their ranges and endpoints, other nodes, network
 //! policies, namespaces and pods, once for all who need it (the service proxy, names, pods'
 //! variables, routes, the packet filter). It stays as it was while the master is away.
+//!
+//! Of each kind that anyone may make, namespaces share a number of bytes ([`KeptBytes`]). Of one
+//! that is left out the node knows no more than which objects there are: its Services are not
+//! served and its policies isolate its pods, while its slices, pods and labels mean nobody.
 
+use crate::kept::KeptBytes;
 use crate::shared::Shared;
 use agent_api::{ApiError, Backoff, WatchEvent};
 use agent_policy::model as policy;
 use agent_policy::{World, name_namespaces};
-use agent_proxy::{Key, Known, Node, Service, ServiceRange, Slice, View};
+use agent_proxy::{Key, Known, Node, Service, ServiceRange, Slice, View, is_everyones};
 use config_errors::chain;
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -21,6 +26,18 @@ use tokio::time::{Instant, sleep_until};
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long the master may keep a watch open; then it is asked anew.
 const WATCH_SECONDS: u32 = 300;
+
+/// Most bytes of a kind that are kept: of some 100,000 Services, slices of 500,000 endpoints,
+/// 30,000 policies, 150,000 pods and 30,000 namespaces of the usual size.
+const SERVICES: usize = 64 << 20;
+const SLICES: usize = 128 << 20;
+const POLICIES: usize = 32 << 20;
+const PODS: usize = 128 << 20;
+const NAMESPACES: usize = 16 << 20;
+/// What a namespace takes beside its name and its labels.
+const NAMESPACE: usize = 256;
+/// Kinds that are the master's and the admins' alone, and of which little is read, have no bound.
+const ALL: usize = usize::MAX;
 
 /// A kind that is followed.
 trait Followed: Sized + Send + Sync + PartialEq + 'static {
@@ -35,11 +52,34 @@ trait Followed: Sized + Send + Sync + PartialEq + 'static {
     /// Its objects by key; none before they were listed.
     fn kept(known: &Self::State) -> Option<&BTreeMap<Self::Key, Arc<Self>>>;
     fn kept_mut(known: &mut Self::State) -> &mut Option<BTreeMap<Self::Key, Arc<Self>>>;
+    /// Most bytes of all that are kept.
+    const MOST: usize;
+    /// An object's namespace and name.
+    fn named<'a>(&'a self, key: &'a Self::Key) -> (&'a str, &'a str);
+    /// Bytes that count against its namespace's share; 0 where it is kept whatever that takes.
+    fn share(&self, _key: &Self::Key) -> usize {
+        0
+    }
+    /// What is kept of it where its namespace is left out; none where it is as if it were not
+    /// there.
+    fn without_content(&self) -> Option<Self> {
+        None
+    }
+    /// Whether its content is left out.
+    fn is_without_content(&self) -> bool {
+        false
+    }
+    /// Tells the namespaces that are left out to those who need to know.
+    fn tell(_known: &mut Self::State, _left_out: &BTreeSet<String>) {}
 }
 
-/// A followed kind: object, key, path, state and field, and how an object is read.
+/// A followed kind: object, key, path, state and field, how an object is read, how much is kept,
+/// and the other functions.
 macro_rules! followed {
-    ($kind:ty, $object:ty, $key:ty, $path:literal, $state:ty, $field:ident, $read:expr) => {
+    (
+        $kind:ty, $object:ty, $key:ty, $path:literal, $state:ty, $field:ident, $read:expr, $most:ident,
+        { $($more:tt)* }
+    ) => {
         impl Followed for $kind {
             type Object = $object;
             type Key = $key;
@@ -57,6 +97,10 @@ macro_rules! followed {
             fn kept_mut(known: &mut $state) -> &mut Option<BTreeMap<$key, Arc<Self>>> {
                 &mut known.$field
             }
+
+            const MOST: usize = $most;
+
+            $($more)*
         }
     };
 }
@@ -75,7 +119,26 @@ followed!(
     |object: core::Service| (
         Arc::new(Key::of(&object.metadata)),
         Some(Self::read(object))
-    )
+    ),
+    SERVICES,
+    {
+        fn named<'a>(&'a self, key: &'a Arc<Key>) -> (&'a str, &'a str) {
+            (&key.namespace, &key.name)
+        }
+
+        fn share(&self, key: &Arc<Key>) -> usize {
+            let bytes = self.bytes();
+            if is_everyones(key, bytes) { 0 } else { bytes }
+        }
+
+        fn without_content(&self) -> Option<Self> {
+            Some(Self::without_content(self))
+        }
+
+        fn is_without_content(&self) -> bool {
+            self.left_out
+        }
+    }
 );
 followed!(
     Slice,
@@ -84,7 +147,27 @@ followed!(
     "/apis/discovery.k8s.io/v1/endpointslices",
     Known,
     slices,
-    |object: EndpointSlice| (Arc::new(Key::of(&object.metadata)), Self::read(object))
+    |object: EndpointSlice| (Arc::new(Key::of(&object.metadata)), Self::read(object)),
+    SLICES,
+    {
+        fn named<'a>(&'a self, key: &'a Arc<Key>) -> (&'a str, &'a str) {
+            (&key.namespace, &key.name)
+        }
+
+        /// The API's own slice has its Service's name.
+        fn share(&self, key: &Arc<Key>) -> usize {
+            let bytes = self.bytes();
+            if is_everyones(key, bytes) { 0 } else { bytes }
+        }
+
+        fn without_content(&self) -> Option<Self> {
+            Some(Self::without_content(self))
+        }
+
+        fn tell(known: &mut Known, left_out: &BTreeSet<String>) {
+            known.slices_left_out.clone_from(left_out);
+        }
+    }
 );
 followed!(
     ServiceRange,
@@ -96,7 +179,13 @@ followed!(
     |object: ServiceCIDR| (
         object.metadata.name.clone().unwrap_or_default(),
         Some(Self::read(object))
-    )
+    ),
+    ALL,
+    {
+        fn named<'a>(&'a self, key: &'a String) -> (&'a str, &'a str) {
+            ("", key)
+        }
+    }
 );
 followed!(
     Node,
@@ -108,7 +197,13 @@ followed!(
     |object: core::Node| (
         object.metadata.name.clone().unwrap_or_default(),
         Some(Self::read(object))
-    )
+    ),
+    ALL,
+    {
+        fn named<'a>(&'a self, key: &'a String) -> (&'a str, &'a str) {
+            ("", key)
+        }
+    }
 );
 followed!(
     policy::Pod,
@@ -120,6 +215,16 @@ followed!(
     |object: core::Pod| {
         let (uid, pod) = Self::read(object);
         (uid, Some(pod))
+    },
+    PODS,
+    {
+        fn named<'a>(&'a self, key: &'a String) -> (&'a str, &'a str) {
+            (&self.namespace, key)
+        }
+
+        fn share(&self, _key: &String) -> usize {
+            self.bytes()
+        }
     }
 );
 followed!(
@@ -132,6 +237,16 @@ followed!(
     |object: core::Namespace| {
         let labels = object.metadata.labels.unwrap_or_default();
         (object.metadata.name.unwrap_or_default(), Some(labels))
+    },
+    NAMESPACES,
+    {
+        fn named<'a>(&'a self, key: &'a String) -> (&'a str, &'a str) {
+            (key, key)
+        }
+
+        fn share(&self, key: &String) -> usize {
+            NAMESPACE + key.len() + policy::bytes_of(self)
+        }
     }
 );
 followed!(
@@ -141,7 +256,25 @@ followed!(
     "/apis/networking.k8s.io/v1/networkpolicies",
     World,
     policies,
-    Self::keyed
+    Self::keyed,
+    POLICIES,
+    {
+        fn named<'a>(&'a self, key: &'a Key) -> (&'a str, &'a str) {
+            (&key.namespace, &key.name)
+        }
+
+        fn share(&self, _key: &Key) -> usize {
+            self.bytes()
+        }
+
+        fn without_content(&self) -> Option<Self> {
+            Some(Self::without_content(self))
+        }
+
+        fn is_without_content(&self) -> bool {
+            self.left_out
+        }
+    }
 );
 
 /// Follows services, their ranges, endpoints and nodes, and what network policies are made of, for
@@ -162,10 +295,12 @@ pub(crate) async fn follow(shared: Arc<Shared>, view: View) {
 
 async fn follow_kind<K: Followed>(shared: &Shared, view: &View<K::State>) {
     let mut pause = Backoff::default();
+    let mut bytes = KeptBytes::of(K::MOST);
     loop {
-        match list::<K>(shared, view).await {
+        match list::<K>(shared, view, &mut bytes).await {
             Ok(version) => {
-                if let Err(error) = watch::<K>(shared, view, version, &mut pause).await {
+                let watched = watch::<K>(shared, view, version, &mut pause, &mut bytes);
+                if let Err(error) = watched.await {
                     tracing::debug!(path = K::PATH, error = error.chain(), "watch ended");
                 }
             }
@@ -180,19 +315,107 @@ async fn follow_kind<K: Followed>(shared: &Shared, view: &View<K::State>) {
 }
 
 /// Takes the whole list; gives its version.
-async fn list<K: Followed>(shared: &Shared, view: &View<K::State>) -> Result<String, ApiError> {
+async fn list<K: Followed>(
+    shared: &Shared,
+    view: &View<K::State>,
+    bytes: &mut KeptBytes<K::Key>,
+) -> Result<String, ApiError> {
+    let mut anew = bytes.anew();
     let mut all = BTreeMap::new();
     let take = |item| {
-        if let Some((key, Some(kept))) = object::<K>(item) {
-            all.insert(key, Arc::new(kept));
+        if let Some((key, Some(object))) = object::<K>(item) {
+            let before: Option<Arc<K>> = all.remove(&key);
+            let kept = admitted(&mut anew, &key, before.as_deref(), Some(object));
+            all.extend(kept.map(|kept| (key, kept)));
+            while let Some(namespace) = anew.shrink() {
+                leave_out(&mut anew, &mut all, &namespace);
+            }
         }
     };
     let version = agent_api::list(&*shared.api, K::PATH, take).await?;
+    let known = view.now();
+    let before = |key: &K::Key| K::kept(&known).and_then(|all| all.get(key));
+    for (key, object) in &all {
+        if !anew.left_out().contains(object.named(key).0) {
+            log_content::<K>(key, before(key).map(|before| &**before), object);
+        }
+    }
+    for namespace in anew.left_out().difference(bytes.left_out()) {
+        log_left_out::<K>(namespace);
+    }
+    drop(known);
+    *bytes = anew;
     view.change(
         |known| K::kept(known) != Some(&all),
-        |known| *K::kept_mut(known) = Some(all.clone()),
+        |known| {
+            *K::kept_mut(known) = Some(all.clone());
+            K::tell(known, bytes.left_out());
+        },
     );
     Ok(version)
+}
+
+/// What is kept of an object that comes, changes or goes. `before`: what is kept of it.
+fn admitted<K: Followed>(
+    bytes: &mut KeptBytes<K::Key>,
+    key: &K::Key,
+    before: Option<&K>,
+    object: Option<K>,
+) -> Option<Arc<K>> {
+    let (namespace, _) = object.as_ref().or(before)?.named(key);
+    let namespace = namespace.to_owned();
+    let share = |object: Option<&K>| object.map_or(0, |object| object.share(key));
+    let (was, is) = (share(before), share(object.as_ref()));
+    let is_left_out = bytes.count(&namespace, key, was, is);
+    let kept = if is_left_out && is > 0 {
+        object.as_ref().and_then(K::without_content)
+    } else {
+        object
+    };
+    kept.map(Arc::new)
+}
+
+/// Takes away the content of a namespace's objects.
+fn leave_out<K: Followed>(
+    bytes: &mut KeptBytes<K::Key>,
+    all: &mut BTreeMap<K::Key, Arc<K>>,
+    namespace: &str,
+) {
+    all.retain(|key, object| {
+        let share = object.share(key);
+        if share == 0 || object.named(key).0 != namespace {
+            return true;
+        }
+        bytes.leave_out(key, share);
+        let left = object.without_content().map(Arc::new);
+        let stays = left.is_some();
+        if let Some(left) = left {
+            *object = left;
+        }
+        stays
+    });
+}
+
+/// Logs that the content of one object is left out, which it was not before.
+fn log_content<K: Followed>(key: &K::Key, before: Option<&K>, object: &K) {
+    if object.is_without_content() && !before.is_some_and(K::is_without_content) {
+        let (namespace, name) = object.named(key);
+        tracing::warn!(
+            path = K::PATH,
+            namespace,
+            name,
+            "an object has longer lists than this node follows, or is not understood: its content is left out"
+        );
+    }
+}
+
+/// Logs that the content of a namespace is left out, which it was not before.
+fn log_left_out<K: Followed>(namespace: &str) {
+    tracing::warn!(
+        path = K::PATH,
+        namespace,
+        "the objects of this namespace take more of what the node keeps of their kind than their share, and their content is left out: it should have fewer or smaller ones"
+    );
 }
 
 /// One object that can't be read must not keep the others from being known.
@@ -208,12 +431,14 @@ fn object<K: Followed>(object: Value) -> Option<(K::Key, Option<K>)> {
     .ok()
 }
 
-/// Follows changes from a version on, until the master refuses to go on from there.
+/// Follows changes from a version on, until the master refuses to go on from there, or there is
+/// room for what was left out.
 async fn watch<K: Followed>(
     shared: &Shared,
     view: &View<K::State>,
     mut version: String,
     pause: &mut Backoff,
+    bytes: &mut KeptBytes<K::Key>,
 ) -> Result<(), ApiError> {
     loop {
         let path = format!(
@@ -224,9 +449,12 @@ async fn watch<K: Followed>(
         let mut lines = shared.api.watch(path).await?;
         pause.reset();
         while let Some(line) = lines.next().await {
-            take::<K>(view, &line?, &mut version)?;
+            take::<K>(view, &line?, &mut version, bytes)?;
         }
         sleep_until(again).await;
+        if bytes.is_outdated() {
+            return Ok(());
+        }
     }
 }
 
@@ -234,91 +462,44 @@ fn take<K: Followed>(
     view: &View<K::State>,
     line: &[u8],
     version: &mut String,
+    bytes: &mut KeptBytes<K::Key>,
 ) -> Result<(), ApiError> {
     let (changed, stays) = match WatchEvent::read(line, version)? {
         WatchEvent::Is(object) => (object, true),
         WatchEvent::Gone(object) => (object, false),
         WatchEvent::Bookmark { .. } => return Ok(()),
     };
-    let Some((key, kept)) = object::<K>(changed) else {
+    let Some((key, object)) = object::<K>(changed) else {
         return Ok(());
     };
-    let kept = kept.filter(|_| stays).map(Arc::new);
+    let object = object.filter(|_| stays);
+    let before = K::kept(&view.now()).and_then(|all| all.get(&key)).cloned();
+    if let Some(object) = &object {
+        log_content(&key, before.as_deref(), object);
+    }
+    let kept = admitted(bytes, &key, before.as_deref(), object);
+    let mut gone = Vec::new();
+    while let Some(namespace) = bytes.shrink() {
+        log_left_out::<K>(&namespace);
+        gone.push(namespace);
+    }
     view.change(
-        |known| K::kept(known).and_then(|all| all.get(&key)) != kept.as_ref(),
+        |_| before != kept || !gone.is_empty(),
         |known| {
             let all = K::kept_mut(known).get_or_insert_default();
             match &kept {
                 Some(kept) => drop(all.insert(key.clone(), Arc::clone(kept))),
                 None => drop(all.remove(&key)),
             }
+            for namespace in &gone {
+                leave_out(bytes, all, namespace);
+            }
+            K::tell(known, bytes.left_out());
         },
     );
     Ok(())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kubelet::tests::{Ending, Large, shared_of};
-    use serde_json::json;
-    use tokio::time::timeout;
-
-    fn service(name: &str, version: &str, address: &str) -> Value {
-        json!({
-            "metadata": {"namespace": "a", "name": name, "resourceVersion": version},
-            "spec": {"clusterIPs": [address], "ports": [{"port": 80}]},
-        })
-    }
-
-    fn told(view: &View, kind: &str, object: &Value) -> (bool, String) {
-        let mut changes = view.changes();
-        changes.mark_unchanged();
-        let mut version = String::new();
-        let line = json!({"type": kind, "object": object}).to_string();
-        take::<Service>(view, line.as_bytes(), &mut version).unwrap();
-        (changes.has_changed().unwrap(), version)
-    }
-
-    #[tokio::test]
-    async fn services_too_large_for_one_answer_are_listed() {
-        let services = (1..=12).map(|n| service(&format!("web{n}"), "7", &format!("10.96.0.{n}")));
-        let dir = tempfile::tempdir().unwrap();
-        let shared = shared_of(dir.path(), Vec::new(), Arc::new(Large(services.collect())));
-        let view = View::default();
-        assert_eq!(list::<Service>(&shared, &view).await.unwrap(), "9");
-        assert_eq!(view.now().services.as_ref().unwrap().len(), 12);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_followed_is_watched_without_a_break() {
-        let dir = tempfile::tempdir().unwrap();
-        for (lives, pause) in [(300, 0), (0, 1)] {
-            let master = Arc::new(Ending::after(lives));
-            let shared = shared_of(dir.path(), Vec::new(), master.clone());
-            let view = View::default();
-            let follow = follow_kind::<Service>(&shared, &view);
-            let followed = timeout(Duration::from_secs(650), follow).await;
-            assert!(followed.is_err(), "it is followed for ever");
-            let pauses = master.pauses();
-            assert!(pauses.len() > 1, "{pauses:?}");
-            for taken in pauses {
-                assert_eq!(taken.as_secs(), pause, "after {lives} s: {taken:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn changes_are_told_once_and_versions_are_kept() {
-        let view = View::default();
-        let first = service("web", "7", "10.96.0.1");
-        assert_eq!(told(&view, "ADDED", &first), (true, "7".to_owned()));
-        let same = service("web", "8", "10.96.0.1");
-        assert_eq!(told(&view, "MODIFIED", &same), (false, "8".to_owned()));
-        let mark = json!({"metadata": {"resourceVersion": "9"}});
-        assert_eq!(told(&view, "BOOKMARK", &mark), (false, "9".to_owned()));
-        assert_eq!(view.now().services.as_ref().unwrap().len(), 1);
-        assert!(told(&view, "DELETED", &same).0);
-        assert!(view.now().services.as_ref().unwrap().is_empty());
-    }
-}
+#[path = "cluster_tests.rs"]
+mod tests;

@@ -34,7 +34,8 @@
 //!   config maps, secrets, tokens), `cleanup`, `progress` (events of a long pull), `names`.
 //! - The node: `preemption`, `shutdown` (graceful node shutdown), `notices` and `node_events`.
 //! - All: `kubelet` (makes and runs the tasks), `shared` (what they share), `config`, `configz`
-//!   (`/configz`), `drain`, `decoders` (for fuzz targets).
+//!   (`/configz`), `drain`, `decoders` (for fuzz targets), `kept` (how namespaces share what
+//!   `cluster` keeps).
 //!
 //! Channels: a `watch` from `pods` to each worker (the desired pod), a `Notify` to each worker
 //! (something changed, look), a `watch` from each worker to `pressure` (the evicted pod has given
@@ -51,6 +52,7 @@ mod desired;
 mod drain;
 mod garbage;
 mod handle;
+mod kept;
 mod kubelet;
 mod links;
 mod mirrors;

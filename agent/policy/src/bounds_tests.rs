@@ -287,6 +287,7 @@ fn a_closed_namespace_whose_selectors_are_not_looked_at_is_closed_in_both_direct
         selects: Selector(vec![("app".to_owned(), Wants::In(values))]),
         ingress: Some(vec![Rule::default()]),
         egress: Some(vec![Rule::default()]),
+        left_out: false,
     });
     for number in 0..7 {
         let name = number.to_string();
@@ -326,7 +327,10 @@ fn sets_that_are_made_anew_after_many_changes_are_those_of_a_fresh_start() {
 
 #[test]
 fn a_policy_with_longer_lists_than_the_api_takes_closes_its_namespace() {
-    let closed = read(&json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}));
+    let closed = Policy {
+        left_out: true,
+        ..read(&json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}))
+    };
     let lists = |count: usize| {
         let (peer, port) = (json!({"podSelector": {}}), json!({"port": 80}));
         let rule = json!({"from": vec![peer.clone(); count]});
@@ -356,4 +360,22 @@ fn a_pod_has_no_more_named_ports_than_rules_by_name_are_looked_up_for() {
     let ports = (0..5000).map(|number| json!({"name": format!("p{number}"), "containerPort": 80}));
     let pod = pod("shop", &ports.collect());
     assert_eq!(pod.ports.len(), 1000);
+}
+
+#[test]
+fn a_policy_whose_rules_are_not_kept_isolates_all_pods_of_its_namespace() {
+    let rules = json!({"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{}]});
+    let policy = read(&rules).without_content();
+    assert!(policy.left_out);
+    let world = World {
+        pods: Some(BTreeMap::new()),
+        namespaces: Some(BTreeMap::new()),
+        policies: Some([(key("shop"), Arc::new(policy))].into()),
+    };
+    let table = fresh(Family::V4, &world, &pods(&["shop", "other"]));
+    // A chain that drops, and nothing before that.
+    let lengths: Vec<usize> = table.chains.values().map(|rules| rules.len()).collect();
+    assert_eq!((table.ingress.len(), table.egress.len()), (1, 1));
+    assert_eq!(lengths.iter().filter(|length| **length > 0).count(), 2);
+    assert!(table.sets.is_empty());
 }

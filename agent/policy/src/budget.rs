@@ -3,8 +3,8 @@
 //! The table is one message to the kernel, of limited size ([`MAX_BATCH`]). A table that is
 //! larger would keep everyone's policies, and every new pod, from coming into force. So no
 //! namespace takes more than a third of it, and where all together take too much, the heaviest are
-//! closed until the others fit ([`Lightest`]). The work of it is shared in the same way, as a policy
-//! of few bytes may ask for each pod of the cluster to be compared with each of its peers.
+//! closed until the others fit ([`Lightest`]). The work of it is shared in the same way, as a
+//! policy of few bytes may ask for each pod of the cluster to be compared with each of its peers.
 
 use crate::table::{Rules, Set};
 use agent_sys::netlink::filter::MAX_BATCH;

@@ -18,8 +18,18 @@ const MOST_PORTS: usize = 1000;
 /// Most named ports of a pod that count: rules by name do not mean the others.
 const MOST_NAMED_PORTS: usize = 1000;
 
+/// What an object takes beside its own fields: its key, and its places in maps.
+const PLACES: usize = 256;
+
 /// Labels of an object.
 pub type Labels = BTreeMap<String, String>;
+
+/// Bytes of memory that labels take, about.
+pub fn bytes_of(labels: &Labels) -> usize {
+    let each = labels.iter();
+    let each = each.map(|(key, value)| 2 * size_of::<String>() + key.len() + value.len());
+    each.sum()
+}
 
 /// The number of a protocol by its name (RFC 9293, RFC 768, RFC 9260).
 fn protocol(name: Option<&str>) -> Option<u8> {
@@ -88,6 +98,16 @@ impl Pod {
         };
         (uid, read)
     }
+
+    /// Bytes of memory that it takes, about.
+    pub fn bytes(&self) -> usize {
+        let ports = self.ports.iter();
+        let ports = ports.map(|port| size_of::<NamedPort>() + port.name.len());
+        // An address has a place among those of all pods.
+        let addresses = self.addresses.len() * (PLACES + size_of::<IpAddr>());
+        let fields = size_of::<Self>() + self.namespace.len() + bytes_of(&self.labels);
+        PLACES + fields + addresses + ports.sum::<usize>()
+    }
 }
 
 /// How a requirement looks at a label's value.
@@ -128,6 +148,18 @@ impl Selector {
             Wants::Exists | Wants::Absent => 1,
         });
         1 + each.sum::<usize>()
+    }
+
+    fn bytes(&self) -> usize {
+        let each = self.0.iter().map(|(key, wants)| {
+            let values = match wants {
+                Wants::In(list) | Wants::NotIn(list) => list.as_slice(),
+                Wants::Exists | Wants::Absent => &[],
+            };
+            let values = values.iter().map(|value| size_of::<String>() + value.len());
+            size_of::<(String, Wants)>() + key.len() + values.sum::<usize>()
+        });
+        each.sum()
     }
 
     fn read(selector: LabelSelector) -> Option<Self> {
@@ -201,6 +233,9 @@ pub struct Policy {
     pub ingress: Option<Vec<Rule>>,
     /// Where they may go; none where it says nothing of that.
     pub egress: Option<Vec<Rule>>,
+    /// Whether its rules are not kept: it is not understood, or its namespace takes too much of
+    /// what the node keeps. Then it selects all pods there, and lets nothing through.
+    pub left_out: bool,
 }
 
 impl Policy {
@@ -213,12 +248,7 @@ impl Policy {
     /// API takes, lets nothing through to or from any pod of its namespace.
     pub fn read(policy: networking::NetworkPolicy) -> Self {
         let namespace = policy.metadata.namespace.unwrap_or_default();
-        let closed = Self {
-            namespace: namespace.clone(),
-            selects: Selector::default(),
-            ingress: Some(Vec::new()),
-            egress: Some(Vec::new()),
-        };
+        let closed = Self::closed(namespace.clone());
         let understood = || {
             let spec = policy.spec?;
             let types = spec.policy_types.unwrap_or_default();
@@ -241,9 +271,52 @@ impl Policy {
                 selects: Selector::read(spec.pod_selector?)?,
                 ingress: has_ingress.then_some(ingress?),
                 egress: has_egress.then_some(egress?),
+                left_out: false,
             })
         };
         understood().unwrap_or(closed)
+    }
+
+    fn closed(namespace: String) -> Self {
+        Self {
+            namespace,
+            selects: Selector::default(),
+            ingress: Some(Vec::new()),
+            egress: Some(Vec::new()),
+            left_out: true,
+        }
+    }
+
+    /// What is kept of it where it is left out: its namespace is closed.
+    #[must_use]
+    pub fn without_content(&self) -> Self {
+        Self::closed(self.namespace.clone())
+    }
+
+    /// Bytes of memory that it takes, about: with what the packet filter's rules are made from.
+    pub fn bytes(&self) -> usize {
+        let rules = [&self.ingress, &self.egress].into_iter().flatten();
+        let rules = rules.flatten().map(Rule::bytes);
+        let fields = size_of::<Self>() + self.namespace.len() + self.selects.bytes();
+        PLACES + fields + rules.sum::<usize>()
+    }
+}
+
+impl Rule {
+    fn bytes(&self) -> usize {
+        let peers = self.peers.iter().map(|peer| match peer {
+            PolicyPeer::Pods { namespaces, pods } => {
+                namespaces.as_ref().map_or(0, Selector::bytes) + pods.bytes()
+            }
+            PolicyPeer::Block { except, .. } => except.len() * size_of::<Cidr>(),
+        });
+        let peers = peers.map(|bytes| size_of::<PolicyPeer>() + bytes);
+        let ports = self.ports.iter().map(|(_, ports)| match ports {
+            Ports::Named(name) => name.len(),
+            Ports::All | Ports::Range(..) => 0,
+        });
+        let ports = ports.map(|bytes| size_of::<(u8, Ports)>() + bytes);
+        size_of::<Self>() + peers.sum::<usize>() + ports.sum::<usize>()
     }
 }
 

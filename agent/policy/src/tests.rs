@@ -290,6 +290,7 @@ fn policy() -> impl Strategy<Value = Policy> {
             selects,
             ingress,
             egress,
+            left_out: false,
         }
     })
 }
@@ -381,6 +382,7 @@ fn a_policy_that_is_not_understood_closes_its_namespace() {
         selects: Selector::default(),
         ingress: Some(Vec::new()),
         egress: Some(Vec::new()),
+        left_out: true,
     };
     for broken in [
         json!({"podSelector": {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}}),

@@ -5,7 +5,8 @@
 //! on a node whose agent starts. So where all together take too much, the namespaces that take most
 //! are not served until the others fit ([`Lightest`]). A namespace within an equal share is always
 //! served, and so are the few services that pods of all namespaces need, whatever else is in
-//! theirs.
+//! theirs. Where the node has no memory for what a namespace says of its services, none of them is
+//! served either.
 
 use crate::fronts::Here;
 use crate::view::{Key, Port, Protocol, Service, Slice};
@@ -46,7 +47,7 @@ const MOST: usize = 1 << 40;
 pub(crate) const WHOLE: usize = MAX_BATCH - FRAME;
 
 /// Whether a service that takes this much is served whatever its namespace takes.
-pub(crate) fn is_everyones(name: &Key, bytes: usize) -> bool {
+pub fn is_everyones(name: &Key, bytes: usize) -> bool {
     EVERYONES.contains(&(&*name.namespace, &*name.name)) && bytes <= MOST_OF_EVERYONES
 }
 
@@ -60,8 +61,12 @@ pub(crate) fn everyones(namespace: &str) -> impl Iterator<Item = Key> {
     })
 }
 
-/// Bytes that a service takes at most in the message of either family.
+/// Bytes that a service takes at most in the message of either family. One of which the content is
+/// left out takes more than there is.
 pub(crate) fn weigh(service: &Service, slices: &[&Arc<Slice>], here: Here<'_>) -> usize {
+    if service.left_out {
+        return MOST;
+    }
     let of_family = |family| of_family(family, service, slices, here);
     let all = Family::BOTH.into_iter().map(of_family);
     all.max().unwrap_or_default().min(MOST)

@@ -1,5 +1,5 @@
-//! The services that a node does not serve, because their namespaces take more of the packet filter
-//! than their share (pure; see [`crate::budget`]).
+//! The services that a node does not serve, because their namespaces take more of the packet
+//! filter, or of what the node keeps, than their share (pure; see [`crate::budget`]).
 
 use crate::view::Key;
 use std::collections::{BTreeMap, BTreeSet};

@@ -27,6 +27,7 @@ mod status;
 pub mod table;
 mod view;
 
+pub use budget::is_everyones;
 pub use fronts::MACHINE_PORTS;
 pub use left_out::LeftOut;
 pub use proxy::{Proxy, Rules};

@@ -46,7 +46,7 @@ pub async fn tell(
 /// Always the same of a namespace and a node, so that repetitions are counted.
 fn message(key: &Key, node: &str) -> String {
     format!(
-        "node {node} does not serve this Service: the Services of namespace {} have more ports and endpoints than its share of the packet filter takes; let it have fewer Services, or Services with fewer ports",
+        "node {node} does not serve this Service: the Services of namespace {} have more ports and endpoints than its share of the packet filter, or of what the node keeps, takes; let it have fewer Services, or Services with fewer ports",
         key.namespace
     )
 }

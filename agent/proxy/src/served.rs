@@ -270,15 +270,17 @@ impl Served {
             }
         }
         let whole = self.whole.saturating_sub(self.everyones);
+        let mut over = budget::closed(&self.taken, whole);
+        over.extend(self.known.slices_left_out.iter().cloned());
         let mut closed = BTreeMap::new();
-        for namespace in budget::closed(&self.taken, whole) {
+        for namespace in over {
             let named = self.closed.get(&namespace).cloned();
             let named = named.unwrap_or_else(|| {
                 let bytes = self.taken.get(&namespace);
                 tracing::warn!(
                     namespace,
                     bytes,
-                    "the Services of this namespace take more of the packet filter than their share, and are not served: it should have fewer of them, or fewer ports"
+                    "the Services of this namespace take more of the packet filter, or of what the node keeps, than their share, and are not served: it should have fewer of them, or fewer ports"
                 );
                 self.largest(&namespace)
             });

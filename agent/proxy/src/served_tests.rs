@@ -113,6 +113,7 @@ fn any_service() -> impl Strategy<Value = Service> {
                     foreign,
                     name_server,
                     headless: false,
+                    left_out: false,
                 }
             },
         )
@@ -462,4 +463,63 @@ fn what_is_left_out_names_the_services_that_take_most() {
     own.remove(&named("default", "large"));
     own.remove(&named("default", "more"));
     assert_eq!(left_out(&own), LeftOut::default());
+}
+
+#[test]
+fn a_namespace_of_which_the_node_keeps_no_more_than_keys_is_not_served_and_says_so() {
+    let named = |namespace: &str, name: &str| {
+        let [namespace, name] = [namespace, name].map(str::to_owned);
+        Arc::new(Key { namespace, name })
+    };
+    let service = |last: u8| Service {
+        uid: format!("uid-{last}"),
+        addresses: vec![at(false, "96", last)],
+        ports: vec![Port {
+            name: String::new(),
+            protocol: Protocol::Tcp,
+            port: 80,
+            node_port: None,
+        }],
+        ..Service::default()
+    };
+    let here = Here {
+        node: "n1",
+        zone: None,
+        addresses: &[],
+        name_servers: &[],
+    };
+    let whole = Objects::from([
+        (named("default", "kubernetes"), Arc::new(service(1))),
+        (named("default", "web"), Arc::new(service(2))),
+        (named("shop", "web"), Arc::new(service(3))),
+    ]);
+    let known = |services: &Objects<Service>, slices_left_out: &[&str]| {
+        let slices_left_out = slices_left_out.iter().map(|name| (*name).to_owned());
+        Arc::new(Known {
+            services: Some(services.clone()),
+            slices: Some(Objects::new()),
+            slices_left_out: slices_left_out.collect(),
+            ..Known::default()
+        })
+    };
+    let mut served = Served::default();
+    served.take(&known(&whole, &[]), here);
+    assert_eq!(served.all().len(), 3);
+    let Moves { before, after } = served.take(&known(&whole, &["default"]), here);
+    assert_eq!((before.len(), after.len(), served.all().len()), (1, 0, 2));
+    assert!(served.left_out().has(&named("default", "web")));
+    assert!(!served.left_out().has(&named("default", "kubernetes")));
+    served.take(&known(&whole, &[]), here);
+    assert_eq!(served.left_out(), LeftOut::default());
+    let mut less = whole.clone();
+    let without = service(2).without_content();
+    assert_eq!((&*without.uid, without.ports.len()), ("uid-2", 0));
+    less.insert(named("default", "web"), Arc::new(without));
+    served.take(&known(&less, &[]), here);
+    assert_eq!(served.all().len(), 2);
+    let left_out = served.left_out();
+    let blamed: Vec<_> = left_out.new_since(&LeftOut::default()).cloned().collect();
+    assert_eq!(blamed[0], named("default", "web"));
+    served.take(&known(&whole, &[]), here);
+    assert_eq!(served.all().len(), 3);
 }

@@ -23,6 +23,16 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 /// The label of a service whose names alone are served (upstream's).
 const NAMES_ALONE: &str = "service.kubernetes.io/headless";
 
+/// Most ports of a service, and of a slice: as many as the API lets a slice have.
+const MOST_PORTS: usize = 20_000;
+/// Most endpoints of a slice, and nodes and zones that an endpoint is meant for, as the API.
+const MOST_ENDPOINTS: usize = 1000;
+const MOST_HINTS: usize = 8;
+/// Most addresses of a node, and ranges of pod addresses: it may tell any that it likes.
+const MOST_OF_NODE: usize = 16;
+/// What an object takes beside its own fields: its key, and its places in maps and indexes.
+const PLACES: usize = 256;
+
 /// Namespace and name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
@@ -130,12 +140,20 @@ pub struct Service {
     pub foreign: bool,
     /// Whether a label says that the node's own name server answers, wherever it is called.
     pub name_server: bool,
+    /// Whether nothing but its key and UID is kept: it has too many ports, or its namespace takes
+    /// too much of what the node keeps. It is not served.
+    pub left_out: bool,
 }
 
 impl Service {
-    /// What the node needs of an object.
+    /// What the node needs of an object; one with more than 20,000 ports is left out.
     pub fn read(service: core::Service) -> Self {
+        let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
+        let too_many = ports.is_some_and(|ports| ports.len() > MOST_PORTS);
         let uid = service.metadata.uid.unwrap_or_default();
+        if too_many {
+            return Self::of_uid(uid);
+        }
         let labels = service.metadata.labels.unwrap_or_default();
         let proxy = labels.get(SERVICE_PROXY_LABEL);
         let name_server = proxy.is_some_and(|name| name == NAME_SERVER_PROXY);
@@ -192,7 +210,44 @@ impl Service {
                 .filter(|_| is_balanced && external_local),
             foreign: proxy.is_some() && !name_server || labels.contains_key(NAMES_ALONE),
             name_server,
+            left_out: false,
         }
+    }
+
+    fn of_uid(uid: String) -> Self {
+        Self {
+            uid,
+            left_out: true,
+            ..Self::default()
+        }
+    }
+
+    /// What is kept of it where it is left out.
+    #[must_use]
+    pub fn without_content(&self) -> Self {
+        Self {
+            foreign: self.foreign,
+            ..Self::of_uid(self.uid.clone())
+        }
+    }
+
+    /// Bytes of memory that it takes, about.
+    pub fn bytes(&self) -> usize {
+        let addresses = [&self.addresses, &self.external, &self.balancers];
+        let addresses: usize = addresses.map(Vec::len).iter().sum();
+        let ports = self.ports.iter().map(|port| port.name.len());
+        let sctp = self.sctp_ports.iter().map(|(_, name, _)| name.len());
+        let names = ports.chain(sctp);
+        // As much again in indexes: fronts by their addresses.
+        PLACES
+            + size_of::<Self>()
+            + self.uid.len()
+            + self.external_name.as_ref().map_or(0, String::len)
+            + 2 * addresses * size_of::<IpAddr>()
+            + self.sources.len() * size_of::<Cidr>()
+            + names
+                .map(|length| size_of::<Port>() + length)
+                .sum::<usize>()
     }
 }
 
@@ -242,6 +297,17 @@ pub struct Endpoint {
     pub hints: Option<Box<Hints>>,
 }
 
+impl Endpoint {
+    /// Bytes of memory that it takes, about, with its place among those at its address.
+    fn bytes(&self) -> usize {
+        let names = [&self.hostname, &self.node].into_iter().flatten();
+        let hints = self.hints.iter();
+        let hints = hints.flat_map(|hints| hints.nodes.iter().chain(&hints.zones));
+        let hints = hints.map(|name| size_of::<String>() + name.len());
+        2 * size_of::<Self>() + names.map(String::len).sum::<usize>() + hints.sum::<usize>()
+    }
+}
+
 /// The callers that an endpoint is meant for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hints {
@@ -256,8 +322,8 @@ impl Hints {
         let nodes = hints.for_nodes.into_iter().flatten();
         let zones = hints.for_zones.into_iter().flatten();
         let read = Self {
-            nodes: nodes.map(|node| node.name).collect(),
-            zones: zones.map(|zone| zone.name).collect(),
+            nodes: nodes.map(|node| node.name).take(MOST_HINTS).collect(),
+            zones: zones.map(|zone| zone.name).take(MOST_HINTS).collect(),
         };
         (read != Self::default()).then(|| Box::new(read))
     }
@@ -275,8 +341,19 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// What the node needs of an object; none where it names no service, or holds no addresses.
+    /// What the node needs of an object; none where it names no service, holds no addresses, or has
+    /// longer lists than the API takes.
     pub fn read(slice: EndpointSlice) -> Option<Self> {
+        let ports = slice.ports.as_ref().map_or(0, Vec::len);
+        let endpoints = slice.endpoints.as_ref().map_or(0, Vec::len);
+        if ports > MOST_PORTS || endpoints > MOST_ENDPOINTS {
+            tracing::warn!(
+                namespace = slice.metadata.namespace,
+                name = slice.metadata.name,
+                "an EndpointSlice has more ports or endpoints than the API takes, and is left out"
+            );
+            return None;
+        }
         let service = slice.metadata.labels?.remove(SERVICE_NAME)?;
         let ports = slice.ports.into_iter().flatten().filter_map(|port| {
             Some(SlicePort {
@@ -307,6 +384,25 @@ impl Slice {
             ports: ports.collect(),
             endpoints: endpoints.collect(),
         })
+    }
+
+    /// What is kept of it where it is left out.
+    #[must_use]
+    pub fn without_content(&self) -> Self {
+        Self {
+            service: self.service.clone(),
+            ports: Vec::new(),
+            endpoints: Vec::new(),
+        }
+    }
+
+    /// Bytes of memory that it takes, about.
+    pub fn bytes(&self) -> usize {
+        let ports = self.ports.iter();
+        let ports = ports.map(|port| size_of::<SlicePort>() + port.name.len());
+        let endpoints = self.endpoints.iter().map(Endpoint::bytes);
+        let lists = ports.sum::<usize>() + endpoints.sum::<usize>();
+        PLACES + size_of::<Self>() + self.service.len() + lists
     }
 }
 
@@ -374,11 +470,13 @@ impl Node {
         Self {
             addresses: internal
                 .filter_map(|one| one.address.parse().ok())
+                .take(MOST_OF_NODE)
                 .collect(),
             ranges: ranges
                 .into_iter()
                 .flatten()
                 .filter_map(|text| text.parse().ok())
+                .take(MOST_OF_NODE)
                 .collect(),
             trusted: !taints.iter().flatten().any(against),
             tunnel: announced(TUNNEL_ANNOTATION),
@@ -445,6 +543,8 @@ pub struct Known {
     pub services: Option<Objects<Service>>,
     /// Slices; none before they were listed.
     pub slices: Option<Objects<Slice>>,
+    /// Namespaces whose slices are left out: they take too much of what the node keeps.
+    pub slices_left_out: BTreeSet<String>,
     /// Ranges of services' addresses, by the names of ServiceCIDRs; none before they were listed.
     pub service_ranges: Option<BTreeMap<String, Arc<ServiceRange>>>,
     /// Nodes; none before they were listed.
@@ -542,3 +642,7 @@ impl View {
         );
     }
 }
+
+#[cfg(test)]
+#[path = "view_tests.rs"]
+mod tests;

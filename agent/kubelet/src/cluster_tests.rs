@@ -1,0 +1,198 @@
+use super::*;
+use crate::kubelet::tests::{Ending, Large, shared_of};
+use serde_json::json;
+use tokio::time::timeout;
+
+fn service(name: &str, version: &str, address: &str) -> Value {
+    json!({
+        "metadata": {"namespace": "a", "name": name, "resourceVersion": version},
+        "spec": {"clusterIPs": [address], "ports": [{"port": 80}]},
+    })
+}
+
+/// Objects of a kind by namespace and number, of which a node keeps so many bytes.
+struct Told<K: Followed> {
+    view: View<K::State>,
+    bytes: KeptBytes<K::Key>,
+    spec: Value,
+}
+
+impl<K: Followed> Told<K>
+where
+    View<K::State>: Default,
+{
+    fn of(most: usize, spec: Value) -> Self {
+        Self {
+            view: View::default(),
+            bytes: KeptBytes::of(most),
+            spec,
+        }
+    }
+
+    fn tell(&mut self, kind: &str, namespace: &str, number: usize) {
+        let name = format!("{namespace}-{number}");
+        let labels = json!({"app": name, "kubernetes.io/service-name": "web"});
+        let meta = json!({"namespace": namespace, "name": name, "uid": name, "labels": labels});
+        let mut object = self.spec.clone();
+        object["metadata"] = meta;
+        let line = json!({"type": kind, "object": object}).to_string();
+        let mut version = String::new();
+        take::<K>(&self.view, line.as_bytes(), &mut version, &mut self.bytes).unwrap();
+    }
+
+    /// How many objects there are after one of `shop` and many of `flood`.
+    fn flooded(&mut self) -> usize {
+        self.tell("ADDED", "shop", 0);
+        for number in 0..200 {
+            self.tell("ADDED", "flood", number);
+        }
+        assert_eq!(self.bytes.left_out().iter().collect::<Vec<_>>(), ["flood"]);
+        K::kept(&self.view.now()).unwrap().len()
+    }
+}
+
+#[test]
+fn of_a_namespace_with_too_many_services_keys_are_kept_and_others_lose_nothing() {
+    let spec = json!({"spec": {"clusterIPs": ["10.96.0.1"], "ports": [{"port": 80}]}});
+    let mut told = Told::<Service>::of(50_000, spec);
+    assert_eq!(told.flooded(), 201);
+    let known = told.view.now();
+    let services = known.services.as_ref().unwrap();
+    for (key, service) in services {
+        let (is_flood, left) = (key.namespace == "flood", service.left_out);
+        assert_eq!(
+            (is_flood, service.ports.is_empty()),
+            (left, left),
+            "{key:?}"
+        );
+    }
+    for number in 1..200 {
+        assert!(!told.bytes.is_outdated(), "{number}");
+        told.tell("DELETED", "flood", number);
+        if told.bytes.is_outdated() {
+            return;
+        }
+    }
+    unreachable!("there is room again");
+}
+
+#[test]
+fn policies_of_a_namespace_with_too_many_isolate_all_of_its_pods() {
+    let spec = json!({"spec": {"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{}]}});
+    let mut told = Told::<policy::Policy>::of(50_000, spec);
+    assert_eq!(told.flooded(), 201);
+    let world = told.view.now();
+    for (key, policy) in world.policies.as_ref().unwrap() {
+        let closed = (
+            policy.selects.0.is_empty(),
+            policy.ingress.as_ref().is_some_and(Vec::is_empty),
+        );
+        let is_flood = key.namespace == "flood";
+        assert_eq!(closed, (is_flood, is_flood), "{key:?}");
+        assert_eq!(policy.egress.is_some(), is_flood, "{key:?}");
+    }
+}
+
+#[test]
+fn slices_and_pods_of_a_namespace_with_too_many_mean_nobody() {
+    let endpoint = json!({"addresses": ["10.1.0.2"], "conditions": {}});
+    let spec = json!({"addressType": "IPv4", "endpoints": [endpoint]});
+    let mut slices = Told::<Slice>::of(50_000, spec);
+    assert_eq!(slices.flooded(), 201);
+    let known = slices.view.now();
+    let all = known.slices.as_ref().unwrap();
+    let with_endpoints = all.values().filter(|slice| !slice.endpoints.is_empty());
+    assert_eq!(with_endpoints.count(), 1);
+    assert!(known.slices_left_out.contains("flood"));
+    let spec = json!({"status": {"podIPs": [{"ip": "10.1.0.2"}]}});
+    assert_eq!(Told::<policy::Pod>::of(50_000, spec).flooded(), 1);
+}
+
+#[test]
+fn what_every_pod_needs_is_kept_whatever_else_its_namespace_has() {
+    let spec = json!({"spec": {"clusterIPs": ["10.96.0.1"], "ports": [{"port": 443}]}});
+    let mut told = Told::<Service>::of(50_000, spec);
+    for number in 0..200 {
+        told.tell("ADDED", "default", number);
+    }
+    let api = json!({"metadata": {"namespace": "default", "name": "kubernetes"}, "spec": {"ports": [{"port": 443}]}});
+    let line = json!({"type": "ADDED", "object": api}).to_string();
+    let mut version = String::new();
+    take::<Service>(&told.view, line.as_bytes(), &mut version, &mut told.bytes).unwrap();
+    let known = told.view.now();
+    let services = known.services.as_ref().unwrap().values();
+    assert_eq!(services.filter(|service| !service.left_out).count(), 1);
+}
+
+#[tokio::test]
+async fn what_a_list_has_too_much_of_is_left_out() {
+    let services = (1..=12).map(|n| service(&format!("web{n}"), "7", &format!("10.96.0.{n}")));
+    let dir = tempfile::tempdir().unwrap();
+    let shared = shared_of(dir.path(), Vec::new(), Arc::new(Large(services.collect())));
+    let view = View::default();
+    let mut bytes = KeptBytes::of(2000);
+    list::<Service>(&shared, &view, &mut bytes).await.unwrap();
+    let known = view.now();
+    let services = known.services.as_ref().unwrap();
+    assert_eq!(services.len(), 12);
+    assert!(services.values().all(|service| service.left_out));
+    let mut bytes = KeptBytes::of(SERVICES);
+    list::<Service>(&shared, &view, &mut bytes).await.unwrap();
+    let known = view.now();
+    let mut services = known.services.as_ref().unwrap().values();
+    assert!(services.all(|service| !service.left_out));
+}
+
+fn told(view: &View, kind: &str, object: &Value) -> (bool, String) {
+    let mut changes = view.changes();
+    changes.mark_unchanged();
+    let mut version = String::new();
+    let line = json!({"type": kind, "object": object}).to_string();
+    let mut bytes = KeptBytes::of(SERVICES);
+    take::<Service>(view, line.as_bytes(), &mut version, &mut bytes).unwrap();
+    (changes.has_changed().unwrap(), version)
+}
+
+#[tokio::test]
+async fn services_too_large_for_one_answer_are_listed() {
+    let services = (1..=12).map(|n| service(&format!("web{n}"), "7", &format!("10.96.0.{n}")));
+    let dir = tempfile::tempdir().unwrap();
+    let shared = shared_of(dir.path(), Vec::new(), Arc::new(Large(services.collect())));
+    let view = View::default();
+    let mut bytes = KeptBytes::of(SERVICES);
+    let listed = list::<Service>(&shared, &view, &mut bytes).await;
+    assert_eq!(listed.unwrap(), "9");
+    assert_eq!(view.now().services.as_ref().unwrap().len(), 12);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_followed_is_watched_without_a_break() {
+    let dir = tempfile::tempdir().unwrap();
+    for (lives, pause) in [(300, 0), (0, 1)] {
+        let master = Arc::new(Ending::after(lives));
+        let shared = shared_of(dir.path(), Vec::new(), master.clone());
+        let view = View::default();
+        let follow = follow_kind::<Service>(&shared, &view);
+        let followed = timeout(Duration::from_secs(650), follow).await;
+        assert!(followed.is_err(), "it is followed for ever");
+        let pauses = master.pauses();
+        assert!(pauses.len() > 1, "{pauses:?}");
+        for taken in pauses {
+            assert_eq!(taken.as_secs(), pause, "after {lives} s: {taken:?}");
+        }
+    }
+}
+
+#[test]
+fn changes_are_told_once_and_versions_are_kept() {
+    let view = View::default();
+    let first = service("web", "7", "10.96.0.1");
+    assert_eq!(told(&view, "ADDED", &first), (true, "7".to_owned()));
+    let same = service("web", "8", "10.96.0.1");
+    assert_eq!(told(&view, "MODIFIED", &same), (false, "8".to_owned()));
+    let mark = json!({"metadata": {"resourceVersion": "9"}});
+    assert_eq!(told(&view, "BOOKMARK", &mark), (false, "9".to_owned()));
+    assert_eq!(view.now().services.as_ref().unwrap().len(), 1);
+    assert!(told(&view, "DELETED", &same).0);
+    assert!(view.now().services.as_ref().unwrap().is_empty());
+}
