@@ -4,7 +4,7 @@ use crate::resources::{PODS, Resources};
 use crate::taints::NodeTaint;
 use config_kube::k8s_openapi::api::core::v1::{Node, NodeStatus};
 use config_kube::taints::{NOT_READY, UNREACHABLE};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// The number of a node, for as long as the node or a pod on it is known. It is given again
 /// afterwards.
@@ -120,13 +120,69 @@ pub(crate) struct HostPort {
     pub(crate) port: i32,
 }
 
+/// The address of a host port at all addresses.
+pub(crate) const ALL_ADDRESSES: &str = "0.0.0.0";
+/// Stands for any address; no host port has it.
+const ANY: &str = "";
+
 impl HostPort {
-    /// Whether two pods with these ports cannot share a node: same protocol and port, and the same
-    /// address or one of them all addresses.
-    pub(crate) fn collides(&self, other: &Self) -> bool {
-        let all = |port: &Self| port.address == "0.0.0.0";
-        self.port == other.port
-            && self.protocol == other.protocol
-            && (self.address == other.address || all(self) || all(other))
+    fn at(&self, address: &str) -> Self {
+        Self {
+            address: address.to_owned(),
+            ..self.clone()
+        }
+    }
+}
+
+/// Host ports of pods, so that a collision is found by look-ups: a pod can have thousands, and a
+/// decision asks many nodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct HostPorts {
+    /// How often each port is taken, and once more at any address.
+    taken: HashMap<HostPort, usize>,
+}
+
+impl HostPorts {
+    pub(crate) fn of(ports: &[HostPort]) -> Self {
+        let mut all = Self::default();
+        ports.iter().for_each(|port| all.add(port));
+        all
+    }
+
+    pub(crate) fn add(&mut self, port: &HostPort) {
+        for key in [port.clone(), port.at(ANY)] {
+            *self.taken.entry(key).or_default() += 1;
+        }
+    }
+
+    pub(crate) fn remove(&mut self, port: &HostPort) {
+        for key in [port.clone(), port.at(ANY)] {
+            if let Some(count) = self.taken.get_mut(&key) {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    self.taken.remove(&key);
+                }
+            }
+        }
+    }
+}
+
+/// A host port that a pod wants, with all that would be in its way.
+#[derive(Debug)]
+pub(crate) struct WantedPort(Vec<HostPort>);
+
+impl WantedPort {
+    pub(crate) fn of(port: &HostPort) -> Self {
+        Self(if port.address == ALL_ADDRESSES {
+            vec![port.at(ANY)]
+        } else {
+            vec![port.clone(), port.at(ALL_ADDRESSES)]
+        })
+    }
+
+    /// Whether a pod with one of these ports and this pod cannot share a node: same protocol and
+    /// port, and the same address or one of them all addresses.
+    pub(crate) fn collides(&self, taken: &HostPorts) -> bool {
+        self.0.iter().any(|port| taken.taken.contains_key(port))
     }
 }

@@ -1,7 +1,7 @@
 //! The nodes of a snapshot: each has a number, so that what is counted by node costs no look at
 //! names.
 
-use crate::node::{HostPort, NodeId, NodeInfo};
+use crate::node::{HostPorts, NodeId, NodeInfo};
 use crate::request::Demand;
 use crate::resources::Resources;
 use crate::topology::{FAILURE_ZONE, Topologies};
@@ -15,9 +15,9 @@ pub(crate) struct Load {
     pub(crate) pods: usize,
     pub(crate) needed: Resources,
     pub(crate) scored: Resources,
-    pub(crate) ports: Vec<HostPort>,
-    /// The claims of its pods, one for each pod that uses it.
-    pub(crate) claims: Vec<Key>,
+    pub(crate) ports: HostPorts,
+    /// The claims of its pods, and how many of them use each.
+    pub(crate) claims: HashMap<Key, usize>,
 }
 
 impl Load {
@@ -25,22 +25,23 @@ impl Load {
         self.pods += 1;
         self.needed.add(&pod.needed);
         self.scored.add(&pod.scored);
-        self.ports.extend(pod.ports.iter().cloned());
-        self.claims.extend(pod.claims.iter().cloned());
+        pod.ports.iter().for_each(|port| self.ports.add(port));
+        for claim in &pod.claims {
+            *self.claims.entry(claim.clone()).or_default() += 1;
+        }
     }
 
     pub(crate) fn remove(&mut self, pod: &Demand) {
         self.pods = self.pods.saturating_sub(1);
         self.needed.remove(&pod.needed);
         self.scored.remove(&pod.scored);
-        for port in &pod.ports {
-            if let Some(at) = self.ports.iter().position(|taken| taken == port) {
-                self.ports.swap_remove(at);
-            }
-        }
+        pod.ports.iter().for_each(|port| self.ports.remove(port));
         for claim in &pod.claims {
-            if let Some(at) = self.claims.iter().position(|used| used == claim) {
-                self.claims.swap_remove(at);
+            if let Some(count) = self.claims.get_mut(claim) {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    self.claims.remove(claim);
+                }
             }
         }
     }

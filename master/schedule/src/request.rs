@@ -2,7 +2,7 @@
 
 use crate::affinity::NodePreferences;
 use crate::key::PodKey;
-use crate::node::HostPort;
+use crate::node::{ALL_ADDRESSES, HostPort};
 use crate::profile::Profile;
 use crate::resources::{self, Resources};
 use crate::storage::PodClaim;
@@ -194,7 +194,7 @@ fn ports(spec: &PodSpec) -> Vec<HostPort> {
             .clone()
             .filter(|ip| !ip.is_empty() && ip != "::");
         Some(HostPort {
-            address: address.unwrap_or_else(|| "0.0.0.0".to_owned()),
+            address: address.unwrap_or_else(|| ALL_ADDRESSES.to_owned()),
             protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
             port: number,
         })

@@ -7,7 +7,7 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     LabelSelector, LabelSelectorRequirement,
 };
 use config_kube::label_selector;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 
 /// Labels of a pod, a node or a namespace.
@@ -19,7 +19,7 @@ pub(crate) type Namespaces = HashMap<String, Labels>;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Term {
     /// Namespaces by name.
-    namespaces: Vec<String>,
+    namespaces: BTreeSet<String>,
     /// Namespaces by label.
     by_label: Option<LabelSelector>,
     /// Pods; none selects nothing.
@@ -30,12 +30,21 @@ pub(crate) struct Term {
 
 impl Eq for Term {}
 
-/// A hash over the fields in which terms differ most often; equal terms have equal hashes.
+/// A hash over all fields, so that no choice of terms makes a map of them compare each with each.
 impl Hash for Term {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let selector = self.selector.as_ref();
-        let labels = selector.and_then(|selector| selector.match_labels.as_ref());
-        (&self.namespaces, &self.topology, labels).hash(state);
+        (&self.namespaces, &self.topology).hash(state);
+        for selector in [&self.by_label, &self.selector] {
+            let Some(selector) = selector else {
+                state.write_u8(0);
+                continue;
+            };
+            state.write_u8(1);
+            selector.match_labels.hash(state);
+            for need in selector.match_expressions.iter().flatten() {
+                (&need.key, &need.operator, &need.values).hash(state);
+            }
+        }
     }
 }
 
@@ -46,9 +55,10 @@ impl Term {
         merge(&mut selector, equal, "In", labels);
         let unequal = term.mismatch_label_keys.iter().flatten();
         merge(&mut selector, unequal, "NotIn", labels);
-        let mut namespaces = term.namespaces.clone().unwrap_or_default();
+        let named = term.namespaces.iter().flatten();
+        let mut namespaces: BTreeSet<String> = named.cloned().collect();
         if namespaces.is_empty() && term.namespace_selector.is_none() {
-            namespaces.push(namespace.to_owned());
+            namespaces.insert(namespace.to_owned());
         }
         Self {
             namespaces,
@@ -75,7 +85,7 @@ impl Term {
             let labels = namespaces.get(namespace).unwrap_or(&none);
             Some(label_selector::selects(selector, labels))
         };
-        self.namespaces.iter().any(|name| name == namespace) || by_label() == Some(true)
+        self.namespaces.contains(namespace) || by_label() == Some(true)
     }
 
     pub(crate) fn selects_labels(&self, labels: &Labels) -> bool {
@@ -104,7 +114,8 @@ fn merge<'k>(
     }
 }
 
-/// A pod's terms about the places of other pods, and about pods that come after it.
+/// A pod's terms about the places of other pods, and about pods that come after it; of equal ones
+/// the first. Each decision about another pod looks at them, too.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Affinity {
     /// Places that it must share.
@@ -123,8 +134,10 @@ impl Affinity {
         let far = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
         let terms = |terms: Option<&Vec<PodAffinityTerm>>| -> Vec<Term> {
             let terms = terms.into_iter().flatten();
+            let mut known = HashSet::new();
             terms
                 .map(|term| Term::of(term, namespace, labels))
+                .filter(|term| known.insert(term.clone()))
                 .collect()
         };
         let weighed =
@@ -155,7 +168,7 @@ impl Affinity {
                 far.required_during_scheduling_ignored_during_execution
                     .as_ref()
             })),
-            preferred,
+            preferred: weighed_once(preferred),
         }
     }
 
@@ -163,6 +176,21 @@ impl Affinity {
     pub(crate) fn is_empty(&self) -> bool {
         self.required.is_empty() && self.refused.is_empty() && self.preferred.is_empty()
     }
+}
+
+/// Equal terms as one, with the sum of their weights.
+fn weighed_once(terms: Vec<(i64, Term)>) -> Vec<(i64, Term)> {
+    let mut places: HashMap<Term, usize> = HashMap::new();
+    let mut once: Vec<(i64, Term)> = Vec::new();
+    for (weight, term) in terms {
+        if let Some((sum, _)) = places.get(&term).and_then(|place| once.get_mut(*place)) {
+            *sum += weight;
+            continue;
+        }
+        places.insert(term.clone(), once.len());
+        once.push((weight, term));
+    }
+    once
 }
 
 /// A constraint on the spread of pods over places.
@@ -216,5 +244,52 @@ impl Spread {
     pub(crate) fn selects(&self, labels: &Labels) -> bool {
         let selector = self.selector.as_ref();
         selector.is_some_and(|selector| label_selector::selects(selector, labels))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn affinity(spec: Value) -> Affinity {
+        let spec: PodSpec = serde_json::from_value(spec).unwrap();
+        Affinity::of(&spec, "default", &Labels::new())
+    }
+
+    #[test]
+    fn equal_terms_are_one_with_the_sum_of_their_weights() {
+        let term = |app: &str| {
+            json!({"topologyKey": "zone", "labelSelector": {"matchExpressions": [
+            {"key": "app", "operator": "In", "values": [app]}]}})
+        };
+        let many = |app: &str| vec![term(app); 10_000];
+        let weighed = |weight: i32| json!({"weight": weight, "podAffinityTerm": term("a")});
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
+        let found = affinity(json!({"containers": [], "affinity": {
+            "podAffinity": {required: [many("a"), many("b")].concat(), preferred: vec![weighed(7); 1000]},
+            "podAntiAffinity": {required: many("c"), preferred: [weighed(100)]},
+        }}));
+        let lengths = (found.required.len(), found.refused.len());
+        assert_eq!(lengths, (2, 1), "each would cost every later decision");
+        let weights: Vec<i64> = found.preferred.iter().map(|(weight, _)| *weight).collect();
+        assert_eq!(weights, [6900]);
+    }
+
+    /// A map of terms whose hashes are equal compares each with each.
+    #[test]
+    fn terms_that_differ_in_one_value_have_different_hashes() {
+        let hash = |number: usize| {
+            let term = json!([{"topologyKey": "zone", "labelSelector": {"matchExpressions": [
+                {"key": "app", "operator": "NotIn", "values": [number.to_string()]}]}}]);
+            let found = affinity(json!({"containers": [], "affinity": {
+                "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}));
+            let mut state = std::hash::DefaultHasher::new();
+            found.hash(&mut state);
+            state.finish()
+        };
+        let hashes: HashSet<u64> = (0..100).map(hash).collect();
+        assert_eq!(hashes.len(), 100);
     }
 }

@@ -145,6 +145,57 @@ fn all_terms_must_mean_the_same_pod() {
     );
 }
 
+/// Each decision about a pod is made while all others wait. One that compared each term with each,
+/// for each pod that is there, would take hours.
+#[test]
+fn terms_of_a_pod_are_not_multiplied_with_each_other() {
+    let mut snapshot = cluster();
+    for number in 0..20 {
+        let there = pod(&format!("there-{number}"), "db", |pod| {
+            pod["metadata"]["labels"]["own"] = number.to_string().into();
+        });
+        snapshot.place(there, "b1");
+    }
+    let terms = (0..20_000).map(|number| {
+        let need = json!({"key": "app", "operator": "NotIn", "values": [number.to_string()]});
+        json!({"topologyKey": ZONE, "labelSelector": {"matchExpressions": [need]}})
+    });
+    let terms: Vec<Value> = terms.collect();
+    let asking = pod("p", "web", |pod| {
+        pod["spec"]["affinity"] =
+            json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}});
+    });
+    assert_eq!(chosen(&asking, &snapshot), "b1");
+}
+
+/// The same of constraints and nodes.
+#[test]
+fn constraints_of_a_pod_are_not_multiplied_with_each_other() {
+    const COUNT: usize = 20_000;
+    let mut snapshot = Snapshot::default();
+    let labels = (0..COUNT).map(|number| (format!("t{number}"), Value::from("x")));
+    let labels: serde_json::Map<String, Value> = labels.collect();
+    for number in 0..20 {
+        let node = json!({"metadata": {"name": format!("n{number}"), "labels": labels}, "status": {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "allocatable": {"cpu": "64", "memory": "64Gi", "pods": "110"},
+        }});
+        let node = serde_json::from_value(node).expect("a node");
+        snapshot.set_node(NodeInfo::of(&node));
+    }
+    for when in ["DoNotSchedule", "ScheduleAnyway"] {
+        let all = (0..COUNT).map(|number| {
+            json!({"topologyKey": format!("t{number}"), "maxSkew": 1, "whenUnsatisfiable": when,
+                "nodeTaintsPolicy": "Honor", "labelSelector": {"matchLabels": {"app": "web"}}})
+        });
+        let all: Vec<Value> = all.collect();
+        let spread = pod("p", "web", |pod| {
+            pod["spec"]["topologySpreadConstraints"] = all.into();
+        });
+        assert_eq!(feasible(&spread, &snapshot), 20, "{when}");
+    }
+}
+
 #[test]
 fn pods_that_refuse_each_other_share_no_place_whichever_comes_first() {
     let mut snapshot = cluster();

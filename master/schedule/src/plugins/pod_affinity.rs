@@ -8,8 +8,8 @@ use crate::request::{Demand, PodRequest};
 use crate::snapshot::Snapshot;
 use crate::terms::Term;
 use crate::topology::Tally;
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const PLUGIN: Plugin = Plugin {
     name: "InterPodAffinity",
@@ -75,6 +75,12 @@ impl<'a> DomainTallies<'a> {
         numbers.sum()
     }
 
+    /// Whether any pod was added in a domain where a node is.
+    fn has_some(&self, node: NodeId) -> bool {
+        let mut tallies = self.tallies.values();
+        tallies.any(|tally| tally.get(node) > Some(0))
+    }
+
     /// Whether nothing was added.
     fn is_empty(&self) -> bool {
         let mut tallies = self.tallies.values();
@@ -111,6 +117,8 @@ fn means(term: &Term, pod: &Demand, snapshot: &Snapshot) -> bool {
 /// What must and must not be in a domain.
 struct Required<'a> {
     pod: &'a Demand,
+    /// The topologies of the required terms, each once.
+    topologies: BTreeSet<&'a str>,
     /// Pods that all required terms mean.
     wanted: DomainTallies<'a>,
     /// Pods that it refuses.
@@ -126,17 +134,24 @@ impl<'a> Required<'a> {
     fn of(pod: &'a PodRequest, snapshot: &'a Snapshot) -> Self {
         let demand = &*pod.demand;
         let affinity = &demand.affinity;
+        let topologies = affinity.required.iter().map(|term| &*term.topology);
         let mut new = Self {
             pod: demand,
+            topologies: topologies.collect(),
             wanted: DomainTallies::of(snapshot),
             refused: DomainTallies::of(snapshot),
             refusing: DomainTallies::of(snapshot),
             first: false,
         };
+        // Once for all terms: each pod is compared with each of them here.
         let required: Vec<&Term> = affinity.required.iter().collect();
-        for term in &affinity.required {
-            new.wanted
-                .add(&term.topology, 1, meant(&required, snapshot));
+        let near: Vec<(NodeId, Count)> = if required.is_empty() {
+            Vec::new()
+        } else {
+            meant(&required, snapshot).collect()
+        };
+        for &topology in &new.topologies {
+            new.wanted.add(topology, 1, near.iter().copied());
         }
         let mut own = affinity.required.iter();
         new.first = own.all(|term| means(term, demand, snapshot)) && new.wanted.is_empty();
@@ -159,15 +174,12 @@ impl<'a> Required<'a> {
     }
 
     fn is_near(&self, node: &Candidate<'_>) -> bool {
-        let required = &self.pod.affinity.required;
-        let mut topologies = required.iter().map(|term| &term.topology);
-        if !topologies.all(|topology| node.info.labels.contains_key(topology)) {
+        let mut topologies = self.topologies.iter();
+        if !topologies.all(|topology| node.info.labels.contains_key(*topology)) {
             return false;
         }
-        let mut there = required
-            .iter()
-            .map(|term| self.wanted.get(&term.topology, node.id));
-        self.first || there.all(|count| count.is_some_and(|count| count > 0))
+        let mut topologies = self.topologies.iter();
+        self.first || topologies.all(|topology| self.wanted.get(topology, node.id) > Some(0))
     }
 }
 
@@ -176,13 +188,11 @@ impl Filter for Required<'_> {
         if !self.is_near(node) {
             return found.push(Obstacle::lasting("node(s) didn't match pod affinity rules"));
         }
-        let mut refused = self.pod.affinity.refused.iter();
-        if refused.any(|term| self.refused.get(&term.topology, node.id) > Some(0)) {
+        if self.refused.has_some(node.id) {
             let reason = "node(s) didn't match pod anti-affinity rules";
             return found.push(Obstacle::passing(reason));
         }
-        let mut refusing = self.refusing.tallies.values();
-        if refusing.any(|tally| tally.get(node.id) > Some(0)) {
+        if self.refusing.has_some(node.id) {
             let reason = "node(s) didn't satisfy existing pods anti-affinity rules";
             found.push(Obstacle::passing(reason));
         }

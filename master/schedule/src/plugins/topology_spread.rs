@@ -9,6 +9,7 @@ use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
 use crate::terms::Spread;
 use crate::topology::{FAILURE_ZONE, Tally};
+use std::cell::RefCell;
 
 pub(super) const PLUGIN: Plugin = Plugin {
     name: "PodTopologySpread",
@@ -37,30 +38,76 @@ fn counts_all(spread: &Spread, pod: &PodRequest) -> bool {
     !(spread.by_taints || by_selectors)
 }
 
-/// Whether a node's pods count for a constraint.
-fn counts(spread: &Spread, pod: &PodRequest, node: &NodeInfo) -> bool {
-    let allowed = || pod.node_preferences.allow(&node.name, &node.labels);
-    let mut taints = node.taints.iter();
-    let mut refused = || taints.any(|taint| taint.forbids() && !taint.tolerated(&pod.tolerations));
-    (!spread.by_selectors || allowed()) && (!spread.by_taints || !refused())
+/// What was found out about nodes, each of them once, however many constraints ask.
+#[derive(Debug, Default)]
+struct FoundOnce(RefCell<Vec<Option<bool>>>);
+
+impl FoundOnce {
+    fn of(&self, node: NodeId, find: impl FnOnce() -> bool) -> bool {
+        let known = self.0.borrow().get(node.0).copied().flatten();
+        known.unwrap_or_else(|| {
+            let found = find();
+            let mut all = self.0.borrow_mut();
+            if all.len() <= node.0 {
+                all.resize(node.0 + 1, None);
+            }
+            all[node.0] = Some(found);
+            found
+        })
+    }
 }
 
-/// Whether a node has all the labels by which constraints know domains.
-fn has_all(tallies: &[Option<Tally<'_>>], node: NodeId) -> bool {
-    let mut tallies = tallies.iter();
-    tallies.all(|tally| tally.as_ref().is_some_and(|tally| tally.has_domain(node)))
+/// Which nodes the constraints of a pod count.
+struct Counting<'a> {
+    pod: &'a PodRequest,
+    /// The labels by which the constraints know domains; none where no node has the label.
+    tallies: &'a [Option<Tally<'a>>],
+    in_domains: FoundOnce,
+    allowed: FoundOnce,
+    tolerated: FoundOnce,
+}
+
+impl<'a> Counting<'a> {
+    fn of(pod: &'a PodRequest, tallies: &'a [Option<Tally<'a>>]) -> Self {
+        Self {
+            pod,
+            tallies,
+            in_domains: FoundOnce::default(),
+            allowed: FoundOnce::default(),
+            tolerated: FoundOnce::default(),
+        }
+    }
+
+    /// Whether a node has all the labels by which constraints know domains.
+    fn has_all(&self, node: NodeId) -> bool {
+        self.in_domains.of(node, || {
+            let mut tallies = self.tallies.iter();
+            tallies.all(|tally| tally.as_ref().is_some_and(|tally| tally.has_domain(node)))
+        })
+    }
+
+    /// Whether a node's pods count for a constraint.
+    fn counts(&self, spread: &Spread, id: NodeId, node: &NodeInfo) -> bool {
+        let pod = self.pod;
+        let allowed = || {
+            let allow = || pod.node_preferences.allow(&node.name, &node.labels);
+            self.allowed.of(id, allow)
+        };
+        let tolerated = || {
+            let tolerate = || {
+                let mut taints = node.taints.iter();
+                taints.all(|taint| !taint.forbids() || taint.tolerated(&pod.tolerations))
+            };
+            self.tolerated.of(id, tolerate)
+        };
+        (!spread.by_selectors || allowed()) && (!spread.by_taints || tolerated())
+    }
 }
 
 /// Pods like it by domain, those that are being deleted not counted. Domains are those that are
 /// open.
-/// `among` says which nodes have all labels.
-fn fill(
-    spread: &Spread,
-    pod: &PodRequest,
-    snapshot: &Snapshot,
-    tally: &mut Tally<'_>,
-    among: impl Fn(NodeId) -> bool,
-) {
+fn fill(spread: &Spread, counting: &Counting<'_>, snapshot: &Snapshot, tally: &mut Tally<'_>) {
+    let pod = counting.pod;
     let namespace = &pod.demand.namespace;
     let selected = snapshot
         .groups()
@@ -68,10 +115,10 @@ fn fill(
     let all = counts_all(spread, pod);
     let counts = |id| {
         let node = snapshot.node(id);
-        all || node.is_some_and(|node| counts(spread, pod, node))
+        all || node.is_some_and(|node| counting.counts(spread, id, node))
     };
     for (id, count) in selected {
-        if among(id) && counts(id) {
+        if counting.has_all(id) && counts(id) {
             let staying = i64::try_from(count.staying());
             tally.add_if_open(id, staying.unwrap_or(i64::MAX));
         }
@@ -98,21 +145,21 @@ impl<'a> Hard<'a> {
             .iter()
             .map(|spread| snapshot.topologies().tally(&spread.topology))
             .collect();
-        let all = &empty[..];
-        let counted = hard.iter().zip(all).map(|(spread, empty)| {
-            let mut pods = empty.clone();
+        let counting = Counting::of(pod, &empty);
+        let counted = hard.iter().zip(&empty).map(|(spread, tally)| {
+            let mut pods = tally.clone();
             if let Some(pods) = &mut pods {
-                if all.len() == 1 && counts_all(spread, pod) {
+                if empty.len() == 1 && counts_all(spread, pod) {
                     pods.open_all();
                 } else {
                     let nodes = snapshot.candidates();
-                    for node in nodes.filter(|node| has_all(all, node.id)) {
-                        if counts(spread, pod, node.info) {
+                    for node in nodes.filter(|node| counting.has_all(node.id)) {
+                        if counting.counts(spread, node.id, node.info) {
                             pods.open(node.id);
                         }
                     }
                 }
-                fill(spread, pod, snapshot, pods, |node| has_all(all, node));
+                fill(spread, &counting, snapshot, pods);
             }
             let domains = || pods.iter().flat_map(Tally::numbers);
             let least = domains().min().unwrap_or_default();
@@ -161,9 +208,10 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
         .iter()
         .map(|spread| snapshot.topologies().tally(&spread.topology))
         .collect();
+    let counting = Counting::of(pod, &empty);
     let mut sums: Vec<Option<f64>> = candidates
         .iter()
-        .map(|node| has_all(&empty, node.id).then_some(0.0))
+        .map(|node| counting.has_all(node.id).then_some(0.0))
         .collect();
     for (spread, pods) in soft.iter().zip(&empty) {
         let Some(mut pods) = pods.clone() else {
@@ -173,9 +221,7 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
         for (node, _) in among.filter(|(_, sum)| sum.is_some()) {
             pods.open(node.id);
         }
-        fill(spread, pod, snapshot, &mut pods, |node| {
-            has_all(&empty, node)
-        });
+        fill(spread, &counting, snapshot, &mut pods);
         let weight = weight(pods.numbers().count());
         for (sum, node) in sums.iter_mut().zip(candidates) {
             if let Some(sum) = sum {

@@ -8,7 +8,7 @@ use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
 use crate::storage::Storage;
 use master_claims::CsiVolume;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const PLUGIN: Plugin = Plugin {
     name: "NodeVolumeLimits",
@@ -40,16 +40,18 @@ impl Filter for Wanted<'_> {
         let Some(limits) = self.storage.limits(&node.info.name) else {
             return;
         };
-        let claims = node.load.claims.iter();
+        let claims = node.load.claims.keys();
         let held: BTreeSet<CsiVolume> = claims
             .filter_map(|claim| self.storage.csi_volume(claim))
             .collect();
         // A volume that the node has already costs nothing.
         let new: Vec<&CsiVolume> = self.volumes.difference(&held).collect();
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for volume in held.iter().chain(new.iter().copied()) {
+            *counts.entry(&volume.driver).or_default() += 1;
+        }
         let is_over = new.iter().any(|volume| {
-            let of_driver = |other: &&CsiVolume| other.driver == volume.driver;
-            let count = held.iter().filter(of_driver).count()
-                + new.iter().copied().filter(of_driver).count();
+            let count = counts.get(&*volume.driver).copied().unwrap_or_default();
             limits.of(&volume.driver).is_some_and(|most| count > most)
         });
         if is_over {

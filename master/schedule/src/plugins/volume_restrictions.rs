@@ -5,6 +5,8 @@ use super::plugin::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
+use master_client::Key;
+use std::collections::HashSet;
 
 pub(super) const PLUGIN: Plugin = Plugin {
     name: "VolumeRestrictions",
@@ -37,10 +39,14 @@ impl Filter for Taken {
 fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
     let mut claims = pod.claims.iter();
     match event {
-        ClusterEvent::Left(held) => claims.any(|own| held.usage.0.claims.contains(&own.key)),
+        ClusterEvent::Left(held) if !pod.claims.is_empty() => {
+            let held: HashSet<&Key> = held.usage.0.claims.iter().collect();
+            claims.any(|own| held.contains(&own.key))
+        }
         ClusterEvent::Claim(key) => claims.any(|own| own.key == *key),
         ClusterEvent::Anything => true,
-        ClusterEvent::Node(_)
+        ClusterEvent::Left(_)
+        | ClusterEvent::Node(_)
         | ClusterEvent::NodeGone(_)
         | ClusterEvent::Placed(_)
         | ClusterEvent::Freed(_)
