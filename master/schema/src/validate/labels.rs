@@ -2,6 +2,7 @@
 //! `core/validation`).
 
 use super::forms::{formed, word};
+use super::limits::{self, at_most};
 use super::{Faults, FieldPath, Fields, get, items, names, object, text};
 use serde_json::Value;
 
@@ -31,12 +32,25 @@ pub fn selector(selector: Option<&Fields>, at: &FieldPath<'_>, faults: &mut Faul
         &at.field("matchLabels"),
         faults,
     );
+    requirements(selector, "matchExpressions", at, faults);
     let list = at.field("matchExpressions");
     for (number, expression) in items(selector, "matchExpressions").iter().enumerate() {
         let Some(expression) = expression.as_object() else {
             continue;
         };
         self::expression(expression, &list.index(number), faults);
+    }
+}
+
+/// Reports more requirements, or more values of one, than a selector may have.
+fn requirements(term: &Fields, list: &str, at: &FieldPath<'_>, faults: &mut Faults) {
+    at_most(term, list, limits::REQUIREMENTS, at, faults);
+    let place = at.field(list);
+    for (number, requirement) in items(term, list).iter().enumerate() {
+        if let Some(requirement) = requirement.as_object() {
+            let at = place.index(number);
+            at_most(requirement, "values", limits::VALUES, &at, faults);
+        }
     }
 }
 
@@ -98,6 +112,13 @@ pub fn node_selector(selector: &Fields, at: &FieldPath<'_>, faults: &mut Faults)
     if terms.is_empty() {
         faults.required(&list, "must have at least one node selector term");
     }
+    at_most(
+        selector,
+        "nodeSelectorTerms",
+        limits::NODE_TERMS,
+        at,
+        faults,
+    );
     for (index, term) in terms.iter().enumerate() {
         if let Some(term) = term.as_object() {
             node_term(term, &list.index(index), faults);
@@ -116,6 +137,8 @@ pub fn node_preference(term: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
 }
 
 fn node_requirements(term: &Fields, lenient: bool, at: &FieldPath<'_>, faults: &mut Faults) {
+    requirements(term, "matchExpressions", at, faults);
+    requirements(term, "matchFields", at, faults);
     let list = at.field("matchExpressions");
     for (index, requirement) in items(term, "matchExpressions").iter().enumerate() {
         if let Some(requirement) = requirement.as_object() {

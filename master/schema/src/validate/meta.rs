@@ -1,7 +1,8 @@
 //! Validation of metadata, for every kind (apimachinery `api/validation`).
 
-use super::{Faults, FieldPath, Fields, get, items, names, object, text};
+use super::{Faults, FieldPath, Fields, get, items, limits, names, object, text};
 use serde_json::Value;
+use std::collections::HashSet;
 
 /// Bytes of all annotations together.
 const ANNOTATIONS: usize = 256 << 10;
@@ -37,6 +38,8 @@ pub fn validate(meta: &Fields, namespaced: bool, rule: NameRule, faults: &mut Fa
     }
     labels(meta, &at, faults);
     annotations(meta, &at, faults);
+    limits::at_most(meta, "ownerReferences", limits::OWNERS, &at, faults);
+    limits::at_most(meta, "finalizers", limits::FINALIZERS, &at, faults);
     owners(meta, &at, faults);
     finalizers(meta, &at, faults);
 }
@@ -126,7 +129,7 @@ pub fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
         faults.immutable(&at.field(key), get(new, key), get(old, key));
     }
     if old.contains_key("deletionTimestamp") {
-        let known = items(old, "finalizers");
+        let known: HashSet<&Value> = items(old, "finalizers").iter().collect();
         // Or a deletion could be put off for ever by those who may change the object.
         for finalizer in items(new, "finalizers") {
             if !known.contains(finalizer) {

@@ -3,6 +3,7 @@
 pub mod conditions;
 pub mod forms;
 pub mod labels;
+pub mod limits;
 pub mod meta;
 pub mod names;
 pub mod net;
@@ -10,7 +11,7 @@ pub mod resource;
 
 use crate::error::{ApiError, Cause, Reason};
 use serde_json::{Map, Value};
-use std::fmt;
+use std::{fmt, io};
 
 /// An object's fields.
 pub type Fields = Map<String, Value>;
@@ -86,18 +87,38 @@ pub struct Faults {
     causes: Vec<Cause>,
     /// Messages about values of a form that is refused in new values alone.
     forms: Vec<String>,
+    /// Lists of more items than allowed.
+    long: Vec<LongList>,
+}
+
+/// A list of more items than allowed.
+#[derive(Debug)]
+struct LongList {
+    field: String,
+    items: usize,
+}
+
+/// How many items a list has; `None` where it has not more than allowed.
+fn length(lists: &[LongList], field: &str) -> Option<usize> {
+    let found = lists.iter().find(|list| list.field == field);
+    found.map(|list| list.items)
 }
 
 /// Causes reported at most.
 // An object of a few megabytes can have a fault in every value.
 const MAX_CAUSES: usize = 100;
 
+/// Upstream's reason for a list of more items than allowed.
+const TOO_MANY: &str = "FieldValueTooMany";
+
 impl Faults {
-    fn add(&mut self, reason: &'static str, at: &FieldPath<'_>, message: String) {
+    /// `message` is called only if there is room: an object can have 100,000 faults, of values of
+    /// any size.
+    fn add(&mut self, reason: &'static str, at: &FieldPath<'_>, message: impl FnOnce() -> String) {
         if self.causes.len() < MAX_CAUSES {
             self.causes.push(Cause {
                 reason: reason.into(),
-                message,
+                message: message(),
                 field: at.to_string(),
             });
         }
@@ -105,21 +126,20 @@ impl Faults {
 
     /// A required value is missing.
     pub fn required(&mut self, at: &FieldPath<'_>, detail: &str) {
-        let message = if detail.is_empty() {
-            "Required value".to_owned()
-        } else {
-            format!("Required value: {detail}")
-        };
-        self.add("FieldValueRequired", at, message);
+        self.add("FieldValueRequired", at, || {
+            if detail.is_empty() {
+                "Required value".to_owned()
+            } else {
+                format!("Required value: {detail}")
+            }
+        });
     }
 
     /// A value has a wrong format or is out of range.
     pub fn invalid(&mut self, at: &FieldPath<'_>, value: &Value, detail: impl fmt::Display) {
-        self.add(
-            "FieldValueInvalid",
-            at,
-            format!("Invalid value: {}: {detail}", shown(value)),
-        );
+        self.add("FieldValueInvalid", at, || {
+            format!("Invalid value: {}: {detail}", shown(value))
+        });
     }
 
     /// A value has a form that only stored values may have, wherever in its object it is.
@@ -133,58 +153,56 @@ impl Faults {
 
     /// A value is not allowed here.
     pub fn forbidden(&mut self, at: &FieldPath<'_>, detail: impl fmt::Display) {
-        self.add("FieldValueForbidden", at, format!("Forbidden: {detail}"));
+        self.add("FieldValueForbidden", at, || format!("Forbidden: {detail}"));
     }
 
     /// A value occurs twice in a list of unique values.
     pub fn duplicate(&mut self, at: &FieldPath<'_>, value: &Value) {
-        self.add(
-            "FieldValueDuplicate",
-            at,
-            format!("Duplicate value: {}", shown(value)),
-        );
+        self.add("FieldValueDuplicate", at, || {
+            format!("Duplicate value: {}", shown(value))
+        });
     }
 
     /// As [`Faults::duplicate`], with a detail that says which key is the same.
     pub fn duplicate_of(&mut self, at: &FieldPath<'_>, value: &Value, detail: &str) {
-        self.add(
-            "FieldValueDuplicate",
-            at,
-            format!("Duplicate value: {}: {detail}", shown(value)),
-        );
+        self.add("FieldValueDuplicate", at, || {
+            format!("Duplicate value: {}: {detail}", shown(value))
+        });
     }
 
     /// A value names something that does not exist.
     pub fn not_found(&mut self, at: &FieldPath<'_>, value: &Value) {
-        self.add(
-            "FieldValueNotFound",
-            at,
-            format!("Not found: {}", shown(value)),
-        );
+        self.add("FieldValueNotFound", at, || {
+            format!("Not found: {}", shown(value))
+        });
     }
 
     /// A value is longer than allowed.
     pub fn too_long(&mut self, at: &FieldPath<'_>, limit: usize) {
-        self.add(
-            "FieldValueTooLong",
-            at,
-            format!("Too long: may not be more than {limit} bytes"),
-        );
+        self.add("FieldValueTooLong", at, || {
+            format!("Too long: may not be more than {limit} bytes")
+        });
     }
 
     /// A list has more items than allowed.
     pub fn too_many(&mut self, at: &FieldPath<'_>, found: usize, limit: usize) {
         let items = if limit == 1 { "item" } else { "items" };
-        self.add(
-            "FieldValueTooMany",
-            at,
-            format!("Too many: {found}: must have at most {limit} {items}"),
-        );
+        self.add(TOO_MANY, at, || {
+            format!("Too many: {found}: must have at most {limit} {items}")
+        });
+        if self.long.len() < MAX_CAUSES {
+            self.long.push(LongList {
+                field: at.to_string(),
+                items: found,
+            });
+        }
     }
 
     /// Something is wrong with a part of the object that is too large to show.
     pub fn wrong(&mut self, at: &FieldPath<'_>, detail: impl fmt::Display) {
-        self.add("FieldValueInvalid", at, format!("Invalid value: {detail}"));
+        self.add("FieldValueInvalid", at, || {
+            format!("Invalid value: {detail}")
+        });
     }
 
     /// A value names something that is not there, with what could be named.
@@ -194,28 +212,32 @@ impl Faults {
         value: &Value,
         detail: impl fmt::Display,
     ) {
-        self.add(
-            "FieldValueNotFound",
-            at,
-            format!("Not found: {}: {detail}", shown(value)),
-        );
+        self.add("FieldValueNotFound", at, || {
+            format!("Not found: {}: {detail}", shown(value))
+        });
     }
 
     /// A value is none of those that are supported.
     pub fn unsupported(&mut self, at: &FieldPath<'_>, value: &Value, supported: &[&str]) {
-        let list: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
-        let message = format!(
-            "Unsupported value: {}: supported values: {}",
-            shown(value),
-            list.join(", ")
-        );
-        self.add("FieldValueNotSupported", at, message);
+        self.add("FieldValueNotSupported", at, || {
+            let list: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
+            format!(
+                "Unsupported value: {}: supported values: {}",
+                shown(value),
+                list.join(", ")
+            )
+        });
     }
 
-    /// Forgets what is also found elsewhere, at the same place for the same value, and forms of
-    /// values at any place.
+    /// Forgets what is also found elsewhere, at the same place for the same value, forms of values
+    /// at any place, and lists that have as many items elsewhere, or more.
     pub fn forgive(&mut self, known: &Self) {
-        self.causes.retain(|cause| !known.causes.contains(cause));
+        let (causes, long) = (&mut self.causes, &self.long);
+        let has_grown = |field: &str| length(long, field) > length(&known.long, field);
+        causes.retain(|cause| {
+            let is_known = known.causes.contains(cause);
+            !is_known && (cause.reason != TOO_MANY || has_grown(&cause.field))
+        });
         self.forgive_forms(known);
     }
 
@@ -290,16 +312,37 @@ impl Faults {
     }
 }
 
+/// Bytes of a value that a message shows: it goes to the client and into logs, and a value can have
+/// megabytes.
+const SHOWN: usize = 256;
+
+/// Takes the first bytes that are written, and refuses the rest, so that no more are made.
+#[derive(Debug, Default)]
+struct Head(Vec<u8>);
+
+impl io::Write for Head {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // One byte more, which says that the value is longer.
+        let room = (SHOWN + 1).saturating_sub(self.0.len()).min(bytes.len());
+        self.0.extend_from_slice(&bytes[..room]);
+        Ok(room)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A value as upstream shows it: strings in quotes, the rest as JSON, limited in length.
 fn shown(value: &Value) -> String {
-    let mut text = value.to_string();
-    // A refusal goes to the client and into logs, where a whole value could be megabytes.
-    if text.len() > 256 {
-        let mut end = 256;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
+    let mut head = Head::default();
+    // It ends with an error where the value is longer.
+    let _cut = serde_json::to_writer(&mut head, value);
+    let bytes = &head.0[..head.0.len().min(SHOWN)];
+    // The last character may be cut.
+    let end = std::str::from_utf8(bytes).map_or_else(|error| error.valid_up_to(), str::len);
+    let mut text = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    if head.0.len() > SHOWN {
         text.push('…');
     }
     text
@@ -389,5 +432,37 @@ mod tests {
         assert!(!same(json!({"a": false}), json!({})));
         assert!(!same(json!({"a": [1]}), json!({"a": [1, 2]})));
         assert!(!same(json!({"a": {"b": "c"}}), json!({"a": {}})));
+    }
+
+    #[test]
+    fn a_value_is_shown_up_to_a_length() {
+        assert_eq!(shown(&json!({"a": [1, "b"]})), r#"{"a":[1,"b"]}"#);
+        let short = "x".repeat(SHOWN - 2);
+        assert_eq!(shown(&short.as_str().into()), format!("\"{short}\""));
+        let long = shown(&format!("{short}y").into());
+        assert_eq!(long, format!("\"{short}y…"));
+        let umlauts = shown(&"ä".repeat(SHOWN).into());
+        assert_eq!(umlauts, format!("\"{}…", "ä".repeat((SHOWN - 2) / 2)));
+    }
+
+    /// Each of 100,000 faults could show a value of megabytes.
+    #[test]
+    fn faults_beyond_those_that_are_reported_cost_nothing_whatever_they_would_show() {
+        struct NeverShown;
+        impl fmt::Display for NeverShown {
+            fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+                unreachable!("it is not reported")
+            }
+        }
+        let large: Value = vec![json!({}); 1_000_000].into();
+        let (mut faults, at) = (Faults::default(), FieldPath::root("list"));
+        for _fault in 0..100_000 {
+            faults.invalid(&at, &large, "wrong");
+            faults.duplicate(&at, &large);
+            faults.not_found(&at, &large);
+        }
+        assert_eq!(faults.found().count(), MAX_CAUSES);
+        faults.invalid(&at, &large, NeverShown);
+        faults.forbidden(&at, NeverShown);
     }
 }
