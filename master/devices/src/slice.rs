@@ -10,6 +10,7 @@ use master_schema::validate::{
     Faults, FieldPath, Fields, get, items, labels, names, object, object_mut, text,
 };
 use serde_json::Value;
+use std::collections::HashMap;
 
 /// Devices of a slice, and of a slice with a rich device (see [`is_rich`]).
 const DEVICES: usize = 128;
@@ -24,22 +25,21 @@ const COUNTERS: usize = 32;
 const CONSUMED_SETS: usize = 2;
 const OPTIONS: usize = 10;
 
+/// The fields by which a taint is the same one over writes.
+const IDENTITY: [&str; 3] = ["key", "value", "effect"];
+
 /// Sets the time of new taints that have none; `old` holds the previous taints.
 pub(crate) fn stamp_taints(fields: &mut Fields, old: Option<&Fields>) {
-    let known = |device: &str, taint: &Fields| -> Option<Value> {
-        let devices = items(spec(old?), "devices")
-            .iter()
-            .filter_map(Value::as_object);
-        let mut taints = devices
-            .filter(|own| text(own, "name") == device)
-            .flat_map(|own| items(own, "taints"));
-        let same = |before: &&Value| {
-            ["key", "value", "effect"]
-                .iter()
-                .all(|key| before.get(key) == taint.get(*key))
-        };
-        taints.find(same)?.get("timeAdded").cloned()
-    };
+    let devices = old.map_or(&[][..], |old| items(spec(old), "devices"));
+    // By device, key, value and effect; of several the first counts.
+    let mut known: HashMap<(&str, [Option<&Value>; 3]), Option<&Value>> = HashMap::new();
+    for device in devices.iter().filter_map(Value::as_object) {
+        for taint in items(device, "taints") {
+            let identity = IDENTITY.map(|key| taint.get(key));
+            let times = known.entry((text(device, "name"), identity));
+            times.or_insert(taint.get("timeAdded"));
+        }
+    }
     let devices = object_mut(fields, "spec")
         .and_then(|spec| spec.get_mut("devices"))
         .and_then(Value::as_array_mut);
@@ -62,7 +62,9 @@ pub(crate) fn stamp_taints(fields: &mut Fields, old: Option<&Fields>) {
                 continue;
             };
             // KEP-5055: evictions count from it, and a driver publishes its slice again and again.
-            let time = known(&name, taint).unwrap_or_else(|| now().into());
+            let identity = IDENTITY.map(|key| taint.get(key));
+            let before = known.get(&(name.as_str(), identity)).copied().flatten();
+            let time = before.cloned().unwrap_or_else(|| now().into());
             taint.insert("timeAdded".to_owned(), time);
         }
     }

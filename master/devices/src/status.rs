@@ -12,6 +12,7 @@ use master_schema::validate::{
     Faults, FieldPath, Fields, conditions, get, items, labels, names, object, text,
 };
 use serde_json::Value;
+use std::collections::HashSet;
 
 /// Consumers of one claim.
 const CONSUMERS: usize = 256;
@@ -49,9 +50,7 @@ pub(crate) fn status(new: &Fields, old: &Fields, faults: &mut Faults) {
         if allocation.is_none() {
             faults.forbidden(&place, "may not be specified when `allocated` is not set");
         } else if !meta_text(new, "deletionTimestamp").is_empty()
-            && users
-                .iter()
-                .any(|user| !items(before, "reservedFor").contains(user))
+            && has_others(users, items(before, "reservedFor"))
         {
             let words = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";
             faults.forbidden(&place, words);
@@ -70,6 +69,12 @@ pub(crate) fn status(new: &Fields, old: &Fields, faults: &mut Faults) {
         }
         (None, _) => {}
     }
+}
+
+/// Whether a list has items that another one has not.
+fn has_others(list: &[Value], known: &[Value]) -> bool {
+    let known: HashSet<&Value> = known.iter().collect();
+    list.iter().any(|item| !known.contains(item))
 }
 
 fn allocation(allocation: &Fields, known: &Requests<'_>, at: &FieldPath<'_>, faults: &mut Faults) {
@@ -158,12 +163,12 @@ fn identity(device: &Fields) -> String {
 fn devices(status: &Fields, allocation: Option<&Fields>, at: &FieldPath<'_>, faults: &mut Faults) {
     let results = allocation.and_then(|allocation| object(allocation, "devices"));
     let given = results.map_or(&[][..], |devices| items(devices, "results"));
-    let given: Vec<String> = given
+    let given: HashSet<String> = given
         .iter()
         .filter_map(Value::as_object)
         .map(identity)
         .collect();
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for (index, device_status) in items(status, "devices").iter().enumerate() {
         let (at, Some(device_status)) = (at.index(index), device_status.as_object()) else {
             continue;
@@ -191,7 +196,7 @@ fn devices(status: &Fields, allocation: Option<&Fields>, at: &FieldPath<'_>, fau
         if seen.contains(&own) {
             faults.duplicate(&at, &own.as_str().into());
         }
-        seen.push(own);
+        seen.insert(own);
     }
 }
 

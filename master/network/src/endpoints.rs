@@ -54,41 +54,46 @@ pub fn slice() -> Kind {
     }
 }
 
-/// The first items of a list, and the number of the others.
-fn first(list: &[String], none: &str) -> String {
-    match list {
-        [] => none.to_owned(),
-        list if list.len() > SHOWN => format!(
-            "{} + {} more...",
-            list[..SHOWN].join(","),
-            list.len() - SHOWN
-        ),
-        list => list.join(","),
+/// The first items of a list of `count` items, and the number of the others.
+fn first(list: &[String], count: usize, none: &str) -> String {
+    let shown = list.get(..SHOWN).unwrap_or(list).join(",");
+    match count.saturating_sub(SHOWN) {
+        _ if count == 0 => none.to_owned(),
+        0 => shown,
+        more => format!("{shown} + {more} more..."),
     }
 }
 
+/// Each address with each port of its subset. Only those that are shown are made: an object's lists
+/// can have so many pairs that no memory holds them.
 fn addresses(fields: &Fields) -> String {
-    let mut list = Vec::new();
+    let (mut list, mut count) = (Vec::new(), 0_usize);
     for subset in items(fields, "subsets").iter().filter_map(Value::as_object) {
         let hosts = items(subset, "addresses")
             .iter()
             .filter_map(|address| address.get("ip")?.as_str());
         let hosts: Vec<&str> = hosts.collect();
         let ports = items(subset, "ports");
+        let mut numbers: Vec<Option<&Value>> = ports.iter().map(|port| port.get("port")).collect();
+        numbers.retain(Option::is_some);
         if ports.is_empty() {
-            list.extend(hosts.iter().map(|host| (*host).to_owned()));
+            numbers.push(None);
         }
-        for port in ports.iter().filter_map(|port| port.get("port")) {
-            list.extend(hosts.iter().map(|host| {
-                if host.contains(':') {
-                    format!("[{host}]:{port}")
-                } else {
-                    format!("{host}:{port}")
-                }
-            }));
-        }
+        count = count.saturating_add(hosts.len().saturating_mul(numbers.len()));
+        let pairs = numbers
+            .iter()
+            .flat_map(|port| hosts.iter().map(move |host| pair(host, *port)));
+        list.extend(pairs.take(SHOWN.saturating_sub(list.len())));
     }
-    first(&list, "<none>")
+    first(&list, count, "<none>")
+}
+
+fn pair(host: &str, port: Option<&Value>) -> String {
+    match port {
+        None => host.to_owned(),
+        Some(port) if host.contains(':') => format!("[{host}]:{port}"),
+        Some(port) => format!("{host}:{port}"),
+    }
 }
 
 fn ports(fields: &Fields) -> String {
@@ -103,7 +108,8 @@ fn ports(fields: &Fields) -> String {
                 (name, None) => name.to_owned(),
             }
         });
-    first(&ports.collect::<Vec<_>>(), "<unset>")
+    let ports: Vec<String> = ports.collect();
+    first(&ports, ports.len(), "<unset>")
 }
 
 fn slice_addresses(fields: &Fields) -> String {
@@ -115,5 +121,31 @@ fn slice_addresses(fields: &Fields) -> String {
         .filter_map(Value::as_str)
         .map(str::to_owned)
         .collect();
-    first(&list, "<unset>")
+    first(&list, list.len(), "<unset>")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_cell_shows_the_first_pairs_and_makes_no_others() {
+        let fields = |addresses: usize, ports: usize| {
+            let addresses = vec![json!({"ip": "10.0.0.1"}); addresses];
+            let ports = vec![json!({"port": 80}); ports];
+            let object = json!({"subsets": [{"addresses": addresses, "ports": ports}]});
+            object.as_object().cloned().unwrap()
+        };
+        assert_eq!(addresses(&fields(0, 1)), "<none>");
+        assert_eq!(addresses(&fields(1, 0)), "10.0.0.1");
+        assert_eq!(addresses(&fields(1, 2)), "10.0.0.1:80,10.0.0.1:80");
+        let three = ["10.0.0.1:80"; 3].join(",");
+        assert_eq!(addresses(&fields(3, 1)), three);
+        let all = addresses(&fields(100_000, 100_000));
+        assert_eq!(all, format!("{three} + 9999999997 more..."));
+        let two = json!({"subsets": [{"addresses": [{"ip": "::1"}], "ports": [{"port": 1}]},
+            {"addresses": [{"ip": "10.0.0.2"}]}]});
+        assert_eq!(addresses(two.as_object().unwrap()), "[::1]:1,10.0.0.2");
+    }
 }

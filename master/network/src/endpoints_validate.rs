@@ -1,6 +1,7 @@
 //! Validation of Endpoints and EndpointSlices (upstream: `discovery/validation`,
 //! `ValidateEndpoints`).
 
+use master_schema::validate::limits::{self, at_most};
 use master_schema::validate::{
     Faults, FieldPath, Fields, default_to, get, items, names, net, object, text,
 };
@@ -8,10 +9,9 @@ use serde_json::Value;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Endpoints of a slice, addresses of an endpoint, ports of a slice, zones of a hint.
+/// Endpoints of a slice, addresses of an endpoint, zones of a hint (upstream's).
 const ENDPOINTS: usize = 1000;
 const ADDRESSES: usize = 100;
-const PORTS: usize = 20_000;
 const HINTS: usize = 8;
 const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
 
@@ -154,8 +154,8 @@ fn address(value: &Value, kind: &str, at: &FieldPath<'_>, faults: &mut Faults) {
 fn slice_ports(fields: &Fields, faults: &mut Faults) {
     let at = FieldPath::root("ports");
     let ports = items(fields, "ports");
-    if ports.len() > PORTS {
-        return faults.too_many(&at, ports.len(), PORTS);
+    if ports.len() > limits::SERVICE_PORTS {
+        faults.too_many(&at, ports.len(), limits::SERVICE_PORTS);
     }
     let mut seen = HashSet::new();
     for (number, port) in ports.iter().enumerate() {
@@ -197,7 +197,11 @@ pub(crate) fn slice_update(new: &Fields, old: &Fields, faults: &mut Faults) {
 /// Validates endpoints.
 pub(crate) fn endpoints(fields: &Fields, faults: &mut Faults) {
     let at = FieldPath::root("subsets");
-    for (number, subset) in items(fields, "subsets").iter().enumerate() {
+    let subsets = items(fields, "subsets");
+    if subsets.len() > limits::SUBSETS {
+        faults.too_many(&at, subsets.len(), limits::SUBSETS);
+    }
+    for (number, subset) in subsets.iter().enumerate() {
         let (at, Some(subset)) = (at.index(number), subset.as_object()) else {
             continue;
         };
@@ -205,7 +209,9 @@ pub(crate) fn endpoints(fields: &Fields, faults: &mut Faults) {
         if lists.iter().all(|list| items(subset, list).is_empty()) {
             faults.required(&at, "must specify `addresses` or `notReadyAddresses`");
         }
+        at_most(subset, "ports", limits::SERVICE_PORTS, &at, faults);
         for list in lists {
+            at_most(subset, list, limits::SUBSET_ADDRESSES, &at, faults);
             let at = at.field(list);
             for (number, address) in items(subset, list).iter().enumerate() {
                 if let Some(address) = address.as_object() {

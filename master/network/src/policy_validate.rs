@@ -1,6 +1,7 @@
 //! Validation of NetworkPolicies, IPAddresses and ServiceCIDRs (upstream: `networking/validation`).
 
 use master_schema::object::spec;
+use master_schema::validate::limits::{self, at_most};
 use master_schema::validate::{
     Faults, FieldPath, Fields, default_to, get, items, labels, names, net, object, object_mut, text,
 };
@@ -51,11 +52,14 @@ pub(crate) fn policy(fields: &Fields, faults: &mut Faults) {
         faults,
     );
     for (list, peers) in [("ingress", "from"), ("egress", "to")] {
+        at_most(spec, list, limits::POLICY_RULES, &at, faults);
         let at = at.field(list);
         for (number, rule) in items(spec, list).iter().enumerate() {
             let (at, Some(rule)) = (at.index(number), rule.as_object()) else {
                 continue;
             };
+            at_most(rule, "ports", limits::POLICY_PORTS, &at, faults);
+            at_most(rule, peers, limits::POLICY_PEERS, &at, faults);
             let ports_at = at.field("ports");
             for (number, port) in items(rule, "ports").iter().enumerate() {
                 policy_port(port, &ports_at.index(number), faults);
@@ -134,6 +138,7 @@ fn ip_block(block: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
         return faults.required(&at.field("cidr"), "");
     }
     let whole = net::range(get(block, "cidr"), &at.field("cidr"), faults);
+    at_most(block, "except", limits::POLICY_PEERS, at, faults);
     let place = at.field("except");
     for (number, value) in items(block, "except").iter().enumerate() {
         let part = net::range(value, &place.index(number), faults);

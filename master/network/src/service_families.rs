@@ -4,6 +4,7 @@
 use crate::service::headless;
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, net, text};
 use serde_json::Value;
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
@@ -41,13 +42,12 @@ pub fn validate(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
 
 fn families(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let place = at.field("ipFamilies");
-    let mut seen: Vec<&Value> = Vec::new();
+    let mut seen: HashSet<&Value> = HashSet::new();
     for (number, family) in items(spec, "ipFamilies").iter().enumerate() {
         faults.one_of(&place.index(number), family, &FAMILIES);
-        if seen.contains(&family) {
+        if !seen.insert(family) {
             faults.duplicate(&place.index(number), family);
         }
-        seen.push(family);
     }
     let policy = get(spec, "ipFamilyPolicy");
     if !policy.is_null() {

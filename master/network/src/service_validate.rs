@@ -3,6 +3,7 @@
 use crate::service::{externally_accessible, headless, needs_health_check};
 use crate::service_families;
 use master_schema::object::spec;
+use master_schema::validate::limits::{self, at_most};
 use master_schema::validate::{
     Faults, FieldPath, Fields, get, items, labels, names, net, object, text,
 };
@@ -18,6 +19,10 @@ const DAY: i64 = 86_400;
 pub(crate) fn validate(fields: &Fields, faults: &mut Faults) {
     let spec = spec(fields);
     let at = FieldPath::root("spec");
+    at_most(spec, "ports", limits::SERVICE_PORTS, &at, faults);
+    for list in ["externalIPs", "loadBalancerSourceRanges"] {
+        at_most(spec, list, limits::SERVICE_ADDRESSES, &at, faults);
+    }
     let kind = text(spec, "type");
     if items(spec, "ports").is_empty() && !headless(spec) && kind != "ExternalName" {
         faults.required(&at.field("ports"), "");
@@ -335,6 +340,9 @@ fn status(fields: &Fields, kind: &str, faults: &mut Faults) {
 
 /// Validates the entries of a load balancer's status, of services and ingresses.
 pub(crate) fn load_balancer(points: &[Value], at: &FieldPath<'_>, faults: &mut Faults) {
+    if points.len() > limits::SERVICE_ADDRESSES {
+        faults.too_many(at, points.len(), limits::SERVICE_ADDRESSES);
+    }
     for (number, point) in points.iter().enumerate() {
         let (at, Some(point)) = (at.index(number), point.as_object()) else {
             continue;

@@ -5,10 +5,11 @@ use master_schema::object::spec;
 use master_schema::quantity::Quantity;
 use master_schema::validate::forms::driver_name;
 use master_schema::validate::{
-    Faults, FieldPath, Fields, default_to, get, items, labels, names, object, object_mut, text,
+    Faults, FieldPath, Fields, default_to, get, items, labels, limits, names, object, object_mut,
+    text,
 };
 use serde_json::{Value, json};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Parameters of a class: their number, and their bytes in total.
 const PARAMETERS: usize = 512;
@@ -74,13 +75,16 @@ pub(crate) fn class(fields: &Fields, faults: &mut Faults) {
         &["Immediate", "WaitForFirstConsumer"],
     );
     let at = FieldPath::root("allowedTopologies");
-    let mut known: Vec<&Value> = Vec::new();
-    for (number, term) in items(fields, "allowedTopologies").iter().enumerate() {
+    let terms = items(fields, "allowedTopologies");
+    if terms.len() > limits::TOPOLOGIES {
+        faults.too_many(&at, terms.len(), limits::TOPOLOGIES);
+    }
+    let mut known: HashSet<&Value> = HashSet::new();
+    for (number, term) in terms.iter().enumerate() {
         let at = at.index(number);
-        if known.contains(&term) {
+        if !known.insert(term) {
             faults.duplicate(&at.field("matchLabelExpressions"), &"".into());
         }
-        known.push(term);
         topology(term, &at, faults);
     }
 }
@@ -297,6 +301,7 @@ pub(crate) fn driver_update(new: &Fields, old: &Fields, faults: &mut Faults) {
 /// Validates the drivers of a CSINode.
 pub(crate) fn node(fields: &Fields, faults: &mut Faults) {
     let root = FieldPath::root("spec");
+    limits::at_most(spec(fields), "drivers", limits::DRIVERS, &root, faults);
     let at = root.field("drivers");
     let mut known = HashSet::new();
     for (number, driver) in items(spec(fields), "drivers").iter().enumerate() {
@@ -347,11 +352,14 @@ pub(crate) fn node_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     };
     let root = FieldPath::root("spec");
     let at = root.field("drivers");
+    let mut known: HashMap<Option<&Value>, Fields> = HashMap::new();
+    for before in items(spec(old), "drivers") {
+        let driver = known.entry(before.get("name"));
+        driver.or_insert_with(|| without_room(before));
+    }
     for driver in items(spec(new), "drivers") {
-        let before = items(spec(old), "drivers")
-            .iter()
-            .find(|before| before.get("name") == driver.get("name"));
-        if before.is_some_and(|before| without_room(before) != without_room(driver)) {
+        let before = known.get(&driver.get("name"));
+        if before.is_some_and(|before| *before != without_room(driver)) {
             faults.invalid(&at, driver, "field is immutable");
         }
     }

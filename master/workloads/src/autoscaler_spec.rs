@@ -8,6 +8,7 @@ use master_schema::registry::Subresource;
 use master_schema::validate::forms::{
     has, needed_form, not_negative, number, optional_choice, word,
 };
+use master_schema::validate::limits::{self, at_most};
 use master_schema::validate::names::path_segment;
 use master_schema::validate::{
     Faults, FieldPath, Fields, default_to, get, items, labels, names, object, object_mut, resource,
@@ -83,6 +84,7 @@ pub(super) fn validate(fields: &Fields, faults: &mut Faults) {
         &at.field("scaleTargetRef"),
         faults,
     );
+    at_most(spec, "metrics", limits::METRICS, &at, faults);
     let list = at.field("metrics");
     let metrics = items(spec, "metrics");
     for (index, metric) in metrics.iter().enumerate() {
@@ -144,6 +146,7 @@ fn scaling(rules: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
             "must be greater or equal to zero",
         );
     }
+    at_most(rules, "policies", limits::SCALING_POLICIES, at, faults);
     let list = at.field("policies");
     if items(rules, "policies").is_empty() {
         faults.required(&list, "must specify at least one Policy");

@@ -7,6 +7,7 @@ use master_schema::object::now;
 use master_schema::registry::{Kind, Strategy, Subresource, column, selectable, words};
 use master_schema::validate::{Fields, get, items, names, object, object_mut, text};
 use serde_json::Value;
+use std::collections::HashMap;
 
 pub(super) fn request() -> Kind {
     Kind {
@@ -76,9 +77,17 @@ fn through(subresource: Subresource, result: &mut Fields, new: &Fields, old: &Fi
     } else {
         return;
     }
+    // Of several with one type and status the first counts.
+    let mut known = Times::new();
+    for condition in before {
+        let key = ["type", "status"].map(|key| condition.get(key));
+        known
+            .entry(key)
+            .or_insert(condition.get("lastTransitionTime"));
+    }
     list.iter_mut()
         .filter_map(Value::as_object_mut)
-        .for_each(|condition| stamp(condition, before));
+        .for_each(|condition| stamp(condition, &known));
     if let Some(status) = object_mut(result, "status") {
         put(
             status,
@@ -88,22 +97,17 @@ fn through(subresource: Subresource, result: &mut Fields, new: &Fields, old: &Fi
     }
 }
 
-fn stamp(condition: &mut Fields, before: &[Value]) {
+/// The times of the transitions to earlier conditions, by their type and status.
+type Times<'a> = HashMap<[Option<&'a Value>; 2], Option<&'a Value>>;
+
+fn stamp(condition: &mut Fields, before: &Times<'_>) {
     if text(condition, "lastUpdateTime").is_empty() {
         condition.insert("lastUpdateTime".to_owned(), now().into());
     }
     if text(condition, "lastTransitionTime").is_empty() {
         // A transition is a change of the status: a condition that stays keeps its time.
-        let same = |old: &&Value| {
-            ["type", "status"]
-                .iter()
-                .all(|key| old.get(key) == condition.get(*key))
-        };
-        let known = before
-            .iter()
-            .find(same)
-            .and_then(|old| old.get("lastTransitionTime"))
-            .cloned();
+        let key = ["type", "status"].map(|key| condition.get(key));
+        let known = before.get(&key).copied().flatten().cloned();
         condition.insert(
             "lastTransitionTime".to_owned(),
             known.unwrap_or_else(|| now().into()),

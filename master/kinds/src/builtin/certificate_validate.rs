@@ -126,25 +126,27 @@ fn signer(name: &str, at: &FieldPath<'_>, faults: &mut Faults) {
     if domain.len() > DOMAIN {
         faults.too_long(at, DOMAIN);
     }
+    // Once, and not for each of their labels.
+    let (shown_domain, shown_path) = (Value::from(*domain), Value::from(*path));
     for label in domain.split('.') {
         if let Err(fault) = names::label(label) {
             faults.invalid(
                 at,
-                &(*domain).into(),
-                format!("validating label {label:?}: {fault}"),
+                &shown_domain,
+                format_args!("validating label {label:?}: {fault}"),
             );
         }
     }
     if !domain.contains('.') {
         let words = "should be a domain with at least two segments separated by dots";
-        faults.invalid(at, &(*domain).into(), words);
+        faults.invalid(at, &shown_domain, words);
     }
     for label in path.split('.') {
         if let Err(fault) = names::subdomain(label) {
             faults.invalid(
                 at,
-                &(*path).into(),
-                format!("validating label {label:?}: {fault}"),
+                &shown_path,
+                format_args!("validating label {label:?}: {fault}"),
             );
         }
     }
@@ -204,7 +206,7 @@ fn all_conditions(now: &[Value], before: &[Value], at: &FieldPath<'_>, faults: &
     if now == before {
         return;
     }
-    let mut known: Vec<&str> = Vec::new();
+    let mut known: HashSet<&str> = HashSet::new();
     for (index, condition) in now.iter().enumerate() {
         let (at, Some(condition)) = (at.index(index), condition.as_object()) else {
             continue;
@@ -228,14 +230,13 @@ fn all_conditions(now: &[Value], before: &[Value], at: &FieldPath<'_>, faults: &
         } else {
             "Approved"
         };
-        if matches!(kind, "Approved" | "Denied") && known.contains(&other) {
+        if matches!(kind, "Approved" | "Denied") && known.contains(other) {
             let words = "Approved and Denied conditions are mutually exclusive";
             faults.invalid(&at.field("type"), &kind.into(), words);
         }
-        if known.contains(&kind) {
+        if !known.insert(kind) {
             faults.duplicate(&at.field("type"), &kind.into());
         }
-        known.push(kind);
     }
 }
 

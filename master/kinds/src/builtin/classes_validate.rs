@@ -3,7 +3,10 @@
 
 use master_pods::podspec;
 use master_schema::object::meta_text;
-use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, names, object, text};
+use master_schema::validate::{
+    Faults, FieldPath, Fields, get, items, labels, limits, names, object, text,
+};
+use std::collections::HashSet;
 
 /// The highest priority that users may set.
 const HIGHEST: i64 = 1_000_000_000;
@@ -75,13 +78,14 @@ pub(super) fn runtime(fields: &Fields, faults: &mut Faults) {
         &at.field("nodeSelector"),
         faults,
     );
+    // They become tolerations of pods.
+    limits::at_most(scheduling, "tolerations", limits::OF_POD, &at, faults);
     let at = at.field("tolerations");
-    let mut known = Vec::new();
+    let mut known = HashSet::new();
     for (number, toleration) in items(scheduling, "tolerations").iter().enumerate() {
-        if known.contains(&toleration) {
+        if !known.insert(toleration) {
             faults.duplicate(&at.index(number), toleration);
         }
-        known.push(toleration);
     }
 }
 

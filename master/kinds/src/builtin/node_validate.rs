@@ -2,7 +2,9 @@
 
 use master_schema::object::spec;
 use master_schema::validate::forms;
-use master_schema::validate::{Faults, FieldPath, Fields, get, items, net, object, resource, text};
+use master_schema::validate::{
+    Faults, FieldPath, Fields, get, items, limits, net, object, resource, text,
+};
 use serde_json::Value;
 use std::collections::HashSet;
 
@@ -20,17 +22,18 @@ pub(super) fn node(fields: &Fields, faults: &mut Faults) {
 
 /// Validates taints; key and effect together are unique.
 fn taints(taints: &[Value], at: &FieldPath<'_>, faults: &mut Faults) {
-    let mut known: Vec<(&str, &str)> = Vec::new();
+    if taints.len() > limits::TAINTS {
+        faults.too_many(at, taints.len(), limits::TAINTS);
+    }
+    let mut known: HashSet<[&str; 2]> = HashSet::new();
     for (index, value) in taints.iter().enumerate() {
         let (at, Some(taint)) = (at.index(index), value.as_object()) else {
             continue;
         };
         forms::taint(taint, EFFECTS, &at, faults);
-        let own = (text(taint, "key"), text(taint, "effect"));
-        if known.contains(&own) {
+        if !known.insert([text(taint, "key"), text(taint, "effect")]) {
             faults.duplicate_of(&at, value, "taints must be unique by key and effect pair");
         }
-        known.push(own);
     }
 }
 

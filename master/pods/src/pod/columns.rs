@@ -6,6 +6,7 @@ use master_schema::object::metadata;
 use master_schema::registry::{Column, column, wide};
 use master_schema::validate::{Fields, get, items, object, text};
 use serde_json::Value;
+use std::collections::{BTreeSet, HashSet};
 
 pub(super) const COLUMNS: &[Column] = &[
     column("Ready", |fields, _| ready(fields).into()),
@@ -28,25 +29,24 @@ fn is_ready(status: &Value) -> bool {
     status.get("ready") == Some(&Value::Bool(true)) && status.pointer("/state/running").is_some()
 }
 
-/// Whether an init container is a sidecar.
-fn sidecar(fields: &Fields, name: &str) -> bool {
-    list(fields, "spec", "initContainers")
-        .iter()
-        .filter_map(Value::as_object)
-        .any(|container| {
-            text(container, "name") == name && text(container, "restartPolicy") == "Always"
-        })
+/// The names of the init containers that are sidecars.
+fn sidecar_names(fields: &Fields) -> BTreeSet<&str> {
+    let containers = list(fields, "spec", "initContainers").iter();
+    let containers = containers.filter_map(Value::as_object);
+    containers
+        .filter(|container| text(container, "restartPolicy") == "Always")
+        .map(|container| text(container, "name"))
+        .collect()
 }
 
+/// The statuses of sidecars.
 fn sidecars(fields: &Fields) -> impl Iterator<Item = &Value> {
-    list(fields, "status", "initContainerStatuses")
-        .iter()
-        .filter(|status| {
-            status
-                .get("name")
-                .and_then(Value::as_str)
-                .is_some_and(|name| sidecar(fields, name))
-        })
+    let names = sidecar_names(fields);
+    let statuses = list(fields, "status", "initContainerStatuses").iter();
+    statuses.filter(move |status| {
+        let name = status.get("name").and_then(Value::as_str);
+        name.is_some_and(|name| names.contains(name))
+    })
 }
 
 fn ready(fields: &Fields) -> String {
@@ -83,13 +83,12 @@ fn gates(fields: &Fields) -> String {
     if gates.is_empty() {
         return "<none>".to_owned();
     }
-    let conditions = list(fields, "status", "conditions");
-    let holds = |gate: &&Value| {
-        conditions.iter().any(|condition| {
-            condition.get("type") == gate.get("conditionType")
-                && condition.get("status").is_some_and(|s| s == "True")
-        })
-    };
+    let conditions = list(fields, "status", "conditions").iter();
+    let met: HashSet<Option<&Value>> = conditions
+        .filter(|condition| condition.get("status").is_some_and(|s| s == "True"))
+        .map(|condition| condition.get("type"))
+        .collect();
+    let holds = |gate: &&Value| met.contains(&gate.get("conditionType"));
     format!("{}/{}", gates.iter().filter(holds).count(), gates.len())
 }
 
@@ -120,6 +119,7 @@ fn status(fields: &Fields) -> String {
 
 /// The reason why the first unfinished init container keeps the pod from starting.
 fn init_reason(fields: &Fields) -> Option<String> {
+    let sidecars = sidecar_names(fields);
     let total = list(fields, "spec", "initContainers").len();
     for (number, status) in list(fields, "status", "initContainerStatuses")
         .iter()
@@ -139,7 +139,7 @@ fn init_reason(fields: &Fields) -> Option<String> {
             }
             return Some(format!("Init:{}", ended_reason(ended)));
         }
-        if sidecar(fields, name) && started {
+        if started && sidecars.contains(name) {
             continue;
         }
         let waiting = status

@@ -7,7 +7,7 @@ use master_schema::validate::{
     Faults, FieldPath, Fields, get, items, names, net, object, object_mut, text,
 };
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 const GENERATION: &str = "observedGeneration";
 
@@ -128,18 +128,22 @@ fn transitions(
     if policy == "Always" || may_restart_all(spec) {
         return;
     }
+    let restarting = restarting(spec);
+    let alive = new.iter();
+    let alive: HashSet<Option<&Value>> = alive
+        .filter(|after| after.pointer("/state/terminated").is_none())
+        .map(|after| after.get("name"))
+        .collect();
     for (index, before) in old.iter().enumerate() {
         let Some(ended) = before.pointer("/state/terminated") else {
             continue;
         };
+        let name = before.get("name");
         let failed = ended.get("exitCode").and_then(Value::as_i64) != Some(0);
-        if (failed && policy == "OnFailure") || restarts_itself(spec, before.get("name")) {
+        if (failed && policy == "OnFailure") || restarting.contains(&name) {
             continue;
         }
-        let alive = |after: &&Value| {
-            after.get("name") == before.get("name") && after.pointer("/state/terminated").is_none()
-        };
-        for _status in new.iter().filter(alive) {
+        if alive.contains(&name) {
             faults.forbidden(
                 &at.index(index).field("state"),
                 "may not be transitioned to non-terminated state",
@@ -148,17 +152,19 @@ fn transitions(
     }
 }
 
-/// Whether a container has a restart policy of its own that restarts it.
-fn restarts_itself(spec: &Fields, name: Option<&Value>) -> bool {
+/// The names of the containers that have a restart policy of their own that restarts them.
+fn restarting(spec: &Fields) -> HashSet<Option<&Value>> {
     let of = |list| items(spec, list).iter().filter_map(Value::as_object);
-    of("initContainers")
-        .chain(of("containers"))
-        .any(|container| {
-            container.get("name") == name
-                && (is_sidecar(container)
-                    || text(container, "restartPolicy") == "OnFailure"
-                    || !items(container, "restartPolicyRules").is_empty())
-        })
+    let restarts = |container: &&Fields| {
+        is_sidecar(container)
+            || text(container, "restartPolicy") == "OnFailure"
+            || !items(container, "restartPolicyRules").is_empty()
+    };
+    let containers = of("initContainers").chain(of("containers"));
+    containers
+        .filter(restarts)
+        .map(|container| container.get("name"))
+        .collect()
 }
 
 /// Whether the rule of some container can start all of them anew.
@@ -171,6 +177,8 @@ fn may_restart_all(spec: &Fields) -> bool {
 }
 
 fn claims(status: &Fields, spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
+    let known = items(spec, "resourceClaims").iter();
+    let known: HashSet<Option<&Value>> = known.map(|known| known.get("name")).collect();
     let mut seen = BTreeSet::new();
     for (index, claim) in items(status, "resourceClaimStatuses").iter().enumerate() {
         let Some(claim) = claim.as_object() else {
@@ -178,10 +186,7 @@ fn claims(status: &Fields, spec: &Fields, at: &FieldPath<'_>, faults: &mut Fault
         };
         let at = at.index(index);
         let name = text(claim, "name");
-        if !items(spec, "resourceClaims")
-            .iter()
-            .any(|known| known.get("name") == claim.get("name"))
-        {
+        if !known.contains(&claim.get("name")) {
             let words = "must match the name of an entry in `spec.resourceClaims`";
             faults.invalid(&at.field("name"), word(claim, "name"), words);
         }

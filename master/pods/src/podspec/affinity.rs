@@ -1,9 +1,10 @@
 //! Validation of node affinity, pod affinity and anti-affinity.
 
 use master_schema::validate::forms::{formed, number, word};
+use master_schema::validate::limits::{self, at_most};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, names, object, text};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
@@ -25,6 +26,7 @@ fn of_nodes(affinity: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     if let Some(required) = object(affinity, REQUIRED) {
         labels::node_selector(required, &at.field(REQUIRED), faults);
     }
+    at_most(affinity, PREFERRED, limits::AFFINITY_TERMS, at, faults);
     let list = at.field(PREFERRED);
     for (index, term) in items(affinity, PREFERRED).iter().enumerate() {
         let Some(term) = term.as_object() else {
@@ -50,6 +52,9 @@ fn weight(term: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
 }
 
 fn of_pods(affinity: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
+    for list in [REQUIRED, PREFERRED] {
+        at_most(affinity, list, limits::AFFINITY_TERMS, at, faults);
+    }
     let list = at.field(REQUIRED);
     for (index, term) in items(affinity, REQUIRED).iter().enumerate() {
         if let Some(term) = term.as_object() {
@@ -71,6 +76,10 @@ fn of_pods(affinity: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
 fn pod_term(term: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     for key in ["labelSelector", "namespaceSelector"] {
         labels::selector(object(term, key), &at.field(key), faults);
+    }
+    at_most(term, "namespaces", limits::OF_POD, at, faults);
+    for list in ["matchLabelKeys", "mismatchLabelKeys"] {
+        at_most(term, list, limits::LABEL_KEYS, at, faults);
     }
     // Upstream's path has no index, and not the list's name.
     for namespace in items(term, "namespaces") {
@@ -106,6 +115,13 @@ fn label_keys(term: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
         }
     }
     let keys = items(term, "matchLabelKeys");
+    // Of equal keys the first counts.
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for (index, key) in keys.iter().enumerate() {
+        if let Some(key) = key.as_str() {
+            places.entry(key).or_insert(index);
+        }
+    }
     let mut selected: BTreeSet<&str> = BTreeSet::new();
     if let Some(selector) = selector {
         selected.extend(
@@ -121,11 +137,11 @@ fn label_keys(term: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
             let key = text(expression, "key");
             // KEP-3633: the creation has made each key a requirement of the selector already, so
             // that only a second one is a fault.
-            if let Some(index) = keys.iter().position(|own| own == key)
+            if let Some(index) = places.get(key)
                 && selected.contains(key)
             {
                 faults.invalid(
-                    &at.index(index),
+                    &at.index(*index),
                     get(expression, "key"),
                     "exists in both matchLabelKeys and labelSelector",
                 );
@@ -134,8 +150,9 @@ fn label_keys(term: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
         }
     }
     let place = at.field("matchLabelKeys");
+    let unequal: HashSet<&Value> = items(term, "mismatchLabelKeys").iter().collect();
     for (index, key) in keys.iter().enumerate() {
-        if items(term, "mismatchLabelKeys").contains(key) {
+        if unequal.contains(key) {
             faults.invalid(
                 &place.index(index),
                 key,

@@ -3,6 +3,7 @@
 use super::context::{Context, is_sidecar};
 use super::{env, handlers, mounts, network, resources, security};
 use master_schema::validate::forms::{choice, has, needed, needed_form, optional_choice, word};
+use master_schema::validate::limits::{self, at_most};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -200,6 +201,10 @@ fn common(container: &Fields, context: &Context<'_>, at: &FieldPath<'_>, faults:
         &["File", "FallbackToLogsOnError"],
         faults,
     );
+    for list in ["envFrom", "volumeMounts", "volumeDevices"] {
+        at_most(container, list, limits::OF_POD, at, faults);
+    }
+    at_most(container, "env", limits::VARIABLES, at, faults);
     network::ports(container, &at.field("ports"), faults);
     env::variables(container, context, at, faults);
     env::sources(container, at, faults);

@@ -44,12 +44,31 @@ pub use template::{kept_running, template, template_metadata};
 
 use context::Context;
 use master_schema::validate::forms::{choice, formed, has, optional_choice, optional_form, within};
+use master_schema::validate::limits::{self, at_most};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, names, object, text};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
+/// Lists of a spec that other parts of the cluster compare or multiply, and that nothing else
+/// limits.
+const LISTS: &[&str] = &[
+    "containers",
+    "initContainers",
+    "ephemeralContainers",
+    "hostAliases",
+    "imagePullSecrets",
+    "readinessGates",
+    "resourceClaims",
+    "schedulingGates",
+    "volumes",
+];
+
 /// Validates a pod's spec.
 pub fn validate(spec: &Fields, owner: SpecOwner<'_>, at: &FieldPath<'_>, faults: &mut Faults) {
+    for list in LISTS {
+        at_most(spec, list, limits::OF_POD, at, faults);
+    }
+    network::number_of_ports(spec, at, faults);
     let grace = get(spec, "terminationGracePeriodSeconds").as_i64();
     if grace.is_none() {
         faults.required(&at.field("terminationGracePeriodSeconds"), "");

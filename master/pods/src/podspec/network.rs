@@ -1,8 +1,10 @@
 //! Validation of ports, host names and DNS.
 
-use super::context::{SpecOwner, host_network};
+use super::context::{SpecOwner, each_container, host_network};
 use master_schema::validate::forms::{choice, formed, has, number, on, optional_form, word};
-use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, net, object, text};
+use master_schema::validate::{
+    Faults, FieldPath, Fields, get, items, limits, names, net, object, text,
+};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -13,6 +15,17 @@ pub fn pull_policy_of(image: &str) -> &'static str {
     // a registry has a colon, too.
     let latest = !image.contains('@') && (!last.contains(':') || last.ends_with(":latest"));
     if latest { "Always" } else { "IfNotPresent" }
+}
+
+/// The ports of all containers count together: those of Services are looked up among them.
+pub(super) fn number_of_ports(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
+    let mut found = 0;
+    each_container(spec, at, |container, _| {
+        found += items(container, "ports").len();
+    });
+    if found > limits::POD_PORTS {
+        faults.too_many(&at.field("containers[*].ports"), found, limits::POD_PORTS);
+    }
 }
 
 /// Validates the ports of a container.

@@ -1,12 +1,16 @@
 //! Validation of tolerations and topology spread constraints.
 
 use master_schema::validate::forms::{POSITIVE, formed, has, number, optional_choice, word};
+use master_schema::validate::limits::{self, at_most};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, names, object, text};
 use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
 
 /// Validates tolerations.
 pub fn tolerations(tolerations: &[Value], at: &FieldPath<'_>, faults: &mut Faults) {
+    if tolerations.len() > limits::OF_POD {
+        faults.too_many(at, tolerations.len(), limits::OF_POD);
+    }
     for (index, toleration) in tolerations.iter().enumerate() {
         if let Some(toleration) = toleration.as_object() {
             self::toleration(toleration, &at.index(index), faults);
@@ -60,6 +64,9 @@ fn toleration(toleration: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
 /// Validates topology spread constraints.
 pub(super) fn spread(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     let constraints = items(spec, "topologySpreadConstraints");
+    if constraints.len() > limits::SPREAD_CONSTRAINTS {
+        faults.too_many(at, constraints.len(), limits::SPREAD_CONSTRAINTS);
+    }
     let pair = |one: &Fields| {
         let texts = [text(one, "topologyKey"), text(one, "whenUnsatisfiable")];
         texts.map(str::to_owned)
@@ -107,6 +114,13 @@ pub(super) fn spread(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
         for key in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
             optional_choice(constraint, key, &at, &["Honor", "Ignore"], faults);
         }
+        at_most(
+            constraint,
+            "matchLabelKeys",
+            limits::LABEL_KEYS,
+            &at,
+            faults,
+        );
         label_keys(constraint, &at.field("matchLabelKeys"), faults);
         labels::selector(
             object(constraint, "labelSelector"),

@@ -6,6 +6,7 @@ use master_schema::validate::resource::{self, is_huge_page, is_native};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, object, text};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// A value's amount; zero if it is not a quantity, which the schema has reported.
 pub(super) fn amount(value: &Value) -> Amount {
@@ -111,6 +112,8 @@ pub fn requirements(needs: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
 /// The claims of a container must exist in the pod.
 fn used_claims(needs: &Fields, known: &BTreeSet<&str>, at: &FieldPath<'_>, faults: &mut Faults) {
     let mut seen: BTreeSet<String> = BTreeSet::new();
+    // Claims of which a request is named.
+    let mut parts: BTreeSet<&str> = BTreeSet::new();
     for (number, claim) in items(needs, "claims").iter().enumerate() {
         let Some(claim) = claim.as_object() else {
             continue;
@@ -137,24 +140,40 @@ fn used_claims(needs: &Fields, known: &BTreeSet<&str>, at: &FieldPath<'_>, fault
                     faults,
                 );
             }
-            let part = format!("{name}/");
-            if seen.contains(&key)
-                || (request.is_empty() && seen.iter().any(|known| known.starts_with(&part)))
-            {
+            if seen.contains(&key) || (request.is_empty() && parts.contains(name)) {
                 faults.duplicate(&at, &Value::from(key.as_str()));
+            }
+            if !request.is_empty() {
+                parts.insert(name);
             }
             seen.insert(key);
         }
         if !known.contains(name) {
-            let list: Vec<&str> = known.iter().copied().collect();
-            let end = if list.is_empty() {
-                " which is empty".to_owned()
-            } else {
-                format!(": {}", list.join(", "))
-            };
-            let words = format!("must be one of the names in pod.spec.resourceClaims{end}");
-            faults.not_found_among(&at, &Value::from(name), words);
+            faults.not_found_among(&at, &Value::from(name), ClaimNames(known));
         }
+    }
+}
+
+/// The names that a claim of a container can have, for a message.
+struct ClaimNames<'a>(&'a BTreeSet<&'a str>);
+
+/// Names that a message shows.
+const SHOWN: usize = 32;
+
+impl fmt::Display for ClaimNames<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("must be one of the names in pod.spec.resourceClaims")?;
+        if self.0.is_empty() {
+            return f.write_str(" which is empty");
+        }
+        for (number, name) in self.0.iter().take(SHOWN).enumerate() {
+            let before = if number == 0 { ": " } else { ", " };
+            write!(f, "{before}{name}")?;
+        }
+        if self.0.len() > SHOWN {
+            f.write_str(", …")?;
+        }
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::context::{each_container, host_network};
 use master_schema::validate::forms::{descending_path, formed, has, on, optional_choice, word};
+use master_schema::validate::limits::{self, at_most};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, names, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -43,6 +44,9 @@ pub(super) fn of_pod(spec: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
     };
     user_or_group(get(context, "fsGroup"), &at.field("fsGroup"), faults);
     runs_as(context, &at, faults);
+    for list in ["supplementalGroups", "sysctls"] {
+        at_most(context, list, limits::OF_POD, &at, faults);
+    }
     let groups = at.field("supplementalGroups");
     for (number, group) in items(context, "supplementalGroups").iter().enumerate() {
         user_or_group(group, &groups.index(number), faults);

@@ -6,7 +6,7 @@ use master_schema::quantity::Quantity;
 use master_schema::validate::forms::{has, number};
 use master_schema::validate::{FieldPath, Fields, get, items, object, text};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Deprecated labels of nodes and their replacements.
 const OLD_LABELS: &[(&str, &str)] = &[
@@ -441,9 +441,20 @@ fn hidden(container: &Fields, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
     }
 }
 
+/// A port that a container names.
+struct NamedPort {
+    place: String,
+    ip: String,
+    host: i64,
+}
+
+/// Warnings beyond which no more are made of pairs of ports: an answer has 20.
+const MAX_OF_PAIRS: usize = 100;
+
 /// Warns about ports that several containers name.
 fn ports(spec: &Fields, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
-    let mut known: Vec<(String, Fields)> = Vec::new();
+    // By number and protocol: ports with others have nothing to do with each other.
+    let mut known: BTreeMap<(i64, String), Vec<NamedPort>> = BTreeMap::new();
     each_container(spec, at, |container, at| {
         let place = at.field("ports");
         for (index, port) in items(container, "ports")
@@ -461,24 +472,29 @@ fn ports(spec: &Fields, at: &FieldPath<'_>, warnings: &mut Vec<String>) {
                 );
                 warnings.push(format!("{own}: hostIP set without hostPort: {shown}"));
             }
-            let same = |other: &Fields| {
-                number(other, "containerPort") == container && text(other, "protocol") == protocol
-            };
-            for (place, other) in known.iter().filter(|(_, other)| same(other)) {
-                let (other_ip, other_host) = (text(other, "hostIP"), number(other, "hostPort"));
-                let how = if (ip, host) == (other_ip, other_host) {
+            let alike = known.entry((container, protocol.to_owned())).or_default();
+            for other in &*alike {
+                if warnings.len() >= MAX_OF_PAIRS {
+                    break;
+                }
+                let how = if (ip, host) == (&*other.ip, other.host) {
                     "duplicate"
-                } else if host == 0 || other_host == 0 {
+                } else if host == 0 || other.host == 0 {
                     "overlapping"
-                } else if host == other_host && ip.is_empty() != other_ip.is_empty() {
+                } else if host == other.host && ip.is_empty() != other.ip.is_empty() {
                     // One of the two takes the port at all addresses of the node.
                     "dangerously ambiguous"
                 } else {
                     continue;
                 };
+                let place = &other.place;
                 warnings.push(format!("{own}: {how} port definition with {place}"));
             }
-            known.push((own, port.clone()));
+            alike.push(NamedPort {
+                place: own,
+                ip: ip.to_owned(),
+                host,
+            });
         }
     });
 }
@@ -599,5 +615,14 @@ mod tests {
                 "spec.containers[1].ports[1]: dangerously ambiguous port definition with spec.containers[0].ports[1]",
             ]
         );
+    }
+
+    /// Each pair of a thousand ports could have a warning, of which an answer shows a few.
+    #[test]
+    fn pairs_of_many_ports_cause_a_bounded_number_of_warnings() {
+        let port = json!({"containerPort": 80, "protocol": "TCP"});
+        let ports = vec![port; 1000];
+        let pod = json!({"spec": {"containers": [{"name": "a", "ports": ports}]}});
+        assert_eq!(warnings(&pod).len(), MAX_OF_PAIRS);
     }
 }
