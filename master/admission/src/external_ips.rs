@@ -10,6 +10,7 @@ use master_client::BoxFuture;
 use master_schema::error::ApiError;
 use master_schema::validate::{Fields, items, object};
 use serde_json::Value;
+use std::collections::HashSet;
 
 /// The plugin.
 #[derive(Debug)]
@@ -26,7 +27,8 @@ impl Plugin for DenyServiceExternalIps {
         service: &'a Fields,
         _admitted: &'a mut Admitted,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
-        let before = request.old.map(addresses).unwrap_or_default();
+        let before = request.old.map(addresses).unwrap_or_default().iter();
+        let before: HashSet<&Value> = before.collect();
         let kept = |address: &Value| before.contains(address);
         let answer = if addresses(service).iter().all(kept) {
             Ok(())

@@ -12,6 +12,7 @@ use master_schema::object::{meta_text, metadata};
 use master_schema::served::Kinds;
 use master_schema::validate::{Fields, items, text};
 use serde_json::Value;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// The plugin.
@@ -62,9 +63,10 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
                 let text = "cannot set an ownerRef on a resource you can't delete: ";
                 return Err(request.forbidden(name, text));
             }
+            let known: HashSet<&Value> = before.iter().collect();
             for owner in now
                 .iter()
-                .filter(|owner| blocks(owner) && !before.iter().any(|old| old == *owner))
+                .filter(|owner| blocks(owner) && !known.contains(owner))
             {
                 let Some(owner) = owner.as_object() else {
                     continue;

@@ -5,6 +5,7 @@ use master_client::BoxFuture;
 use master_schema::error::ApiError;
 use master_schema::validate::{Fields, get, items, object, object_mut, text};
 use serde_json::{Value, json};
+use std::collections::HashSet;
 
 /// The plugin.
 #[derive(Debug)]
@@ -109,9 +110,10 @@ fn apply(spec: &mut Fields, class: &Fields) -> Result<(), String> {
     if !more.is_empty() {
         let tolerations = spec.entry("tolerations").or_insert_with(|| json!([]));
         if let Some(tolerations) = tolerations.as_array_mut() {
+            let known: HashSet<&Value> = tolerations.iter().collect();
             let new: Vec<Value> = more
                 .iter()
-                .filter(|toleration| !tolerations.contains(toleration))
+                .filter(|toleration| !known.contains(toleration))
                 .cloned()
                 .collect();
             tolerations.extend(new);

@@ -10,6 +10,7 @@ use master_schema::object::{meta_text, metadata};
 use master_schema::validate::{Fields, get, items, object, text};
 use master_store::Entry;
 use serde_json::{Value, json};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -254,8 +255,11 @@ fn containers(spec: &Fields) -> impl Iterator<Item = (&'static str, &Fields)> {
 /// The first secret that a pod uses and its service account does not list.
 fn secret_fault(spec: &Fields, account: &Fields) -> Option<String> {
     let own = meta_text(account, "name");
-    let known =
-        |list: &str, name: &str| items(account, list).iter().any(|item| item["name"] == name);
+    let named = |list: &str| -> HashSet<&str> {
+        let items = items(account, list).iter();
+        items.filter_map(|item| item["name"].as_str()).collect()
+    };
+    let (secrets, pull_secrets) = (named("secrets"), named("imagePullSecrets"));
     let of = |name: &str| {
         format!(
             "referencing secret.secretName={name:?} is not allowed because service account {own} does not reference that secret"
@@ -271,7 +275,7 @@ fn secret_fault(spec: &Fields, account: &Fields) -> Option<String> {
         .iter()
         .filter_map(|volume| word(volume, "/secret/secretName"))
     {
-        if !known("secrets", &name) {
+        if !secrets.contains(&*name) {
             let end = format!(
                 "is not allowed because service account {own} does not reference that secret"
             );
@@ -282,7 +286,7 @@ fn secret_fault(spec: &Fields, account: &Fields) -> Option<String> {
         let title = text(container, "name");
         for env in items(container, "env") {
             if let Some(name) =
-                word(env, "/valueFrom/secretKeyRef/name").filter(|name| !known("secrets", name))
+                word(env, "/valueFrom/secretKeyRef/name").filter(|name| !secrets.contains(&**name))
             {
                 let variable = word(env, "/name").unwrap_or_default();
                 return Some(format!(
@@ -292,7 +296,8 @@ fn secret_fault(spec: &Fields, account: &Fields) -> Option<String> {
             }
         }
         for from in items(container, "envFrom") {
-            if let Some(name) = word(from, "/secretRef/name").filter(|name| !known("secrets", name))
+            if let Some(name) =
+                word(from, "/secretRef/name").filter(|name| !secrets.contains(&**name))
             {
                 return Some(format!("{sort} {title} with envFrom {}", of(&name)));
             }
@@ -300,7 +305,7 @@ fn secret_fault(spec: &Fields, account: &Fields) -> Option<String> {
     }
     items(spec, "imagePullSecrets").iter().enumerate().find_map(|(number, reference)| {
         let name = word(reference, "/name").unwrap_or_default();
-        (!known("imagePullSecrets", &name)).then(|| {
+        (!pull_secrets.contains(&*name)).then(|| {
             format!("imagePullSecrets[{number}].name={name:?} is not allowed because service account {own} does not reference that imagePullSecret")
         })
     })

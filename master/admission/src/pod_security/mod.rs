@@ -18,6 +18,7 @@ use master_schema::object::{meta_text, metadata};
 use master_schema::validate::{Fields, object};
 use master_store::Entry;
 use serde_json::Value;
+use std::collections::HashMap;
 use view::Pod;
 
 /// Pods that are checked when a namespace gets a stricter level.
@@ -235,14 +236,18 @@ async fn namespace(
     let mut pods = request.stored("pods", name).await?;
     pods.truncate(MAX_CHECKED);
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     for (_, pod) in &pods {
         let Some(text) = violation(&policies.enforce, pod) else {
             continue;
         };
         let title = meta_text(pod, "name").to_owned();
-        match found.iter_mut().find(|(known, _)| *known == text) {
+        match places.get(&text).and_then(|place| found.get_mut(*place)) {
             Some((_, names)) => names.push(title),
-            None => found.push((text, vec![title])),
+            None => {
+                places.insert(text.clone(), found.len());
+                found.push((text, vec![title]));
+            }
         }
     }
     if found.is_empty() {

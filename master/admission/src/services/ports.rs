@@ -1,14 +1,14 @@
 //! Node ports: chosen at random from the configured range, recorded under keys of their own.
 
-use super::{Allocation, below, reserved};
+use super::{Allocation, Owner, below, reserved};
 use bytes::Bytes;
 use master_network::{needs_health_check, node_ports};
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
-use master_schema::validate::{Faults, FieldPath, Fields, get, items, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, limits, text};
 use master_store::Op;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 /// Ports tried at random before the range is searched.
 const PROBES: usize = 16;
@@ -53,6 +53,12 @@ pub(super) async fn give(
         _ => None,
     };
     if let Some(all) = wanted {
+        // Each is looked for in the store: validation refuses more of them, and comes later.
+        let found = items(spec, "ports").len();
+        let before = old.map_or(0, |old| items(old, "ports").len());
+        if found > limits::SERVICE_PORTS.max(before) {
+            return too_many(found, &allocation.owner);
+        }
         service_ports(allocation, spec, &mut chosen, all).await?;
     }
     if needs_health_check(spec) {
@@ -69,6 +75,13 @@ pub(super) async fn give(
     Ok(())
 }
 
+fn too_many(found: usize, owner: &Owner) -> Result<(), ApiError> {
+    let mut faults = Faults::default();
+    let at = FieldPath::root("spec");
+    faults.too_many(&at.field("ports"), found, limits::SERVICE_PORTS);
+    super::refuse(faults, owner)
+}
+
 /// `all`: ports that request no node port get one too.
 async fn service_ports(
     allocation: &mut Allocation<'_>,
@@ -80,20 +93,18 @@ async fn service_ports(
         .iter()
         .map(|port| (number(port, "port"), number(port, "nodePort")))
         .collect();
+    // By port number, the first node port that is asked for, and the first that was given.
+    let mut asked: HashMap<i64, i64> = HashMap::new();
+    for (port, node) in requested.iter().filter(|(_, node)| *node != 0) {
+        asked.entry(*port).or_insert(*node);
+    }
+    let mut first: HashMap<i64, i64> = HashMap::new();
     let mut given: Vec<i64> = Vec::with_capacity(requested.len());
     for (place, (port, node)) in requested.iter().copied().enumerate() {
         // A port number with two protocols gets the same node port for both.
-        let earlier = requested
-            .iter()
-            .zip(&given)
-            .find(|((other, _), had)| *other == port && **had != 0);
-        let earlier = earlier
-            .map(|(_, had)| *had)
-            .filter(|_| chosen.before.is_empty());
-        let later = requested
-            .iter()
-            .find(|(other, node)| *other == port && *node != 0)
-            .map(|(_, node)| *node);
+        let earlier = first.get(&port).copied();
+        let earlier = earlier.filter(|_| chosen.before.is_empty());
+        let later = asked.get(&port).copied();
         let node = match (node, earlier.or(later)) {
             (0, _) if !all => 0,
             (0, Some(shared)) => shared,
@@ -102,6 +113,9 @@ async fn service_ports(
         };
         if node != 0 && !chosen.before.contains(&node) && earlier != Some(node) {
             allocation.take_port(node, place, chosen).await?;
+        }
+        if node != 0 {
+            first.entry(port).or_insert(node);
         }
         given.push(node);
     }
