@@ -14,6 +14,7 @@ use master_schema::error::ApiError;
 use master_schema::schema::Merge;
 use master_schema::schema::SchemaPosition;
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 
 const PATCH: &str = "$patch";
 const RETAIN: &str = "$retainKeys";
@@ -86,8 +87,9 @@ fn retain(fields: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result
         return Ok(());
     };
     let bad = || bad_request("invalid patch format of retainKeys");
-    let keys = retain.as_array().ok_or_else(bad)?;
-    let kept = |key: &String| keys.iter().any(|kept| kept == key);
+    let keys = retain.as_array().ok_or_else(bad)?.iter();
+    let keys: HashSet<&str> = keys.filter_map(Value::as_str).collect();
+    let kept = |key: &String| keys.contains(&**key);
     let named = patch.iter().filter(|(key, value)| {
         !(value.is_null() || *key == RETAIN || key.starts_with(DELETE) || key.starts_with(ORDER))
     });
@@ -375,6 +377,60 @@ mod tests {
                 "{bad}"
             );
         }
+    }
+
+    /// A container of 50,000 variables, and a patch of as many containers of its name, fit bodies: to
+    /// merge each into all variables would take hours.
+    #[test]
+    fn items_of_one_key_are_merged_a_bounded_number_of_times() {
+        let variables = |count: usize| -> Vec<Value> {
+            let name = |number: usize| json!({"name": format!("V{number}"), "value": "x"});
+            (0..count).map(name).collect()
+        };
+        let object = json!({"spec": {"containers": [{"name": "a", "env": variables(50_000)}]}});
+        let again = |count: usize| {
+            let item = json!({"name": "a", "env": variables(1)});
+            let patch = json!({"spec": {"containers": vec![item; count]}});
+            apply(&mut object.clone(), &patch, SCHEMAS.0.place(&SCHEMAS.1))
+        };
+        assert!(again(2).is_ok());
+        let error = again(50_000).unwrap_err();
+        assert_eq!(error.code, 400);
+        assert!(error.message.contains("have the name \"a\""), "{error:?}");
+        // One port with each protocol.
+        let both = |port: u16| {
+            ["TCP", "UDP"].map(|protocol| json!({"containerPort": port, "protocol": protocol}))
+        };
+        let ports: Vec<Value> = (1..=100).flat_map(both).collect();
+        let patch = json!({"spec": {"containers": [{"name": "a", "ports": ports}]}});
+        let patched = patched(containers(&["a"]), &patch);
+        assert_eq!(
+            patched["spec"]["containers"][0]["ports"]
+                .as_array()
+                .unwrap()
+                .len(),
+            100
+        );
+    }
+
+    #[test]
+    fn many_retained_keys_are_not_compared_with_many_fields() {
+        let labels = |count: usize| -> Map<String, Value> {
+            (0..count)
+                .map(|number| (format!("k{number}"), "v".into()))
+                .collect()
+        };
+        let mut object = json!({"metadata": {"labels": labels(200_000)}});
+        let keys: Vec<String> = (0..200_000)
+            .rev()
+            .map(|number| format!("k{number}"))
+            .collect();
+        let patch = json!({"metadata": {"labels": {"$retainKeys": keys}}});
+        apply(&mut object, &patch, SCHEMAS.0.place(&SCHEMAS.1)).unwrap();
+        assert_eq!(
+            object["metadata"]["labels"].as_object().unwrap().len(),
+            200_000
+        );
     }
 
     fn pods() -> impl Strategy<Value = Value> {

@@ -5,7 +5,7 @@ use super::{ORDER, PATCH, merge_object};
 use master_schema::error::ApiError;
 use master_schema::schema::SchemaPosition;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// The identity of an item: the value of its key, or the item itself.
 fn id(item: &Value, key: Option<&str>) -> Result<String, ApiError> {
@@ -130,6 +130,10 @@ fn directives(mut old: Vec<Value>, patch: &[Value], key: &str) -> Result<Remaini
     Ok(Remaining { old, patch: rest })
 }
 
+/// Items of one key at most in a patch's list: ports of one number have a few protocols. Each is
+/// merged into the object's item of that key, which can have 100,000 items itself.
+const MAX_OF_KEY: usize = 16;
+
 fn merge_items(
     mut old: Vec<Value>,
     patch: &[Value],
@@ -137,8 +141,15 @@ fn merge_items(
     key: &str,
 ) -> Result<Vec<Value>, ApiError> {
     let mut known = places(&old, Some(key));
+    let mut named: HashMap<String, usize> = HashMap::new();
     for item in patch {
         let id = id(item, Some(key))?;
+        let count = named.entry(id.clone()).or_default();
+        *count += 1;
+        if *count > MAX_OF_KEY {
+            let text = format!("more than {MAX_OF_KEY} items of a list have the {key} {id}");
+            return Err(failed(text));
+        }
         let Some(found) = known.get(&id) else {
             // Known from now on: another item of the patch with this key is merged into it.
             known.insert(id, old.len());
