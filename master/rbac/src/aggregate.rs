@@ -2,6 +2,7 @@
 
 use crate::object::Role;
 use crate::rule::Rule;
+use std::collections::HashSet;
 
 /// The rules that `role` aggregates from those of `others` that match one of its selectors by
 /// `selects`: sorted by role name, each rule once, never its own. `None` if it is not aggregated.
@@ -16,11 +17,11 @@ pub fn gathered<'a>(
         .filter(|other| other.metadata.name != role.metadata.name)
         .collect();
     others.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-    let mut rules: Vec<Rule> = Vec::new();
+    let (mut rules, mut known) = (Vec::new(), HashSet::new());
     for selector in &aggregation.cluster_role_selectors {
         for other in others.iter().filter(|other| selects(selector, other)) {
             for rule in &other.rules {
-                if !rules.contains(rule) {
+                if known.insert(rule) {
                     rules.push(rule.clone());
                 }
             }

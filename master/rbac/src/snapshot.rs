@@ -2,7 +2,7 @@
 
 use crate::object::{Binding, GROUP, Role, RoleRef, Subject};
 use crate::rule::{Request, Rule, Who};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -39,7 +39,9 @@ impl Scope {
         for subject in &binding.subjects {
             if let Some((index, name)) = self.index(subject, &binding.metadata.namespace) {
                 let list = index.entry(name).or_default();
-                if !list.iter().any(|known| Arc::ptr_eq(known, binding)) {
+                // Nothing else is inserted before all subjects of this one are.
+                let is_last = |last: &Arc<Binding>| Arc::ptr_eq(last, binding);
+                if !list.last().is_some_and(is_last) {
                     list.push(binding.clone());
                 }
             }
@@ -80,14 +82,17 @@ fn account(subject: &Subject, here: &str) -> Option<String> {
     (!namespace.is_empty()).then(|| format!("system:serviceaccount:{namespace}:{}", subject.name))
 }
 
-fn binds(subject: &Subject, here: &str, who: &Who<'_>) -> bool {
+fn binds(subject: &Subject, here: &str, who: &Who<'_>, groups: &HashSet<&str>) -> bool {
     match subject.kind.as_str() {
         "User" => subject.name == who.name,
-        "Group" => who.groups.contains(&subject.name),
+        "Group" => groups.contains(&*subject.name),
         "ServiceAccount" => account(subject, here).is_some_and(|name| name == who.name),
         _ => false,
     }
 }
+
+/// Groups of a user up to which a decision may read the rules of one binding for each of them.
+const FEW_GROUPS: usize = 16;
 
 /// A decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,7 +197,11 @@ impl Snapshot {
     /// Decides a request of a user.
     pub fn decide(&self, who: &Who<'_>, request: &Request<'_>) -> Verdict {
         let mut missing = Vec::new();
-        for binding in self.bindings(who, request.namespace()) {
+        // A review can name thousands of groups, and a binding too: its rules are read once.
+        let mut seen = HashSet::new();
+        let is_long = who.groups.len() > FEW_GROUPS;
+        let bindings = self.bindings(who, request.namespace());
+        for binding in bindings.filter(|one| !is_long || seen.insert(Arc::as_ptr(one))) {
             match self.referred(&binding.role_ref, &binding.metadata.namespace) {
                 Ok(rules) if rules.iter().any(|rule| rule.allows(request)) => {
                     return Verdict::Allowed(format!("RBAC: allowed by {}", By { binding, who }));
@@ -211,12 +220,11 @@ impl Snapshot {
     /// All rules of a user in a namespace, cluster-wide ones included.
     pub fn grants(&self, who: &Who<'_>, namespace: &str) -> Grants {
         let mut grants = Grants::default();
-        let mut seen: Vec<&Arc<Binding>> = Vec::new();
+        let mut seen = HashSet::new();
         for binding in self.bindings(who, namespace) {
-            if seen.iter().any(|known| Arc::ptr_eq(known, binding)) {
+            if !seen.insert(Arc::as_ptr(binding)) {
                 continue;
             }
-            seen.push(binding);
             match self.referred(&binding.role_ref, &binding.metadata.namespace) {
                 Ok(rules) => grants.rules.extend_from_slice(rules),
                 Err(role) => grants.missing.push(role.to_string()),
@@ -228,14 +236,8 @@ impl Snapshot {
 
 /// Several errors as upstream's aggregate prints them, without duplicates.
 pub(crate) fn joined(mut texts: Vec<String>) -> String {
-    let mut known: Vec<String> = Vec::new();
-    texts.retain(|text| {
-        let fresh = !known.contains(text);
-        if fresh {
-            known.push(text.clone());
-        }
-        fresh
-    });
+    let mut known: HashSet<String> = HashSet::new();
+    texts.retain(|text| known.insert(text.clone()));
     match texts.as_slice() {
         [only] => only.clone(),
         several => format!("[{}]", several.join(", ")),
@@ -280,9 +282,10 @@ impl fmt::Display for By<'_> {
             "{kind} {name:?} of {} {:?}",
             role_ref.kind, role_ref.name
         )?;
+        let groups: HashSet<&str> = self.who.groups.iter().map(String::as_str).collect();
         match subjects
             .iter()
-            .find(|subject| binds(subject, &metadata.namespace, self.who))
+            .find(|subject| binds(subject, &metadata.namespace, self.who, &groups))
         {
             Some(subject) => write!(f, " to {subject}"),
             None => Ok(()),

@@ -312,6 +312,34 @@ fn every_default_binding_gives_a_default_role_and_names_are_unique() {
     }
 }
 
+/// Lists of objects that fit a body: multiplied, they would take hours.
+#[test]
+fn long_lists_of_groups_subjects_and_rules_are_not_multiplied() {
+    const COUNT: usize = 50_000;
+    let names: Vec<String> = (0..COUNT).map(|number| format!("g{number}")).collect();
+    let of_groups = names.iter().map(|name| subject("Group", "", name));
+    let rules: Vec<Rule> = names.iter().map(|name| on("get", "core", name)).collect();
+    let mut snapshot = Snapshot::default();
+    snapshot.set_role(role("n", "many", rules.clone()));
+    snapshot.set_binding(binding("n", "many", "Role", "many", of_groups.collect()));
+    let who = Who {
+        name: "u",
+        groups: &names,
+    };
+    let refused = snapshot.decide(&who, &asks("delete", "pods", "n"));
+    assert_eq!(refused, Verdict::NoOpinion(String::new()));
+    let last = format!("g{}", COUNT - 1);
+    let answer = snapshot.decide(&who, &asks("get", &last, "n"));
+    assert!(matches!(answer, Verdict::Allowed(_)), "{answer:?}");
+    assert_eq!(snapshot.grants(&who, "n").rules.len(), COUNT);
+    let whole = serde_json::json!({"metadata": {"name": "whole"},
+        "aggregationRule": {"clusterRoleSelectors": [{}]}});
+    let whole: Role = serde_json::from_value(whole).unwrap();
+    let parts = [role("", "a", rules.clone()), role("", "b", rules)];
+    let gathered = master_rbac::aggregate::gathered(&whole, &parts, |_, _| true).unwrap();
+    assert_eq!(gathered.len(), COUNT);
+}
+
 #[test]
 fn admin_edit_and_view_gather_each_other() {
     let mut all = defaults::cluster_roles();

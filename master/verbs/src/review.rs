@@ -9,6 +9,7 @@ use master_rbac::{Request, Resource};
 use master_schema::error::{ApiError, Reason};
 use master_schema::object::meta_text;
 use master_schema::registry::Review;
+use master_schema::validate::limits::{self, at_most};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, object, text};
 use master_wire::Form;
 use master_wire::path::{Verb, not_allowed};
@@ -101,6 +102,10 @@ async fn token(authenticator: &Authenticator, spec: &Fields) -> Result<Value, Ap
             "token is required for TokenReview in authentication",
         ));
     }
+    let mut faults = Faults::default();
+    let at = FieldPath::root("spec");
+    at_most(spec, "audiences", limits::AUDIENCES, &at, &mut faults);
+    faults.into_error("authentication.k8s.io", "TokenReview", "")?;
     let audiences = texts(spec, "audiences");
     match authenticator.token(token, &audiences).await {
         Ok(Some(found)) => {
@@ -146,6 +151,7 @@ fn named(spec: &Fields) -> UserInfo {
 fn valid_access(call: &Call, fields: &Fields, spec: &Fields, own: bool) -> Result<(), ApiError> {
     let mut faults = Faults::default();
     let at = FieldPath::root("spec");
+    at_most(spec, "groups", limits::GROUPS, &at, &mut faults);
     let (resource, path) = (
         object(spec, "resourceAttributes"),
         object(spec, "nonResourceAttributes"),

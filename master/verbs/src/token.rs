@@ -10,7 +10,7 @@ use master_client::{Body, BoxFuture};
 use master_rbac::Resource;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::object::{meta_text, metadata};
-use master_schema::validate::{Faults, FieldPath, Fields, get, items, object, text};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, limits, object, text};
 use master_store::Reader;
 use master_wire::path::Target;
 use master_wire::respond::json_bytes;
@@ -161,6 +161,9 @@ fn check(target: &Target, request: &Fields, lifetime: i64) -> Result<(), ApiErro
         }
     }
     let at = FieldPath::root("spec");
+    if let Some(spec) = object(request, "spec") {
+        limits::at_most(spec, "audiences", limits::AUDIENCES, &at, &mut faults);
+    }
     let at = at.field("expirationSeconds");
     if lifetime < MIN_SECONDS {
         faults.invalid(
