@@ -4,6 +4,7 @@ use crate::volume_sources;
 use master_schema::object::metadata;
 use master_schema::object::spec;
 use master_schema::quantity::Quantity;
+use master_schema::validate::limits::{self, at_most};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, names, object, text};
 use serde_json::Value;
 
@@ -16,6 +17,7 @@ const MODES: &[&str] = &[
 const VOLUME_MODES: &[&str] = &["Block", "Filesystem"];
 
 fn modes(spec: &Fields, at: &FieldPath<'_>, missing: &str, faults: &mut Faults) {
+    at_most(spec, "accessModes", limits::ACCESS_MODES, at, faults);
     let place = at.field("accessModes");
     let modes = items(spec, "accessModes");
     if modes.is_empty() {

@@ -11,7 +11,7 @@ use master_schema::object::spec;
 use master_schema::registry::{Kind, Scale, Strategy, Subresource, column, words};
 use master_schema::validate::forms::{has, not_negative, number, number_or_share, word};
 use master_schema::validate::{
-    Faults, FieldPath, Fields, alike, default_to, get, names, object, object_mut, text,
+    Faults, FieldPath, Fields, alike, default_to, get, limits, names, object, object_mut, text,
 };
 use serde_json::{Value, json};
 
@@ -119,6 +119,7 @@ fn validate(fields: &Fields, faults: &mut Faults) {
             );
         }
     }
+    limits::at_most(spec, "volumeClaimTemplates", limits::OF_POD, &at, faults);
     not_negative(spec, "replicas", &at, faults);
     not_negative(spec, "minReadySeconds", &at, faults);
     not_negative(spec, "revisionHistoryLimit", &at, faults);

@@ -5,8 +5,9 @@ use crate::workload::make;
 use crate::workload::revision::HASH;
 use config_kube::k8s_openapi::api::apps::v1::StatefulSet;
 use config_kube::k8s_openapi::api::core::v1::{
-    PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume,
+    PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodSpec, PodTemplateSpec, Volume,
 };
+use std::collections::HashMap;
 
 pub(super) const NAME: &str = "statefulset.kubernetes.io/pod-name";
 pub(super) const INDEX: &str = "apps.kubernetes.io/pod-index";
@@ -44,27 +45,38 @@ pub(super) fn pod(
     if let Some(spec) = &mut pod.spec {
         spec.hostname = Some(name);
         spec.subdomain = set.spec.as_ref().and_then(|spec| spec.service_name.clone());
-        let claims = claims(set, number);
-        let templates = set
-            .spec
-            .iter()
-            .flat_map(|spec| spec.volume_claim_templates.iter().flatten());
-        for (template, claim) in templates.zip(claims) {
-            let name = template.metadata.name.clone().unwrap_or_default();
-            let volumes = spec.volumes.get_or_insert_default();
-            // A claim comes before a volume of its name.
-            volumes.retain(|volume| volume.name != name);
-            volumes.push(Volume {
-                name,
-                persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-                    claim_name: claim.metadata.name.unwrap_or_default(),
-                    read_only: Some(false),
-                }),
-                ..Volume::default()
-            });
-        }
+        add_claims(spec, set, number);
     }
     pod
+}
+
+/// Adds the volumes of a place's claims. A claim comes before a volume of its name, and the last of
+/// several claims of one name before the others.
+fn add_claims(spec: &mut PodSpec, set: &StatefulSet, number: i32) {
+    let templates = set.spec.iter();
+    let templates = templates.flat_map(|spec| spec.volume_claim_templates.iter().flatten());
+    let names: Vec<&str> = templates
+        .map(|template| template.metadata.name.as_deref().unwrap_or_default())
+        .collect();
+    if names.is_empty() {
+        return;
+    }
+    let last: HashMap<&str, usize> = names.iter().copied().zip(0..).collect();
+    let volumes = spec.volumes.get_or_insert_default();
+    volumes.retain(|volume| !last.contains_key(&*volume.name));
+    for ((place, name), claim) in names.iter().enumerate().zip(claims(set, number)) {
+        if last.get(name) != Some(&place) {
+            continue;
+        }
+        volumes.push(Volume {
+            name: (*name).to_owned(),
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                claim_name: claim.metadata.name.unwrap_or_default(),
+                read_only: Some(false),
+            }),
+            ..Volume::default()
+        });
+    }
 }
 
 /// The name of a place's claim of a template.
@@ -113,5 +125,33 @@ mod tests {
             found,
             [Some(0), Some(12), None, None, None, None, None, None]
         );
+    }
+
+    /// A template's volumes are not validated, and each plan would compare them with each claim.
+    #[test]
+    fn many_claims_are_not_compared_with_many_volumes() {
+        const COUNT: usize = 100_000;
+        let named = |number: usize| format!("v{number}");
+        let volume = |number: usize| Volume {
+            name: named(number),
+            ..Volume::default()
+        };
+        let claim = |number: usize| {
+            let mut claim = PersistentVolumeClaim::default();
+            claim.metadata.name = Some(named(number));
+            claim
+        };
+        let mut spec = PodSpec {
+            volumes: Some((0..COUNT).map(volume).collect()),
+            ..PodSpec::default()
+        };
+        let mut set = StatefulSet::default();
+        let templates = (10..COUNT).map(claim).chain([claim(COUNT - 1)]);
+        set.spec.get_or_insert_default().volume_claim_templates = Some(templates.collect());
+        add_claims(&mut spec, &set, 0);
+        let volumes = spec.volumes.unwrap();
+        assert_eq!(volumes.len(), COUNT, "the last two claims have one name");
+        let claims = volumes.iter().map(|volume| &volume.persistent_volume_claim);
+        assert_eq!(claims.filter(|claim| claim.is_some()).count(), COUNT - 10);
     }
 }

@@ -29,7 +29,7 @@ pub const LABEL_KEYS: usize = 100;
 pub const SPREAD_CONSTRAINTS: usize = 100;
 /// Items of other lists of a pod's spec: containers of a type, volumes, tolerations, gates, claims,
 /// host aliases, pull secrets; mounts and sources of variables of a container; namespaces of an
-/// affinity term.
+/// affinity term; claim templates of a StatefulSet.
 pub const OF_POD: usize = 1_000;
 /// Ports of all containers of a pod together.
 pub const POD_PORTS: usize = 1_000;
@@ -57,6 +57,10 @@ pub const POLICY_PORTS: usize = 1_000;
 pub const METRICS: usize = 100;
 /// Scaling policies of one direction: each is asked about all recent changes.
 pub const SCALING_POLICIES: usize = 100;
+
+/// Access modes of a volume or claim, of which there are four: a claim's are compared with those of
+/// each volume.
+pub const ACCESS_MODES: usize = 100;
 
 /// Taints of a Node: each is compared with a pod's tolerations.
 pub const TAINTS: usize = 1_000;
