@@ -6,7 +6,8 @@
 //! that this controller did not make stay when a service is deleted.
 
 use crate::change::Change;
-use crate::endpoint_slices::views::{self, Backend, PortView, ServiceView, Target};
+use crate::endpoint_slices::ports::PortLists;
+use crate::endpoint_slices::views::{self, Backend, ServiceView};
 use crate::endpoint_slices::{HEADLESS, selecting_services};
 use config_kube::k8s_openapi::api::core::v1::{
     EndpointAddress, EndpointPort, EndpointSubset, Endpoints, ObjectReference,
@@ -252,7 +253,8 @@ fn counts(pod: &Backend, service: &ServiceView) -> bool {
 
 /// Addresses of pods that have their ports in common.
 #[derive(Default)]
-struct Group {
+struct Group<'a> {
+    ports: Vec<ResolvedPort<'a>>,
     ready: Vec<EndpointAddress>,
     not_ready: Vec<EndpointAddress>,
 }
@@ -260,35 +262,43 @@ struct Group {
 /// A port of a service as a pod has it. The order is that in which subsets and their ports are
 /// listed.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct ResolvedPort {
-    name: String,
-    protocol: String,
+struct ResolvedPort<'a> {
+    name: &'a str,
+    protocol: &'a str,
     number: i32,
-    app_protocol: Option<String>,
+    app_protocol: Option<&'a str>,
 }
 
 /// The addresses of all pods, by their ports; true where some had to be left out.
 fn subsets(facts: &Facts, service: &ServiceView) -> (Vec<EndpointSubset>, bool) {
-    let mut groups: BTreeMap<Vec<ResolvedPort>, Group> = BTreeMap::new();
+    let mut lists = PortLists::of(&service.ports);
+    let mut groups: Vec<Group<'_>> = Vec::new();
     for (name, pod) in facts.pods.iter().filter(|(_, pod)| counts(pod, service)) {
         let Some(address) = address(facts, service, name, pod) else {
             continue;
         };
-        let ports = service.ports.iter();
-        let mut ports: Vec<ResolvedPort> = ports.filter_map(|port| resolved(port, pod)).collect();
-        ports.sort();
+        let list = lists.of_pod(pod);
+        if list == groups.len() {
+            groups.push(Group {
+                ports: resolved(service, &lists.get(list)),
+                ..Group::default()
+            });
+        }
+        let Some(group) = groups.get_mut(list) else {
+            continue;
+        };
         // A service without an address may have no ports; else a pod without any has nothing to
         // offer.
-        if ports.is_empty() && !(service.headless && service.ports.is_empty()) {
+        if group.ports.is_empty() && !(service.headless && service.ports.is_empty()) {
             continue;
         }
-        let group = groups.entry(ports).or_default();
         if pod.ready || service.publish_not_ready {
             group.ready.push(address);
         } else {
             group.not_ready.push(address);
         }
     }
+    groups.sort_by(|one, other| one.ports.cmp(&other.ports));
     let mut room = MAX_ADDRESSES;
     let mut truncated = false;
     let mut take = |list: &mut Vec<EndpointAddress>| {
@@ -297,48 +307,50 @@ fn subsets(facts: &Facts, service: &ServiceView) -> (Vec<EndpointSubset>, bool) 
         list.truncate(room);
         room = room.saturating_sub(list.len());
     };
-    for group in groups.values_mut() {
+    for group in &mut groups {
         take(&mut group.ready);
     }
-    for group in groups.values_mut() {
+    for group in &mut groups {
         take(&mut group.not_ready);
     }
     let some = |list: Vec<EndpointAddress>| Some(list).filter(|list| !list.is_empty());
-    let subset = |(ports, group): (Vec<ResolvedPort>, Group)| EndpointSubset {
+    let subset = |group: Group<'_>| EndpointSubset {
         addresses: some(group.ready),
         not_ready_addresses: some(group.not_ready),
-        ports: Some(ports.into_iter().map(port).collect::<Vec<_>>()).filter(|all| !all.is_empty()),
+        ports: Some(group.ports.into_iter().map(port).collect::<Vec<_>>())
+            .filter(|all| !all.is_empty()),
     };
     let all = groups.into_iter().map(subset);
     let all = all.filter(|one| one.addresses.is_some() || one.not_ready_addresses.is_some());
     (all.collect(), truncated)
 }
 
-fn port(port: ResolvedPort) -> EndpointPort {
+fn port(port: ResolvedPort<'_>) -> EndpointPort {
+    let name = Some(port.name).filter(|name| !name.is_empty());
     EndpointPort {
-        name: Some(port.name).filter(|name| !name.is_empty()),
-        protocol: Some(port.protocol),
+        name: name.map(str::to_owned),
+        protocol: Some(port.protocol.to_owned()),
         port: port.number,
-        app_protocol: port.app_protocol,
+        app_protocol: port.app_protocol.map(str::to_owned),
     }
 }
 
-/// A service's port as the pod has it; none where the pod has no port of the name.
-fn resolved(port: &PortView, pod: &Backend) -> Option<ResolvedPort> {
-    let number = match &port.target {
-        Target::Number(number) => *number,
-        Target::Name(name) => {
-            let mut ports = pod.ports.iter();
-            let found = ports.find(|(own, protocol, _)| own == name && *protocol == port.protocol);
-            found?.2
-        }
-    };
-    Some(ResolvedPort {
-        name: port.name.clone(),
-        protocol: port.protocol.clone(),
-        number,
-        app_protocol: port.app_protocol.clone(),
-    })
+/// A service's ports as pods have them, sorted, without those of which the pods have no port of the
+/// name.
+fn resolved<'a>(service: &'a ServiceView, numbers: &[Option<i32>]) -> Vec<ResolvedPort<'a>> {
+    let ports = service.ports.iter().zip(numbers);
+    let mut ports: Vec<ResolvedPort<'_>> = ports
+        .filter_map(|(port, number)| {
+            Some(ResolvedPort {
+                name: &port.name,
+                protocol: &port.protocol,
+                number: (*number)?,
+                app_protocol: port.app_protocol.as_deref(),
+            })
+        })
+        .collect();
+    ports.sort();
+    ports
 }
 
 /// The pod's address of the service's first family.

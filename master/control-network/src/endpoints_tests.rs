@@ -1,6 +1,7 @@
 //! Tests of the plan of Endpoints: subsets, the limit of addresses, and who owns the object.
 
 use super::*;
+use crate::endpoint_slices::views::{NamedPort, PortView, Target};
 use serde_json::json;
 
 fn service() -> ServiceView {
@@ -103,6 +104,38 @@ fn pods_of_the_same_ports_are_together_and_nothing_is_written_twice() {
     let changed = after(reconcile(&facts));
     assert_eq!(annotation(&changed, TRIGGER), None);
     assert_eq!(lines(&changed)[0], "10.1.0.2|:8080,81");
+}
+
+/// Searched and compared one by one, they would take longer than any test runs.
+#[test]
+fn ports_of_a_service_are_not_searched_among_those_of_each_pod() {
+    const PORTS: usize = 20_000;
+    let mut service = service();
+    let view = |number: usize| PortView {
+        name: format!("p{number}"),
+        protocol: "TCP".to_owned(),
+        app_protocol: None,
+        target: Target::Name(format!("n{number}")),
+    };
+    service.ports = (0..PORTS).map(view).collect();
+    let named = |number: usize| (format!("n{number}"), "TCP".to_owned(), 80);
+    let named: Arc<[NamedPort]> = (0..PORTS).rev().map(named).collect();
+    let with = |number: u16| {
+        let (name, one) = pod(number, true, 80);
+        let ports = Arc::clone(&named);
+        let backend = Backend {
+            ports,
+            ..(*one).clone()
+        };
+        (name, Arc::new(backend))
+    };
+    let facts = facts(service, (0..500).map(with).collect());
+    let made = after(reconcile(&facts));
+    let [subset] = made.subsets.as_deref().unwrap() else {
+        panic!("pods of one template are together")
+    };
+    assert_eq!(subset.ports.as_ref().unwrap().len(), PORTS);
+    assert_eq!(subset.addresses.as_ref().unwrap().len(), 500);
 }
 
 #[test]

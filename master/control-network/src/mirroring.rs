@@ -5,6 +5,7 @@
 //! `endpointslice.kubernetes.io/skip-mirror: "true"`, or by which a leader is elected, are left
 //! alone.
 
+use crate::endpoint_slices::ports::PortIndex;
 use crate::endpoint_slices::views::ServiceView;
 use crate::endpoint_slices::{Action, MANAGED_BY, SERVICE_NAME};
 use crate::endpoints::{EndpointsView, TRIGGER};
@@ -169,15 +170,30 @@ impl Controller for Mirroring {
 /// What is to be done so that slices show each address once: first what comes, then what changes,
 /// then what goes.
 pub fn reconcile(facts: &Facts) -> Vec<Action> {
-    let mut left: Vec<&(Arc<Key>, Arc<MirrorView>)> = facts.slices.iter().collect();
+    let mut left: Vec<Option<&(Arc<Key>, Arc<MirrorView>)>> = Vec::new();
+    let mut by_ports = PortIndex::default();
+    for (at, one) in facts.slices.iter().enumerate() {
+        left.push(Some(one));
+        by_ports.places(&one.1.family, &one.1.ports).push(at);
+    }
     let (mut create, mut update) = (Vec::new(), Vec::new());
     if let Some(endpoints) = facts.endpoints.as_deref() {
         let meta = metadata(&facts.key, endpoints);
         for wanted in wanted(&endpoints.subsets) {
-            let same = |(_, slice): &&(Arc<Key>, Arc<MirrorView>)| {
-                slice.family == wanted.address_type && Some(&slice.ports) == wanted.ports.as_ref()
+            let same = |at: &usize| {
+                let slice = left.get(*at).copied().flatten();
+                slice.is_some_and(|(_, slice)| {
+                    slice.family == wanted.address_type
+                        && Some(&slice.ports) == wanted.ports.as_ref()
+                })
             };
-            let Some(at) = left.iter().position(same) else {
+            let ports = wanted.ports.as_deref().unwrap_or_default();
+            let places = by_ports.places(&wanted.address_type, ports);
+            let found = places
+                .iter()
+                .position(same)
+                .map(|place| places.remove(place));
+            let Some((key, slice)) = found.and_then(|at| left.get_mut(at)?.take()) else {
                 let metadata = ObjectMeta {
                     generate_name: Some(format!("{}-", facts.key.name)),
                     ..meta.clone()
@@ -188,7 +204,6 @@ pub fn reconcile(facts: &Facts) -> Vec<Action> {
                 })));
                 continue;
             };
-            let (key, slice) = left.remove(at);
             let as_wanted = Some(&slice.endpoints) == wanted.endpoints.as_ref()
                 && Some(&slice.labels) == meta.labels.as_ref()
                 && slice.annotations == meta.annotations.clone().unwrap_or_default()
@@ -207,7 +222,8 @@ pub fn reconcile(facts: &Facts) -> Vec<Action> {
             }
         }
     }
-    let delete = left.into_iter().map(|(key, slice)| Action::Delete {
+    let delete = left.into_iter().flatten();
+    let delete = delete.map(|(key, slice)| Action::Delete {
         key: (**key).clone(),
         uid: slice.uid.clone(),
     });
@@ -237,44 +253,79 @@ fn metadata(key: &Key, endpoints: &EndpointsView) -> ObjectMeta {
     }
 }
 
+/// Endpoints of one family that have their ports in common.
+struct Group {
+    family: &'static str,
+    ports: Vec<EndpointPort>,
+    endpoints: BTreeMap<String, Endpoint>,
+}
+
+/// Groups, found by family and ports: there can be a thousand of them.
+#[derive(Default)]
+struct Groups {
+    all: Vec<Group>,
+    by_ports: PortIndex,
+}
+
+impl Groups {
+    /// The place of the group of this family and these ports.
+    fn place(&mut self, family: &'static str, ports: &[EndpointPort]) -> usize {
+        let all = &mut self.all;
+        let places = self.by_ports.places(family, ports);
+        let mut known = places.iter().copied();
+        let is_same = |at: &usize| {
+            let group = all.get(*at);
+            group.is_some_and(|group| group.family == family && group.ports == ports)
+        };
+        if let Some(place) = known.find(is_same) {
+            return place;
+        }
+        places.push(all.len());
+        all.push(Group {
+            family,
+            ports: ports.to_vec(),
+            endpoints: BTreeMap::new(),
+        });
+        all.len() - 1
+    }
+}
+
 /// Slices without metadata: for each family and set of ports, as many as it takes.
 fn wanted(subsets: &[EndpointSubset]) -> Vec<EndpointSlice> {
-    let mut groups: Vec<(&'static str, Vec<EndpointPort>, BTreeMap<String, Endpoint>)> = Vec::new();
+    let mut groups = Groups::default();
     for subset in subsets {
         let ports: Vec<EndpointPort> = subset.ports.iter().flatten().map(port).collect();
         let ready = subset.addresses.iter().flatten().map(|one| (one, true));
         let others = subset.not_ready_addresses.iter().flatten();
         let others = others.map(|one| (one, false));
+        // Once for all addresses of the subset.
+        let mut places: BTreeMap<&'static str, usize> = BTreeMap::new();
         for (address, ready) in ready.chain(others) {
             let family = if address.ip.contains(':') {
                 "IPv6"
             } else {
                 "IPv4"
             };
-            let mut all = groups.iter_mut();
-            let found = all.find(|(of, own, _)| *of == family && *own == ports);
-            let new = endpoint(address, ready);
-            match found {
+            let place = places.entry(family);
+            let place = *place.or_insert_with(|| groups.place(family, &ports));
+            if let Some(group) = groups.all.get_mut(place) {
                 // An address that is there as ready stays so.
-                Some((_, _, endpoints)) => {
-                    endpoints.entry(address.ip.clone()).or_insert(new);
-                }
-                None => groups.push((family, ports.clone(), [(address.ip.clone(), new)].into())),
+                let known = group.endpoints.entry(address.ip.clone());
+                known.or_insert_with(|| endpoint(address, ready));
             }
         }
     }
-    let slices =
-        |(family, ports, endpoints): (&str, Vec<EndpointPort>, BTreeMap<String, Endpoint>)| {
-            let all: Vec<Endpoint> = endpoints.into_values().collect();
-            let slice = |endpoints: &[Endpoint]| EndpointSlice {
-                metadata: ObjectMeta::default(),
-                address_type: family.to_owned(),
-                endpoints: Some(endpoints.to_vec()),
-                ports: Some(ports.clone()),
-            };
-            all.chunks(MAX_ENDPOINTS).map(slice).collect::<Vec<_>>()
+    let slices = |group: Group| {
+        let all: Vec<Endpoint> = group.endpoints.into_values().collect();
+        let slice = |endpoints: &[Endpoint]| EndpointSlice {
+            metadata: ObjectMeta::default(),
+            address_type: group.family.to_owned(),
+            endpoints: Some(endpoints.to_vec()),
+            ports: Some(group.ports.clone()),
         };
-    groups.into_iter().flat_map(slices).collect()
+        all.chunks(MAX_ENDPOINTS).map(slice).collect::<Vec<_>>()
+    };
+    groups.all.into_iter().flat_map(slices).collect()
 }
 
 fn port(port: &core::EndpointPort) -> EndpointPort {

@@ -83,6 +83,25 @@ fn slices_have_upstreams_labels_and_what_the_endpoints_say() {
     assert!(facts.slices.is_empty());
 }
 
+/// An address each, with ports of which only the last differs: compared with each other, they would
+/// take longer than any test runs.
+#[test]
+fn subsets_are_not_compared_with_each_other() {
+    let ports = |last: usize| -> Vec<Value> {
+        let port = |number: usize| json!({"name": format!("p{number}"), "port": number});
+        (1..100).chain([1000 + last]).map(port).collect()
+    };
+    let subset = |number: usize| {
+        let ip = format!("10.0.{}.{}", number / 250, number % 250);
+        json!({"addresses": [{"ip": ip}], "ports": ports(number)})
+    };
+    let subsets: Vec<Value> = (0..5_000).map(subset).collect();
+    let mut facts = facts(Some(endpoints(&json!(subsets))));
+    facts.slices = after(&facts, reconcile(&facts), &mut 0);
+    assert_eq!(facts.slices.len(), 5_000);
+    assert_eq!(reconcile(&facts), [], "each slice is found by its ports");
+}
+
 #[test]
 fn only_endpoints_that_others_keep_are_mirrored() {
     let plain = ServiceView::default();

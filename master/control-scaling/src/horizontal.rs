@@ -7,7 +7,7 @@
 
 use crate::decide::{Condition, Fault, Observed, Reading, condition, decide, needs_metrics};
 use crate::limits::Memory;
-use crate::metrics::{self, samples};
+use crate::metrics::{self, Samples, samples};
 use crate::replicas::{self, MetricQuery, Target, Tolerance, propose};
 use config_kube::Amount;
 use config_kube::k8s_openapi::api::autoscaling::v2::{
@@ -29,7 +29,7 @@ use master_control_workloads::workload::make::{self, tell};
 use master_schema::registry::Kind;
 use master_schema::selector::Selector;
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -387,8 +387,14 @@ impl HorizontalAutoscalers {
             .map(|list| list.items)
             .map_err(|error| unserved(&error));
         let metrics = spec.metrics.iter().flatten();
-        let (namespace, now) = (&key.namespace, writer.now().wall);
-        let read = |metric| reading(metric, spec, namespace, scale.replicas, &pods, &used, now);
+        let mut measured = Measured {
+            pods: &pods,
+            used: &used,
+            samples: HashMap::new(),
+            now: writer.now().wall,
+        };
+        let namespace = &key.namespace;
+        let read = |metric| reading(metric, spec, namespace, scale.replicas, &mut measured);
         Ok(Ok(metrics.map(read).collect()))
     }
 
@@ -397,19 +403,25 @@ impl HorizontalAutoscalers {
         let mut known = self.known();
         selector.clone_into(&mut known.entry(key.clone()).or_default().selector);
         let kind = Kind::of::<Pod>(true);
-        let has_some = |selector: &str| {
-            let parsed = Selector::parse(&kind, selector, "");
-            parsed.is_ok_and(|parsed| {
-                pods.iter().any(|pod| {
-                    parsed.matches(&json!({"metadata": {"labels": pod.metadata.labels}}))
-                })
+        // Replicas have the same labels, and autoscalers of one target the same selector.
+        let labels = pods.iter().map(|pod| pod.metadata.labels.as_ref());
+        let labels: BTreeSet<Option<&BTreeMap<String, String>>> = labels.collect();
+        let labels = labels.into_iter();
+        let alike: Vec<Value> = labels
+            .map(|labels| json!({"metadata": {"labels": labels}}))
+            .collect();
+        let mut asked: HashMap<&str, bool> = HashMap::new();
+        let mut has_some = |selector| {
+            *asked.entry(selector).or_insert_with(|| {
+                let parsed = Selector::parse(&kind, selector, "");
+                parsed.is_ok_and(|parsed| alike.iter().any(|pod| parsed.matches(pod)))
             })
         };
         let near = known.iter().filter(|(other, known)| {
             *other != key && other.namespace == key.namespace && !known.selector.is_empty()
         });
         let mut names: Vec<String> = near
-            .filter(|(_, known)| has_some(&known.selector))
+            .filter(|(_, known)| has_some(known.selector.as_str()))
             .map(|(other, _)| other.to_string())
             .collect();
         names.sort();
@@ -450,15 +462,22 @@ fn target(of: &MetricTarget) -> Option<Target> {
     share.or_else(|| replicas::average_target(&of.average_value.as_ref()?.0))
 }
 
+/// What the pods of a target use.
+struct Measured<'a> {
+    pods: &'a [Pod],
+    used: &'a Result<Vec<DynamicObject>, String>,
+    /// By resource and container: many metrics can differ in their targets alone.
+    samples: HashMap<(&'a str, Option<&'a str>), Samples>,
+    now: Timestamp,
+}
+
 /// What one metric asks for.
-fn reading(
-    metric: &MetricSpec,
+fn reading<'a>(
+    metric: &'a MetricSpec,
     spec: &HorizontalPodAutoscalerSpec,
     namespace: &str,
     current: i32,
-    pods: &[Pod],
-    used: &Result<Vec<DynamicObject>, String>,
-    now: Timestamp,
+    measured: &mut Measured<'a>,
 ) -> Reading {
     let (resource, container, wanted, reason) = match (&metric.resource, &metric.container_resource)
     {
@@ -494,7 +513,7 @@ fn reading(
             "unable to get metrics for resource {resource}: {why}"
         ))
     };
-    let used = used.as_ref().map_err(unread)?;
+    let used = measured.used.as_ref().map_err(unread)?;
     if used.is_empty() {
         let why = "no metrics returned from resource metrics API".to_owned();
         return Err(unread(&why));
@@ -505,8 +524,11 @@ fn reading(
         target,
         tolerance: tolerance(spec),
     };
-    let samples = samples(used, resource, container);
-    propose(&query, current, pods, samples, now).map_err(failed)
+    let known = measured.samples.entry((resource.as_str(), container));
+    let samples = known
+        .or_insert_with(|| samples(used, resource, container))
+        .clone();
+    propose(&query, current, measured.pods, samples, measured.now).map_err(failed)
 }
 
 /// The fault of a metric whose API the cluster does not serve.
@@ -553,5 +575,32 @@ mod tests {
         let spec: HorizontalPodAutoscalerSpec = serde_json::from_value(spec).unwrap_or_default();
         let found = format!("{:?}", tolerance(&spec));
         assert_eq!(found, "Tolerance { down: 0.1, up: 0.25 }");
+    }
+
+    #[test]
+    fn metrics_of_one_resource_read_its_samples_once() {
+        let spec = HorizontalPodAutoscalerSpec::default();
+        let metric = |share: i64| -> MetricSpec {
+            let target = json!({"type": "Utilization", "averageUtilization": share});
+            let metric = json!({"type": "Resource", "resource": {"name": "cpu", "target": target}});
+            serde_json::from_value(metric).unwrap()
+        };
+        let metrics: Vec<MetricSpec> = (1..=100).map(metric).collect();
+        let pod = json!({"metadata": {"name": "p"}, "timestamp": "2026-01-01T00:00:00Z",
+            "containers": [{"name": "c", "usage": {"cpu": "1"}}]});
+        let pod = DynamicObject(pod.as_object().cloned().unwrap());
+        let used: Result<Vec<DynamicObject>, String> = Ok(vec![pod]);
+        let mut measured = Measured {
+            pods: &[],
+            used: &used,
+            samples: HashMap::new(),
+            now: Timestamp::UNIX_EPOCH,
+        };
+        for metric in &metrics {
+            let read = reading(metric, &spec, "shop", 1, &mut measured);
+            assert!(read.is_err(), "there are no pods");
+        }
+        let known: Vec<&Samples> = measured.samples.values().collect();
+        assert!(matches!(known.as_slice(), [only] if only.contains_key("p")));
     }
 }

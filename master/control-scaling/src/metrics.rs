@@ -4,7 +4,7 @@ use config_kube::Amount;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use jiff::{SignedDuration, Timestamp};
 use master_client::{DynamicObject, Resource};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// Nano-units in a thousandth.
@@ -56,17 +56,18 @@ fn usage(container: &Value, resource: &str) -> Option<i64> {
 
 /// The sample of a pod: of one container, or of all together. A pod without a figure for one of its
 /// containers has none.
-fn sample(pod: &Value, resource: &str, container: Option<&str>) -> Option<Sample> {
+fn sample(pod: &Map<String, Value>, resource: &str, container: Option<&str>) -> Option<Sample> {
     let mut value = 0_i64;
     let mut found = false;
-    for one in pod["containers"].as_array()? {
+    for one in pod.get("containers")?.as_array()? {
         if container.is_none_or(|name| one["name"] == *name) {
             value = value.saturating_add(usage(one, resource)?);
             found = true;
         }
     }
-    let window = pod["window"].as_str().and_then(|text| text.parse().ok());
-    let at = pod["timestamp"].as_str()?.parse().ok()?;
+    let text = |key: &str| pod.get(key).and_then(Value::as_str);
+    let window = text("window").and_then(|text| text.parse().ok());
+    let at = text("timestamp")?.parse().ok()?;
     (found || container.is_none()).then_some(Sample {
         value,
         at,
@@ -76,10 +77,9 @@ fn sample(pod: &Value, resource: &str, container: Option<&str>) -> Option<Sample
 
 /// Samples of a resource.
 pub fn samples(list: &[DynamicObject], resource: &str, container: Option<&str>) -> Samples {
-    let one = |pod: &DynamicObject| {
-        let pod = Value::Object(pod.0.clone());
-        let name = pod["metadata"]["name"].as_str()?.to_owned();
-        Some((name, sample(&pod, resource, container)?))
+    let one = |DynamicObject(pod): &DynamicObject| {
+        let name = pod.get("metadata")?.get("name")?.as_str()?;
+        Some((name.to_owned(), sample(pod, resource, container)?))
     };
     list.iter().filter_map(one).collect()
 }

@@ -6,9 +6,10 @@
 //! slices with it, since it owns them.
 
 mod plan;
+pub(crate) mod ports;
 pub(crate) mod views;
 
-pub use plan::{Action, MANAGER, MAX_ENDPOINTS, SERVICE_NAME, endpoints, reconcile};
+pub use plan::{Action, MANAGER, MAX_ENDPOINTS, PodEndpoint, SERVICE_NAME, endpoints, reconcile};
 pub(crate) use plan::{HEADLESS, MANAGED_BY};
 pub use views::{Backend, PortView, ServiceView, SliceView, Target, ZoneView};
 

@@ -1,6 +1,7 @@
 //! Which slices a service should have, and how those that it has become them (pure).
 
-use super::{Facts, PortView, Selected, ServiceView, SliceView, Target};
+use super::ports::{Numbers, PortIndex, PortLists};
+use super::{Backend, Facts, PortView, Selected, ServiceView, SliceView};
 use crate::change::Change;
 use crate::endpoints::TRIGGER;
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
@@ -28,10 +29,55 @@ pub(crate) const HEADLESS: &str = "service.kubernetes.io/headless";
 pub type Action = Change<EndpointSlice>;
 
 /// Endpoints that have their ports in common.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Group {
-    ports: Vec<EndpointPort>,
+    numbers: Numbers,
     endpoints: BTreeMap<String, Endpoint>,
+}
+
+/// The slices of a family, found by their ports: there can be as many lists of ports as pods.
+struct OwnSlices<'a> {
+    family: &'a str,
+    all: Vec<&'a (Arc<Key>, Arc<SliceView>)>,
+    taken: Vec<bool>,
+    by_ports: PortIndex,
+}
+
+impl<'a> OwnSlices<'a> {
+    fn of(facts: &'a Facts, family: &'a str) -> Self {
+        let all = facts.slices.iter();
+        let all: Vec<_> = all.filter(|(_, slice)| slice.family == family).collect();
+        let mut by_ports = PortIndex::default();
+        for (at, (_, slice)) in all.iter().enumerate() {
+            by_ports.places(family, &slice.ports).push(at);
+        }
+        Self {
+            family,
+            taken: vec![false; all.len()],
+            all,
+            by_ports,
+        }
+    }
+
+    /// The slices of these ports, which are not returned again.
+    fn take(&mut self, ports: &[EndpointPort]) -> Vec<&'a (Arc<Key>, Arc<SliceView>)> {
+        let places = self.by_ports.places(self.family, ports);
+        let all = &self.all;
+        let (same, others): (Vec<usize>, Vec<usize>) = std::mem::take(places)
+            .into_iter()
+            .partition(|at| all[*at].1.ports == ports);
+        *places = others;
+        for at in &same {
+            self.taken[*at] = true;
+        }
+        same.into_iter().map(|at| self.all[at]).collect()
+    }
+
+    /// Those that were not taken, in their order.
+    fn rest(self) -> impl Iterator<Item = &'a (Arc<Key>, Arc<SliceView>)> {
+        let all = self.all.into_iter().zip(self.taken);
+        all.filter(|(_, taken)| !taken).map(|(slice, _)| slice)
+    }
 }
 
 /// What is to be done for a service, so that its slices hold each of its endpoints once: first what
@@ -78,35 +124,32 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn family(&mut self, family: &str) {
-        let mut groups = groups(self.facts, family);
-        if groups.iter().all(|group| group.endpoints.is_empty()) {
+    fn family(&mut self, family: &'a str) {
+        let facts = self.facts;
+        let mut groups = groups(facts, family);
+        if groups.is_empty() {
             // A slice without endpoints says that there are none.
-            groups = vec![Group {
-                ports: Vec::new(),
-                endpoints: BTreeMap::new(),
-            }];
+            groups.push(Group::default());
         }
-        let mut own: Vec<&'a (Arc<Key>, Arc<SliceView>)> = self.facts.slices.iter().collect();
-        own.retain(|(_, slice)| slice.family == family);
-        for group in groups {
-            let (same, others) = own
-                .into_iter()
-                .partition(|(_, slice)| slice.ports == group.ports);
-            own = others;
-            self.group(family, group, same);
+        let mut own = OwnSlices::of(facts, family);
+        for Group { numbers, endpoints } in groups {
+            let ports = ports(&facts.service, &numbers);
+            let same = own.take(&ports);
+            self.group(family, &ports, endpoints, same);
         }
-        for (key, slice) in own {
+        for (key, slice) in own.rest() {
             self.remove(key, slice);
         }
     }
 
     /// Fills slices of the same ports with the endpoints of a group.
-    fn group(&mut self, family: &str, group: Group, own: Vec<&'a (Arc<Key>, Arc<SliceView>)>) {
-        let Group {
-            ports,
-            endpoints: mut rest,
-        } = group;
+    fn group(
+        &mut self,
+        family: &str,
+        ports: &[EndpointPort],
+        mut rest: BTreeMap<String, Endpoint>,
+        own: Vec<&'a (Arc<Key>, Arc<SliceView>)>,
+    ) {
         let is_empty = rest.is_empty();
         let labels = labels(&self.facts.key.name, &self.facts.service);
         let mut drafts: Vec<Draft<'_>> = own
@@ -136,7 +179,7 @@ impl<'a> Work<'a> {
         }
         while rest.len() >= MAX_ENDPOINTS {
             let whole = rest.split_off(rest.len().saturating_sub(MAX_ENDPOINTS));
-            self.make(family, &ports, whole);
+            self.make(family, ports, whole);
         }
         let room = |draft: &&mut Draft<'_>| {
             let free = MAX_ENDPOINTS.saturating_sub(draft.endpoints.len());
@@ -145,7 +188,7 @@ impl<'a> Work<'a> {
         if !rest.is_empty() {
             match drafts.iter_mut().find(room) {
                 Some(draft) => fill(draft, &mut rest),
-                None => self.make(family, &ports, std::mem::take(&mut rest)),
+                None => self.make(family, ports, std::mem::take(&mut rest)),
             }
         }
         let mut kept = false;
@@ -160,7 +203,7 @@ impl<'a> Work<'a> {
             }
         }
         if is_empty && !kept {
-            self.make(family, &ports, Vec::new());
+            self.make(family, ports, Vec::new());
         }
     }
 
@@ -286,30 +329,37 @@ fn labels(name: &str, service: &ServiceView) -> BTreeMap<String, String> {
 
 /// The endpoints of a family, those of the same ports together.
 fn groups(facts: &Facts, family: &str) -> Vec<Group> {
+    let mut lists = PortLists::of(&facts.service.ports);
     let mut groups: Vec<Group> = Vec::new();
-    for (ports, endpoint) in endpoints(facts, family) {
-        let at = groups.iter().position(|group| group.ports == ports);
-        let group = if let Some(at) = at {
-            groups.get_mut(at)
-        } else {
+    for PodEndpoint { pod, endpoint } in endpoints(facts, family) {
+        let list = lists.of_pod(pod);
+        if list == groups.len() {
             groups.push(Group {
-                ports,
-                endpoints: BTreeMap::new(),
+                numbers: lists.get(list),
+                ..Group::default()
             });
-            groups.last_mut()
-        };
-        if let Some(group) = group {
+        }
+        if let Some(group) = groups.get_mut(list) {
             group.endpoints.insert(identity(&endpoint), endpoint);
         }
     }
     groups
 }
 
-/// Each pod that is an endpoint of the service in a family, with its ports.
-pub fn endpoints(facts: &Facts, family: &str) -> Vec<(Vec<EndpointPort>, Endpoint)> {
+/// A pod that is an endpoint of the service.
+#[derive(Debug)]
+pub struct PodEndpoint<'a> {
+    /// The pod.
+    pub pod: &'a Backend,
+    /// The endpoint.
+    pub endpoint: Endpoint,
+}
+
+/// Each pod that is an endpoint of the service in a family.
+pub fn endpoints<'a>(facts: &'a Facts, family: &str) -> Vec<PodEndpoint<'a>> {
     let service = &facts.service;
-    let of_pod = |selected: &Selected| {
-        let pod = &selected.pod;
+    let of_pod = |selected: &'a Selected| {
+        let pod = &*selected.pod;
         let is_there = selected.node.is_some() || service.publish_not_ready;
         if pod.ended || !is_there {
             return None;
@@ -317,29 +367,24 @@ pub fn endpoints(facts: &Facts, family: &str) -> Vec<(Vec<EndpointPort>, Endpoin
         let of_family =
             |address: &&IpAddr| family == if address.is_ipv4() { "IPv4" } else { "IPv6" };
         let address = pod.addresses.iter().find(of_family)?.to_string();
-        let ports = service.ports.iter();
-        let ports: Vec<_> = ports.filter_map(|port| resolved(port, selected)).collect();
-        Some((ports, endpoint(facts, selected, address)))
+        let endpoint = endpoint(facts, selected, address);
+        Some(PodEndpoint { pod, endpoint })
     };
     facts.pods.iter().filter_map(of_pod).collect()
 }
 
-/// A service's port as the pod has it; none where the pod has no port of the name.
-fn resolved(port: &PortView, selected: &Selected) -> Option<EndpointPort> {
-    let number = match &port.target {
-        Target::Number(number) => *number,
-        Target::Name(name) => {
-            let mut ports = selected.pod.ports.iter();
-            let found = ports.find(|(own, protocol, _)| own == name && *protocol == port.protocol);
-            found?.2
-        }
+/// A service's ports as pods have them, without those of which the pods have no port of the name.
+fn ports(service: &ServiceView, numbers: &[Option<i32>]) -> Vec<EndpointPort> {
+    let of_pods = |(port, number): (&PortView, &Option<i32>)| {
+        Some(EndpointPort {
+            name: Some(port.name.clone()),
+            protocol: Some(port.protocol.clone()),
+            port: Some((*number)?),
+            app_protocol: port.app_protocol.clone(),
+        })
     };
-    Some(EndpointPort {
-        name: Some(port.name.clone()),
-        protocol: Some(port.protocol.clone()),
-        port: Some(number),
-        app_protocol: port.app_protocol.clone(),
-    })
+    let ports = service.ports.iter().zip(numbers);
+    ports.filter_map(of_pods).collect()
 }
 
 fn endpoint(facts: &Facts, selected: &Selected, address: String) -> Endpoint {

@@ -1,7 +1,7 @@
 //! Tests of the plan of EndpointSlices: labels, conditions, families, and slices that fill and
 //! empty.
 
-use super::super::{Backend, ZoneView};
+use super::super::{Target, ZoneView};
 use super::*;
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -126,8 +126,8 @@ fn a_services_first_slice_names_its_pods_its_owner_and_its_keeper() {
 fn conditions_say_who_is_ready_who_serves_and_who_goes() {
     let conditions = |service: ServiceView, pod: Backend| {
         let all = endpoints(&facts(service, vec![pod]), "IPv4");
-        all.first().map(|(_, endpoint)| {
-            let conditions = endpoint.conditions.clone().unwrap();
+        all.first().map(|one| {
+            let conditions = one.endpoint.conditions.clone().unwrap();
             let all = [conditions.ready, conditions.serving, conditions.terminating];
             all.map(Option::unwrap)
         })
@@ -227,6 +227,54 @@ fn pods_whose_named_ports_differ_are_in_different_slices() {
     );
 }
 
+/// Each pod has a list of ports of its own, and all begin with the same ones: compared with each
+/// other and with each slice, they would take longer than any test runs.
+#[test]
+fn lists_of_ports_are_not_compared_with_each_other() {
+    const PODS: usize = 2_000;
+    let mut ports: Vec<PortView> = (0..1_000)
+        .map(|number| port(&format!("p{number}"), Target::Number(number)))
+        .collect();
+    ports.push(port("last", Target::Name("own".to_owned())));
+    let service = ServiceView { ports, ..service() };
+    let with = |number: usize| Backend {
+        uid: format!("uid-{number}"),
+        ports: [(
+            "own".to_owned(),
+            "TCP".to_owned(),
+            i32::try_from(number).unwrap(),
+        )]
+        .into(),
+        ..pod(1)
+    };
+    let mut state = facts(service, (1..=PODS).map(with).collect());
+    let lists: Vec<Group> = groups(&state, "IPv4");
+    assert_eq!(lists.len(), PODS);
+    // Slices of which none is wanted any more, but for one.
+    let slice = |number: usize| {
+        let ports = super::ports(&state.service, &lists[number].numbers);
+        let ports = ports.into_iter().rev().collect();
+        let slice = SliceView {
+            uid: format!("slice-{number}"),
+            family: "IPv4".to_owned(),
+            ports,
+            ..SliceView::default()
+        };
+        let key = Key::new("shop", &format!("web-{number}"));
+        (Arc::new(key), Arc::new(slice))
+    };
+    let slices: Vec<_> = (0..200).map(slice).collect();
+    state.slices = slices;
+    let mut own = OwnSlices::of(&state, "IPv4");
+    for group in &lists {
+        let ports = super::ports(&state.service, &group.numbers);
+        assert!(own.take(&ports).is_empty());
+    }
+    let kept = own.take(&state.slices[7].1.ports);
+    assert_eq!(kept.len(), 1);
+    assert_eq!(own.rest().count(), 199);
+}
+
 #[test]
 fn a_slice_says_when_the_change_came_about_that_it_shows() {
     let at = |second: i64| Timestamp::from_second(second).unwrap();
@@ -282,7 +330,7 @@ fn a_node_without_a_zone_has_its_own_callers() {
         state.pods[0].node = Some(Arc::new(ZoneView {
             zone: zone.map(str::to_owned),
         }));
-        let hints = endpoints(&state, "IPv4").remove(0).1.hints?;
+        let hints = endpoints(&state, "IPv4").remove(0).endpoint.hints?;
         let nodes = hints.for_nodes.map(|mut all| all.remove(0).name);
         let zones = hints.for_zones.map(|mut all| all.remove(0).name);
         Some((nodes, zones))
@@ -311,7 +359,7 @@ fn hosts_of_a_headless_service_and_near_endpoints_are_told() {
         ..pod(1)
     };
     let state = facts(headless, vec![hosts]);
-    let (_, endpoint) = endpoints(&state, "IPv4").remove(0);
+    let endpoint = endpoints(&state, "IPv4").remove(0).endpoint;
     assert_eq!(endpoint.hostname.as_deref(), Some("web-0"));
     let hints = endpoint.hints.unwrap();
     assert_eq!(hints.for_zones.unwrap()[0].name, "z");
