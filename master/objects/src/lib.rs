@@ -57,6 +57,21 @@ pub fn check_growth(object: &Fields, before: Option<&Fields>) -> Result<(), ApiE
     })
 }
 
+/// Whether the stored form of an object is small enough.
+///
+/// # Errors
+/// It has more than [`LARGEST`] bytes (413).
+pub fn check_size(stored: &[u8]) -> Result<(), ApiError> {
+    let bytes = stored.len();
+    if bytes <= LARGEST {
+        return Ok(());
+    }
+    let text = format!(
+        "the object has {bytes} bytes with its managed fields, and can have at most {LARGEST}"
+    );
+    Err(ApiError::new(Reason::RequestEntityTooLarge, text))
+}
+
 /// Encodes an object for the store, without the three fields that are not stored.
 ///
 /// # Errors
@@ -79,13 +94,7 @@ pub fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError> {
             format!("an object cannot be encoded: {error}"),
         )
     })?;
-    if bytes.len() > LARGEST {
-        let text = format!(
-            "the object has {} bytes with its managed fields, and can have at most {LARGEST}",
-            bytes.len()
-        );
-        return Err(ApiError::new(Reason::RequestEntityTooLarge, text));
-    }
+    check_size(&bytes)?;
     // Stored for long and in large numbers, so the buffer holds no spare capacity.
     Ok(bytes.into_boxed_slice().into())
 }

@@ -8,7 +8,7 @@ use http::StatusCode;
 use master_client::Body;
 use master_objects::{Shallow, store_error};
 use master_schema::error::{ApiError, Reason, no_resource};
-use master_schema::validate::Fields;
+use master_schema::validate::{Faults, FieldPath, Fields, get, meta, names, text};
 use master_store::{Entry, Op, Reader, Store, StoreError};
 use serde_json::{Value, json};
 
@@ -68,20 +68,8 @@ fn word<'a>(binding: &'a Value, part: &str, key: &str) -> &'a str {
 
 /// Binds a pod to a node, once.
 async fn bind_to(call: &Call, reader: &dyn Reader, store: &dyn Store, binding: &Value) -> Answer {
+    check(call, binding)?;
     let node = word(binding, "target", "name");
-    let invalid = |field: &str, text: &str| {
-        let message = format!("Binding {:?} is invalid: {field}: {text}", call.target.name);
-        Err(ApiError::new(Reason::Invalid, message).about("", "Binding", &call.target.name))
-    };
-    if node.is_empty() {
-        return invalid("target.name", "Required value");
-    }
-    if !matches!(word(binding, "target", "kind"), "" | "Node") {
-        return invalid(
-            "target.kind",
-            "Unsupported value: supported values: \"Node\", \"<empty>\"",
-        );
-    }
     for _ in 0..TRIES {
         let entry = call.entry(reader).await?;
         let bytes = bound(call, &entry, binding, node)?;
@@ -98,6 +86,82 @@ async fn bind_to(call: &Call, reader: &dyn Reader, store: &dyn Store, binding: &
     Err(call.conflict("the pod changes faster than it can be bound, try again"))
 }
 
+/// The fields of a binding's metadata that its pod gets.
+const MARKS: [&str; 2] = ["annotations", "labels"];
+
+/// Validates a binding. Its document has been read without a schema.
+fn check(call: &Call, binding: &Value) -> Result<(), ApiError> {
+    let nothing = Fields::new();
+    let part = |key: &str| binding.get(key).and_then(Value::as_object);
+    let metadata = part("metadata").unwrap_or(&nothing);
+    for key in MARKS {
+        let is_texts = match get(metadata, key) {
+            Value::Null => true,
+            Value::Object(all) => all.values().all(Value::is_string),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => false,
+        };
+        if !is_texts {
+            let text = format!(
+                "Binding in version \"v1\" cannot be handled as a Binding: metadata.{key}: expected a map of strings"
+            );
+            return Err(ApiError::new(Reason::BadRequest, text));
+        }
+    }
+    let mut faults = Faults::default();
+    meta::labels_and_annotations(metadata, &mut faults);
+    let at = FieldPath::root("target");
+    let target = part("target").unwrap_or(&nothing);
+    if text(target, "name").is_empty() {
+        faults.required(&at.field("name"), "");
+    } else if let Err(fault) = names::subdomain(text(target, "name")) {
+        faults.invalid(&at.field("name"), get(target, "name"), fault);
+    }
+    if !matches!(text(target, "kind"), "" | "Node") {
+        faults.unsupported(&at.field("kind"), get(target, "kind"), &["Node", "<empty>"]);
+    }
+    faults.into_error("", "Binding", &call.target.name)
+}
+
+/// Adds a binding's labels and annotations to its pod; whether there are any.
+fn add_marks(call: &Call, pod: &mut Shallow<'_>, binding: &Value) -> Result<bool, ApiError> {
+    let metadata = binding.get("metadata");
+    let mut marks = Fields::new();
+    for kind in MARKS {
+        let Some(Value::Object(more)) = metadata.and_then(|metadata| metadata.get(kind)) else {
+            continue;
+        };
+        if more.is_empty() {
+            continue;
+        }
+        pod.change("metadata", |metadata| {
+            let mut own: Fields = metadata.read(kind)?;
+            own.extend(more.clone());
+            metadata.set(kind, &own)?;
+            marks.insert(kind.to_owned(), Value::Object(own));
+            Ok(())
+        })?;
+    }
+    // With those that the pod had: annotations are limited together.
+    let mut faults = Faults::default();
+    meta::labels_and_annotations(&marks, &mut faults);
+    faults.into_error("", "Pod", &call.target.name)?;
+    Ok(!marks.is_empty())
+}
+
+/// Whether a pod that got labels or annotations is still no larger than objects may be.
+fn check_growth(entry: &Entry, bytes: &Bytes) -> Result<(), ApiError> {
+    master_objects::check_size(bytes)?;
+    let new = Entry {
+        value: bytes.clone().into(),
+        ..entry.clone()
+    };
+    let (new, old) = (
+        master_objects::stored(&new)?,
+        master_objects::stored(entry)?,
+    );
+    master_objects::check_growth(&new, Some(&old))
+}
+
 /// The stored pod, bound to its node.
 fn bound(call: &Call, entry: &Entry, binding: &Value, node: &str) -> Result<Bytes, ApiError> {
     let bytes = entry.value.bytes();
@@ -111,17 +175,7 @@ fn bound(call: &Call, entry: &Entry, binding: &Value, node: &str) -> Result<Byte
         is_free(call, spec)?;
         spec.set("nodeName", &node)
     })?;
-    let metadata = binding.get("metadata");
-    for kind in ["annotations", "labels"] {
-        let Some(Value::Object(more)) = metadata.and_then(|metadata| metadata.get(kind)) else {
-            continue;
-        };
-        pod.change("metadata", |metadata| {
-            let mut own: Fields = metadata.read(kind)?;
-            own.extend(more.clone());
-            metadata.set(kind, &own)
-        })?;
-    }
+    let is_marked = add_marks(call, &mut pod, binding)?;
     let generation: Value = pod.object("metadata")?.read("generation")?;
     pod.change("status", |status| {
         let mut conditions: Vec<Value> = status.read("conditions")?;
@@ -135,7 +189,11 @@ fn bound(call: &Call, entry: &Entry, binding: &Value, node: &str) -> Result<Byte
         }));
         status.set("conditions", &conditions)
     })?;
-    Ok(pod.encode())
+    let bound = pod.encode();
+    if is_marked {
+        check_growth(entry, &bound)?;
+    }
+    Ok(bound)
 }
 
 /// Refuses a pod that is not the one to be bound, or that is being deleted.

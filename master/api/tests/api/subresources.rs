@@ -266,6 +266,62 @@ async fn pods_are_bound_by_the_older_path_too() {
     );
 }
 
+/// A binding's labels and annotations become the pod's, and its document has no schema: a pod that
+/// nobody could read would hold up every part that follows pods.
+#[tokio::test]
+async fn a_binding_adds_to_its_pod_what_the_pod_could_have_itself_and_nothing_else() {
+    let server = Local::new().await;
+    let mut full = pod("p");
+    full["metadata"]["annotations"] = json!({"a": "x".repeat(200 << 10)});
+    create(&server, PODS, full).await;
+    let mut large = pod("large");
+    large["spec"]["containers"][0]["args"] = json!(vec!["a"; 200_000]);
+    create(&server, PODS, large).await;
+    let many: serde_json::Map<String, Value> = (0..70_000)
+        .map(|number| (format!("k{number}"), Value::from("")))
+        .collect();
+    let node = json!({"kind": "Node", "name": "n1"});
+    let note = "x".repeat(100 << 10);
+    // Pod, metadata, target, code, and words of the refusal.
+    let refused = json!([
+        ["p", {"labels": {"a": 1}}, node, 400, "metadata.labels: expected a map of strings"],
+        ["p", {"labels": ["a"]}, node, 400, "metadata.labels"],
+        ["p", {"annotations": {"b": {"c": "d"}}}, node, 400, "metadata.annotations"],
+        ["p", {"annotations": {"b": null}}, node, 400, "metadata.annotations"],
+        ["p", {"labels": {"a b": "c"}}, node, 422, "metadata.labels: Invalid value"],
+        ["p", {"labels": {"a": "not a value"}}, node, 422, "metadata.labels: Invalid value"],
+        ["p", {"annotations": {"\"}": "c"}}, node, 422, "metadata.annotations: Invalid value"],
+        ["p", {"annotations": {"b": note}}, node, 422, "metadata.annotations: Too long"],
+        ["p", {}, {"name": "a/b"}, 422, "target.name: Invalid value"],
+        ["p", {}, {"kind": "Node"}, 422, "target.name: Required value"],
+        ["p", {}, {"kind": "Pod", "name": "n1"}, 422, "target.kind: Unsupported value"],
+        ["large", {"labels": many}, node, 413, "more than 262144 values"],
+    ]);
+    for case in refused.as_array().unwrap() {
+        let path = format!("{PODS}/{}", case[0].as_str().unwrap());
+        let binding = json!({"metadata": case[1], "target": case[2]});
+        let at = format!("{path}/binding");
+        let (status, answer) = server.admin_ask(Method::POST, &at, &binding).await;
+        let (text, words) = (answer["message"].as_str(), case[4].as_str().unwrap());
+        assert_eq!(json!(status.as_u16()), case[3], "{words}: {text:?}");
+        assert!(text.unwrap().contains(words), "{words}: {text:?}");
+        let (_, stored) = server.admin_ask(Method::GET, &path, &Value::Null).await;
+        assert_eq!(stored["spec"]["nodeName"], Value::Null, "{words}");
+    }
+    let metadata = json!({"labels": {"zone": "a"}, "annotations": {"b": "c"}});
+    let binding = json!({"metadata": metadata, "target": node});
+    create(&server, &format!("{PODS}/p/binding"), binding).await;
+    let (_, bound) = server
+        .admin_ask(Method::GET, &format!("{PODS}/p"), &Value::Null)
+        .await;
+    assert_eq!(bound["spec"]["nodeName"], "n1");
+    assert_eq!(
+        bound["metadata"]["labels"],
+        json!({"app": "web", "zone": "a"})
+    );
+    assert_eq!(bound["metadata"]["annotations"]["b"], "c");
+}
+
 #[tokio::test]
 async fn a_nodes_own_api_is_reached() {
     let server = Local::new().await;

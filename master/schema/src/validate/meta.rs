@@ -36,12 +36,18 @@ pub fn validate(meta: &Fields, namespaced: bool, rule: NameRule, faults: &mut Fa
     } else if !namespace.is_empty() {
         faults.forbidden(&at.field("namespace"), "not allowed on this type");
     }
-    labels(meta, &at, faults);
-    annotations(meta, &at, faults);
+    labels_and_annotations(meta, faults);
     limits::at_most(meta, "ownerReferences", limits::OWNERS, &at, faults);
     limits::at_most(meta, "finalizers", limits::FINALIZERS, &at, faults);
     owners(meta, &at, faults);
     finalizers(meta, &at, faults);
+}
+
+/// Validates the labels and annotations in metadata.
+pub fn labels_and_annotations(meta: &Fields, faults: &mut Faults) {
+    let at = FieldPath::root("metadata");
+    labels(meta, &at, faults);
+    annotations(meta, &at, faults);
 }
 
 fn labels(meta: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
