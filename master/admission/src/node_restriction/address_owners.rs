@@ -1,5 +1,6 @@
 //! Who owns an address, by sources other than the node itself: the inventory, the certificates that
-//! the master issued, and the cluster's ranges. What a Node reports of itself does not count.
+//! the master issued, and the cluster's ranges. What a Node reports of itself does not count. The
+//! inventory also says which Nodes are of Machines.
 
 use crate::entry_cache::EntryCache;
 use crate::plugin::{Request, read};
@@ -120,6 +121,25 @@ impl AddressOwners {
         }
     }
 
+    /// The Machines of the inventory.
+    async fn machines(&self, request: &Request<'_>) -> Result<Vec<Arc<Machine>>, ApiError> {
+        let entries = master_objects::list(request.reader, MACHINES).await?;
+        let machine =
+            |entry: &_| Arc::new(read(entry).as_ref().map(Machine::read).unwrap_or_default());
+        let machines = entries.iter().map(|entry| self.machines.of(entry, machine));
+        Ok(machines.collect())
+    }
+
+    /// Whether a Machine stands for a node.
+    pub(super) async fn has_machine(
+        &self,
+        request: &Request<'_>,
+        node: &str,
+    ) -> Result<bool, ApiError> {
+        let machines = self.machines(request).await?;
+        Ok(machines.iter().any(|machine| machine.node == node))
+    }
+
     /// Who else has one of the addresses that a node gives a pod on its machine's network, and
     /// which; `None` if nobody has. What the inventory lists for the node's own Machine is the
     /// node's, though other machines have it too. Of a node that no Machine stands for, nobody
@@ -130,10 +150,7 @@ impl AddressOwners {
         node: &str,
         addresses: &[IpAddr],
     ) -> Result<Option<(IpAddr, String)>, ApiError> {
-        let entries = master_objects::list(request.reader, MACHINES).await?;
-        let machine =
-            |entry: &_| Arc::new(read(entry).as_ref().map(Machine::read).unwrap_or_default());
-        let machines = entries.iter().map(|entry| self.machines.of(entry, machine));
+        let machines = self.machines(request).await?.into_iter();
         let (own, others): (Vec<_>, Vec<_>) = machines.partition(|machine| machine.node == node);
         let now = self.clock.now();
         let is_listed = |at| own.iter().any(|machine| machine.listed.contains(at));

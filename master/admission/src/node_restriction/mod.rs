@@ -4,6 +4,7 @@
 mod address_owners;
 mod addresses;
 mod events;
+mod labels;
 mod write_limits;
 
 use crate::certificates::Subject;
@@ -84,6 +85,9 @@ impl Plugin for NodeRestriction {
                         now: self.clock.now(),
                     };
                     events::check(request, &reporter, object).await?;
+                }
+                (Operation::Create | Operation::Update, "Node", _, old) => {
+                    labels::check(&self.address_owners, request, node, object, old).await?;
                 }
                 (Operation::Update, "Pod", Some(Subresource::Status), Some(old)) => {
                     addresses::check(&self.address_owners, request, node, object, old).await?;
@@ -276,8 +280,8 @@ fn own_lease(
     ))
 }
 
-/// A node that creates its own Node object may set the labels that it may change later, and no
-/// taints of this project's group, owners or finalizers.
+/// A node that creates its own Node object may set no taints of this project's group, owners or
+/// finalizers. [`labels`] says which labels it may have.
 fn register(
     request: &Request<'_>,
     node: &str,
@@ -288,14 +292,6 @@ fn register(
         return Err(request.forbidden(
             name,
             &format!("node {node:?} is not allowed to modify node {name:?}"),
-        ));
-    }
-    let mut labels = changed_labels(fields, &Fields::new());
-    labels.retain(|label| !may_set(label));
-    if !labels.is_empty() {
-        return Err(request.forbidden(
-            name,
-            &format!("is not allowed to set labels: {}", labels.join(", ")),
         ));
     }
     let taints = object(fields, "spec").map_or(&[][..], |spec| items(spec, "taints"));
@@ -401,8 +397,8 @@ fn claim_grown(claim: &Fields) -> Fields {
     claim
 }
 
-/// A node changes only its own Node object, and there neither labels (with exceptions) nor taints
-/// nor the rest of the spec.
+/// A node changes only its own Node object, and there neither taints nor the rest of the spec, and
+/// few labels ([`labels`]).
 fn own_node(request: &Request<'_>, node: &str, new: &Fields, old: &Fields) -> Result<(), ApiError> {
     let name = request.name;
     if name != node {
@@ -439,45 +435,7 @@ fn own_node(request: &Request<'_>, node: &str, new: &Fields, old: &Fields) -> Re
             ));
         }
     }
-    let mut changed = changed_labels(new, old);
-    changed.retain(|label| !may_set(label));
-    if changed.is_empty() {
-        return Ok(());
-    }
-    Err(request.forbidden(
-        name,
-        &format!("is not allowed to modify labels: {}", changed.join(", ")),
-    ))
-}
-
-fn changed_labels(new: &Fields, old: &Fields) -> Vec<String> {
-    let labels = |fields| {
-        object(metadata(fields), "labels")
-            .cloned()
-            .unwrap_or_default()
-    };
-    let (new, old) = (labels(new), labels(old));
-    let mut changed: Vec<String> = new
-        .iter()
-        .filter(|(key, value)| old.get(*key) != Some(value))
-        .map(|(k, _)| k.clone())
-        .collect();
-    changed.extend(old.keys().filter(|key| !new.contains_key(*key)).cloned());
-    changed.sort();
-    changed
-}
-
-fn may_set(label: &str) -> bool {
-    let domain = label.split_once('/').map_or("", |(domain, _)| domain);
-    let own = |suffix: &str| {
-        domain == suffix
-            || domain
-                .strip_suffix(suffix)
-                .is_some_and(|rest| rest.ends_with('.'))
-    };
-    identity::KUBELET_LABELS.contains(&label)
-        || own("kubelet.kubernetes.io")
-        || own("node.kubernetes.io")
+    Ok(())
 }
 
 fn own_pod(request: &Request<'_>, node: &str, pod: &Fields) -> Result<(), ApiError> {

@@ -20,6 +20,7 @@ mod kubectl;
 mod listening;
 mod lists;
 mod metrics;
+mod node_labels;
 mod nonsense;
 mod pod_proxies;
 mod power;

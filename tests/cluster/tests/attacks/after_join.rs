@@ -473,7 +473,14 @@ fn of_its_own(name: &str) -> Vec<Forbidden> {
     let node = path_of_node(name);
     let own_machine = format!("{}/{name}", collection::<Machine>());
     let untaint = json!({ "spec": { "taints": [] } });
+    let pinned = json!({ "metadata": { "labels": { "kubernetes.io/hostname": "another" } } });
     vec![
+        (
+            "draw pods that are pinned to another node",
+            Method::PATCH,
+            node.clone(),
+            pinned,
+        ),
         (
             "take its Machine out of the inventory",
             Method::DELETE,
