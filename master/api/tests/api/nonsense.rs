@@ -266,9 +266,17 @@ async fn long_lists_are_taken_or_refused_without_comparing_each_with_each() {
     );
     let mounts = all(&|n| json!({"name": "v", "mountPath": format!("/{n}")}));
     let devices = all(&|n| json!({"name": format!("d{n}"), "devicePath": "/d"}));
+    let texts = |letter: &str| all(&|n| format!("{letter}{n}").into());
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let term = json!({"topologyKey": "k", "labelSelector": {"matchExpressions": keys},
+        "matchLabelKeys": texts("a"), "mismatchLabelKeys": texts("b")});
     for (place, lists) in [
         ("/spec", json!({ "tolerations": keys })),
         ("/spec", json!({ "topologySpreadConstraints": spread })),
+        (
+            "/spec",
+            json!({"affinity": {"podAffinity": {required: [term]}}}),
+        ),
         (
             "/spec/containers/0",
             json!({ "volumeMounts": mounts[..30_000], "volumeDevices": devices[..30_000] }),
@@ -300,7 +308,111 @@ async fn long_lists_are_taken_or_refused_without_comparing_each_with_each() {
 
     let services = "/api/v1/namespaces/default/services";
     let ports = all(&|n| json!({"name": format!("p{n}"), "port": n + 1}));
-    let service = json!({"metadata": metadata(json!({})), "spec": {"ports": ports}});
-    let (status, answer) = server.admin_ask(Method::POST, services, &service).await;
-    assert!(status.as_u16() < 500, "{answer}");
+    for spec in [
+        json!({ "ports": ports }),
+        json!({ "type": "NodePort", "ports": ports }),
+        json!({ "ports": [{"port": 1}], "ipFamilies": texts("IPv") }),
+    ] {
+        let service = json!({"metadata": metadata(json!({})), "spec": spec});
+        let (status, answer) = server.admin_ask(Method::POST, services, &service).await;
+        assert!(status.as_u16() < 500, "{answer}");
+    }
+}
+
+/// Lists with limits, one a line: collection, object, an item, the limit, how many items the object
+/// has already, and the field as a refusal names it. In an item `#` is its number, and `@` two parts
+/// of an address.
+const LISTS: &str = r##"
+/api/v1/namespaces/default/configmaps | {"metadata":{"ownerReferences":[LIST]}} | {"apiVersion":"v1","kind":"Pod","name":"n","uid":"#"} | 1000 | 0 | metadata.ownerReferences
+/api/v1/namespaces/default/configmaps | {"metadata":{"finalizers":[LIST]}} | "example.com/f#" | 1000 | 0 | metadata.finalizers
+/api/v1/namespaces/default/pods | {"spec":{"tolerations":[{"operator":"Exists"},LIST]}} | {"key":"k#","operator":"Exists"} | 1000 | 1 | spec.tolerations
+/api/v1/namespaces/default/pods | {"spec":{"topologySpreadConstraints":[LIST]}} | {"topologyKey":"k#","maxSkew":1,"whenUnsatisfiable":"ScheduleAnyway"} | 100 | 0 | spec.topologySpreadConstraints
+/api/v1/namespaces/default/pods | {"spec":{"topologySpreadConstraints":[{"topologyKey":"k","maxSkew":1,"whenUnsatisfiable":"ScheduleAnyway","labelSelector":{},"matchLabelKeys":[LIST]}]}} | "k#" | 100 | 0 | spec.topologySpreadConstraints[0].matchLabelKeys
+/api/v1/namespaces/default/pods | {"spec":{"volumes":[LIST]}} | {"name":"v#","emptyDir":{}} | 1000 | 0 | spec.volumes
+/api/v1/namespaces/default/pods | {"spec":{"containers":[LIST]}} | {"name":"c#","image":"i"} | 1000 | 0 | spec.containers
+/api/v1/namespaces/default/pods | {"spec":{"initContainers":[LIST]}} | {"name":"c#","image":"i"} | 1000 | 0 | spec.initContainers
+/api/v1/namespaces/default/pods | {"spec":{"hostAliases":[LIST]}} | {"ip":"10.1.@","hostnames":["a"]} | 1000 | 0 | spec.hostAliases
+/api/v1/namespaces/default/pods | {"spec":{"imagePullSecrets":[LIST]}} | {"name":"s#"} | 1000 | 0 | spec.imagePullSecrets
+/api/v1/namespaces/default/pods | {"spec":{"readinessGates":[LIST]}} | {"conditionType":"example.com/g#"} | 1000 | 0 | spec.readinessGates
+/api/v1/namespaces/default/pods | {"spec":{"schedulingGates":[LIST]}} | {"name":"example.com/g#"} | 1000 | 0 | spec.schedulingGates
+/api/v1/namespaces/default/pods | {"spec":{"resourceClaims":[LIST]}} | {"name":"r#","resourceClaimName":"c"} | 1000 | 0 | spec.resourceClaims
+/api/v1/namespaces/default/pods | {"spec":{"securityContext":{"sysctls":[LIST]}}} | {"name":"net.s#","value":"1"} | 1000 | 0 | spec.securityContext.sysctls
+/api/v1/namespaces/default/pods | {"spec":{"securityContext":{"supplementalGroups":[LIST]}}} | # | 1000 | 0 | spec.securityContext.supplementalGroups
+/api/v1/namespaces/default/pods | {"spec":{"containers":[{"name":"a","image":"i","ports":[LIST]}]}} | {"containerPort":#} | 1000 | 0 | spec.containers[*].ports
+/api/v1/namespaces/default/pods | {"spec":{"containers":[{"name":"a","image":"i","env":[LIST]}]}} | {"name":"E#","value":"v"} | 10000 | 0 | spec.containers[0].env
+/api/v1/namespaces/default/pods | {"spec":{"containers":[{"name":"a","image":"i","envFrom":[LIST]}]}} | {"configMapRef":{"name":"m#"}} | 1000 | 0 | spec.containers[0].envFrom
+/api/v1/namespaces/default/pods | {"spec":{"volumes":[{"name":"v","emptyDir":{}}],"containers":[{"name":"a","image":"i","volumeMounts":[LIST]}]}} | {"name":"v","mountPath":"/m#"} | 1000 | 0 | spec.containers[0].volumeMounts
+/api/v1/namespaces/default/pods | {"spec":{"affinity":{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[LIST]}}}} | {"topologyKey":"k#","labelSelector":{}} | 100 | 0 | spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution
+/api/v1/namespaces/default/pods | {"spec":{"affinity":{"podAntiAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[LIST]}}}} | {"weight":1,"podAffinityTerm":{"topologyKey":"k#","labelSelector":{}}} | 100 | 0 | spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution
+/api/v1/namespaces/default/pods | {"spec":{"affinity":{"nodeAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[LIST]}}}} | {"weight":1,"preference":{"matchExpressions":[{"key":"k#","operator":"Exists"}]}} | 100 | 0 | spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution
+/api/v1/namespaces/default/pods | {"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[LIST]}}}}} | {"matchFields":[{"key":"metadata.name","operator":"In","values":["n#"]}]} | 1000 | 0 | spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms
+/api/v1/namespaces/default/pods | {"spec":{"affinity":{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"k","namespaces":[LIST]}]}}}} | "n#" | 1000 | 0 | spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].namespaces
+/api/v1/namespaces/default/pods | {"spec":{"affinity":{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"k","labelSelector":{},"matchLabelKeys":[LIST]}]}}}} | "k#" | 100 | 0 | spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].matchLabelKeys
+/api/v1/namespaces/default/pods | {"spec":{"affinity":{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"k","labelSelector":{},"mismatchLabelKeys":[LIST]}]}}}} | "k#" | 100 | 0 | spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].mismatchLabelKeys
+/api/v1/namespaces/default/services | {"spec":{"ports":[LIST]}} | {"name":"p#","port":#} | 1000 | 0 | spec.ports
+/api/v1/namespaces/default/services | {"spec":{"type":"NodePort","ports":[LIST]}} | {"name":"p#","port":#} | 1000 | 0 | spec.ports
+/api/v1/namespaces/default/services | {"spec":{"type":"LoadBalancer","ports":[{"port":1}],"loadBalancerSourceRanges":[LIST]}} | "10.@.0/24" | 1000 | 0 | spec.loadBalancerSourceRanges
+/api/v1/namespaces/default/endpoints | {"subsets":[LIST]} | {"addresses":[{"ip":"10.1.@"}]} | 1000 | 0 | subsets
+/api/v1/namespaces/default/endpoints | {"subsets":[{"addresses":[LIST]}]} | {"ip":"10.1.@"} | 10000 | 0 | subsets[0].addresses
+/api/v1/namespaces/default/endpoints | {"subsets":[{"addresses":[{"ip":"10.1.0.1"}],"ports":[LIST]}]} | {"name":"p#","port":#} | 1000 | 0 | subsets[0].ports
+/apis/discovery.k8s.io/v1/namespaces/default/endpointslices | {"addressType":"IPv4","endpoints":[],"ports":[LIST]} | {"name":"p#","port":#} | 1000 | 0 | ports
+/apis/networking.k8s.io/v1/namespaces/default/networkpolicies | {"spec":{"podSelector":{},"ingress":[LIST]}} | {} | 1000 | 0 | spec.ingress
+/apis/networking.k8s.io/v1/namespaces/default/networkpolicies | {"spec":{"podSelector":{},"egress":[{"to":[LIST]}]}} | {"ipBlock":{"cidr":"10.1.@/32"}} | 1000 | 0 | spec.egress[0].to
+/apis/networking.k8s.io/v1/namespaces/default/networkpolicies | {"spec":{"podSelector":{},"ingress":[{"ports":[LIST]}]}} | {"port":#} | 1000 | 0 | spec.ingress[0].ports
+/apis/networking.k8s.io/v1/namespaces/default/networkpolicies | {"spec":{"podSelector":{},"ingress":[{"from":[{"ipBlock":{"cidr":"10.0.0.0/8","except":[LIST]}}]}]}} | "10.1.@/32" | 1000 | 0 | spec.ingress[0].from[0].ipBlock.except
+/apis/networking.k8s.io/v1/namespaces/default/networkpolicies | {"spec":{"podSelector":{"matchExpressions":[LIST]}}} | {"key":"k#","operator":"Exists"} | 1000 | 0 | spec.podSelector.matchExpressions
+/apis/networking.k8s.io/v1/namespaces/default/networkpolicies | {"spec":{"podSelector":{"matchExpressions":[{"key":"k","operator":"In","values":[LIST]}]}}} | "v#" | 10000 | 0 | spec.podSelector.matchExpressions[0].values
+/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers | {"spec":{"maxReplicas":2,"scaleTargetRef":{"kind":"Deployment","name":"d"},"metrics":[LIST]}} | {"type":"Resource","resource":{"name":"cpu","target":{"type":"Utilization","averageUtilization":#}}} | 100 | 0 | spec.metrics
+/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers | {"spec":{"maxReplicas":2,"scaleTargetRef":{"kind":"Deployment","name":"d"},"behavior":{"scaleUp":{"policies":[LIST]}}}} | {"type":"Pods","value":#,"periodSeconds":15} | 100 | 0 | spec.behavior.scaleUp.policies
+/apis/apps/v1/namespaces/default/statefulsets | {"spec":{"serviceName":"s","selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"a","image":"i"}]}},"volumeClaimTemplates":[LIST]}} | {"metadata":{"name":"c#"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}} | 1000 | 0 | spec.volumeClaimTemplates
+/api/v1/namespaces/default/persistentvolumeclaims | {"spec":{"resources":{"requests":{"storage":"1Gi"}},"accessModes":[LIST]}} | "ReadWriteOnce" | 100 | 0 | spec.accessModes
+/api/v1/nodes | {"spec":{"taints":[{"key":"node.kubernetes.io/not-ready","effect":"NoSchedule"},LIST]}} | {"key":"k#","effect":"NoSchedule"} | 1000 | 1 | metadata.taints
+/apis/node.k8s.io/v1/runtimeclasses | {"handler":"h","scheduling":{"tolerations":[LIST]}} | {"key":"k#","operator":"Exists"} | 1000 | 0 | scheduling.tolerations
+/apis/storage.k8s.io/v1/storageclasses | {"provisioner":"example.com/p","allowedTopologies":[LIST]} | {"matchLabelExpressions":[{"key":"k","values":["v#"]}]} | 1000 | 0 | allowedTopologies
+/apis/storage.k8s.io/v1/csinodes | {"spec":{"drivers":[LIST]}} | {"name":"d#.example.com","nodeID":"n"} | 1000 | 0 | spec.drivers
+/apis/authentication.k8s.io/v1/tokenreviews | {"spec":{"token":"t","audiences":[LIST]}} | "a#" | 1000 | 0 | spec.audiences
+/apis/authorization.k8s.io/v1/subjectaccessreviews | {"spec":{"user":"u","resourceAttributes":{"verb":"get","resource":"pods"},"groups":[LIST]}} | "g#" | 1000 | 0 | spec.groups
+"##;
+
+/// An object of a line of [`LISTS`] whose list has so many items.
+fn object_of(body: &str, item: &str, items: usize) -> Value {
+    let item = |number: usize| {
+        let parts = format!("{}.{}", number / 250, number % 250 + 1);
+        item.replace('#', &number.to_string()).replace('@', &parts)
+    };
+    let items: Vec<String> = (1..=items).map(item).collect();
+    let mut object: Value = serde_json::from_str(&body.replace("LIST", &items.join(","))).unwrap();
+    object["metadata"]["generateName"] = "x-".into();
+    object
+}
+
+/// A limit above what anybody uses, which the answer names.
+#[tokio::test]
+async fn lists_that_are_compared_or_multiplied_are_taken_up_to_their_limits() {
+    let server = Local::new().await;
+    for line in LISTS.trim().lines() {
+        let row: Vec<&str> = line.split(" | ").collect();
+        let [path, body, item, limit, known, field] = row.as_slice() else {
+            unreachable!("{line}")
+        };
+        let [limit, known] = [limit, known].map(|number| number.parse::<usize>().unwrap());
+        let at = format!("{path}?dryRun=All");
+        for (count, expected) in [
+            (limit, StatusCode::CREATED),
+            (limit + 1, StatusCode::UNPROCESSABLE_ENTITY),
+        ] {
+            let mut object = object_of(body, item, count - known);
+            if path.ends_with("/pods") {
+                let spec = object["spec"].as_object_mut().unwrap();
+                let one = json!([{"name": "main", "image": "i"}]);
+                spec.entry("containers").or_insert(one);
+                spec.insert("automountServiceAccountToken".to_owned(), false.into());
+            }
+            let (status, answer) = server.admin_ask(Method::POST, &at, &object).await;
+            let text = answer["message"].as_str().unwrap_or_default();
+            assert_eq!(status, expected, "{count} of {field}: {text}");
+            let told = format!("{field}: Too many: {count}: must have at most {limit} items");
+            assert_eq!(text.contains(&told), count > limit, "{told}: {text}");
+        }
+    }
 }
