@@ -379,8 +379,8 @@ mod tests {
         }
     }
 
-    /// A container of 50,000 variables, and a patch of as many containers of its name, fit bodies: to
-    /// merge each into all variables would take hours.
+    /// A container of 50,000 variables, and a patch of as many containers of its name, fit bodies:
+    /// to merge each into all variables would take hours.
     #[test]
     fn items_of_one_key_are_merged_a_bounded_number_of_times() {
         let variables = |count: usize| -> Vec<Value> {

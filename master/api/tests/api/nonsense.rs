@@ -320,8 +320,8 @@ async fn long_lists_are_taken_or_refused_without_comparing_each_with_each() {
 }
 
 /// Lists with limits, one a line: collection, object, an item, the limit, how many items the object
-/// has already, and the field as a refusal names it. In an item `#` is its number, and `@` two parts
-/// of an address.
+/// has already, and the field as a refusal names it. In an item `#` is its number, and `@` two
+/// parts of an address.
 const LISTS: &str = r##"
 /api/v1/namespaces/default/configmaps | {"metadata":{"ownerReferences":[LIST]}} | {"apiVersion":"v1","kind":"Pod","name":"n","uid":"#"} | 1000 | 0 | metadata.ownerReferences
 /api/v1/namespaces/default/configmaps | {"metadata":{"finalizers":[LIST]}} | "example.com/f#" | 1000 | 0 | metadata.finalizers
