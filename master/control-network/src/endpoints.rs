@@ -261,7 +261,7 @@ struct Group<'a> {
 
 /// A port of a service as a pod has it. The order is that in which subsets and their ports are
 /// listed.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct ResolvedPort<'a> {
     name: &'a str,
     protocol: &'a str,

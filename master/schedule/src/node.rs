@@ -145,7 +145,9 @@ pub(crate) struct HostPorts {
 impl HostPorts {
     pub(crate) fn of(ports: &[HostPort]) -> Self {
         let mut all = Self::default();
-        ports.iter().for_each(|port| all.add(port));
+        for port in ports {
+            all.add(port);
+        }
         all
     }
 

@@ -267,8 +267,9 @@ mod tests {
         let weighed = |weight: i32| json!({"weight": weight, "podAffinityTerm": term("a")});
         let required = "requiredDuringSchedulingIgnoredDuringExecution";
         let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
+        let both = [many("a"), many("b")].concat();
         let found = affinity(json!({"containers": [], "affinity": {
-            "podAffinity": {required: [many("a"), many("b")].concat(), preferred: vec![weighed(7); 1000]},
+            "podAffinity": {required: both, preferred: vec![weighed(7); 1000]},
             "podAntiAffinity": {required: many("c"), preferred: [weighed(100)]},
         }}));
         let lengths = (found.required.len(), found.refused.len());

@@ -242,12 +242,11 @@ async fn namespace(
             continue;
         };
         let title = meta_text(pod, "name").to_owned();
-        match places.get(&text).and_then(|place| found.get_mut(*place)) {
-            Some((_, names)) => names.push(title),
-            None => {
-                places.insert(text.clone(), found.len());
-                found.push((text, vec![title]));
-            }
+        if let Some((_, names)) = places.get(&text).and_then(|place| found.get_mut(*place)) {
+            names.push(title);
+        } else {
+            places.insert(text.clone(), found.len());
+            found.push((text, vec![title]));
         }
     }
     if found.is_empty() {

@@ -281,7 +281,7 @@ async fn a_binding_adds_to_its_pod_what_the_pod_could_have_itself_and_nothing_el
         .map(|number| (format!("k{number}"), Value::from("")))
         .collect();
     let node = json!({"kind": "Node", "name": "n1"});
-    let note = "x".repeat(100 << 10);
+    let long = "x".repeat(100 << 10);
     // Pod, metadata, target, code, and words of the refusal.
     let refused = json!([
         ["p", {"labels": {"a": 1}}, node, 400, "metadata.labels: expected a map of strings"],
@@ -291,7 +291,7 @@ async fn a_binding_adds_to_its_pod_what_the_pod_could_have_itself_and_nothing_el
         ["p", {"labels": {"a b": "c"}}, node, 422, "metadata.labels: Invalid value"],
         ["p", {"labels": {"a": "not a value"}}, node, 422, "metadata.labels: Invalid value"],
         ["p", {"annotations": {"\"}": "c"}}, node, 422, "metadata.annotations: Invalid value"],
-        ["p", {"annotations": {"b": note}}, node, 422, "metadata.annotations: Too long"],
+        ["p", {"annotations": {"b": long}}, node, 422, "metadata.annotations: Too long"],
         ["p", {}, {"name": "a/b"}, 422, "target.name: Invalid value"],
         ["p", {}, {"kind": "Node"}, 422, "target.name: Required value"],
         ["p", {}, {"kind": "Pod", "name": "n1"}, 422, "target.kind: Unsupported value"],

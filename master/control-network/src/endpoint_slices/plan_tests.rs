@@ -125,7 +125,8 @@ fn a_services_first_slice_names_its_pods_its_owner_and_its_keeper() {
 #[test]
 fn conditions_say_who_is_ready_who_serves_and_who_goes() {
     let conditions = |service: ServiceView, pod: Backend| {
-        let all = endpoints(&facts(service, vec![pod]), "IPv4");
+        let facts = facts(service, vec![pod]);
+        let all = endpoints(&facts, "IPv4");
         all.first().map(|one| {
             let conditions = one.endpoint.conditions.clone().unwrap();
             let all = [conditions.ready, conditions.serving, conditions.terminating];

@@ -105,11 +105,15 @@ mod tests {
         };
         let (own, mut held) = (Ports::of(&ports("10.0.0.1")), HostPorts::default());
         let taken = ports("10.0.0.2");
-        taken.iter().for_each(|port| held.add(port));
+        for port in &taken {
+            held.add(port);
+        }
         for _node in 0..20 {
             assert!(!own.collide(&held));
         }
-        taken.iter().for_each(|port| held.remove(port));
+        for port in &taken {
+            held.remove(port);
+        }
         assert_eq!(held, HostPorts::default());
     }
 }
