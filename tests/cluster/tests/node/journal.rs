@@ -159,7 +159,6 @@ async fn no_other_file_of_a_node_is_read_and_no_query_is_too_much_for_it() {
         ("?query=..%2F..%2F..%2Fetc%2Fshadow", "no service"),
         ("?query=master", "no service \"master\""),
         ("../../etc/shadow", "(NotFound)"),
-        ("..%2F..%2Fetc%2Fshadow", "no files are served here"),
         ("agent.log", "no files are served here"),
         (&*format!("?query=agent&pattern={bomb}"), "pattern: "),
         (&giant, "pattern: longer than 1 KiB"),
@@ -169,6 +168,10 @@ async fn no_other_file_of_a_node_is_read_and_no_query_is_too_much_for_it() {
         let said = site.logs(below, &[]).await.unwrap_err();
         assert!(said.contains(told), "{below}: {said}");
     }
+    // Newer kubectls decode such a path, and ask for one that the API does not have.
+    let said = site.logs("..%2F..%2Fetc%2Fshadow", &[]).await.unwrap_err();
+    let refusals = ["no files are served here", "(NotFound)"];
+    assert!(refusals.iter().any(|one| said.contains(one)), "{said}");
     // A user with all rights in one namespace.
     let words = [
         "create",
