@@ -4,7 +4,7 @@
 use crate::config::Config;
 use crate::names::{log_folder, log_name, pod_logs};
 use crate::shared::Shared;
-use agent_launch::container::termination_file;
+use agent_launch::container::{MESSAGES, NAME_FILES, termination_file};
 use agent_launch::{Machine, links, stage};
 use agent_pods::{MAX_LOGS, PodFacts, find};
 use agent_runtime::{ContainerKey, ContainerState, PodRef};
@@ -12,7 +12,7 @@ use agent_server::log_end;
 use agent_sys::beneath::Beneath;
 use agent_sys::mounted::detach_below;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -65,10 +65,11 @@ fn tail(dir: &Beneath, path: &Path, limit: u64) -> Option<String> {
 /// What is removed of a pod whose containers have ended.
 #[derive(Debug, Clone)]
 pub(crate) enum Remains {
-    /// The content of its volumes: of emptyDirs, config maps, secrets, tokens and images. Logs and
-    /// termination messages stay.
+    /// The content of its volumes: of emptyDirs, config maps, secrets, tokens and images; its files
+    /// of name resolution; of termination messages what nobody reads. Logs stay.
     Volumes,
-    /// All of its folders, its logs, and its control group, if that is known.
+    /// All of its folders, its logs, the record of its eviction, and its control group, if that is
+    /// known.
     All(Option<String>),
 }
 
@@ -97,7 +98,7 @@ pub(crate) async fn clear_in_turns(
 }
 
 /// Removes it, but no more than `most` names of the pod's folder on the disk; false where some are
-/// left. What lies in memory and what lies on the disk goes also where the other can't.
+/// left. A failure of one part does not keep the others.
 fn clear(config: &Config, pod: &PodRef, remains: &Remains, most: u64) -> io::Result<bool> {
     let own = Path::new(&pod.uid);
     let volumes = own.join(Machine::EMPTY_DIRS);
@@ -107,14 +108,23 @@ fn clear(config: &Config, pod: &PodRef, remains: &Remains, most: u64) -> io::Res
         Remains::All(_) => own,
     };
     let in_memory = clear_memory(&config.machine, &pod.uid);
+    let cut = match remains {
+        Remains::Volumes => cut_files(&config.machine, own),
+        Remains::All(_) => Ok(()),
+    };
     let removed = clear_disk(&config.machine, folder, most)?;
     in_memory?;
+    cut?;
     let Remains::All(cgroup) = remains else {
         return Ok(removed);
     };
     if !removed {
         return Ok(false);
     }
+    remove(
+        &config.machine.run,
+        &Path::new(Machine::EVICTIONS).join(own),
+    )?;
     links::forget(&config.machine, pod)?;
     remove(&config.machine.logs, &pod_logs(pod))?;
     for dir in cgroup.as_deref().map(cgroup_dirs).unwrap_or_default() {
@@ -138,12 +148,55 @@ fn clear_memory(machine: &Machine, uid: &str) -> io::Result<()> {
 /// Removes a folder among those of pods on the disk, as [`clear_memory`] does, but no more than
 /// `most` names of it; false where some are left.
 fn clear_disk(machine: &Machine, folder: &Path, most: u64) -> io::Result<bool> {
+    let parent = folder.parent().unwrap_or(Path::new(""));
+    let Some(pods) = pods_with_own(machine, parent)? else {
+        return Ok(true);
+    };
+    let [place, ..] = machine.folders_of_pods();
+    detach_below(&place, folder).map_err(io::Error::other)?;
+    pods.remove_some(folder, most)
+}
+
+/// Cuts the termination messages of a pod to what is read of them, and removes its files of name
+/// resolution: its containers could write as much to each as the disk holds. A failure with one
+/// does not keep the others.
+fn cut_files(machine: &Machine, own: &Path) -> io::Result<()> {
+    let Some(pods) = pods_with_own(machine, &own.join(MESSAGES))? else {
+        return Ok(());
+    };
+    let own = pods.dir(own)?;
+    let removed = NAME_FILES.map(|name| own.remove_file(Path::new(name)));
+    let messages = own.dir(Path::new(MESSAGES))?;
+    let names = messages.names(usize::MAX)?;
+    let cut = names.iter().map(|name| cut(&messages, Path::new(name)));
+    let cut: Vec<io::Result<()>> = cut.collect();
+    removed.into_iter().chain(cut).collect()
+}
+
+/// Cuts a file to the end that is read of it.
+fn cut(messages: &Beneath, name: &Path) -> io::Result<()> {
+    if messages.open(name)?.metadata()?.len() <= MAX_MESSAGE {
+        return Ok(());
+    }
+    let end = messages.read_end(name, MAX_MESSAGE)?;
+    // In its place: a disk that it has filled has no room for another file.
+    messages.rewrite(name, 0o666)?.write_all(&end)
+}
+
+/// The folder of the pods on the disk, where this one in it is the machine's own: neither a mount
+/// nor in one, which a driver or a container has put in its place. `None` where it isn't there.
+fn pods_with_own(machine: &Machine, folder: &Path) -> io::Result<Option<Beneath>> {
     let [pods, ..] = machine.folders_of_pods();
-    detach_below(&pods, folder).map_err(io::Error::other)?;
-    match Beneath::root(&pods) {
-        Ok(pods) => pods.remove_some(folder, most),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-        Err(error) => Err(error),
+    let found = || -> io::Result<Beneath> {
+        let pods = Beneath::root(&pods)?;
+        if pods.is_mount(folder)? {
+            return Err(io::ErrorKind::CrossesDevices.into());
+        }
+        Ok(pods)
+    };
+    match found() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
     }
 }
 
@@ -332,6 +385,35 @@ mod tests {
     }
 
     #[test]
+    fn of_the_files_of_a_pod_that_is_over_the_ends_of_its_messages_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let ended = Ended::new(dir.path());
+        let (place, own) = (ended.place(), ended.config.machine.pod_dir("u"));
+        let short = place.with_file_name("short");
+        fs::write(&short, "short").unwrap();
+        fs::write(&place, "x".repeat(1 << 20) + "the end").unwrap();
+        let names = NAME_FILES.map(|name| own.join(name));
+        for name in &names {
+            fs::write(name, "written").unwrap();
+        }
+        let message = ended.message();
+        // Of this one nothing can be cut.
+        fs::create_dir(place.with_file_name("a folder")).unwrap();
+        let pod = &ended.seen[0].key.pod;
+        let clear = || clear(&ended.config, pod, &Remains::Volumes, u64::MAX);
+        assert!(clear().is_err());
+        fs::remove_dir(place.with_file_name("a folder")).unwrap();
+        // The second time there is nothing to do.
+        for _ in 0..2 {
+            assert_eq!(fs::metadata(&place).unwrap().len(), MAX_MESSAGE);
+            assert!(ended.message() == message && names.iter().all(|name| !name.exists()));
+            assert_eq!(fs::read_to_string(&short).unwrap(), "short");
+            assert!(clear().unwrap());
+        }
+        assert!(message.unwrap().ends_with("xthe end"));
+    }
+
+    #[test]
     fn the_end_of_a_log_stands_for_the_message_as_the_container_wrote_it() {
         let dir = tempfile::tempdir().unwrap();
         let mut ended = Ended::new(dir.path());
@@ -424,6 +506,43 @@ mod tests {
                 assert!(!disk.exists() && !memory.exists());
             }
             assert!(driven.join("f").exists() && own.join("message").exists());
+        };
+        std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
+    }
+
+    /// Needs root.
+    #[test]
+    fn what_is_mounted_in_the_place_of_a_pod_s_volumes_is_not_emptied() {
+        let dir = tempfile::tempdir().unwrap();
+        let work = || {
+            // A mount namespace of the thread's own.
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            make_private("/").unwrap();
+            let config = config(dir.path());
+            let own = config.machine.pod_dir("u");
+            for name in ["volumes", MESSAGES] {
+                let place = own.join(name);
+                fs::create_dir_all(&place).unwrap();
+                let limits = Limits::default();
+                mount("tmpfs", &place.to_string_lossy(), "tmpfs", limits, "").unwrap();
+            }
+            let long = vec![0; 1 << 20];
+            let message = own.join(MESSAGES).join("m");
+            let disk = own.join(Machine::EMPTY_DIRS);
+            fs::write(&message, &long).unwrap();
+            fs::create_dir(&disk).unwrap();
+            fs::write(disk.join("f"), "").unwrap();
+            let pod = PodRef {
+                namespace: "n".into(),
+                name: "p".into(),
+                uid: "u".into(),
+            };
+            let refused = clear(&config, &pod, &Remains::Volumes, u64::MAX).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::CrossesDevices);
+            assert!(disk.join("f").exists() && fs::read(&message).unwrap() == long);
+            // With the pod the mounts go, and what is in them stays.
+            assert!(clear(&config, &pod, &Remains::All(None), u64::MAX).unwrap());
+            assert!(!own.exists());
         };
         std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
     }

@@ -353,7 +353,7 @@ fn own_files(
     dir.make_dirs(Path::new(MESSAGES), 0o755)?;
     dir.append(&words, 0o666)?;
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
-    let (hosts, resolv) = (Path::new("hosts"), Path::new("resolv.conf"));
+    let [hosts, resolv] = NAME_FILES.map(Path::new);
     dir.rewrite(hosts, 0o644)?.write_all(
         hosts_text(pod, &read(&machine.hosts), &machine_name(), &addresses.pod).as_bytes(),
     )?;
@@ -399,7 +399,10 @@ fn own_files(
 }
 
 /// Folder of termination messages, below the pod's.
-const MESSAGES: &str = "messages";
+pub const MESSAGES: &str = "messages";
+
+/// Files of name resolution, below the pod's folder: only its containers read them.
+pub const NAME_FILES: [&str; 2] = ["hosts", "resolv.conf"];
 
 /// File of an attempt's termination message, below the pod's folder.
 pub fn termination_file(id: &str) -> PathBuf {

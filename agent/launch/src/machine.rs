@@ -33,6 +33,9 @@ pub struct Machine {
 impl Machine {
     /// Where a pod's volumes on the disk are in its own folder, each by its name.
     pub const EMPTY_DIRS: &'static str = "volumes/empty-dir";
+    /// Where the records of evictions that the disk has no room for are below [`Self::run`], each
+    /// in a folder by its pod's UID.
+    pub const EVICTIONS: &'static str = "evictions";
 
     /// Links to pods' logs: `/var/log/containers`.
     pub fn log_links(&self) -> PathBuf {
@@ -62,6 +65,11 @@ impl Machine {
     /// The pod's volumes in memory.
     pub fn memory_dir(&self, uid: &str) -> PathBuf {
         self.run.join("memory").join(uid)
+    }
+
+    /// The record of the pod's eviction, where the disk has no room for it.
+    pub fn eviction_dir(&self, uid: &str) -> PathBuf {
+        self.run.join(Self::EVICTIONS).join(uid)
     }
 
     /// The folders in which each pod with volumes or files has one by its UID.

@@ -351,10 +351,14 @@ async fn a_node_low_on_memory_or_disk_evicts_has_its_condition_and_taint_and_los
     controllers.abort();
 }
 
-/// A pod that takes something in volumes of each kind, and in its container's layer.
+/// Most bytes of a termination message that are read.
+const LONGEST_MESSAGE: usize = 4096;
+
+/// A pod that takes something in volumes of each kind, in its container's layer, and in the file of
+/// its termination message.
 fn taking(then: &str) -> Value {
     let script = format!(
-        "for at in /disk /memory /; do busybox dd if=/dev/zero of=$at/f bs=1M count=4 2>/dev/null; done; echo held; {then}"
+        "for at in /disk /memory /; do busybox dd if=/dev/zero of=$at/f bs=1M count=4 2>/dev/null; done; head -c 4194304 /dev/zero | tr '\\0' x > /dev/termination-log; echo held; {then}"
     );
     let mut main = shell(&script);
     let names = ["disk", "memory", "map", "image"];
@@ -369,22 +373,30 @@ fn taking(then: &str) -> Value {
     json!({"restartPolicy": "Never", "containers": [main], "volumes": volumes})
 }
 
-/// The folders of a pod's volumes, and its container's layer, as far as they are there.
+/// The folders of a pod's volumes, its container's layer, its files of name resolution, and the
+/// termination message where it is longer than what is read, as far as they are there.
 async fn left(cluster: &Cluster, pod: &Pod) -> Vec<PathBuf> {
     let (machine, engine) = (cluster.config().machine, cluster.engine());
     let uid = pod.metadata.uid.as_deref().unwrap();
-    let disk = machine.pod_dir(uid).join(Machine::EMPTY_DIRS);
+    let own = machine.pod_dir(uid);
     let in_memory = [
         machine.memory_dir(uid),
         machine.held_dir(uid),
         machine.images_dir(uid),
     ];
     let mut all = Vec::from(in_memory);
-    all.push(disk);
+    all.extend([Machine::EMPTY_DIRS, "hosts", "resolv.conf"].map(|name| own.join(name)));
+    let mut messages = Vec::new();
     for seen in engine.list(Some(uid)).await.unwrap() {
         all.extend(engine.layer(&seen.id).await.unwrap());
+        messages.push(own.join("messages").join(&seen.id));
     }
     all.retain(|path| path.exists());
+    let is_long = |path: &PathBuf| {
+        let length = std::fs::metadata(path).unwrap().len();
+        length > u64::try_from(LONGEST_MESSAGE).unwrap()
+    };
+    all.extend(messages.into_iter().filter(is_long));
     all
 }
 
@@ -396,7 +408,7 @@ async fn a_pod_that_is_evicted_or_over_gives_back_what_it_took_and_its_log_and_s
     cluster.ask(Method::POST, maps, &map).await;
     let stays = taking("while :; do sleep 0.2; done");
     cluster.create("evicted", stays).await;
-    let ends = taking("echo said > /dev/termination-log");
+    let ends = taking("echo said >> /dev/termination-log");
     cluster.create("over", ends).await;
     cluster.reaches("evicted", "/phase", json!("Running")).await;
     let pod = cluster.pod("evicted").await.unwrap();
@@ -404,10 +416,11 @@ async fn a_pod_that_is_evicted_or_over_gives_back_what_it_took_and_its_log_and_s
         texts(&cluster.log(&pod, 0)).contains(&"held").then_some(())
     })
     .await;
-    assert_eq!(left(&cluster, &pod).await.len(), 5);
+    assert_eq!(left(&cluster, &pod).await.len(), 8);
+    let tail = |end: &str| "x".repeat(LONGEST_MESSAGE - end.len()) + end;
     let status = cluster.reaches("over", "/phase", json!("Succeeded")).await;
     let ended = &status["containerStatuses"][0]["state"]["terminated"];
-    assert_eq!(ended["message"], "said\n", "{status}");
+    assert_eq!(ended["message"], tail("said\n"), "{status}");
     let pod = cluster.pod("over").await.unwrap();
     eventually("what it took", || async {
         left(&cluster, &pod).await.is_empty().then_some(())
@@ -432,8 +445,8 @@ async fn a_pod_that_is_evicted_or_over_gives_back_what_it_took_and_its_log_and_s
     .await;
 
     let site = Site::over(cluster).await;
-    let engine = site.cluster.engine();
-    for (name, code) in [("over", 0), ("evicted", 137)] {
+    let (machine, engine) = (site.cluster.config().machine, site.cluster.engine());
+    for (name, code, end) in [("over", 0, "said\n"), ("evicted", 137, "")] {
         let (failed, out, why) = site.run(&["logs", name], None).await;
         let out = String::from_utf8_lossy(&out);
         assert_eq!((failed, &*out), (0, "held\n"), "{why}");
@@ -447,5 +460,9 @@ async fn a_pod_that_is_evicted_or_over_gives_back_what_it_took_and_its_log_and_s
         let status = serde_json::to_value(pod.status).unwrap();
         let ended = &status["containerStatuses"][0]["state"]["terminated"];
         assert_eq!(ended["exitCode"], code, "{status}");
+        assert_eq!(ended["message"], tail(end), "{status}");
+        let file = machine.pod_dir(&seen.key.pod.uid).join("messages");
+        let kept = std::fs::read_to_string(file.join(&seen.id)).unwrap();
+        assert_eq!(kept, tail(end));
     }
 }
