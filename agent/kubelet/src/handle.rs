@@ -7,14 +7,14 @@ use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use tokio::sync::{Notify, watch};
+use tokio::time;
 
 /// What a pod's handle and its task both hold. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TaskState {
     /// Wakes the task.
     pub(crate) news: Arc<Notify>,
-    /// The pod's eviction, once the node under pressure has chosen it.
-    pub(crate) chosen: Arc<OnceLock<Eviction>>,
+    pub(crate) chosen: Chosen,
     pub(crate) allocation: Allocation,
     pub(crate) found: FoundStatus,
     pub(crate) released: Released,
@@ -26,11 +26,42 @@ pub(crate) struct Handle {
     pub(crate) pod: PodRef,
     pub(crate) wanted: watch::Sender<DesiredPod>,
     pub(crate) news: Arc<Notify>,
-    /// Its eviction, once the node under pressure has chosen it.
-    pub(crate) chosen: Arc<OnceLock<Eviction>>,
+    pub(crate) chosen: Chosen,
     pub(crate) allocation: Allocation,
     pub(crate) found: FoundStatus,
     pub(crate) released: Released,
+}
+
+/// The pod's eviction, once it has begun. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Chosen(Arc<OnceLock<BegunEviction>>);
+
+#[derive(Debug)]
+struct BegunEviction {
+    eviction: Eviction,
+    at: time::Instant,
+}
+
+impl Chosen {
+    /// Begins an eviction; false where one has begun, which stands: its reason is the one that is
+    /// reported.
+    pub(crate) fn set(&self, eviction: Eviction) -> bool {
+        let at = time::Instant::now();
+        self.0.set(BegunEviction { eviction, at }).is_ok()
+    }
+
+    pub(crate) fn eviction(&self) -> Option<&Eviction> {
+        Some(&self.0.get()?.eviction)
+    }
+}
+
+/// A pod whose eviction has begun.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    /// When it began, or when this agent found it recorded.
+    pub(crate) at: time::Instant,
+    /// Whether the pod has given back what it took; closed once the pod is gone.
+    pub(crate) released: watch::Receiver<bool>,
 }
 
 /// Whether a pod that is over has given back what it took of the machine. Clones share it.
@@ -38,7 +69,7 @@ pub(crate) struct Handle {
 pub(crate) struct Released(Arc<watch::Sender<bool>>);
 
 impl Released {
-    /// It has.
+    /// Notes that the pod has given back what it took.
     pub(crate) fn set(&self) {
         self.0.send_replace(true);
     }
@@ -47,7 +78,7 @@ impl Released {
         *self.0.borrow()
     }
 
-    /// Tells when it has. The channel is closed once the pod is gone.
+    /// A receiver of this state. The channel is closed once the pod is gone.
     pub(crate) fn follow(&self) -> watch::Receiver<bool> {
         self.0.subscribe()
     }
@@ -143,15 +174,25 @@ impl Allocation {
 impl Handle {
     /// Asks the pod's task to evict it.
     pub(crate) fn evict(&self, eviction: Eviction) {
-        // The first eviction stands: its reason is the one that is reported.
-        if self.chosen.set(eviction).is_ok() {
+        if self.chosen.set(eviction) {
             self.news.notify_one();
         }
     }
 
     /// Whether its eviction has begun.
     pub(crate) fn is_leaving(&self) -> bool {
-        self.chosen.get().is_some()
+        self.chosen.eviction().is_some()
+    }
+
+    /// The pod while its eviction has begun and it has yet to give back what it took. The end of
+    /// the machine is no such eviction: what its pods took stays.
+    pub(crate) fn leaving(&self) -> Option<Leaving> {
+        let begun = self.chosen.0.get()?;
+        let leaves = begun.eviction.reason != Eviction::SHUTDOWN && !self.released.is_set();
+        leaves.then(|| Leaving {
+            at: begun.at,
+            released: self.released.follow(),
+        })
     }
 
     /// Whether the pod is over: it holds no resources any more.

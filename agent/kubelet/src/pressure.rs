@@ -1,11 +1,11 @@
 //! The node under pressure: what is low is measured every ten seconds; first unused images go, then
-//! one pod at a time, the next one when the last has given back what it took.
+//! one pod at a time, the next one when those before it have given back what they took.
 //!
 //! Which pod goes is decided by `agent_pressure`, and ended by its own worker.
 
 use crate::config::Config;
 use crate::garbage::{self, Goal};
-use crate::handle::Handle;
+use crate::handle::{Handle, Leaving};
 use crate::shared::Shared;
 use agent_launch::storage::{self, Layer};
 use agent_pods::{DEFAULT_GRACE, EVICTION_GRACE, Eviction, Refusal, pod_ref};
@@ -23,7 +23,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
 use tokio::time::{self, timeout_at};
 
 /// Time between two measurements (upstream's).
@@ -32,40 +31,36 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// evicted (upstream's).
 const CLEANUP: Duration = Duration::from_secs(30);
 
-/// An eviction that the node's pressure asked for.
-struct LastEviction {
-    /// When the pod's task was asked to evict it.
-    at: time::Instant,
-    /// Whether the pod has given back what it took; closed once the pod is gone.
-    released: watch::Receiver<bool>,
-}
-
-impl LastEviction {
-    /// Waits until the pod has given back what it took, at most until [`CLEANUP`] after the
-    /// eviction.
-    async fn settle(mut self) {
-        let released = self.released.wait_for(|released| *released);
-        timeout_at(self.at + CLEANUP, released).await.ok();
-    }
-}
-
 /// Measures periodically, for ever.
 pub(crate) async fn keep(shared: Arc<Shared>) {
-    let mut last = None;
     loop {
-        if let Err(error) = pass(&shared, &mut last).await {
+        if let Err(error) = pass(&shared).await {
             tracing::warn!(error = %error.chain(), "cannot look for pods to evict");
         }
         time::sleep(PERIOD).await;
     }
 }
 
-/// Measures once, and evicts one pod at most, which is the `last` one then.
-async fn pass(shared: &Arc<Shared>, last: &mut Option<LastEviction>) -> Result<(), Error> {
-    // Before the measurement, which would still show what that pod took.
-    if let Some(last) = last.take() {
-        last.settle().await;
+/// Waits until the evicted pods have given back what they took, for each at most until [`CLEANUP`]
+/// after its eviction began: for whatever reason, and also by an earlier agent.
+async fn settle(shared: &Shared) {
+    let leaving: Vec<Leaving> = {
+        let handles = shared.handles();
+        handles.values().filter_map(Handle::leaving).collect()
+    };
+    for mut pod in leaving {
+        let released = pod.released.wait_for(|released| *released);
+        timeout_at(pod.at + CLEANUP, released).await.ok();
     }
+}
+
+/// Measures once, and evicts one pod at most.
+async fn pass(shared: &Arc<Shared>) -> Result<(), Error> {
+    // Before the first complete list the wrong pod could be chosen, and those that an earlier agent
+    // evicted are not known.
+    let is_listed = shared.listed.load(Ordering::Acquire);
+    // Before the measurement, which would still show what those pods took.
+    settle(shared).await;
     let thresholds = &shared.config.thresholds;
     let levels = levels(&shared.config, &shared.facts, &Groups::mounted());
     let due = shared
@@ -84,8 +79,7 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<LastEviction>) -> Result<(
     if signal.is_of_disk() && garbage::sweep(shared, Goal::All).await?.images > 0 {
         return Ok(());
     }
-    // Before the first complete list the wrong pod could be chosen.
-    if !shared.listed.load(Ordering::Acquire) {
+    if !is_listed {
         return Ok(());
     }
     let candidates = candidates(shared, signal).await?;
@@ -110,10 +104,6 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<LastEviction>) -> Result<(
             message: eviction.message,
             annotations: eviction.annotations,
             grace: grace(bound, thresholds, handle.latest().as_deref()),
-        });
-        *last = Some(LastEviction {
-            at: time::Instant::now(),
-            released: handle.released.follow(),
         });
     }
     Ok(())
@@ -149,7 +139,7 @@ async fn candidates(shared: &Arc<Shared>, signal: Signal) -> Result<Vec<Candidat
     let stays = |handle: &Handle| {
         let pod = handle.latest()?;
         let ends = pod.metadata.deletion_timestamp.is_some() || handle.is_over();
-        (!ends && handle.chosen.get().is_none()).then_some(pod)
+        (!ends && !handle.is_leaving()).then_some(pod)
     };
     let pods: Vec<Arc<Pod>> = shared.handles().values().filter_map(stays).collect();
     let seen = shared.runtime.list(None).await?;
@@ -212,36 +202,99 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::handle::Released;
-    use agent_pressure::Level;
+    use crate::kubelet::tests::{shared, with_host_port};
+    use crate::shared::tests::handle;
+    use crate::worker::tests::with_own_engine;
+    use agent_pressure::{Least, Level};
+    use agent_runtime::ContainerState;
+    use jiff::Timestamp;
+    use tests_support::containers::container;
 
-    /// How long a measurement waits for the pod that was evicted last.
-    async fn waited(shared: &Arc<Shared>, released: watch::Receiver<bool>) -> Duration {
+    /// A pod of this UID whose eviction begins now; whether it has given back what it took.
+    fn evicted(shared: &Shared, uid: &str, reason: &'static str) -> Released {
+        let handle = handle(with_host_port(uid));
+        handle.evict(Eviction {
+            reason,
+            message: String::new(),
+            annotations: BTreeMap::new(),
+            grace: Duration::ZERO,
+        });
+        let released = handle.released.clone();
+        shared.handles().insert(uid.to_owned(), handle);
+        released
+    }
+
+    /// How long a measurement waits for the pods that were evicted before it.
+    async fn waited(shared: &Arc<Shared>) -> Duration {
         let at = time::Instant::now();
-        pass(shared, &mut Some(LastEviction { at, released }))
-            .await
-            .unwrap();
+        pass(shared).await.unwrap();
         at.elapsed()
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_next_pod_goes_when_the_last_has_given_back_what_it_took_or_had_its_time() {
         let dir = tempfile::tempdir().unwrap();
-        let mut shared = Arc::into_inner(crate::kubelet::tests::shared(dir.path())).unwrap();
+        let mut shared = Arc::into_inner(shared(dir.path())).unwrap();
         // Nothing but the wait is to take time.
         shared.config.thresholds = Thresholds::none();
         let shared = Arc::new(shared);
-        let (never, soon) = (Released::default(), Released::default());
-        assert!(waited(&shared, never.follow()).await >= CLEANUP);
+        let short = Duration::from_secs(1);
+        evicted(&shared, "ends-with-the-machine", Eviction::SHUTDOWN);
+        assert!(waited(&shared).await < short);
+        let begun = time::Instant::now();
+        evicted(&shared, "never", Eviction::PRESSURE);
+        time::sleep(Duration::from_secs(10)).await;
+        evicted(&shared, "never-either", Eviction::PREEMPTION);
+        assert!(waited(&shared).await >= CLEANUP);
+        assert!(begun.elapsed() < CLEANUP + Duration::from_secs(11));
+        assert!(waited(&shared).await < short, "they had their time");
+
+        let [one, other] = ["one", "other"].map(|uid| evicted(&shared, uid, Eviction::PRESSURE));
         let release = async {
             time::sleep(Duration::from_secs(3)).await;
-            soon.set();
+            one.set();
+            time::sleep(Duration::from_secs(2)).await;
+            other.set();
         };
-        let (until_soon, ()) = tokio::join!(waited(&shared, soon.follow()), release);
-        assert_eq!(until_soon.as_secs(), 3);
-        let short = Duration::from_secs(1);
-        assert!(waited(&shared, soon.follow()).await < short);
-        let gone = Released::default().follow();
-        assert!(waited(&shared, gone).await < short);
+        let (until_both, ()) = tokio::join!(waited(&shared), release);
+        assert_eq!(until_both.as_secs(), 5);
+        assert!(waited(&shared).await < short);
+        drop(evicted(&shared, "gone", Eviction::PRESSURE));
+        let go = async {
+            time::sleep(Duration::from_secs(3)).await;
+            shared.handles().remove("gone");
+        };
+        let (until_gone, ()) = tokio::join!(waited(&shared), go);
+        assert_eq!(until_gone.as_secs(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_measurement_after_an_eviction_waits_for_what_the_pod_took() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut shared = Arc::into_inner(shared(dir.path())).unwrap();
+        shared.config.thresholds = Thresholds {
+            hard: BTreeMap::from([(Signal::MemoryAvailable, Least::Amount(1 << 50))]),
+            ..Thresholds::none()
+        };
+        let (shared, engine) = with_own_engine(Arc::new(shared));
+        shared.listed.store(true, Ordering::Release);
+        let pod = with_host_port("a");
+        // What it takes is not known: it has no control group.
+        let started_at = Timestamp::now();
+        let state = ContainerState::Running { started_at };
+        let runs = container(pod_ref(&pod).unwrap(), "main", state);
+        engine.seen.lock().unwrap().push(runs);
+        let handle = handle(pod);
+        let (chosen, released) = (handle.chosen.clone(), handle.released.clone());
+        shared.handles().insert("a".to_owned(), handle);
+        pass(&shared).await.unwrap();
+        assert_eq!(chosen.eviction().unwrap().reason, Eviction::PRESSURE);
+        let release = async {
+            time::sleep(Duration::from_secs(3)).await;
+            released.set();
+        };
+        let (waited, ()) = tokio::join!(waited(&shared), release);
+        assert_eq!(waited.as_secs(), 3);
     }
 
     #[test]

@@ -296,9 +296,9 @@ fn beside<'a>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use crate::desired::DesiredPod;
-    use crate::handle::{Allocation, FoundStatus, Handle, Released};
+    use crate::handle::{Allocation, Chosen, FoundStatus, Handle, Released};
     use crate::kubelet::tests::{shared_with, with_host_port};
     use agent_pods::pod_ref;
     use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -308,12 +308,13 @@ mod tests {
     use std::time::Duration;
     use tokio::sync::watch;
 
-    fn handle(wanted: Pod) -> Handle {
+    /// The handle of a pod that has no task.
+    pub(crate) fn handle(wanted: Pod) -> Handle {
         Handle {
             pod: pod_ref(&wanted).unwrap(),
             wanted: watch::channel(DesiredPod::Pod(Arc::new(wanted))).0,
             news: Arc::default(),
-            chosen: Arc::default(),
+            chosen: Chosen::default(),
             allocation: Allocation::default(),
             found: FoundStatus::default(),
             released: Released::default(),

@@ -12,7 +12,7 @@ mod volumes;
 
 use crate::config::RESYNC;
 use crate::desired::DesiredPod;
-use crate::handle::{Allocation, FoundStatus, Released, TaskState};
+use crate::handle::{Allocation, Chosen, FoundStatus, Released, TaskState};
 use crate::preemption;
 use crate::pull::{ContainerImages, Failed, Fetches, NeededImage};
 use crate::sandbox::PodSandbox;
@@ -22,8 +22,8 @@ use crate::supplies::Supplies;
 use agent_launch::volumes::Noted;
 use agent_launch::{debug, refusals, storage};
 use agent_pods::{
-    Action, Addresses, Clocks, End, Ending, Eviction, Notes, Plan, PodFacts, Refusal, as_given,
-    between, end_of, find, later, named_as_static, plan, plan_orphan, quiet_until, recover, round,
+    Action, Addresses, Clocks, End, Ending, Notes, Plan, PodFacts, Refusal, as_given, between,
+    end_of, find, later, named_as_static, plan, plan_orphan, quiet_until, recover, round,
 };
 use agent_probes::{Hooks, Probes};
 use agent_resources::qos::pod_resources;
@@ -32,7 +32,7 @@ use agent_runtime::{Container as Seen, ContainerKind, Error, ErrorClass, PodRef,
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use jiff::Timestamp;
 use std::net::IpAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
@@ -79,8 +79,9 @@ pub(crate) struct Worker {
     pod: PodRef,
     wanted: watch::Receiver<DesiredPod>,
     news: Arc<Notify>,
-    /// The pod's eviction, once the node under pressure has chosen it.
-    chosen: Arc<OnceLock<Eviction>>,
+    chosen: Chosen,
+    /// Whether its eviction is recorded for the next agent.
+    record: evict::Record,
     notes: Notes,
     probes: Probes,
     hooks: Hooks,
@@ -141,8 +142,16 @@ impl Worker {
         let hooks = Hooks::new(runtime, events, news.clone());
         let sandbox = PodSandbox::find(&shared, &pod.uid);
         let supplies = Supplies::new(shared.clone(), pod.clone(), news.clone());
+        let evicted = evict::recorded(&shared.config, &pod.uid);
+        let record = match &evicted {
+            Some(eviction) => {
+                chosen.set(eviction.clone());
+                evict::Record::Readable
+            }
+            None => evict::Record::Missing,
+        };
         let notes = Notes {
-            evicted: evict::recorded(&shared.config, &pod.uid),
+            evicted,
             ..Notes::default()
         };
         let starts = Starts::new(shared.clone(), news.clone(), supplies.clone());
@@ -152,6 +161,7 @@ impl Worker {
             wanted,
             news,
             chosen,
+            record,
             notes,
             probes,
             hooks,
@@ -301,7 +311,8 @@ impl Worker {
         }
     }
 
-    /// Brings the pod's volumes up to date, or gives back what it took, and does what is planned.
+    /// Brings the pod's volumes up to date, does what is planned, and gives back what it took where
+    /// it has ended; where it is removed, that is all of it.
     async fn carry_out(
         &mut self,
         pod: &Arc<Pod>,
@@ -310,19 +321,18 @@ impl Worker {
         now: Timestamp,
     ) -> Next {
         self.refresh_volumes(pod, now).await;
-        let ended = self.end_sandbox(seen).await;
-        // Also where the sandbox is still there.
-        let released = Box::pin(self.release(seen)).await;
-        if let Err(error) = ended {
-            tracing::warn!(pod = self.pod.name, error = %error.chain(), "cannot remove the pod's sandbox; trying again");
-            return Next::Wait(Some(later(now, RETRY)));
+        let next = match self.end_sandbox(seen).await {
+            Ok(()) => self.act(Some(pod), seen, plan).await,
+            Err(error) => {
+                tracing::warn!(pod = self.pod.name, error = %error.chain(), "cannot remove the pod's sandbox; trying again");
+                Next::Wait(Some(later(now, RETRY)))
+            }
+        };
+        // Also where the sandbox is still there, or the removal has to wait.
+        if matches!(next, Next::Done) || Box::pin(self.release(seen)).await {
+            return next;
         }
-        let next = self.act(Some(pod), seen, plan).await;
-        if released {
-            next
-        } else {
-            next.at_latest(later(Timestamp::now(), self.release_pause()))
-        }
+        next.at_latest(later(Timestamp::now(), self.release_pause()))
     }
 
     /// The time. If somebody has set the clock, times in the notes are moved to the new clock.
@@ -629,4 +639,4 @@ impl Worker {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

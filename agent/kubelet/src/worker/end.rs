@@ -1,13 +1,14 @@
 //! Ends a pod's containers: the hook before the stop, the signals, the removal. Gives back what the
 //! pod took of the machine: most of it when it is over, the rest when it is deleted.
 
+use super::evict::Record;
 use super::volumes::SetUp;
 use super::{Next, RETRY, Worker};
 use crate::cleanup::{self, Remains};
 use crate::config::RESYNC;
 use crate::names::pod_path;
 use agent_api::send;
-use agent_pods::{Eviction, is_replaced, later};
+use agent_pods::{is_replaced, later};
 use agent_runtime::{Container as Seen, ContainerState, Error};
 use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -109,9 +110,10 @@ impl Worker {
     }
 
     /// Gives back what a pod that has ended for good took of the machine: what drivers mounted for
-    /// it, the content of its volumes, and what its containers wrote. Logs, termination messages
-    /// and the containers' records stay until the pod is deleted. Each part is tried, whichever
-    /// fails; false where something is left, to be tried again after [`Self::release_pause`].
+    /// it, the content of its volumes, and what its containers wrote. Logs, the ends of termination
+    /// messages and the containers' records stay until the pod is deleted. Each part is tried,
+    /// whichever fails; false where something is left, to be tried again after
+    /// [`Self::release_pause`].
     pub(super) async fn release(&mut self, seen: &[Seen]) -> bool {
         if self.released.is_set() || !self.is_ended_for_good(seen) {
             return true;
@@ -126,6 +128,8 @@ impl Worker {
         let released = unmounted && cleared && emptied.unwrap_or(false);
         if released {
             self.released.set();
+            // A disk that was full has room for it now.
+            self.record_eviction().await;
         } else {
             self.release_failures = self.release_failures.saturating_add(1);
         }
@@ -144,8 +148,7 @@ impl Worker {
     /// that ended with its machine runs again after the boot where the master did not learn of it,
     /// and a static one in any case.
     fn is_ended_for_good(&self, seen: &[Seen]) -> bool {
-        let evicted = self.notes.evicted.as_ref();
-        let evicted = evicted.is_some_and(|eviction| eviction.reason != Eviction::SHUTDOWN);
+        let evicted = self.record != Record::Missing;
         let is_static = self.shared.config.is_static(&self.pod.uid);
         (self.is_over() || evicted) && !is_static && self.has_stopped(seen)
     }

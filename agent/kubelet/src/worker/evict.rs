@@ -29,13 +29,25 @@ const NEW_RECORD: &str = "eviction.new";
 /// Longest record; messages have a part for each container.
 const LONGEST: u64 = 1 << 20;
 
+/// Whether the next agent finds the eviction recorded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Record {
+    /// It does not.
+    #[default]
+    Missing,
+    /// It does, in this boot.
+    Readable,
+    /// It does, also after a power cut.
+    Durable,
+}
+
 impl Worker {
     /// Evicts the pod if it was chosen for that, or if it exceeds a limit of disk space, which is
     /// measured every [`storage::PERIOD`].
     pub(super) async fn evict(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
         let stays = self.notes.evicted.is_none() && end_of(pod, now).is_none();
         self.limited = stays && ends_by_limits(pod);
-        let chosen = self.chosen.get().filter(|_| stays).cloned();
+        let chosen = self.chosen.eviction().filter(|_| stays).cloned();
         let why = if chosen.is_some() {
             chosen
         } else {
@@ -50,26 +62,51 @@ impl Worker {
             })
         };
         if let Some(eviction) = why {
+            // Also one for a limit of its own: the node waits for what this pod gives back, too.
+            self.chosen.set(eviction.clone());
+            // The Node's condition says that the machine ends.
             if eviction.reason != Eviction::SHUTDOWN {
-                self.announce(pod, &eviction);
+                let annotations = eviction.annotations.clone();
+                let events = &self.shared.events;
+                events.annotated(pod, eviction.reason, &eviction.message, annotations);
             }
             self.notes.evicted = Some(eviction);
         }
+        self.record_eviction().await;
     }
 
-    /// Writes the event of the eviction, and records it on the disk. Not for the end of the
-    /// machine: the Node's condition says that, and no agent begins before the next boot; where the
-    /// master does not learn of the eviction, the pod runs again then.
-    fn announce(&self, pod: &Pod, eviction: &Eviction) {
-        let annotations = eviction.annotations.clone();
-        let events = &self.shared.events;
-        events.annotated(pod, eviction.reason, &eviction.message, annotations);
-        if let Err(error) = write_record(&self.shared.config, &self.pod.uid, eviction) {
-            // A full disk is no reason to keep the pod.
+    /// Records the pod's eviction for the next agent: on the disk, or else, as a full disk is no
+    /// reason to keep the pod and has no room before it ends, in memory. To be called until the
+    /// record is on the disk.
+    ///
+    /// Not for the end of the machine, as no agent begins before the next boot; where the master
+    /// does not learn of the eviction, the pod runs again then. Nor for a static pod, see
+    /// [`recorded`].
+    pub(super) async fn record_eviction(&mut self) {
+        let is_static = self.shared.config.is_static(&self.pod.uid);
+        let is_recorded = |one: &&Eviction| one.reason != Eviction::SHUTDOWN && !is_static;
+        let Some(eviction) = self.notes.evicted.as_ref().filter(is_recorded).cloned() else {
+            return;
+        };
+        let (machine, uid) = (&self.shared.config.machine, &self.pod.uid);
+        for (record, folder) in [
+            (Record::Durable, machine.pod_dir(uid)),
+            (Record::Readable, machine.eviction_dir(uid)),
+        ] {
+            if self.record == record {
+                return;
+            }
+            let eviction = eviction.clone();
+            let write = move || write_record(&folder, &eviction);
+            let written = tokio::task::spawn_blocking(write).await;
+            let Err(error) = written.map_err(io::Error::other).flatten() else {
+                self.record = record;
+                return;
+            };
             tracing::warn!(
                 pod = self.pod.name,
                 error = chain(&error),
-                "cannot write down that the pod is evicted"
+                "cannot write down that the pod is evicted; trying again"
             );
         }
     }
@@ -161,12 +198,14 @@ fn ends_by_limits(pod: &Pod) -> bool {
     storage::is_limited(pod) && !is_static(pod)
 }
 
-/// Writes the record of an eviction.
-fn write_record(config: &Config, uid: &str, eviction: &Eviction) -> io::Result<()> {
-    let dir = Beneath::make_root(&config.machine.pod_dir(uid))?;
+/// Writes the record of an eviction into a folder, and both out to the disk.
+fn write_record(folder: &Path, eviction: &Eviction) -> io::Result<()> {
+    let dir = Beneath::make_root(folder)?;
     let mut file = dir.rewrite(Path::new(NEW_RECORD), 0o600)?;
     io::Write::write_all(&mut file, written(eviction).as_bytes())?;
-    dir.rename(Path::new(NEW_RECORD), Path::new(RECORD))
+    file.sync_all()?;
+    dir.rename(Path::new(NEW_RECORD), Path::new(RECORD))?;
+    std::fs::File::open(folder)?.sync_all()
 }
 
 /// The record of an eviction: its grace in seconds and its reason, and after the first line end its
@@ -179,15 +218,20 @@ pub(crate) fn written(eviction: &Eviction) -> String {
 /// The eviction that an earlier agent began. A static pod's is dropped: nothing else would ever
 /// start it again, as its UID and its folder stay while its manifest does.
 pub(super) fn recorded(config: &Config, uid: &str) -> Option<Eviction> {
-    let dir = Beneath::root(&config.machine.pod_dir(uid)).ok()?;
+    let machine = &config.machine;
+    let on_disk = Beneath::root(&machine.pod_dir(uid)).ok();
     if config.is_static(uid) {
-        if let Err(error) = dir.remove_file(Path::new(RECORD)) {
-            let path = config.machine.pod_dir(uid).join(RECORD);
+        if let Some(dir) = on_disk
+            && let Err(error) = dir.remove_file(Path::new(RECORD))
+        {
+            let path = machine.pod_dir(uid).join(RECORD);
             tracing::warn!(path = %path.display(), error = chain(&error), "cannot remove the record of a static pod's eviction");
         }
         return None;
     }
-    read(dir.read(Path::new(RECORD), LONGEST).ok()?)
+    let in_memory = Beneath::root(&machine.eviction_dir(uid)).ok();
+    let mut dirs = on_disk.into_iter().chain(in_memory);
+    dirs.find_map(|dir| read(dir.read(Path::new(RECORD), LONGEST).ok()?))
 }
 
 /// The eviction of a record; none of what no agent wrote.
@@ -211,7 +255,74 @@ pub(crate) fn read(record: Vec<u8>) -> Option<Eviction> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cleanup::{Remains, clear_in_turns};
     use crate::config::tests::config;
+    use crate::kubelet::tests::shared;
+    use crate::worker::tests::{Holder, eviction, exited, worker_of};
+    use agent_launch::Machine;
+    use serde_json::json;
+    use std::fs;
+    use std::sync::atomic::Ordering;
+
+    /// Needs root, as the pod has a volume in memory.
+    #[tokio::test]
+    async fn a_pod_whose_eviction_no_disk_records_gives_back_what_it_took_once_memory_does() {
+        let mut holder = Holder::new("Always", exited(137)).await;
+        holder.master.away.store(true, Ordering::Relaxed);
+        let machine = holder.machine().clone();
+        let [on_disk, in_memory] = [machine.pod_dir("u"), machine.eviction_dir("u")];
+        // No file can be written in either place.
+        let new_file = on_disk.join(NEW_RECORD);
+        let all_in_memory = machine.run.join(Machine::EVICTIONS);
+        fs::create_dir(&new_file).unwrap();
+        fs::create_dir_all(&machine.run).unwrap();
+        fs::write(&all_in_memory, "").unwrap();
+        assert!(holder.worker.chosen.set(eviction(Eviction::PRESSURE)));
+        holder.step().await;
+        assert!(holder.worker.notes.evicted.is_some());
+        assert_eq!(holder.left().len(), 3, "the next agent would run it again");
+
+        fs::remove_file(&all_in_memory).unwrap();
+        holder.step().await;
+        assert!(holder.has_given_back());
+        assert!(in_memory.join(RECORD).exists() && !on_disk.join(RECORD).exists());
+        // The next agent finds it, and waits for what the pod gives back.
+        holder.worker = worker_of(&holder.shared, &holder.pod);
+        assert!(holder.worker.notes.evicted.is_some());
+        assert!(holder.worker.chosen.eviction().is_some());
+        fs::remove_dir(&new_file).unwrap();
+        holder.step().await;
+        assert!(on_disk.join(RECORD).exists());
+        let all = Remains::All(None);
+        let cleared = clear_in_turns(&holder.shared, &holder.worker.pod, all);
+        cleared.await.unwrap();
+        assert!(!in_memory.exists() && !on_disk.exists());
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_goes_for_a_limit_of_its_own_is_known_to_leave() {
+        let dir = tempfile::tempdir().unwrap();
+        let limited = json!({"limits": {"ephemeral-storage": "1Mi"}});
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"namespace": "n", "name": "p", "uid": "u"},
+            "spec": {"containers": [{"name": "a", "image": "i", "resources": limited}]},
+        }))
+        .unwrap();
+        let pod = Arc::new(pod);
+        let mut worker = worker_of(&shared(dir.path()), &pod);
+        let excess = Excess {
+            signal: "ephemeralpodfs.limit",
+            message: "It takes more than its limit. ".to_owned(),
+        };
+        let found = Some((Some(excess), DeletedFiles::default()));
+        worker.measured.running.spawn(std::future::ready(found));
+        while worker.notes.evicted.is_none() {
+            tokio::task::yield_now().await;
+            worker.evict(&pod, &[], Timestamp::now()).await;
+        }
+        assert_eq!(worker.chosen.eviction(), worker.notes.evicted.as_ref());
+        assert!(recorded(&worker.shared.config, "u").is_some());
+    }
 
     #[test]
     fn an_eviction_is_found_again_and_half_a_record_is_none() {
@@ -224,15 +335,16 @@ mod tests {
             annotations: BTreeMap::new(),
             grace: Duration::from_secs(30),
         };
-        write_record(&config, "u", &eviction).unwrap();
+        let folder = config.machine.pod_dir("u");
+        write_record(&folder, &eviction).unwrap();
         assert_eq!(recorded(&config, "u"), Some(eviction.clone()));
         let preempted = Eviction {
             reason: Eviction::PREEMPTION,
             ..eviction
         };
-        write_record(&config, "u", &preempted).unwrap();
+        write_record(&folder, &preempted).unwrap();
         assert_eq!(recorded(&config, "u"), Some(preempted));
-        std::fs::write(config.machine.pod_dir("u").join(RECORD), "30").unwrap();
+        fs::write(folder.join(RECORD), "30").unwrap();
         assert_eq!(recorded(&config, "u"), None);
     }
 
@@ -252,7 +364,7 @@ mod tests {
             annotations: BTreeMap::new(),
             grace: Duration::from_secs(30),
         };
-        write_record(&config, &uid, &eviction).unwrap();
+        write_record(&config.machine.pod_dir(&uid), &eviction).unwrap();
         assert_eq!(recorded(&config, &uid), None);
         assert!(!config.machine.pod_dir(&uid).join(RECORD).exists());
     }

@@ -5,15 +5,18 @@ use super::*;
 use crate::kubelet::tests::{shared, shared_of};
 use crate::names::{log_folder, log_name};
 use agent_api::{Answer, Api, ApiError, Call, Lines};
+use agent_csi::{Csi, DriverOptions};
 use agent_images::{Image, Keyring, PullPolicy};
 use agent_launch::Machine;
 use agent_launch::container::termination_file;
+use agent_pods::Eviction;
 use agent_runtime::{
     Attached, Change, Command, ContainerSpec, ContainerState, ExecOutput, ExitCause, ImageSpace,
     Layers, Pause, Pending, Process, Progress, Resources, Runtime,
 };
 use bytes::Bytes;
 use config_kube::k8s_openapi::api::core::v1::Node;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,12 +34,12 @@ struct Fetching {
 
 /// What it shows, and what it was asked for.
 #[derive(Debug, Default)]
-struct EngineState {
+pub(crate) struct EngineState {
     /// Its containers.
-    seen: Mutex<Vec<Seen>>,
+    pub(crate) seen: Mutex<Vec<Seen>>,
     /// When an image was asked for first.
     asked: Mutex<Option<Moment>>,
-    /// The containers that were emptied, and whether it fails to.
+    /// The containers that were emptied, and whether it fails to do that and to remove one.
     emptied: Mutex<Vec<String>>,
     fails: AtomicBool,
 }
@@ -44,6 +47,13 @@ struct EngineState {
 impl EngineState {
     fn emptied(&self) -> Vec<String> {
         self.emptied.lock().unwrap().clone()
+    }
+
+    fn outcome(&self) -> Result<(), Error> {
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorClass::Create, "a file may not be changed"));
+        }
+        Ok(())
     }
 }
 
@@ -54,12 +64,10 @@ impl Runtime for Fetching {
     }
 
     fn empty<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {
-        let done = if self.state.fails.load(Ordering::Relaxed) {
-            Err(Error::new(ErrorClass::Create, "a file may not be changed"))
-        } else {
+        let done = self.state.outcome();
+        if done.is_ok() {
             self.state.emptied.lock().unwrap().push(id.to_owned());
-            Ok(())
-        };
+        }
         Box::pin(std::future::ready(done))
     }
 
@@ -115,8 +123,8 @@ impl Runtime for Fetching {
         self.other.resize(id, resources, needs)
     }
 
-    fn remove<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {
-        self.other.remove(id)
+    fn remove<'a>(&'a self, _id: &'a str) -> Pending<'a, ()> {
+        Box::pin(std::future::ready(self.state.outcome()))
     }
 
     fn exec<'a>(
@@ -169,7 +177,7 @@ struct Scene {
     worker: Worker,
 }
 
-fn with_own_engine(shared: Arc<Shared>) -> (Arc<Shared>, Arc<EngineState>) {
+pub(crate) fn with_own_engine(shared: Arc<Shared>) -> (Arc<Shared>, Arc<EngineState>) {
     let mut shared = Arc::into_inner(shared).unwrap();
     let state = Arc::<EngineState>::default();
     shared.runtime = Arc::new(Fetching {
@@ -182,7 +190,7 @@ fn with_own_engine(shared: Arc<Shared>) -> (Arc<Shared>, Arc<EngineState>) {
 }
 
 /// A task of a pod, as it begins.
-fn worker_of(shared: &Arc<Shared>, pod: &Arc<Pod>) -> Worker {
+pub(super) fn worker_of(shared: &Arc<Shared>, pod: &Arc<Pod>) -> Worker {
     let reference = agent_pods::pod_ref(pod).unwrap();
     let version = watch::channel(DesiredPod::Pod(pod.clone())).1;
     Worker::new(shared.clone(), reference, version, TaskState::default())
@@ -311,8 +319,8 @@ async fn volumes_that_are_still_being_made_at_a_pod_s_end_are_gone_with_it() {
 
 /// A master that has every config map and secret, and takes every status, unless it is away.
 #[derive(Debug, Default)]
-struct Taking {
-    away: AtomicBool,
+pub(super) struct Taking {
+    pub(super) away: AtomicBool,
 }
 
 impl Api for Taking {
@@ -332,14 +340,14 @@ impl Api for Taking {
 }
 
 /// A pod whose volumes are made, with one container.
-struct Holder {
+pub(super) struct Holder {
     /// What is held is in memory.
     _dir: tempfile::TempDir,
-    master: Arc<Taking>,
+    pub(super) master: Arc<Taking>,
     engine: Arc<EngineState>,
-    shared: Arc<Shared>,
-    pod: Arc<Pod>,
-    worker: Worker,
+    pub(super) shared: Arc<Shared>,
+    pub(super) pod: Arc<Pod>,
+    pub(super) worker: Worker,
 }
 
 impl Drop for Holder {
@@ -352,7 +360,7 @@ impl Drop for Holder {
 }
 
 impl Holder {
-    async fn new(policy: &str, state: ContainerState) -> Self {
+    pub(super) async fn new(policy: &str, state: ContainerState) -> Self {
         Self::of(Self::pod(policy), Vec::new(), state).await
     }
 
@@ -376,10 +384,23 @@ impl Holder {
     }
 
     async fn of(pod: Pod, static_pods: Vec<Pod>, state: ContainerState) -> Self {
+        Self::with(pod, static_pods, state, |_| {}).await
+    }
+
+    /// The same with a change of what the node's tasks share.
+    async fn with(
+        pod: Pod,
+        static_pods: Vec<Pod>,
+        state: ContainerState,
+        change: impl FnOnce(&mut Shared),
+    ) -> Self {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let master = Arc::new(Taking::default());
         let shared = shared_of(dir.path(), static_pods, master.clone());
         let (shared, engine) = with_own_engine(shared);
+        let mut shared = Arc::into_inner(shared).unwrap();
+        change(&mut shared);
+        let shared = Arc::new(shared);
         let pod = Arc::new(pod);
         let worker = worker_of(&shared, &pod);
         let made = worker.supplies.volumes(&pod, &Addresses::default()).await;
@@ -412,12 +433,12 @@ impl Holder {
         holder
     }
 
-    fn machine(&self) -> &Machine {
+    pub(super) fn machine(&self) -> &Machine {
         &self.shared.config.machine
     }
 
     /// The folders of volumes that are there.
-    fn left(&self) -> Vec<PathBuf> {
+    pub(super) fn left(&self) -> Vec<PathBuf> {
         let (machine, uid) = (self.machine(), &self.worker.pod.uid);
         let disk = machine.pod_dir(uid).join(Machine::EMPTY_DIRS);
         let all = [disk, machine.memory_dir(uid), machine.held_dir(uid)];
@@ -436,7 +457,7 @@ impl Holder {
     }
 
     /// Takes a step; in how long the next one comes at the latest.
-    async fn step(&mut self) -> Duration {
+    pub(super) async fn step(&mut self) -> Duration {
         match self.worker.step(&self.pod).await {
             Next::Wait(at) => at.map_or(RESYNC, |at| between(Timestamp::now(), at)),
             Next::Done => Duration::ZERO,
@@ -444,13 +465,13 @@ impl Holder {
     }
 
     /// Whether the pod has given back all of it, and what is read is still there.
-    fn has_given_back(&self) -> bool {
+    pub(super) fn has_given_back(&self) -> bool {
         let is_kept = self.kept().iter().all(|path| path.exists());
         self.worker.released.is_set() && self.left().is_empty() && is_kept
     }
 }
 
-fn exited(code: i32) -> ContainerState {
+pub(super) fn exited(code: i32) -> ContainerState {
     let now = Timestamp::now();
     ContainerState::Exited {
         started_at: now,
@@ -460,7 +481,7 @@ fn exited(code: i32) -> ContainerState {
     }
 }
 
-fn eviction(reason: &'static str) -> Eviction {
+pub(super) fn eviction(reason: &'static str) -> Eviction {
     Eviction {
         reason,
         message: "The node was low on resource: memory. ".to_owned(),
@@ -481,6 +502,12 @@ async fn a_pod_that_is_over_gives_back_its_volumes_and_layers_and_what_is_read_s
             assert!(holder.has_given_back(), "{:?}", holder.left());
             assert_eq!(holder.engine.emptied(), ["u-a"]);
         }
+        // Nothing is made in a folder that was removed.
+        let (supplies, refusal) = (&holder.worker.supplies, "being removed");
+        let refused = supplies.refresh(&holder.pod, &Addresses::default()).await;
+        assert!(refused.unwrap_err().contains(refusal));
+        let refused = supplies.image("image", "i", "sha256:0", None).await;
+        assert!(refused.unwrap_err().chain().contains(refusal));
     }
 }
 
@@ -511,6 +538,67 @@ async fn a_part_that_can_t_be_given_back_stops_no_other_and_is_tried_again_soon(
     assert_eq!(holder.left().len(), 1, "that on the disk");
     holder.step().await;
     assert!(holder.has_given_back());
+
+    let mut holder = Holder::new("Never", exited(0)).await;
+    let memory = holder.machine().run.join("memory");
+    let aside = memory.with_extension("aside");
+    std::fs::rename(&memory, &aside).unwrap();
+    std::fs::write(&memory, "").unwrap();
+    assert!(holder.step().await <= RETRY);
+    assert_eq!(holder.engine.emptied(), ["u-a"]);
+    let disk = holder.machine().pod_dir("u").join(Machine::EMPTY_DIRS);
+    assert!(!disk.exists() && !holder.worker.released.is_set());
+    std::fs::remove_file(&memory).unwrap();
+    std::fs::rename(&aside, &memory).unwrap();
+    holder.step().await;
+    assert!(holder.has_given_back());
+}
+
+/// A volume is mounted for the pod, and its driver is not here.
+fn without_driver(shared: &mut Shared) {
+    let volume = json!({"driver": "disk.example", "handle": "h", "boot": "", "stage": null,
+        "targets": {"u/v": "Done"}});
+    let data = shared.config.machine.data.clone();
+    std::fs::create_dir_all(data.join("csi")).unwrap();
+    std::fs::write(data.join("csi/h"), volume.to_string()).unwrap();
+    let options = DriverOptions {
+        data,
+        node: "node".to_owned(),
+        allowed: true,
+        call_limit: DriverOptions::CALL_LIMIT,
+    };
+    shared.csi = Arc::new(Csi::open(options, shared.api.clone()));
+}
+
+#[tokio::test]
+async fn a_driver_that_is_gone_keeps_nothing_but_its_own_volume() {
+    let pod = Holder::pod("Never");
+    let mut holder = Holder::with(pod, Vec::new(), exited(0), without_driver).await;
+    assert_eq!(holder.shared.csi.pods(), ["u"]);
+    assert!(holder.step().await <= RETRY);
+    assert!(holder.left().is_empty() && !holder.worker.released.is_set());
+    assert_eq!(holder.engine.emptied(), ["u-a"]);
+}
+
+#[tokio::test]
+async fn a_deleted_pod_is_removed_at_once_and_gives_back_what_it_took_where_that_waits() {
+    let deleted = || {
+        let mut pod = Holder::pod("Never");
+        pod.metadata.deletion_timestamp = Some(Time(Timestamp::now()));
+        pod
+    };
+    let mut holder = Holder::of(deleted(), Vec::new(), exited(0)).await;
+    assert_eq!(holder.step().await, Duration::ZERO);
+    assert!(holder.engine.emptied().is_empty(), "one removal is enough");
+    assert!(!holder.machine().pod_dir("u").exists());
+
+    let mut holder = Holder::of(deleted(), Vec::new(), exited(0)).await;
+    holder.engine.fails.store(true, Ordering::Relaxed);
+    assert!(holder.step().await <= RETRY);
+    assert!(holder.machine().pod_dir("u").exists() && holder.left().is_empty());
+    holder.engine.fails.store(false, Ordering::Relaxed);
+    holder.step().await;
+    assert!(!holder.machine().pod_dir("u").exists());
 }
 
 #[tokio::test]
