@@ -4,7 +4,7 @@ use crate::shared::Shared;
 use agent_images::Reference;
 use agent_pressure::ImageMarks;
 use agent_resources::Disk;
-use agent_runtime::{Error, Image};
+use agent_runtime::{Container, Error, Image};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -112,15 +112,7 @@ async fn relieve(shared: &Shared) -> Result<(), String> {
 pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<Swept, Error> {
     let mut known = shared.images.0.lock().await;
     let images = shared.runtime.images().await?;
-    // By the names that the engine has, not those in the pod: a name without a host is that of the
-    // default registry.
-    let used: BTreeSet<String> = shared
-        .runtime
-        .list(None)
-        .await?
-        .into_iter()
-        .map(|one| one.image_id)
-        .collect();
+    let used = used(shared, shared.runtime.list(None).await?);
     let shown = shown(&shared.all_pods(), |image| shared.runtime.full_name(image));
     let in_use = |image: &Image| used.contains(&id(image)) || shown.contains(&image.name);
     let unused = unused(&mut known, &images, in_use, Instant::now());
@@ -174,6 +166,19 @@ fn unused<'a>(
     }
     unused.sort_by_key(|(known, _)| *known);
     unused.into_iter().map(|(_, image)| image).collect()
+}
+
+/// The ids of the images of containers: by the names that the engine has, not those in the pod, as
+/// a name without a host is that of the default registry. Those of a pod that has given back what
+/// it took have no layers any more, and use nothing of an image.
+fn used(shared: &Shared, seen: Vec<Container>) -> BTreeSet<String> {
+    let handles = shared.handles();
+    let has_layers = |one: &Container| {
+        let handle = handles.get(&one.key.pod.uid);
+        handle.is_none_or(|handle| !handle.released.is_set())
+    };
+    let seen = seen.into_iter().filter(has_layers);
+    seen.map(|one| one.image_id).collect()
 }
 
 /// The names of images that volumes of pods show which are not over: their layers stay in use, so
@@ -240,8 +245,12 @@ fn surplus<'a>(unused: &[&'a Image], mut excess: u64) -> Vec<&'a Image> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubelet::tests::{shared, with_host_port};
+    use crate::shared::tests::handle;
     use agent_pressure::Thresholds;
+    use agent_runtime::{ContainerState, PodRef};
     use serde_json::json;
+    use tests_support::containers::container;
 
     fn image(name: &str, size: u64) -> Image {
         Image {
@@ -267,6 +276,33 @@ mod tests {
             ..image("docker.io/library/nginx:1", 1)
         };
         assert_eq!(id(&image), "docker.io/library/nginx@sha256:0a");
+    }
+
+    #[tokio::test]
+    async fn an_image_is_in_use_until_its_pod_has_given_back_what_it_took() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = shared(dir.path());
+        let handle = handle(with_host_port("a"));
+        let released = handle.released.clone();
+        shared.handles().insert("a".to_owned(), handle);
+        let seen = |uid: &str| {
+            let pod = PodRef {
+                namespace: "shop".into(),
+                name: uid.into(),
+                uid: uid.into(),
+            };
+            Container {
+                image_id: format!("of-{uid}"),
+                ..container(pod, "main", ContainerState::Created)
+            }
+        };
+        let in_use = || -> Vec<String> {
+            let all = used(&shared, vec![seen("a"), seen("without-a-task")]);
+            all.into_iter().collect()
+        };
+        assert_eq!(in_use(), ["of-a", "of-without-a-task"]);
+        released.set();
+        assert_eq!(in_use(), ["of-without-a-task"]);
     }
 
     #[test]
