@@ -270,12 +270,12 @@ mod tests {
     #[tokio::test]
     async fn an_answer_counts_after_which_the_server_closes_at_once() {
         for number in 0..CALLS {
-            let farewell = if number % 2 == 0 {
+            let last_frame = if number % 2 == 0 {
                 goaway(1)
             } else {
                 Vec::new()
             };
-            let answer = ask(None, [head(), rest(), farewell].concat()).await;
+            let answer = ask(None, [head(), rest(), last_frame].concat()).await;
             assert!(is_whole(&answer.unwrap()), "call {number}");
         }
     }
@@ -292,12 +292,12 @@ mod tests {
     #[tokio::test]
     async fn a_call_fails_with_its_connection_where_that_ends_without_an_answer() {
         for number in 0..CALLS {
-            let farewell = if number % 2 == 0 {
+            let last_frame = if number % 2 == 0 {
                 goaway(0)
             } else {
                 Vec::new()
             };
-            let error = ask(None, farewell).await.unwrap_err();
+            let error = ask(None, last_frame).await.unwrap_err();
             let is_connections = matches!(error, Error::Connection(_) | Error::Ended(_));
             assert!(is_connections, "call {number}: {error}");
         }

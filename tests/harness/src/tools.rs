@@ -41,7 +41,8 @@ impl Tools {
 
     /// A command of the tree, with the tree first in PATH.
     ///
-    /// Where the environment variable `PRATIQUE_KUBECTL` names a file, that is the kubectl.
+    /// Where the environment variable `PRATIQUE_KUBECTL` has the absolute path of a file, that is
+    /// the kubectl.
     pub fn command(&self, program: &str) -> Command {
         let own = self.bin().join(program);
         let other = std::env::var_os("PRATIQUE_KUBECTL").filter(|_| program == "kubectl");

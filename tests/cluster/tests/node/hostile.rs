@@ -55,7 +55,7 @@ impl Cluster {
             .collect()
     }
 
-    /// The output of a pod that runs on, once a line of this text is there so often.
+    /// The output of a pod that runs on, once the text is a line of it `times` times.
     async fn prints(&self, name: &str, text: &str, times: usize) -> Vec<String> {
         eventually(name, || async {
             let pod = self.pod(name).await?;

@@ -148,7 +148,7 @@ impl Resource {
             &format!("{free} are left before any pod took something"),
         )?;
         cluster.apply(self.eater, &self.eater())?;
-        // One that is over before it is looked at has left another time.
+        // A condition that ended before the first look shows by its later transition time.
         let again = |text: &str| text.starts_with("False ") && text != before;
         let holds = |text: &str| text.starts_with("True ") || again(text);
         self.condition(cluster, "hold", holds)?;

@@ -9,7 +9,8 @@ use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-/// The one that `PRATIQUE_KUBECTL` names, the one that the test command unpacked, or the host's.
+/// The one whose absolute path `PRATIQUE_KUBECTL` has, the one that the test command unpacked, or
+/// the host's.
 pub(crate) fn kubectl() -> PathBuf {
     if let Some(other) = std::env::var_os("PRATIQUE_KUBECTL") {
         return other.into();
