@@ -267,7 +267,7 @@ mod tests {
     /// Needs root, as the pod has a volume in memory.
     #[tokio::test]
     async fn a_pod_whose_eviction_no_disk_records_gives_back_what_it_took_once_memory_does() {
-        let mut holder = Holder::new("Always", exited(137)).await;
+        let mut holder = Box::pin(Holder::new("Always", exited(137))).await;
         holder.master.away.store(true, Ordering::Relaxed);
         let machine = holder.machine().clone();
         let [on_disk, in_memory] = [machine.pod_dir("u"), machine.eviction_dir("u")];

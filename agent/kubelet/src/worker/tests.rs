@@ -361,7 +361,7 @@ impl Drop for Holder {
 
 impl Holder {
     pub(super) async fn new(policy: &str, state: ContainerState) -> Self {
-        Self::of(Self::pod(policy), Vec::new(), state).await
+        Box::pin(Self::of(Self::pod(policy), Vec::new(), state)).await
     }
 
     /// A pod with volumes of each kind and this policy, as the master has it.
@@ -494,7 +494,7 @@ pub(super) fn eviction(reason: &'static str) -> Eviction {
 #[tokio::test]
 async fn a_pod_that_is_over_gives_back_its_volumes_and_layers_and_what_is_read_stays() {
     for (policy, code) in [("Never", 1), ("OnFailure", 0)] {
-        let mut holder = Holder::new(policy, exited(code)).await;
+        let mut holder = Box::pin(Holder::new(policy, exited(code))).await;
         assert_eq!(holder.left().len(), 3);
         // The second step has nothing to do.
         for _ in 0..2 {
@@ -513,7 +513,7 @@ async fn a_pod_that_is_over_gives_back_its_volumes_and_layers_and_what_is_read_s
 
 #[tokio::test]
 async fn a_part_that_can_t_be_given_back_stops_no_other_and_is_tried_again_soon() {
-    let mut holder = Holder::new("Never", exited(0)).await;
+    let mut holder = Box::pin(Holder::new("Never", exited(0))).await;
     holder.engine.fails.store(true, Ordering::Relaxed);
     assert!(holder.step().await <= RETRY);
     assert!(holder.left().is_empty() && !holder.worker.released.is_set());
@@ -524,7 +524,7 @@ async fn a_part_that_can_t_be_given_back_stops_no_other_and_is_tried_again_soon(
     assert!(holder.has_given_back());
     assert_eq!(holder.engine.emptied(), ["u-a"]);
 
-    let mut holder = Holder::new("Never", exited(0)).await;
+    let mut holder = Box::pin(Holder::new("Never", exited(0))).await;
     let pods = holder.machine().data.join("pods");
     let aside = pods.with_extension("aside");
     std::fs::rename(&pods, &aside).unwrap();
@@ -539,7 +539,7 @@ async fn a_part_that_can_t_be_given_back_stops_no_other_and_is_tried_again_soon(
     holder.step().await;
     assert!(holder.has_given_back());
 
-    let mut holder = Holder::new("Never", exited(0)).await;
+    let mut holder = Box::pin(Holder::new("Never", exited(0))).await;
     let memory = holder.machine().run.join("memory");
     let aside = memory.with_extension("aside");
     std::fs::rename(&memory, &aside).unwrap();
@@ -587,12 +587,12 @@ async fn a_deleted_pod_is_removed_at_once_and_gives_back_what_it_took_where_that
         pod.metadata.deletion_timestamp = Some(Time(Timestamp::now()));
         pod
     };
-    let mut holder = Holder::of(deleted(), Vec::new(), exited(0)).await;
+    let mut holder = Box::pin(Holder::of(deleted(), Vec::new(), exited(0))).await;
     assert_eq!(holder.step().await, Duration::ZERO);
     assert!(holder.engine.emptied().is_empty(), "one removal is enough");
     assert!(!holder.machine().pod_dir("u").exists());
 
-    let mut holder = Holder::of(deleted(), Vec::new(), exited(0)).await;
+    let mut holder = Box::pin(Holder::of(deleted(), Vec::new(), exited(0))).await;
     holder.engine.fails.store(true, Ordering::Relaxed);
     assert!(holder.step().await <= RETRY);
     assert!(holder.machine().pod_dir("u").exists() && holder.left().is_empty());
@@ -624,7 +624,7 @@ async fn a_pod_that_runs_or_is_to_run_again_and_a_static_one_keep_what_they_took
     ];
     for (pod, static_pods, state) in all {
         let is_static = !static_pods.is_empty();
-        let mut holder = Holder::of(pod, static_pods, state).await;
+        let mut holder = Box::pin(Holder::of(pod, static_pods, state)).await;
         let before = holder.left();
         holder.step().await;
         assert_eq!(holder.left(), before);
@@ -637,7 +637,7 @@ async fn a_pod_that_runs_or_is_to_run_again_and_a_static_one_keep_what_they_took
 
 #[tokio::test]
 async fn an_evicted_pod_gives_back_what_it_took_while_the_master_is_away() {
-    let mut holder = Holder::new("Always", exited(137)).await;
+    let mut holder = Box::pin(Holder::new("Always", exited(137))).await;
     holder.master.away.store(true, Ordering::Relaxed);
     let record = holder.machine().pod_dir("u").join("eviction");
     let words = evict::written(&eviction(Eviction::PRESSURE));
@@ -650,7 +650,7 @@ async fn an_evicted_pod_gives_back_what_it_took_while_the_master_is_away() {
     assert!(record.exists(), "an agent after this one finds it, too");
 
     // This one runs again after the boot, unless the master knows of its end.
-    let mut holder = Holder::new("Always", exited(137)).await;
+    let mut holder = Box::pin(Holder::new("Always", exited(137))).await;
     holder.master.away.store(true, Ordering::Relaxed);
     holder.worker.notes.evicted = Some(eviction(Eviction::SHUTDOWN));
     holder.step().await;
