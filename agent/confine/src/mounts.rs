@@ -11,9 +11,10 @@ use agent_sys::mount::Limits;
 use agent_sys::mounted::{Mounted, place_of};
 use std::path::{Component, Path, PathBuf};
 
-/// Places at which no volume may be that doesn't name them: the runtime and the container's limits
-/// take what is there for their own.
-const RESERVED: [&str; 4] = ["/", "/dev", "/proc", "/sys"];
+/// Places at and below which no volume may be that doesn't name its own: the runtime and the
+/// container's limits take what is there for their own, and the container's `/dev` covers what a
+/// link led there.
+const RESERVED: [&str; 3] = ["/dev", "/proc", "/sys"];
 
 /// A mount that a container is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,11 +91,8 @@ pub fn mount_fault(wanted: &[ExpectedMount], mounts: &[Mounted]) -> Option<Strin
         if all.is_empty() {
             return None;
         }
-        let of_others = RESERVED
-            .iter()
-            .any(|reserved| mounted.point == Path::new(reserved));
         let is_whole = all.iter().any(|one| one.is_of(mounted));
-        if of_others && is_whole && !all.iter().any(|one| one.is_named(&mounted.point)) {
+        if is_whole && of_others(&mounted.point) && is_astray(&all, mounted) {
             return Some(format!("a volume came to be at {place} by a symbolic link"));
         }
         // One that is wanted twice, once to write, may be written as often as it is wanted so.
@@ -107,6 +105,18 @@ pub fn mount_fault(wanted: &[ExpectedMount], mounts: &[Mounted]) -> Option<Strin
         (with == 0 || (is_whole && with < all.len() && alike.count() > with))
             .then(|| format!("more can be done with what is mounted at {place} than was wanted"))
     })
+}
+
+/// Whether a place is one of the runtime's own.
+fn of_others(place: &Path) -> bool {
+    place == Path::new("/") || RESERVED.iter().any(|one| place.starts_with(one))
+}
+
+/// Whether a volume is where none of the wanted ones of its kind is to be. What is mounted below a
+/// volume has its place by that one.
+fn is_astray(wanted: &[&ExpectedMount], mounted: &Mounted) -> bool {
+    let mut alike = wanted.iter().filter(|one| one.is_of(mounted));
+    alike.all(|one| one.destination.is_some() && !one.is_named(&mounted.point))
 }
 
 /// The wanted mounts of which `mounted` is one or a part.
@@ -243,11 +253,44 @@ mod tests {
 
     #[test]
     fn no_volume_takes_the_place_of_what_is_the_runtimes_by_a_link() {
-        for place in RESERVED {
+        for place in [
+            "/",
+            "/dev",
+            "/dev/null",
+            "/dev/shm",
+            "/proc",
+            "/proc/1",
+            "/proc/sys",
+            "/sys",
+            "/sys/fs/cgroup",
+        ] {
             let there = [mounted("/v", false, place)];
             assert!(mount_fault(&[wanted("/v", false, "/link")], &there).is_some());
             let named = format!("{place}/.");
             assert_eq!(mount_fault(&[wanted("/v", false, &named)], &there), None);
         }
+        let beside = [
+            mounted("/v", false, "/device"),
+            mounted("/v", false, "/a/dev"),
+        ];
+        let led = [wanted("/v", false, "/link"), wanted("/v", false, "/other")];
+        assert_eq!(mount_fault(&led, &beside), None);
+    }
+
+    #[test]
+    fn what_is_mounted_below_a_volume_in_dev_comes_with_it() {
+        let below = ExpectedMount {
+            destination: None,
+            ..wanted("/below", false, "")
+        };
+        let all = [wanted("/v", false, "/dev/v"), below];
+        let there = [
+            mounted("/v", false, "/dev/v"),
+            mounted("/below", false, "/dev/v/x"),
+        ];
+        assert_eq!(mount_fault(&all, &there), None);
+        let led = [wanted("/v", false, "/link"), all[1].clone()];
+        let fault = mount_fault(&led, &there).unwrap();
+        assert!(fault.contains("/dev/v by a symbolic link"), "{fault}");
     }
 }

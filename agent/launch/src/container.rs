@@ -96,6 +96,7 @@ pub fn prepare(
     let (command, args) = (expanded(&container.command)?, expanded(&container.args)?);
     let mut all_vars = vec![("HOSTNAME".to_owned(), host_name(pod))];
     all_vars.extend(vars.into_list());
+    check_texts(container, command.as_deref(), args.as_deref(), &all_vars)?;
     let id = container_id(&reference.uid, &container.name, number);
     let mut mounts = volume_mounts(machine, container, volumes, &all_vars)?;
     mounts.extend(
@@ -112,6 +113,38 @@ pub fn prepare(
         spec,
         wanted: mounts.into_iter().map(|mount| mount.wanted).collect(),
     })
+}
+
+/// Refuses texts that no program can get: one ends at its first NUL, as does a path.
+///
+/// # Errors
+/// There is a NUL in one of them; the message names the field, not what it holds.
+fn check_texts(
+    container: &Container,
+    command: Option<&[String]>,
+    args: Option<&[String]>,
+    vars: &[(String, String)],
+) -> Result<(), String> {
+    let has_nul = |text: &String| text.contains('\0');
+    let message = &container.termination_message_path;
+    let mut mounts = container.volume_mounts.iter().flatten();
+    let fields = [
+        ("mountPath", mounts.any(|mount| has_nul(&mount.mount_path))),
+        ("terminationMessagePath", message.iter().any(has_nul)),
+        ("workingDir", container.working_dir.iter().any(has_nul)),
+        ("command", command.into_iter().flatten().any(has_nul)),
+        ("args", args.into_iter().flatten().any(has_nul)),
+    ];
+    if let Some((field, _)) = fields.into_iter().find(|(_, is_wrong)| *is_wrong) {
+        return Err(format!("{field} must not contain a NUL character"));
+    }
+    let mut vars = vars.iter();
+    match vars.find(|(name, value)| has_nul(name) || has_nul(value)) {
+        Some((name, _)) => Err(format!(
+            "variable {name:?} must not contain a NUL character"
+        )),
+        None => Ok(()),
+    }
 }
 
 /// The specification of an attempt, without its command, its variables and what is mounted.
@@ -546,6 +579,33 @@ mod tests {
                 .contains("[node] privileged")
         );
         assert!(made(&privileged(false)).is_ok());
+    }
+
+    #[test]
+    fn a_nul_is_refused_in_all_that_the_runtime_reads_and_not_shown() {
+        let mount = |path: &str| json!([{"name": "v", "mountPath": path}]);
+        for (field, value, told) in [
+            ("volumeMounts", mount("/./dev\0secret"), "mountPath"),
+            ("volumeMounts", mount("/dev/null\0secret"), "mountPath"),
+            (
+                "terminationMessagePath",
+                json!("/a\0secret"),
+                "terminationMessagePath",
+            ),
+            ("workingDir", json!("/\0secret"), "workingDir"),
+            ("command", json!(["a", "secret\0"]), "command"),
+            ("args", json!(["secret\0"]), "args"),
+            (
+                "env",
+                json!([{"name": "A", "value": "secret\0"}]),
+                "variable \"A\"",
+            ),
+        ] {
+            let mut container = json!({"name": "a"});
+            container[field] = value;
+            let refused = made(&json!({"containers": [container]})).unwrap_err();
+            assert_eq!(refused, format!("{told} must not contain a NUL character"));
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Commands inside running containers, for probes: started, read, and ended when they take too
 //! long.
 
+use crate::c_strings;
 use crate::containerd::Containerd;
 use crate::log::{Fifos, read_rest};
 use crate::model::ExecOutput;
@@ -180,6 +181,7 @@ async fn own_process(engine: &Containerd, id: &str, command: &[String]) -> Resul
     let mut process = specification::of(engine, id).await?["process"].take();
     process["args"] = command.into();
     process["terminal"] = false.into();
+    c_strings::check("process", &process)?;
     Ok(process)
 }
 

@@ -8,7 +8,7 @@
 //! Images come from `agent_images`, requests to containerd from `agent_containerd`.
 //!
 //! Specifications: `spec` makes a container's, and `specification` keeps it outside of containerd's
-//! database.
+//! database. What runs them is written in C: `c_strings` refuses texts that it would cut.
 //!
 //! Pods with user namespaces: `mapped` shows them the layers of images as their own files.
 //!
@@ -23,6 +23,7 @@
 //! two FIFOs. Channels: [`Runtime::changes`] is a broadcast of pod uids that changed; a reader that
 //! lags lists anew.
 
+mod c_strings;
 mod containerd;
 #[doc(hidden)]
 pub mod decoders;

@@ -1,5 +1,6 @@
 //! Starts processes beside a container's own, with streams for a client.
 
+use crate::c_strings;
 use crate::containerd::Containerd;
 use crate::exec;
 use crate::log::Fifos;
@@ -25,6 +26,7 @@ pub(crate) async fn start(
     command: &Command,
 ) -> Result<Process, Error> {
     let local = |error| Error::caused(ErrorClass::Create, "open the command's streams", error);
+    c_strings::check("args", &json!(command.words))?;
     let spec = specification::of(engine, id).await?;
     let exec_id = exec::next_id();
     let folder = engine.options.fifos.join(format!("{id}-{exec_id}"));

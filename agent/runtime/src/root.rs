@@ -3,6 +3,8 @@
 
 use agent_containerd::{Error, ErrorClass};
 use containerd_client::types::Mount;
+use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -57,16 +59,64 @@ pub(crate) fn check(layers: &[PathBuf]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a volume at `/dev` itself, where a link in it would have the same effect, and one at
-/// `/dev/null`: crun takes the file there for the device, and gives it to the user that it runs as.
-/// Other volumes below `/dev` are no danger.
+/// Whether a mount at `destination` is the container's `/dev` or in it, by its text alone.
+pub(crate) fn is_in_dev(destination: &str) -> bool {
+    let names = names(destination);
+    names.first().is_some_and(|first| *first == "dev")
+}
+
+/// Refuses volumes by which a pod could choose where the runtime makes files of the machine: it
+/// makes `console`, devices and links in the container's `/dev` while it still sees the machine's
+/// files, and follows a link there.
 ///
-/// One at `/` is refused, too: into which of the two roots crun then puts devices depends on its
-/// version. On nodes with runc such a container does not start either (since 1.2.8, 1.3.3 and 1.4).
+/// - At `/dev`: it would be the pod's folder, with the pod's links.
+/// - At `/dev/null`: crun takes the file there for the device, and gives it to the user that it
+///   runs as.
+/// - Below `/dev`, in another volume or in `/dev/shm`: what lies there is the pod's, and a link of
+///   it could lead the volume to `/dev`. Others below `/dev` are no danger: they are mounted in the
+///   container's own `/dev`, in which there are no links yet.
+/// - With `..`, which may lead elsewhere than its text says, through a link before it.
+/// - At `/`: into which of the two roots crun then puts devices depends on its version. On nodes
+///   with runc such a container does not start either (since 1.2.8, 1.3.3 and 1.4).
 ///
 /// # Errors
-/// `destination` is one of these once its `..` are resolved ([`ErrorClass::Config`]).
-pub(crate) fn check_volume(destination: &str) -> Result<(), Error> {
+/// One of the destinations is one of these ([`ErrorClass::Config`]).
+pub(crate) fn check_volumes(destinations: &[&str]) -> Result<(), Error> {
+    let all: Vec<Vec<&OsStr>> = destinations.iter().map(|at| names(at)).collect();
+    let places: HashSet<&[&OsStr]> = all.iter().map(Vec::as_slice).collect();
+    let faults = destinations.iter().zip(&all);
+    let mut faults = faults.filter_map(|(at, names)| Some((at, fault(at, names, &places)?)));
+    match faults.next() {
+        None => Ok(()),
+        Some((at, text)) => Err(Error::new(ErrorClass::Config, format!("{at:?}: {text}"))),
+    }
+}
+
+/// What is wrong with a volume at `destination`, which has these names, beside those at `places`.
+fn fault(destination: &str, names: &[&OsStr], places: &HashSet<&[&OsStr]>) -> Option<&'static str> {
+    let mut parts = Path::new(destination).components();
+    if names.is_empty() {
+        return Some("a volume cannot be mounted at /, in the place of the image: mount it below");
+    }
+    if names == ["dev"] || names == ["dev", "null"] {
+        return Some("a volume can be mounted at /dev or /dev/null only in a privileged container");
+    }
+    if parts.any(|part| part == Component::ParentDir) {
+        return Some("the place of a volume must not contain ..");
+    }
+    if names[0] != "dev" {
+        return None;
+    }
+    let above = |depth: usize| &names[..depth];
+    let in_another =
+        |depth: usize| places.contains(above(depth)) || *above(depth) == ["dev", "shm"];
+    (2..names.len()).any(in_another).then_some(
+        "below /dev, a volume can be mounted in another one or in /dev/shm only in a privileged container",
+    )
+}
+
+/// The names on the way to a mount, `..` resolved by the text.
+fn names(destination: &str) -> Vec<&OsStr> {
     let mut names = Vec::new();
     for part in Path::new(destination).components() {
         match part {
@@ -75,15 +125,7 @@ pub(crate) fn check_volume(destination: &str) -> Result<(), Error> {
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
         }
     }
-    if names.is_empty() {
-        let text = "a volume cannot be mounted at /, in the place of the image: mount it below";
-        return Err(Error::new(ErrorClass::Config, text));
-    }
-    if names == ["dev"] || names == ["dev", "null"] {
-        let text = "a volume can be mounted at /dev or /dev/null only in a privileged container";
-        return Err(Error::new(ErrorClass::Config, text));
-    }
-    Ok(())
+    names
 }
 
 #[cfg(test)]
@@ -128,6 +170,7 @@ mod tests {
 
     #[test]
     fn a_volume_at_the_root_or_at_dev_is_refused_and_one_below_them_is_not() {
+        let check = |at: &str| check_volumes(&["/v", at]);
         for at in [
             "/dev",
             "/dev/",
@@ -138,21 +181,44 @@ mod tests {
             "/dev/null",
             "/dev/./shm/../null/",
         ] {
-            check_volume(at).unwrap_err();
+            let told = check(at).unwrap_err();
+            assert_eq!(told.class, ErrorClass::Config);
+            assert!(told.message.contains("/dev or /dev/null"), "{at}: {told}");
         }
         for root in ["/", "//", "/.", "/dev/..", "/a/../..", "/a/b/../../."] {
-            let told = check_volume(root).unwrap_err();
+            let told = check(root).unwrap_err();
             assert!(told.message.contains("mounted at /, "), "{root}: {told}");
+        }
+        for back in ["/dev/../a", "/a/../b", "/x/../dev/foo"] {
+            let told = check(back).unwrap_err();
+            assert!(told.message.contains("contain .."), "{back}: {told}");
         }
         for below in [
             "/dev/shm",
             "/dev/hugepages",
             "/dev/null/below",
+            "/dev/a/b",
             "/device",
             "/a/dev",
-            "/dev/../a",
+            "/v/d",
         ] {
-            check_volume(below).unwrap();
+            check(below).unwrap();
         }
+    }
+
+    /// What lies there is the pod's: a link could lead the volume to `/dev`, after that is mounted.
+    #[test]
+    fn a_volume_below_dev_is_refused_where_a_pod_can_have_put_a_link() {
+        let own = ["/dev/a", "/dev/b/c", "/dev/shm", "/dev/termination-log"];
+        check_volumes(&own).unwrap();
+        for at in ["/dev/a/x", "/dev//a/./x/y", "/dev/b/c/d", "/dev/shm/x"] {
+            let told = check_volumes(&[&own[..], &[at]].concat()).unwrap_err();
+            assert_eq!(told.class, ErrorClass::Config);
+            assert!(told.message.contains("below /dev"), "{at}: {told}");
+        }
+        check_volumes(&["/dev/shm/x"]).unwrap_err();
+        // Nor is the order of the two of any help.
+        check_volumes(&["/dev/a/x", "/dev/a"]).unwrap_err();
+        check_volumes(&["/dev/a", "/dev/a/", "/dev/ab"]).unwrap();
     }
 }

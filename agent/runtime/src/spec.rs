@@ -1,5 +1,7 @@
 //! The OCI runtime specification of a container, from the pod's spec and its image's configuration.
 
+mod mounts;
+
 use crate::model::{ContainerSpec, Resources, User};
 use crate::users::Identity;
 use agent_confine::{Device, FilterOptions, KernelView, Tpms, filter, read_only};
@@ -92,7 +94,7 @@ pub(crate) fn runtime_spec(
         "ociVersion": "1.1.0",
         "process": process(spec, image, identity, host, &capabilities)?,
         "root": {"path": "rootfs", "readonly": spec.confinement.read_only_root},
-        "mounts": mounts(spec),
+        "mounts": mounts::mounts(spec),
         "linux": linux,
     }))
 }
@@ -253,70 +255,6 @@ pub(crate) fn limits(wanted: &Resources, unified_cgroups: bool) -> Value {
     if let Some(pids) = wanted.pids_limit {
         all["pids"] = json!({"limit": pids});
     }
-    all
-}
-
-fn mounts(spec: &ContainerSpec) -> Vec<Value> {
-    let system = |destination: &str, kind: &str, options: &[&str]| json!({"destination": destination, "type": kind, "source": kind, "options": options});
-    // With the machine's process ids, a container sees those processes alone that it might look
-    // into: no more rights than its own, and none of the machine's (proc(5), hidepid).
-    let hide: &[&str] = if spec.shared.pid && !spec.privileged {
-        &["hidepid=ptraceable"]
-    } else {
-        &[]
-    };
-    let proc = [&["nosuid", "noexec", "nodev"], hide].concat();
-    let access = if spec.privileged { "rw" } else { "ro" };
-    let groups = ["nosuid", "noexec", "nodev", "relatime", access];
-    let mut all = vec![
-        system("/proc", "proc", &proc),
-        system(
-            "/dev",
-            "tmpfs",
-            &["nosuid", "strictatime", "mode=755", "size=65536k"],
-        ),
-        system(
-            "/dev/pts",
-            "devpts",
-            &[
-                "nosuid",
-                "noexec",
-                "newinstance",
-                "ptmxmode=0666",
-                "mode=0620",
-                "gid=5",
-                agent_confine::TERMINALS,
-            ],
-        ),
-        match &spec.pod.shm {
-            Some(path) => json!({
-                "destination": "/dev/shm",
-                "type": "bind",
-                "source": path,
-                "options": ["rbind", "rprivate", "nosuid", "noexec", "nodev"],
-            }),
-            None => system(
-                "/dev/shm",
-                "tmpfs",
-                &["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"],
-            ),
-        },
-        system("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
-        system("/sys", "sysfs", &["nosuid", "noexec", "nodev", access]),
-        system("/sys/fs/cgroup", "cgroup", &groups),
-    ];
-    all.extend(spec.mounts.iter().map(|mount| {
-        let access = if mount.read_only { "ro" } else { "rw" };
-        let sides = mount.propagation.option();
-        let mut options = vec!["rbind", sides, "nosuid", "nodev", access];
-        options.extend(mount.no_exec.then_some("noexec"));
-        json!({
-            "destination": mount.destination,
-            "type": "bind",
-            "source": mount.source,
-            "options": options,
-        })
-    }));
     all
 }
 
@@ -501,13 +439,58 @@ mod tests {
         assert_eq!(dev[0]["type"], "tmpfs");
     }
 
+    /// The places of a container's mounts, in the order in which they are made.
+    fn places(volumes: &[&str]) -> Vec<String> {
+        let mut spec = wanted();
+        let volume = spec.mounts.remove(0);
+        spec.mounts = volumes
+            .iter()
+            .map(|&at| Mount {
+                destination: at.to_owned(),
+                ..volume.clone()
+            })
+            .collect();
+        let all = made(&spec)["mounts"].as_array().unwrap().clone();
+        let place = |mount: &Value| mount["destination"].as_str().unwrap().to_owned();
+        all.iter().map(place).collect()
+    }
+
+    /// A link of a pod or an image leads a volume below the container's own `/dev`, and never over
+    /// it.
+    #[test]
+    fn dev_covers_every_volume_but_those_that_are_named_below_it() {
+        let volumes = ["/v", "/dev/shm", "/v/d", "/dev/./a", "/dev/../b", "/device"];
+        assert_eq!(
+            places(&volumes),
+            [
+                "/proc",
+                "/sys",
+                "/sys/fs/cgroup",
+                "/v",
+                "/v/d",
+                "/dev/../b",
+                "/device",
+                "/dev",
+                "/dev/pts",
+                "/dev/shm",
+                "/dev/mqueue",
+                "/dev/shm",
+                "/dev/./a",
+            ]
+        );
+        // A privileged container may have the machine's own `/dev`, with what is mounted in it.
+        let last = places(&["/v", "//dev/"]);
+        assert_eq!(last.last().map(String::as_str), Some("//dev/"));
+    }
+
     #[test]
     fn mounts_of_a_container_reach_the_machine_only_where_one_of_its_volumes_is_shared() {
         let told = |propagation| {
             let mut spec = wanted();
             spec.mounts[0].propagation = propagation;
             let all = made(&spec);
-            let own = all["mounts"].as_array().unwrap().last().unwrap();
+            let mut own = all["mounts"].as_array().unwrap().iter();
+            let own = own.find(|mount| mount["destination"] == "/d").unwrap();
             let side = own["options"][1].as_str().unwrap().to_owned();
             let root = all["linux"]["rootfsPropagation"].as_str().unwrap();
             (side, root.to_owned())

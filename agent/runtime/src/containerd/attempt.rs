@@ -1,6 +1,7 @@
 //! The start of an attempt: its record, its root file system, its task.
 
 use super::Containerd;
+use crate::c_strings;
 use crate::labels::{self, End, Record};
 use crate::log::Fifos;
 use crate::mapped::mapped;
@@ -95,8 +96,8 @@ impl Containerd {
     async fn draft(&self, spec: &ContainerSpec, id: &str, ready: &Ready) -> Result<Draft, Error> {
         let accounts = self.accounts_of(ready).await?;
         if !spec.privileged {
-            let mut at = spec.mounts.iter().map(|mount| &mount.destination);
-            at.try_for_each(|at| root::check_volume(at))?;
+            let at = spec.mounts.iter().map(|mount| mount.destination.as_str());
+            root::check_volumes(&at.collect::<Vec<_>>())?;
         }
         let requested = RequestedIds {
             user: spec.user,
@@ -113,6 +114,7 @@ impl Containerd {
         };
         let mut specification = runtime_spec(spec, id, &ready.defaults, &identity, &host)?;
         accounts.give_home(identity.uid, &mut specification);
+        c_strings::check("specification", &specification)?;
         Ok(Draft {
             specification,
             user: identity.user(spec),

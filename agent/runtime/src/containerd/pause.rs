@@ -3,6 +3,7 @@
 //! it.
 
 use super::Containerd;
+use crate::c_strings;
 use crate::labels::{self, Labels};
 use crate::mapped::give;
 use crate::model::{
@@ -75,6 +76,7 @@ impl Containerd {
             groups: vec![pause::USER],
         };
         let document = runtime_spec(&spec, id, &image, &identity, &self.host)?;
+        c_strings::check("specification", &document)?;
         specification::keep(&self.options, id, &document)?;
         let stored = Stored {
             id: id.to_owned(),

@@ -8,7 +8,7 @@ use crate::cluster::Cluster;
 use crate::site::{Site, eventually, texts};
 use config_model::host_path::HostPath;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tests_harness::oci::Entry;
 
 /// An image of one layer, which the machine may have for others, too.
@@ -16,8 +16,9 @@ const IMAGE: &str = "preloaded.example/astray:1";
 /// What the pod writes into the layer, if it can.
 const MARK: &str = "written-by-a-pod";
 
-/// Its paths, and through them volumes, lead back to themselves.
-const ENTRIES: [Entry<'static>; 9] = [
+/// Its paths, and through them volumes, lead back to themselves, and one of them to `/dev`.
+const ENTRIES: [Entry<'static>; 10] = [
+    Entry::Link("led", "dev"),
     Entry::Folder("run"),
     Entry::Folder("var"),
     Entry::Link("var/run", "/run"),
@@ -98,6 +99,83 @@ async fn a_volume_that_is_only_read_stays_so_wherever_links_lead_the_runtime() {
     assert!(!folder.join(MARK).exists());
 }
 
+/// A pod with a terminal, for which the runtime makes `console` in the container's `/dev` while it
+/// still sees the machine's files. Its volume `b` has a link of that name, to `made`, and its volume
+/// `a` a link to `/dev`.
+fn with_terminal(made: &Path, mounts: &Value) -> Value {
+    let made = made.display();
+    let links = format!("busybox ln -s /dev /a/d && busybox ln -s {made} /b/console");
+    let places = ["a", "b"].map(|name| json!({"name": name, "mountPath": format!("/{name}")}));
+    let mut init = container("init", &links, &json!(places));
+    init["securityContext"] = json!({"runAsUser": 1000});
+    let mut main = container("main", "echo ran", mounts);
+    main["tty"] = json!(true);
+    json!({
+        "restartPolicy": "Never",
+        "initContainers": [init],
+        "containers": [main],
+        "volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "emptyDir": {}}],
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_volume_has_the_runtime_make_a_file_of_the_machine() {
+    let site = Site::new();
+    site.preload(IMAGE, &ENTRIES);
+    let made = site.dir.path().join("made-by-a-pod");
+    let cluster = Cluster::at(site).await;
+    let at = |name: &str, path: &str| json!({"name": name, "mountPath": path});
+    let (link, nul) = (
+        "at /dev by a symbolic link",
+        "mountPath must not contain a NUL",
+    );
+    for (name, mounts, told) in [
+        ("volume", json!([at("a", "/v"), at("b", "/v/d")]), link),
+        ("image", json!([at("b", "/led")]), link),
+        ("nul", json!([at("b", "/./dev\0x")]), nul),
+        ("null", json!([at("b", "/dev/null\0x")]), nul),
+        (
+            "nested",
+            json!([at("a", "/dev/v"), at("b", "/dev/v/d")]),
+            "below /dev",
+        ),
+        (
+            "shared",
+            json!([at("a", "/dev/shm"), at("b", "/dev/shm/d")]),
+            "below /dev",
+        ),
+    ] {
+        cluster.create(name, with_terminal(&made, &mounts)).await;
+        let message = refused(&cluster, name).await;
+        assert!(message.contains(told), "{name}: {message}");
+        assert!(!made.exists(), "{name}: the runtime made it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_in_dev_is_seen_there() {
+    let site = Site::new();
+    site.preload(IMAGE, &ENTRIES);
+    let cluster = Cluster::at(site).await;
+    let script = "echo shm > /dev/shm/x; echo own > /dev/own/x; cat /m/x /v/x";
+    let places = [
+        ("m", "/dev/shm"),
+        ("m", "/m"),
+        ("v", "/dev/own"),
+        ("v", "/v"),
+    ];
+    let mounts = places.map(|(name, path)| json!({"name": name, "mountPath": path}));
+    let spec = json!({
+        "restartPolicy": "Never",
+        "containers": [container("main", script, &json!(mounts))],
+        "volumes": [
+            {"name": "m", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+            {"name": "v", "emptyDir": {}},
+        ],
+    });
+    assert_eq!(output(&cluster, "sees", spec).await, ["shm", "own"]);
+}
+
 /// A folder of the machine that its configuration lists to be read.
 fn listed(site: &Site) -> (PathBuf, HostPath) {
     let folder = site.dir.path().join("listed");
@@ -152,9 +230,13 @@ async fn a_neighbour_that_flips_a_name_makes_no_volume_writable() {
     assert!(!folder.join(MARK).exists());
 }
 
-/// The output of a pod of the image, which runs once.
-async fn output(cluster: &Cluster, name: &str, main: Value) -> Vec<String> {
-    let spec = json!({"restartPolicy": "Never", "containers": [main]});
+/// A pod of one container, which runs once.
+fn once(main: Value) -> Value {
+    json!({"restartPolicy": "Never", "containers": [main]})
+}
+
+/// The output of a pod that runs once.
+async fn output(cluster: &Cluster, name: &str, spec: Value) -> Vec<String> {
     cluster.create(name, spec).await;
     let ended = || async {
         let phase = cluster.pod(name).await?.status?.phase?;
@@ -183,7 +265,7 @@ async fn a_device_in_an_image_opens_for_nobody() {
     for (name, read_only) in [("written", false), ("read", true)] {
         let mut main = container("main", script, &json!([]));
         main["securityContext"] = json!({"readOnlyRootFilesystem": read_only});
-        assert_eq!(output(&cluster, name, main).await, refused, "{name}");
+        assert_eq!(output(&cluster, name, once(main)).await, refused, "{name}");
     }
 }
 
@@ -193,5 +275,5 @@ async fn a_pipe_in_the_place_of_an_images_accounts_holds_up_nobody() {
     site.preload(IMAGE, &[Entry::Pipe("etc/passwd")]);
     let cluster = Cluster::at(site).await;
     let main = container("main", "echo $HOME", &json!([]));
-    assert_eq!(output(&cluster, "starts", main).await, ["/"]);
+    assert_eq!(output(&cluster, "starts", once(main)).await, ["/"]);
 }
