@@ -21,8 +21,9 @@ use zeroize::Zeroizing;
 const LIMIT: u64 = 64 << 10;
 
 /// Seals the keys in `recovered` with `keeper` for the authority in `folder`, and removes that
-/// file. Returns false if there is none. Call it before [`crate::Authority::open`]. A power cut
-/// leaves the file, and the next call does everything again.
+/// file. Returns false if there is none, or an empty one, which a power cut leaves while it is
+/// written. Call it before [`crate::Authority::open`]. A power cut leaves the file, and the next
+/// call does everything again.
 ///
 /// # Errors
 /// [`Error::Restore`] where the keys are not those of the authority's roots; then nothing was
@@ -34,7 +35,7 @@ pub fn restore(
     recovered: &Path,
     now: SystemTime,
 ) -> Result<bool> {
-    let Some(text) = read(recovered)? else {
+    let Some(text) = read(recovered)?.filter(|text| !text.is_empty()) else {
         return Ok(false);
     };
     let state = State::read(folder)?;

@@ -277,6 +277,8 @@ fn a_state_on_another_board_gets_its_keys_from_the_recovery_copy() {
 
     assert!(on(2).is_err(), "the old board's TPM sealed them");
     assert!(!restore(2).unwrap(), "there is no file with keys");
+    std::fs::write(&recovered, "").unwrap();
+    assert!(!restore(2).unwrap(), "there are no keys in the file");
     let other = KeyPair::generate().unwrap().serialize_pem().repeat(3);
     std::fs::write(&recovered, other).unwrap();
     assert!(matches!(restore(2), Err(master_ca::Error::Restore(_))));
