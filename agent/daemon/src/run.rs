@@ -140,6 +140,8 @@ async fn operate_admitted(
     if founds {
         follow_own_master(arguments, &identity, &mut tasks);
     }
+    // Before the first pod: from here on the state is this cluster's.
+    state.keep(&identity)?;
     state.spawn(&identity, &mut tasks);
     let addresses = addresses::follow(machine, on_machine, &mut tasks);
     tasks.spawn(async move {

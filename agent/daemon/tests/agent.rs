@@ -8,6 +8,7 @@ use config_protocol::attestor::{
 use config_protocol::question::{mac, question};
 use config_protocol::wire::{Blob, Challenge, ConfigEvent, SessionId};
 use config_protocol::{Purpose, prover};
+use config_state::generation::{Generation, GenerationKey};
 use config_tpm::{Digest, pcr};
 use config_tpm::{Public, make_credential};
 use config_unlock::approvals::{AREA, Role};
@@ -31,6 +32,7 @@ use tests_harness::lifetime;
 use tests_harness::swtpm::Swtpm;
 use tests_support::images;
 use tests_support::master::{Behaviour, Booted, Master};
+use zeroize::Zeroizing;
 
 /// Longest wait for anything.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -553,6 +555,41 @@ async fn a_worker_enrols_and_ends_when_asked() {
         agent.end()
     });
     assert_eq!(ended.await.expect("the agent"), Some(0));
+}
+
+/// What pods leave on the state must not be taken for another cluster's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_whose_state_cannot_keep_its_cluster_runs_no_pod() {
+    let master = Master::start(Behaviour::Good).await;
+    let config = joining(&master);
+    let (said, code) = tokio::task::spawn_blocking(move || {
+        let state = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| state.path().join(name).display().to_string();
+        let key = GenerationKey::of(&Zeroizing::new([7; 64]));
+        std::fs::write(at("key"), key.bytes()).expect("written");
+        let fresh = Generation {
+            number: 7,
+            ..Generation::default()
+        };
+        std::fs::write(at("generation"), fresh.text(&key)).expect("written");
+        // In the way of its next text.
+        std::fs::create_dir(at("generation.new")).expect("made");
+        let swtpm = Swtpm::new();
+        let booted = master.register("worker-1", "worker", &swtpm.tcti(), &swtpm.issuer_pem());
+        let (logs, places) = (logs(&booted), [at("generation"), at("key")]);
+        let mut more: Vec<&str> = logs.iter().map(String::as_str).collect();
+        more.extend(["--state-generation", &places[0]]);
+        more.extend(["--state-generation-key", &places[1]]);
+        let mut agent = Agent::start(&config, &swtpm.tcti(), &more);
+        agent.line("pratique: enrolled as worker-1");
+        let is_served = |line: &String| line.contains("is served");
+        // Without such a line it goes on to the end of the output.
+        let said = agent.lines.iter().find(is_served);
+        (said, agent.end())
+    })
+    .await
+    .expect("the agent");
+    assert_eq!((said, code), (None, Some(74)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
