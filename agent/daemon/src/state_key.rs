@@ -101,9 +101,10 @@ fn run_with(
         OpenOutcome::Closed(ClosedVolume { reason, .. }) if is_master && !arguments.fresh => {
             recover(&mut disk, &mut store, reason, input, output)?;
         }
-        // Another boot of this machine may open the state: one with the user-data that made it, or
-        // of the newer image. If a new state were made here, a typing error in the user-data would
-        // lose the old one, and booting any older image would lower the floor.
+        // Another boot of this machine may open the state: one with the user-data that made it, of
+        // the newer image, or of the other role's. If a new state were made here, a typing error in
+        // the user-data would lose the old one, booting any older image would lower the floor, and
+        // a worker's image that is booted once would lose a master's state.
         OpenOutcome::Closed(closed) if let Some(reason) = of_another_boot(closed, svn) => {
             tell(output, &without(reason, &image)?)?;
         }
@@ -157,13 +158,14 @@ fn recover(
     Ok(())
 }
 
-/// The reason if the state does not open now, but would open in another boot: of a newer image or
-/// with the earlier user-data. A newer image's floor in the TPM counts whatever the disk holds,
-/// since an attacker can change the disk.
+/// The reason if the state does not open now, but would open in another boot: of a newer image, of
+/// one of the other role, or with the earlier user-data. What the TPM has for other images counts
+/// whatever the disk holds, since an attacker can change the disk.
 fn of_another_boot(closed: ClosedVolume, svn: u64) -> Option<Reason> {
     let newer = closed.floor.filter(|floor| *floor > svn);
     newer
         .map(Reason::Floor)
+        .or(closed.other_role.then_some(Reason::OtherRole))
         .or((closed.reason == Reason::OtherConfiguration).then_some(closed.reason))
 }
 

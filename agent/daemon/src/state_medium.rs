@@ -65,6 +65,7 @@ impl Store for TpmStore {
         let found = |slot| match slot {
             StateSlot::Absent => SlotContent::Absent,
             StateSlot::Foreign => SlotContent::Foreign,
+            StateSlot::OtherRole => SlotContent::OtherRole,
             StateSlot::Closed { floor } => SlotContent::Closed(floor),
             StateSlot::Unwritten { .. } => SlotContent::Unwritten,
             StateSlot::Open { floor, content } => Kept::parse(&content)

@@ -51,7 +51,11 @@ pub(crate) fn look(
 ) -> Result<RecoveredState, Unrecovered> {
     let others = matches!(
         reason,
-        Reason::NoKey | Reason::OtherKey | Reason::ForeignIndex | Reason::Floor(_)
+        Reason::NoKey
+            | Reason::OtherKey
+            | Reason::ForeignIndex
+            | Reason::OtherRole
+            | Reason::Floor(_)
     );
     if !others {
         // A one-off key does not override the board's own record: an older copy of its own state

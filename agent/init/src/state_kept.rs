@@ -12,7 +12,7 @@ use crate::console::Console;
 
 /// Whether a boot that may not open the state leaves it on the partition. The machine was started
 /// in an unapproved way (a kernel argument from outside, an unsigned image), with other user-data,
-/// by an older image, or without its TPM, which may have failed for this boot or be switched off;
+/// by an older image or one of the other role, or without its TPM, which may have failed for this boot or be switched off;
 /// and the next boot as before needs its state. `fresh`: the table labels the partition as
 /// unfinished.
 pub(crate) fn keeps_the_disk(reason: Reason, fresh: bool, partition: &Path) -> bool {
@@ -22,6 +22,7 @@ pub(crate) fn keeps_the_disk(reason: Reason, fresh: bool, partition: &Path) -> b
             | Reason::NoApprovals
             | Reason::NoTpm
             | Reason::OtherConfiguration
+            | Reason::OtherRole
             | Reason::Floor(_)
     );
     as_before && (!fresh || holds_a_state(partition))
@@ -69,6 +70,7 @@ mod tests {
         let partition = dir.path().join("partition");
         std::fs::write(&partition, vec![0; usize::try_from(DATA_OFFSET).unwrap()]).unwrap();
         assert!(keeps_the_disk(Reason::NoTpm, false, &partition));
+        assert!(keeps_the_disk(Reason::OtherRole, false, &partition));
         assert!(
             !keeps_the_disk(Reason::NoTpm, true, &partition),
             "a machine that never had one has its state on the disk"

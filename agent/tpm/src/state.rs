@@ -58,6 +58,9 @@ pub enum StateSlot {
     /// An index that does not match the template (its maker may know its content), or one of
     /// another release key or of other Secure Boot settings.
     Foreign,
+    /// An index with content that a boot of the other role's image wrote, of the same release key
+    /// and Secure Boot settings. No boot of this role opens it.
+    OtherRole,
     /// An index of this release key whose floor this boot is not approved for.
     Closed {
         /// Its floor.
@@ -82,6 +85,7 @@ impl std::fmt::Debug for StateSlot {
         match self {
             Self::Absent => f.write_str("Absent"),
             Self::Foreign => f.write_str("Foreign"),
+            Self::OtherRole => f.write_str("OtherRole"),
             Self::Closed { floor } => write!(f, "Closed({floor})"),
             Self::Unwritten { floor } => write!(f, "Unwritten({floor})"),
             Self::Open { floor, .. } => write!(f, "Open({floor})"),
@@ -91,23 +95,38 @@ impl std::fmt::Debug for StateSlot {
 
 impl Unlock {
     fn index(&self, slot: usize, floor: u64, secure_boot: PcrValue) -> Option<Index> {
-        let handle = *HANDLES.get(slot)?;
-        Some(Index {
-            handle,
-            policy: state_key_policy(&self.approver, floor, secure_boot),
-            size: SLOT_SIZE,
-        })
+        index(&self.approver, slot, floor, secure_boot)
     }
 
     /// The floor of the index with this Name, and whether it has content.
     fn recognise(&self, slot: usize, name: &[u8], secure_boot: PcrValue) -> Option<(u64, bool)> {
+        self.recognise_of(&self.approver, slot, name, secure_boot)
+    }
+
+    /// What an index is that is none of this role's images. One without content may be anybody's:
+    /// the owner of the hierarchy can make it, and nothing is lost with it.
+    fn unrecognised(&self, slot: usize, name: &[u8], secure_boot: PcrValue) -> StateSlot {
+        let other = self.approver.of_other_role();
+        match self.recognise_of(&other, slot, name, secure_boot) {
+            Some((_, true)) => StateSlot::OtherRole,
+            Some((_, false)) | None => StateSlot::Foreign,
+        }
+    }
+
+    fn recognise_of(
+        &self,
+        approver: &Approver,
+        slot: usize,
+        name: &[u8],
+        secure_boot: PcrValue,
+    ) -> Option<(u64, bool)> {
         // The floor is most often the image's own version, or a little below.
         let floors = (0..=KNOWN_FLOORS).flat_map(|distance| {
             let below = self.svn.saturating_sub(distance);
             [below, self.svn.saturating_add(distance)]
         });
         floors.into_iter().find_map(|floor| {
-            let index = self.index(slot, floor, secure_boot)?;
+            let index = index(approver, slot, floor, secure_boot)?;
             // TPMA_NV_WRITTEN is among the attributes that the Name covers.
             [true, false]
                 .into_iter()
@@ -115,6 +134,16 @@ impl Unlock {
                 .map(|written| (floor, written))
         })
     }
+}
+
+/// The index of a slot for images that `approver` approved for `floor`.
+fn index(approver: &Approver, slot: usize, floor: u64, secure_boot: PcrValue) -> Option<Index> {
+    let handle = *HANDLES.get(slot)?;
+    Some(Index {
+        handle,
+        policy: state_key_policy(approver, floor, secure_boot),
+        size: SLOT_SIZE,
+    })
 }
 
 impl Device {
@@ -191,7 +220,7 @@ impl Device {
                 .tr_get_name(index)
                 .step("read the Name of the state's index")?;
             let Some((floor, written)) = unlock.recognise(slot, name.value(), secure_boot) else {
-                return Ok(StateSlot::Foreign);
+                return Ok(unlock.unrecognised(slot, name.value(), secure_boot));
             };
             let Some(approval) = approval(unlock, Use::State, policy, floor) else {
                 return Ok(StateSlot::Closed { floor });

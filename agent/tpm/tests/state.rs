@@ -174,7 +174,10 @@ fn an_image_of_the_other_role_does_not_open_the_state() {
         tpm.approved(&worker).expect("asked"),
         "the negative control"
     );
-    assert_eq!(slot(&tpm, &worker), StateSlot::Foreign);
+    assert_eq!(slot(&tpm, &worker), StateSlot::OtherRole);
+    // Of another release key it is anybody's.
+    let strangers = image_of(Role::Worker, &release_key(2), 3, 2);
+    assert_eq!(slot(&tpm, &strangers), StateSlot::Foreign);
     // A worker's image that claims to be a master's: its approvals are for workers.
     let lying = Unlock {
         approver: master.approver.clone(),

@@ -61,6 +61,8 @@ pub enum SlotContent {
     Absent,
     /// An index that someone else made, or that cannot be parsed.
     Foreign,
+    /// A key for images of the other role.
+    OtherRole,
     /// A key for images of another floor.
     Closed(u64),
     /// A place for a key, without one.
@@ -131,6 +133,8 @@ pub struct ClosedVolume {
     pub finished: bool,
     /// The highest floor of a key that this boot can't read.
     pub floor: Option<u64>,
+    /// Whether the TPM has the key of a state of the other role's images.
+    pub other_role: bool,
 }
 
 /// What init knows of this boot.
@@ -164,12 +168,14 @@ pub fn open<S: Store>(
         .unwrap_or(0);
     let finished = slots.iter().any(finished);
     let floor = slots.iter().filter_map(closed_floor).max();
+    let other_role = slots.contains(&SlotContent::OtherRole);
     let closed = |reason| {
         Ok(OpenOutcome::Closed(ClosedVolume {
             reason,
             renewals,
             finished,
             floor,
+            other_role,
         }))
     };
     if boot.fresh {
@@ -291,6 +297,7 @@ fn open_key(found: &SlotContent) -> Option<(u64, &Kept)> {
         SlotContent::Open(floor, kept) => Some((*floor, kept)),
         SlotContent::Absent
         | SlotContent::Foreign
+        | SlotContent::OtherRole
         | SlotContent::Closed(_)
         | SlotContent::Unwritten => None,
     }
@@ -301,6 +308,7 @@ fn closed_floor(found: &SlotContent) -> Option<u64> {
         SlotContent::Closed(floor) => Some(*floor),
         SlotContent::Absent
         | SlotContent::Foreign
+        | SlotContent::OtherRole
         | SlotContent::Unwritten
         | SlotContent::Open(..) => None,
     }
@@ -310,7 +318,7 @@ fn closed_floor(found: &SlotContent) -> Option<u64> {
 fn finished(found: &SlotContent) -> bool {
     match found {
         SlotContent::Absent | SlotContent::Unwritten => false,
-        SlotContent::Foreign | SlotContent::Closed(_) => true,
+        SlotContent::Foreign | SlotContent::OtherRole | SlotContent::Closed(_) => true,
         SlotContent::Open(_, kept) => kept.generation > MADE,
     }
 }
@@ -322,6 +330,8 @@ fn closed_reason(slots: &[SlotContent]) -> Reason {
         Reason::OtherKey
     } else if let Some(floor) = slots.iter().filter_map(closed_floor).max() {
         Reason::Floor(floor)
+    } else if any(|slot| *slot == SlotContent::OtherRole) {
+        Reason::OtherRole
     } else if any(|slot| *slot == SlotContent::Foreign) {
         Reason::ForeignIndex
     } else {

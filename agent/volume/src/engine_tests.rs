@@ -56,7 +56,8 @@ impl Machine {
                 reason: Reason::FirstStart,
                 renewals: 0,
                 finished: false,
-                floor: None
+                floor: None,
+                other_role: false,
             }
         );
         let volume = machine.make(closed).unwrap().volume;
@@ -253,6 +254,7 @@ fn a_header_of_another_key_is_not_trusted() {
         (SlotContent::Absent, Reason::NoKey),
         (SlotContent::Unwritten, Reason::NoKey),
         (SlotContent::Foreign, Reason::ForeignIndex),
+        (SlotContent::OtherRole, Reason::OtherRole),
         (SlotContent::Closed(9), Reason::Floor(9)),
     ] {
         machine.0.borrow_mut().slots = [found, SlotContent::Absent];
@@ -276,6 +278,7 @@ fn a_removed_partition_differs_from_a_first_start() {
             renewals: 0,
             finished: true,
             floor: None,
+            other_role: false,
         }
     );
     let made = machine.make(closed).unwrap();
@@ -300,6 +303,7 @@ fn a_state_is_finished_once_its_making_was_answered() {
         renewals: 0,
         finished: false,
         floor: None,
+        other_role: false,
     };
     let made = machine.make(closed).unwrap();
     assert!(!finished(), "a power cut before there was a file system");
@@ -311,6 +315,7 @@ fn a_state_is_finished_once_its_making_was_answered() {
     for (found, expected) in [
         (SlotContent::Unwritten, false),
         (SlotContent::Foreign, true),
+        (SlotContent::OtherRole, true),
         (SlotContent::Closed(9), true),
     ] {
         machine.0.borrow_mut().slots = [SlotContent::Absent, found];
@@ -453,6 +458,7 @@ fn made_with_recovery() -> (Machine, NewVolume) {
         renewals: 0,
         finished: false,
         floor: None,
+        other_role: false,
     };
     let made = machine.make(closed).unwrap();
     machine.boot(0);
@@ -650,7 +656,7 @@ proptest! {
     fn a_power_cut_in_a_renewal_leaves_it_done_or_to_be_made_again(writes in 0_usize..6) {
         let (machine, old) = Machine::made();
         let before = machine.copy();
-        let closed = ClosedVolume { reason: Reason::Damaged, renewals: 0, finished: true, floor: None };
+        let closed = ClosedVolume { reason: Reason::Damaged, renewals: 0, finished: true, floor: None, other_role: false };
         let made = machine.with_power(writes).make(closed);
         machine.with_power(usize::MAX);
         match machine.look(false).unwrap() {

@@ -20,6 +20,9 @@ pub enum Reason {
     NoKey,
     /// The TPM's index was made by another system, or under other Secure Boot settings.
     ForeignIndex,
+    /// The TPM's key is for images of the other role: a worker's image on a master's board, or the
+    /// reverse.
+    OtherRole,
     /// The TPM's key is for images of at least this version, and of at most [`MOST_ABOVE`] more.
     Floor(u64),
     /// The header is encrypted by another key, or was changed.
@@ -53,12 +56,13 @@ pub enum Reason {
 }
 
 impl Reason {
-    const PLAIN: [Self; 18] = [
+    const PLAIN: [Self; 19] = [
         Self::FirstStart,
         Self::PartitionGone,
         Self::NoHeader,
         Self::NoKey,
         Self::ForeignIndex,
+        Self::OtherRole,
         Self::OtherKey,
         Self::OlderCopy,
         Self::OtherConfiguration,
@@ -83,6 +87,7 @@ impl Reason {
             Self::NoHeader => "NoHeader",
             Self::NoKey => "NoKey",
             Self::ForeignIndex => "ForeignIndex",
+            Self::OtherRole => "OtherRole",
             Self::Floor(_) => "Floor",
             Self::OtherKey => "OtherKey",
             Self::OlderCopy => "OlderCopy",
@@ -129,6 +134,9 @@ impl fmt::Display for Reason {
             Self::NoKey => "the TPM has no key for it: the disk is another machine's, or the TPM was cleared",
             Self::ForeignIndex => {
                 "the TPM's index for its key was made by another system, or under other Secure Boot settings (PCR 7) than this boot's"
+            }
+            Self::OtherRole => {
+                "the TPM keeps its key for images of the other role: a master's, or a worker's"
             }
             Self::Floor(floor) => {
                 return write!(

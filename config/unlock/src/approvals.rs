@@ -154,6 +154,15 @@ impl Role {
         }
     }
 
+    /// The one that this is not.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Worker => Self::Master,
+            Self::Master => Self::Worker,
+        }
+    }
+
     /// The reverse of [`Role::name`].
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.name() == name)
@@ -172,6 +181,12 @@ impl Approver {
     /// The approver of a role's images, by the public point of a release key.
     pub fn new(key: VerifyingKey, role: Role) -> Self {
         Self { key, role }
+    }
+
+    /// The approver of the other role's images, by the same release key.
+    #[must_use]
+    pub fn of_other_role(&self) -> Self {
+        Self::new(self.key, self.role.other())
     }
 
     /// From an uncompressed point (SEC 1), 65 bytes in hexadecimal, as the image's description has

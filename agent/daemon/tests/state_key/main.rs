@@ -1,6 +1,7 @@
 //! `agent state-key` as init runs it, with a software TPM and a file as the partition.
 
 mod recovery;
+mod roles;
 
 use agent_tpm::Tpm;
 use agent_volume::generation::BootNonce;
