@@ -12,9 +12,9 @@ use crate::console::Console;
 
 /// Whether a boot that may not open the state leaves it on the partition. The machine was started
 /// in an unapproved way (a kernel argument from outside, an unsigned image), with other user-data,
-/// by an older image or one of the other role, or without its TPM, which may have failed for this boot or be switched off;
-/// and the next boot as before needs its state. `fresh`: the table labels the partition as
-/// unfinished.
+/// by an older image or one of the other role, or without its TPM, which may have failed for this
+/// boot or be switched off; and the next boot as before needs its state. `fresh`: the table labels
+/// the partition as unfinished.
 pub(crate) fn keeps_the_disk(reason: Reason, fresh: bool, partition: &Path) -> bool {
     let as_before = matches!(
         reason,

@@ -6,13 +6,13 @@
 //! that is left out the node knows no more than which objects there are: its Services are not
 //! served and its policies isolate its pods, while its slices, pods and labels mean nobody.
 
-use crate::kept::KeptBytes;
 use crate::shared::Shared;
 use agent_api::{ApiError, Backoff, WatchEvent};
 use agent_policy::model as policy;
 use agent_policy::{World, name_namespaces};
 use agent_proxy::{Key, Known, Node, Service, ServiceRange, Slice, View, is_everyones};
 use config_errors::chain;
+use config_limits::KeptBytes;
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -32,10 +32,9 @@
 //!
 //! - A pod: `desired` and `handle` (between `pods` and `worker`), `sandbox`, `supplies` (volumes,
 //!   config maps, secrets, tokens), `cleanup`, `progress` (events of a long pull), `names`.
-//! - The node: `preemption`, `shutdown` (graceful node shutdown), `notices` and `node_events`.
+//! - The node: `preemption`, `shutdown` (graceful node shutdown) and `notices`.
 //! - All: `kubelet` (makes and runs the tasks), `shared` (what they share), `config`, `configz`
-//!   (`/configz`), `drain`, `decoders` (for fuzz targets), `kept` (how namespaces share what
-//!   `cluster` keeps).
+//!   (`/configz`), `drain`, `decoders` (for fuzz targets).
 //!
 //! Channels: a `watch` from `pods` to each worker (the desired pod), a `Notify` to each worker
 //! (something changed, look), a `watch` from each worker to `pressure` (the evicted pod has given
@@ -52,13 +51,11 @@ mod desired;
 mod drain;
 mod garbage;
 mod handle;
-mod kept;
 mod kubelet;
 mod links;
 mod mirrors;
 mod names;
 mod node;
-mod node_events;
 mod notices;
 mod oom;
 mod pods;

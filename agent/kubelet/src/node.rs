@@ -8,13 +8,12 @@
 
 use crate::capacity;
 use crate::config::Config;
-use crate::node_events;
 use crate::notices::{Notice, news};
 use crate::sandbox::HANDLERS;
 use crate::shared::Shared;
 use crate::shutdown;
 use agent_api::{ApiError, JSON, STRATEGIC_MERGE, get, send};
-use agent_pressure::Condition;
+use agent_pressure::{Condition, node_events};
 use agent_resources::machine::Facts;
 use agent_runtime::Image;
 use config_kube::identity::{ARCH_LABELS, NODE_LEASE_NAMESPACE, OS, OS_LABELS};
@@ -172,7 +171,7 @@ impl Reporter {
                 "updated the Node's status"
             );
         }
-        for event in node_events::changed(&shared.config.node_name, &live, &status) {
+        for event in node_events(&shared.config.node_name, &live, &status) {
             shared
                 .events
                 .node(&node, event.is_warning, event.reason, event.message);

@@ -100,8 +100,8 @@ async fn a_volume_that_is_only_read_stays_so_wherever_links_lead_the_runtime() {
 }
 
 /// A pod with a terminal, for which the runtime makes `console` in the container's `/dev` while it
-/// still sees the machine's files. Its volume `b` has a link of that name, to `made`, and its volume
-/// `a` a link to `/dev`.
+/// still sees the machine's files. Its volume `b` has a link of that name, to `made`, and its
+/// volume `a` a link to `/dev`.
 fn with_terminal(made: &Path, mounts: &Value) -> Value {
     let made = made.display();
     let links = format!("busybox ln -s /dev /a/d && busybox ln -s {made} /b/console");
@@ -231,7 +231,7 @@ async fn a_neighbour_that_flips_a_name_makes_no_volume_writable() {
 }
 
 /// A pod of one container, which runs once.
-fn once(main: Value) -> Value {
+fn once(main: &Value) -> Value {
     json!({"restartPolicy": "Never", "containers": [main]})
 }
 
@@ -265,7 +265,7 @@ async fn a_device_in_an_image_opens_for_nobody() {
     for (name, read_only) in [("written", false), ("read", true)] {
         let mut main = container("main", script, &json!([]));
         main["securityContext"] = json!({"readOnlyRootFilesystem": read_only});
-        assert_eq!(output(&cluster, name, once(main)).await, refused, "{name}");
+        assert_eq!(output(&cluster, name, once(&main)).await, refused, "{name}");
     }
 }
 
@@ -275,5 +275,5 @@ async fn a_pipe_in_the_place_of_an_images_accounts_holds_up_nobody() {
     site.preload(IMAGE, &[Entry::Pipe("etc/passwd")]);
     let cluster = Cluster::at(site).await;
     let main = container("main", "echo $HOME", &json!([]));
-    assert_eq!(output(&cluster, "starts", once(main)).await, ["/"]);
+    assert_eq!(output(&cluster, "starts", once(&main)).await, ["/"]);
 }

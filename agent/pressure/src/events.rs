@@ -1,17 +1,20 @@
-//! The events by which a Node tells that its status has changed, in upstream's words (pure).
+//! The events about changes of a Node's status, in upstream's words.
 
 use config_kube::k8s_openapi::api::core::v1::NodeStatus;
 
 /// An event about the Node.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct NodeEvent {
-    pub(crate) is_warning: bool,
-    pub(crate) reason: &'static str,
-    pub(crate) message: String,
+pub struct NodeEvent {
+    /// Whether its type is `Warning`.
+    pub is_warning: bool,
+    /// Why it was written, as `Rebooted`.
+    pub reason: &'static str,
+    /// What a person reads.
+    pub message: String,
 }
 
-/// The conditions that are told, with the reasons for false and true.
-const TOLD: [(&str, &str, &str); 4] = [
+/// The conditions whose changes are events, with the reasons for false and true.
+const REPORTED: [(&str, &str, &str); 4] = [
     (
         "MemoryPressure",
         "NodeHasSufficientMemory",
@@ -32,7 +35,8 @@ const TOLD: [(&str, &str, &str); 4] = [
 
 /// The events of a Node whose status was `old` and is `new`. A node that is not ready from
 /// its beginning was never ready, which is no event.
-pub(crate) fn changed(node: &str, old: &NodeStatus, new: &NodeStatus) -> Vec<NodeEvent> {
+#[must_use]
+pub fn node_events(node: &str, old: &NodeStatus, new: &NodeStatus) -> Vec<NodeEvent> {
     let boot = |status: &NodeStatus| status.node_info.as_ref().map(|info| info.boot_id.clone());
     let rebooted = boot(new).filter(|now| {
         let before = boot(old).filter(|before| !before.is_empty());
@@ -48,7 +52,7 @@ pub(crate) fn changed(node: &str, old: &NodeStatus, new: &NodeStatus) -> Vec<Nod
         let found = all.find(|one| one.type_ == name);
         found.map(|one| one.status.clone())
     };
-    let conditions = TOLD.iter().filter_map(|(name, no, yes)| {
+    let conditions = REPORTED.iter().filter_map(|(name, no, yes)| {
         let (before, now) = (says(old, name), says(new, name)?);
         let reason = match now.as_str() {
             "True" => yes,
@@ -91,12 +95,12 @@ mod tests {
     }
 
     fn reasons(old: &NodeStatus, new: &NodeStatus) -> Vec<&'static str> {
-        let told = changed("n", old, new).into_iter();
-        told.map(|event| event.reason).collect()
+        let events = node_events("n", old, new).into_iter();
+        events.map(|event| event.reason).collect()
     }
 
     #[test]
-    fn each_condition_that_changes_is_told_once() {
+    fn each_condition_that_changes_is_one_event() {
         let fine = status("a", "False", "True");
         let none = NodeStatus::default();
         assert_eq!(
@@ -125,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn another_boot_is_told_with_its_id() {
+    fn another_boot_is_an_event_with_its_id() {
         let (first, second) = (status("a", "False", "True"), status("b", "False", "True"));
         let rebooted = NodeEvent {
             is_warning: true,
             reason: "Rebooted",
             message: "Node n has been rebooted, boot id: b".to_owned(),
         };
-        assert_eq!(changed("n", &first, &second), [rebooted]);
+        assert_eq!(node_events("n", &first, &second), [rebooted]);
         assert!(reasons(&status("", "False", "True"), &second).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! How namespaces share what a node keeps of the cluster's objects of a kind (pure).
+//! How namespaces share what a node keeps of the cluster's objects of a kind.
 //!
 //! Watches show the node the Services, slices, policies, pods and namespaces of everybody, and it
 //! keeps what it needs of each object in memory that no pod is charged for. So there is a bound for
@@ -7,12 +7,12 @@
 //! out is still counted, so that it is known when there is room for it again; then the kind is
 //! listed anew.
 
-use config_limits::Lightest;
+use crate::Lightest;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the objects of one kind take, and the namespaces of which the content is left out.
 #[derive(Debug)]
-pub(crate) struct KeptBytes<K> {
+pub struct KeptBytes<K> {
     /// Most bytes that are kept.
     whole: usize,
     /// Bytes that each namespace takes, or would take.
@@ -26,7 +26,8 @@ pub(crate) struct KeptBytes<K> {
 
 impl<K: Ord + Clone> KeptBytes<K> {
     /// One that keeps so many bytes at most.
-    pub(crate) fn of(whole: usize) -> Self {
+    #[must_use]
+    pub fn of(whole: usize) -> Self {
         Self {
             whole,
             taken: BTreeMap::new(),
@@ -37,7 +38,8 @@ impl<K: Ord + Clone> KeptBytes<K> {
     }
 
     /// One that counts all objects anew, and leaves out what does not fit as they are now.
-    pub(crate) fn anew(&self) -> Self {
+    #[must_use]
+    pub fn anew(&self) -> Self {
         Self {
             left_out: self.heaviest(),
             ..Self::of(self.whole)
@@ -45,12 +47,14 @@ impl<K: Ord + Clone> KeptBytes<K> {
     }
 
     /// The namespaces of which the content is left out.
-    pub(crate) fn left_out(&self) -> &BTreeSet<String> {
+    #[must_use]
+    pub fn left_out(&self) -> &BTreeSet<String> {
         &self.left_out
     }
 
     /// Whether another list would leave out less or others.
-    pub(crate) fn is_outdated(&self) -> bool {
+    #[must_use]
+    pub fn is_outdated(&self) -> bool {
         !self.left_out.is_empty() && self.left_out != self.heaviest()
     }
 
@@ -65,7 +69,7 @@ impl<K: Ord + Clone> KeptBytes<K> {
     /// Counts an object that comes, changes or goes. True where its content is left out. `before`:
     /// bytes of what is kept of it; `after`: bytes that it takes now. Either is 0 where there is
     /// nothing.
-    pub(crate) fn count(&mut self, namespace: &str, key: &K, before: usize, after: usize) -> bool {
+    pub fn count(&mut self, namespace: &str, key: &K, before: usize, after: usize) -> bool {
         let before = self.sizes.remove(key).unwrap_or(before);
         let taken = self.taken.entry(namespace.to_owned()).or_default();
         *taken = taken.saturating_sub(before).saturating_add(after);
@@ -83,7 +87,7 @@ impl<K: Ord + Clone> KeptBytes<K> {
 
     /// Leaves out one more namespace, if those that are kept take too much: the one that takes
     /// most. The caller takes its objects away, with [`Self::leave_out`] for each.
-    pub(crate) fn shrink(&mut self) -> Option<String> {
+    pub fn shrink(&mut self) -> Option<String> {
         if self.sum <= self.whole {
             return None;
         }
@@ -97,7 +101,7 @@ impl<K: Ord + Clone> KeptBytes<K> {
     }
 
     /// Takes note of an object whose content is left out from now on.
-    pub(crate) fn leave_out(&mut self, key: &K, bytes: usize) {
+    pub fn leave_out(&mut self, key: &K, bytes: usize) {
         self.sizes.insert(key.clone(), bytes);
     }
 }
