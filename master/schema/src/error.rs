@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::fmt::{self, Write as _};
 
 /// Upstream's `StatusReason`s (apimachinery `meta/v1`) that are used here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -280,6 +281,34 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     Cow::Borrowed(text)
 }
 
+/// The first bytes that are written.
+#[derive(Debug, Default)]
+struct Head(String);
+
+impl fmt::Write for Head {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = SHOWN.saturating_sub(self.0.len());
+        if text.len() <= room {
+            self.0.push_str(text);
+            return Ok(());
+        }
+        let whole = (0..=room).rev().find_map(|end| text.get(..end));
+        self.0.push_str(whole.unwrap_or_default());
+        self.0.push('…');
+        Err(fmt::Error)
+    }
+}
+
+/// The beginning of what an error shows of a client's object, such as the path of a field: 256
+/// bytes at most. It costs no more than these: a key of megabytes is in the path of each of the
+/// hundred thousand fields below it.
+pub fn beginning(text: &dyn fmt::Display) -> String {
+    let mut head = Head::default();
+    // It ends with an error where there is more.
+    let _cut = write!(head, "{text}");
+    head.0
+}
+
 /// Upstream's error for a path that names nothing.
 pub fn no_resource() -> ApiError {
     ApiError::new(
@@ -291,6 +320,16 @@ pub fn no_resource() -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_long_path_the_beginning_is_shown() {
+        assert_eq!(beginning(&"spec.replicas"), "spec.replicas");
+        let name = "ä".repeat(200);
+        let long = beginning(&format_args!("a.{name}.b"));
+        assert_eq!(long, format!("a.{}…", "ä".repeat(127)));
+        let exact = "b".repeat(SHOWN);
+        assert_eq!(beginning(&exact), exact);
+    }
 
     #[test]
     fn a_clients_text_is_cut_by_the_bytes_that_it_takes_in_an_answer() {

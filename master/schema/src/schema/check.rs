@@ -2,6 +2,7 @@
 //! faults.
 
 use super::{Integer, Node, Schemas, UNSET_TIME};
+use crate::error::shown;
 use crate::quantity::Quantity;
 use base64::Engine;
 use serde_json::{Map, Value};
@@ -43,8 +44,34 @@ impl Wrong {
     }
 }
 
-/// Faults reported at most; an object of three megabytes can have very many.
+/// Faults reported at most; an object of three megabytes can have very many, and each has a path,
+/// in which a key of the object can have megabytes, too.
 const MAX_FAULTS: usize = 100;
+
+impl Checked {
+    fn add_unknown(&mut self, path: &str) {
+        if self.unknown.len() < MAX_FAULTS {
+            self.unknown.push(shown(path).into_owned());
+        }
+    }
+
+    fn add_wrong(
+        &mut self,
+        path: &str,
+        expected: &'static str,
+        value: &Value,
+        restored: Option<String>,
+    ) {
+        if self.wrong.len() < MAX_FAULTS {
+            self.wrong.push(Wrong {
+                path: shown(path).into_owned(),
+                expected,
+                found: found(value),
+                restored,
+            });
+        }
+    }
+}
 
 impl Schemas {
     /// Checks an object against the definition `name`, removes unknown fields, nulls, empty maps
@@ -60,8 +87,6 @@ impl Schemas {
         if let Some(Node::Object(_)) = self.names.get(name).map(|index| &self.nodes[*index]) {
             self.fields(self.names[name], object, &mut path, &mut checked);
         }
-        checked.unknown.truncate(MAX_FAULTS);
-        checked.wrong.truncate(MAX_FAULTS);
         checked
     }
 
@@ -137,7 +162,7 @@ impl Schemas {
                     true
                 }
                 None => {
-                    checked.unknown.push(path.clone());
+                    checked.add_unknown(path);
                     false
                 }
             };
@@ -181,25 +206,12 @@ impl Schemas {
                 if let Some(quantity) = Quantity::read(value) {
                     rewrite(value, quantity);
                 } else {
-                    let (path, found) = (path.clone(), found(value));
-                    checked.wrong.push(Wrong {
-                        path,
-                        expected: "a quantity",
-                        found,
-                        restored: None,
-                    });
+                    checked.add_wrong(path, "a quantity", value, None);
                 }
             }
             _ => {
                 if let Some(expected) = mismatch(node, value) {
-                    let (path, found, restored) =
-                        (path.clone(), found(value), restored(node, value));
-                    checked.wrong.push(Wrong {
-                        path,
-                        expected,
-                        found,
-                        restored,
-                    });
+                    checked.add_wrong(path, expected, value, restored(node, value));
                 }
             }
         }
@@ -478,6 +490,28 @@ mod tests {
             let (_, wrong) = checked(&definition, &json!({ field: number }));
             assert_eq!(wrong.len(), 1, "{field}: {wrong:?}");
         }
+    }
+
+    /// Each fault has the key in its path, which would take more memory than there is.
+    #[test]
+    fn faults_below_a_long_key_show_its_beginning() {
+        let list = json!({"type": "array", "items": {"type": "string"}});
+        let map = json!({"type": "object", "additionalProperties": list});
+        let known = json!({"type": "object", "properties": {"a": {"type": "string"}}});
+        let maps = json!({"type": "object", "additionalProperties": known});
+        let definition = json!({"type": "object", "properties": {"extra": map, "of": maps}});
+        let key = "k".repeat(1 << 20);
+        let fields: Map<_, _> = (0..100_000).map(|n| (format!("x{n}"), json!(1))).collect();
+        let mut object = Map::new();
+        object.insert("extra".to_owned(), json!({ &key: vec![1; 100_000] }));
+        object.insert("of".to_owned(), json!({ &key: fields }));
+        let definitions = json!({ "of": definition });
+        let schemas = Schemas::compile(definitions.as_object().unwrap());
+        let checked = schemas.check("of", &mut object);
+        assert_eq!((checked.wrong.len(), checked.unknown.len()), (100, 100));
+        let wrong = checked.wrong.iter().map(ToString::to_string);
+        assert!(wrong.chain(checked.unknown).all(|text| text.len() < 400));
+        assert_eq!(object["of"], json!({ &key: {} }));
     }
 
     #[test]
