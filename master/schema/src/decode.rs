@@ -1,7 +1,7 @@
 //! Parses JSON and YAML from clients: bounded depth and number of values, duplicate fields reported
 //! with their paths.
 
-use crate::error::{ApiError, Reason};
+use crate::error::{ApiError, Reason, beginning};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use std::cell::{Cell, RefCell};
@@ -16,21 +16,40 @@ const BRACKET_STEPS: usize = 1 << 28;
 /// and a value that takes three of them takes some 64 of memory, several times while it is
 /// written. An object of 3 MiB has fewer, unless they are hardly longer than their punctuation.
 pub const MAX_VALUES: usize = 1 << 18;
+/// Bytes of all texts of a document at most, names of fields among them. Bodies have no more than
+/// 3 MiB, but an alias of YAML, which takes three bytes, repeats a text of megabytes.
+const MAX_TEXT: usize = 8 << 20;
 /// Duplicate fields reported at most.
 const MAX_DUPLICATES: usize = 100;
+/// Duplicate fields that are looked at: a body of a few megabytes can repeat one field a hundred
+/// thousand times.
+const MAX_REPETITIONS: usize = 1_000;
 
 /// A document has more than [`MAX_VALUES`] values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("more than {MAX_VALUES} values in one document; spread them over several objects")]
 pub struct TooManyValues;
 
-/// How many values a document may still have. What is parsed in several parts has one.
+/// A document has more than [`MAX_TEXT`] bytes of text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("more than {MAX_TEXT} bytes of text in one document, with what its aliases repeat")]
+struct TooMuchText;
+
+/// How many values, and how much text, a document may still have. What is parsed in several parts
+/// has one.
 #[derive(Debug)]
-pub struct ValuesLeft(Cell<usize>);
+pub struct ValuesLeft {
+    values: Cell<usize>,
+    /// In bytes.
+    text: Cell<usize>,
+}
 
 impl Default for ValuesLeft {
     fn default() -> Self {
-        Self(Cell::new(MAX_VALUES))
+        Self {
+            values: Cell::new(MAX_VALUES),
+            text: Cell::new(MAX_TEXT),
+        }
     }
 }
 
@@ -40,8 +59,15 @@ impl ValuesLeft {
     /// # Errors
     /// It is one too many.
     pub fn take(&self) -> Result<(), TooManyValues> {
-        let left = self.0.get().checked_sub(1).ok_or(TooManyValues)?;
-        self.0.set(left);
+        let left = self.values.get().checked_sub(1).ok_or(TooManyValues)?;
+        self.values.set(left);
+        Ok(())
+    }
+
+    /// Counts a text.
+    fn take_text(&self, text: &str) -> Result<(), TooMuchText> {
+        let left = self.text.get().checked_sub(text.len());
+        self.text.set(left.ok_or(TooMuchText)?);
         Ok(())
     }
 }
@@ -99,7 +125,7 @@ pub fn json(bytes: &[u8]) -> Result<Decoded, ApiError> {
 /// # Errors
 /// The bytes are not JSON, are nested too deep, or have too many values (400).
 pub fn json_part(bytes: &[u8], left: &ValuesLeft) -> Result<Decoded, ApiError> {
-    let duplicates = RefCell::new(Vec::new());
+    let duplicates = RefCell::new(Duplicates::default());
     // Text is checked once as a whole; decoded from bytes, each string in it would be.
     let text = std::str::from_utf8(bytes).map_err(|error| unreadable("json", &error))?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
@@ -115,7 +141,7 @@ pub fn json_part(bytes: &[u8], left: &ValuesLeft) -> Result<Decoded, ApiError> {
     let value = value.map_err(|error| unreadable("json", &error))?;
     Ok(Decoded {
         value,
-        duplicates: duplicates.into_inner(),
+        duplicates: duplicates.into_inner().paths,
     })
 }
 
@@ -125,7 +151,7 @@ pub fn json_part(bytes: &[u8], left: &ValuesLeft) -> Result<Decoded, ApiError> {
 /// The bytes are not YAML, contain what JSON cannot express, are nested too deep, or have too many
 /// values (400).
 pub fn yaml(bytes: &[u8]) -> Result<Decoded, ApiError> {
-    let (duplicates, left) = (RefCell::new(Vec::new()), ValuesLeft::default());
+    let (duplicates, left) = (RefCell::new(Duplicates::default()), ValuesLeft::default());
     let text = std::str::from_utf8(bytes).map_err(|error| unreadable("yaml", &error))?;
     if open_brackets(bytes).saturating_mul(bytes.len()) > BRACKET_STEPS {
         return Err(unreadable(
@@ -144,7 +170,7 @@ pub fn yaml(bytes: &[u8]) -> Result<Decoded, ApiError> {
         .map_err(|error| unreadable("yaml", &error))?;
     Ok(Decoded {
         value,
-        duplicates: duplicates.into_inner(),
+        duplicates: duplicates.into_inner().paths,
     })
 }
 
@@ -194,11 +220,31 @@ impl fmt::Display for Path<'_> {
     }
 }
 
+/// Fields that a document has twice.
+#[derive(Default)]
+struct Duplicates {
+    paths: Vec<String>,
+    repetitions: usize,
+}
+
+impl Duplicates {
+    fn add(&mut self, path: &Path<'_>) {
+        self.repetitions += 1;
+        if self.repetitions > MAX_REPETITIONS || self.paths.len() == MAX_DUPLICATES {
+            return;
+        }
+        let text = beginning(path);
+        if !self.paths.contains(&text) {
+            self.paths.push(text);
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Seed<'a> {
     path: Option<&'a Path<'a>>,
     depth: usize,
-    duplicates: &'a RefCell<Vec<String>>,
+    duplicates: &'a RefCell<Duplicates>,
     left: &'a ValuesLeft,
 }
 
@@ -241,11 +287,13 @@ impl<'de> Visitor<'de> for Seed<'_> {
             .ok_or_else(|| E::custom("not a finite number"))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+    fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Value, E> {
+        self.left.take_text(value).map_err(E::custom)?;
         Ok(Value::String(value.to_owned()))
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+    fn visit_string<E: serde::de::Error>(self, value: String) -> Result<Value, E> {
+        self.left.take_text(&value).map_err(E::custom)?;
         Ok(Value::String(value))
     }
 
@@ -284,6 +332,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
         while let Some(key) = fields.next_key::<String>()? {
+            self.left.take_text(&key).map_err(A::Error::custom)?;
             let path = Path {
                 parent: self.path,
                 step: Step::Field(&key),
@@ -296,12 +345,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
             };
             let value = fields.next_value_seed(seed)?;
             if object.contains_key(&key) {
-                let mut duplicates = self.duplicates.borrow_mut();
-                let text = path.to_string();
-                // A body of a few megabytes can repeat one field a hundred thousand times.
-                if duplicates.len() < MAX_DUPLICATES && !duplicates.contains(&text) {
-                    duplicates.push(text);
-                }
+                self.duplicates.borrow_mut().add(&path);
             }
             object.insert(key, value);
         }
@@ -405,6 +449,27 @@ mod tests {
         assert_eq!(check_values(&many, None), Ok(()));
         many.insert("b".to_owned(), Value::Null);
         assert_eq!(check_values(&many, None), Err(TooManyValues));
+    }
+
+    #[test]
+    fn aliases_repeat_no_more_text_than_a_body_has() {
+        let text = "x".repeat(1 << 20);
+        let list = |aliases: usize| format!("- &a {text}\n{}", "- *a\n".repeat(aliases));
+        let keys = format!("a: &a {text}\nb:\n{}", "- *a : 1\n".repeat(8));
+        assert!(yaml(list(6).as_bytes()).is_ok());
+        for refused in [list(200_000), keys] {
+            let error = yaml(refused.as_bytes()).unwrap_err();
+            let words = "more than 8388608 bytes of text in one document";
+            assert!(error.message.contains(words), "{}", error.message);
+        }
+    }
+
+    #[test]
+    fn duplicate_fields_below_a_long_name_cost_what_is_shown_of_them() {
+        let name = "n".repeat(1 << 20);
+        let fields = vec!["\"a\":0"; 200_000].join(",");
+        let decoded = json(format!("{{\"{name}\":{{{fields}}}}}").as_bytes()).unwrap();
+        assert_eq!(decoded.duplicates, [format!("{}…", "n".repeat(256))]);
     }
 
     #[test]
