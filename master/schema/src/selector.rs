@@ -4,10 +4,12 @@ use crate::error::{ApiError, Reason, shown};
 use crate::registry::{Kind, Word, words};
 use crate::validate::{Fields, items, names, object, text};
 use serde_json::Value;
+use std::borrow::Cow;
 
 /// One requirement on a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Label {
+    /// The values are sorted, as those of `NotIn` are.
     In(String, Vec<String>),
     NotIn(String, Vec<String>),
     Exists(String),
@@ -132,14 +134,10 @@ impl Label {
         // A label that is no number is neither greater nor less than any.
         let number = |key: &str| value(key).and_then(|value| value.parse::<i64>().ok());
         match self {
-            Self::In(key, values) => {
-                value(key).is_some_and(|found| values.iter().any(|value| value == found))
-            }
+            Self::In(key, values) => value(key).is_some_and(|found| among(values, found)),
             // Upstream's rule: an object without the label is in none of the values, and is
             // selected.
-            Self::NotIn(key, values) => {
-                !value(key).is_some_and(|found| values.iter().any(|value| value == found))
-            }
+            Self::NotIn(key, values) => !value(key).is_some_and(|found| among(values, found)),
             Self::Exists(key) => value(key).is_some(),
             Self::Absent(key) => value(key).is_none(),
             Self::Greater(key, bound) => number(key).is_some_and(|found| found > *bound),
@@ -148,9 +146,16 @@ impl Label {
     }
 }
 
+/// Whether a value is one of a requirement's, which are sorted.
+fn among(values: &[String], found: &str) -> bool {
+    values
+        .binary_search_by(|value| value.as_str().cmp(found))
+        .is_ok()
+}
+
 /// A field as selectors compare it, from the first of its paths that exists; an absent field is the
 /// empty string, or `false` for booleans.
-fn field_text(stored: &Value, pointers: &[Word]) -> String {
+fn field_text<'a>(stored: &'a Value, pointers: &[Word]) -> Cow<'a, str> {
     pointers
         .iter()
         .map(|pointer| text_at(stored, pointer))
@@ -158,16 +163,17 @@ fn field_text(stored: &Value, pointers: &[Word]) -> String {
         .unwrap_or_default()
 }
 
-fn text_at(stored: &Value, pointer: &str) -> String {
+fn text_at<'a>(stored: &'a Value, pointer: &str) -> Cow<'a, str> {
     match stored.pointer(pointer) {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Bool(value)) => value.to_string(),
-        Some(Value::Number(number)) => number.to_string(),
+        // Borrowed: each requirement of a selector reads it, of each object of a list.
+        Some(Value::String(text)) => Cow::Borrowed(text.as_str()),
+        Some(Value::Bool(value)) => Cow::Borrowed(if *value { "true" } else { "false" }),
+        Some(Value::Number(number)) => Cow::Owned(number.to_string()),
         // Upstream's selectors of these two compare Go's booleans, which are never absent.
         None if pointer.ends_with("/unschedulable") || pointer.ends_with("/hostNetwork") => {
-            "false".to_owned()
+            Cow::Borrowed("false")
         }
-        Some(Value::Null | Value::Array(_) | Value::Object(_)) | None => String::new(),
+        Some(Value::Null | Value::Array(_) | Value::Object(_)) | None => Cow::Borrowed(""),
     }
 }
 
@@ -299,7 +305,10 @@ fn parse_label(part: &str) -> Result<Label, String> {
             .trim_end()
             .strip_suffix(')')
             .ok_or_else(|| format!("{:?}: found no ')'", shown(part)))?;
-        let values = list.split(',').map(value).collect::<Result<Vec<_>, _>>()?;
+        let mut values = list.split(',').map(value).collect::<Result<Vec<_>, _>>()?;
+        // A request has room for tens of thousands, among which each object's value is sought.
+        values.sort_unstable();
+        values.dedup();
         return match left.trim().rsplit_once(char::is_whitespace) {
             Some((left, "in")) => Ok(Label::In(key(left)?, values)),
             Some((left, "notin")) => Ok(Label::NotIn(key(left)?, values)),
@@ -459,6 +468,8 @@ mod tests {
             "a==1",
             "a!=2",
             "b/c in (x, y)",
+            "b/c in (z, x, y, x)",
+            "a notin (3,2)",
             "a notin (2,3)",
             "!z",
             "z!=1",
