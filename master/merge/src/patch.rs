@@ -26,7 +26,8 @@ const MAX_COPIED: usize = 3 << 20;
 /// it, so that 10,000 operations on a long list could keep a server busy for minutes.
 const MAX_MOVED: usize = 50_000_000;
 
-/// Depth of nesting that a patch may create by copies; the same as for bodies.
+/// Depth of nesting that a patch may create; the same as for bodies. A value of many thousand
+/// levels would end the program: it is written, checked and dropped by recursion.
 const MAX_DEPTH: usize = 100;
 
 const JSON: &str = "application/json-patch+json";
@@ -210,21 +211,25 @@ fn operate(value: &mut Value, patch: &json_patch::Patch) -> Result<(), ApiError>
         if shifted > MAX_MOVED {
             return Err(rejected());
         }
-        let from = match operation {
-            PatchOperation::Copy(operation) => Some(&operation.from),
-            PatchOperation::Move(operation) => Some(&operation.from),
-            PatchOperation::Add(_)
-            | PatchOperation::Remove(_)
-            | PatchOperation::Replace(_)
-            | PatchOperation::Test(_) => None,
+        let (moved, own) = match operation {
+            PatchOperation::Copy(operation) => (value.pointer(operation.from.as_str()), None),
+            PatchOperation::Move(operation) => (value.pointer(operation.from.as_str()), None),
+            PatchOperation::Add(operation) => (None, Some(&operation.value)),
+            PatchOperation::Replace(operation) => (None, Some(&operation.value)),
+            PatchOperation::Remove(_) | PatchOperation::Test(_) => (None, None),
         };
-        if let Some(moved) = from.and_then(|from| value.pointer(from.as_str())) {
-            // Bodies are bounded in size and depth when they are decoded. Copies and moves are the
-            // one way to get beyond that afterwards.
+        // Bodies are bounded in size and depth when they are decoded. Copies and moves are the one
+        // way to get beyond their size afterwards.
+        if let Some(moved) = moved {
             copied += moved.to_string().len();
-            if copied > MAX_COPIED || operation.path().count() + depth(moved) > MAX_DEPTH {
+            if copied > MAX_COPIED {
                 return Err(rejected());
             }
+        }
+        // Each operation can put its value at the bottom of that of the one before.
+        let added = moved.or(own);
+        if added.is_some_and(|added| operation.path().count() + depth(added) > MAX_DEPTH) {
+            return Err(rejected());
         }
         json_patch::patch(value, std::slice::from_ref(operation)).map_err(|_error| rejected())?;
     }
@@ -399,6 +404,24 @@ mod tests {
         )
         .unwrap();
         assert_eq!(Value::Object(moved), json!({"b": 1}));
+    }
+
+    #[test]
+    fn operations_put_values_no_deeper_than_a_body_has_them() {
+        let schemas = master_schema::schema::Schemas::compile(&Map::new());
+        let deep = (0..60).fold(json!(0), |inner, _| json!({ "a": inner }));
+        let bottom = "/a".repeat(61);
+        let first = json!({"op": "add", "path": "/a", "value": deep});
+        let run = |second: Value| {
+            let patch = read(JSON, &json!([first, second]))?;
+            patch.apply(Map::new(), schemas.place(""))
+        };
+        for operation in ["add", "replace"] {
+            let second =
+                |value: &Value| run(json!({"op": operation, "path": bottom, "value": value}));
+            assert_eq!(second(&deep).unwrap_err().code, 422, "{operation}");
+            assert!(second(&json!({"b": 1})).is_ok(), "{operation}");
+        }
     }
 
     #[test]
