@@ -1,6 +1,6 @@
 //! Path elements of managed fields: a field, a list item by its keys, by its value, by its index.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
@@ -57,15 +57,7 @@ fn rank(value: &Value) -> u8 {
 
 fn compare(left: &Value, right: &Value) -> Ordering {
     match (left, right) {
-        // As upstream: integers exactly, all else as floating-point, so that `1` and `1.0` are one
-        // item of a set.
-        (Value::Number(left), Value::Number(right)) => match (left.as_i64(), right.as_i64()) {
-            (Some(left), Some(right)) => left.cmp(&right),
-            _ => left
-                .as_f64()
-                .unwrap_or_default()
-                .total_cmp(&right.as_f64().unwrap_or_default()),
-        },
+        (Value::Number(left), Value::Number(right)) => numbers(left, right),
         (Value::String(left), Value::String(right)) => left.cmp(right),
         (Value::Bool(left), Value::Bool(right)) => left.cmp(right),
         (Value::Array(left), Value::Array(right)) => {
@@ -88,6 +80,24 @@ fn compare(left: &Value, right: &Value) -> Ordering {
         }
         _ => rank(left).cmp(&rank(right)),
     }
+}
+
+/// As upstream: integers exactly, all else as floating-point, so that `1` and `1.0` are one item of
+/// a set. An integer that floating-point rounds differs from the number to which it is rounded:
+/// equal to that, it would be equal to two that differ. Sorts end the program where they meet such
+/// an order.
+fn numbers(left: &Number, right: &Number) -> Ordering {
+    let float = |number: &Number| number.as_f64().unwrap_or_default();
+    float(left)
+        .total_cmp(&float(right))
+        .then_with(|| whole(left).cmp(&whole(right)))
+}
+
+/// The integer, or the integral part of another number.
+#[expect(clippy::cast_possible_truncation, reason = "the conversion saturates")]
+fn whole(number: &Number) -> i128 {
+    let other = || number.as_f64().unwrap_or_default() as i128;
+    number.as_i64().map_or_else(other, i128::from)
 }
 
 impl Element<'_> {
@@ -216,5 +226,58 @@ impl fmt::Display for Element<'_> {
             Self::Value(value) => write!(f, "[={}]", value.0),
             Self::Index(index) => write!(f, "[{index}]"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    /// Numbers around the least that floating-point rounds, and others.
+    fn number() -> impl Strategy<Value = Value> {
+        const ROUNDED: i64 = 1 << 53;
+        let whole = prop_oneof![ROUNDED - 2..ROUNDED + 6, -3..3_i64];
+        (whole, prop::bool::ANY, prop::bool::ANY).prop_map(|(number, float, half)| {
+            let text = match (float, half) {
+                (false, _) => number.to_string(),
+                (true, false) => format!("{number}.0"),
+                (true, true) => format!("{number}.5"),
+            };
+            serde_json::from_str(&text).unwrap()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_have_one_order(one in number(), two in number(), three in number()) {
+            let ordered = |left: &Value, right: &Value| compare(left, right);
+            prop_assert_eq!(ordered(&one, &two), ordered(&two, &one).reverse());
+            if ordered(&one, &two).is_le() && ordered(&two, &three).is_le() {
+                let both = ordered(&one, &two).is_eq() && ordered(&two, &three).is_eq();
+                prop_assert_eq!(ordered(&one, &three).is_eq(), both);
+                prop_assert!(ordered(&one, &three).is_le());
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_in_two_spellings_is_one_item() {
+        let order = |left: Value, right: Value| compare(&left, &right);
+        assert_eq!(order(json!(1), json!(1.0)), Ordering::Equal);
+        assert_eq!(order(json!(1), json!(1.5)), Ordering::Less);
+        assert_eq!(order(json!(2), json!(1.5)), Ordering::Greater);
+        let rounded = json!(9_007_199_254_740_992_f64);
+        assert_eq!(
+            order(json!(9_007_199_254_740_992_i64), rounded.clone()),
+            Ordering::Equal
+        );
+        assert_eq!(
+            order(json!(9_007_199_254_740_993_i64), rounded),
+            Ordering::Greater
+        );
+        // Beyond integers of 64 bits all are floating-point.
+        assert_eq!(order(json!(u64::MAX), json!(u64::MAX - 1)), Ordering::Equal);
     }
 }
